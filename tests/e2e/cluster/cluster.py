@@ -17,7 +17,7 @@ from tests.e2e.cluster.credentials import (
     node_user,
 )
 from tests.e2e.cluster.images import standard_images
-from tests.e2e.cluster.layout import ADDRESS, Layout, isolate
+from tests.e2e.cluster.layout import ADDRESS, Layout, isolate, remove_empty_cgroups
 from tests.e2e.cluster.node import KUBELET_DIRECTORY, Node, NodePlace
 from tests.e2e.cluster.processes import ProgramError, command_output
 from tests.e2e.cluster.waiting import wait_for
@@ -81,6 +81,7 @@ class Cluster:
         """Take everything down; what is left goes with the namespaces."""
         self.node.stop()
         self.control_plane.stop()
+        remove_empty_cgroups()
 
     def wait_until_ready(self) -> None:
         """Return when the node is ready and pods may be created and scheduled."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.e2e.cluster.binaries import Binaries
 from tests.e2e.cluster.credentials import Credentials, node_user
 from tests.e2e.cluster.images import PAUSE, Image, write_archive
-from tests.e2e.cluster.layout import CGROUP, overlay
+from tests.e2e.cluster.layout import overlay
 from tests.e2e.cluster.processes import Program, command_output
 from tests.e2e.cluster.waiting import wait_for
 
@@ -153,7 +153,6 @@ class Node:
             "failCgroupV1": False,
             "failSwapOn": False,
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{CGROUP}",
             "cgroupsPerQOS": False,
             "enforceNodeAllocatable": [],
             "localStorageCapacityIsolation": False,
