@@ -220,5 +220,6 @@ class Endpoint:
         )
         if (phase, detail) == (before.phase, before.detail):
             return
-        _LOG.info("endpoint", resource=str(self._resource), phase=phase.value, detail=detail)
+        log = _LOG.debug if phase is Phase.REGISTERED else _LOG.info
+        log("endpoint", resource=str(self._resource), phase=phase.value, detail=detail)
         self._on_change(self.state)

@@ -7,8 +7,7 @@ from typing import Any
 
 import grpc
 
-from gpu_device_plugin.domain.identity import ListedPod
-from gpu_device_plugin.domain.requests import PodRef
+from gpu_device_plugin.domain.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
