@@ -11,6 +11,10 @@ if [ "$(id -u)" -ne 0 ]; then
     echo "the end-to-end tests start a kubelet and containerd: run them as root" >&2
     exit 2
 fi
+if [ ! -x .venv/bin/python ]; then
+    echo "there is no .venv: \`make test\` makes it" >&2
+    exit 2
+fi
 
 # pyproject.toml keeps these tests out of every other pytest run; here they are wanted.
 options="-ra --strict-markers --strict-config --import-mode=importlib -p no:cacheprovider"
