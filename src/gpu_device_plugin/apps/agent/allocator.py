@@ -99,7 +99,10 @@ class Allocator:
         pending = self._pending
         if pending is None or pending.preferred.get(call.resource) != call.must_include:
             found = who_allocates(
-                call, self._identifier.sources.specs(), self._book.ledger, self._session(call.resource)
+                call,
+                self._identifier.sources.specs(),
+                self._book.ledger,
+                self._session(call.resource),
             )
             if isinstance(found, Grant):
                 return self._maker.again(found, state)
