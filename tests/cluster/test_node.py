@@ -109,9 +109,9 @@ async def test_a_server_without_dra_is_asked_once_and_has_no_slices() -> None:
         watch = NodeWatch(api, "n1")
         async with working(watch.run):
             await until(lambda: watch._resource_slices.is_synced)
-            await until(lambda: watch.view)
+            await until(lambda: len(server.seen("GET", "/nodes")) == 2)  # a list, a watch
             await server.drop_watches()
-            await until(lambda: len(server.seen("GET", "/nodes")) >= 3)
+            await until(lambda: len(server.seen("GET", "/nodes")) == 3)
 
         assert len(server.seen("GET", "resourceslices")) == 1
         assert not foreign(watch)

@@ -178,12 +178,11 @@ class FakeApiServer:
         return web.json_response({"kind": "List", "metadata": meta, "items": items or None})
 
     async def _watch(self, request: web.Request, seen: Seen) -> web.StreamResponse:
-        at = int(seen.query["resourceVersion"])
+        epoch, at = self._epoch, int(seen.query["resourceVersion"])
         if at < self._oldest:
             return status(410, "too old resource version")
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
-        epoch = self._epoch
         while epoch == self._epoch:
             for version, kind, path, value in list(self._changes):
                 if version > at and _is_in(path, value, seen):

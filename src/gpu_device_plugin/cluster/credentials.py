@@ -7,7 +7,6 @@ Only a kubeconfig that needs a login plugin (`exec`, `auth-provider`) goes throu
 
 import asyncio
 import base64
-import binascii
 import importlib
 import os
 import ssl
@@ -62,7 +61,7 @@ async def load_credentials(kubeconfig: Path | None) -> Credentials:
         return await _through_login_plugin(kubeconfig)
     try:
         return _from_context(context)
-    except (OSError, ssl.SSLError, binascii.Error, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ClusterError(f"kubeconfig {kubeconfig}: {_text(error)}") from error
 
 
@@ -93,7 +92,7 @@ class _Context:
     def content(self, owner: Mapping[str, Any], key: str) -> bytes | None:
         """`<key>-data`, else what the file `<key>` holds, else None."""
         if owner.get(f"{key}-data"):
-            return base64.standard_b64decode(owner[f"{key}-data"])
+            return base64.b64decode("".join(owner[f"{key}-data"].split()), validate=True)
         return (self.base / owner[key]).read_bytes() if owner.get(key) else None
 
 
@@ -219,4 +218,5 @@ def _content(path: str | None) -> bytes | None:
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
+    text = f"no {error}" if isinstance(error, KeyError) else str(error)
+    return " ".join(text.split())  # one line; a YAML error has several
