@@ -72,6 +72,8 @@ def _controls() -> ctypes.CDLL:
 
 def _call(function: str, state: Path, *arguments: object) -> None:
     library = _controls()
+    if function != "gpusim_create" and not state.exists():
+        raise ConfigError(f"no simulated node at {state}: make one with `simulate create`")
     result: int = library[function](str(state).encode(), *arguments)
     if result == 0:
         return
