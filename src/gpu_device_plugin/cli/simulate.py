@@ -197,6 +197,7 @@ def _cards_table(shown: NodeView) -> Table:
     table = Table(
         title=f"{shown.profile}: driver {shown.driver_version}, CUDA {shown.cuda_version}{hanging}",
         box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
     for heading in ("card", "model", "UUID", "MiB in use", "GPU %", "°C", "state"):
         # Where there is no room for all, a UUID is told by its beginning.
