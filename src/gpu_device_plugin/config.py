@@ -9,7 +9,7 @@ environment variables are not: Kubernetes itself makes some with our prefix for 
 import enum
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 import yaml
@@ -145,6 +145,12 @@ def field_names() -> tuple[str, ...]:
     return Settings.__struct_fields__
 
 
+def kind_of(field: msgspec.structs.FieldInfo) -> object:
+    """The type of a setting, without its description."""
+    kind = field.type
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
 def _flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
@@ -184,10 +190,10 @@ def _convert(merged: Mapping[str, tuple[object, str]]) -> Settings:
             continue
         value, source = merged[field.name]
         try:
-            given = _as_bool(value) if field.type is bool else _plain(value)
+            given = _as_bool(value) if kind_of(field) is bool else _plain(value)
             values[field.name] = msgspec.convert(given, field.type, strict=False)
         except (msgspec.ValidationError, ValueError) as error:
-            allowed = _allowed(field.type)
+            allowed = _allowed(kind_of(field))
             raise ConfigError(f"{source}: {value!r} is not valid: {allowed or error}") from error
     return Settings(**values)  # type: ignore[arg-type]  # each value was converted to its field's type
 

@@ -20,7 +20,7 @@ from gpu_device_plugin.domain.grants import Grant, grant_from_plain
 from gpu_device_plugin.store.durable import read_sealed
 from gpu_device_plugin.store.grants import KIND, VERSION
 
-PROFILE = "v100-4"
+PROFILE = "v100"
 METRICS = "127.0.0.1:9445"
 NVML_LIBRARY = Path("build/native/libnvidia-ml.so.1")
 PROGRAM = Path(sys.executable).parent / "gpu-device-plugin"
@@ -88,7 +88,7 @@ class Agent:
     def simulate(self, *arguments: str) -> str:
         """Change the simulated cards."""
         state = f"--state={self.directories.simulated_node}"
-        return command_output([str(PROGRAM), "simulate", state, *arguments])
+        return command_output([str(PROGRAM), "simulate", *arguments, state])
 
     def start(self) -> None:
         """Start it and return when it serves."""

@@ -12,7 +12,7 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.desk import SOCKET_NAME, ask
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.simulate import simulate
-from gpu_device_plugin.config import Settings, describe, load_settings
+from gpu_device_plugin.config import Settings, describe, kind_of, load_settings
 from gpu_device_plugin.errors import ConfigError, EdgeError, GpuPluginError
 
 EXIT_USAGE = 2
@@ -35,7 +35,7 @@ def _agent_options(command: click.Command) -> click.Command:
     texts = describe()
     for field in reversed(msgspec.structs.fields(Settings)):
         flag = "--" + field.name.replace("_", "-")
-        is_switch = field.type is bool
+        is_switch = kind_of(field) is bool
         command.params.insert(
             0,
             click.Option(
