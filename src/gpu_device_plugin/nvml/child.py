@@ -13,6 +13,7 @@ import argparse
 import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -127,6 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}-seconds", type=float, default=default)
     chosen = parser.parse_args(arguments)
     lifeline = Lifeline(chosen.parent)
+    if chosen.parent:
+        # Ctrl-C on a terminal reaches the whole group; it is the parent's to answer.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     _return_free_memory()
     pace = Pace(chosen.wait_seconds, chosen.probe_seconds, chosen.reopen_seconds)
     try:
