@@ -97,7 +97,7 @@ class Allocator:
 
     async def _granted(self, call: Call, state: NodeState) -> Grant:
         pending = self._pending
-        if pending is None or pending.preferred.get(call.resource) != call.must_include:
+        if pending is None or not pending.awaits(call):
             found = who_allocates(
                 call,
                 self._identifier.sources.specs(),
@@ -109,7 +109,9 @@ class Allocator:
             self._asker = found
             pending = await self._unasked(found, call, state)
         self._asker = pending.asker
-        return self._maker.grant(pending, call, state)
+        grant = self._maker.grant(pending, call, state)
+        pending.granted.add(call.resource)
+        return grant
 
     async def _unasked(self, asker: Asker, call: Call, state: NodeState) -> Pending:
         """The kubelet did not ask first: it hands on the units of an init container."""

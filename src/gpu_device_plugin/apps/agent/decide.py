@@ -28,6 +28,7 @@ class Pending:
         why: Why there, in words.
         rooms: What each card had when this was decided.
         preferred: What was answered to GetPreferredAllocation, by resource.
+        granted: Resources whose Allocate has followed.
         slice_id: Its grant, once there is one.
     """
 
@@ -37,7 +38,13 @@ class Pending:
     why: str
     rooms: tuple[Room, ...]
     preferred: dict[Resource, frozenset[str]] = field(default_factory=dict)
+    granted: set[Resource] = field(default_factory=set)
     slice_id: str = ""
+
+    def awaits(self, call: Call) -> bool:
+        """Whether exactly this Allocate has to come; one that has come does not come again."""
+        is_next = call.resource not in self.granted
+        return is_next and self.preferred.get(call.resource) == call.must_include
 
     def is_for(self, asker: Asker) -> bool:
         """Whether this is the same container."""
