@@ -152,7 +152,9 @@ async def test_bookmarks_move_the_version_on() -> None:
 
 async def test_the_watch_survives_an_api_server_that_is_away_at_first() -> None:
     """Nothing crashes while it is away; within the pace after it is back, all is known."""
+    told: list[bool] = []
     async with running(is_up=False) as (server, api):
+        api.reach.on_change = lambda: told.append(api.reach.is_away)
         watch = PodWatch(api, "n1")
         async with working(watch.run):
             await until(lambda: api.reach.is_away)
@@ -161,7 +163,7 @@ async def test_the_watch_survives_an_api_server_that_is_away_at_first() -> None:
             await server.start()
             await until(lambda: ("ns", "p") in watch.pods)
 
-        assert not api.reach.is_away
+        assert told == [True, False]
 
 
 async def test_an_object_longer_than_any_buffer_arrives() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -42,11 +43,13 @@ class Reach:
     Attributes:
         pace: How often.
         trouble: What the last failed request met; empty while the server answers.
+        on_change: Called when `is_away` has changed.
     """
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
         self.trouble = ""
+        self.on_change: Callable[[], None] = lambda: None
         self._back = asyncio.Event()
         self._back.set()
         self._next_turn = 0.0
@@ -64,6 +67,7 @@ class Reach:
             _log.info("api server is back", away_seconds=round(seconds, 1))
             self.trouble = ""
             self._back.set()
+            self.on_change()
 
     def failed(self, text: str) -> None:
         """A request got no answer, or one that asks to stay away."""
@@ -74,6 +78,7 @@ class Reach:
             self._back.clear()
             self._away_since = now
             self._next_turn = now + self._spacing()
+            self.on_change()
 
     async def turn(self) -> None:
         """Wait until a request may be sent."""
