@@ -118,6 +118,7 @@ class Wiring:
             state=self.board.read,
             specs=self.cluster.specs,
             kubelet_identity=self.directory.kubelet_identity,
+            refresh_checkpoint=lambda: self.endpoints[Resource.MEM].send_again(),
         )
         self.reconciler = Reconciler(parts, self.allocator.calm)
         self.prestart.adopt = self.reconciler.look
