@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from tests.fakes.api_server import FakeApiServer, kubeconfig, until
 
 from gpu_device_plugin.domain.grants import Grant, grant_from_plain
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
@@ -24,7 +25,6 @@ from gpu_device_plugin.simulation.kubelet_pods import (
 from gpu_device_plugin.simulation.node import SimulatedNode
 from gpu_device_plugin.store.durable import read_sealed
 from gpu_device_plugin.store.grants import KIND, VERSION
-from tests.fakes.api_server import FakeApiServer, kubeconfig, until
 
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
 NODE = "n1"
@@ -240,7 +240,7 @@ async def running_rig(
         has_library: Put an isolation library where the agent looks.
         **settings: The agent's settings, by key.
     """
-    with tempfile.TemporaryDirectory(prefix="rig", dir="/tmp") as directory:  # noqa: S108 - sockets
+    with tempfile.TemporaryDirectory(prefix="rig", dir="/tmp") as directory:
         rig = Rig(Path(directory))
         (rig.root / "gpu").mkdir()
         rig.cards = SimulatedNode.create(profile, rig.root / "gpu")

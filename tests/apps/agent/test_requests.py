@@ -1,7 +1,6 @@
 """A pod gets its slice, or a text that says why not."""
 
 import pytest
-
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of
 
 

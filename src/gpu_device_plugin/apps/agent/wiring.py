@@ -147,6 +147,7 @@ class Wiring:
         self.reconciler.after_look = self.publisher.changed
         if cluster is not None:
             cluster.on_pod_gone = self.reconciler.hurry
+            cluster.api.reach.on_change = self.publisher.changed
 
     def _ledger_changed(self, _: object) -> None:
         self.publisher.changed()
