@@ -10,6 +10,7 @@ import msgspec
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.desk import SOCKET_NAME, ask
+from gpu_device_plugin.cli.demo import demo
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.config import Settings, describe, kind_of, load_settings
@@ -100,6 +101,7 @@ def version() -> None:
 
 
 cli.add_command(simulate)
+cli.add_command(demo)
 
 
 def main() -> None:

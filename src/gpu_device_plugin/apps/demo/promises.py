@@ -1,0 +1,51 @@
+"""The demo's promises: each is held against what the running agents did."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from gpu_device_plugin.apps.demo.telling import Promise, Teller
+from gpu_device_plugin.errors import GpuPluginError
+
+_LOOK_SECONDS = 0.05
+
+
+class Promises:
+    """Counts promises and tells each once."""
+
+    def __init__(self, teller: Teller) -> None:
+        self._teller = teller
+        self.made: list[Promise] = []
+
+    @property
+    def broken(self) -> list[Promise]:
+        """Those that were not kept."""
+        return [promise for promise in self.made if not promise.is_kept]
+
+    def check(self, what: str, expected: object, seen: object) -> bool:
+        """Hold one promise against what was seen."""
+        promise = Promise(what, str(expected), str(seen))
+        self.made.append(promise)
+        self._teller.promise(promise)
+        return promise.is_kept
+
+
+async def settled(
+    look: Callable[[], Awaitable[object]], wanted: object, seconds: float
+) -> object:
+    """What `look` sees: as soon as it is what is wanted, else what it saw last.
+
+    Args:
+        look: Looks once; an error of ours counts as a thing seen.
+        wanted: What to wait for.
+        seconds: How long at most.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        try:
+            seen = await look()
+        except GpuPluginError as error:
+            seen = str(error)
+        if seen == wanted or loop.time() >= deadline:
+            return seen
+        await asyncio.sleep(_LOOK_SECONDS)
