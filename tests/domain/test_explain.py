@@ -83,21 +83,37 @@ def test_several_cards_are_told_with_each_ones_part() -> None:
 
 
 def test_rooms_are_told_one_a_line() -> None:
-    """Compute where it is divided, the cap where there is one."""
+    """Whether the container fits; compute where it is divided, the cap where there is one."""
     shared = replace(TAKEN, max_pods=None, least_core=0)
 
-    assert room_lines([*LEFT, shared]) == (
-        "card 0 (GPU-0): 7 of 15 units free, 70 % compute free, 3/16 pods",
-        "card 1 (GPU-1): 15 of 15 units free, 100 % compute free, 0/16 pods, this pod is here, "
-        "unhealthy",
-        "card 0 (GPU-0): 7 of 15 units free, 3 pods",
+    assert room_lines([*LEFT, shared], Demand(7, 75)) == (
+        "card 0 (GPU-0) no room: 7 of 15 units, 70 % compute free, 3/16 pods",
+        "card 1 (GPU-1) unhealthy: 15 of 15 units, 100 % compute free, 0/16 pods, this pod is here",
+        "card 0 (GPU-0) no room: 7 of 15 units free, 3 pods",
     )
+    assert room_lines([shared], Demand(7)) == ("card 0 (GPU-0) fits: 7 of 15 units free, 3 pods",)
+
+
+def test_a_real_uuid_is_told_by_its_beginning() -> None:
+    """A line fits into a terminal of 80 columns."""
+    card = replace(NODE[0], uuid="GPU-fbe2901d-8128-59f9-9ae5-417b49a41849")
+
+    (line,) = room_lines([replace(TAKEN, card=card)], Demand(9, 30))
+
+    assert line.startswith("card 0 (GPU-fbe2901d) no room:")
+    assert len(f"    {line}") < 80
 
 
 def test_why_tells_the_decisions_of_a_pod() -> None:
     """What it asked, what each card had, what was decided, and why."""
     granted = Decision(
-        "default/a", "main", "aliyun.com/gpu-mem: 2", room_lines(LEFT[:1]), "card 0", "", 45296.9
+        "default/a",
+        "main",
+        "aliyun.com/gpu-mem: 2",
+        room_lines(LEFT[:1], Demand(2)),
+        "card 0",
+        "",
+        45296.9,
     )
     refused = Decision(
         "default/a", "", "aliyun.com/gpu-mem: 9", (), "refused: no room", "NoRoom", 86400
@@ -108,7 +124,7 @@ def test_why_tells_the_decisions_of_a_pod() -> None:
         "  asked    aliyun.com/gpu-mem: 2\n"
         "  decided  card 0\n"
         "  cards\n"
-        "    card 0 (GPU-0): 7 of 15 units free, 70 % compute free, 3/16 pods\n"
+        "    card 0 (GPU-0) fits: 7 of 15 units, 70 % compute free, 3/16 pods\n"
         "\n"
         "00:00:00Z default/a\n"
         "  asked    aliyun.com/gpu-mem: 9\n"
