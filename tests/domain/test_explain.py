@@ -87,11 +87,11 @@ def test_rooms_are_told_one_a_line() -> None:
     shared = replace(TAKEN, max_pods=None, least_core=0)
 
     assert room_lines([*LEFT, shared], Demand(7, 75)) == (
-        "card 0 (GPU-0) no room: 7 of 15 units, 70 % compute free, 3/16 pods",
-        "card 1 (GPU-1) unhealthy: 15 of 15 units, 100 % compute free, 0/16 pods, this pod is here",
-        "card 0 (GPU-0) no room: 7 of 15 units free, 3 pods",
+        "card 0   no room: 7/15 units, 70 % compute free, 3/16 pods (GPU-0)",
+        "card 1   unhealthy: 15/15 units, 100 % compute free, 0/16 pods, this pod is here (GPU-1)",
+        "card 0   no room: 7/15 units free, 3 pods (GPU-0)",
     )
-    assert room_lines([shared], Demand(7)) == ("card 0 (GPU-0) fits: 7 of 15 units free, 3 pods",)
+    assert room_lines([shared], Demand(7)) == ("card 0   fits: 7/15 units free, 3 pods (GPU-0)",)
 
 
 def test_a_real_uuid_is_told_by_its_beginning() -> None:
@@ -100,8 +100,8 @@ def test_a_real_uuid_is_told_by_its_beginning() -> None:
 
     (line,) = room_lines([replace(TAKEN, card=card)], Demand(9, 30))
 
-    assert line.startswith("card 0 (GPU-fbe2901d) no room:")
-    assert len(f"    {line}") < 80
+    assert line.endswith("3/16 pods (GPU-fbe2901d)")
+    assert len(f"  {line}") < 80
 
 
 def test_why_tells_the_decisions_of_a_pod() -> None:
@@ -123,8 +123,7 @@ def test_why_tells_the_decisions_of_a_pod() -> None:
         "12:34:56Z default/a, container main\n"
         "  asked    aliyun.com/gpu-mem: 2\n"
         "  decided  card 0\n"
-        "  cards\n"
-        "    card 0 (GPU-0) fits: 7 of 15 units, 70 % compute free, 3/16 pods\n"
+        "  card 0   fits: 7/15 units, 70 % compute free, 3/16 pods (GPU-0)\n"
         "\n"
         "00:00:00Z default/a\n"
         "  asked    aliyun.com/gpu-mem: 9\n"

@@ -1,5 +1,7 @@
 """Draws the demo in a terminal: 80 columns are enough, colours are not needed."""
 
+import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,13 +23,17 @@ from gpu_device_plugin.apps.demo.telling import (
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan")
+_NARROWEST = 80
 _WIDEST = 100
+# What stands before a line's own text: its indent, and a word like `asked`.
+_LABEL = re.compile(r" *(?:(?:asked|decided|card \d+) {2,})?")
+_FOLD_AT = 40
 _MEANINGS = {
-    "NVIDIA_VISIBLE_DEVICES": "cards it is shown",
-    "ALIYUN_COM_GPU_MEM_IDX": "their indexes",
-    "ALIYUN_COM_GPU_MEM_DEV": "units such a card has",
-    "ALIYUN_COM_GPU_MEM_CONTAINER": "units it has of a card",
-    "ALIYUN_COM_GPU_MEM_POD": "units of its pod",
+    "NVIDIA_VISIBLE_DEVICES": "",
+    "ALIYUN_COM_GPU_MEM_IDX": "indexes of its cards",
+    "ALIYUN_COM_GPU_MEM_DEV": "units of such a card",
+    "ALIYUN_COM_GPU_MEM_CONTAINER": "of these its own",
+    "ALIYUN_COM_GPU_MEM_POD": "units of the whole pod",
 }
 
 
@@ -37,6 +43,7 @@ class Screen:
     def __init__(self, console: Console) -> None:
         console.width = min(console.width, _WIDEST)
         self._console = console
+        self._edge = "│" if console.encoding.startswith("utf") else "|"
         self._chapters = 0
 
     def chapter(self, title: str, text: str) -> None:
@@ -48,7 +55,12 @@ class Screen:
 
     def text(self, text: str) -> None:
         """A paragraph."""
-        self._console.print(Padding(Text(text), (0, 0, 0, 3)))
+        for line in self._wrapped(text):
+            self._line(line)
+
+    def note(self, text: str) -> None:
+        """A line."""
+        self._line(text, style="italic")
 
     def offers(self, offers: Sequence[Offered]) -> None:
         """One line a node."""
@@ -65,8 +77,8 @@ class Screen:
         table = _table("pod", "on node", "asks", "gets")
         for verdict in verdicts:
             style = "green" if verdict.is_admitted else "red"
-            outcome = Text(verdict.outcome, style=style)
-            table.add_row(verdict.pod, verdict.node, verdict.asks, outcome)
+            gets = Text(verdict.gets, style=style)
+            table.add_row(verdict.pod, verdict.node, verdict.asks, gets)
         self._draw(table)
 
     def card_map(self, card_map: CardMap) -> None:
@@ -93,23 +105,23 @@ class Screen:
         """Variables with their meaning, then mounts."""
         self._console.print()
         self._line(f"{received.pod} on {received.node}", style="bold")
-        for name, meaning in _MEANINGS.items():
-            values = received.env.get(name, "").split(",")
-            self._line(f"  {name}={','.join(values) if len(values[0]) < 9 else values[0]}", meaning)
-            for value in values[1:] if len(values[0]) >= 9 else ():
-                self._line(f"  {' ' * len(name)},{value}")
-        for name in sorted(received.env.keys() - _MEANINGS.keys()):
-            self._line(f"  {name}={received.env[name]}")
+        for name in sorted(received.env, key=_order):
+            first, *others = _folded(received.env[name])
+            self._line(f"  {name}={first}", _MEANINGS.get(name, ""))
+            for value in others:
+                self._line(f"  {' ' * len(name)} {value}")
         for path, (_, is_read_only) in sorted(received.mounts.items()):
-            self._line(f"  mount {path}", "read-only" if is_read_only else "read-write")
+            self._line(f"  {path}", "mounted read-only" if is_read_only else "mounted read-write")
 
     def quote(self, who: str, text: str) -> None:
         """The plugin's own words, set off."""
         self._console.print()
         self._line(f"{who}:", style="bold")
         for line in text.rstrip("\n").splitlines():
-            indent = len(line) - len(line.lstrip())
-            self._console.print(Padding(Text(line.lstrip(), style="yellow"), (0, 0, 0, 5 + indent)))
+            label = _LABEL.match(line)
+            hanging = " " * (len(label[0]) if label else 0)
+            for part in self._wrapped(line, hanging) or [""]:
+                self._console.print(Text.assemble((f" {self._edge} ", "dim"), (part, "yellow")))
 
     def real_cards(self, cards: Sequence[RealCard]) -> None:
         """One line a card."""
@@ -122,7 +134,10 @@ class Screen:
     def promise(self, promise: Promise) -> None:
         """One line; more where it was not kept."""
         if promise.is_kept:
-            self._console.print(Text.assemble("   ", ("ok", "green"), f"  {promise.what}"))
+            line = Text.assemble(("ok", "green"), f"  {promise.what}")
+            if len(line) + len(promise.seen) + 6 < _NARROWEST:
+                line.append(f": {promise.seen}")
+            self._console.print(Padding(line, (0, 0, 0, 3), expand=False))
             return
         self._console.print(Text.assemble("   ", ("FAILED", "bold red"), f"  {promise.what}"))
         self._line(f"  expected  {promise.expected}")
@@ -163,10 +178,19 @@ class Screen:
         line = Text(text, style=style)
         if meaning:
             line.append(f"  {meaning}", style="dim")
-        self._console.print(Padding(line, (0, 0, 0, 3)))
+        self._console.print(Padding(line, (0, 0, 0, 3), expand=False))
+
+    def _wrapped(self, text: str, hanging: str = "") -> list[str]:
+        return textwrap.wrap(
+            text,
+            self._console.width - 4,
+            subsequent_indent=hanging,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
 
     def _draw(self, table: Table) -> None:
-        self._console.print(Padding(table, (0, 0, 0, 2)))
+        self._console.print(Padding(table, (0, 0, 0, 2), expand=False))
 
 
 def _table(*headings: str) -> Table:
@@ -174,6 +198,18 @@ def _table(*headings: str) -> Table:
     for heading in headings:
         table.add_column(heading)
     return table
+
+
+def _order(name: str) -> tuple[bool, int, str]:
+    """Variables that we know first, in the order in which they are best understood."""
+    known = list(_MEANINGS)
+    return name not in known, known.index(name) if name in known else 0, name
+
+
+def _folded(value: str) -> list[str]:
+    """A long list, one entry a line."""
+    entries = value.split(",") if len(value) > _FOLD_AT else [value]
+    return [*(f"{entry}," for entry in entries[:-1]), entries[-1]]
 
 
 def _bar(row: CardRow, marks: dict[str, tuple[str, str]]) -> Text:

@@ -84,11 +84,11 @@ def why_text(decisions: Sequence[Decision]) -> str:
 def _paragraph(decision: Decision) -> str:
     where = f", container {decision.container}" if decision.container else ""
     reason = f" [{decision.reason}]" if decision.reason else ""
-    rooms = "".join(f"    {line}\n" for line in decision.rooms)
+    rooms = "".join(f"  {line}\n" for line in decision.rooms)
     return (
         f"{_time_of_day(decision.at_seconds)} {decision.pod}{where}\n"
         f"  asked    {decision.asked}\n"
-        f"  decided  {decision.outcome}{reason}\n" + (f"  cards\n{rooms}" if rooms else "")
+        f"  decided  {decision.outcome}{reason}\n{rooms}"
     )
 
 
@@ -101,8 +101,8 @@ def _room_line(room: Room, demand: Demand) -> str:
     mine = ", this pod is here" if room.holds_pod else ""
     uuid = "-".join(room.card.uuid.split("-")[:2])
     return (
-        f"card {room.card.index} ({uuid}) {word}: {room.free_mem} of "
-        f"{room.card.capacity(room.unit)} units{core} free, {pods}{mine}"
+        f"{f'card {room.card.index}':<8} {word}: {room.free_mem}/{room.card.capacity(room.unit)} "
+        f"units{core} free, {pods}{mine} ({uuid})"
     )
 
 

@@ -15,6 +15,7 @@ from aiohttp import web
 
 Json = dict[str, Any]
 _LOOPBACK = "127.0.0.1"
+_LISTS = ("/nodes", "/pods", "/events")
 
 
 class StandInApiServer:
@@ -93,19 +94,16 @@ class StandInApiServer:
         return value
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        path = request.path
-        is_served = path.startswith(("/api/v1/nodes", "/api/v1/pods", "/api/v1/namespaces/"))
-        if not is_served:
-            return _status(404, "the server could not find the requested resource")
-        if "watch" in request.query:
+        is_list = request.path.startswith("/api/v1/") and request.path.endswith(_LISTS)
+        if is_list and "watch" in request.query:
             return await self._watch(request)
-        if request.method == "POST":
-            return self._create(path, await request.json())
-        if path in self._objects:
-            return self._one(request.method, path, await request.read())
-        if path.rpartition("/")[2] in ("nodes", "pods", "events"):
+        if is_list and request.method == "POST":
+            return self._create(request.path, await request.json())
+        if is_list:
             return self._list(request)
-        return _status(404, f"{path} not found")
+        if request.path in self._objects:
+            return self._one(request.method, request.path, await request.read())
+        return _status(404, f"{request.path} not found")
 
     def _one(self, method: str, path: str, body: bytes) -> web.Response:
         if method == "PATCH":

@@ -13,6 +13,8 @@ from pathlib import Path
 from gpu_device_plugin.config import ENVIRONMENT_PREFIX
 from gpu_device_plugin.errors import EdgeError
 
+# Loaded before any fork: between fork and exec nothing may take a lock.
+_LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _END_SECONDS = 6.0
 _FOREIGN = ("NODE_NAME", "KUBECONFIG", "GPU_SIMULATOR_STATE")
@@ -112,7 +114,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _die_with_parent() -> None:
     """Runs in the child before exec: the kernel ends it if the demo is killed outright."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _free_port() -> int:

@@ -55,6 +55,11 @@ class Role:
         return {COUNT_LABEL: str(self.spread)} if self.spread else {}
 
     @property
+    def slice_mib(self) -> int:
+        """Its part of each of its cards: in proportion, rounded down (contract R-129)."""
+        return CARD_MIB * self.mem_units // max(1, self.spread) // UNITS_PER_CARD
+
+    @property
     def asks(self) -> str:
         """What it asks for, in few words."""
         core = f", {self.core_percent} %" if self.core_percent else ""
@@ -93,9 +98,13 @@ class Offer:
     allocatable: tuple[int, int, int]
 
 
+PROFILE = "v100"
+CARDS_PER_NODE = 4
+CARD_MIB = 16160
+UNITS_PER_CARD = 15
 CORE_MEM_NODE = "gpu-a"
 CGPU_NODE = "gpu-b"
-# Four V100 of 16160 MiB: 15 whole units of 1 GiB each (contract R-108, R-109).
+# Four cards of 15 whole GiB each (contract R-108, R-109).
 OFFERS = (
     Offer(CORE_MEM_NODE, NodeMode.CORE_MEM, (60, 400, 4)),
     Offer(CGPU_NODE, NodeMode.CGPU, (60, 0, 4)),
@@ -113,5 +122,3 @@ CAST = (
     TWO_CARDS,
     Role("notebook", CGPU_NODE, 3, lands_on=(0,)),
 )
-SLICE_OF_FIRST_MIB = 2154
-"""floor(16160 MiB x 2 / 15), as the vendor's own documentation shows it (contract R-129)."""

@@ -75,16 +75,17 @@ async def _serve(
     expected = (sum(units), CORE_UNITS_PER_CARD * len(served), len(served))
     with teller.waiting("waiting for the agent of the real cards to register"):
         seen = await settled(node.allocatable, expected, START_SECONDS)
-    promises.check(f"{NODE} offers memory units, percent, cards", expected, seen)
+    promises.check(f"allocatable of {NODE} (units, percent, cards)", expected, seen)
     smallest = min(range(len(served)), key=lambda n: (units[n], served[n].index))
     role = Role("on-real-card", NODE, 2, 30, lands_on=(served[smallest].index,))
     admission = await node.admit(role)
-    promises.check("2 units and 30 % of a real card are admitted", "", admission.message)
+    said = admission.message or "admitted"
+    promises.check("a pod that asks 2 units and 30 % of a real card is", "admitted", said)
     if admission.is_admitted:
         started = await node.start_container(role)
         teller.received(Received(role.name, NODE, started.env, started.mounts))
         visible = started.env.get("NVIDIA_VISIBLE_DEVICES")
-        promises.check("its container sees the card", served[smallest].uuid, visible)
+        promises.check("its container is shown", served[smallest].uuid, visible)
 
 
 def _real_card(card: CardReport) -> RealCard:

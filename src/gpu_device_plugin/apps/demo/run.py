@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.demo import real_cards
-from gpu_device_plugin.apps.demo.cast import CORE_MEM_NODE, OFFERS
+from gpu_device_plugin.apps.demo.cast import CORE_MEM_NODE, OFFERS, PROFILE
 from gpu_device_plugin.apps.demo.fault import break_and_recover
 from gpu_device_plugin.apps.demo.node import DemoNode, Surroundings
 from gpu_device_plugin.apps.demo.promises import Promises
@@ -22,7 +22,6 @@ from gpu_device_plugin.simulation.api_server import StandInApiServer
 from gpu_device_plugin.simulation.library import native_library
 from gpu_device_plugin.simulation.node import SimulatedNode
 
-PROFILE = "v100"
 LIMIT_SECONDS = 58.0
 _LIBRARY = "libgpuslice.so"
 _PRELOAD = "ld.so.preload"

@@ -1,20 +1,20 @@
 """The story, chapter by chapter: what happens, what is shown, what is promised."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from gpu_device_plugin.apps.demo.cast import (
+    CARDS_PER_NODE,
     CAST,
-    CGPU_NODE,
-    CORE_MEM_NODE,
     CROWDED_OUT,
     FIRST,
     OFFERS,
-    SLICE_OF_FIRST_MIB,
     TWO_CARDS,
+    UNITS_PER_CARD,
     Role,
 )
 from gpu_device_plugin.apps.demo.node import DemoNode
-from gpu_device_plugin.apps.demo.promises import Promises, settled
+from gpu_device_plugin.apps.demo.promises import Promises, settled, shown
 from gpu_device_plugin.apps.demo.telling import (
     CardMap,
     CardRow,
@@ -30,7 +30,7 @@ from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.kubelet_pods import Admission
 
 START_SECONDS = 25.0
-_SOON_SECONDS = 10.0
+SOON_SECONDS = 10.0
 _MIB = 1024 * 1024
 
 
@@ -47,61 +47,67 @@ class Story:
         """The agents serve, and the kubelets count what they offer."""
         self._teller.chapter(
             "What the nodes offer",
-            "Each card of 16160 MiB is 15 memory units of 1 GiB. The node label "
-            "ack.node.gpu.schedule says how cards are divided: core_mem divides memory and "
-            "compute, cgpu memory alone. What the kubelets count as allocatable:",
+            "A card of 16160 MiB is 15 memory units of 1 GiB (and a rest, which is shared out). "
+            "The node label ack.node.gpu.schedule says how cards are divided: core_mem divides "
+            "memory and compute, cgpu memory alone. The kubelets count as allocatable:",
         )
-        shown = []
+        seen, ready = {}, {}
         for offer in OFFERS:
             node = self._nodes[offer.node]
             with self._teller.waiting(f"waiting for the agent of {node.name} to register"):
-                seen = await settled(node.allocatable, offer.allocatable, START_SECONDS)
-                ready = await settled(lambda n=node: _is_ready(n), "ready", _SOON_SECONDS)  # type: ignore[misc]
-            shown.append((offer, await node.allocatable(), seen, ready))
-        self._teller.offers([_offered(self._nodes[o.node], counted) for o, counted, _, _ in shown])
-        for offer, _, seen, ready in shown:
-            what = f"{offer.node} offers memory units, percent, cards"
-            self._promises.check(what, offer.allocatable, seen)
-            self._promises.check(f"the agent of {offer.node} says", "ready", ready)
+                wanted = offer.allocatable
+                seen[node.name] = await settled(node.allocatable, wanted, START_SECONDS)
+                ready[node.name] = await settled(partial(_readiness, node), "ready", SOON_SECONDS)
+                await settled(partial(_count_published, node), CARDS_PER_NODE, SOON_SECONDS)
+        self._teller.offers([await _offered(self._nodes[offer.node]) for offer in OFFERS])
+        for offer in OFFERS:
+            what = f"allocatable of {offer.node} (units, percent, cards)"
+            self._promises.check(what, offer.allocatable, seen[offer.node])
+        self._promises.check("/readyz of the agents", dict.fromkeys(ready, "ready"), ready)
 
     async def admissions(self) -> None:
         """Pods ask, one after the other."""
         self._teller.chapter(
             "Pods ask",
             "A container's slice comes from one card, unless the pod's label "
-            "aliyun.com/gpu-count spreads it. The agent packs: of the cards where a slice fits, "
-            "the one with the least memory free.",
+            "aliyun.com/gpu-count spreads it over several. The agent packs: of the cards where "
+            "the slice fits, the one with the least memory free.",
         )
-        verdicts = []
-        for role in CAST:
-            with self._teller.waiting(f"{role.node} admits {role.name}"):
-                verdicts.append(await self._admit(role))
+        with self._teller.waiting("the kubelets admit seven pods"):
+            for role in CAST:
+                node = self._nodes[role.node]
+                node.agent.check_runs()
+                self._admissions[role.name] = await node.admit(role)
+            admitted = [role for role in CAST if role.lands_on]
+            wanted = {role.name: dict.fromkeys(role.lands_on, role.slice_mib) for role in admitted}
+            limits = await settled(self._limits_mib, wanted, SOON_SECONDS)
+            verdicts = [await self._verdict(role) for role in CAST]
         self._teller.verdicts(verdicts)
-        admitted = [role for role in CAST if role.lands_on]
         self._promises.check(
-            "pods that fit are on the cards they should be on",
-            {role.name: list(role.lands_on) for role in admitted},
-            {role.name: self._cards_of(role) for role in admitted},
+            "each pod that fits is where it should be, by card",
+            {role.name: role.lands_on for role in admitted},
+            {role.name: sorted(self._holding(role)) for role in admitted},
         )
         refused = [role for role in CAST if role.refused_for]
         self._promises.check(
-            "pods that may not run are rejected, and hold nothing",
-            {role.name: (True, {}) for role in refused},
-            {role.name: (self._is_refused(role), self._holding(role)) for role in refused},
+            "a pod that does not is rejected, and holds nothing",
+            {role.name: ("rejected", {}) for role in refused},
+            {role.name: (self._phase(role), self._holding(role)) for role in refused},
         )
+        what = f"slices in MiB are in proportion ({FIRST.name}: 16160 x 2/15 = {FIRST.slice_mib})"
+        self._promises.check(what, wanted, limits)
 
     async def card_maps(self) -> None:
         """Who holds what, by the kubelet's books; the agent must agree."""
         self._teller.chapter(
-            "Who holds what", "One letter is one memory unit; a dot is a unit that is free."
+            "Who holds what", "A letter is a memory unit of that pod, a dot one that is free."
         )
         for node in self._nodes.values():
-            roles = [role for role in CAST if role.node == node.name and role.lands_on]
-            card_map = _card_map(node, roles)
+            card_map = _card_map(node, [role for role in CAST if role.node == node.name])
             self._teller.card_map(card_map)
             expected = {row.index: sum(s.units for s in row.shares) for row in card_map.cards}
-            seen = await settled(lambda n=node: _held_units(n), expected, _SOON_SECONDS)  # type: ignore[misc]
-            what = f"{node.name}: the agent's metrics and the kubelet's books agree, units by card"
+            seen = await settled(partial(_held_units, node), expected, SOON_SECONDS)
+            what = "the kubelet's books and the agent's metrics agree, units by card"
             self._promises.check(what, expected, seen)
 
     async def why(self) -> None:
@@ -116,7 +122,7 @@ class Story:
         self._teller.quote(f"gpu-device-plugin why {pod}", told)
         card = CROWDED_OUT.lands_on[0]
         seen = f"card {card}" if f"decided  card {card}:" in told else told
-        self._promises.check("`why` names the card that was chosen", f"card {card}", seen)
+        self._promises.check("chosen according to `why`", f"card {card}", seen)
 
     async def receipts(self) -> None:
         """What containers are started with."""
@@ -131,10 +137,6 @@ class Story:
             self._teller.received(Received(role.name, node.name, started.env, started.mounts))
             what = f"{role.name} received exactly its environment"
             self._promises.check(what, _environment(node, role), dict(sorted(started.env.items())))
-        expected = {str(FIRST.lands_on[0]): SLICE_OF_FIRST_MIB}
-        seen = await settled(lambda: self._limit_mib(FIRST), expected, _SOON_SECONDS)
-        what = f"{FIRST.name}: slice in MiB by card (16160 x 2 / 15, rounded down)"
-        self._promises.check(what, expected, seen)
 
     async def refusals(self) -> None:
         """Why pods were refused, in the agent's words."""
@@ -145,40 +147,51 @@ class Story:
         )
         for role in (role for role in CAST if role.refused_for):
             node = self._nodes[role.node]
-            wanted = [role.refused_for]
-            reasons = await settled(lambda n=node, r=role: _reasons(n, r), wanted, _SOON_SECONDS)  # type: ignore[misc]
+            look = partial(_reasons, node, role)
+            reasons = await settled(look, [role.refused_for], SOON_SECONDS)
             text = next((text for _, text in node.pod_events(role)), "")
             self._teller.quote(f"Event on pod default/{role.name}", text)
-            self._promises.check(f"{role.name} has one Event, reason", wanted, reasons)
-            is_told = bool(text) and text in self._admissions[role.name].message
-            self._promises.check(f"{role.name}: the pod's status says the same", True, is_told)  # noqa: FBT003
+            what = f"reasons of Events on {role.name}"
+            self._promises.check(what, [role.refused_for], reasons)
+            is_same = bool(text) and text in self._admissions[role.name].message
+            said = "that text" if is_same else self._admissions[role.name].message
+            self._promises.check(f"the status of {role.name} carries", "that text", said)
 
-    async def _admit(self, role: Role) -> Verdict:
-        node = self._nodes[role.node]
-        node.agent.check_runs()
-        admission = self._admissions[role.name] = await node.admit(role)
-        if admission.is_admitted:
-            outcome = "card " + " and ".join(map(str, self._cards_of(role)))
+    async def _verdict(self, role: Role) -> Verdict:
+        held = sorted(self._holding(role))
+        if self._phase(role) == "rejected":
+            gets = f"refused: {role.refused_for or 'for no reason we know'}"
         else:
-            outcome = f"refused: {role.refused_for or admission.reason}"
-        return Verdict(role.name, role.node, role.asks, admission.is_admitted, outcome)
+            limits = sorted(set((await _limit_mib(self._nodes[role.node], role)).values()))
+            each = " each" if len(held) > 1 else ""
+            cards = f"card{'s' if each else ''} {' and '.join(map(str, held))}"
+            gets = f"{cards}: {shown(limits)} MiB{each}"
+        return Verdict(
+            role.name, role.node, role.asks, self._admissions[role.name].is_admitted, gets
+        )
 
-    def _is_refused(self, role: Role) -> bool:
-        return not self._admissions[role.name].is_admitted
+    def _phase(self, role: Role) -> str:
+        return "admitted" if self._admissions[role.name].is_admitted else "rejected"
 
     def _holding(self, role: Role) -> dict[int, tuple[int, int]]:
         return self._nodes[role.node].holding(role)
 
-    def _cards_of(self, role: Role) -> list[int]:
-        return sorted(self._holding(role))
-
-    async def _limit_mib(self, role: Role) -> dict[str, int]:
-        metric = "gpu_device_plugin_slice_memory_limit_bytes"
-        found = await self._nodes[role.node].samples(metric, pod=role.name)
-        return {card: int(limit) // _MIB for card, limit in found.items()}
+    async def _limits_mib(self) -> dict[str, dict[int, int]]:
+        admitted = [role for role in CAST if role.lands_on]
+        return {role.name: await _limit_mib(self._nodes[role.node], role) for role in admitted}
 
 
-async def _is_ready(node: DemoNode) -> str:
+async def _limit_mib(node: DemoNode, role: Role) -> dict[int, int]:
+    """Card -> MiB that the pod may use there, as the agent's metrics have it."""
+    found = await node.samples("gpu_device_plugin_slice_memory_limit_bytes", pod=role.name)
+    return {int(card): int(limit) // _MIB for card, limit in found.items()}
+
+
+async def _count_published(node: DemoNode) -> int:
+    return len(node.published_cards())
+
+
+async def _readiness(node: DemoNode) -> str:
     """`ready`, or why not."""
     line = await node.readiness()
     return "ready" if line.startswith(f"ready: mode {node.mode}") else line
@@ -194,15 +207,15 @@ async def _reasons(node: DemoNode, role: Role) -> list[str]:
     return [reason for reason, _ in node.pod_events(role)]
 
 
-def _offered(node: DemoNode, amounts: Sequence[int]) -> Offered:
+async def _offered(node: DemoNode) -> Offered:
     models = [str(card["model"]) for card in node.published_cards()]
     kinds = ", ".join(f"{models.count(model)} x {model}" for model in dict.fromkeys(models))
-    served = resources_of(node.mode)
-    shown = tuple(
+    served, counted = resources_of(node.mode), await node.allocatable()
+    amounts = tuple(
         amount if resource in served else None
-        for resource, amount in zip(Resource, amounts, strict=True)
+        for resource, amount in zip(Resource, counted, strict=True)
     )
-    return Offered(node.name, str(node.mode), kinds, shown)
+    return Offered(node.name, str(node.mode), kinds, amounts)
 
 
 def _card_map(node: DemoNode, roles: Sequence[Role]) -> CardMap:
@@ -223,11 +236,8 @@ def _environment(node: DemoNode, role: Role) -> dict[str, str]:
     cards = node.simulated.view().cards
     return {
         "ALIYUN_COM_GPU_MEM_CONTAINER": str(role.mem_units // len(role.lands_on)),
-        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        "ALIYUN_COM_GPU_MEM_DEV": str(UNITS_PER_CARD),
         "ALIYUN_COM_GPU_MEM_IDX": ",".join(map(str, role.lands_on)),
         "ALIYUN_COM_GPU_MEM_POD": str(role.mem_units),
         "NVIDIA_VISIBLE_DEVICES": ",".join(cards[index].uuid for index in role.lands_on),
     }
-
-
-NODES = (CORE_MEM_NODE, CGPU_NODE)

@@ -39,13 +39,13 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the admission of a pod ended; `outcome` names cards, or the reason of a refusal."""
+    """How the admission of a pod ended; `gets` names cards and memory, or why it was refused."""
 
     pod: str
     node: str
     asks: str
     is_admitted: bool
-    outcome: str
+    gets: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,9 @@ class Teller(Protocol):
 
     def text(self, text: str) -> None:
         """Say something more."""
+
+    def note(self, text: str) -> None:
+        """Say something that was measured."""
 
     def offers(self, offers: Sequence[Offered]) -> None:
         """Show what nodes offer."""
