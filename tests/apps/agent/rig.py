@@ -66,7 +66,7 @@ class Rig:
         }
         chosen = {**defaults, **settings}
         flags = [f"--{key.replace('_', '-')}={value}" for key, value in chosen.items()]
-        flags = ["--standalone" if flag == "--standalone=True" else flag for flag in flags]
+        flags = [flag.removesuffix("=True") for flag in flags]
         flags = [flag for flag in flags if not flag.endswith("=None")]
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
@@ -147,6 +147,11 @@ class Rig:
         ]
         uid = f"uid-{name}-{self._serial}"
         return StandInPod("default", name, uid, (*inits, *apps), text.get("labels", {}))
+
+    @staticmethod
+    def object_of(pod: StandInPod) -> dict[str, Any]:
+        """The pod as the API server has it."""
+        return _object(pod)
 
     async def delete(self, uid: str) -> None:
         """The pod is gone, at the kubelet and at the API server."""
