@@ -36,6 +36,18 @@ def _debian_source() -> str:
     return f"Types: deb\nURIs: {mirror[1]}\nSuites: {suites}\nComponents: non-free\n{signed}"
 
 
+def _failure_of(command: list[str], place: Path) -> str:
+    """Why a download failed, without its address; empty when it did not."""
+    try:
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return "the mirror did not answer within 60 s"
+    if done.returncode == 0:
+        return ""
+    last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    return re.sub(r"\w+://\S+", "its mirror", last)
+
+
 @pytest.fixture(scope="module")
 def nvidia_smi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The binary, removed after the module."""
@@ -54,13 +66,9 @@ def nvidia_smi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "-oAcquire::Retries=1",
     ]
     for command in (["update"], ["download", "nvidia-smi"]):
-        done = subprocess.run(
-            ["apt-get", "-qq", *options, *command], cwd=place, capture_output=True, text=True
-        )
-        if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            reason = re.sub(r"\w+://\S+", "its mirror", last)
-            pytest.skip(f"nvidia-smi cannot be downloaded: {reason}")
+        failure = _failure_of(["apt-get", "-qq", *options, *command], place)
+        if failure:
+            pytest.skip(f"nvidia-smi cannot be downloaded: {failure}")
     package = next(place.glob("nvidia-smi_*.deb"))
     subprocess.run(["dpkg-deb", "-x", package, place], check=True)
     yield next(place.glob("usr/lib/nvidia/*/nvidia-smi"))
