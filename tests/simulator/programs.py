@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpu_device_plugin.simulation.node import SimulatedNode
 
-_PRELUDE = """
+PRELUDE = """
 import ctypes, json, os, sys, time
 import pynvml as nvml
 MIB = 1024 * 1024
@@ -47,7 +47,7 @@ def environment(node: SimulatedNode) -> dict[str, str]:
 def start(node: SimulatedNode, program: str, **variables: str) -> subprocess.Popen[str]:
     """A program that runs beside the test; it tells JSON lines with `say`."""
     return subprocess.Popen(
-        [sys.executable, "-c", _PRELUDE + textwrap.dedent(program)],
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(program)],
         env={**environment(node), **variables},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

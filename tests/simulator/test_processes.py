@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 from tests.simulator.conftest import MakeNode
-from tests.simulator.programs import end, hear, run, start, until
+from tests.simulator.programs import PRELUDE, end, hear, run, start, until
 
 from gpu_device_plugin.simulation.node import SimulatedNode
 
@@ -71,6 +71,17 @@ def test_exec_gives_the_memory_back(node: SimulatedNode) -> None:
         assert until(lambda: node.view().processes == ())
     finally:
         end(program)
+
+
+def test_a_program_does_not_inherit_memory_through_exec(node: SimulatedNode) -> None:
+    """The new image has the old one's pid, yet holds nothing."""
+    seen = run(
+        node,
+        _TAKE + "take(0, 200); take(1, 1)\n"
+        f"os.execv(sys.executable, ['python', '-c', {PRELUDE + _READ!r}])",
+    )
+
+    assert seen == [0, 0]
 
 
 def test_a_forked_child_does_not_keep_its_parents_memory(node: SimulatedNode) -> None:
