@@ -78,7 +78,7 @@ def test_a_program_does_not_inherit_memory_through_exec(node: SimulatedNode) -> 
     seen = run(
         node,
         _TAKE + "take(0, 200); take(1, 1)\n"
-        f"os.execv(sys.executable, ['python', '-c', {PRELUDE + _READ!r}])",
+        f"os.execv(sys.executable, [sys.executable, '-c', {PRELUDE + _READ!r}])",
     )
 
     assert seen == [0, 0]
