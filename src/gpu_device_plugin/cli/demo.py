@@ -7,6 +7,7 @@ import time
 
 import click
 
+from gpu_device_plugin import __version__
 from gpu_device_plugin.errors import GpuPluginError
 
 _EXIT_BROKEN = 1
@@ -33,12 +34,14 @@ def demo() -> None:
     # Not at the top: an agent must not pay for what only the demo needs.
     from rich.console import Console
 
-    from gpu_device_plugin.apps.demo.run import run_demo
     from gpu_device_plugin.cli.demo_screen import Screen
 
     screen = Screen(Console(highlight=False))
+    screen.opening(__version__)
     began = time.monotonic()
     try:
+        from gpu_device_plugin.apps.demo.run import run_demo
+
         promises = asyncio.run(run_demo(screen))
     except KeyboardInterrupt:
         screen.ended_early("interrupted")

@@ -46,6 +46,10 @@ class Screen:
         self._edge = "│" if console.encoding.startswith("utf") else "|"
         self._chapters = 0
 
+    def opening(self, version: str) -> None:
+        """The first line, before anything takes time."""
+        self._console.print(Text(f"gpu-device-plugin {version}, on stage", style="bold"))
+
     def chapter(self, title: str, text: str) -> None:
         """A heading and its idea."""
         self._chapters += 1
@@ -125,10 +129,10 @@ class Screen:
 
     def real_cards(self, cards: Sequence[RealCard]) -> None:
         """One line a card."""
-        table = _table("card", "model", "UUID", "MiB", "")
+        table = _table("card", "model", "MiB", "UUID")
         for card in cards:
-            cells = (str(card.index), card.model, card.uuid, str(card.memory_mib), card.remark)
-            table.add_row(*cells)
+            model = f"{card.model} ({card.remark})" if card.remark else card.model
+            table.add_row(str(card.index), model, str(card.memory_mib), card.uuid)
         self._draw(table)
 
     def promise(self, promise: Promise) -> None:

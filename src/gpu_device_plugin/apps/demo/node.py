@@ -53,7 +53,8 @@ class DemoNode:
         self._api = around.api
         self._dir = around.root / name
         self._dir.mkdir(exist_ok=True)
-        self.kubelet = StandInKubelet(self._dir / "kubelet")
+        self._kubelet_dir = self._dir / "k"
+        self.kubelet = StandInKubelet(self._kubelet_dir)
         self.agent = AgentProcess(self._flags(around), self._dir / "agent.log")
 
     async def start(self) -> None:
@@ -69,16 +70,24 @@ class DemoNode:
         await self.kubelet.stop()
 
     async def readiness(self) -> str:
-        """The first line of the agent's /readyz.
+        """The first line of the agent's /readyz, or why there is none.
 
         Raises:
-            EdgeError: The agent has ended, or does not answer.
+            EdgeError: The agent has ended.
         """
         self.agent.check_runs()
-        return (await self.agent.page("/readyz")).partition("\n")[0]
+        try:
+            return (await self.agent.page("/readyz")).partition("\n")[0]
+        except EdgeError as error:
+            return str(error)
 
     async def allocatable(self) -> tuple[int, ...]:
-        """What the kubelet counts as allocatable of the three resources."""
+        """What the kubelet counts as allocatable of the three resources.
+
+        Raises:
+            EdgeError: The agent has ended.
+        """
+        self.agent.check_runs()
         return tuple(self.kubelet.allocatable(resource) for resource in Resource)
 
     async def admit(self, role: Role) -> Admission:
@@ -166,7 +175,7 @@ class DemoNode:
         flags = {
             "--node-name": self.name,
             "--kubeconfig": around.kubeconfig,
-            "--kubelet-dir": self._dir / "kubelet",
+            "--kubelet-dir": self._kubelet_dir,
             "--state-dir": self._dir / "state",
             "--run-dir": self._run_dir,
             "--recovery-seconds": RECOVERY_SECONDS,

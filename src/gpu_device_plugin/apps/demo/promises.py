@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from gpu_device_plugin.apps.demo.telling import Promise, Teller
-from gpu_device_plugin.errors import GpuPluginError
 
 _LOOK_SECONDS = 0.05
 
@@ -42,17 +41,14 @@ async def settled(look: Callable[[], Awaitable[object]], wanted: object, seconds
     """What `look` sees: as soon as it is what is wanted, else what it saw last.
 
     Args:
-        look: Looks once; an error of ours counts as a thing seen.
+        look: Looks once; an error ends the wait.
         wanted: What to wait for.
         seconds: How long at most.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while True:
-        try:
-            seen = await look()
-        except GpuPluginError as error:
-            seen = str(error)
+        seen = await look()
         if seen == wanted or loop.time() >= deadline:
             return seen
         await asyncio.sleep(_LOOK_SECONDS)

@@ -17,7 +17,7 @@ from gpu_device_plugin.domain.reports import CardReport, DriverMissing, Inventor
 from gpu_device_plugin.domain.units import CORE_UNITS_PER_CARD, MemoryUnit
 from gpu_device_plugin.nvml.source import NvmlSource
 
-NODE = "this-machine"
+NODE = "local"
 _LOOK_SECONDS = 15.0
 """A driver without its persistence daemon wakes every card at the first call."""
 
@@ -77,7 +77,7 @@ async def _serve(
         seen = await settled(node.allocatable, expected, START_SECONDS)
     promises.check(f"allocatable of {NODE} (units, percent, cards)", expected, seen)
     smallest = min(range(len(served)), key=lambda n: (units[n], served[n].index))
-    role = Role("on-real-card", NODE, 2, 30, lands_on=(served[smallest].index,))
+    role = Role("visitor", NODE, 2, 30, lands_on=(served[smallest].index,))
     admission = await node.admit(role)
     said = admission.message or "admitted"
     promises.check("a pod that asks 2 units and 30 % of a real card is", "admitted", said)
@@ -89,5 +89,5 @@ async def _serve(
 
 
 def _real_card(card: CardReport) -> RealCard:
-    remark = "MIG: not divided by this agent" if card.is_mig else ""
+    remark = "in MIG mode" if card.is_mig else ""
     return RealCard(card.index, card.model, card.uuid, card.memory_mib, remark)

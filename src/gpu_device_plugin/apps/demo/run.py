@@ -26,6 +26,8 @@ LIMIT_SECONDS = 58.0
 _LIBRARY = "libgpuslice.so"
 _PRELOAD = "ld.so.preload"
 _PREFIX = "gpu-demo-"
+_LONGEST_ROOT = 55
+"""A Unix socket's path has at most 107 bytes, of which an agent's takes 52 below the root."""
 
 
 async def run_demo(teller: Teller) -> list[Promise]:
@@ -52,6 +54,8 @@ async def run_demo(teller: Teller) -> list[Promise]:
 async def _play(teller: Teller, promises: Promises) -> None:
     async with AsyncExitStack() as stage:
         root = Path(stage.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX)))
+        if len(bytes(root)) > _LONGEST_ROOT:
+            raise ConfigError(f"TMPDIR: {root.parent} is too long for Unix sockets; use a shorter")
         looking = asyncio.ensure_future(real_cards.look())
         stage.push_async_callback(_give_up, looking)
         around = await _surroundings(root, stage)
@@ -59,6 +63,8 @@ async def _play(teller: Teller, promises: Promises) -> None:
         nodes = await _nodes(around, stage)
         story = Story(nodes, teller, promises)
         await story.offers()
+        if promises.broken:
+            return  # without agents that serve there is nothing more to see
         await story.admissions()
         await story.card_maps()
         await story.why()
