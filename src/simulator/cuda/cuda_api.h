@@ -1,0 +1,18 @@
+/*
+ * The driver's own header, taken from a PyPI wheel when we build.
+ *
+ * The INTERNAL switch makes it declare every version of every function by its
+ * real exported name (cuMemAlloc and cuMemAlloc_v2) instead of renaming by
+ * macros; the visibility pragma makes exactly those names our exports.
+ */
+#ifndef GPUSIM_CUDA_API_H
+#define GPUSIM_CUDA_API_H
+
+#define __CUDA_API_VERSION_INTERNAL 1
+#pragma GCC visibility push(default)
+#include <cuda.h>
+#pragma GCC visibility pop
+
+#define GPUSIM_EXPORT __attribute__((visibility("default")))
+
+#endif
