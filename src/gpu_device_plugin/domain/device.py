@@ -1,0 +1,40 @@
+"""A physical card as the rules see it."""
+
+from dataclasses import dataclass
+
+from gpu_device_plugin.domain.units import CORE_UNITS_PER_CARD, MemoryUnit, Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One physical card. `uuid` is its identity; everything else may change.
+
+    Attributes:
+        uuid: NVML's UUID, for instance `GPU-4f…`.
+        number: Our stable number on this node (it stands in unit ids), kept in the state directory.
+        index: NVML's index now; it moves when cards are unplugged or the node reboots.
+        minor: `/dev/nvidia<minor>`.
+        model: NVML's name with spaces as hyphens, for instance `Tesla-V100-SXM2-16GB`.
+        memory_mib: Total memory in MiB, rounded down.
+    """
+
+    uuid: str
+    number: int
+    index: int
+    minor: int
+    model: str
+    memory_mib: int
+
+    def capacity(self, unit: MemoryUnit) -> int:
+        """Whole memory units on this card (contract R-111: 16160 MiB are 15 units of 1 GiB)."""
+        return self.memory_mib // unit.mib
+
+    def units(self, resource: Resource, unit: MemoryUnit) -> int:
+        """Units of `resource` that this card brings to the node."""
+        match resource:
+            case Resource.MEM:
+                return self.capacity(unit)
+            case Resource.CORE:
+                return CORE_UNITS_PER_CARD
+            case Resource.COUNT:
+                return 1

@@ -1,0 +1,103 @@
+"""Resources, memory units and the ids under which the kubelet counts them.
+
+An id tells resource, card and unit: a letter (m memory, c compute, n count), one
+base-36 digit for the card's number, the unit in base 36. So ids of two resources never
+meet, an id alone says which card it belongs to, and none is longer than 8 characters
+(kubelet.md 2: every id of a container stands in the pod's status from 1.36 on).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+MAX_CARDS = 36
+CORE_UNITS_PER_CARD = 100
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class MemoryUnit(Enum):
+    """How much memory one `aliyun.com/gpu-mem` is (contract R-401)."""
+
+    GIB = "GiB"
+    MIB128 = "128MiB"
+
+    @property
+    def mib(self) -> int:
+        """The unit's size in MiB."""
+        return 1024 if self is MemoryUnit.GIB else 128
+
+
+class Resource(StrEnum):
+    """The three extended resources, by the names the kubelet knows."""
+
+    MEM = "aliyun.com/gpu-mem"
+    CORE = "aliyun.com/gpu-core.percentage"
+    COUNT = "aliyun.com/gpu-count"
+
+    @property
+    def letter(self) -> str:
+        """First character of every id of this resource."""
+        return _LETTERS[self]
+
+
+_LETTERS = {Resource.MEM: "m", Resource.CORE: "c", Resource.COUNT: "n"}
+_BY_LETTER = {letter: resource for resource, letter in _LETTERS.items()}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UnitId:
+    """One unit of one resource on one card, as the kubelet counts it.
+
+    Attributes:
+        resource: What is counted.
+        card: The card's stable number on this node, 0 to `MAX_CARDS` - 1.
+        unit: Position on the card, from 0.
+    """
+
+    resource: Resource
+    card: int
+    unit: int
+
+    def __str__(self) -> str:
+        """The id as the kubelet sees it.
+
+        >>> str(UnitId(Resource.MEM, 3, 367))
+        'm3a7'
+        """
+        return f"{self.resource.letter}{_DIGITS[self.card]}{_base36(self.unit)}"
+
+
+def parse_unit_id(text: str) -> UnitId | None:
+    """The unit that an id names, or None where the id is none of ours.
+
+    >>> parse_unit_id("m3a7")
+    UnitId(resource=<Resource.MEM: 'aliyun.com/gpu-mem'>, card=3, unit=367)
+    >>> parse_unit_id("GPU-0") is None
+    True
+    """
+    resource = _BY_LETTER.get(text[:1])
+    digits = text[1:]
+    if resource is None or not 2 <= len(digits) <= 7 or digits.strip(_DIGITS):
+        return None
+    return UnitId(resource, _DIGITS.index(digits[0]), int(digits[1:], 36))
+
+
+def unit_ids(resource: Resource, card: int, count: int) -> tuple[str, ...]:
+    """The ids of the first `count` units of a card, in order."""
+    prefix = f"{resource.letter}{_DIGITS[card]}"
+    return tuple(prefix + _base36(unit) for unit in range(count))
+
+
+def cards_of(ids: Iterable[str]) -> frozenset[int]:
+    """The numbers of the cards that these ids belong to; foreign ids count for none."""
+    parsed = (parse_unit_id(text) for text in ids)
+    return frozenset(unit.card for unit in parsed if unit is not None)
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while True:
+        number, last = divmod(number, 36)
+        digits = _DIGITS[last] + digits
+        if number == 0:
+            return digits

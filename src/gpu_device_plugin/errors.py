@@ -1,0 +1,76 @@
+"""Every error this project raises on purpose, classed by what the caller does next.
+
+* GpuPluginError
+  + ConfigError              the operator's settings are wrong            -> exit 2
+  + StateError               a file of ours on disk cannot be trusted     -> set aside, rebuild
+  + RefusalError             a pod cannot have what it asks for           -> the kubelet rejects the pod
+    - RequestError           it asks for something that is never valid
+    - DoesNotFitError        valid, but no card has room now
+    - UnknownPodError        nobody can tell safely who asks
+    - NodeError              the node cannot serve anyone now
+  + EdgeError                something outside us failed                  -> retry
+    - NvmlError
+    - KubeletError
+    - ClusterError
+    - StorageError
+"""
+
+
+class GpuPluginError(Exception):
+    """Base of every error that this project raises on purpose."""
+
+
+class ConfigError(GpuPluginError):
+    """A setting is unknown, malformed or impossible; the text names its key."""
+
+
+class StateError(GpuPluginError):
+    """A file of ours is truncated, altered or foreign."""
+
+
+class RefusalError(GpuPluginError):
+    """A pod is refused; the text reaches `kubectl describe`.
+
+    Attributes:
+        reason: One CamelCase word for Events, metrics and the table of refusals in the docs.
+    """
+
+    def __init__(self, text: str, *, reason: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class RequestError(RefusalError):
+    """The pod asks for something that no node of this kind ever gives."""
+
+
+class DoesNotFitError(RefusalError):
+    """A valid request for which no card has room now."""
+
+
+class UnknownPodError(RefusalError):
+    """The call carries no identity and nothing else tells safely who asks."""
+
+
+class NodeError(RefusalError):
+    """The node itself cannot serve anyone now, for instance because its disk is full."""
+
+
+class EdgeError(GpuPluginError):
+    """Something outside this program failed; trying again may help."""
+
+
+class NvmlError(EdgeError):
+    """The NVIDIA management library, or the process that speaks to it."""
+
+
+class KubeletError(EdgeError):
+    """The kubelet's sockets or its checkpoint."""
+
+
+class ClusterError(EdgeError):
+    """The Kubernetes API."""
+
+
+class StorageError(EdgeError):
+    """The node's file system."""
