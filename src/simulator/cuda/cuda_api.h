@@ -11,6 +11,10 @@
 #define __CUDA_API_VERSION_INTERNAL 1
 #pragma GCC visibility push(default)
 #include <cuda.h>
+
+/* What CUDA 13 added to the header of 12.9. */
+CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context);
+CUresult cuCtxSynchronize_v2(CUcontext context);
 #pragma GCC visibility pop
 
 #define GPUSIM_EXPORT __attribute__((visibility("default")))

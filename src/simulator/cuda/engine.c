@@ -33,7 +33,7 @@ void engine_unlock(struct engine *engine)
 }
 
 void engine_open_tenant(struct engine *engine, uint32_t tenant, int32_t pid,
-			uint64_t start_ticks, uint64_t pid_namespace)
+			uint64_t start_ticks, uint32_t partition)
 {
 	engine_close_tenant(engine, tenant);
 	engine_lock(engine);
@@ -41,7 +41,7 @@ void engine_open_tenant(struct engine *engine, uint32_t tenant, int32_t pid,
 		.is_open = 1,
 		.pid = pid,
 		.start_ticks = start_ticks,
-		.pid_namespace = pid_namespace,
+		.partition = partition,
 	};
 	engine_unlock(engine);
 }
@@ -192,4 +192,14 @@ struct engine_view engine_look(struct engine *engine, int stream, uint64_t now_n
 uint64_t engine_marker_ns(const struct engine *engine, int stream, uint64_t number)
 {
 	return engine->streams[stream].marker_ns[number % ENGINE_MARKERS];
+}
+
+uint64_t engine_served_ns(struct engine *engine, uint32_t tenant)
+{
+	uint64_t served;
+
+	engine_lock(engine);
+	served = engine->tenants[tenant].served >> ENGINE_FRACTION;
+	engine_unlock(engine);
+	return served;
 }

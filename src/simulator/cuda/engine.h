@@ -27,6 +27,7 @@ enum {
 	ENGINE_STREAMS = 512, /* with work or open, on one card */
 	ENGINE_ITEMS = 64, /* queued in one stream, then the caller waits */
 	ENGINE_MARKERS = 128, /* finish times a stream remembers; > ENGINE_ITEMS */
+	ENGINE_PARTITIONS = 8,
 	ENGINE_MERGED = 16, /* launches in a row that become one item */
 	ENGINE_WINDOWS = 16, /* utilisation samples kept */
 	ENGINE_FRACTION = 10, /* amounts are counted in 2^-10 ns */
@@ -67,12 +68,11 @@ struct engine_stream {
 
 struct engine_tenant {
 	uint32_t is_open;
-	int32_t pid; /* with the next two: is the slot still this process's? */
+	int32_t pid; /* with start_ticks: is the slot still this process's? */
 	uint64_t start_ticks;
-	uint64_t pid_namespace;
 	uint64_t served; /* time on the card in all, 2^-10 ns */
+	uint32_t partition; /* MIG slices share nothing: 0 the card, 1.. its slices */
 	uint32_t runnable; /* streams on the card in this step */
-	uint32_t reserved;
 };
 
 struct engine_window {
@@ -106,7 +106,7 @@ struct engine_view {
 void engine_lay_out(struct engine *engine);
 
 void engine_open_tenant(struct engine *engine, uint32_t tenant, int32_t pid,
-			uint64_t start_ticks, uint64_t pid_namespace);
+			uint64_t start_ticks, uint32_t partition);
 void engine_close_tenant(struct engine *engine, uint32_t tenant);
 
 /* -1 when all streams of the card are in use. */
@@ -130,6 +130,9 @@ uint64_t engine_marker_ns(const struct engine *engine, int stream, uint64_t numb
 
 /* Percent of the last whole window in which a kernel was on the card. */
 unsigned engine_busy_percent(struct engine *engine, uint64_t now_ns);
+
+/* Time on the card that a tenant had in all. */
+uint64_t engine_served_ns(struct engine *engine, uint32_t tenant);
 
 /* engine_step.c, under the engine's lock. */
 void engine_lock(struct engine *engine);

@@ -51,30 +51,45 @@ static void settle(struct engine *engine)
 	}
 }
 
-/* Counts who is on the card; returns how many tenants are. */
-static uint32_t count_runnable(struct engine *engine)
+/* How many tenants have a kernel on each partition. */
+struct load {
+	uint32_t tenants[ENGINE_PARTITIONS];
+	bool is_busy;
+};
+
+static struct engine_tenant *tenant_of(struct engine *engine, const struct engine_stream *stream)
 {
-	uint32_t tenants = 0;
+	return &engine->tenants[stream->tenant];
+}
+
+static struct load count_runnable(struct engine *engine)
+{
+	struct load load = { 0 };
 
 	for (uint32_t i = 0; i < engine->active_count; i++)
-		engine->tenants[engine->streams[engine->active[i]].tenant].runnable = 0;
+		tenant_of(engine, &engine->streams[engine->active[i]])->runnable = 0;
 	for (uint32_t i = 0; i < engine->active_count; i++) {
 		struct engine_stream *stream = &engine->streams[engine->active[i]];
+		struct engine_tenant *tenant = tenant_of(engine, stream);
 
 		if (head_of(stream)->kind != ENGINE_KERNEL)
 			continue;
-		if (engine->tenants[stream->tenant].runnable++ == 0)
-			tenants++;
+		if (tenant->runnable++ == 0)
+			load.tenants[tenant->partition % ENGINE_PARTITIONS]++;
+		load.is_busy = true;
 	}
-	return tenants;
+	return load;
 }
 
 /* By how much slower than alone the head of this stream moves; 0: not at all. */
-static uint64_t divisor(const struct engine *engine, struct engine_stream *stream, uint32_t tenants)
+static uint64_t divisor(struct engine *engine, struct engine_stream *stream, const struct load *load)
 {
+	const struct engine_tenant *tenant = tenant_of(engine, stream);
+
 	switch (head_of(stream)->kind) {
 	case ENGINE_KERNEL:
-		return (uint64_t)tenants * engine->tenants[stream->tenant].runnable;
+		return (uint64_t)load->tenants[tenant->partition % ENGINE_PARTITIONS] *
+		       tenant->runnable;
 	case ENGINE_COPY:
 		return 1;
 	default:
@@ -83,11 +98,11 @@ static uint64_t divisor(const struct engine *engine, struct engine_stream *strea
 }
 
 /* Time until the first head ends, at most `limit`; both in 2^-10 ns. */
-static uint64_t next_end(struct engine *engine, uint32_t tenants, uint64_t limit)
+static uint64_t next_end(struct engine *engine, const struct load *load, uint64_t limit)
 {
 	for (uint32_t i = 0; i < engine->active_count; i++) {
 		struct engine_stream *stream = &engine->streams[engine->active[i]];
-		uint64_t slower = divisor(engine, stream, tenants);
+		uint64_t slower = divisor(engine, stream, load);
 		uint64_t left = head_of(stream)->amount;
 
 		if (slower && left < limit / slower)
@@ -96,12 +111,12 @@ static uint64_t next_end(struct engine *engine, uint32_t tenants, uint64_t limit
 	return limit;
 }
 
-static void serve(struct engine *engine, uint32_t tenants, uint64_t step)
+static void serve(struct engine *engine, const struct load *load, uint64_t step)
 {
 	for (uint32_t i = 0; i < engine->active_count; i++) {
 		struct engine_stream *stream = &engine->streams[engine->active[i]];
 		struct engine_item *item = head_of(stream);
-		uint64_t slower = divisor(engine, stream, tenants);
+		uint64_t slower = divisor(engine, stream, load);
 		uint64_t part;
 
 		if (!slower)
@@ -109,7 +124,7 @@ static void serve(struct engine *engine, uint32_t tenants, uint64_t step)
 		part = step / slower;
 		item->amount -= part < item->amount ? part : item->amount;
 		if (item->kind == ENGINE_KERNEL)
-			engine->tenants[stream->tenant].served += part;
+			tenant_of(engine, stream)->served += part;
 	}
 }
 
@@ -141,7 +156,7 @@ void engine_advance(struct engine *engine, uint64_t now_ns)
 {
 	settle(engine);
 	while (engine->now_ns < now_ns) {
-		uint32_t tenants = count_runnable(engine);
+		struct load load = count_runnable(engine);
 		uint64_t span_ns = now_ns - engine->now_ns;
 		uint64_t step;
 
@@ -151,11 +166,11 @@ void engine_advance(struct engine *engine, uint64_t now_ns)
 		}
 		if (span_ns > UINT64_MAX >> (ENGINE_FRACTION + 1))
 			span_ns = UINT64_MAX >> (ENGINE_FRACTION + 1);
-		step = next_end(engine, tenants, span_ns << ENGINE_FRACTION);
+		step = next_end(engine, &load, span_ns << ENGINE_FRACTION);
 		/* Whole nanoseconds, rounded up: an end is never noted before it was. */
 		span_ns = (step + (1u << ENGINE_FRACTION) - 1) >> ENGINE_FRACTION;
-		serve(engine, tenants, step);
-		if (tenants)
+		serve(engine, &load, step);
+		if (load.is_busy)
 			note_busy(engine, engine->now_ns, engine->now_ns + span_ns);
 		engine->now_ns += span_ns;
 		settle(engine);

@@ -1,0 +1,40 @@
+/* The host memory behind device memory: one sparse file without a name. */
+#define _GNU_SOURCE
+#include "memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int file = -1;
+static uint64_t next_offset;
+
+int backing_file(void)
+{
+	if (file < 0)
+		file = (int)syscall(SYS_memfd_create, "gpusim", 1u /* MFD_CLOEXEC */);
+	return file;
+}
+
+/* Offsets are never used twice: the file is as long as all there ever was, and holds only what was written. */
+void *backing_map(uint64_t bytes, uint64_t *offset)
+{
+	void *address;
+
+	if (backing_file() < 0 || ftruncate(file, (off_t)(next_offset + bytes)) != 0)
+		return NULL;
+	address = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file,
+		       (off_t)next_offset);
+	if (address == MAP_FAILED)
+		return NULL;
+	*offset = next_offset;
+	next_offset += bytes;
+	return address;
+}
+
+void backing_unmap(void *address, uint64_t bytes)
+{
+	madvise(address, bytes, MADV_REMOVE);
+	munmap(address, bytes);
+}
