@@ -51,7 +51,7 @@ struct gpusim_instance {
 	uint32_t memory_slices;     /* of 8 */
 	uint32_t placement_start;   /* in memory slices */
 	uint32_t multiprocessors;
-	uint32_t reserved0;
+	uint32_t gpu_profile_id;    /* the driver's number of the profile on this model: 19 for 1g.5gb */
 	uint64_t memory_bytes;
 	char profile[32];           /* "1g.5gb" */
 	char uuid[80];              /* "MIG-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
@@ -142,7 +142,8 @@ struct gpusim_process {
 	uint32_t memory_percent;
 	uint64_t seen_ns;               /* CLOCK_MONOTONIC of the two above */
 	char name[96];                  /* executable, as the process saw it */
-	uint8_t reserved[64];
+	uint64_t image;                 /* random, new with every exec() */
+	uint8_t reserved[56];
 };
 
 struct gpusim_event {
@@ -200,7 +201,7 @@ struct gpusim_node *gpusim_attach(bool refresh);
 /* The path gpusim_attach would use now. Returns false when it does not fit. */
 bool gpusim_state_path(char *path, size_t bytes);
 
-/* Map a given file, not cached; unmap with gpusim_unmap. errno is set on NULL. */
+/* Map a given file for a while; give it back with gpusim_unmap. errno is set on NULL. */
 struct gpusim_node *gpusim_map_path(const char *path);
 void gpusim_unmap(struct gpusim_node *node);
 
@@ -221,7 +222,9 @@ void gpusim_await_change(struct gpusim_node *node, uint32_t seen, unsigned milli
 /*
  * This process's slot on a card (and MIG slice), claimed if it has none.
  * NULL when the table is full. The slot lives until released or until the
- * process is dead; another process notices a death in any pid namespace.
+ * process ends or calls exec(): it holds a POSIX lock on a byte of the state
+ * file, which the kernel drops and translates between pid namespaces. So never
+ * close a descriptor of the state file in a process that holds a slot.
  */
 struct gpusim_process *gpusim_process_claim(struct gpusim_node *node, uint32_t card,
 					    uint32_t gpu_instance, uint32_t compute_instance,

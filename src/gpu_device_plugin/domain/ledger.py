@@ -1,74 +1,33 @@
-"""Who holds what on this node."""
+"""Who holds what on this node, and when a grant is over."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from gpu_device_plugin.domain.requests import ContainerKind, PodRef
-from gpu_device_plugin.domain.units import Resource, cards_of, parse_unit_id
+from gpu_device_plugin.domain.adoption import HeldUnits, adopt
+from gpu_device_plugin.domain.grants import Grant, grant_from_plain, grant_to_plain
+from gpu_device_plugin.domain.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.units import Resource, parse_unit_id
 
+__all__ = [
+    "CardUse",
+    "Grant",
+    "HeldUnits",
+    "Ledger",
+    "adopt",
+    "drift",
+    "grant_from_plain",
+    "grant_to_plain",
+    "live",
+    "survivors",
+]
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A slice held by a container: what was promised, durable before the kubelet hears of it.
+_Places: TypeAlias = dict[tuple[str, str, str, Resource], frozenset[str]]
 
-    Attributes:
-        slice_id: Random id of the slice; names its files on the node.
-        pod: Whose it is.
-        container: Name of the container.
-        kind: Init, sidecar or app.
-        index: The container's position in `spec.containers` (or `spec.initContainers`).
-        mem_ids: Unit ids of gpu-mem, sorted; empty while only compute has been asked.
-        core_ids: Unit ids of gpu-core.percentage, sorted.
-        cards: UUIDs of the cards decided on, in order of NVML index at that time.
-        mem_units: Memory units decided on, over all cards.
-        core_percent: Compute decided on; 0 is no cap.
-        pod_units: Memory units of the pod's app containers (`ALIYUN_COM_GPU_MEM_POD`).
-        unit_mib: Size of a memory unit in MiB when granted.
-        mode: Node mode when granted (`core_mem`, `cgpu`, `share`).
-        is_isolated: Whether limits and the library are given to the container.
-        is_checked: False while rules that need the pod's text are still to be checked.
-        library_version: Version of the isolation library its mounts name; empty without isolation.
-        created_seconds: Wall clock when first written.
-    """
-
-    slice_id: str
-    pod: PodRef
-    container: str
-    kind: ContainerKind = ContainerKind.APP
-    index: int = 0
-    mem_ids: tuple[str, ...] = ()
-    core_ids: tuple[str, ...] = ()
-    cards: tuple[str, ...] = ()
-    mem_units: int = 0
-    core_percent: int = 0
-    pod_units: int = 0
-    unit_mib: int = 1024
-    mode: str = "core_mem"
-    is_isolated: bool = True
-    is_checked: bool = True
-    library_version: str = ""
-    created_seconds: float = 0.0
-
-    def ids(self, resource: Resource) -> tuple[str, ...]:
-        """The unit ids of `resource`; none for gpu-count."""
-        return {Resource.MEM: self.mem_ids, Resource.CORE: self.core_ids}.get(resource, ())
-
-    def with_ids(self, resource: Resource, ids: Iterable[str]) -> "Grant":
-        """The same grant holding `ids` of `resource`."""
-        ordered = tuple(sorted(ids))
-        if resource is Resource.MEM:
-            return replace(self, mem_ids=ordered)
-        return replace(self, core_ids=ordered)
-
-    @property
-    def units_per_card(self) -> int:
-        """Memory units on each of its cards."""
-        return self.mem_units // max(1, len(self.cards))
-
-    @property
-    def card_numbers(self) -> frozenset[int]:
-        """Numbers of the cards its ids name."""
-        return cards_of((*self.mem_ids, *self.core_ids))
+ABSENT_SECONDS = 30.0
+"""A grant ends when the kubelet lacks it twice, at least this long apart."""
+KUBELET_SETTLE_SECONDS = 60.0
+"""So long after kubelet.sock appeared, List is short: its sources are not ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +47,11 @@ class CardUse:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """All grants of a node. No unit is held by two pods; a pod's containers may hand units on."""
+    """All grants of a node. No unit is held by two pods; a pod's containers may hand units on.
+
+    The kubelet can break that rule (#137534), so `hold` writes what it is told and the rule is
+    asked for: before, with `rivals`, and afterwards, with `double_held`.
+    """
 
     grants: Mapping[str, Grant] = field(default_factory=dict)
 
@@ -103,7 +66,7 @@ class Ledger:
 
     def of_pod(self, pod: PodRef) -> tuple[Grant, ...]:
         """Grants of a pod: by uid where both know it, else by namespace and name."""
-        return tuple(g for g in self.grants.values() if _is_same_pod(g.pod, pod))
+        return tuple(g for g in self.grants.values() if g.pod.is_same_pod(pod))
 
     def of_container(self, pod: PodRef, container: str) -> Grant | None:
         """The grant of one container, or None."""
@@ -116,6 +79,32 @@ class Ledger:
             g
             for g in self.grants.values()
             if not wanted.isdisjoint(g.mem_ids) or not wanted.isdisjoint(g.core_ids)
+        )
+
+    def rivals(self, pod: PodRef, ids: Iterable[str]) -> tuple[Grant, ...]:
+        """Grants of other pods that hold any of `ids`: while one lives, `pod` may not have them."""
+        return tuple(g for g in self.holders(ids) if not g.pod.is_same_pod(pod))
+
+    def double_held(self) -> Mapping[str, tuple[PodRef, ...]]:
+        """Units that more than one pod holds, with the pods; empty where all is well."""
+        holders: dict[str, dict[PodRef, None]] = {}
+        for grant in self.grants.values():
+            for text in (*grant.mem_ids, *grant.core_ids):
+                holders.setdefault(text, {})[grant.pod] = None
+        return {text: tuple(pods) for text, pods in holders.items() if len(pods) > 1}
+
+    def before(self, pod: PodRef) -> "Ledger":
+        """The ledger as the next container of `pod` finds it.
+
+        The kubelet hands the units of ordinary init containers on to the containers after
+        them, so these count as free for the same pod and for no other.
+        """
+        return Ledger(
+            {
+                key: grant
+                for key, grant in self.grants.items()
+                if not (grant.is_handed_on and grant.pod.is_same_pod(pod))
+            }
         )
 
     def use(self) -> Mapping[int, CardUse]:
@@ -135,7 +124,88 @@ class Ledger:
         }
 
 
-def _is_same_pod(one: PodRef, other: PodRef) -> bool:
-    if one.uid and other.uid:
-        return one.uid == other.uid
-    return one.is_same_name(other)
+def live(
+    ledger: Ledger,
+    listed: Collection[tuple[str, str]],
+    uids: Mapping[tuple[str, str], str] | None = None,
+) -> Ledger:
+    """The grants whose pods the kubelet still has; at admission all others count as free.
+
+    Args:
+        ledger: All grants.
+        listed: Namespace and name of every pod in PodResources List.
+        uids: What the API knows of these names now; a grant under another uid belongs to a
+            pod that has been replaced by one of the same name.
+    """
+    return Ledger(
+        {key: g for key, g in ledger.grants.items() if _is_listed(g.pod, listed, uids or {})}
+    )
+
+
+def survivors(  # noqa: PLR0913, PLR0917 - six witnesses have to agree before a slice ends
+    ledger: Ledger,
+    listed: Collection[tuple[str, str]],
+    checkpoint_uids: Collection[str],
+    absent_since: Mapping[str, float],
+    now: float,
+    kubelet_since: float | None,
+    uids: Mapping[tuple[str, str], str] | None = None,
+) -> tuple[frozenset[str], Mapping[str, float]]:
+    """Which grants are over, and since when others look as if they were.
+
+    A grant ends only when List and the kubelet's checkpoint both lack it twice, 30 s apart, and
+    an absence counts only later than 60 s after kubelet.sock appeared (design.md 3.9).
+
+    Args:
+        ledger: All grants.
+        listed: Namespace and name of every pod in PodResources List.
+        checkpoint_uids: Every pod uid in the kubelet's checkpoint.
+        absent_since: Second result of the last round; empty at the first.
+        now: Monotonic clock, seconds.
+        kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
+        uids: See `live`.
+
+    Returns:
+        Slice ids to release, and slice id -> `now` of the first round that lacked it.
+    """
+    if kubelet_since is None or now - kubelet_since < KUBELET_SETTLE_SECONDS:
+        return frozenset(), {}
+    absent = {
+        key: min(absent_since.get(key, now), now)
+        for key, grant in ledger.grants.items()
+        if grant.pod.uid not in checkpoint_uids
+        and not (grant.pod.name and _is_listed(grant.pod, listed, uids or {}))
+    }
+    over = frozenset(key for key, since in absent.items() if now - since >= ABSENT_SECONDS)
+    return over, {key: since for key, since in absent.items() if key not in over}
+
+
+def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
+    """In how many places our grants and the kubelet's List disagree; 0 where all is well.
+
+    A place is one resource of one container. Ordinary init containers are left out, because
+    List never shows them, and gpu-count, because it is never granted.
+    """
+    theirs: _Places = {
+        (*entry.pod.key, container, resource): ids
+        for entry in listed
+        for container, held in entry.held.items()
+        for resource, ids in held.items()
+        if ids and resource is not Resource.COUNT
+    }
+    ours: _Places = {
+        (*grant.pod.key, grant.container, resource): frozenset(grant.ids(resource))
+        for grant in ledger.grants.values()
+        for resource in Resource
+        if grant.ids(resource) and not grant.is_handed_on
+    }
+    return sum(ours.get(place) != theirs.get(place) for place in ours.keys() | theirs.keys())
+
+
+def _is_listed(
+    pod: PodRef, listed: Collection[tuple[str, str]], uids: Mapping[tuple[str, str], str]
+) -> bool:
+    """Whether List has the pod; one known by its uid only counts as listed: nobody can tell."""
+    if not pod.name:
+        return True
+    return pod.key in listed and (not pod.uid or uids.get(pod.key, pod.uid) == pod.uid)

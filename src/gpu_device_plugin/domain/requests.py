@@ -1,98 +1,62 @@
-"""What a pod asks for, as plain values, and the rules its text alone decides."""
+"""What a container may ask for: the rules that a pod's text and the node's mode decide."""
 
 from dataclasses import dataclass
-from enum import Enum
 
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, resources_of
+from gpu_device_plugin.domain.pods import (
+    ContainerKind,
+    ContainerRequest,
+    ListedPod,
+    PodRef,
+    PodRequest,
+)
+from gpu_device_plugin.domain.units import CORE_UNITS_PER_CARD, MemoryUnit, Resource
+from gpu_device_plugin.errors import RequestError
 
+__all__ = [
+    "CORE_STEP_PERCENT",
+    "COUNT_LABEL",
+    "ContainerKind",
+    "ContainerRequest",
+    "Demand",
+    "ListedPod",
+    "NodeTerms",
+    "PodRef",
+    "PodRequest",
+    "asked_text",
+    "demand",
+    "demand_from_size",
+]
 
-class ContainerKind(Enum):
-    """How the kubelet runs a container; it decides who may take over whose units."""
-
-    INIT = "init"
-    SIDECAR = "sidecar"  # an init container with restartPolicy Always
-    APP = "app"
+COUNT_LABEL = "aliyun.com/gpu-count"
+"""The pod label that spreads each request over several cards; also the name of a resource."""
+CORE_STEP_PERCENT = 5
+_MEMORY_ONLY_CURE = (
+    f"or send the pod elsewhere with nodeSelector {MODE_LABEL}: {NodeMode.CGPU} (or share)"
+)
+_COUNT_CURE = (
+    f'for M cards set the pod\'s label {COUNT_LABEL}: "M" and nodeSelector '
+    f"{MODE_LABEL}: {NodeMode.CGPU}; for one card ask nothing but {Resource.MEM}"
+)
+_COUNT_TEXT = "failed to parse request device count from pod label aliyun.com/gpu-count"
+_NEGATIVE_TEXT = "request device count must be large than 0"
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerRequest:
-    """What one container asks of the three resources; 0 is nothing.
+class NodeTerms:
+    """What a node offers, as far as a request is checked against it.
 
     Attributes:
-        name: The container's name.
-        kind: Init, sidecar or app.
-        index: Position in `spec.containers`, or in `spec.initContainers`.
-        mem_units: Limit of `aliyun.com/gpu-mem`.
-        core_percent: Limit of `aliyun.com/gpu-core.percentage`.
-        count_units: Limit of `aliyun.com/gpu-count`, which is refused.
-        wants_no_isolation: The container's own env says CGPU_DISABLE (contract R-507).
+        node: Name of the node, for the texts of refusals.
+        mode: Its mode.
+        unit: Size of one memory unit.
+        is_isolation_on: The operator's `--isolation`; without it nobody gets a cap.
     """
 
-    name: str
-    kind: ContainerKind
-    index: int
-    mem_units: int = 0
-    core_percent: int = 0
-    count_units: int = 0
-    wants_no_isolation: bool = False
-
-    def amount(self, resource: Resource) -> int:
-        """How much of `resource` this container asks for."""
-        return {
-            Resource.MEM: self.mem_units,
-            Resource.CORE: self.core_percent,
-            Resource.COUNT: self.count_units,
-        }[resource]
-
-    @property
-    def asks(self) -> bool:
-        """Whether it asks for any of our resources."""
-        return bool(self.mem_units or self.core_percent or self.count_units)
-
-
-@dataclass(frozen=True, slots=True)
-class PodRef:
-    """Which pod. `uid` is empty while only the kubelet's PodResources has named it."""
-
-    namespace: str
-    name: str
-    uid: str = ""
-
-    def __str__(self) -> str:
-        """`namespace/name`, as people write it."""
-        return f"{self.namespace}/{self.name}"
-
-    def is_same_name(self, other: "PodRef") -> bool:
-        """Whether both carry the same namespace and name; the uid may differ."""
-        return (self.namespace, self.name) == (other.namespace, other.name)
-
-
-@dataclass(frozen=True, slots=True)
-class PodRequest:
-    """What a pod asks for, in the order in which the kubelet admits its containers.
-
-    Attributes:
-        ref: Which pod.
-        containers: All of its containers, init containers first, in the order of the spec.
-        card_count_label: Text of the pod label `aliyun.com/gpu-count`, or None.
-        wish: Cards that a scheduler extender wishes, container index -> card index; may be empty.
-        is_finished: Phase Succeeded or Failed.
-    """
-
-    ref: PodRef
-    containers: tuple[ContainerRequest, ...]
-    card_count_label: str | None = None
-    wish: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    is_finished: bool = False
-
-    @property
-    def app_units(self) -> int:
-        """Memory units of all app containers together (`ALIYUN_COM_GPU_MEM_POD`)."""
-        return sum(c.mem_units for c in self.containers if c.kind is ContainerKind.APP)
-
-    def container(self, name: str) -> ContainerRequest | None:
-        """The container of that name, or None."""
-        return next((c for c in self.containers if c.name == name), None)
+    node: str
+    mode: NodeMode
+    unit: MemoryUnit
+    is_isolation_on: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +64,8 @@ class Demand:
     """What one container needs, checked: `mem_units` over `cards` cards in equal parts.
 
     Attributes:
-        mem_units: Memory units in all.
-        core_percent: Percent of one card's compute; 0 is no cap.
+        mem_units: Memory units in all; 0 only while nobody knows how many.
+        core_percent: Percent of one card's compute; 0 is no cap, or not known yet.
         cards: Number of cards, at least 1; divides `mem_units`.
     """
 
@@ -113,3 +77,158 @@ class Demand:
     def units_per_card(self) -> int:
         """Memory units on each of its cards."""
         return self.mem_units // self.cards
+
+
+def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:
+    """What `container` needs on a node of these terms.
+
+    Every container of the pod is checked, init containers too: the kubelet rejects the pod
+    as a whole, so a fault of a later one is told at once instead of after some grants.
+
+    Raises:
+        RequestError: A container asks for what this node never gives; the text names pod,
+            container, node, amount, rule and cure.
+    """
+    for each in pod.containers:
+        if each.asks:
+            _checked(pod, each, terms)
+    return _checked(pod, container, terms)
+
+
+def demand_from_size(resource: Resource, size: int, terms: NodeTerms) -> Demand:
+    """What a call tells when nobody knows the pod's text (API server away).
+
+    The other resource of the container is unknown and counts as 0, and a label for several
+    cards cannot be seen; the rules that need the text are checked when the container starts.
+
+    Raises:
+        RequestError: No pod may ask this of this node.
+    """
+    subject = f"a pod on node {terms.node} (mode {terms.mode})"
+    asked = asked_text(resource, size, terms.unit)
+    if resource is Resource.COUNT:
+        raise _count_refusal(f"{subject} asks {asked}")
+    if resource not in resources_of(terms.mode):
+        raise RequestError(
+            f"{subject} asks {asked}: this mode does not serve it", reason="WrongMode"
+        )
+    if resource is Resource.CORE:
+        _check_percentage(f"{subject} asks {asked}", size)
+        return Demand(mem_units=0, core_percent=size)
+    return Demand(mem_units=size)
+
+
+def asked_text(resource: Resource, amount: int, unit: MemoryUnit) -> str:
+    """An amount of a resource with its unit, for people.
+
+    >>> asked_text(Resource.MEM, 2, MemoryUnit.GIB)
+    'aliyun.com/gpu-mem: 2 (units of 1024 MiB)'
+    >>> asked_text(Resource.CORE, 30, MemoryUnit.GIB)
+    'aliyun.com/gpu-core.percentage: 30 (percent of one card)'
+    """
+    meaning = {
+        Resource.MEM: f"units of {unit.mib} MiB",
+        Resource.CORE: "percent of one card",
+        Resource.COUNT: "cards",
+    }[resource]
+    return f"{resource}: {amount} ({meaning})"
+
+
+def _checked(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:
+    asked = " and ".join(
+        asked_text(resource, container.amount(resource), terms.unit)
+        for resource in Resource
+        if container.amount(resource)
+    )
+    subject = (
+        f"pod {pod.ref}, container {container.name}, on node {terms.node} "
+        f"(mode {terms.mode}) asks {asked}"
+    )
+    if container.count_units:
+        raise _count_refusal(subject)
+    _check_mode(subject, container, terms)
+    if container.core_percent:
+        _check_percentage(subject, container.core_percent)
+    cards = _cards(subject, pod, terms)
+    if container.mem_units % cards:
+        quotient = container.mem_units / cards
+        raise RequestError(
+            f"{subject}: invalid replica for resource {Resource.MEM},because "
+            f"{container.mem_units} / {cards} = {quotient:.1f}; with label "
+            f"{COUNT_LABEL}={cards} ask a multiple of {cards}",
+            reason="UnevenShare",
+        )
+    return Demand(container.mem_units, container.core_percent, cards)
+
+
+def _check_mode(subject: str, container: ContainerRequest, terms: NodeTerms) -> None:
+    offered = resources_of(terms.mode)
+    if not offered:
+        raise RequestError(
+            f"{subject}: this mode serves no shared cards; choose a node with nodeSelector "
+            f"{MODE_LABEL}: {_wanted_mode(container)}",
+            reason="WrongMode",
+        )
+    if container.core_percent and Resource.CORE not in offered:
+        raise RequestError(
+            f"{subject}: this mode does not divide compute; set nodeSelector "
+            f"{MODE_LABEL}: {NodeMode.CORE_MEM}, or ask nothing but {Resource.MEM}",
+            reason="ComputeNotServed",
+        )
+    if not container.mem_units:
+        raise RequestError(
+            f"{subject}: compute goes with memory of the same card; ask {Resource.MEM} as well",
+            reason="ComputeWithoutMemory",
+        )
+    if Resource.CORE in offered and not container.core_percent:
+        raise RequestError(
+            f"{subject}: this mode takes no container without compute; ask "
+            f"{Resource.CORE} (5, 10, … 100) as well, {_MEMORY_ONLY_CURE}",
+            reason="MemoryOnly",
+        )
+
+
+def _wanted_mode(container: ContainerRequest) -> NodeMode:
+    return NodeMode.CORE_MEM if container.core_percent else NodeMode.CGPU
+
+
+def _check_percentage(subject: str, percent: int) -> None:
+    if not 0 < percent <= CORE_UNITS_PER_CARD or percent % CORE_STEP_PERCENT:
+        below = min(max(percent // CORE_STEP_PERCENT * CORE_STEP_PERCENT, 5), CORE_UNITS_PER_CARD)
+        raise RequestError(
+            f"{subject}: the percentage must be one of 5, 10, … 100 (a multiple of 5, at most "
+            f"one card); ask for instance {below}",
+            reason="BadPercentage",
+        )
+
+
+def _count_refusal(subject: str) -> RequestError:
+    return RequestError(
+        f"{subject}: {Resource.COUNT} is counted on nodes but cannot be asked for; {_COUNT_CURE}",
+        reason="CountRequested",
+    )
+
+
+def _cards(subject: str, pod: PodRequest, terms: NodeTerms) -> int:
+    label = pod.card_count_label
+    if label is None:
+        return 1
+    digits = label.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()):
+        raise RequestError(
+            f'{subject}: {_COUNT_TEXT}: "{label}" is no whole number; {_COUNT_CURE}',
+            reason="BadCardCount",
+        )
+    count = int(label)
+    if count < 0:
+        raise RequestError(
+            f"{subject}: {_NEGATIVE_TEXT}, label {COUNT_LABEL}={label}; {_COUNT_CURE}",
+            reason="BadCardCount",
+        )
+    if count and terms.mode is NodeMode.CORE_MEM:
+        raise RequestError(
+            f"{subject}: label {COUNT_LABEL}={label} does not go with divided compute; set "
+            f"nodeSelector {MODE_LABEL}: {NodeMode.CGPU}, or remove the label",
+            reason="SeveralCardsOfCompute",
+        )
+    return max(1, count)

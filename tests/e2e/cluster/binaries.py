@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 DEFAULT_KUBERNETES = "1.36.3"
 CONTAINERD = "2.4.2"
@@ -97,10 +98,9 @@ def _one_builder(cache: Path) -> Iterator[None]:
 def _containerd(cache: Path) -> Path:
     target = cache / f"containerd-{CONTAINERD}" / "bin"
     missing = [name for name in CONTAINERD_COMMANDS if not (target / name).exists()]
-    module = "github.com/containerd/containerd/v2"
     if missing:
-        with _workspace(cache) as workspace:
-            _module(workspace, {module: f"v{CONTAINERD}"}, {})
+        module = "github.com/containerd/containerd/v2"
+        with _workspace(cache, module, CONTAINERD) as workspace:
             for name in missing:
                 _build(workspace, f"{module}/cmd/{name}", target, ("-tags", CONTAINERD_TAGS))
     return target
@@ -110,49 +110,56 @@ def _kubernetes(cache: Path, version: str, commands: Sequence[str]) -> Path:
     target = cache / f"kubernetes-{version}" / "bin"
     missing = [name for name in commands if not (target / name).exists()]
     if missing:
-        with _workspace(cache) as workspace:
-            _module(workspace, {"k8s.io/kubernetes": f"v{version}"}, _staging(workspace, version))
-            flags = ("-ldflags", _version_flags(version))
+        flags = ("-ldflags", _version_flags(version))
+        with _workspace(cache, "k8s.io/kubernetes", version) as workspace:
             for name in missing:
                 _build(workspace, f"k8s.io/kubernetes/cmd/{name}", target, flags)
     return target
-
-
-def _staging(workspace: Path, version: str) -> dict[str, str]:
-    """The modules that Kubernetes requires at v0.0.0, with the versions they are published as."""
-    (workspace / "go.mod").write_text("module cluster\n")
-    listed = _go(workspace, "mod", "download", "-json", f"k8s.io/kubernetes@v{version}")
-    text = _go(workspace, "mod", "edit", "-json", json.loads(listed)["GoMod"])
-    published = f"v0.{version.removeprefix('1.')}"
-    required = json.loads(text)["Require"]
-    return {entry["Path"]: published for entry in required if entry["Version"] == "v0.0.0"}
 
 
 def _version_flags(version: str) -> str:
     major, minor, _ = version.split(".", 2)
     values = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor}
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    settings = [f"-X {package}.{key}={value}" for package in packages for key, value in values.items()]
+    settings = [
+        f"-X {package}.{key}={value}" for package in packages for key, value in values.items()
+    ]
     return " ".join(["-s", "-w", *settings])
 
 
-def _module(workspace: Path, requires: Mapping[str, str], replaces: Mapping[str, str]) -> None:
-    lines = ["module cluster", ""]
-    lines += [f"require {path} {version}" for path, version in requires.items()]
-    lines += [f"replace {path} => {path} {version}" for path, version in replaces.items()]
-    (workspace / "go.mod").write_text("\n".join(lines) + "\n")
-
-
 @contextmanager
-def _workspace(cache: Path) -> Iterator[Path]:
-    """A directory for one build, which no later run mistakes for a result."""
+def _workspace(cache: Path, module: str, version: str) -> Iterator[Path]:
+    """A module of our own for one build, which no later run mistakes for a result."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as name:
-        yield Path(name)
+        workspace = Path(name)
+        (workspace / "go.mod").write_text("module cluster\n")
+        listed = _go(workspace, "mod", "download", "-json", f"{module}@v{version}")
+        described = _go(workspace, "mod", "edit", "-json", json.loads(listed)["GoMod"])
+        lines = module_file(module, version, json.loads(described))
+        (workspace / "go.mod").write_text("\n".join(lines) + "\n")
+        yield workspace
+
+
+def module_file(module: str, version: str, described: Mapping[str, Any]) -> list[str]:
+    """The lines of a go.mod that builds programs of another module.
+
+    It repeats what the other requires, so that Go reads no more of the module graph than that.
+    Kubernetes requires its own parts at v0.0.0; they are published as v0.<minor>.<patch>.
+    """
+    published = f"v0.{version.partition('.')[2]}"
+    lines = ["module cluster", "", f"go {described['Go']}", "", f"require {module} v{version}"]
+    for entry in described["Require"]:
+        own_part = entry["Version"] == "v0.0.0"
+        path, wanted = entry["Path"], published if own_part else entry["Version"]
+        lines.append(f"require {path} {wanted}")
+        if own_part:
+            lines.append(f"replace {path} => {path} {wanted}")
+    return lines
 
 
 def _build(workspace: Path, package: str, target: Path, flags: Sequence[str]) -> None:
     name = package.rpartition("/")[2]
-    print(f"building {package}; the first time takes minutes", file=sys.stderr, flush=True)
+    sys.stderr.write(f"building {package}; the first time takes minutes\n")
     _go(workspace, "build", "-mod=mod", "-trimpath", *flags, "-o", f"{workspace}/{name}", package)
     target.mkdir(parents=True, exist_ok=True)
     # The workspace is on the cache's file system, so a program appears whole or not at all.
@@ -186,10 +193,9 @@ def _installed_go() -> str:
 
 
 def main() -> None:
-    """Build what is missing and print the directories."""
+    """Build what is missing and say where it stands."""
     built = provide(kubernetes_version())
-    print(built.kubernetes)
-    print(built.containerd)
+    sys.stdout.write(f"{built.kubernetes}\n{built.containerd}\n")
 
 
 if __name__ == "__main__":

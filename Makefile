@@ -1,0 +1,59 @@
+# The verbs of this project; the README says which two a newcomer needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+KUBE ?= 1.36.3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+NATIVE := build/native/libnvidia-ml.so.1
+C_SOURCES := $(shell find src/simulator src/isolation -type f 2>/dev/null)
+
+.PHONY: help demo test lint fmt native proto e2e bench gpu lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+demo: $(STAMP) $(NATIVE) ## A node of simulated GPUs, from allocatable to what a pod receives
+	@$(BIN)/gpu-device-plugin demo
+
+test: $(STAMP) $(NATIVE) ## Unit, property, contract and fault tests
+	@echo "==> tests"
+	@$(BIN)/python -m pytest
+
+lint: $(STAMP) ## Formatting, lint, types, layers, house rules
+	@echo "==> ruff";        $(BIN)/ruff format --check src tests && $(BIN)/ruff check src tests
+	@echo "==> mypy";        $(BIN)/mypy
+	@echo "==> import-linter"; $(BIN)/lint-imports
+	@echo "==> house rules"; $(BIN)/python -m pytest -q tests/test_house.py
+
+fmt: $(STAMP) ## Format the Python code
+	@$(BIN)/ruff format src tests && $(BIN)/ruff check --fix src tests
+
+native: $(NATIVE) ## The C libraries, into build/native/
+
+$(NATIVE): $(STAMP) $(C_SOURCES) src/CMakeLists.txt
+	@echo "==> building the C libraries into build/native"
+	@PYTHON=$(BIN)/python src/native.sh
+
+e2e: $(STAMP) $(NATIVE) ## A whole Kubernetes on this machine: KUBE=1.36.3
+	@echo "==> e2e against Kubernetes $(KUBE)"
+	@tests/e2e/install.sh
+	@KUBE=$(KUBE) $(BIN)/python -m pytest tests/e2e -m cluster --ignore-glob=none -o addopts="-ra --strict-markers --import-mode=importlib" --timeout=1800
+
+bench: $(STAMP) $(NATIVE) ## Measure, and write docs/benchmarks.md
+	@$(BIN)/python -m tests.bench
+
+lock: $(STAMP) ## Write .ci/constraints.txt again from pyproject.toml
+	@$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --all-extras \
+	  --group build --group dev --python-version 3.11 --universal pyproject.toml -o .ci/constraints.txt
+
+$(STAMP): pyproject.toml .ci/constraints.txt proto/*.proto .ci/venv.sh
+	@PYTHON=$(PYTHON) .ci/venv.sh
+	@touch $(STAMP)
+
+clean: ## Remove what was built
+	@rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

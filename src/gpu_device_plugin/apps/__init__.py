@@ -1,0 +1,1 @@
+"""Composition roots: the only places that know every part."""

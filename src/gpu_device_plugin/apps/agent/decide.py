@@ -1,0 +1,163 @@
+"""The decision for one container: its cards, and which units of them.
+
+The first call of a container decides for its whole request; the second one follows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpu_device_plugin.apps.agent.state import NodeState
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.explain import no_room_text
+from gpu_device_plugin.domain.identity import Asker, Call
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.placement import NoRoom, Room, place, rooms
+from gpu_device_plugin.domain.requests import Demand, demand, demand_from_size
+from gpu_device_plugin.domain.units import Resource, cards_of, parse_unit_id
+from gpu_device_plugin.errors import DoesNotFitError
+
+
+@dataclass(slots=True)
+class Pending:
+    """A container that is being admitted.
+
+    Attributes:
+        asker: Who asks.
+        demand: What it needs in all.
+        cards: Where it goes.
+        why: Why there, in words.
+        rooms: What each card had when this was decided.
+        preferred: What was answered to GetPreferredAllocation, by resource.
+        slice_id: Its grant, once there is one.
+    """
+
+    asker: Asker
+    demand: Demand
+    cards: tuple[Card, ...]
+    why: str
+    rooms: tuple[Room, ...]
+    preferred: dict[Resource, frozenset[str]] = field(default_factory=dict)
+    slice_id: str = ""
+
+    def is_for(self, asker: Asker) -> bool:
+        """Whether this is the same container."""
+        mine = self.asker.container.name if self.asker.container else None
+        theirs = asker.container.name if asker.container else None
+        return mine == theirs and self.asker.pod == asker.pod
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a call may choose from.
+
+    Attributes:
+        call: Resource, size and the units it must include.
+        available: Unit ids that the kubelet has free.
+        live: Grants of pods that the kubelet still has.
+    """
+
+    call: Call
+    available: frozenset[str]
+    live: Ledger
+
+
+def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
+    """Choose the cards for a container's whole request.
+
+    Raises:
+        RequestError: What it asks for is never valid on this node.
+        DoesNotFitError: No card has room; the text says what each has.
+    """
+    needed = _needed(asker, offer.call, state)
+    views = _views(asker, offer, state)
+    found = place(
+        views,
+        needed,
+        state.policy,
+        prefer=_cards_of_pod(asker, offer.live),
+        wish=_wish(asker),
+        must=cards_of(offer.call.must_include),
+    )
+    if isinstance(found, NoRoom):
+        text = no_room_text(asker, needed, found, state.terms)
+        raise DoesNotFitError(text, reason=found.reason)
+    return Pending(asker, needed, found.cards, found.why, tuple(views))
+
+
+def choose_units(pending: Pending, offer: Offer, state: NodeState) -> list[str]:
+    """Exactly the asked number of units, on the decided cards, in equal parts.
+
+    Raises:
+        DoesNotFitError: The kubelet has not enough of them free.
+    """
+    call = offer.call
+    per_card = call.size // len(pending.cards)
+    usable = _usable(pending.asker, offer)
+    chosen: list[str] = []
+    for card in pending.cards:
+        mine = [i for i in usable if (unit := parse_unit_id(i)) and unit.card == card.number]
+        mine.sort(key=_order(call.must_include))
+        if len(mine) < per_card:
+            raise DoesNotFitError(
+                f"pod {pending.asker.pod}: {per_card} of {call.resource} asked on card "
+                f"{card.index} of node {state.node}, the kubelet has {len(mine)} free there",
+                reason="NoRoom",
+            )
+        chosen += mine[:per_card]
+    return chosen
+
+
+def _order(must: frozenset[str]) -> Callable[[str], tuple[bool, int, str]]:
+    return lambda text: (text not in must, len(text), text)
+
+
+def _needed(asker: Asker, call: Call, state: NodeState) -> Demand:
+    if asker.request is not None and asker.container is not None:
+        return demand(asker.request, asker.container, state.terms)
+    return demand_from_size(call.resource, call.size, state.terms)
+
+
+def _usable(asker: Asker, offer: Offer) -> frozenset[str]:
+    """Free ids that no other live pod holds (kubelet #137534 can offer such), and the forced ones."""
+    held = {
+        text
+        for grant in offer.live.holders(offer.available)
+        if not grant.pod.is_same_name(asker.pod)
+        for text in grant.ids(offer.call.resource)
+    }
+    return (offer.available - held) | offer.call.must_include
+
+
+def _views(asker: Asker, offer: Offer, state: NodeState) -> Sequence[Room]:
+    """The rooms of all cards; for the asked resource never more than the kubelet has free."""
+    free: dict[int, int] = {}
+    for text in _usable(asker, offer):
+        unit = parse_unit_id(text)
+        if unit is not None:
+            free[unit.card] = free.get(unit.card, 0) + 1
+    found = rooms(state.cards, state.healthy, offer.live, state.terms, asker.pod)
+    return [_at_most(room, offer.call.resource, free.get(room.card.number, 0)) for room in found]
+
+
+def _at_most(room: Room, resource: Resource, free: int) -> Room:
+    if resource is Resource.MEM:
+        return replace(room, free_mem=min(room.free_mem, free))
+    if resource is Resource.CORE:
+        return replace(room, free_core=min(room.free_core, free))
+    return room
+
+
+def _cards_of_pod(asker: Asker, live: Ledger) -> tuple[str, ...]:
+    """The cards that the pod's earlier containers are on, first container first."""
+    seen: dict[str, None] = {}
+    for grant in live.of_pod(asker.pod):
+        seen.update(dict.fromkeys(grant.cards))
+    return tuple(seen)
+
+
+def _wish(asker: Asker) -> tuple[int, ...]:
+    if asker.request is None or asker.container is None:
+        return ()
+    return next((c for index, c in asker.request.wish if index == asker.container.index), ())
+
+

@@ -1,0 +1,99 @@
+"""Makes grants: durable first, then the slice's files, then the answer."""
+
+import secrets
+import time
+from dataclasses import replace
+
+from gpu_device_plugin.apps.agent.answers import Answers
+from gpu_device_plugin.apps.agent.book import Book
+from gpu_device_plugin.apps.agent.decide import Pending
+from gpu_device_plugin.apps.agent.journal import Journal
+from gpu_device_plugin.apps.agent.state import NodeState
+from gpu_device_plugin.domain.edits import ContainerEdits
+from gpu_device_plugin.domain.identity import Call
+from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.errors import NodeError, StorageError
+from gpu_device_plugin.store.failpoints import failpoint
+
+_SLICE_ID_BYTES = 8
+
+
+class GrantMaker:
+    """Turns decisions into grants."""
+
+    def __init__(self, book: Book, answers: Answers, journal: Journal) -> None:
+        self._book = book
+        self._answers = answers
+        self._journal = journal
+
+    def grant(self, pending: Pending, call: Call, state: NodeState) -> Grant:
+        """The container's grant, now holding the call's units as well.
+
+        Raises:
+            NodeError: There is no library, or the disk refuses.
+        """
+        known = self._book.ledger.grants.get(pending.slice_id)
+        grant = (known or self._first(pending, state)).with_ids(call.resource, call.must_include)
+        if grant.is_isolated and not grant.library_version:
+            raise NodeError(
+                f"pod {pending.asker.pod}: node {state.node} has no isolation library, so the slice "
+                f"could not be enforced; see the node's Events",
+                reason="IsolationLibraryMissing",
+            )
+        failpoint("allocate.before-grant")
+        self._book.hold(grant, self._superseded(grant, call.must_include))
+        pending.slice_id = grant.slice_id
+        return self.again(grant, state)
+
+    def again(self, grant: Grant, state: NodeState) -> Grant:
+        """The same grant, its files made where they are missing.
+
+        Raises:
+            NodeError: The disk refuses.
+        """
+        try:
+            self._answers.make_files(grant, state)
+        except StorageError as error:
+            raise NodeError(str(error), reason="StateNotWritable") from error
+        return grant
+
+    def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
+        """What the container receives."""
+        return self._answers.edits(grant, state)
+
+    def _first(self, pending: Pending, state: NodeState) -> Grant:
+        container, request = pending.asker.container, pending.asker.request
+        wants_none = container is not None and container.wants_no_isolation
+        if wants_none and state.isolates and not state.honors_disable:
+            self._journal.ignored_disable(pending.asker)
+        isolated = state.isolates and not (wants_none and state.honors_disable)
+        grant = Grant(
+            slice_id=secrets.token_hex(_SLICE_ID_BYTES),
+            pod=pending.asker.pod,
+            container=container.name if container else "",
+            cards=tuple(card.uuid for card in pending.cards),
+            mem_units=pending.demand.mem_units,
+            core_percent=pending.demand.core_percent,
+            pod_units=request.app_units if request else pending.demand.mem_units,
+            unit_mib=state.unit.mib,
+            mode=str(state.mode),
+            is_isolated=isolated,
+            is_checked=container is not None,
+            library_version=state.library_version if isolated else "",
+            created_seconds=time.time(),
+        )
+        if container is None:
+            return grant
+        return replace(grant, kind=container.kind, index=container.index)
+
+    def _superseded(self, grant: Grant, ids: frozenset[str]) -> set[str]:
+        """Grants that end with this one.
+
+        Pods that are gone but not yet reconciled, whose units the kubelet gave again; and what
+        this very container held before (the kubelet admitted it anew).
+        """
+        mine = self._book.ledger.of_pod(grant.pod)
+        own = {g.slice_id for g in mine}
+        before = {g.slice_id for g in mine if grant.container and g.container == grant.container}
+        others = {g.slice_id for g in self._book.ledger.holders(ids)} - own
+        return (others | before) - {grant.slice_id}

@@ -1,0 +1,137 @@
+"""Who asks: the kubelet's calls carry no name, so the kubelet's own pod list must tell.
+
+Inside GetPreferredAllocation, PodResources List holds the pod that is being admitted, with
+none of the asked resource yet (kubelet.md 10). What the pod asks for comes from the API watch.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from gpu_device_plugin.domain.identity import Asker, Call, ListedPod, who_asks
+from gpu_device_plugin.domain.ledger import Ledger, live
+from gpu_device_plugin.domain.requests import PodRef, PodRequest
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
+
+_log = structlog.get_logger("identify")
+Specs = Mapping[tuple[str, str], PodRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the kubelet and the API know.
+
+    Attributes:
+        list_pods: PodResources List; never called while an Allocate is in flight.
+        get_pod: PodResources Get, harmless at any time.
+        specs: What the API watch knows of this node's pods, by namespace and name.
+        fetch_spec: One GET with a short deadline.
+    """
+
+    list_pods: Callable[[], Awaitable[Sequence[ListedPod]]]
+    get_pod: Callable[[str, str], Awaitable[ListedPod | None]]
+    specs: Callable[[], Specs]
+    fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """Who asks, and the grants that still count for the decision.
+
+    Attributes:
+        asker: Pod and container.
+        live: Grants of pods that the kubelet still has; an older pod of the same name is none.
+    """
+
+    asker: Asker
+    live: Ledger
+
+
+class Identifier:
+    """Tells who asks. Remembers which pods it has seen, for when the API is away."""
+
+    def __init__(self, sources: Sources, ledger: Callable[[], Ledger]) -> None:
+        self.sources = sources
+        self._ledger = ledger
+        self._seen: frozenset[PodRef] = frozenset()
+
+    def remember(self, listed: Sequence[ListedPod]) -> None:
+        """Pods that the kubelet has had before; none of them can be the one that asks next."""
+        self._seen = frozenset(entry.pod for entry in listed)
+
+    async def identify(self, call: Call, session: Asker | None) -> Identified:
+        """Who makes this call.
+
+        Args:
+            call: The call.
+            session: The container whose other resource was just decided, if one is open.
+
+        Raises:
+            UnknownPodError: Nobody can tell safely.
+        """
+        listed = await self._listed()
+        specs = await self._specs_for(listed, call)
+        seen = self._seen
+        self.remember(listed)
+        if session is not None and not any(e.pod.is_same_name(session.pod) for e in listed):
+            session = None
+        asker = who_asks(call, listed, specs, self._ledger(), seen, session)
+        names = frozenset((entry.pod.namespace, entry.pod.name) for entry in listed)
+        return Identified(asker, _without_namesakes(live(self._ledger(), names), asker.pod))
+
+    async def holds(self, pod: PodRef, ids: frozenset[str]) -> bool:
+        """Whether the kubelet still counts any of `ids` as held by `pod`."""
+        try:
+            entry = await self.sources.get_pod(pod.namespace, pod.name)
+        except KubeletError as error:
+            _log.warning("PodResources Get failed", pod=str(pod), error=str(error))
+            return True
+        held = entry.held.values() if entry is not None else ()
+        return any(not ids.isdisjoint(units) for by_name in held for units in by_name.values())
+
+    async def _listed(self) -> Sequence[ListedPod]:
+        try:
+            return await self.sources.list_pods()
+        except KubeletError as error:
+            raise UnknownPodError(
+                f"the kubelet does not say which pod asks: {error}", reason="KubeletSilent"
+            ) from error
+
+    async def _specs_for(self, listed: Sequence[ListedPod], call: Call) -> Specs:
+        """The watch's texts; for a pod that it lacks, or knows only under an old uid, one GET."""
+        specs = dict(self.sources.specs())
+        for entry in listed:
+            if any(held.get(call.resource) for held in entry.held.values()):
+                continue
+            key = (entry.pod.namespace, entry.pod.name)
+            known = specs.get(key)
+            if known is None and entry.pod in self._seen:
+                continue
+            if known is None or self._is_stale(known, call.resource, entry):
+                fetched = await self._fetch(*key)
+                if fetched is not None:
+                    specs[key] = fetched
+        return specs
+
+    async def _fetch(self, namespace: str, name: str) -> PodRequest | None:
+        try:
+            return await self.sources.fetch_spec(namespace, name)
+        except ClusterError as error:
+            _log.warning("the pod's text is not to be had", pod=f"{namespace}/{name}", error=str(error))
+            return None
+
+    def _is_stale(self, known: PodRequest, resource: Resource, entry: ListedPod) -> bool:
+        """A pod of the same name came after it: that uid has grants, this one holds nothing."""
+        grants = self._ledger().of_pod(known.ref)
+        return any(grant.ids(resource) and grant.container in entry.held for grant in grants)
+
+
+def _without_namesakes(ledger: Ledger, pod: PodRef) -> Ledger:
+    """Without the grants of an older pod that had this pod's name."""
+    return ledger.release(
+        grant.slice_id
+        for grant in ledger.grants.values()
+        if grant.pod.is_same_name(pod) and pod.uid and grant.pod.uid not in ("", pod.uid)
+    )

@@ -1,0 +1,210 @@
+"""Flags, environment and file become one frozen `Settings`, or a ConfigError that names the key.
+
+Precedence: flag, then environment, then file, then default. Every flag `--some-name` has
+the environment variable `GPU_DEVICE_PLUGIN_SOME_NAME` and the key `some_name` in the file.
+An unknown key in the file is an error; so is an unknown flag (the CLI sees to that). Unknown
+environment variables are not: Kubernetes itself makes some with our prefix for a Service.
+"""
+
+import enum
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import yaml
+
+from gpu_device_plugin.domain.edits import DeviceAccess
+from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, check_unit
+from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "GPU_DEVICE_PLUGIN_"
+_OWN_VARIABLES = {"node_name": "NODE_NAME", "kubeconfig": "KUBECONFIG"}
+_YES = frozenset({"1", "true", "yes", "on"})
+_NO = frozenset({"0", "false", "no", "off", ""})
+
+
+class Isolation(enum.Enum):
+    """Whether slices are enforced in the container."""
+
+    ON = "on"
+    OFF = "off"
+
+
+class LogFormat(enum.Enum):
+    """How log lines look."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the operator decided. A node label, where there is one, stands over all of it."""
+
+    node_name: str = ""
+    """Name of this Node object; needed. Usually from the downward API."""
+
+    kubeconfig: str = ""
+    """Path of a kubeconfig; empty means in-cluster."""
+
+    standalone: bool = False
+    """Work without any API server: no labels, no Events, no pod texts."""
+
+    mode: NodeMode = NodeMode.CORE_MEM
+    """Node mode where the node carries no `ack.node.gpu.schedule` label."""
+
+    memory_unit: MemoryUnit = MemoryUnit.GIB
+    """Size of one aliyun.com/gpu-mem; 128MiB only in mode share."""
+
+    placement: PlacementPolicy = PlacementPolicy.BINPACK
+    """Choice of a card where the node carries no `ack.node.gpu.placement` label."""
+
+    nvml_library: str = ""
+    """Path of libnvidia-ml.so.1; empty means the loader's."""
+
+    isolation: Isolation = Isolation.ON
+    """`on`: containers get limits and the library, and a missing library makes cards unhealthy."""
+
+    device_access: DeviceAccess = DeviceAccess.NVIDIA
+    """How the card reaches the container."""
+
+    library_dir: str = "/usr/local/lib/gpu-device-plugin"
+    """Host directory of the isolation library's versions."""
+
+    honor_cgpu_disable: bool = False
+    """Whether a container's own CGPU_DISABLE=true takes its isolation away (contract R-507)."""
+
+    allow_other_plugin: bool = False
+    """Serve although another GPU device plugin serves cards of this node."""
+
+    recovery_seconds: Annotated[float, msgspec.Meta(ge=1, le=86400)] = 30
+    """How long probes must be clean before a card with a `probe` fault is back, in seconds."""
+
+    xid_table: str = ""
+    """A YAML file in place of the built-in table of XIDs."""
+
+    kubelet_dir: str = "/var/lib/kubelet"
+    """The kubelet's directory: device-plugins/ and pod-resources/ lie below it."""
+
+    state_dir: str = "/var/lib/gpu-device-plugin"
+    """Durable state: grants, card numbers, health, the lock."""
+
+    run_dir: str = "/run/gpu-device-plugin"
+    """Files of the slices, and the agent's own socket; empty after a boot."""
+
+    metrics_address: str = ":9445"
+    """Where /metrics, /healthz and /readyz listen."""
+
+    log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
+    """debug, info, warning or error."""
+
+    log_format: LogFormat = LogFormat.JSON
+    """json, or text for a person's terminal."""
+
+
+def load_settings(
+    flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+) -> Settings:
+    """The settings that hold, checked.
+
+    Args:
+        flags: Values of the flags that were given, by key (`some_name`).
+        environ: The process environment.
+        file: A YAML file of keys, or None.
+
+    Raises:
+        ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
+    """
+    merged = _from_file(file) if file is not None else {}
+    merged |= _from_environment(environ)
+    merged |= {key: (str(value), _flag(key)) for key, value in flags.items() if value is not None}
+    settings = _convert(merged)
+    _check_combination(settings)
+    return settings
+
+
+def field_names() -> tuple[str, ...]:
+    """Every key, in the order of the documentation."""
+    return Settings.__struct_fields__
+
+
+def _flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def _from_file(file: Path) -> dict[str, tuple[object, str]]:
+    try:
+        content: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: holds a {type(content).__name__}, wanted keys and values")
+    unknown = sorted(str(key) for key in content if key not in Settings.__struct_fields__)
+    if unknown:
+        known = ", ".join(field_names())
+        raise ConfigError(f"{file}: unknown key {unknown[0]!r}; known keys: {known}")
+    return {str(key): (value, f"{file}: {key}") for key, value in content.items()}
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[object, str]]:
+    found: dict[str, tuple[object, str]] = {}
+    for key in field_names():
+        for name in (_OWN_VARIABLES.get(key), ENVIRONMENT_PREFIX + key.upper()):
+            if name is not None and environ.get(name):
+                found[key] = (environ[name], name)
+    return found
+
+
+def _convert(merged: Mapping[str, tuple[object, str]]) -> Settings:
+    """Each value by itself, so that an error names the place that it came from."""
+    values: dict[str, object] = {}
+    for field in msgspec.structs.fields(Settings):
+        if field.name not in merged:
+            continue
+        value, source = merged[field.name]
+        try:
+            given = _as_bool(value) if field.type is bool else _plain(value)
+            values[field.name] = msgspec.convert(given, field.type, strict=False)
+        except (msgspec.ValidationError, ValueError) as error:
+            allowed = _allowed(field.type)
+            raise ConfigError(f"{source}: {value!r} is not valid: {allowed or error}") from error
+    return Settings(**values)  # type: ignore[arg-type]  # each value was converted to its field's type
+
+
+def _plain(value: object) -> object:
+    # YAML reads a bare `on` or `off` as a boolean, and a bare number as a number.
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return value
+
+
+def _as_bool(value: object) -> bool:
+    text = str(value).strip().lower()
+    if text in _YES:
+        return True
+    if text in _NO:
+        return False
+    raise ValueError("wanted true or false")
+
+
+def _allowed(kind: object) -> str | None:
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return "wanted one of " + ", ".join(str(member.value) for member in kind)
+    return None
+
+
+def _check_combination(settings: Settings) -> None:
+    if not settings.node_name:
+        raise ConfigError("--node-name (NODE_NAME) is needed: the name of this Node object")
+    check_unit(settings.mode, settings.memory_unit)
+    if settings.standalone and settings.kubeconfig:
+        raise ConfigError("--standalone and --kubeconfig exclude each other: give one of them")
+    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir"):
+        value = getattr(settings, key)
+        if not Path(value).is_absolute():
+            raise ConfigError(f"{_flag(key)}: {value!r} is not an absolute path")

@@ -1,0 +1,178 @@
+"""What a container receives: environment, mounts, device nodes and CDI names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.requests import NodeTerms
+from gpu_device_plugin.domain.units import MemoryUnit
+
+CONFIG_DIR = "/run/gpu-device-plugin/config"
+REGION_FILE = "/run/gpu-device-plugin/state/region"
+CARDS_DIR = "/run/gpu-device-plugin/cards"
+LIBRARY_FILE = "/usr/local/lib/gpu-device-plugin/libgpuslice.so"
+PRELOAD_FILE = "/etc/ld.so.preload"
+VISIBLE_DEVICES_DIR = "/var/run/nvidia-container-devices"
+"""Where the NVIDIA runtime looks for cards named by mounts instead of by environment."""
+
+
+class DeviceAccess(StrEnum):
+    """How cards reach containers (contract R-720, R-721)."""
+
+    NVIDIA = "nvidia"
+    DEVICE_SPECS = "device-specs"
+    VOLUME_MOUNTS = "volume-mounts"
+    CDI = "cdi"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or directory of the host in the container."""
+
+    container_path: str
+    host_path: str
+    is_read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device node of the host in the container; `permissions` out of r, w and m."""
+
+    container_path: str
+    host_path: str
+    permissions: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEdits:
+    """The whole answer to one Allocate; empty for every resource but gpu-mem."""
+
+    envs: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    cdi_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where things lie on the host.
+
+    Attributes:
+        run_dir: The agent's `--run-dir`.
+        library_dir: The agent's `--library-dir`.
+        library_version: Version of the isolation library to mount.
+        control_devices: Device nodes beside the cards' own that exist on this host, for instance
+            `/dev/nvidiactl` and `/dev/nvidia-uvm`.
+    """
+
+    run_dir: str
+    library_dir: str
+    library_version: str
+    control_devices: tuple[str, ...] = ()
+
+
+def container_edits(
+    grant: Grant, cards: Sequence[Card], terms: NodeTerms, access: DeviceAccess, paths: Paths
+) -> ContainerEdits:
+    """What the container of `grant` receives.
+
+    Everything but the way to the cards follows from the grant itself, so a repeated Allocate
+    gives the same answer.
+
+    Args:
+        grant: The slice.
+        cards: Its cards, in the grant's order.
+        terms: The node's terms now; only whether isolation is on.
+        access: How cards reach containers on this node.
+        paths: Where things lie on the host.
+    """
+    return ContainerEdits(
+        envs=_envs(grant, cards, terms, access),
+        mounts=_isolation_mounts(grant, paths) + _card_mounts(cards, access),
+        devices=_device_nodes(cards, access, paths),
+        cdi_names=_cdi_names(cards, access),
+    )
+
+
+def _envs(
+    grant: Grant, cards: Sequence[Card], terms: NodeTerms, access: DeviceAccess
+) -> dict[str, str]:
+    visible = {
+        DeviceAccess.CDI: "void",
+        DeviceAccess.VOLUME_MOUNTS: VISIBLE_DEVICES_DIR,
+    }.get(access, ",".join(card.uuid for card in cards))
+    unit = next(unit for unit in MemoryUnit if unit.mib == grant.unit_mib)
+    envs = {
+        "NVIDIA_VISIBLE_DEVICES": visible,
+        "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(card.index) for card in cards),
+        # Applications divide CONTAINER by DEV (R-551): of unlike cards the larger is the safe one.
+        "ALIYUN_COM_GPU_MEM_DEV": str(max(card.capacity(unit) for card in cards)),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(grant.units_per_card),
+        "ALIYUN_COM_GPU_MEM_POD": str(grant.pod_units),
+    }
+    if grant.is_bare and terms.is_isolation_on:
+        envs["CGPU_DISABLE"] = "true"
+    return envs
+
+
+def _isolation_mounts(grant: Grant, paths: Paths) -> tuple[Mount, ...]:
+    if not grant.is_capped:
+        return ()
+    mine = f"{paths.run_dir}/slices/{grant.slice_id}"
+    library = f"{paths.library_dir}/{paths.library_version}"
+    return (
+        Mount(CONFIG_DIR, f"{mine}/config", is_read_only=True),
+        Mount(REGION_FILE, f"{mine}/region", is_read_only=False),
+        *(mount for uuid in grant.cards for mount in _activity(uuid, grant.slice_id, paths)),
+        Mount(LIBRARY_FILE, f"{library}/libgpuslice.so", is_read_only=True),
+        Mount(PRELOAD_FILE, f"{library}/ld.so.preload", is_read_only=True),
+    )
+
+
+def _activity(uuid: str, slice_id: str, paths: Paths) -> tuple[Mount, Mount]:
+    """All tenants' activity on a card to read, and over it the own file to write."""
+    inside, outside = f"{CARDS_DIR}/{uuid}", f"{paths.run_dir}/cards/{uuid}"
+    return (
+        Mount(inside, outside, is_read_only=True),
+        Mount(f"{inside}/{slice_id}", f"{outside}/{slice_id}", is_read_only=False),
+    )
+
+
+def _card_mounts(cards: Sequence[Card], access: DeviceAccess) -> tuple[Mount, ...]:
+    if access is not DeviceAccess.VOLUME_MOUNTS:
+        return ()
+    return tuple(
+        Mount(f"{VISIBLE_DEVICES_DIR}/{card.uuid}", "/dev/null", is_read_only=False)
+        for card in cards
+    )
+
+
+def _device_nodes(
+    cards: Sequence[Card], access: DeviceAccess, paths: Paths
+) -> tuple[DeviceNode, ...]:
+    if access is not DeviceAccess.DEVICE_SPECS:
+        return ()
+    nodes = (*(f"/dev/nvidia{card.minor}" for card in cards), *paths.control_devices)
+    return tuple(DeviceNode(path, path, "rw") for path in nodes)
+
+
+def _cdi_names(cards: Sequence[Card], access: DeviceAccess) -> tuple[str, ...]:
+    if access is not DeviceAccess.CDI:
+        return ()
+    return tuple(f"nvidia.com/gpu={card.uuid}" for card in cards)
+
+
+def slice_of_mounts(mounts: Mapping[str, str]) -> tuple[str, str]:
+    """Slice id and library version that a kept answer names; empty texts where it names none.
+
+    Args:
+        mounts: Container path -> host path, as in the kubelet's checkpoint.
+
+    >>> slice_of_mounts({CONFIG_DIR: "/run/x/slices/s1/config", PRELOAD_FILE: "/l/0.1/ld.so.preload"})
+    ('s1', '0.1')
+    """
+    config = mounts.get(CONFIG_DIR, "").split("/")
+    preload = mounts.get(PRELOAD_FILE, "").split("/")
+    return (config[-2] if len(config) > 1 else "", preload[-2] if len(preload) > 1 else "")

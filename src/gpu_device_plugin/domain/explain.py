@@ -1,0 +1,113 @@
+"""Refusals and decisions in words, for `kubectl describe` and `gpu-device-plugin why`."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpu_device_plugin.domain.identity import Asker
+from gpu_device_plugin.domain.placement import NoRoom, Room
+from gpu_device_plugin.domain.requests import Demand, NodeTerms, asked_text
+from gpu_device_plugin.domain.units import Resource
+
+_DAY_SECONDS = 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One thing that was decided about one container, as `why` tells it.
+
+    Attributes:
+        pod: `namespace/name`.
+        container: Name of the container, or empty where nobody knows it.
+        asked: What it asked, for people.
+        rooms: One line a card: what it had at that moment.
+        outcome: What came of it, for people.
+        reason: One CamelCase word for refusals; empty otherwise.
+        at_seconds: Wall clock.
+    """
+
+    pod: str
+    container: str
+    asked: str
+    rooms: tuple[str, ...]
+    outcome: str
+    reason: str
+    at_seconds: float
+
+
+def demand_text(demand: Demand, terms: NodeTerms) -> str:
+    """What a container needs, with units.
+
+    A demand of which only one resource is known yet shows that one.
+    """
+    parts = [
+        asked_text(resource, amount, terms.unit)
+        for resource, amount in (
+            (Resource.MEM, demand.mem_units),
+            (Resource.CORE, demand.core_percent),
+        )
+        if amount
+    ]
+    spread = f" on {demand.cards} cards ({demand.units_per_card} each)" if demand.cards > 1 else ""
+    return " and ".join(parts) + spread
+
+
+def no_room_text(asker: Asker, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:
+    """Why no card of the node takes this container: the largest slice free, and each card."""
+    if found.largest_card is None:
+        largest = "nothing is free on any healthy card"
+    else:
+        largest = (
+            f"the largest free slice is {found.largest_units} units ({found.largest_mib} MiB) "
+            f"on card {found.largest_card.index}"
+        )
+    cards = "; ".join(f"card {index}: {lack}" for index, lack in found.lacks) or "no cards"
+    several = "these cards" if demand.cards > 1 else "one card"
+    return (
+        f"pod {_who(asker)} on node {terms.node} (mode {terms.mode}) asks "
+        f"{demand_text(demand, terms)}, all from {several}: {largest}. {cards}. "
+        f"Ask less, free a slice, or send the pod to another node"
+    )
+
+
+def room_lines(rooms: Iterable[Room]) -> tuple[str, ...]:
+    """One line a card: what it has left, as `why` prints it."""
+    return tuple(_room_line(room) for room in rooms)
+
+
+def why_text(decisions: Sequence[Decision]) -> str:
+    """What `gpu-device-plugin why NAMESPACE/POD` prints: the decisions, oldest first."""
+    if not decisions:
+        return "nothing has been decided about this pod since the agent started\n"
+    return "\n".join(_paragraph(decision) for decision in decisions)
+
+
+def _paragraph(decision: Decision) -> str:
+    where = f", container {decision.container}" if decision.container else ""
+    reason = f" [{decision.reason}]" if decision.reason else ""
+    rooms = "".join(f"    {line}\n" for line in decision.rooms)
+    return (
+        f"{_time_of_day(decision.at_seconds)} {decision.pod}{where}\n"
+        f"  asked    {decision.asked}\n"
+        f"  decided  {decision.outcome}{reason}\n" + (f"  cards\n{rooms}" if rooms else "")
+    )
+
+
+def _room_line(room: Room) -> str:
+    health = "" if room.is_healthy else ", unhealthy"
+    pods = f"{room.pods} pods" if room.max_pods is None else f"{room.pods}/{room.max_pods} pods"
+    core = f", {room.free_core} % compute free" if room.least_core else ""
+    mine = ", this pod is here" if room.holds_pod else ""
+    return (
+        f"card {room.card.index} ({room.card.uuid}): {room.free_mem} of "
+        f"{room.card.capacity(room.unit)} units free{core}, {pods}{mine}{health}"
+    )
+
+
+def _who(asker: Asker) -> str:
+    return f"{asker.pod}, container {asker.container.name}," if asker.container else str(asker.pod)
+
+
+def _time_of_day(at_seconds: float) -> str:
+    """`HH:MM:SSZ`: the day is not told, decisions are kept for hours."""
+    seconds = int(at_seconds) % _DAY_SECONDS
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}Z"

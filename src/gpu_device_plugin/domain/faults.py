@@ -1,0 +1,173 @@
+"""The words of health: rules for XIDs, faults of cards, the health of a node, its changes.
+
+`health` says how they follow from what NVML reports. Seconds are CLOCK_BOOTTIME: it never
+jumps, runs on through suspend, and means the same before and after a restart of the agent;
+a reboot starts it anew, hence the boot id.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class XidAction(StrEnum):
+    """What an XID does to its card."""
+
+    IGNORE = "ignore"
+    REPORT = "report"
+    FAULT = "fault"
+
+
+class Recovery(StrEnum):
+    """How a fault closes."""
+
+    PROBE = "probe"
+    RESET = "reset"
+
+
+@dataclass(frozen=True, slots=True)
+class XidRule:
+    """A row of the table of XIDs.
+
+    Attributes:
+        code: The XID; 0 in the rule for all codes that the table does not name.
+        name: A few words for Events.
+        action: What it does to its card.
+        recovery: How its fault closes; idle for the other actions.
+    """
+
+    code: int
+    name: str
+    action: XidAction
+    recovery: Recovery = Recovery.RESET
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRules:
+    """The operator's rules.
+
+    Attributes:
+        xids: The table of XIDs by code.
+        default: The rule for every other XID.
+        recovery_seconds: How long probes must be clean.
+    """
+
+    xids: Mapping[int, XidRule]
+    default: XidRule
+    recovery_seconds: float
+
+    def rule(self, code: int) -> XidRule:
+        """The rule for an XID."""
+        return self.xids.get(code, self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a card is out.
+
+    Attributes:
+        reason: One CamelCase word.
+        text: The same for people.
+        recovery: How it closes.
+        since_seconds: When it opened.
+        last_seconds: When it was last seen.
+        is_action_asked: NVML has asked for a recovery action since.
+    """
+
+    reason: str
+    text: str
+    recovery: Recovery
+    since_seconds: float
+    last_seconds: float
+    is_action_asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CardHealth:
+    """One card's faults.
+
+    Attributes:
+        uuid: The card.
+        faults: Open faults, oldest first.
+        clean_since_seconds: Since when every probe was clean; None before the first.
+        is_shown: NVML's last inventory has it.
+    """
+
+    uuid: str
+    faults: tuple[Fault, ...] = ()
+    clean_since_seconds: float | None = None
+    is_shown: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """NVML as a whole is away.
+
+    Attributes:
+        reason: `NVMLStalled` or `DriverMissing`.
+        text: The same for people.
+    """
+
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The health of a node's cards.
+
+    Attributes:
+        boot_id: The boot in which this was true.
+        driver: Version and load of the driver, empty before the first answer.
+        outage: Why no card can be given out at all.
+        cards: Every card seen since the boot, by UUID.
+    """
+
+    boot_id: str
+    driver: str = ""
+    outage: Outage | None = None
+    cards: tuple[CardHealth, ...] = ()
+
+    def card(self, uuid: str) -> CardHealth | None:
+        """What is known of a card."""
+        return next((card for card in self.cards if card.uuid == uuid), None)
+
+    def reason(self, uuid: str) -> str:
+        """One word why the card is out, empty when it is healthy."""
+        card = self.card(uuid)
+        if self.outage is not None:
+            return self.outage.reason
+        if card is None:
+            return "Absent"
+        return card.faults[0].reason if card.faults else ""
+
+    def is_healthy(self, uuid: str) -> bool:
+        """Whether slices of the card may be given out."""
+        return not self.reason(uuid)
+
+
+class ChangeKind(StrEnum):
+    """What a change says."""
+
+    FAULT = "fault"
+    RECOVERED = "recovered"
+    NOTICE = "notice"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something worth an Event and a metric.
+
+    Attributes:
+        kind: A new fault, a card that is healthy again, or news that changes nothing.
+        uuid: The card, None where nobody knows it.
+        is_healthy: Whether the card may be given out now.
+        reason: One CamelCase word.
+        text: A sentence for people.
+    """
+
+    kind: ChangeKind
+    uuid: str | None
+    is_healthy: bool
+    reason: str
+    text: str

@@ -1,0 +1,245 @@
+"""Which cards may be given out: NVML's facts and the operator's rules, judged.
+
+A card is healthy when no fault is open on it and NVML answers. A fault is named by its
+reason (`XID79`, `Lost`, …) and closes in one of two ways:
+
+* `probe`: probes of the card have been clean for `recovery_seconds` since its last XID;
+* `reset`: the driver was loaded anew, the node rebooted, NVML's recovery action says
+  "none", or the operator says so. "None" counts at once if the action was something else
+  after the fault, else only when it has stood as long as clean probes must: the driver may
+  take a moment to ask for its reset, and a card must not come back in between.
+
+A fault belongs to one card and takes out that card only. An XID that names no card is
+reported, unless there is just one card it can have come from; taking out all, as other
+plugins do, turns one broken card into a broken node. NVML as a whole not answering
+(`NVMLStalled`, `DriverMissing`) is no fault of a card: it takes all out while it lasts.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpu_device_plugin.domain.faults import (
+    CardHealth,
+    Change,
+    ChangeKind,
+    Fault,
+    Health,
+    HealthRules,
+    Outage,
+    Recovery,
+    XidAction,
+)
+from gpu_device_plugin.domain.reports import (
+    Answered,
+    DriverMissing,
+    Inventory,
+    NvmlReport,
+    Probe,
+    Stalled,
+    Xid,
+)
+
+_UNLOADED = "unloaded"
+
+
+def observe(
+    health: Health, report: NvmlReport, now_seconds: float, rules: HealthRules
+) -> tuple[Health, tuple[Change, ...]]:
+    """Health after a report, and what that changed."""
+    match report:
+        case Inventory():
+            after = _enumerated(health, report, now_seconds)
+        case Probe():
+            after = _probed(health, report, now_seconds, rules.recovery_seconds)
+        case Xid():
+            return _xid(health, report, now_seconds, rules)
+        case Stalled():
+            text = f"NVML has not answered for {report.seconds:g} s"
+            after = _away(health, Outage("NVMLStalled", text))
+        case DriverMissing():
+            after = _away(health, Outage("DriverMissing", report.reason))
+            after = replace(after, driver=_UNLOADED if report.is_unloaded else after.driver)
+        case Answered() if health.outage is not None and health.outage.reason == "NVMLStalled":
+            after = replace(health, outage=None)
+        case _:
+            after = health
+    return after, _changes(health, after)
+
+
+def clear(health: Health, uuid: str) -> tuple[Health, tuple[Change, ...]]:
+    """The operator says that the card is well; a fault that is still there opens again.
+
+    A card that NVML does not show is forgotten: nothing would ever contradict the operator.
+    """
+    cards = tuple(
+        replace(card, faults=(), clean_since_seconds=None) if card.uuid == uuid else card
+        for card in health.cards
+        if card.is_shown or card.uuid != uuid
+    )
+    after = replace(health, cards=cards)
+    return after, _changes(health, after)
+
+
+def restored(saved: Health, boot_id: str) -> Health:
+    """What an earlier run of the agent left, as far as it still holds.
+
+    Probes start over in any case: nobody looked while the agent was away. A reboot resets
+    every card, so nothing is left of before it; a card still lost fails its first probe.
+    """
+    if saved.boot_id == boot_id:
+        kept = tuple(replace(card, clean_since_seconds=None) for card in saved.cards)
+        return replace(saved, cards=kept)
+    return Health(boot_id)
+
+
+def _enumerated(health: Health, inventory: Inventory, now_seconds: float) -> Health:
+    """The driver shows these cards; a fresh load of it has reset them all."""
+    driver = f"{inventory.driver_version}/{inventory.driver_load}"
+    is_fresh = health.driver not in {"", driver}
+    known = {card.uuid: _reset(card) if is_fresh else card for card in health.cards}
+    shown = {card.uuid for card in inventory.cards}
+    gone = _missing_fault(inventory, now_seconds)
+    for uuid in shown:
+        known[uuid] = replace(known.get(uuid, CardHealth(uuid)), is_shown=True)
+    for uuid in known.keys() - shown:
+        card = _with_fault(known[uuid], gone)
+        known[uuid] = replace(card, clean_since_seconds=None, is_shown=False)
+    cards = tuple(known[uuid] for uuid in sorted(known))
+    return replace(health, driver=driver, outage=None, cards=cards)
+
+
+def _missing_fault(inventory: Inventory, now_seconds: float) -> Fault:
+    """Why a card that was there is not shown: it cannot be opened, or it is gone."""
+    if inventory.unreadable:
+        errors = ", ".join(f"card {slot.index}: {slot.error}" for slot in inventory.unreadable)
+        text = f"NVML cannot open it ({errors})"
+        return Fault("Lost", text, Recovery.PROBE, now_seconds, now_seconds)
+    text = "NVML no longer shows the card"
+    return Fault("Unplugged", text, Recovery.PROBE, now_seconds, now_seconds)
+
+
+def _probed(health: Health, probe: Probe, now_seconds: float, recovery_seconds: float) -> Health:
+    """A probe opens a fault, or brings an open one nearer to its end."""
+    if probe.error is not None:
+        reason = "Lost" if probe.error == "GPU_IS_LOST" else "ProbeFailed"
+        text = f"NVML says {probe.error}"
+        fault = Fault(reason, text, Recovery.PROBE, now_seconds, now_seconds)
+        return _with_card(
+            health,
+            probe.uuid,
+            lambda card: replace(_with_fault(card, fault), clean_since_seconds=None),
+        )
+    return _with_card(
+        health, probe.uuid, lambda card: _clean(card, probe, now_seconds, recovery_seconds)
+    )
+
+
+def _clean(
+    card: CardHealth, probe: Probe, now_seconds: float, recovery_seconds: float
+) -> CardHealth:
+    """The card after a clean probe."""
+    clean_since = now_seconds if card.clean_since_seconds is None else card.clean_since_seconds
+    quiet_since = max([clean_since, *(fault.last_seconds for fault in card.faults)])
+    is_settled = now_seconds - quiet_since >= recovery_seconds
+    open_faults = (_asked(fault, probe) for fault in card.faults)
+    faults = tuple(fault for fault in open_faults if not _closes(fault, probe, is_settled))
+    return replace(card, faults=faults, clean_since_seconds=clean_since)
+
+
+def _asked(fault: Fault, probe: Probe) -> Fault:
+    """Remembers that NVML asks for a recovery action, so that its "none" means "done"."""
+    return replace(fault, is_action_asked=True) if probe.recovery_action else fault
+
+
+def _closes(fault: Fault, probe: Probe, is_settled: bool) -> bool:  # noqa: FBT001
+    if fault.recovery is Recovery.PROBE:
+        return is_settled
+    return probe.recovery_action == 0 and (fault.is_action_asked or is_settled)
+
+
+def _xid(
+    health: Health, xid: Xid, now_seconds: float, rules: HealthRules
+) -> tuple[Health, tuple[Change, ...]]:
+    """An XID does to its card what its rule says, and to no other."""
+    rule = rules.rule(xid.code)
+    uuid = _card_of(health, xid)
+    reason = f"XID{xid.code}"
+    text = f"XID {xid.code} ({rule.name})"
+    if rule.action is XidAction.IGNORE:
+        return health, ()
+    if rule.action is XidAction.REPORT or uuid is None:
+        whose = text if uuid is not None else f"{text} of card {xid.uuid or 'unknown'}"
+        is_healthy = uuid is not None and health.is_healthy(uuid)
+        return health, (Change(ChangeKind.NOTICE, uuid, is_healthy, reason, whose),)
+    fault = Fault(reason, text, rule.recovery, now_seconds, now_seconds)
+    after = _with_card(health, uuid, lambda card: _with_fault(card, fault))
+    return after, _changes(health, after)
+
+
+def _card_of(health: Health, xid: Xid) -> str | None:
+    """The card an XID belongs to; without a name it is the only card, if there is just one."""
+    if xid.uuid is not None:
+        return xid.uuid if health.card(xid.uuid) is not None else None
+    return health.cards[0].uuid if len(health.cards) == 1 else None
+
+
+def _away(health: Health, outage: Outage) -> Health:
+    """NVML is away: nobody probes, so clean probes start over."""
+    cards = tuple(replace(card, clean_since_seconds=None) for card in health.cards)
+    return replace(health, outage=outage, cards=cards)
+
+
+def _with_card(health: Health, uuid: str, change: Callable[[CardHealth], CardHealth]) -> Health:
+    """Health with one known card changed."""
+    cards = tuple(change(card) if card.uuid == uuid else card for card in health.cards)
+    return replace(health, cards=cards)
+
+
+def _with_fault(card: CardHealth, fault: Fault) -> CardHealth:
+    """The card with the fault open; one that is open already is seen again."""
+    again = next((old for old in card.faults if old.reason == fault.reason), None)
+    if again is None:
+        return replace(card, faults=(*card.faults, fault))
+    seen = replace(fault, since_seconds=again.since_seconds)
+    return replace(card, faults=tuple(seen if old is again else old for old in card.faults))
+
+
+def _reset(card: CardHealth) -> CardHealth:
+    """The card after a fresh load of the driver."""
+    kept = tuple(fault for fault in card.faults if fault.recovery is not Recovery.RESET)
+    return replace(card, faults=kept)
+
+
+def _changes(before: Health, after: Health) -> tuple[Change, ...]:
+    """What an Event has to say about the way from one health to the next."""
+    if before == after:
+        return ()
+    return tuple(change for card in after.cards for change in _card_changes(before, after, card))
+
+
+def _card_changes(before: Health, after: Health, card: CardHealth) -> list[Change]:
+    uuid = card.uuid
+    was = before.card(uuid)
+    if was is None and not before.cards:
+        return []
+    known = {fault.reason for fault in was.faults} if was is not None else set()
+    is_healthy = after.is_healthy(uuid)
+    new = [
+        Change(ChangeKind.FAULT, uuid, is_healthy, fault.reason, fault.text)
+        for fault in card.faults
+        if fault.reason not in known
+    ]
+    if after.outage is not None and (
+        before.outage is None or after.outage.reason != before.outage.reason
+    ):
+        new.append(
+            Change(ChangeKind.FAULT, uuid, is_healthy, after.outage.reason, after.outage.text)
+        )
+    if was is None and is_healthy:
+        new.append(
+            Change(ChangeKind.NOTICE, uuid, is_healthy, "PluggedIn", "a card was plugged in")
+        )
+    elif is_healthy and not before.is_healthy(uuid):
+        text = f"the card is healthy again after {before.reason(uuid)}"
+        new.append(Change(ChangeKind.RECOVERED, uuid, is_healthy, "Recovered", text))
+    return new

@@ -1,0 +1,265 @@
+"""Who asks: the kubelet's calls carry no pod, its own List and the pods' texts tell.
+
+What is relied on (kubelet.md 4, method G, and 10, seen on a whole kubelet): the calls of a node
+are strictly serial; a pod's containers are admitted in order, init containers first, and the
+calls of one container stand together, its resources in random order; during them the pod is in
+List and no pod that will be admitted later is. Hence twins, equal pods that are both waiting,
+never meet here: the second one enters List only when the first one has all it asked for, was
+refused, or is gone. Where this does not hold, the answer is a refusal, never a guess.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.pods import (
+    ContainerKind,
+    ContainerRequest,
+    ListedPod,
+    PodRef,
+    PodRequest,
+)
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import UnknownPodError
+
+__all__ = ["Asker", "Call", "ListedPod", "who_allocates", "who_asks"]
+
+Specs: TypeAlias = Mapping[tuple[str, str], PodRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What the kubelet asks for, in GetPreferredAllocation or in Allocate.
+
+    Attributes:
+        resource: Of what.
+        size: How many units the container gets in all.
+        must_include: Units that it gets in any case, handed on by init containers.
+    """
+
+    resource: Resource
+    size: int
+    must_include: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        """`aliyun.com/gpu-mem: 2`."""
+        return f"{self.resource}: {self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks. Without the pod's text, `request` and `container` are None.
+
+    Attributes:
+        pod: The pod; its uid is empty while only List has named it.
+        request: What the pod asks for.
+        container: The container that is being admitted.
+    """
+
+    pod: PodRef
+    request: PodRequest | None = None
+    container: ContainerRequest | None = None
+
+    def __str__(self) -> str:
+        """`namespace/name`, with the container where it is known."""
+        return f"{self.pod} (container {self.container.name})" if self.container else str(self.pod)
+
+
+def who_asks(  # noqa: PLR0913, PLR0917 - each argument is another witness
+    call: Call,
+    listed: Sequence[ListedPod],
+    specs: Specs,
+    ledger: Ledger,
+    seen: Collection[PodRef],
+    session: Asker | None = None,
+) -> Asker:
+    """The container behind a GetPreferredAllocation call.
+
+    Args:
+        call: What is asked.
+        listed: PodResources List, read inside this call.
+        specs: What the API knows of this node's pods, by namespace and name.
+        ledger: Our grants; they show what ordinary init containers hold, which List does not.
+        seen: Pods that were in List at an earlier call.
+        session: The container that was decided last.
+
+    Raises:
+        UnknownPodError: Nobody can be asking, or several could be; the text names them.
+    """
+    around = _around(call, listed, ledger)
+    known = [_Known(specs[pod.pod.key], pod, ledger) for pod in around if pod.pod.key in specs]
+    texts = [asker for pod in known if (asker := pod.asks(call)) is not None]
+    texts = texts or [asker for pod in known if (asker := pod.asks_again(call)) is not None]
+    bare = [pod for pod in around if pod.pod.key not in specs]
+    new = [asker for asker in texts if _is_new(asker.pod, seen)] or [
+        Asker(pod.pod) for pod in bare if _is_new(pod.pod, seen) and not any(_ids(pod))
+    ]
+    last = _of_session(session, texts, bare)
+    if last is not None and all(asker.pod.is_same_name(last.pod) for asker in new):
+        return last
+    is_owned = len(around) < len(listed)
+    return _only(call, new or texts or ([Asker(p.pod) for p in bare] if is_owned else []), listed)
+
+
+def who_allocates(
+    call: Call, specs: Specs, ledger: Ledger, session: Asker | None = None
+) -> Grant | Asker:
+    """The container behind an Allocate call that no GetPreferredAllocation came before.
+
+    The kubelet does not ask first where a container takes over an init container's units, where
+    exactly as many are free as asked, and where it asks again for what it gave. List may not
+    be read here (#137534), so the ledger and the pods' texts have to tell.
+
+    Args:
+        call: What is asked; `must_include` are the units that the kubelet gives.
+        specs: What the API knows of this node's pods, by namespace and name.
+        ledger: Our grants.
+        session: The container that was decided last.
+
+    Returns:
+        The grant that is asked for again, or else who asks for a new one.
+
+    Raises:
+        UnknownPodError: Nobody can be asking, several could be, or a living pod has the units.
+    """
+    ids = call.must_include
+    holders = [g for g in ledger.holders(ids) if not _is_gone(g, specs)]
+    same = [grant for grant in holders if frozenset(grant.ids(call.resource)) == ids]
+    for grant in same:
+        if not grant.is_handed_on:
+            return grant
+    if holders:
+        return _heir(call, holders, specs, ledger) or _again(call, same, holders)
+    waiting = [_by_ledger(spec, call, ledger) for spec in specs.values() if not spec.is_finished]
+    texts = [asker for asker in waiting if asker is not None]
+    return _of_session(session, texts, ()) or _only(call, texts, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A pod in List whose text is known."""
+
+    spec: PodRequest
+    entry: ListedPod
+    ledger: Ledger
+
+    def asks(self, call: Call) -> Asker | None:
+        """The container that lacks something first, if `call` is what it lacks."""
+        return _first_lacking(self.spec, call, self._holds)
+
+    def asks_again(self, call: Call) -> Asker | None:
+        """An init container for which the kubelet forgot what it gave, because it restarted.
+
+        Only while no other container holds anything: afterwards init containers are history.
+        """
+        if self.spec.is_finished or call.must_include or any(_ids(self.entry)):
+            return None
+        for container in self.spec.containers:
+            is_init = container.kind is ContainerKind.INIT
+            if is_init and container.amount(call.resource) == call.size:
+                return Asker(self.spec.ref, self.spec, container)
+        return None
+
+    def _holds(self, container: ContainerRequest, resource: Resource) -> bool:
+        if container.kind is ContainerKind.INIT:
+            return _is_granted(self.ledger, self.spec.ref, container, resource)
+        return bool(self.entry.ids(container.name, resource))
+
+
+def _first_lacking(
+    spec: PodRequest, call: Call, holds: Callable[[ContainerRequest, Resource], bool]
+) -> Asker | None:
+    """Containers are admitted in order: only the first that lacks something can be asking."""
+    if spec.is_finished:
+        return None
+    for container in spec.containers:
+        lacking = {r for r in Resource if container.amount(r) and not holds(container, r)}
+        if lacking:
+            is_it = call.resource in lacking and container.amount(call.resource) == call.size
+            return Asker(spec.ref, spec, container) if is_it else None
+    return None
+
+
+def _by_ledger(spec: PodRequest, call: Call, ledger: Ledger) -> Asker | None:
+    return _first_lacking(spec, call, lambda c, r: _is_granted(ledger, spec.ref, c, r))
+
+
+def _is_granted(
+    ledger: Ledger, pod: PodRef, container: ContainerRequest, resource: Resource
+) -> bool:
+    grant = ledger.of_container(pod, container.name)
+    return grant is not None and bool(grant.ids(resource))
+
+
+def _around(call: Call, listed: Sequence[ListedPod], ledger: Ledger) -> Sequence[ListedPod]:
+    """Only the pod that hands the call's units on, where there is such a pod; else all."""
+    owners = {grant.pod.key for grant in ledger.holders(call.must_include)}
+    return [pod for pod in listed if pod.pod.key in owners] or listed
+
+
+def _of_session(
+    session: Asker | None, texts: Iterable[Asker], bare: Iterable[ListedPod]
+) -> Asker | None:
+    """The pod that was decided last, if it may be asking still; its calls stand together."""
+    if session is None:
+        return None
+    if session.container is None and any(p.pod.is_same_name(session.pod) for p in bare):
+        return session
+    found = next((asker for asker in texts if asker.pod.is_same_name(session.pod)), None)
+    return session if found is not None and session.container is None else found
+
+
+def _heir(call: Call, holders: Sequence[Grant], specs: Specs, ledger: Ledger) -> Asker | None:
+    """Who takes over from ordinary init containers: the next container of the same pod."""
+    pods = {grant.pod.key: grant.pod for grant in holders}
+    if len(pods) > 1 or not all(grant.is_handed_on for grant in holders):
+        return None
+    key, pod = pods.popitem()
+    return _by_ledger(specs[key], call, ledger) if key in specs else Asker(pod)
+
+
+def _again(call: Call, same: Sequence[Grant], holders: Sequence[Grant]) -> Grant:
+    """An init container asked for again, else a refusal: a living pod has these units."""
+    if same:
+        return same[0]
+    names = ", ".join(f"{g.pod} (container {g.container})" for g in holders)
+    raise UnknownPodError(
+        f"the kubelet gives away units of {call} that are held already, by {names}; "
+        f"the pod is refused rather than put on top of them, create it again",
+        reason="UnitsHeld",
+    )
+
+
+def _is_gone(grant: Grant, specs: Specs) -> bool:
+    """Whether the API knows that the grant's pod is over; without its word nobody is gone."""
+    if not specs or not grant.is_checked:
+        return False
+    spec = specs.get(grant.pod.key)
+    return spec is None or spec.is_finished or not spec.ref.is_same_pod(grant.pod)
+
+
+def _is_new(pod: PodRef, seen: Collection[PodRef]) -> bool:
+    return not any(pod.is_same_name(other) for other in seen)
+
+
+def _ids(entry: ListedPod) -> Iterable[frozenset[str]]:
+    return (ids for held in entry.held.values() for ids in held.values())
+
+
+def _only(call: Call, candidates: Sequence[Asker], listed: Sequence[ListedPod]) -> Asker:
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise UnknownPodError(
+            f"{len(candidates)} pods may be asking for {call}, and the kubelet does not say "
+            f"which: {', '.join(map(str, candidates))}; refused rather than given to the wrong "
+            f"one, create them again one after the other",
+            reason="UnknownPod",
+        )
+    names = ", ".join(str(entry.pod) for entry in listed) or "no pod"
+    raise UnknownPodError(
+        f"no pod of this node is known to wait for {call}; the kubelet lists {names}; create "
+        f"the pod again, and see whether the agent reaches the API server",
+        reason="UnknownPod",
+    )

@@ -1,0 +1,50 @@
+"""What a node's labels say of its cards."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from gpu_device_plugin.domain.device import Card
+
+COUNT_LABEL = "aliyun.accelerator/nvidia_count"
+MEMORY_LABEL = "aliyun.accelerator/nvidia_mem"
+NAME_LABEL = "aliyun.accelerator/nvidia_name"
+DRIVER_LABEL = "gpu-device-plugin/driver-version"
+CUDA_LABEL = "gpu-device-plugin/cuda-version"
+NODE_LABELS = (COUNT_LABEL, MEMORY_LABEL, NAME_LABEL, DRIVER_LABEL, CUDA_LABEL)
+"""Every label that is ours to write; those that `node_labels` leaves out are to be removed."""
+
+_LONGEST_VALUE = 63
+
+
+def node_labels(cards: Sequence[Card], driver_version: str, cuda_version: str) -> dict[str, str]:
+    """The labels to publish (contract R-510); those whose value is unknown are left out.
+
+    A node of unlike cards is described by its largest group of equal ones, of equal groups by
+    the one with the lowest index. Sizes are a card's, in MiB.
+
+    >>> cards = [Card("GPU-0", 0, 0, 0, "Tesla M40", 12209)]
+    >>> node_labels(cards, "450.102.04", "")["aliyun.accelerator/nvidia_mem"]
+    '12209MiB'
+    """
+    values = {DRIVER_LABEL: label_value(driver_version), CUDA_LABEL: label_value(cuda_version)}
+    if cards:
+        ordered = sorted(cards, key=lambda card: card.index)
+        groups = Counter((card.model, card.memory_mib) for card in ordered)
+        (model, memory_mib), count = groups.most_common(1)[0]
+        values |= {
+            COUNT_LABEL: str(count),
+            MEMORY_LABEL: f"{memory_mib}MiB",
+            NAME_LABEL: label_value(model),
+        }
+    return {key: value for key, value in values.items() if value}
+
+
+def label_value(text: str) -> str:
+    """The nearest text that Kubernetes takes as a label's value; spaces become hyphens.
+
+    >>> label_value("NVIDIA A100-SXM4-40GB (rev. 2)")
+    'NVIDIA-A100-SXM4-40GB-rev.-2'
+    """
+    kept = re.sub(r"[^A-Za-z0-9._-]", "", re.sub(r"\s+", "-", text.strip()))
+    return kept.strip("._-")[:_LONGEST_VALUE].strip("._-")

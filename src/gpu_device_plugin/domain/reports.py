@@ -1,0 +1,148 @@
+"""What the NVML side tells the agent: facts about cards and driver, no judgement.
+
+`health` judges them, the agent publishes them. A card is named by its UUID only: NVML's
+index moves when cards come and go.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CardReport:
+    """One card as NVML enumerates it now.
+
+    Attributes:
+        uuid: The card's identity, `GPU-…`.
+        index: NVML's index at this moment.
+        minor: `/dev/nvidia<minor>`.
+        model: NVML's name with spaces as hyphens.
+        memory_mib: Total memory in MiB, rounded down; 0 where NVML cannot tell.
+        pci_bus_id: `00000000:3B:00.0`, empty where NVML cannot tell.
+        is_mig: The card is cut into MIG instances.
+        numa_node: The NUMA node it hangs on, where the kernel tells.
+    """
+
+    uuid: str
+    index: int
+    minor: int
+    model: str
+    memory_mib: int
+    pci_bus_id: str
+    is_mig: bool
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableCard:
+    """An index behind which NVML knows a card that it cannot open, so its UUID is unknown.
+
+    Attributes:
+        index: NVML's index.
+        error: NVML's error, for instance `GPU_IS_LOST` or `NO_PERMISSION`.
+    """
+
+    index: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The driver answered, and these are all the cards it shows.
+
+    Attributes:
+        driver_version: For instance `535.309.01`.
+        cuda_version: For instance `12.2`, empty where the library cannot tell.
+        driver_load: Differs after each load of the kernel module, empty where unknown.
+        cards: In the order of NVML's index.
+        unreadable: Cards that NVML counts but cannot open.
+    """
+
+    driver_version: str
+    cuda_version: str
+    driver_load: str
+    cards: tuple[CardReport, ...]
+    unreadable: tuple[UnreadableCard, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A look at one card.
+
+    Attributes:
+        uuid: The card.
+        error: NVML's error, None when the card answered.
+        recovery_action: NVML's `nvmlDeviceGpuRecoveryAction_t` (0: none), None where unsupported.
+    """
+
+    uuid: str
+    error: str | None = None
+    recovery_action: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """The driver reported an XID.
+
+    Attributes:
+        uuid: The card, None where the library did not say.
+        code: The XID.
+    """
+
+    uuid: str | None
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How busy a card is.
+
+    Attributes:
+        uuid: The card.
+        gpu_percent: Share of time with a kernel running, None where unsupported (MIG).
+        used_bytes: Memory in use, None where unsupported.
+    """
+
+    uuid: str
+    gpu_percent: int | None
+    used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """NVML has not answered for this long; it says `Answered` when it does again."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """NVML answers again after `Stalled`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverMissing:
+    """There is no usable driver.
+
+    Attributes:
+        reason: For people, for instance `libnvidia-ml.so.1: not found`.
+        is_unloaded: The kernel module itself is not there, so the next one is a fresh load.
+    """
+
+    reason: str
+    is_unloaded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DriverChanged:
+    """A driver appeared or its version changed: the container needs injecting again.
+
+    Attributes:
+        before: The version until now, empty where there was none.
+        after: The version now, empty where the library in this container no longer fits it.
+    """
+
+    before: str
+    after: str
+
+
+NvmlReport = Inventory | Probe | Xid | Use | Stalled | Answered | DriverMissing | DriverChanged

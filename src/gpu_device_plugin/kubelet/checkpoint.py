@@ -1,0 +1,115 @@
+"""The kubelet's own book: which container holds which ids, and what we answered for them.
+
+It alone has pod UIDs and ordinary init containers, which PodResources lacks. Its
+checksum is over a Go rendering of the data and is not recomputed here; the kubelet
+replaces the file atomically, so what parses is whole.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from gpu_device_plugin.domain.edits import ContainerEdits, DeviceNode, Mount
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import KubeletError
+from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
+
+FILE_NAME = "kubelet_internal_checkpoint"
+_RESOURCES = {str(resource): resource for resource in Resource}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """What one container holds of one of our resources.
+
+    Attributes:
+        pod_uid: The pod's UID.
+        container: The container's name; ordinary init containers are there too.
+        resource: Which resource.
+        ids: The unit ids it holds.
+        edits: What our Allocate answered.
+    """
+
+    pod_uid: str
+    container: str
+    resource: Resource
+    ids: frozenset[str]
+    edits: ContainerEdits
+
+
+class _Entry(msgspec.Struct, rename="pascal"):
+    pod_uid: str = msgspec.field(name="PodUID")
+    container_name: str
+    resource_name: str
+    device_ids: dict[str, list[str] | None] | None = msgspec.field(name="DeviceIDs", default=None)
+    alloc_resp: str | None = None
+
+
+class _Data(msgspec.Struct, rename="pascal"):
+    pod_device_entries: list[_Entry] | None = None
+
+
+class _File(msgspec.Struct, rename="pascal"):
+    data: _Data
+
+
+_DECODER = msgspec.json.Decoder(_File)
+
+
+def read_checkpoint(path: Path) -> tuple[CheckpointEntry, ...]:
+    """What the kubelet's checkpoint at `path` says of our resources.
+
+    Returns:
+        No entries where there is no file: the kubelet has allocated nothing yet.
+
+    Raises:
+        KubeletError: The file is there and cannot be read or understood.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise KubeletError(f"cannot read {path}: {error.strerror}") from error
+    return parse_checkpoint(content, str(path))
+
+
+def parse_checkpoint(content: bytes, name: str = FILE_NAME) -> tuple[CheckpointEntry, ...]:
+    """The entries of our resources in a checkpoint's text.
+
+    Raises:
+        KubeletError: It is not a checkpoint as kubelets write it.
+    """
+    try:
+        entries = _DECODER.decode(content).data.pod_device_entries or ()
+        return tuple(
+            CheckpointEntry(
+                pod_uid=entry.pod_uid,
+                container=entry.container_name,
+                resource=_RESOURCES[entry.resource_name],
+                ids=frozenset(i for ids in (entry.device_ids or {}).values() for i in ids or ()),
+                edits=_edits(entry.alloc_resp),
+            )
+            for entry in entries
+            if entry.resource_name in _RESOURCES
+        )
+    except (msgspec.DecodeError, DecodeError, binascii.Error) as error:
+        raise KubeletError(f"{name} is no checkpoint of a kubelet: {error}") from error
+
+
+def _edits(answer: str | None) -> ContainerEdits:
+    message = pb.ContainerAllocateResponse.FromString(base64.b64decode(answer or "", validate=True))
+    envs: Mapping[str, str] = dict(message.envs)
+    return ContainerEdits(
+        envs=envs,
+        mounts=tuple(Mount(m.container_path, m.host_path, m.read_only) for m in message.mounts),
+        devices=tuple(
+            DeviceNode(d.container_path, d.host_path, d.permissions) for d in message.devices
+        ),
+        cdi_names=tuple(d.name for d in message.cdi_devices),
+    )

@@ -1,0 +1,44 @@
+"""The list a resource offers now, and the streams that must hear of every change."""
+
+import asyncio
+from collections.abc import Sequence
+
+from gpu_device_plugin.kubelet.encoding import CardUnits, encode_list
+
+
+class DeviceList:
+    """One resource's list; every open ListAndWatch stream waits on it.
+
+    Attributes:
+        message: The ListAndWatchResponse to send, encoded.
+        is_offered: False until the first `publish`, and after `withdraw`.
+    """
+
+    def __init__(self) -> None:
+        self.message = b""
+        self.is_offered = False
+        self._changed = asyncio.Event()
+
+    def publish(self, cards: Sequence[CardUnits]) -> bool:
+        """Offers `cards` and wakes the streams; False where nothing differs."""
+        message = encode_list(cards)
+        if self.is_offered and message == self.message:
+            return False
+        self.message = message
+        self.is_offered = True
+        self.wake()
+        return True
+
+    def withdraw(self) -> None:
+        """Offers nothing any more."""
+        self.is_offered = False
+        self.wake()
+
+    def next_change(self) -> asyncio.Event:
+        """An event that the next change sets; take it together with `message`."""
+        return self._changed
+
+    def wake(self) -> None:
+        """Makes every stream look again, at this list and at whether it is still wanted."""
+        self._changed.set()
+        self._changed = asyncio.Event()

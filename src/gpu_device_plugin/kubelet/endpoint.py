@@ -1,0 +1,225 @@
+"""One resource's socket: served, registered, and registered again whenever the kubelet forgets.
+
+    WITHDRAWN -> publish -> UNREGISTERED -> Register -> REGISTERED -> list sent -> SERVING
+                                 ^--- stream ended, kubelet restarted, socket wiped ---'
+
+The kubelet never dials a plugin twice (kubelet.md 1): whatever ends the device list,
+coming back is our task. The old server is always closed before the next Register,
+because on kubelets up to 1.36.2 the end of an old stream takes the new one with it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import KubeletError
+from gpu_device_plugin.kubelet.device_list import DeviceList
+from gpu_device_plugin.kubelet.directory import (
+    LOOK_SECONDS,
+    PluginDirectory,
+    SocketIdentity,
+    is_socket,
+)
+from gpu_device_plugin.kubelet.encoding import CardUnits
+from gpu_device_plugin.kubelet.registration import register
+from gpu_device_plugin.kubelet.servicer import DevicePluginServicer, DeviceService, StreamWatch
+
+FIRST_LIST_SECONDS = 5.0
+"""Register succeeds even where the kubelet then fails to open the list; it only logs that."""
+FIRST_RETRY_SECONDS = 0.2
+LAST_RETRY_SECONDS = 8.0
+STEADY_SECONDS = 10.0
+"""A registration that lived this long was a good one: the next failure retries fast again."""
+CLOSE_SECONDS = 1.0
+"""How long a call in flight may still answer when a server closes."""
+
+_SERVER_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),  # a preference request names every free unit
+    ("grpc.so_reuseport", 0),
+)
+_LOG = structlog.get_logger(__name__)
+
+
+class Phase(Enum):
+    """How far a resource has come with the kubelet."""
+
+    WITHDRAWN = "withdrawn"
+    UNREGISTERED = "unregistered"
+    REGISTERED = "registered"
+    SERVING = "serving"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointState:
+    """What /readyz tells about one resource.
+
+    Attributes:
+        resource: Which resource.
+        phase: How far it has come.
+        detail: Why it is not further, in words; empty when serving.
+        registrations: How often the kubelet has accepted it so far.
+    """
+
+    resource: Resource
+    phase: Phase
+    detail: str
+    registrations: int
+
+
+class Endpoint:
+    """Serves one resource to the kubelet for as long as `run` runs."""
+
+    def __init__(
+        self,
+        resource: Resource,
+        service: DeviceService,
+        directory: PluginDirectory,
+        on_change: Callable[[EndpointState], None] = lambda _state: None,
+    ) -> None:
+        self._resource = resource
+        self._service = service
+        self._directory = directory
+        self._on_change = on_change
+        self._list = DeviceList()
+        self._look = asyncio.Event()
+        self._retry_seconds = FIRST_RETRY_SECONDS
+        self._server: Any = None
+        self._streams = StreamWatch(self._look)
+        self._socket: Path | None = None
+        self.state = EndpointState(resource, Phase.WITHDRAWN, "nothing offered yet", 0)
+        directory.subscribe(self._look)
+
+    @property
+    def is_ready(self) -> bool:
+        """Registered, list sent, and the kubelet still listens."""
+        return self.state.phase is Phase.SERVING
+
+    def publish(self, cards: Sequence[CardUnits]) -> bool:
+        """Offers `cards` from now on; the kubelet hears of a change at once. False if there is none."""
+        is_change = self._list.publish(cards)
+        self._look.set()
+        return is_change
+
+    def withdraw(self) -> None:
+        """Ends the list, so that nothing more is given out; `publish` begins again.
+
+        The kubelet then shows allocatable 0, and the old capacity for five minutes.
+        """
+        self._list.withdraw()
+        self._look.set()
+
+    async def run(self) -> None:
+        """Keeps the resource registered until cancelled; closes its socket then."""
+        try:
+            while True:
+                if self._list.is_offered:
+                    await self._serve_once()
+                else:
+                    self._enter(Phase.WITHDRAWN, "nothing is offered")
+                    await self._until_looked(LOOK_SECONDS)
+        finally:
+            await self._close(grace_seconds=0)
+
+    async def _serve_once(self) -> None:
+        """One registration from its beginning to its end, and the pause after a failed one."""
+        started = asyncio.get_running_loop().time()
+        identity = self._directory.kubelet_identity()
+        try:
+            await self._register()
+            self._enter(Phase.SERVING, "")
+            why = await self._until_lost(identity)
+        except (KubeletError, OSError) as error:
+            why = str(error)
+        if self._list.is_offered:
+            self._enter(Phase.UNREGISTERED, why)
+        await self._close(grace_seconds=CLOSE_SECONDS)
+        if asyncio.get_running_loop().time() - started > STEADY_SECONDS:
+            self._retry_seconds = FIRST_RETRY_SECONDS
+        await self._pause(identity)
+
+    async def _register(self) -> None:
+        """Serves on a fresh socket and registers it; returns once the kubelet has the list."""
+        if self._directory.kubelet_identity() is None:
+            raise KubeletError(f"{self._directory.kubelet_socket} is not there")
+        self._streams = streams = StreamWatch(self._look)
+        servicer = DevicePluginServicer(self._resource, self._service, self._list, streams)
+        self._socket = self._directory.fresh_socket(self._resource)
+        self._directory.remove_stale(self._resource, keep=self._socket)
+        # Kept in an attribute: a server that is collected takes its socket with it.
+        self._server = grpc.aio.server(options=_SERVER_OPTIONS)
+        self._server.add_generic_rpc_handlers((servicer.method_table(),))
+        try:
+            self._server.add_insecure_port(f"unix:{self._socket}")
+            await self._server.start()
+        except RuntimeError as error:
+            raise KubeletError(f"cannot listen on {self._socket}: {error}") from error
+        await register(self._directory.kubelet_socket, self._resource, self._socket.name)
+        self._enter(Phase.REGISTERED, "the kubelet has not asked for the list", is_new=True)
+        try:
+            async with asyncio.timeout(FIRST_LIST_SECONDS):
+                await streams.has_listened.wait()
+        except TimeoutError as error:
+            raise KubeletError(
+                f"the kubelet registered {self._resource} and asked for no list"
+                f" within {FIRST_LIST_SECONDS:g} s"
+            ) from error
+
+    async def _until_lost(self, identity: SocketIdentity | None) -> str:
+        """Why the registration is over; looks at every event and at least once a second."""
+        while True:
+            if not self._list.is_offered:
+                return "withdrawn"
+            if self._streams.is_lost:
+                return "the kubelet ended the device list"
+            now = self._directory.kubelet_identity()
+            # No kubelet.sock, but a list that is still open: what works is left alone.
+            if now is not None and (now != identity or not is_socket(self._socket)):
+                self._retry_seconds = FIRST_RETRY_SECONDS
+                return "the kubelet has restarted" if now != identity else "our socket was removed"
+            await self._until_looked(LOOK_SECONDS)
+
+    async def _pause(self, identity: SocketIdentity | None) -> None:
+        """Waits before the next attempt; ends early where another kubelet.sock has come."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._retry_seconds
+        while self._list.is_offered and self._directory.kubelet_identity() == identity:
+            remaining = deadline - loop.time()
+            if identity is not None and remaining <= 0:
+                self._retry_seconds = min(self._retry_seconds * 2, LAST_RETRY_SECONDS)
+                return
+            await self._until_looked(LOOK_SECONDS if identity is None else remaining)
+
+    async def _until_looked(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._look.wait()
+        self._look.clear()
+
+    async def _close(self, *, grace_seconds: float) -> None:
+        self._streams.is_closing = True
+        self._list.wake()
+        if self._server is not None:
+            await self._server.stop(grace_seconds)
+            self._server = None
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+            self._socket = None
+
+    def _enter(self, phase: Phase, detail: str, *, is_new: bool = False) -> None:
+        before = self.state
+        self.state = EndpointState(
+            self._resource, phase, detail, before.registrations + (1 if is_new else 0)
+        )
+        if (phase, detail) == (before.phase, before.detail):
+            return
+        log = _LOG.debug if phase is Phase.REGISTERED else _LOG.info
+        log("endpoint", resource=str(self._resource), phase=phase.value, detail=detail)
+        self._on_change(self.state)

@@ -1,0 +1,110 @@
+"""What the kubelet says its pods hold, asked over its PodResources socket."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from gpu_device_plugin.domain.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import KubeletError
+from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
+
+DEADLINE_SECONDS = 2.0
+"""For one question, repetitions included; it is asked while the kubelet waits for us."""
+
+_SERVICE = "/v1.PodResourcesLister/"
+_PAUSE_SECONDS = 0.05  # the kubelet allows 100 a second after a burst of 10
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+_RESOURCES = {str(resource): resource for resource in Resource}
+
+
+class PodResources:
+    """A client of the kubelet's PodResources API; one connection, made when first asked."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._channel: Any = None
+
+    async def list(self) -> tuple[ListedPod, ...]:
+        """Every active pod of the node, those included that hold nothing of ours.
+
+        Never to be called while an Allocate of ours is in flight: it can make the kubelet
+        give the same unit away twice (kubernetes #137534).
+
+        Raises:
+            KubeletError: The kubelet gave no answer.
+        """
+        response = await self._ask(
+            "List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse.FromString
+        )
+        return tuple(_listed_pod(pod) for pod in response.pod_resources)
+
+    async def get(self, pod: PodRef) -> ListedPod | None:
+        """One pod, or None where the kubelet does not know it; harmless at any time.
+
+        Raises:
+            KubeletError: The kubelet gave no answer, or is too old to have this call.
+        """
+        request = pb.GetPodResourcesRequest(pod_name=pod.name, pod_namespace=pod.namespace)
+        try:
+            response = await self._ask("Get", request, pb.GetPodResourcesResponse.FromString)
+        except KubeletError as error:
+            cause = error.__cause__
+            if isinstance(cause, grpc.aio.AioRpcError) and "not found" in (cause.details() or ""):
+                return None
+            raise
+        return _listed_pod(response.pod_resources)
+
+    async def close(self) -> None:
+        """Gives the connection back."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    async def _ask(self, method: str, request: Any, decode: Any) -> Any:
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
+        call = self._channel.unary_unary(
+            _SERVICE + method,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=decode,
+        )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DEADLINE_SECONDS
+        while True:
+            try:
+                return await call(request, timeout=max(0.001, deadline - loop.time()))
+            except grpc.aio.AioRpcError as error:
+                is_busy = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                if not is_busy or loop.time() + _PAUSE_SECONDS > deadline:
+                    raise KubeletError(self._explain(method, error)) from error
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _explain(self, method: str, error: grpc.aio.AioRpcError) -> str:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return (
+                f"this kubelet has no PodResources {method}: it is older than 1.34,"
+                " or its feature gate KubeletPodResourcesGet is off"
+            )
+        return f"PodResources {method} on {self._socket}: {error.details()} ({error.code().name})"
+
+
+def _listed_pod(pod: Any) -> ListedPod:
+    held: dict[str, Mapping[Resource, frozenset[str]]] = {}
+    for container in pod.containers:
+        # A resource stands there once per NUMA node.
+        ids: dict[Resource, frozenset[str]] = {}
+        for devices in container.devices:
+            resource = _RESOURCES.get(devices.resource_name)
+            if resource is not None:
+                ids[resource] = ids.get(resource, frozenset()).union(devices.device_ids)
+        held[container.name] = ids
+    return ListedPod(pod=PodRef(pod.namespace, pod.name), held=held)

@@ -1,0 +1,243 @@
+"""The five calls of a device plugin: protobuf in, domain values through, protobuf out."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+import grpc
+import structlog
+
+from gpu_device_plugin.domain.edits import ContainerEdits
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import (
+    DoesNotFitError,
+    EdgeError,
+    GpuPluginError,
+    NodeError,
+    RefusalError,
+    RequestError,
+    UnknownPodError,
+)
+from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
+from gpu_device_plugin.kubelet.device_list import DeviceList
+
+SERVICE_NAME = "v1beta1.DevicePlugin"
+CALL_DEADLINE_SECONDS = 4.0
+"""For what the kubelet waits for without a limit, holding up every pod of the node meanwhile."""
+PRE_START_DEADLINE_SECONDS = 25.0
+"""The kubelet's own is 30."""
+
+_LONGEST_TEXT = 2000  # gRPC carries it in a header
+_LOG = structlog.get_logger(__name__)
+_Answer = TypeVar("_Answer")
+
+_STATUS: Mapping[type[GpuPluginError], grpc.StatusCode] = {
+    RequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    DoesNotFitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    UnknownPodError: grpc.StatusCode.FAILED_PRECONDITION,
+    NodeError: grpc.StatusCode.UNAVAILABLE,
+    RefusalError: grpc.StatusCode.FAILED_PRECONDITION,
+    EdgeError: grpc.StatusCode.UNAVAILABLE,
+    GpuPluginError: grpc.StatusCode.INTERNAL,
+}
+
+
+class DeviceService(Protocol):
+    """What answers the kubelet's calls; it raises a GpuPluginError to refuse."""
+
+    async def prefer(
+        self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
+        """Exactly `size` ids out of `available`, those of `must_include` among them."""
+        ...
+
+    async def allocate(self, resource: Resource, ids: Sequence[str]) -> ContainerEdits:
+        """What the container receives for holding `ids`, durable before it returns."""
+        ...
+
+    async def pre_start(self, resource: Resource, ids: Sequence[str]) -> None:
+        """Returns when the container that holds `ids` may start."""
+        ...
+
+
+class StreamWatch:
+    """Whether the kubelet listens to one registration's device list.
+
+    Attributes:
+        has_listened: Set once a list has been sent.
+        open_streams: ListAndWatch calls that are open now.
+        is_closing: Set where we are the ones who end them.
+    """
+
+    def __init__(self, look: asyncio.Event) -> None:
+        self.has_listened = asyncio.Event()
+        self.open_streams = 0
+        self.is_closing = False
+        self._look = look
+
+    @property
+    def is_lost(self) -> bool:
+        """The kubelet listened once and does not any more; it will not call again."""
+        return self.has_listened.is_set() and self.open_streams == 0
+
+    def opened(self) -> None:
+        """A stream began."""
+        self.open_streams += 1
+
+    def ended(self) -> None:
+        """A stream ended, for whatever reason."""
+        self.open_streams -= 1
+        self._look.set()
+
+
+class DevicePluginServicer:
+    """Answers the kubelet for one resource, over one socket."""
+
+    def __init__(
+        self,
+        resource: Resource,
+        service: DeviceService,
+        device_list: DeviceList,
+        streams: StreamWatch,
+    ) -> None:
+        self._resource = resource
+        self._service = service
+        self._list = device_list
+        self._streams = streams
+
+    def method_table(self) -> grpc.GenericRpcHandler:
+        """The calls by name, for a server; the list is sent as bytes already encoded."""
+        unary = grpc.unary_unary_rpc_method_handler
+        encode: Callable[[Any], bytes] = _encode
+        return grpc.method_handlers_generic_handler(
+            SERVICE_NAME,
+            {
+                "GetDevicePluginOptions": unary(self.options, pb.Empty.FromString, encode),
+                "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+                    self.list_and_watch, pb.Empty.FromString, None
+                ),
+                "GetPreferredAllocation": unary(
+                    self.prefer, pb.PreferredAllocationRequest.FromString, encode
+                ),
+                "Allocate": unary(self.allocate, pb.AllocateRequest.FromString, encode),
+                "PreStartContainer": unary(
+                    self.pre_start, pb.PreStartContainerRequest.FromString, encode
+                ),
+            },
+        )
+
+    async def options(self, _request: pb.Empty, _context: Any) -> pb.DevicePluginOptions:
+        """Asked from inside Register: it waits for nothing."""
+        return pb.DevicePluginOptions(
+            pre_start_required=True, get_preferred_allocation_available=True
+        )
+
+    async def list_and_watch(self, _request: pb.Empty, context: Any) -> None:
+        """Sends the list now and after every change, until either side ends it."""
+        self._streams.opened()
+        try:
+            while self._list.is_offered and not self._streams.is_closing:
+                changed = self._list.next_change()
+                await context.write(self._list.message)
+                self._streams.has_listened.set()
+                await changed.wait()
+        finally:
+            self._streams.ended()
+
+    async def prefer(
+        self, request: pb.PreferredAllocationRequest, context: Any
+    ) -> pb.PreferredAllocationResponse:
+        """Names the units we want; a refusal here rejects the pod as cleanly as one in Allocate."""
+        response = pb.PreferredAllocationResponse()
+        for asked in request.container_requests:
+            chosen = await self._answer(
+                context,
+                "GetPreferredAllocation",
+                self._service.prefer(
+                    self._resource,
+                    tuple(asked.available_deviceIDs),
+                    tuple(asked.must_include_deviceIDs),
+                    asked.allocation_size,
+                ),
+            )
+            response.container_responses.add(deviceIDs=chosen)
+        return response
+
+    async def allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
+        """Gives the units to a container."""
+        response = pb.AllocateResponse()
+        for asked in request.container_requests:
+            edits = await self._answer(
+                context,
+                "Allocate",
+                self._service.allocate(self._resource, tuple(asked.devices_ids)),
+            )
+            response.container_responses.append(_container_response(edits))
+        return response
+
+    async def pre_start(
+        self, request: pb.PreStartContainerRequest, context: Any
+    ) -> pb.PreStartContainerResponse:
+        """Asked at each start of a container that holds units."""
+        await self._answer(
+            context,
+            "PreStartContainer",
+            self._service.pre_start(self._resource, tuple(request.devices_ids)),
+            seconds=PRE_START_DEADLINE_SECONDS,
+        )
+        return pb.PreStartContainerResponse()
+
+    async def _answer(
+        self,
+        context: Any,
+        call: str,
+        answer: Awaitable[_Answer],
+        *,
+        seconds: float = CALL_DEADLINE_SECONDS,
+    ) -> _Answer:
+        """The service's answer, or the call ended with the status that its error stands for."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await answer
+        except TimeoutError:
+            text = f"{call} of {self._resource}: no answer after {seconds:g} s"
+            _LOG.error("call timed out", call=call, resource=str(self._resource))
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
+            raise
+        except GpuPluginError as error:
+            if not isinstance(error, RefusalError):
+                _LOG.error("call failed", call=call, resource=str(self._resource), error=str(error))
+            await context.abort(status_of(error), str(error)[:_LONGEST_TEXT])
+            raise
+
+
+def status_of(error: GpuPluginError) -> grpc.StatusCode:
+    """The gRPC status of an error, by its nearest class in the table."""
+    return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
+
+
+def _encode(message: Any) -> bytes:
+    return bytes(message.SerializeToString())
+
+
+def _container_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
+    return pb.ContainerAllocateResponse(
+        envs=edits.envs,
+        mounts=[
+            pb.Mount(
+                container_path=mount.container_path,
+                host_path=mount.host_path,
+                read_only=mount.is_read_only,
+            )
+            for mount in edits.mounts
+        ],
+        devices=[
+            pb.DeviceSpec(
+                container_path=device.container_path,
+                host_path=device.host_path,
+                permissions=device.permissions,
+            )
+            for device in edits.devices
+        ],
+        cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_names],
+    )

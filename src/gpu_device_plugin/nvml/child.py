@@ -1,0 +1,146 @@
+"""The process that speaks to the driver: one JSON object a line on stdout, nothing on stdin.
+
+    python -m gpu_device_plugin.nvml.child [--library PATH]
+
+Everything here may block for ever inside the driver; `source` in the agent watches the
+clock. So this process takes no orders and keeps no state worth saving. Every line is a
+sign of life; `starting` says that the next one may take long (nvmlInit wakes each card,
+seconds apiece without the persistence daemon). It imports as little as possible: it stands
+beside every agent on every node.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+import pynvml
+
+from gpu_device_plugin.errors import NvmlError
+from gpu_device_plugin.nvml import driver as nvml
+from gpu_device_plugin.nvml.lifeline import Lifeline
+
+_EVENTS_PER_ROUND = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often the child does what.
+
+    Attributes:
+        wait_seconds: Longest wait for an event, so the time between two signs of life.
+        probe_seconds: Between two looks at the cards.
+        reopen_seconds: Between two openings of NVML where only that shows another set of
+            cards: a library given by path, or a card that does not answer.
+    """
+
+    wait_seconds: float = 1.0
+    probe_seconds: float = 5.0
+    reopen_seconds: float = 10.0
+
+
+class Child:
+    """What the child does between its start and its parent's end."""
+
+    def __init__(self, library: str | None, lifeline: Lifeline, pace: Pace, out: TextIO) -> None:
+        self._library = library
+        self._lifeline = lifeline
+        self._pace = pace
+        self._out = out
+
+    def run(self) -> None:
+        """Watches NVML until the parent is gone; without a driver, tries again now and then."""
+        while self._lifeline.holds():
+            self._tell(kind="starting")
+            try:
+                with nvml.opened(self._library) as driver:
+                    self._watch(driver)
+            except NvmlError as error:
+                self._tell(kind="no_driver", error=str(error))
+                self._lifeline.pause(self._pace.wait_seconds)
+
+    def _watch(self, driver: nvml.Driver) -> None:
+        """Reports until NVML has to be opened again."""
+        self._tell(**driver.inventory())
+        opened_at = time.monotonic()
+        pci_cards = nvml.pci_cards()
+        probed_at = -self._pace.probe_seconds
+        is_failing = False
+        while self._lifeline.holds():
+            now = time.monotonic()
+            if now - probed_at >= self._pace.probe_seconds:
+                probed_at = now
+                is_failing = self._probe(driver)
+                if nvml.driver_version() != driver.version or nvml.pci_cards() != pci_cards:
+                    return
+            is_old = now - opened_at >= self._pace.reopen_seconds
+            if is_old and (is_failing or self._library is not None):
+                self._events(driver, 0)
+                return
+            if self._events(driver, int(self._pace.wait_seconds * 1000)):
+                probed_at = now - self._pace.probe_seconds
+            self._tell(kind="beat")
+
+    def _probe(self, driver: nvml.Driver) -> bool:
+        """Reports a look at every card; whether one of them failed."""
+        cards = driver.probe()
+        self._tell(kind="probes", cards=cards)
+        return bool(driver.unreadable) or any(card.get("error") for card in cards)
+
+    def _events(self, driver: nvml.Driver, wait_ms: int) -> bool:
+        """Reports the XIDs there are, waiting for the first; whether a card wants a look now."""
+        if not driver.has_events:
+            self._lifeline.pause(wait_ms / 1000)
+            return False
+        try:
+            for _ in range(_EVENTS_PER_ROUND):
+                xid = driver.next_xid(wait_ms)
+                if xid is None:
+                    return False
+                self._tell(kind="xid", uuid=xid[0], code=xid[1])
+                wait_ms = 0
+        except pynvml.NVMLError:
+            # A lost card makes the wait fail at once, for all: look which it is, do not spin.
+            self._lifeline.pause(wait_ms / 1000)
+            return True
+        return False
+
+    def _tell(self, **message: object) -> None:
+        self._out.write(json.dumps(message, separators=(",", ":")) + "\n")
+        self._out.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the child; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="gpu_device_plugin.nvml.child")
+    parser.add_argument("--library", help="libnvidia-ml.so.1 to load; default: the system's")
+    parser.add_argument("--parent", type=int, default=0, help="pid to live no longer than")
+    for name, default in (("wait", 1.0), ("probe", 5.0), ("reopen", 10.0)):
+        parser.add_argument(f"--{name}-seconds", type=float, default=default)
+    chosen = parser.parse_args(arguments)
+    lifeline = Lifeline(chosen.parent)
+    _return_free_memory()
+    pace = Pace(chosen.wait_seconds, chosen.probe_seconds, chosen.reopen_seconds)
+    try:
+        Child(chosen.library, lifeline, pace, sys.stdout).run()
+    except BrokenPipeError:
+        # Nobody reads any more; the interpreter must not flush into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _return_free_memory() -> None:
+    """Gives back what compiling pynvml took where its bytecode is not cached: 11 MiB of 28."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except AttributeError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""NVML itself: the only module that imports pynvml, loaded in the child process only.
+
+The library may lack any function that is newer than the driver: what it lacks, or says it
+does not support, is unknown (None), never a fault of the card.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from gpu_device_plugin.errors import NvmlError
+
+_MIB = 1024 * 1024
+_UNSUPPORTED = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+}
+# Errors of the driver as a whole: no card is to blame, NVML has to be opened again.
+_DRIVER = {
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+}
+_NAMES = {
+    value: name.removeprefix("NVML_ERROR_")
+    for name, value in vars(pynvml).items()
+    if name.startswith("NVML_ERROR_")
+}
+# kernfs numbers its nodes in turn, so the module's directory has another inode after a reload.
+_KERNEL_MODULE = Path("/sys/module/nvidia")
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
+
+
+def error_name(error: pynvml.NVMLError) -> str:
+    """NVML's own word for an error, for instance `GPU_IS_LOST`."""
+    name: str = _NAMES.get(error.value, f"ERROR_{error.value}")
+    return name
+
+
+def _ask(function: Callable[..., Any], *arguments: object) -> Any:
+    """What a function answers, None where the library cannot."""
+    try:
+        return function(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in _UNSUPPORTED:
+            return None
+        raise
+
+
+class Driver:
+    """An initialised NVML with the cards it showed when it was opened.
+
+    The library counts its cards once, at nvmlInit: a card plugged in since is seen only
+    after `close` and another opening.
+    """
+
+    def __init__(self, *, is_system: bool) -> None:
+        self._is_system = is_system
+        self._handles: dict[str, Any] = {}
+        self._by_address: dict[int, str] = {}
+        self._events: Any = None
+        self.cards: list[dict[str, object]] = []
+        self.unreadable: list[dict[str, object]] = []
+        self.version = driver_version()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            self._enumerate(index)
+        self._register()
+
+    def inventory(self) -> dict[str, object]:
+        """The inventory as a message."""
+        cuda = _ask(pynvml.nvmlSystemGetCudaDriverVersion)
+        load = ""
+        if self._is_system:
+            with suppress(OSError):
+                load = str(_KERNEL_MODULE.stat().st_ino)
+        return {
+            "kind": "inventory",
+            "driver_version": self.version,
+            "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
+            "driver_load": load,
+            "cards": self.cards,
+            "unreadable": self.unreadable,
+        }
+
+    def probe(self) -> list[dict[str, object]]:
+        """One look at each card. Raises NVMLError when the driver as a whole is gone."""
+        return [self._probe_card(uuid, handle) for uuid, handle in self._handles.items()]
+
+    def next_xid(self, wait_ms: int) -> tuple[str | None, int] | None:
+        """The next XID and its card, None when none came in time or NVML has no events."""
+        if self._events is None:
+            return None
+        try:
+            event = pynvml.nvmlEventSetWait(self._events, wait_ms)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                return None
+            raise
+        return self._uuid_of(event.device), int(event.eventData)
+
+    def close(self) -> None:
+        """Gives NVML back."""
+        with suppress(pynvml.NVMLError):
+            if self._events is not None:
+                pynvml.nvmlEventSetFree(self._events)
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+    @property
+    def has_events(self) -> bool:
+        """Whether the library tells XIDs at all."""
+        return self._events is not None
+
+    def _enumerate(self, index: int) -> None:
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+            card = _describe(uuid, index, handle)
+        except pynvml.NVMLError as error:
+            if error.value in _DRIVER:
+                raise
+            self.unreadable.append({"index": index, "error": error_name(error)})
+            return
+        self._handles[uuid] = handle
+        self._by_address[_address(handle)] = uuid
+        self.cards.append(card)
+
+    def _register(self) -> None:
+        """Asks for the XIDs of every card that has them; a lost card is found by its probe."""
+        events = _ask(pynvml.nvmlEventSetCreate)
+        if events is None:
+            return
+        for handle in self._handles.values():
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlDeviceRegisterEvents(
+                    handle, pynvml.nvmlEventTypeXidCriticalError, events
+                )
+                self._events = events
+        if self._events is None:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(events)
+
+    def _uuid_of(self, handle: Any) -> str | None:
+        uuid = self._by_address.get(_address(handle))
+        if uuid is None:
+            with suppress(pynvml.NVMLError):
+                uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+        return uuid
+
+    def _probe_card(self, uuid: str, handle: Any) -> dict[str, object]:
+        seen: dict[str, object] = {"uuid": uuid}
+        try:
+            memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+            rates = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
+            seen["recovery_action"] = _recovery_action(handle)
+        except pynvml.NVMLError as error:
+            if error.value in _DRIVER:
+                raise
+            return {"uuid": uuid, "error": error_name(error)}
+        seen["used_bytes"] = None if memory is None else int(memory.used)
+        seen["gpu_percent"] = None if rates is None else int(rates.gpu)
+        return seen
+
+
+def driver_version() -> str:
+    """The kernel driver's version."""
+    return str(pynvml.nvmlSystemGetDriverVersion())
+
+
+@contextmanager
+def opened(library: str | None) -> Iterator[Driver]:
+    """NVML opened; raises NvmlError saying what is missing.
+
+    Args:
+        library: The library file; None for the system's.
+    """
+    is_ready = False
+    try:
+        _load(library)
+        pynvml.nvmlInit()
+        is_ready = True
+        driver = Driver(is_system=library is None)
+    except pynvml.NVMLError as error:
+        if is_ready:
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+        raise NvmlError(error_name(error)) from error
+    try:
+        yield driver
+    except pynvml.NVMLError as error:
+        raise NvmlError(error_name(error)) from error
+    finally:
+        driver.close()
+
+
+def pci_cards() -> frozenset[str] | None:
+    """The PCI functions on this machine, None without sysfs: changes when a card comes or goes."""
+    try:
+        return frozenset(entry.name for entry in _PCI_DEVICES.iterdir())
+    except OSError:
+        return None
+
+
+def _load(library: str | None) -> None:
+    """Makes pynvml use the given file: by itself it knows only the system's, by name."""
+    if library is None or pynvml.nvmlLib is not None:
+        return
+    try:
+        pynvml.nvmlLib = ctypes.CDLL(library)
+    except OSError as error:
+        raise NvmlError(f"LIBRARY_NOT_FOUND: {error}") from error
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+def _describe(uuid: str, index: int, handle: Any) -> dict[str, object]:
+    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    minor = _ask(pynvml.nvmlDeviceGetMinorNumber, handle)
+    pci = _ask(pynvml.nvmlDeviceGetPciInfo, handle)
+    mig = _ask(pynvml.nvmlDeviceGetMigMode, handle)
+    bus_id = "" if pci is None else _text(pci.busId)
+    return {
+        "uuid": uuid,
+        "index": index,
+        "minor": index if minor is None else int(minor),
+        "name": str(_ask(pynvml.nvmlDeviceGetName, handle) or ""),
+        "memory_mib": 0 if memory is None else int(memory.total) // _MIB,
+        "pci_bus_id": bus_id,
+        "is_mig": bool(mig and mig[0]),
+        "numa_node": _numa_node(bus_id),
+    }
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _numa_node(bus_id: str) -> int | None:
+    """The kernel's word; NVML writes the PCI domain with eight digits, the kernel with four."""
+    try:
+        node = int((_PCI_DEVICES / bus_id.lower()[-12:] / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def _recovery_action(handle: Any) -> int | None:
+    """What NVML wants done about the card (0: nothing); newer drivers only."""
+    values = _ask(
+        pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+    )
+    if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    return int(values[0].value.uiVal)

@@ -1,0 +1,147 @@
+"""The lines of the child, typed: bytes in, reports out.
+
+The child writes them as plain dictionaries, since msgspec would cost it memory on every
+node; a field that either side does not know is an error here, so the two cannot drift.
+"""
+
+import msgspec
+
+from gpu_device_plugin.domain.reports import (
+    CardReport,
+    DriverMissing,
+    Inventory,
+    NvmlReport,
+    Probe,
+    UnreadableCard,
+    Use,
+    Xid,
+)
+from gpu_device_plugin.errors import NvmlError
+
+# What NVML says when the kernel module is not there; the next inventory is a fresh load.
+_UNLOADED = "DRIVER_NOT_LOADED"
+MISMATCH = "LIB_RM_VERSION_MISMATCH"
+_TEXTS = {
+    _UNLOADED: "the NVIDIA kernel driver is not loaded",
+    MISMATCH: "libnvidia-ml.so.1 and the NVIDIA kernel driver are of different versions",
+    "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 is not in this container: no driver, or not injected",
+    "FUNCTION_NOT_FOUND": "libnvidia-ml.so.1 lacks a function that every driver since 418 has",
+}
+
+
+class _Line(msgspec.Struct, frozen=True, tag_field="kind", forbid_unknown_fields=True):
+    """A line of the child."""
+
+
+class Starting(_Line, frozen=True, tag="starting"):
+    """NVML is being opened, which may take long."""
+
+
+class Beat(_Line, frozen=True, tag="beat"):
+    """A sign of life."""
+
+
+class NoDriver(_Line, frozen=True, tag="no_driver"):
+    """NVML cannot be opened."""
+
+    error: str
+
+
+class XidLine(_Line, frozen=True, tag="xid"):
+    """An XID."""
+
+    uuid: str | None
+    code: int
+
+
+class CardLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One card of an inventory."""
+
+    uuid: str
+    index: int
+    minor: int
+    name: str
+    memory_mib: int
+    pci_bus_id: str
+    is_mig: bool
+    numa_node: int | None
+
+
+class InventoryLine(_Line, frozen=True, tag="inventory"):
+    """All cards."""
+
+    driver_version: str
+    cuda_version: str
+    driver_load: str
+    cards: tuple[CardLine, ...]
+    unreadable: tuple[UnreadableCard, ...]
+
+
+class ProbeLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One card's probe."""
+
+    uuid: str
+    error: str | None = None
+    recovery_action: int | None = None
+    gpu_percent: int | None = None
+    used_bytes: int | None = None
+
+
+class ProbesLine(_Line, frozen=True, tag="probes"):
+    """A look at every card."""
+
+    cards: tuple[ProbeLine, ...]
+
+
+Line = Starting | Beat | NoDriver | XidLine | InventoryLine | ProbesLine
+_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+
+
+def decode(line: bytes) -> Line:
+    """One line of the child."""
+    try:
+        return _decoder.decode(line)
+    except msgspec.DecodeError as error:
+        raise NvmlError(f"the NVML child said {line[:200]!r}: {error}") from error
+
+
+def reports(line: Line) -> tuple[NvmlReport, ...]:
+    """What a line reports."""
+    match line:
+        case InventoryLine():
+            return (_inventory(line),)
+        case ProbesLine():
+            return tuple(report for card in line.cards for report in _probe(card))
+        case XidLine():
+            return (Xid(line.uuid, line.code),)
+        case NoDriver():
+            reason = _TEXTS.get(line.error, f"NVML says {line.error}")
+            return (DriverMissing(reason, is_unloaded=line.error == _UNLOADED),)
+        case Starting() | Beat():
+            return ()
+
+
+def _inventory(line: InventoryLine) -> Inventory:
+    cards = tuple(
+        CardReport(
+            uuid=card.uuid,
+            index=card.index,
+            minor=card.minor,
+            model=card.name.replace(" ", "-"),
+            memory_mib=card.memory_mib,
+            pci_bus_id=card.pci_bus_id,
+            is_mig=card.is_mig,
+            numa_node=card.numa_node,
+        )
+        for card in line.cards
+    )
+    return Inventory(
+        line.driver_version, line.cuda_version, line.driver_load, cards, line.unreadable
+    )
+
+
+def _probe(card: ProbeLine) -> tuple[NvmlReport, ...]:
+    probe = Probe(card.uuid, card.error, card.recovery_action)
+    if card.error is not None:
+        return (probe,)
+    return probe, Use(card.uuid, card.gpu_percent, card.used_bytes)

@@ -1,0 +1,1 @@
+"""Stand-ins for what surrounds the agent: a kubelet, and GPUs by their profiles."""

@@ -1,0 +1,124 @@
+"""Pods as the stand-in kubelet is given them, and what it says became of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Kind(Enum):
+    """How a container runs."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    APP = "app"
+
+
+@dataclass(frozen=True, slots=True)
+class StandInContainer:
+    """One container of a pod.
+
+    Attributes:
+        name: Unique in its pod.
+        limits: Extended resources it asks for; only limits count to a kubelet.
+        kind: Init, sidecar or app.
+        env: The container's own environment.
+    """
+
+    name: str
+    limits: Mapping[str, int] = field(default_factory=dict)
+    kind: Kind = Kind.APP
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StandInPod:
+    """A pod bound to this node.
+
+    Attributes:
+        namespace: Its namespace.
+        name: Its name.
+        uid: Unique for ever.
+        containers: In the order of the spec, init containers and sidecars first.
+        labels: Its labels; the kubelet itself does not look at them.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    containers: tuple[StandInContainer, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """How the admission of a pod ended.
+
+    Attributes:
+        is_admitted: Whether the pod may run; a pod that may not is Failed for ever.
+        reason: Status reason of a rejected pod, for instance UnexpectedAdmissionError.
+        message: Status message of a rejected pod; it carries the plugin's own text.
+    """
+
+    is_admitted: bool
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStart:
+    """What a starting container receives.
+
+    Attributes:
+        env: Its environment: the plugins' first, its own over them.
+        mounts: container path -> (host path, is read-only).
+        devices: container path -> (host path, permissions).
+        cdi_names: Names of CDI devices.
+    """
+
+    env: Mapping[str, str]
+    mounts: Mapping[str, tuple[str, bool]]
+    devices: Mapping[str, tuple[str, str]]
+    cdi_names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call made to a plugin, for tests to look at.
+
+    Attributes:
+        method: The call's name.
+        resource: Resource of the plugin that was called.
+        ids: Ids sent: those available to GetPreferredAllocation, those given to the others.
+        must_include: Second list of GetPreferredAllocation.
+        size: Number asked of GetPreferredAllocation.
+    """
+
+    method: str
+    resource: str
+    ids: tuple[str, ...] = ()
+    must_include: tuple[str, ...] = ()
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletTimes:
+    """A kubelet's own limits, in seconds."""
+
+    dial: float = 10.0
+    pre_start: float = 30.0
+    stop_grace: float = 300.0
+
+
+@dataclass(slots=True)
+class KubeletFaults:
+    """What the next registrations shall suffer.
+
+    Attributes:
+        register_errors: Texts with which the next Register calls are refused, in order.
+        unopened_lists: How many of the next registrations get no ListAndWatch.
+        rejections_after_allocate: Reasons for which a later admission step rejects the next pods.
+    """
+
+    register_errors: list[str] = field(default_factory=list)
+    unopened_lists: int = 0
+    rejections_after_allocate: list[str] = field(default_factory=list)

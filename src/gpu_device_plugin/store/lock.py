@@ -1,0 +1,49 @@
+"""One agent a node."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from gpu_device_plugin.errors import ConfigError, StorageError
+
+
+class NodeLock:
+    """Holds `<state-dir>/lock` for as long as the process lives; the kernel releases it.
+
+    The file names the holder's pod and pid, so that a second agent can say who is first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def take(self, pod: str, pid: int) -> None:
+        """Become the node's agent.
+
+        Raises:
+            ConfigError: Another agent serves this node; the text names its pod and pid.
+            StorageError: The file cannot be opened.
+        """
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(f"{self._path}: cannot be opened: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(descriptor, 4096).decode("utf-8", "replace").strip()
+            os.close(descriptor)
+            raise ConfigError(
+                f"another agent serves this node: {holder or 'it has not said its name yet'} "
+                f"holds {self._path}; one agent a node"
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"pod {pod or '(none)'}, pid {pid}\n".encode())
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Let the next agent in."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

@@ -1,0 +1,152 @@
+"""The files that a slice is made of, below the run directory (design.md 6).
+
+    slices/<slice>/config/limits    what the container may use; mounted as a directory, read-only
+    slices/<slice>/region           1 MiB of zeros that the container's processes share
+    cards/<UUID>/<slice>            activity of the slice on that card, 4 KiB
+
+A container runtime makes an empty *directory* of a mount source that is missing, for
+instance after a reboot; such a directory in a file's place is replaced.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.store.failpoints import failpoint
+
+REGION_BYTES = 1 << 20
+ACTIVITY_BYTES = 4096
+_SHARED_MODE = 0o666  # written by the container, whatever user it runs as
+_READ_MODE = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSpec:
+    """What must lie on the node for one slice.
+
+    Attributes:
+        slice_id: The slice.
+        limits: Text of its limits file.
+        cards: UUIDs of its cards.
+    """
+
+    slice_id: str
+    limits: str
+    cards: tuple[str, ...]
+
+
+class SliceFiles:
+    """Makes, repairs and removes the files of slices."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._slices = run_dir / "slices"
+        self._cards = run_dir / "cards"
+
+    def make(self, spec: SliceSpec) -> bool:
+        """Make what is missing of a slice and bring its limits up to date.
+
+        Content that containers already share (region, activity) is never touched.
+
+        Returns:
+            Whether anything had to be made or changed.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        try:
+            return self._make(spec)
+        except OSError as error:
+            raise StorageError(
+                f"{error.filename or self._slices}: the files of slice {spec.slice_id} "
+                f"cannot be made: {error.strerror}"
+            ) from error
+
+    def _make(self, spec: SliceSpec) -> bool:
+        config = self._slices / spec.slice_id / "config"
+        _make_directory(config)
+        failpoint("slices.before-limits")
+        changed = _write_text(config / "limits", spec.limits)
+        changed |= _make_zeros(self._slices / spec.slice_id / "region", REGION_BYTES)
+        for uuid in spec.cards:
+            _make_directory(self._cards / uuid)
+            changed |= _make_zeros(self._cards / uuid / spec.slice_id, ACTIVITY_BYTES)
+        failpoint("slices.after-files")
+        return changed
+
+    def remove(self, slice_id: str) -> None:
+        """Remove all files of a slice; files that are gone already are no error."""
+        failpoint("reconcile.before-files")
+        shutil.rmtree(self._slices / slice_id, ignore_errors=True)
+        if self._cards.is_dir():
+            for card in self._cards.iterdir():
+                _discard(card / slice_id)
+
+    def present(self) -> frozenset[str]:
+        """Slices that have files on this node, whoever made them."""
+        found = set()
+        if self._slices.is_dir():
+            found |= {entry.name for entry in self._slices.iterdir()}
+        if self._cards.is_dir():
+            for card in self._cards.iterdir():
+                if card.is_dir():
+                    found |= {entry.name for entry in card.iterdir()}
+        return frozenset(found)
+
+    def cut_back(self, slice_ids: Iterable[str]) -> dict[str, int]:
+        """Cut region files that a container has grown back to size.
+
+        Returns:
+            The slices that were cut, with the size found, in bytes.
+        """
+        grown: dict[str, int] = {}
+        for slice_id in slice_ids:
+            region = self._slices / slice_id / "region"
+            with contextlib.suppress(OSError):
+                size = region.stat().st_size
+                if size > REGION_BYTES:
+                    os.truncate(region, REGION_BYTES)
+                    grown[slice_id] = size
+        return grown
+
+
+def _make_directory(path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    # The container's user, whoever it is, must be able to read what is mounted from here.
+    path.chmod(0o755)
+
+
+def _write_text(path: Path, text: str) -> bool:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+        if path.read_text(encoding="utf-8") == text:
+            return False
+    temporary = path.with_name(".limits.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.chmod(_READ_MODE)
+    temporary.rename(path)
+    return True
+
+
+def _make_zeros(path: Path, size: int) -> bool:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    if path.is_file() and path.stat().st_size >= size:
+        return False
+    temporary = path.with_name(f".{path.name}.new")
+    with temporary.open("wb") as file:
+        file.truncate(size)
+    temporary.chmod(_SHARED_MODE)
+    temporary.rename(path)
+    return True
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

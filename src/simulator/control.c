@@ -1,0 +1,193 @@
+/* The outside interface: whole nodes made, changed and told as text. */
+#include "control.h"
+#include "fields.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EVENT_XID 8u /* nvmlEventTypeXidCriticalError */
+
+static _Thread_local char reason[512];
+
+__attribute__((format(printf, 2, 3))) static int fail(int error, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	(void)vsnprintf(reason, sizeof(reason), format, arguments);
+	va_end(arguments);
+	return -error;
+}
+
+const char *gpusim_error(void)
+{
+	return reason;
+}
+
+/* Every line into the node; empty lines and comments are skipped. */
+static int assign_lines(struct gpusim_node *node, const char *lines)
+{
+	for (const char *line = lines; *line;) {
+		size_t length = strcspn(line, "\n");
+		if (length > 0 && *line != '#') {
+			const char *wrong = gpusim_assign(node, line, length);
+			if (wrong)
+				return fail(EINVAL, "\"%.*s\": %s", (int)length, line, wrong);
+		}
+		line += length + (line[length] == '\n');
+	}
+	if (node->cards_count > GPUSIM_CARDS)
+		return fail(EINVAL, "%u cards, at most %u fit", node->cards_count, GPUSIM_CARDS);
+	return 0;
+}
+
+static void lay_out(struct gpusim_node *node)
+{
+	pthread_mutexattr_t attributes;
+	struct timespec now;
+
+	pthread_mutexattr_init(&attributes);
+	pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+	pthread_mutex_init(&node->mutex, &attributes);
+	pthread_mutexattr_destroy(&attributes);
+	clock_gettime(CLOCK_REALTIME, &now);
+	node->created_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	node->driver_loads = 1;
+	node->layout = GPUSIM_LAYOUT;
+	node->bytes = sizeof(*node);
+	atomic_store(&node->clock_speed_milli, 1000u);
+	atomic_store(&node->generation, 1u);
+}
+
+static int write_node(int descriptor, const char *lines)
+{
+	/* Any user of a container uses the cards, so any user may write. */
+	if (fchmod(descriptor, 0666) != 0 || ftruncate(descriptor, sizeof(struct gpusim_node)) != 0)
+		return fail(errno, "%s", strerror(errno));
+	void *address = mmap(NULL, sizeof(struct gpusim_node), PROT_READ | PROT_WRITE, MAP_SHARED,
+			     descriptor, 0);
+	if (address == MAP_FAILED)
+		return fail(errno, "%s", strerror(errno));
+	struct gpusim_node *node = address;
+	lay_out(node);
+	int result = assign_lines(node, lines);
+	node->magic = GPUSIM_MAGIC;
+	munmap(node, sizeof(*node));
+	return result;
+}
+
+int gpusim_create(const char *path, const char *lines)
+{
+	char fresh[4096];
+	int length = snprintf(fresh, sizeof(fresh), "%s.XXXXXX", path);
+
+	if (length < 0 || (size_t)length >= sizeof(fresh))
+		return fail(ENAMETOOLONG, "the path is too long");
+	int descriptor = mkostemp(fresh, O_CLOEXEC);
+	if (descriptor < 0)
+		return fail(errno, "cannot create %s: %s", fresh, strerror(errno));
+	int result = write_node(descriptor, lines);
+	close(descriptor);
+	if (result == 0 && rename(fresh, path) != 0)
+		result = fail(errno, "cannot put the node at %s: %s", path, strerror(errno));
+	if (result != 0)
+		unlink(fresh);
+	return result;
+}
+
+static struct gpusim_node *open_node(const char *path, int *result)
+{
+	struct gpusim_node *node = gpusim_map_path(path);
+
+	*result = 0;
+	if (!node && errno == EINVAL)
+		*result = fail(EINVAL, "%s is no simulated node of this version", path);
+	else if (!node)
+		*result = fail(errno, "cannot open %s: %s", path, strerror(errno));
+	return node;
+}
+
+/* Try the lines on a copy first, so that a wrong line changes nothing. */
+static int check_lines(const struct gpusim_node *node, const char *lines)
+{
+	struct gpusim_node *copy = malloc(sizeof(*copy));
+
+	if (!copy)
+		return fail(ENOMEM, "out of memory");
+	memcpy(copy, node, offsetof(struct gpusim_node, processes));
+	int result = assign_lines(copy, lines);
+	free(copy);
+	return result;
+}
+
+int gpusim_set(const char *path, const char *lines)
+{
+	int result;
+	struct gpusim_node *node = open_node(path, &result);
+
+	if (!node)
+		return result;
+	gpusim_lock(node);
+	result = check_lines(node, lines);
+	if (result == 0)
+		result = assign_lines(node, lines);
+	if (result == 0) {
+		atomic_fetch_add(&node->generation, 1u);
+		gpusim_announce(node);
+	}
+	gpusim_unlock(node);
+	gpusim_unmap(node);
+	return result;
+}
+
+int gpusim_xid(const char *path, uint32_t card, uint64_t xid)
+{
+	int result;
+	struct gpusim_node *node = open_node(path, &result);
+
+	if (!node)
+		return result;
+	if (card < node->cards_count) {
+		gpusim_lock(node);
+		gpusim_post_event(node, card, EVENT_XID, xid);
+		gpusim_unlock(node);
+	} else {
+		result = fail(ENODEV, "no card %u; the node has %u", card, node->cards_count);
+	}
+	gpusim_unmap(node);
+	return result;
+}
+
+int gpusim_describe(const char *path, char *lines, size_t bytes)
+{
+	int result;
+	struct gpusim_node *node = open_node(path, &result);
+
+	if (!node)
+		return result;
+	gpusim_lock(node);
+	if (!gpusim_write_lines(node, lines, bytes))
+		result = fail(ENOSPC, "the description needs more than %zu bytes", bytes);
+	gpusim_unlock(node);
+	gpusim_unmap(node);
+	return result;
+}
+
+int gpusim_hold_lock(const char *path)
+{
+	int result;
+	struct gpusim_node *node = open_node(path, &result);
+
+	if (node)
+		gpusim_lock(node);
+	return result;
+}

@@ -1,0 +1,153 @@
+/* Processes on a card or a MIG slice, in every struct version there was. */
+#include "library.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* Shared figures of a process count for this long after the engine wrote them. */
+#define FRESH_NS 1000000000ull
+
+/* Where the members of one struct version lie; 0: the version lacks it. */
+struct layout {
+	size_t bytes;
+	size_t instances;
+	size_t protected_bytes;
+};
+
+static const struct layout version_1 = {.bytes = sizeof(nvmlProcessInfo_v1_t)};
+static const struct layout version_2 = {.bytes = sizeof(nvmlProcessInfo_v2_t),
+					.instances =
+						offsetof(nvmlProcessInfo_v2_t, gpuInstanceId)};
+static const struct layout detail = {.bytes = sizeof(nvmlProcessDetail_v1_t),
+				     .instances = offsetof(nvmlProcessDetail_v1_t, gpuInstanceId),
+				     .protected_bytes = offsetof(nvmlProcessDetail_v1_t,
+								 usedGpuCcProtectedMemory)};
+
+static bool is_listed(const struct call *call, const struct gpusim_process *process, uint32_t kind)
+{
+	if (!process->used || process->card != call->slot || process->kind != kind)
+		return false;
+	return !call->instance || process->gpu_instance == call->instance->gpu_instance;
+}
+
+static void write_entry(const struct layout *layout, const struct call *call,
+			const struct gpusim_process *process, void *entry)
+{
+	nvmlProcessInfo_v1_t *start = entry;
+
+	start->pid = (unsigned)gpusim_process_visible_pid(call->node, process);
+	start->usedGpuMemory = process->used_bytes;
+	if (layout->instances) {
+		unsigned ids[2] = {process->gpu_instance, process->compute_instance};
+		memcpy((char *)entry + layout->instances, ids, sizeof(ids));
+	}
+	if (layout->protected_bytes)
+		memset((char *)entry + layout->protected_bytes, 0, sizeof(unsigned long long));
+}
+
+/* The list, or how long it must be. */
+static nvmlReturn_t write_list(const struct call *call, uint32_t kind, const struct layout *layout,
+			       unsigned *count, void *entries)
+{
+	unsigned room = *count;
+	unsigned found = 0;
+
+	gpusim_processes_reap(call->node);
+	for (unsigned slot = 0; slot < GPUSIM_PROCESSES; slot++) {
+		const struct gpusim_process *process = &call->node->processes[slot];
+		if (!is_listed(call, process, kind))
+			continue;
+		if (found < room && entries)
+			write_entry(layout, call, process, (char *)entries + found * layout->bytes);
+		found++;
+	}
+	*count = found;
+	return found > room || (found > 0 && !entries) ? NVML_ERROR_INSUFFICIENT_SIZE
+						       : NVML_SUCCESS;
+}
+
+static nvmlReturn_t list(nvmlDevice_t device, uint32_t kind, const struct layout *layout,
+			 unsigned *count, void *entries, const char *function)
+{
+	struct call call;
+	nvmlReturn_t result = enter_device(&call, device, function);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!count)
+		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
+	return leave(&call, write_list(&call, kind, layout, count, entries));
+}
+
+#define PROCESS_LIST(function, kind, type, layout)                                                 \
+	nvmlReturn_t function(nvmlDevice_t device, unsigned int *infoCount, type *infos)           \
+	{                                                                                          \
+		return list(device, kind, &layout, infoCount, infos, __func__);                    \
+	}
+
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses, GPUSIM_PROCESS_COMPUTE, nvmlProcessInfo_v1_t, version_1)
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v2, GPUSIM_PROCESS_COMPUTE, nvmlProcessInfo_v2_t, version_2)
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v3, GPUSIM_PROCESS_COMPUTE, nvmlProcessInfo_t, version_2)
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses, GPUSIM_PROCESS_GRAPHICS, nvmlProcessInfo_v1_t, version_1)
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, GPUSIM_PROCESS_GRAPHICS, nvmlProcessInfo_v2_t, version_2)
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, GPUSIM_PROCESS_GRAPHICS, nvmlProcessInfo_t, version_2)
+PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses, GPUSIM_PROCESS_MPS, nvmlProcessInfo_v1_t, version_1)
+PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, GPUSIM_PROCESS_MPS, nvmlProcessInfo_v2_t, version_2)
+PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, GPUSIM_PROCESS_MPS, nvmlProcessInfo_t, version_2)
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
+						   nvmlProcessDetailList_t *plist)
+{
+	/* mode: 0 compute, 1 graphics, 2 MPS, as nvml.h numbers them */
+	static const uint32_t kinds[] = {GPUSIM_PROCESS_COMPUTE, GPUSIM_PROCESS_GRAPHICS,
+					 GPUSIM_PROCESS_MPS};
+	struct call call;
+	nvmlReturn_t result = enter_device(&call, device, __func__);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!plist || plist->version != nvmlProcessDetailList_v1)
+		return leave(&call, NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+	if (plist->mode >= sizeof(kinds) / sizeof(kinds[0]))
+		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
+	return leave(&call, write_list(&call, kinds[plist->mode], &detail,
+				       &plist->numProcArrayEntries, plist->procArray));
+}
+
+/* Shares of processes whose figures are newer than the caller has seen (microseconds). */
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
+					     nvmlProcessUtilizationSample_t *utilization,
+					     unsigned int *processSamplesCount,
+					     unsigned long long lastSeenTimeStamp)
+{
+	struct call call;
+	unsigned found = 0;
+	nvmlReturn_t result = enter_device(&call, device, __func__);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!processSamplesCount)
+		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
+	uint64_t now = now_ns();
+	gpusim_processes_reap(call.node);
+	for (unsigned slot = 0; slot < GPUSIM_PROCESSES; slot++) {
+		const struct gpusim_process *process = &call.node->processes[slot];
+		if (!is_listed(&call, process, GPUSIM_PROCESS_COMPUTE) || !process->seen_ns ||
+		    process->seen_ns + FRESH_NS < now ||
+		    wall_microseconds(process->seen_ns) <= lastSeenTimeStamp)
+			continue;
+		if (found < *processSamplesCount && utilization)
+			utilization[found] = (nvmlProcessUtilizationSample_t){
+				.pid = (unsigned)gpusim_process_visible_pid(call.node, process),
+				.timeStamp = wall_microseconds(process->seen_ns),
+				.smUtil = process->gpu_percent,
+				.memUtil = process->memory_percent,
+			};
+		found++;
+	}
+	bool fits = found <= *processSamplesCount && (utilization || !found);
+	*processSamplesCount = found;
+	if (!found)
+		return leave(&call, NVML_ERROR_NOT_FOUND);
+	return leave(&call, fits ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE);
+}

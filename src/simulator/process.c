@@ -1,0 +1,198 @@
+/* The process table: who holds how much of which card, and who still lives. */
+#include "mapping.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Locked bytes lie far behind the file's end, one for each slot. */
+#define LOCK_BASE ((off_t)1 << 40)
+
+/* Random bytes that the kernel makes new at every exec(): tells two images of one pid apart. */
+static uint64_t current_image(void)
+{
+	uint64_t image = 0;
+	const void *random = (const void *)getauxval(AT_RANDOM); // NOLINT(performance-no-int-to-ptr)
+
+	if (random)
+		memcpy(&image, random, sizeof(image));
+	return image;
+}
+
+static uint64_t current_pid_namespace(void)
+{
+	struct stat status;
+
+	return stat("/proc/self/ns/pid", &status) == 0 ? (uint64_t)status.st_ino : 0;
+}
+
+/* Field 22 of /proc/self/stat; the name in field 2 may hold anything, even ")". */
+static uint64_t current_start_ticks(void)
+{
+	char text[1024];
+	FILE *file = fopen("/proc/self/stat", "re");
+	size_t length = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
+
+	if (file)
+		fclose(file);
+	text[length] = '\0';
+	const char *rest = strrchr(text, ')');
+	unsigned long long ticks = 0;
+	if (!rest || sscanf(rest + 1,
+			    " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d"
+			    " %*d %*d %*d %*d %llu",
+			    &ticks) != 1)
+		return 0;
+	return ticks;
+}
+
+static void current_name(char *name, size_t bytes)
+{
+	ssize_t length = readlink("/proc/self/exe", name, bytes - 1);
+
+	name[length > 0 ? (size_t)length : 0] = '\0';
+}
+
+static bool is_mine(const struct gpusim_process *process, uint64_t image)
+{
+	return process->used && process->pid == getpid() && process->image == image;
+}
+
+static struct flock slot_lock(const struct gpusim_node *node, const struct gpusim_process *process)
+{
+	return (struct flock){.l_type = F_WRLCK,
+			      .l_whence = SEEK_SET,
+			      .l_start = LOCK_BASE + (process - node->processes),
+			      .l_len = 1};
+}
+
+/*
+ * Who holds the slot's lock: 0 nobody (the process is dead), else its pid as
+ * this pid namespace sees it, -1 when it lives in another one. POSIX locks do
+ * not show their own holder, so ask is_mine first.
+ */
+static int32_t slot_holder(const struct gpusim_node *node, const struct gpusim_process *process)
+{
+	int descriptor = gpusim_descriptor(node);
+	struct flock lock = slot_lock(node, process);
+
+	if (descriptor < 0 || fcntl(descriptor, F_GETLK, &lock) != 0)
+		return -1;
+	if (lock.l_type == F_UNLCK)
+		return 0;
+	return lock.l_pid > 0 ? lock.l_pid : -1;
+}
+
+static void fill_slot(struct gpusim_process *process, uint64_t image)
+{
+	memset(process, 0, sizeof(*process));
+	process->pid = getpid();
+	process->start_ticks = current_start_ticks();
+	process->pid_namespace = current_pid_namespace();
+	process->image = image;
+	current_name(process->name, sizeof(process->name));
+}
+
+static struct gpusim_process *free_slot(struct gpusim_node *node)
+{
+	for (unsigned pass = 0; pass < 2; pass++) {
+		for (unsigned slot = 0; slot < GPUSIM_PROCESSES; slot++) {
+			if (!node->processes[slot].used)
+				return &node->processes[slot];
+		}
+		if (gpusim_processes_reap(node) == 0)
+			break;
+	}
+	return NULL;
+}
+
+struct gpusim_process *gpusim_process_claim(struct gpusim_node *node, uint32_t card,
+					    uint32_t gpu_instance, uint32_t compute_instance,
+					    uint32_t kind)
+{
+	uint64_t image = current_image();
+
+	for (unsigned slot = 0; slot < GPUSIM_PROCESSES; slot++) {
+		struct gpusim_process *process = &node->processes[slot];
+		if (is_mine(process, image) && process->card == card &&
+		    process->gpu_instance == gpu_instance &&
+		    process->compute_instance == compute_instance && process->kind == kind)
+			return process;
+	}
+	struct gpusim_process *process = free_slot(node);
+	if (!process)
+		return NULL;
+	struct flock lock = slot_lock(node, process);
+	if (fcntl(gpusim_descriptor(node), F_SETLK, &lock) != 0)
+		return NULL;
+	fill_slot(process, image);
+	process->card = card;
+	process->gpu_instance = gpu_instance;
+	process->compute_instance = compute_instance;
+	process->kind = kind;
+	process->used = 1;
+	return process;
+}
+
+void gpusim_process_release(struct gpusim_node *node, struct gpusim_process *process)
+{
+	struct flock lock = slot_lock(node, process);
+
+	lock.l_type = F_UNLCK;
+	process->used = 0;
+	(void)fcntl(gpusim_descriptor(node), F_SETLK, &lock);
+}
+
+unsigned gpusim_processes_reap(struct gpusim_node *node)
+{
+	uint64_t image = current_image();
+	unsigned freed = 0;
+
+	for (unsigned slot = 0; slot < GPUSIM_PROCESSES; slot++) {
+		struct gpusim_process *process = &node->processes[slot];
+		if (!process->used || is_mine(process, image) || slot_holder(node, process) != 0)
+			continue;
+		process->used = 0;
+		freed++;
+	}
+	return freed;
+}
+
+int32_t gpusim_process_visible_pid(const struct gpusim_node *node,
+				   const struct gpusim_process *process)
+{
+	if (is_mine(process, current_image()))
+		return process->pid;
+	int32_t holder = slot_holder(node, process);
+	return holder > 0 ? holder : process->pid;
+}
+
+static uint64_t sum_bytes(struct gpusim_node *node, uint32_t card, uint32_t gpu_instance)
+{
+	uint64_t bytes = 0;
+
+	gpusim_processes_reap(node);
+	for (unsigned slot = 0; slot < GPUSIM_PROCESSES; slot++) {
+		const struct gpusim_process *process = &node->processes[slot];
+		if (process->used && process->card == card &&
+		    (gpu_instance == GPUSIM_NO_INSTANCE || process->gpu_instance == gpu_instance))
+			bytes += process->used_bytes;
+	}
+	return bytes;
+}
+
+uint64_t gpusim_card_used_bytes(struct gpusim_node *node, uint32_t card)
+{
+	const struct gpusim_card *described = &node->cards[card];
+
+	return described->memory_reserved_bytes + described->memory_base_bytes +
+	       sum_bytes(node, card, GPUSIM_NO_INSTANCE);
+}
+
+uint64_t gpusim_instance_used_bytes(struct gpusim_node *node, uint32_t card, uint32_t gpu_instance)
+{
+	return sum_bytes(node, card, gpu_instance);
+}

@@ -1,0 +1,356 @@
+"""One broken card goes out alone, says why, and comes back only when its cause has ended."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_device_plugin.domain.faults import (
+    Change,
+    ChangeKind,
+    Health,
+    HealthRules,
+    Recovery,
+    XidAction,
+    XidRule,
+)
+from gpu_device_plugin.domain.health import clear, observe, restored
+from gpu_device_plugin.domain.reports import (
+    Answered,
+    CardReport,
+    DriverChanged,
+    DriverMissing,
+    Inventory,
+    NvmlReport,
+    Probe,
+    Stalled,
+    UnreadableCard,
+    Use,
+    Xid,
+)
+
+A, B, C = "GPU-a", "GPU-b", "GPU-c"
+RULES = HealthRules(
+    {
+        13: XidRule(13, "an application's", XidAction.IGNORE),
+        63: XidRule(63, "information", XidAction.REPORT),
+        79: XidRule(79, "off the bus", XidAction.FAULT, Recovery.PROBE),
+        48: XidRule(48, "double-bit", XidAction.FAULT, Recovery.RESET),
+    },
+    XidRule(0, "not in the table", XidAction.FAULT, Recovery.RESET),
+    recovery_seconds=30,
+)
+
+
+def inventory(*uuids: str, driver: str = "535.1", unreadable: int = 0) -> Inventory:
+    """The driver shows these cards."""
+    cards = tuple(
+        CardReport(uuid, index, index, "T4", 15079, "", is_mig=False)
+        for index, uuid in enumerate(uuids)
+    )
+    lost = tuple(UnreadableCard(len(uuids) + i, "GPU_IS_LOST") for i in range(unreadable))
+    return Inventory(driver, "12.2", "", cards, lost)
+
+
+def after(
+    *steps: tuple[float, NvmlReport], start: Health | None = None
+) -> tuple[Health, list[Change]]:
+    """Health and all changes after reports at their seconds."""
+    health = start if start is not None else Health("boot")
+    changes: list[Change] = []
+    for now_seconds, report in steps:
+        health, new = observe(health, report, now_seconds, RULES)
+        changes += new
+    return health, changes
+
+
+def probes(
+    uuid: str, seconds: Iterable[float], action: int | None = None
+) -> list[tuple[float, NvmlReport]]:
+    """Clean probes of a card."""
+    return [(second, Probe(uuid, recovery_action=action)) for second in seconds]
+
+
+def with_xid(code: int, *, at: float = 100) -> Health:
+    """Two cards, an XID on the first."""
+    return after((0, inventory(A, B)), (at, Xid(A, code)))[0]
+
+
+def out(health: Health) -> dict[str, str]:
+    """The cards that are out, and why."""
+    return {card.uuid: reason for card in health.cards if (reason := health.reason(card.uuid))}
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "kinds"),
+    [
+        (13, "", []),
+        (63, "", [ChangeKind.NOTICE]),
+        (79, "XID79", [ChangeKind.FAULT]),
+        (48, "XID48", [ChangeKind.FAULT]),
+        (7777, "XID7777", [ChangeKind.FAULT]),
+    ],
+)
+def test_an_xid_does_what_its_rule_says_to_its_card_only(
+    code: int, reason: str, kinds: list[ChangeKind]
+) -> None:
+    health, changes = after((0, inventory(A, B)), (1, Xid(A, code)))
+    assert (health.reason(A), health.is_healthy(B)) == (reason, True)
+    assert [(change.kind, change.uuid) for change in changes] == [(kind, A) for kind in kinds]
+
+
+def test_a_card_that_nobody_has_shown_is_not_healthy() -> None:
+    assert after((0, inventory(A)))[0].reason(B) == "Absent"
+
+
+@pytest.mark.parametrize("uuid", [None, "GPU-never-seen"])
+def test_an_xid_that_names_no_known_card_takes_out_none_of_several(uuid: str | None) -> None:
+    health, changes = after((0, inventory(A, B)), (1, Xid(uuid, 48)))
+    assert out(health) == {}
+    assert [(change.kind, change.uuid) for change in changes] == [(ChangeKind.NOTICE, None)]
+
+
+def test_an_xid_without_a_card_is_the_only_cards() -> None:
+    assert after((0, inventory(A)), (1, Xid(None, 48)))[0].reason(A) == "XID48"
+
+
+def test_a_probe_fault_ends_after_thirty_clean_seconds_and_not_before() -> None:
+    health, _ = after(*probes(A, range(100, 130, 5)), start=with_xid(79))
+    assert health.reason(A) == "XID79"
+    health, changes = after(*probes(A, [130]), start=health)
+    assert health.is_healthy(A)
+    assert [(change.kind, change.uuid, change.is_healthy) for change in changes] == [
+        (ChangeKind.RECOVERED, A, True)
+    ]
+
+
+def test_another_xid_starts_the_wait_anew_without_another_event() -> None:
+    health, changes = after(
+        *probes(A, [100, 125]), (126, Xid(A, 79)), *probes(A, [131, 155]), start=with_xid(79)
+    )
+    assert (health.reason(A), changes) == ("XID79", [])
+    assert after(*probes(A, [156]), start=health)[0].is_healthy(A)
+
+
+def test_a_failed_probe_starts_the_wait_anew() -> None:
+    lost = Probe(A, error="GPU_IS_LOST")
+    health, changes = after(
+        *probes(A, [100, 120]), (125, lost), *probes(A, [131, 160]), start=with_xid(79)
+    )
+    assert [change.reason for change in changes] == ["Lost"]
+    assert health.reason(A) == "XID79"
+    assert after(*probes(A, [161]), start=health)[0].is_healthy(A)
+
+
+def test_a_stall_starts_the_wait_anew_since_nobody_looked() -> None:
+    health, _ = after(
+        *probes(A, [100, 120]),
+        (121, Stalled(10)),
+        (140, Answered()),
+        *probes(A, [141]),
+        start=with_xid(79),
+    )
+    assert health.reason(A) == "XID79"
+    assert after(*probes(A, [171]), start=health)[0].is_healthy(A)
+
+
+@pytest.mark.parametrize("error", ["GPU_IS_LOST", "UNKNOWN", "RESET_REQUIRED"])
+def test_a_card_whose_probe_fails_is_out_until_probes_are_clean(error: str) -> None:
+    health, changes = after((0, inventory(A, B)), (5, Probe(A, error=error)))
+    assert set(out(health)) == {A}
+    assert error in changes[0].text
+    assert after(*probes(A, [10, 40]), start=health)[0].is_healthy(A)
+
+
+def test_a_reset_fault_outlasts_any_number_of_clean_probes() -> None:
+    health, changes = after(*probes(A, range(100, 5000, 5)), start=with_xid(48))
+    assert (health.reason(A), changes) == ("XID48", [])
+
+
+def test_a_reset_fault_ends_as_soon_as_nvml_no_longer_asks_for_an_action() -> None:
+    steps = [*probes(A, [101], action=1), *probes(A, [102], action=0)]
+    assert after(*steps, start=with_xid(48))[0].is_healthy(A)
+
+
+def test_no_action_right_after_the_xid_is_not_yet_an_all_clear() -> None:
+    health, _ = after(*probes(A, [100, 110, 129], action=0), start=with_xid(48))
+    assert health.reason(A) == "XID48"
+    assert after(*probes(A, [130], action=0), start=health)[0].is_healthy(A)
+
+
+def test_an_action_asked_before_a_second_xid_says_nothing_about_that_one() -> None:
+    steps = [*probes(A, [101], action=1), (102, Xid(A, 48)), *probes(A, [103], action=0)]
+    assert after(*steps, start=with_xid(48))[0].reason(A) == "XID48"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(200, inventory(A, B, driver="550.1"))],
+        [(200, DriverMissing("rmmod", is_unloaded=True)), (210, inventory(A, B))],
+    ],
+)
+def test_a_fresh_load_of_the_driver_ends_reset_faults(
+    steps: list[tuple[float, NvmlReport]],
+) -> None:
+    assert out(after(*steps, start=with_xid(48))[0]) == {}
+
+
+def test_a_fresh_load_of_the_driver_does_not_end_probe_faults() -> None:
+    health, _ = after((200, inventory(A, B, driver="550.1")), start=with_xid(79))
+    assert out(health) == {A: "XID79"}
+
+
+def test_a_driver_that_was_only_out_of_reach_ends_nothing() -> None:
+    steps = [(200, DriverMissing("UNKNOWN")), (210, inventory(A, B))]
+    assert out(after(*steps, start=with_xid(48))[0]) == {A: "XID48"}
+
+
+def test_the_operators_word_ends_every_fault_of_the_card() -> None:
+    health, changes = clear(with_xid(48), A)
+    assert health.is_healthy(A)
+    assert [change.kind for change in changes] == [ChangeKind.RECOVERED]
+
+
+def test_the_operators_word_forgets_a_card_that_is_gone() -> None:
+    health, _ = after((0, inventory(A, B)), (10, inventory(B)))
+    health, _ = clear(health, A)
+    assert (health.reason(A), out(health)) == ("Absent", {})
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"), [(inventory(B), "Unplugged"), (inventory(B, unreadable=1), "Lost")]
+)
+def test_a_card_that_vanishes_is_out_until_it_was_back_for_thirty_seconds(
+    seen: Inventory, reason: str
+) -> None:
+    health, changes = after((0, inventory(A, B)), (10, seen))
+    assert out(health) == {A: reason}
+    assert [(change.kind, change.reason) for change in changes] == [(ChangeKind.FAULT, reason)]
+    health, _ = after((50, inventory(B, A)), *probes(A, [51]), start=health)
+    assert out(health) == {A: reason}
+    assert out(after(*probes(A, [81]), start=health)[0]) == {}
+
+
+def test_renumbered_cards_keep_their_health() -> None:
+    health, changes = after((200, inventory(B, A)), start=with_xid(48))
+    assert (out(health), changes) == ({A: "XID48"}, [])
+
+
+def test_a_card_plugged_in_later_is_news_and_healthy() -> None:
+    health, changes = after((0, inventory(A)), (9, inventory(A, C)))
+    assert health.is_healthy(C)
+    assert [(change.kind, change.uuid, change.reason) for change in changes] == [
+        (ChangeKind.NOTICE, C, "PluggedIn")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("away", "back", "reason"),
+    [
+        (Stalled(10), Answered(), "NVMLStalled"),
+        (Stalled(10), inventory(A, B), "NVMLStalled"),
+        (DriverMissing("gone"), inventory(A, B), "DriverMissing"),
+    ],
+)
+def test_nvml_being_away_takes_out_all_cards_for_as_long_as_it_lasts(
+    away: NvmlReport, back: NvmlReport, reason: str
+) -> None:
+    health, changes = after((0, inventory(A, B)), (9, away))
+    assert out(health) == {A: reason, B: reason}
+    assert [(change.kind, change.uuid, change.reason) for change in changes] == [
+        (ChangeKind.FAULT, A, reason),
+        (ChangeKind.FAULT, B, reason),
+    ]
+    health, changes = after((20, back), start=health)
+    assert out(health) == {}
+    assert [(change.kind, change.uuid) for change in changes] == [
+        (ChangeKind.RECOVERED, A),
+        (ChangeKind.RECOVERED, B),
+    ]
+
+
+def test_a_stall_does_not_hide_or_end_a_cards_own_fault() -> None:
+    health, changes = after((200, Stalled(10)), (220, Answered()), start=with_xid(48))
+    assert out(health) == {A: "XID48"}
+    assert [change.uuid for change in changes if change.kind is ChangeKind.RECOVERED] == [B]
+
+
+def test_health_survives_a_restart_of_the_agent_but_probes_count_anew() -> None:
+    saved, _ = after(*probes(A, [100, 125]), start=with_xid(79))
+    health, changes = after(
+        (500, inventory(A, B)), *probes(A, [501]), start=restored(saved, "boot")
+    )
+    assert (out(health), changes) == ({A: "XID79"}, [])
+    assert out(after(*probes(A, [531]), start=health)[0]) == {}
+
+
+def test_a_reboot_ends_every_fault() -> None:
+    health, _ = after((1, inventory(A, B)), start=restored(with_xid(48), "next boot"))
+    assert (out(health), health.boot_id) == ({}, "next boot")
+
+
+REPORTS = st.one_of(
+    st.builds(
+        lambda uuids, driver: inventory(*uuids, driver=driver),
+        st.lists(st.sampled_from([A, B, C]), unique=True),
+        st.sampled_from(["535.1", "550.1"]),
+    ),
+    st.builds(
+        Probe,
+        st.sampled_from([A, B, C]),
+        st.sampled_from([None, None, None, "GPU_IS_LOST", "UNKNOWN"]),
+        st.sampled_from([None, 0, 1]),
+    ),
+    st.builds(Xid, st.sampled_from([A, B, C, None]), st.sampled_from([13, 63, 79, 48, 5])),
+    st.builds(Stalled, st.just(10.0)),
+    st.builds(Answered),
+    st.builds(DriverMissing, st.just("gone"), st.booleans()),
+    st.builds(DriverChanged, st.just("1"), st.just("2")),
+    st.builds(Use, st.just(A), st.none(), st.none()),
+)
+HISTORIES = st.lists(st.tuples(st.floats(0, 60), REPORTS), max_size=30)
+
+
+def timed(history: list[tuple[float, NvmlReport]]) -> list[tuple[float, NvmlReport]]:
+    """A history with waits between reports, as one with seconds."""
+    now_seconds, steps = 0.0, []
+    for wait_seconds, report in history:
+        now_seconds += wait_seconds
+        steps.append((now_seconds, report))
+    return steps
+
+
+@given(HISTORIES)
+def test_who_follows_the_changes_knows_the_health_of_every_card(
+    history: list[tuple[float, NvmlReport]],
+) -> None:
+    health, changes = after((0, inventory(A, B)), *timed(history))
+    followed = {A: True, B: True}
+    followed.update({change.uuid: change.is_healthy for change in changes if change.uuid})
+    known = {card.uuid: health.is_healthy(card.uuid) for card in health.cards}
+    assert followed == known
+
+
+@given(HISTORIES, st.sampled_from([79, 48, 5]))
+def test_whatever_went_before_an_xid_leaves_the_other_cards_as_they_were(
+    history: list[tuple[float, NvmlReport]], code: int
+) -> None:
+    before, _ = after((0, inventory(A, B)), *timed(history))
+    later, _ = after((10_000, Xid(A, code)), start=before)
+    others = [card.uuid for card in before.cards if card.uuid != A]
+    assert [later.card(uuid) for uuid in others] == [before.card(uuid) for uuid in others]
+    assert not later.is_healthy(A)
+
+
+@given(HISTORIES)
+def test_whatever_went_before_cards_that_are_well_come_back(
+    history: list[tuple[float, NvmlReport]],
+) -> None:
+    health, _ = after((0, inventory(A, B)), *timed(history))
+    shown = inventory(A, B, C, driver="560.1")
+    quiet = [step for uuid in (A, B, C) for step in probes(uuid, [9_000, 9_030], action=0)]
+    assert (
+        out(after((9_000, shown), *sorted(quiet, key=lambda step: step[0]), start=health)[0]) == {}
+    )

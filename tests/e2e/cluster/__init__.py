@@ -1,1 +1,0 @@
-"""A real Kubernetes on this machine, for the end-to-end tests."""

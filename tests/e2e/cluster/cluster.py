@@ -1,0 +1,155 @@
+"""A whole Kubernetes on this machine: `with Cluster(layout) as cluster: cluster.kubectl(...)`."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from tests.e2e.cluster import binaries as programs
+from tests.e2e.cluster.control_plane import SERVER, SERVICE_ADDRESS, ControlPlane
+from tests.e2e.cluster.credentials import (
+    ADMIN,
+    AGENT,
+    CONTROLLER_MANAGER,
+    SCHEDULER,
+    Credentials,
+    node_user,
+)
+from tests.e2e.cluster.images import standard_images
+from tests.e2e.cluster.layout import ADDRESS, Layout, isolate, remove_empty_cgroups
+from tests.e2e.cluster.node import KUBELET_DIRECTORY, Node, NodePlace
+from tests.e2e.cluster.processes import ProgramError, command_output
+from tests.e2e.cluster.waiting import wait_for
+
+NODE = "n1"
+NAMESPACE = "default"
+
+
+class Cluster:
+    """One control plane and one node, from start to stop."""
+
+    def __init__(self, layout: Layout, version: str | None = None) -> None:
+        self.layout = layout
+        self.binaries = programs.provide(version or programs.kubernetes_version())
+        self.credentials = Credentials(layout.credentials, SERVER)
+        place = NodePlace(NODE, ADDRESS, layout.node(NODE), layout.logs)
+        self.node = Node(place, self.binaries, self.credentials)
+        self.control_plane = ControlPlane(self.binaries, layout, self.credentials)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def node_name(self) -> str:
+        """The name of the node."""
+        return self.node.name
+
+    @property
+    def kubelet_directory(self) -> Path:
+        """Where the kubelet keeps its sockets and its checkpoint."""
+        return KUBELET_DIRECTORY
+
+    @property
+    def admin_kubeconfig(self) -> Path:
+        """For somebody who may do everything."""
+        return self.credentials.kubeconfig(ADMIN)
+
+    @property
+    def agent_kubeconfig(self) -> Path:
+        """For the agent, who may do what its role says."""
+        return self.credentials.kubeconfig(AGENT)
+
+    def start(self) -> None:
+        """Bring everything up and return when a pod could run; on failure take it down again."""
+        isolate(self.layout)
+        users = (ADMIN, AGENT, SCHEDULER, CONTROLLER_MANAGER, node_user(NODE))
+        self.credentials.create((ADDRESS, "127.0.0.1", SERVICE_ADDRESS), users)
+        try:
+            self.control_plane.start()
+            self.node.start(standard_images())
+            self.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Take everything down; what is left goes with the namespaces."""
+        self.node.stop()
+        self.control_plane.stop()
+        remove_empty_cgroups()
+
+    def wait_until_ready(self) -> None:
+        """Return when the node is ready and pods may be created and scheduled."""
+        wait_for(f"node {NODE} is ready", self._node_is_ready, 90)
+        wait_for("the default service account exists", self._account_exists, 30)
+
+    def restart_kubelet(self, *, kill: bool = False) -> None:
+        """End the kubelet and start it again."""
+        self.node.restart_kubelet(kill=kill)
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, seconds: float = 60.0) -> str:
+        """Run kubectl as the admin and return what it prints."""
+        command = [str(self.binaries.kubectl), "--kubeconfig", str(self.admin_kubeconfig)]
+        return command_output([*command, *arguments], stdin, seconds)
+
+    def apply(self, *objects: Mapping[str, object]) -> None:
+        """Create or change objects."""
+        content = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(content))
+
+    def get(self, kind: str, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
+        """Read one object."""
+        text = self.kubectl("get", kind, name, "-n", namespace, "-o", "json")
+        return dict(json.loads(text))
+
+    def every(self, kind: str, namespace: str = NAMESPACE) -> Sequence[dict[str, Any]]:
+        """Read all objects of one kind in one namespace."""
+        return list(json.loads(self.kubectl("get", kind, "-n", namespace, "-o", "json"))["items"])
+
+    def find(self, kind: str, name: str, namespace: str = NAMESPACE) -> dict[str, Any] | None:
+        """Read one object, or None where there is none of that name."""
+        text = self.kubectl(
+            "get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found=true"
+        )
+        return dict(json.loads(text)) if text.strip() else None
+
+    def wait_for_phase(self, pod: str, *phases: str, seconds: float = 60.0) -> dict[str, Any]:
+        """Return the pod once its phase is one of those."""
+        seen: dict[str, Any] = {}
+
+        def reached() -> bool:
+            seen.update(self.find("pod", pod) or {})
+            return bool(seen) and seen["status"].get("phase") in phases
+
+        wait_for(f"pod {pod} is {' or '.join(phases)}", reached, seconds, 0.2)
+        return seen
+
+    def collect(self, directory: Path) -> None:
+        """Keep what helps to understand a failure: objects, events and the kubelet's checkpoint."""
+        directory.mkdir(parents=True, exist_ok=True)
+        for kind in ("pods", "events", "nodes"):
+            try:
+                text = self.kubectl("get", kind, "-A", "-o", "yaml")
+            except ProgramError as error:
+                text = str(error)
+            (directory / f"{kind}.yaml").write_text(text)
+        checkpoint = KUBELET_DIRECTORY / "device-plugins" / "kubelet_internal_checkpoint"
+        if checkpoint.exists():
+            shutil.copy(checkpoint, directory)
+
+    def _node_is_ready(self) -> bool:
+        for program in (*self.control_plane.programs, self.node.containerd, self.node.kubelet):
+            program.check()
+        node = self.find("node", NODE)
+        if node is None or node["spec"].get("taints"):
+            return False
+        conditions = node["status"].get("conditions", [])
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    def _account_exists(self) -> bool:
+        return self.find("serviceaccount", "default") is not None

@@ -1,0 +1,189 @@
+"""One node of the cluster: containerd and a kubelet.
+
+A further node would get its own Node with another name and address and with `enter` set to the
+command that enters its namespaces; nothing below assumes that there is only one.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.e2e.cluster.binaries import Binaries
+from tests.e2e.cluster.credentials import Credentials, node_user
+from tests.e2e.cluster.images import PAUSE, Image, write_archive
+from tests.e2e.cluster.layout import overlay
+from tests.e2e.cluster.processes import Program, command_output
+from tests.e2e.cluster.waiting import wait_for
+
+KUBELET_DIRECTORY = Path("/var/lib/kubelet")
+# Directories that programs use whatever they are told, shown from the node's own.
+FIXED_DIRECTORIES = {
+    "kubelet": KUBELET_DIRECTORY,
+    "container-logs": Path("/var/log/containers"),
+    "shims": Path("/run/containerd"),
+    "network-namespaces": Path("/var/run/netns"),
+    "network-state": Path("/var/lib/cni"),
+}
+POD_RANGE = "10.201.0.0/16"
+MAXIMUM_PODS = 250
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """Who a node is and where it keeps its things."""
+
+    name: str
+    address: str
+    directory: Path
+    logs: Path
+    enter: Sequence[str] = ()
+
+
+class Node:
+    """containerd and the kubelet of one node."""
+
+    def __init__(self, place: NodePlace, binaries: Binaries, credentials: Credentials) -> None:
+        self.place = place
+        self.name = place.name
+        self._binaries = binaries
+        self._credentials = credentials
+        self._socket = place.directory / "containerd.sock"
+        self.containerd = self._program(
+            "containerd",
+            binaries.containerd / "containerd",
+            "--config",
+            self._file("containerd.toml"),
+        )
+        self.kubelet = self._program("kubelet", binaries.kubernetes / "kubelet", *self._flags())
+
+    @property
+    def static_pods(self) -> Path:
+        """The directory whose manifests the kubelet runs without the API."""
+        return self.place.directory / "static-pods"
+
+    def start(self, images: Sequence[Image]) -> None:
+        """Start containerd, give it the images, and start the kubelet."""
+        for name, target in FIXED_DIRECTORIES.items():
+            overlay(target, self.place.directory / name)
+        self.static_pods.mkdir()
+        self._file("containerd.toml").write_text(self._containerd_settings())
+        self._file("kubelet.json").write_text(json.dumps(self._kubelet_settings()))
+        networks = self._file("networks")
+        networks.mkdir()
+        (networks / "10-e2e.conflist").write_text(json.dumps(_network()))
+        self.containerd.start()
+        wait_for("containerd answers", self._containerd_answers, 30)
+        for image in images:
+            self.load(image)
+        self.kubelet.start()
+
+    def load(self, image: Image) -> None:
+        """Make an image known to this node."""
+        archive = self._file("image.tar")
+        write_archive(image, archive)
+        self.containerd_command(
+            "images", "import", "--local", "--snapshotter", "native", str(archive)
+        )
+        archive.unlink()
+
+    def restart_kubelet(self, *, kill: bool = False) -> None:
+        """End the kubelet, politely or not, and start it again; running pods are left alone."""
+        if kill:
+            self.kubelet.kill()
+        else:
+            self.kubelet.stop()
+        self.kubelet.start()
+
+    def stop(self) -> None:
+        """Stop the kubelet, then every container, then containerd."""
+        self.kubelet.stop()
+        if self.containerd.running():
+            for task in self.containerd_command("tasks", "ls", "-q").split():
+                self.containerd_command("tasks", "kill", "-s", "SIGKILL", task)
+        self.containerd.stop()
+
+    def containerd_command(self, *arguments: str) -> str:
+        """Ask this node's containerd with its own client."""
+        client = str(self._binaries.containerd / "ctr")
+        command = [*self.place.enter, client, "-a", str(self._socket), "-n", "k8s.io", *arguments]
+        return command_output(command)
+
+    def _containerd_answers(self) -> bool:
+        self.containerd.check()
+        return self._socket.exists()
+
+    def _file(self, name: str) -> Path:
+        return self.place.directory / name
+
+    def _program(self, name: str, path: Path, *arguments: str | Path) -> Program:
+        command = [*self.place.enter, str(path), *map(str, arguments)]
+        environment = {**os.environ, "PATH": self._binaries.path_variable()}
+        return Program(name, command, self.place.logs / f"{self.name}-{name}.log", environment)
+
+    def _flags(self) -> list[str]:
+        return [
+            f"--config={self._file('kubelet.json')}",
+            f"--root-dir={KUBELET_DIRECTORY}",
+            f"--kubeconfig={self._credentials.kubeconfig(node_user(self.name))}",
+            f"--hostname-override={self.name}",
+            f"--node-ip={self.place.address}",
+        ]
+
+    def _kubelet_settings(self) -> dict[str, object]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": self.place.address,
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "x509": {"clientCAFile": str(self._credentials.path("ca.crt"))},
+            },
+            "authorization": {"mode": "Webhook"},
+            "containerRuntimeEndpoint": f"unix://{self._socket}",
+            "staticPodPath": str(self.static_pods),
+            "podLogsDir": str(self._file("pod-logs")),
+            "maxPods": MAXIMUM_PODS,
+            "nodeStatusUpdateFrequency": "2s",
+            "fileCheckFrequency": "2s",
+            "resolvConf": "",
+            "clusterDomain": "cluster.local",
+            # Small machines, containers and old control groups included.
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "cgroupDriver": "cgroupfs",
+            "cgroupsPerQOS": False,
+            "enforceNodeAllocatable": [],
+            "localStorageCapacityIsolation": False,
+            "evictionHard": {"memory.available": "0%", "nodefs.available": "0%"},
+            "imageGCHighThresholdPercent": 100,
+        }
+
+    def _containerd_settings(self) -> str:
+        return f"""version = 3
+root = "{self._file("containerd-root")}"
+state = "{self._file("containerd-state")}"
+disabled_plugins = ["io.containerd.nri.v1.nri"]
+[grpc]
+  address = "{self._socket}"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{self._file("containerd-opt")}"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "native"
+  [plugins."io.containerd.cri.v1.images".pinned_images]
+    sandbox = "{PAUSE}"
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  enable_cdi = true
+  cdi_spec_dirs = ["{self._file("cdi")}"]
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["{self._binaries.cni}"]
+    conf_dir = "{self._file("networks")}"
+"""
+
+
+def _network() -> dict[str, object]:
+    addresses = {"type": "host-local", "ranges": [[{"subnet": POD_RANGE}]]}
+    link = {"type": "ptp", "ipMasq": False, "ipam": addresses}
+    return {"cniVersion": "0.4.0", "name": "e2e", "plugins": [link]}
