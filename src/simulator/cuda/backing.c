@@ -1,5 +1,4 @@
 /* The host memory behind device memory: one sparse file without a name. */
-#define _GNU_SOURCE
 #include "memory.h"
 
 #include <fcntl.h>
