@@ -41,8 +41,8 @@ $(NATIVE): $(STAMP) $(C_SOURCES) src/CMakeLists.txt
 
 e2e: $(STAMP) $(NATIVE) ## A whole Kubernetes on this machine: KUBE=1.36.3
 	@echo "==> e2e against Kubernetes $(KUBE)"
-	@tests/e2e/install.sh
-	@KUBE=$(KUBE) $(BIN)/python -m pytest tests/e2e -m cluster --ignore-glob=none -o addopts="-ra --strict-markers --import-mode=importlib" --timeout=1800
+	@KUBE=$(KUBE) tests/e2e/install.sh
+	@KUBE=$(KUBE) tests/e2e/run.sh
 
 bench: $(STAMP) $(NATIVE) ## Measure, and write docs/benchmarks.md
 	@$(BIN)/python -m tests.bench

@@ -27,7 +27,7 @@ fi
 echo "==> installing the pinned packages (.ci/constraints.txt); the first time takes a minute or two"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/constraints.txt
 echo "==> generating the protobuf modules from proto/"
-.venv/bin/python -m grpc_tools.protoc -Iproto --python_out=src/gpu_device_plugin/kubelet/_proto proto/*.proto
+.venv/bin/python proto/generate.py
 echo "==> installing gpu-device-plugin itself (editable; the C parts come from make native)"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-  -C wheel.cmake=false -e .
+  -C wheel.cmake=false -C editable.mode=inplace -e .

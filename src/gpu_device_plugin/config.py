@@ -9,7 +9,7 @@ environment variables are not: Kubernetes itself makes some with our prefix for 
 import enum
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 import yaml
@@ -39,68 +39,84 @@ class LogFormat(enum.Enum):
     TEXT = "text"
 
 
+def _says(text: str, **bounds: Any) -> msgspec.Meta:
+    """Effect of a setting, with its range."""
+    return msgspec.Meta(description=text, **bounds)
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the operator decided. A node label, where there is one, stands over all of it."""
 
-    node_name: str = ""
-    """Name of this Node object; needed. Usually from the downward API."""
+    node_name: Annotated[
+        str, _says("Name of this Node object; needed. Usually from the downward API.")
+    ] = ""
+    kubeconfig: Annotated[str, _says("Path of a kubeconfig; empty means in-cluster.")] = ""
+    standalone: Annotated[
+        bool, _says("Work without any API server: no labels, no Events, no pod texts.")
+    ] = False
+    mode: Annotated[
+        NodeMode, _says("Node mode where the node carries no `ack.node.gpu.schedule` label.")
+    ] = NodeMode.CORE_MEM
+    memory_unit: Annotated[
+        MemoryUnit, _says("Size of one aliyun.com/gpu-mem; 128MiB only in mode share.")
+    ] = MemoryUnit.GIB
+    placement: Annotated[
+        PlacementPolicy,
+        _says("Choice of a card where the node carries no `ack.node.gpu.placement` label."),
+    ] = PlacementPolicy.BINPACK
+    nvml_library: Annotated[str, _says("Path of libnvidia-ml.so.1; empty means the loader's.")] = ""
+    isolation: Annotated[
+        Isolation,
+        _says(
+            "`on`: containers get limits and the library, and a missing library makes cards unhealthy."
+        ),
+    ] = Isolation.ON
+    device_access: Annotated[DeviceAccess, _says("How the card reaches the container.")] = (
+        DeviceAccess.NVIDIA
+    )
+    library_dir: Annotated[str, _says("Host directory of the isolation library's versions.")] = (
+        "/usr/local/lib/gpu-device-plugin"
+    )
+    honor_cgpu_disable: Annotated[
+        bool,
+        _says(
+            "Whether a container's own CGPU_DISABLE=true takes its isolation away (contract R-507)."
+        ),
+    ] = False
+    allow_other_plugin: Annotated[
+        bool, _says("Serve although another GPU device plugin serves cards of this node.")
+    ] = False
+    recovery_seconds: Annotated[
+        float,
+        _says(
+            "How long probes must be clean before a card with a `probe` fault is back, in seconds.",
+            ge=1,
+            le=86400,
+        ),
+    ] = 30
+    xid_table: Annotated[str, _says("A YAML file in place of the built-in table of XIDs.")] = ""
+    kubelet_dir: Annotated[
+        str, _says("The kubelet's directory: device-plugins/ and pod-resources/ lie below it.")
+    ] = "/var/lib/kubelet"
+    state_dir: Annotated[str, _says("Durable state: grants, card numbers, health, the lock.")] = (
+        "/var/lib/gpu-device-plugin"
+    )
+    run_dir: Annotated[
+        str, _says("Files of the slices, and the agent's own socket; empty after a boot.")
+    ] = "/run/gpu-device-plugin"
+    metrics_address: Annotated[str, _says("Where /metrics, /healthz and /readyz listen.")] = ":9445"
+    log_level: Annotated[
+        str, _says("debug, info, warning or error.", pattern="^(debug|info|warning|error)$")
+    ] = "info"
+    log_format: Annotated[LogFormat, _says("json, or text for a person's terminal.")] = (
+        LogFormat.JSON
+    )
 
-    kubeconfig: str = ""
-    """Path of a kubeconfig; empty means in-cluster."""
 
-    standalone: bool = False
-    """Work without any API server: no labels, no Events, no pod texts."""
-
-    mode: NodeMode = NodeMode.CORE_MEM
-    """Node mode where the node carries no `ack.node.gpu.schedule` label."""
-
-    memory_unit: MemoryUnit = MemoryUnit.GIB
-    """Size of one aliyun.com/gpu-mem; 128MiB only in mode share."""
-
-    placement: PlacementPolicy = PlacementPolicy.BINPACK
-    """Choice of a card where the node carries no `ack.node.gpu.placement` label."""
-
-    nvml_library: str = ""
-    """Path of libnvidia-ml.so.1; empty means the loader's."""
-
-    isolation: Isolation = Isolation.ON
-    """`on`: containers get limits and the library, and a missing library makes cards unhealthy."""
-
-    device_access: DeviceAccess = DeviceAccess.NVIDIA
-    """How the card reaches the container."""
-
-    library_dir: str = "/usr/local/lib/gpu-device-plugin"
-    """Host directory of the isolation library's versions."""
-
-    honor_cgpu_disable: bool = False
-    """Whether a container's own CGPU_DISABLE=true takes its isolation away (contract R-507)."""
-
-    allow_other_plugin: bool = False
-    """Serve although another GPU device plugin serves cards of this node."""
-
-    recovery_seconds: Annotated[float, msgspec.Meta(ge=1, le=86400)] = 30
-    """How long probes must be clean before a card with a `probe` fault is back, in seconds."""
-
-    xid_table: str = ""
-    """A YAML file in place of the built-in table of XIDs."""
-
-    kubelet_dir: str = "/var/lib/kubelet"
-    """The kubelet's directory: device-plugins/ and pod-resources/ lie below it."""
-
-    state_dir: str = "/var/lib/gpu-device-plugin"
-    """Durable state: grants, card numbers, health, the lock."""
-
-    run_dir: str = "/run/gpu-device-plugin"
-    """Files of the slices, and the agent's own socket; empty after a boot."""
-
-    metrics_address: str = ":9445"
-    """Where /metrics, /healthz and /readyz listen."""
-
-    log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")] = "info"
-    """debug, info, warning or error."""
-
-    log_format: LogFormat = LogFormat.JSON
-    """json, or text for a person's terminal."""
+def describe() -> dict[str, str]:
+    """What each setting does, by key, for the help text and the docs."""
+    schema = msgspec.json.schema(Settings)["$defs"]["Settings"]["properties"]
+    return {key: str(schema[key]["description"]) for key in field_names()}
 
 
 def load_settings(
@@ -127,6 +143,12 @@ def load_settings(
 def field_names() -> tuple[str, ...]:
     """Every key, in the order of the documentation."""
     return Settings.__struct_fields__
+
+
+def kind_of(field: msgspec.structs.FieldInfo) -> object:
+    """The type of a setting, without its description."""
+    kind = field.type
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _flag(key: str) -> str:
@@ -168,10 +190,10 @@ def _convert(merged: Mapping[str, tuple[object, str]]) -> Settings:
             continue
         value, source = merged[field.name]
         try:
-            given = _as_bool(value) if field.type is bool else _plain(value)
+            given = _as_bool(value) if kind_of(field) is bool else _plain(value)
             values[field.name] = msgspec.convert(given, field.type, strict=False)
         except (msgspec.ValidationError, ValueError) as error:
-            allowed = _allowed(field.type)
+            allowed = _allowed(kind_of(field))
             raise ConfigError(f"{source}: {value!r} is not valid: {allowed or error}") from error
     return Settings(**values)  # type: ignore[arg-type]  # each value was converted to its field's type
 

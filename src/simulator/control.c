@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -179,6 +180,39 @@ int gpusim_describe(const char *path, char *lines, size_t bytes)
 		result = fail(ENOSPC, "the description needs more than %zu bytes", bytes);
 	gpusim_unlock(node);
 	gpusim_unmap(node);
+	return result;
+}
+
+static int occupy(struct gpusim_node *node, uint32_t card, uint32_t gpu_instance, uint64_t bytes)
+{
+	uint32_t compute_instance = gpu_instance == GPUSIM_NO_INSTANCE ? GPUSIM_NO_INSTANCE : 0;
+	struct gpusim_process *process = gpusim_process_claim(
+		node, card, gpu_instance, compute_instance, GPUSIM_PROCESS_COMPUTE);
+
+	if (!process)
+		return fail(ENOSPC, "the node has no room for another process");
+	uint64_t others = gpusim_card_used_bytes(node, card) - process->used_bytes;
+	uint64_t total = node->cards[card].memory_total_bytes;
+	if (others > total || bytes > total - others)
+		return fail(ENOMEM, "card %u has %" PRIu64 " bytes free, not %" PRIu64, card,
+			    others > total ? 0 : total - others, bytes);
+	process->used_bytes = bytes;
+	return 0;
+}
+
+int gpusim_occupy(const char *path, uint32_t card, uint32_t gpu_instance, uint64_t bytes)
+{
+	int result;
+	struct gpusim_node *node = open_node(path, &result);
+
+	if (!node)
+		return result;
+	/* Stays mapped: the process's slot lives as long as the file is open. */
+	if (card >= node->cards_count)
+		return fail(ENODEV, "no card %u; the node has %u", card, node->cards_count);
+	gpusim_lock(node);
+	result = occupy(node, card, gpu_instance, bytes);
+	gpusim_unlock(node);
 	return result;
 }
 

@@ -28,6 +28,13 @@ GPUSIM_CONTROL int gpusim_xid(const char *path, uint32_t card, uint64_t xid);
 GPUSIM_CONTROL int gpusim_describe(const char *path, char *lines, size_t bytes);
 
 /*
+ * This process holds `bytes` of a card (GPUSIM_NO_INSTANCE, or the GPU instance
+ * they are taken from) until it asks for another amount, ends or calls exec().
+ */
+GPUSIM_CONTROL int gpusim_occupy(const char *path, uint32_t card, uint32_t gpu_instance,
+				 uint64_t bytes);
+
+/*
  * Stands in for a process that dies at the worst moment: takes the node's lock
  * and never gives it back. For tests.
  */

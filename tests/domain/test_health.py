@@ -203,8 +203,8 @@ def test_a_fresh_load_of_the_driver_does_not_end_probe_faults() -> None:
 
 
 def test_a_driver_that_was_only_out_of_reach_ends_nothing() -> None:
-    steps = [(200, DriverMissing("UNKNOWN")), (210, inventory(A, B))]
-    assert out(after(*steps, start=with_xid(48))[0]) == {A: "XID48"}
+    health, _ = after((200, DriverMissing("UNKNOWN")), (210, inventory(A, B)), start=with_xid(48))
+    assert out(health) == {A: "XID48"}
 
 
 def test_the_operators_word_ends_every_fault_of_the_card() -> None:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs the end-to-end tests: tests/e2e/run.sh [pytest arguments]
+# Runs the end-to-end tests, all of them or those named: tests/e2e/run.sh [pytest arguments]
 #
 # Everything runs in namespaces of its own (processes, mounts, network). So the cluster may use
 # /var/lib/kubelet and the usual ports whatever this machine already runs, and when the tests end,
@@ -11,6 +11,15 @@ if [ "$(id -u)" -ne 0 ]; then
     echo "the end-to-end tests start a kubelet and containerd: run them as root" >&2
     exit 2
 fi
+if [ ! -x .venv/bin/python ]; then
+    echo "there is no .venv: \`make test\` makes it" >&2
+    exit 2
+fi
+
+chosen=(tests/e2e)
+for argument in "$@"; do
+    case "$argument" in tests/e2e/*) chosen=() ;; esac
+done
 
 # pyproject.toml keeps these tests out of every other pytest run; here they are wanted.
 options="-ra --strict-markers --strict-config --import-mode=importlib -p no:cacheprovider"
@@ -18,4 +27,4 @@ export GPU_DEVICE_PLUGIN_E2E=1
 # bash stays as the first process: it reaps what the containers' shims leave behind.
 exec unshare --net --mount --propagation private --pid --fork --kill-child --mount-proc -- \
     bash -c '"$@"; exit $?' e2e \
-    .venv/bin/python -m pytest -o addopts="$options" -m cluster tests/e2e "$@"
+    .venv/bin/python -m pytest -o addopts="$options" -m cluster "${chosen[@]}" "$@"

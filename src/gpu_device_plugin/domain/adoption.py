@@ -12,7 +12,8 @@ from gpu_device_plugin.domain.pods import ContainerKind, PodRef, PodRequest
 from gpu_device_plugin.domain.requests import NodeTerms
 from gpu_device_plugin.domain.units import Resource, cards_of
 
-_Place: TypeAlias = tuple[str, str]  # pod (uid, or namespace/name) and container
+_Place: TypeAlias = tuple[PodRef, str]  # pod and container
+_Holding: TypeAlias = tuple[str, Resource, frozenset[str]]  # container, and what it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,55 +56,67 @@ def adopt(
         terms: The node's mode and unit now.
     """
     entries = [entry for entry in held if entry.ids and entry.resource is not Resource.COUNT]
-    by_uid = {spec.ref.uid: spec for spec in specs if spec.ref.uid}
-    by_name = {spec.ref.key: spec for spec in by_uid.values()}
-    names = {_holding(entry): entry.pod for entry in entries if entry.pod.name}
-    grants: dict[_Place, dict[Resource, HeldUnits]] = {}
-    refs: dict[_Place, PodRef] = {}
+    names = _Names.of(entries, specs)
+    found: dict[_Place, dict[Resource, HeldUnits]] = {}
     for entry in entries:
-        ref = _named(entry, names, by_uid, by_name)
-        place = (ref.uid or str(ref), entry.container)
-        refs[place] = ref
-        found = grants.setdefault(place, {})
-        if entry.resource not in found or entry.slice_id:
-            found[entry.resource] = entry
+        parts = found.setdefault((names.ref(entry), entry.container), {})
+        if entry.resource not in parts or entry.slice_id:
+            parts[entry.resource] = entry
     return tuple(
-        _grant((refs[place], place[1]), parts, by_uid.get(refs[place].uid), (cards, terms))
-        for place, parts in grants.items()
+        _grant(place, parts, names.specs.get(place[0].uid), (cards, terms))
+        for place, parts in found.items()
     )
 
 
-def _holding(entry: HeldUnits) -> tuple[str, Resource, frozenset[str]]:
+def _holding(entry: HeldUnits) -> _Holding:
     return entry.container, entry.resource, entry.ids
 
 
-def _named(
-    entry: HeldUnits,
-    names: Mapping[tuple[str, Resource, frozenset[str]], PodRef],
-    by_uid: Mapping[str, PodRequest],
-    by_name: Mapping[tuple[str, str], PodRequest],
-) -> PodRef:
-    """The pod with both its names, as far as anybody knows them."""
-    if entry.pod.uid in by_uid:
-        return by_uid[entry.pod.uid].ref
-    if entry.pod.name:
-        known = by_name.get(entry.pod.key)
-        return known.ref if known else entry.pod
-    listed = names.get(_holding(entry))
-    if listed is None:
-        return entry.pod
-    # A static pod's uid in the checkpoint is not that of its mirror in the API.
-    known = by_name.get(listed.key)
-    return known.ref if known else PodRef(listed.namespace, listed.name, entry.pod.uid)
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Who is who: the same units in a container of the same name are held by the same pod.
+
+    Attributes:
+        specs: Texts of pods by uid.
+        by_name: The same by namespace and name.
+        listed: What List says of a holding: a pod without uid.
+        uids: What the checkpoint says of it: a uid without a name.
+    """
+
+    specs: Mapping[str, PodRequest]
+    by_name: Mapping[tuple[str, str], PodRequest]
+    listed: Mapping[_Holding, PodRef]
+    uids: Mapping[_Holding, str]
+
+    @classmethod
+    def of(cls, entries: Sequence[HeldUnits], specs: Iterable[PodRequest]) -> "_Names":
+        """What entries and specs tell."""
+        by_uid = {spec.ref.uid: spec for spec in specs if spec.ref.uid}
+        return cls(
+            specs=by_uid,
+            by_name={spec.ref.key: spec for spec in by_uid.values()},
+            listed={_holding(entry): entry.pod for entry in entries if entry.pod.name},
+            uids={_holding(entry): entry.pod.uid for entry in entries if entry.pod.uid},
+        )
+
+    def ref(self, entry: HeldUnits) -> PodRef:
+        """The entry's pod with name and uid, as far as anybody knows them."""
+        uid = entry.pod.uid or self.uids.get(_holding(entry), "")
+        if uid in self.specs:
+            return self.specs[uid].ref
+        pod = entry.pod if entry.pod.name else self.listed.get(_holding(entry), entry.pod)
+        # A static pod's uid in the checkpoint can differ from that of its mirror in the API.
+        known = self.by_name.get(pod.key)
+        return known.ref if known else PodRef(pod.namespace, pod.name, uid)
 
 
 def _grant(
-    who: tuple[PodRef, str],
+    place: _Place,
     parts: Mapping[Resource, HeldUnits],
     spec: PodRequest | None,
     node: tuple[Sequence[Card], NodeTerms],
 ) -> Grant:
-    ref, container = who
+    ref, container = place
     cards, terms = node
     asked = spec.container(container) if spec else None
     mem = tuple(sorted(parts[Resource.MEM].ids)) if Resource.MEM in parts else ()
@@ -123,7 +136,7 @@ def _grant(
         core_percent=len(core),
         pod_units=spec.app_units if spec else len(mem),
         unit_mib=terms.unit.mib,
-        mode=terms.mode,
+        mode=str(terms.mode),
         is_isolated=bool(version) and is_isolated(terms.mode),
         is_checked=asked is not None,
         library_version=version,

@@ -61,10 +61,10 @@ def no_room_text(asker: Asker, demand: Demand, found: NoRoom, terms: NodeTerms) 
             f"on card {found.largest_card.index}"
         )
     cards = "; ".join(f"card {index}: {lack}" for index, lack in found.lacks) or "no cards"
-    several = "these cards" if demand.cards > 1 else "one card"
+    on_one = ", all from one card" if demand.cards == 1 else ""
     return (
         f"pod {_who(asker)} on node {terms.node} (mode {terms.mode}) asks "
-        f"{demand_text(demand, terms)}, all from {several}: {largest}. {cards}. "
+        f"{demand_text(demand, terms)}{on_one}: {largest}. {cards}. "
         f"Ask less, free a slice, or send the pod to another node"
     )
 

@@ -44,9 +44,8 @@ class Room:
 
     @property
     def is_full_of_pods(self) -> bool:
-        """Whether no further pod may come to this card, the asking one included."""
-        others = self.pods - self.holds_pod
-        return self.max_pods is not None and others >= self.max_pods
+        """Whether the asking pod would be one too many; one that is here already is not."""
+        return self.max_pods is not None and not self.holds_pod and self.pods >= self.max_pods
 
     def lack(self, demand: Demand) -> str | None:
         """Why a container of this demand does not fit here, for people; None where it does."""

@@ -183,7 +183,7 @@ def _check_mode(subject: str, container: ContainerRequest, terms: NodeTerms) -> 
     if Resource.CORE in offered and not container.core_percent:
         raise RequestError(
             f"{subject}: this mode takes no container without compute; ask "
-            f"{Resource.CORE} (5, 10, … 100) as well, {_MEMORY_ONLY_CURE}",
+            f"{Resource.CORE} (5, 10, ... 100) as well, {_MEMORY_ONLY_CURE}",
             reason="MemoryOnly",
         )
 
@@ -196,7 +196,7 @@ def _check_percentage(subject: str, percent: int) -> None:
     if not 0 < percent <= CORE_UNITS_PER_CARD or percent % CORE_STEP_PERCENT:
         below = min(max(percent // CORE_STEP_PERCENT * CORE_STEP_PERCENT, 5), CORE_UNITS_PER_CARD)
         raise RequestError(
-            f"{subject}: the percentage must be one of 5, 10, … 100 (a multiple of 5, at most "
+            f"{subject}: the percentage must be one of 5, 10, ... 100 (a multiple of 5, at most "
             f"one card); ask for instance {below}",
             reason="BadPercentage",
         )

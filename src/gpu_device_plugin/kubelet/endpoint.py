@@ -163,14 +163,22 @@ class Endpoint:
             raise KubeletError(f"cannot listen on {self._socket}: {error}") from error
         await register(self._directory.kubelet_socket, self._resource, self._socket.name)
         self._enter(Phase.REGISTERED, "the kubelet has not asked for the list", is_new=True)
+        await self._first_list()
+
+    async def _first_list(self) -> None:
         try:
             async with asyncio.timeout(FIRST_LIST_SECONDS):
-                await streams.has_listened.wait()
+                await self._streams.has_begun.wait()
         except TimeoutError as error:
             raise KubeletError(
                 f"the kubelet registered {self._resource} and asked for no list"
                 f" within {FIRST_LIST_SECONDS:g} s"
             ) from error
+        if not self._streams.has_listened:
+            raise KubeletError(
+                f"the kubelet did not take the list of {self._resource},"
+                f" {len(self._list.message)} bytes"
+            )
 
     async def _until_lost(self, identity: SocketIdentity | None) -> str:
         """Why the registration is over; looks at every event and at least once a second."""

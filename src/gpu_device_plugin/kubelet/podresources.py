@@ -57,8 +57,7 @@ class PodResources:
         try:
             response = await self._ask("Get", request, pb.GetPodResourcesResponse.FromString)
         except KubeletError as error:
-            cause = error.__cause__
-            if isinstance(cause, grpc.aio.AioRpcError) and "not found" in (cause.details() or ""):
+            if _is_unknown_pod(error.__cause__):
                 return None
             raise
         return _listed_pod(response.pod_resources)
@@ -70,23 +69,37 @@ class PodResources:
             await channel.close()
 
     async def _ask(self, method: str, request: Any, decode: Any) -> Any:
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
-        call = self._channel.unary_unary(
-            _SERVICE + method,
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=decode,
-        )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DEADLINE_SECONDS
+        is_fresh = False
         while True:
+            if self._channel is None:
+                self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
+                is_fresh = True
+            channel = self._channel
+            call = channel.unary_unary(
+                _SERVICE + method,
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=decode,
+            )
             try:
                 return await call(request, timeout=max(0.001, deadline - loop.time()))
             except grpc.aio.AioRpcError as error:
-                is_busy = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-                if not is_busy or loop.time() + _PAUSE_SECONDS > deadline:
+                if error.code() is grpc.StatusCode.UNAVAILABLE:
+                    # The kubelet restarted. A channel that failed once repeats its failure for a
+                    # while without looking, so the next question takes a new one.
+                    await self._hang_up(channel)
+                    is_final = is_fresh
+                else:
+                    is_final = error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED
+                if is_final or loop.time() + _PAUSE_SECONDS > deadline:
                     raise KubeletError(self._explain(method, error)) from error
             await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _hang_up(self, channel: Any) -> None:
+        if self._channel is channel:
+            self._channel = None
+            await channel.close(DEADLINE_SECONDS)  # other questions may be under way on it
 
     def _explain(self, method: str, error: grpc.aio.AioRpcError) -> str:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -95,6 +108,15 @@ class PodResources:
                 " or its feature gate KubeletPodResourcesGet is off"
             )
         return f"PodResources {method} on {self._socket}: {error.details()} ({error.code().name})"
+
+
+def _is_unknown_pod(cause: BaseException | None) -> bool:
+    """The kubelet says it with no code of its own."""
+    return (
+        isinstance(cause, grpc.aio.AioRpcError)
+        and cause.code() in {grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND}
+        and "not found" in (cause.details() or "")
+    )
 
 
 def _listed_pod(pod: Any) -> ListedPod:

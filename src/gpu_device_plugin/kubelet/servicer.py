@@ -64,13 +64,15 @@ class StreamWatch:
     """Whether the kubelet listens to one registration's device list.
 
     Attributes:
-        has_listened: Set once a list has been sent.
+        has_begun: Set once a list has been sent, or a stream has ended without.
+        has_listened: Whether a list has been sent.
         open_streams: ListAndWatch calls that are open now.
         is_closing: Set where we are the ones who end them.
     """
 
     def __init__(self, look: asyncio.Event) -> None:
-        self.has_listened = asyncio.Event()
+        self.has_begun = asyncio.Event()
+        self.has_listened = False
         self.open_streams = 0
         self.is_closing = False
         self._look = look
@@ -78,15 +80,21 @@ class StreamWatch:
     @property
     def is_lost(self) -> bool:
         """The kubelet listened once and does not any more; it will not call again."""
-        return self.has_listened.is_set() and self.open_streams == 0
+        return self.has_listened and self.open_streams == 0
 
     def opened(self) -> None:
         """A stream began."""
         self.open_streams += 1
 
+    def sent(self) -> None:
+        """A list has gone out."""
+        self.has_listened = True
+        self.has_begun.set()
+
     def ended(self) -> None:
         """A stream ended, for whatever reason."""
         self.open_streams -= 1
+        self.has_begun.set()
         self._look.set()
 
 
@@ -139,7 +147,7 @@ class DevicePluginServicer:
             while self._list.is_offered and not self._streams.is_closing:
                 changed = self._list.next_change()
                 await context.write(self._list.message)
-                self._streams.has_listened.set()
+                self._streams.sent()
                 await changed.wait()
         finally:
             self._streams.ended()

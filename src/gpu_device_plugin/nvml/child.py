@@ -13,11 +13,11 @@ import argparse
 import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import pynvml
 
@@ -28,9 +28,8 @@ from gpu_device_plugin.nvml.lifeline import Lifeline
 _EVENTS_PER_ROUND = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How often the child does what.
+class Pace(NamedTuple):
+    """How often the child does what; no dataclass, whose import would cost 1 MiB.
 
     Attributes:
         wait_seconds: Longest wait for an event, so the time between two signs of life.
@@ -70,10 +69,10 @@ class Child:
         opened_at = time.monotonic()
         pci_cards = nvml.pci_cards()
         probed_at = -self._pace.probe_seconds
-        is_failing = False
+        is_failing = is_wanted = False
         while self._lifeline.holds():
             now = time.monotonic()
-            if now - probed_at >= self._pace.probe_seconds:
+            if now - probed_at >= self._probe_pause(is_wanted=is_wanted):
                 probed_at = now
                 is_failing = self._probe(driver)
                 if nvml.driver_version() != driver.version or nvml.pci_cards() != pci_cards:
@@ -82,9 +81,13 @@ class Child:
             if is_old and (is_failing or self._library is not None):
                 self._events(driver, 0)
                 return
-            if self._events(driver, int(self._pace.wait_seconds * 1000)):
-                probed_at = now - self._pace.probe_seconds
+            is_wanted = self._events(driver, int(self._pace.wait_seconds * 1000))
             self._tell(kind="beat")
+
+    def _probe_pause(self, *, is_wanted: bool) -> float:
+        """Seconds between two probes; fewer after an event, yet no storm of them."""
+        pace = self._pace
+        return min(pace.wait_seconds, pace.probe_seconds) if is_wanted else pace.probe_seconds
 
     def _probe(self, driver: nvml.Driver) -> bool:
         """Reports a look at every card; whether one of them failed."""
@@ -93,22 +96,23 @@ class Child:
         return bool(driver.unreadable) or any(card.get("error") for card in cards)
 
     def _events(self, driver: nvml.Driver, wait_ms: int) -> bool:
-        """Reports the XIDs there are, waiting for the first; whether a card wants a look now."""
+        """Reports the XIDs there are, waiting for the first; whether a probe is wanted now."""
         if not driver.has_events:
             self._lifeline.pause(wait_ms / 1000)
             return False
+        told = 0
         try:
-            for _ in range(_EVENTS_PER_ROUND):
-                xid = driver.next_xid(wait_ms)
+            while told < _EVENTS_PER_ROUND:
+                xid = driver.next_xid(0 if told else wait_ms)
                 if xid is None:
-                    return False
+                    break
                 self._tell(kind="xid", uuid=xid[0], code=xid[1])
-                wait_ms = 0
+                told += 1
         except pynvml.NVMLError:
             # A lost card makes the wait fail at once, for all: look which it is, do not spin.
             self._lifeline.pause(wait_ms / 1000)
             return True
-        return False
+        return told > 0
 
     def _tell(self, **message: object) -> None:
         self._out.write(json.dumps(message, separators=(",", ":")) + "\n")
@@ -124,6 +128,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}-seconds", type=float, default=default)
     chosen = parser.parse_args(arguments)
     lifeline = Lifeline(chosen.parent)
+    if chosen.parent:
+        # Ctrl-C on a terminal reaches the whole group; it is the parent's to answer.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     _return_free_memory()
     pace = Pace(chosen.wait_seconds, chosen.probe_seconds, chosen.reopen_seconds)
     try:

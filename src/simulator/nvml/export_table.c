@@ -1,16 +1,25 @@
 /*
  * The private table of nvidia-smi 535: nvmlInternalGetExportTable hands out an
  * array whose entry 0 is its size in bytes and whose other entries are
- * functions. Entry 81 gives the handle of an index; every other one answers
- * success and, when its first argument is one of our handles, "none of these"
- * in its second, which nvidia-smi reads as an empty list.
+ * functions. What is known of them was seen by answering nvidia-smi and looking
+ * at what it printed: entry 81 gives the handle of an index; 213, 214 and 215
+ * are the lists of compute, graphics and MPS processes. Every other one answers
+ * success and, when it is asked of one of our handles and given a place for the
+ * answer, "none of these".
  */
 #include "library.h"
+#include "processes.h"
 
 #include <string.h>
 
 #define TABLE_ENTRIES (0x1000u / sizeof(void *))
 #define ENTRY_HANDLE_BY_INDEX 81u
+#define ENTRY_COMPUTE_PROCESSES 213u
+#define ENTRY_GRAPHICS_PROCESSES 214u
+#define ENTRY_MPS_PROCESSES 215u
+
+/* No process has memory here: what is smaller is a number, not a place for an answer. */
+#define FIRST_ADDRESS 0x10000u
 
 typedef nvmlReturn_t (*entry_function)(void *first, void *second, void *third);
 
@@ -30,9 +39,27 @@ static nvmlReturn_t any_entry(void *first, void *second, void *third)
 	unsigned instance;
 
 	(void)third;
-	if (second && handle_place(first, &slot, &instance))
-		*(unsigned *)second = 0;
+	if (!handle_place(first, &slot, &instance))
+		return NVML_SUCCESS;
+	if ((uintptr_t)second < FIRST_ADDRESS)
+		return NVML_ERROR_NOT_SUPPORTED;
+	*(unsigned *)second = 0;
 	return NVML_SUCCESS;
+}
+
+static nvmlReturn_t compute_processes(void *device, void *count, void *entries)
+{
+	return list_named_processes(device, GPUSIM_PROCESS_COMPUTE, count, entries);
+}
+
+static nvmlReturn_t graphics_processes(void *device, void *count, void *entries)
+{
+	return list_named_processes(device, GPUSIM_PROCESS_GRAPHICS, count, entries);
+}
+
+static nvmlReturn_t mps_processes(void *device, void *count, void *entries)
+{
+	return list_named_processes(device, GPUSIM_PROCESS_MPS, count, entries);
 }
 
 /* The index arrives where others take a pointer. */
@@ -48,6 +75,9 @@ static void fill_table(void)
 	for (unsigned i = 1; i < TABLE_ENTRIES; i++)
 		table[i].function = any_entry;
 	table[ENTRY_HANDLE_BY_INDEX].function = handle_by_index;
+	table[ENTRY_COMPUTE_PROCESSES].function = compute_processes;
+	table[ENTRY_GRAPHICS_PROCESSES].function = graphics_processes;
+	table[ENTRY_MPS_PROCESSES].function = mps_processes;
 }
 
 __attribute__((visibility("default"))) nvmlReturn_t

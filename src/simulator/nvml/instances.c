@@ -238,6 +238,13 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsi
 	return leave(&call, give_number(count, 0));
 }
 
+/* The one way in which this GPU instance is cut into compute instances: as a whole. */
+static bool is_whole(const struct call *call, unsigned profile, unsigned engine_profile)
+{
+	return profile == call->instance->compute_profile &&
+	       engine_profile == NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED;
+}
+
 nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t gpuInstance,
 							  unsigned int profile,
 							  unsigned int engProfile,
@@ -250,8 +257,7 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t gpuI
 		return result;
 	if (!info)
 		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
-	if (profile != call.instance->compute_profile ||
-	    engProfile != NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+	if (!is_whole(&call, profile, engProfile))
 		return leave(&call, NVML_ERROR_NOT_SUPPORTED);
 	*info = (nvmlComputeInstanceProfileInfo_t){
 		.id = call.instance->compute_profile,
@@ -260,5 +266,30 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t gpuI
 		.multiprocessorCount = call.instance->multiprocessors,
 		.sharedCopyEngineCount = 1,
 	};
+	return leave(&call, NVML_SUCCESS);
+}
+
+nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(
+	nvmlGpuInstance_t gpuInstance, unsigned int profile, unsigned int engProfile,
+	nvmlComputeInstanceProfileInfo_v2_t *info)
+{
+	struct call call;
+	nvmlReturn_t result = enter_instance(&call, gpuInstance, __func__);
+
+	if (result != NVML_SUCCESS)
+		return result;
+	if (!info || info->version != nvmlComputeInstanceProfileInfo_v2)
+		return leave(&call, NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+	if (!is_whole(&call, profile, engProfile))
+		return leave(&call, NVML_ERROR_NOT_SUPPORTED);
+	*info = (nvmlComputeInstanceProfileInfo_v2_t){
+		.version = info->version,
+		.id = call.instance->compute_profile,
+		.sliceCount = call.instance->compute_slices,
+		.instanceCount = 1,
+		.multiprocessorCount = call.instance->multiprocessors,
+		.sharedCopyEngineCount = 1,
+	};
+	(void)snprintf(info->name, sizeof(info->name), "MIG %s", call.instance->profile);
 	return leave(&call, NVML_SUCCESS);
 }

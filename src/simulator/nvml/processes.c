@@ -1,7 +1,9 @@
 /* Processes on a card or a MIG slice, in every struct version there was. */
+#include "processes.h"
 #include "library.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Shared figures of a process count for this long after the engine wrote them. */
@@ -12,6 +14,17 @@ struct layout {
 	size_t bytes;
 	size_t instances;
 	size_t protected_bytes;
+	size_t name;
+};
+
+/* What nvidia-smi 535 reads through the private table: the public struct and a name. */
+struct named_process {
+	unsigned pid;
+	unsigned long long used_bytes;
+	unsigned gpu_instance;
+	unsigned compute_instance;
+	unsigned long long protected_bytes;
+	char name[4096];
 };
 
 static const struct layout version_1 = {.bytes = sizeof(nvmlProcessInfo_v1_t)};
@@ -22,6 +35,11 @@ static const struct layout detail = {.bytes = sizeof(nvmlProcessDetail_v1_t),
 				     .instances = offsetof(nvmlProcessDetail_v1_t, gpuInstanceId),
 				     .protected_bytes = offsetof(nvmlProcessDetail_v1_t,
 								 usedGpuCcProtectedMemory)};
+static const struct layout named = {.bytes = sizeof(struct named_process),
+				    .instances = offsetof(struct named_process, gpu_instance),
+				    .protected_bytes =
+					    offsetof(struct named_process, protected_bytes),
+				    .name = offsetof(struct named_process, name)};
 
 static bool is_listed(const struct call *call, const struct gpusim_process *process, uint32_t kind)
 {
@@ -43,6 +61,9 @@ static void write_entry(const struct layout *layout, const struct call *call,
 	}
 	if (layout->protected_bytes)
 		memset((char *)entry + layout->protected_bytes, 0, sizeof(unsigned long long));
+	if (layout->name)
+		(void)snprintf((char *)entry + layout->name, sizeof(process->name), "%s",
+			       process->name);
 }
 
 /* The list, or how long it must be. */
@@ -77,6 +98,12 @@ static nvmlReturn_t list(nvmlDevice_t device, uint32_t kind, const struct layout
 	if (!count)
 		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
 	return leave(&call, write_list(&call, kind, layout, count, entries));
+}
+
+nvmlReturn_t list_named_processes(nvmlDevice_t device, uint32_t kind, unsigned *count,
+				  void *entries)
+{
+	return list(device, kind, &named, count, entries, "nvmlInternalGetExportTable");
 }
 
 #define PROCESS_LIST(function, kind, type, layout)                                                 \

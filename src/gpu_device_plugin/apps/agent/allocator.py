@@ -97,16 +97,21 @@ class Allocator:
 
     async def _granted(self, call: Call, state: NodeState) -> Grant:
         pending = self._pending
-        if pending is None or pending.preferred.get(call.resource) != call.must_include:
+        if pending is None or not pending.awaits(call):
             found = who_allocates(
-                call, self._identifier.sources.specs(), self._book.ledger, self._session(call.resource)
+                call,
+                self._identifier.sources.specs(),
+                self._book.ledger,
+                self._session(call.resource),
             )
             if isinstance(found, Grant):
                 return self._maker.again(found, state)
             self._asker = found
             pending = await self._unasked(found, call, state)
         self._asker = pending.asker
-        return self._maker.grant(pending, call, state)
+        grant = self._maker.grant(pending, call, state)
+        pending.granted.add(call.resource)
+        return grant
 
     async def _unasked(self, asker: Asker, call: Call, state: NodeState) -> Pending:
         """The kubelet did not ask first: it hands on the units of an init container."""

@@ -38,7 +38,7 @@ class Answers:
         Raises:
             StorageError: The file system refused.
         """
-        return grant.is_isolated and self.files.make(slice_spec(grant, state))
+        return grant.is_capped and self.files.make(slice_spec(grant, state))
 
     def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
         """The whole answer for a container, as it rides on gpu-mem."""

@@ -3,15 +3,15 @@
 The first call of a container decides for its whole request; the second one follows.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from gpu_device_plugin.apps.agent.state import NodeState
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.explain import no_room_text
 from gpu_device_plugin.domain.identity import Asker, Call
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.placement import NoRoom, Room, place, rooms
+from gpu_device_plugin.domain.placement import NoRoom, Room, at_most, pick_units, place, rooms
 from gpu_device_plugin.domain.requests import Demand, demand, demand_from_size
 from gpu_device_plugin.domain.units import Resource, cards_of, parse_unit_id
 from gpu_device_plugin.errors import DoesNotFitError
@@ -28,6 +28,7 @@ class Pending:
         why: Why there, in words.
         rooms: What each card had when this was decided.
         preferred: What was answered to GetPreferredAllocation, by resource.
+        granted: Resources whose Allocate has followed.
         slice_id: Its grant, once there is one.
     """
 
@@ -37,7 +38,13 @@ class Pending:
     why: str
     rooms: tuple[Room, ...]
     preferred: dict[Resource, frozenset[str]] = field(default_factory=dict)
+    granted: set[Resource] = field(default_factory=set)
     slice_id: str = ""
+
+    def awaits(self, call: Call) -> bool:
+        """Whether exactly this Allocate has to come; one that has come does not come again."""
+        is_next = call.resource not in self.granted
+        return is_next and self.preferred.get(call.resource) == call.must_include
 
     def is_for(self, asker: Asker) -> bool:
         """Whether this is the same container."""
@@ -84,31 +91,23 @@ def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
     return Pending(asker, needed, found.cards, found.why, tuple(views))
 
 
-def choose_units(pending: Pending, offer: Offer, state: NodeState) -> list[str]:
+def choose_units(pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
     """Exactly the asked number of units, on the decided cards, in equal parts.
 
     Raises:
         DoesNotFitError: The kubelet has not enough of them free.
     """
     call = offer.call
-    per_card = call.size // len(pending.cards)
     usable = _usable(pending.asker, offer)
-    chosen: list[str] = []
-    for card in pending.cards:
-        mine = [i for i in usable if (unit := parse_unit_id(i)) and unit.card == card.number]
-        mine.sort(key=_order(call.must_include))
-        if len(mine) < per_card:
-            raise DoesNotFitError(
-                f"pod {pending.asker.pod}: {per_card} of {call.resource} asked on card "
-                f"{card.index} of node {state.node}, the kubelet has {len(mine)} free there",
-                reason="NoRoom",
-            )
-        chosen += mine[:per_card]
+    chosen = pick_units(call.resource, usable, call.must_include, pending.cards, call.size)
+    if chosen is None:
+        indexes = ", ".join(str(card.index) for card in pending.cards)
+        raise DoesNotFitError(
+            f"pod {pending.asker}: {call} goes on card {indexes} of node {state.node}, but the "
+            f"kubelet has not as many of its units free",
+            reason="NoRoom",
+        )
     return chosen
-
-
-def _order(must: frozenset[str]) -> Callable[[str], tuple[bool, int, str]]:
-    return lambda text: (text not in must, len(text), text)
 
 
 def _needed(asker: Asker, call: Call, state: NodeState) -> Demand:
@@ -136,15 +135,7 @@ def _views(asker: Asker, offer: Offer, state: NodeState) -> Sequence[Room]:
         if unit is not None:
             free[unit.card] = free.get(unit.card, 0) + 1
     found = rooms(state.cards, state.healthy, offer.live, state.terms, asker.pod)
-    return [_at_most(room, offer.call.resource, free.get(room.card.number, 0)) for room in found]
-
-
-def _at_most(room: Room, resource: Resource, free: int) -> Room:
-    if resource is Resource.MEM:
-        return replace(room, free_mem=min(room.free_mem, free))
-    if resource is Resource.CORE:
-        return replace(room, free_core=min(room.free_core, free))
-    return room
+    return [at_most(room, offer.call.resource, free.get(room.card.number, 0)) for room in found]
 
 
 def _cards_of_pod(asker: Asker, live: Ledger) -> tuple[str, ...]:
@@ -159,5 +150,3 @@ def _wish(asker: Asker) -> tuple[int, ...]:
     if asker.request is None or asker.container is None:
         return ()
     return next((c for index, c in asker.request.wish if index == asker.container.index), ())
-
-

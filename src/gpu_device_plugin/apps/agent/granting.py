@@ -34,7 +34,9 @@ class GrantMaker:
         """
         known = self._book.ledger.grants.get(pending.slice_id)
         grant = (known or self._first(pending, state)).with_ids(call.resource, call.must_include)
-        if grant.is_isolated and not grant.library_version:
+        if pending.asker.container is None:
+            grant = _counted(grant)
+        if grant.is_capped and not grant.library_version:
             raise NodeError(
                 f"pod {pending.asker.pod}: node {state.node} has no isolation library, so the slice "
                 f"could not be enforced; see the node's Events",
@@ -97,3 +99,9 @@ class GrantMaker:
         before = {g.slice_id for g in mine if grant.container and g.container == grant.container}
         others = {g.slice_id for g in self._book.ledger.holders(ids)} - own
         return (others | before) - {grant.slice_id}
+
+
+def _counted(grant: Grant) -> Grant:
+    """Without the pod's text the units given so far are all that is known of its request."""
+    units = len(grant.mem_ids)
+    return replace(grant, mem_units=units, pod_units=units, core_percent=len(grant.core_ids))

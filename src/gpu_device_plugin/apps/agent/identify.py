@@ -31,7 +31,7 @@ class Sources:
     """
 
     list_pods: Callable[[], Awaitable[Sequence[ListedPod]]]
-    get_pod: Callable[[str, str], Awaitable[ListedPod | None]]
+    get_pod: Callable[[PodRef], Awaitable[ListedPod | None]]
     specs: Callable[[], Specs]
     fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
 
@@ -77,14 +77,15 @@ class Identifier:
         self.remember(listed)
         if session is not None and not any(e.pod.is_same_name(session.pod) for e in listed):
             session = None
-        asker = who_asks(call, listed, specs, self._ledger(), seen, session)
-        names = frozenset((entry.pod.namespace, entry.pod.name) for entry in listed)
-        return Identified(asker, _without_namesakes(live(self._ledger(), names), asker.pod))
+        ledger = self._ledger()
+        asker = who_asks(call, listed, specs, ledger, seen, session)
+        uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
+        return Identified(asker, live(ledger, [entry.pod.key for entry in listed], uids))
 
     async def holds(self, pod: PodRef, ids: frozenset[str]) -> bool:
         """Whether the kubelet still counts any of `ids` as held by `pod`."""
         try:
-            entry = await self.sources.get_pod(pod.namespace, pod.name)
+            entry = await self.sources.get_pod(pod)
         except KubeletError as error:
             _log.warning("PodResources Get failed", pod=str(pod), error=str(error))
             return True
@@ -119,19 +120,12 @@ class Identifier:
         try:
             return await self.sources.fetch_spec(namespace, name)
         except ClusterError as error:
-            _log.warning("the pod's text is not to be had", pod=f"{namespace}/{name}", error=str(error))
+            _log.warning(
+                "the pod's text is not to be had", pod=f"{namespace}/{name}", error=str(error)
+            )
             return None
 
     def _is_stale(self, known: PodRequest, resource: Resource, entry: ListedPod) -> bool:
         """A pod of the same name came after it: that uid has grants, this one holds nothing."""
         grants = self._ledger().of_pod(known.ref)
         return any(grant.ids(resource) and grant.container in entry.held for grant in grants)
-
-
-def _without_namesakes(ledger: Ledger, pod: PodRef) -> Ledger:
-    """Without the grants of an older pod that had this pod's name."""
-    return ledger.release(
-        grant.slice_id
-        for grant in ledger.grants.values()
-        if grant.pod.is_same_name(pod) and pod.uid and grant.pod.uid not in ("", pod.uid)
-    )

@@ -40,7 +40,8 @@ class NodeState:
     @property
     def terms(self) -> NodeTerms:
         """What a request is checked against; only asked for while there is a mode."""
-        return NodeTerms(node=self.node, mode=self.mode or NodeMode.DISABLED, unit=self.unit)
+        mode = self.mode or NodeMode.DISABLED
+        return NodeTerms(self.node, mode, self.unit, is_isolation_on=self.wants_isolation)
 
     @property
     def isolates(self) -> bool:

@@ -1,0 +1,5 @@
+"""`python -m gpu_device_plugin`."""
+
+from gpu_device_plugin.cli.main import main
+
+main()

@@ -1,0 +1,144 @@
+"""The node's mode, placement and unit: the node label decides, with care for running pods.
+
+At start the last known label serves until the API answers; without one the agent waits and
+does not guess: a node that offers the wrong resources attracts the wrong pods.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from gpu_device_plugin.apps.agent.board import Board
+from gpu_device_plugin.apps.agent.journal import Journal
+from gpu_device_plugin.domain.modes import (
+    MODE_LABEL,
+    PLACEMENT_LABEL,
+    NodeMode,
+    PlacementPolicy,
+    check_unit,
+    next_mode,
+    next_unit,
+    parse_mode,
+    parse_policy,
+)
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.errors import ConfigError, StorageError
+from gpu_device_plugin.store.memory import MemoryFile
+
+_log = structlog.get_logger("mode")
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the operator's settings say where the node's labels are silent."""
+
+    mode: NodeMode
+    policy: PlacementPolicy
+    unit: MemoryUnit
+
+
+class ModeFollower:
+    """Follows the node's labels; refuses to pull slices away from under running pods."""
+
+    def __init__(
+        self,
+        board: Board,
+        journal: Journal,
+        memory: MemoryFile,
+        wishes: Wishes,
+        holders: Callable[[], Sequence[PodRef]],
+    ) -> None:
+        self._board = board
+        self._journal = journal
+        self._memory = memory
+        self._wishes = wishes
+        self._holders = holders
+        self._labels: Mapping[str, str] | None = None
+        self._mode: NodeMode | None = None
+        self._unit: MemoryUnit | None = None
+        self._last_notes: dict[str, str] = {}
+        self.is_waiting = False
+        """A switch of mode or unit waits for the node to be empty."""
+
+    def load(self, now_seconds: float) -> str | None:
+        """Start in the mode of the last run, if there is one; the text says what was bad, or None."""
+        content, _, bad = self._memory.load(now_seconds)
+        self._mode = parse_mode(str(content.get("mode", "")))
+        self._unit = next((u for u in MemoryUnit if u.value == content.get("unit")), None)
+        labels = content.get("labels")
+        if self._mode is not None and isinstance(labels, dict):
+            self._labels = {str(key): str(value) for key, value in labels.items()}
+            self.settle()
+        return bad
+
+    def serve_settings(self) -> None:
+        """No API will ever tell (`--standalone`): the operator's settings decide."""
+        self._labels = {}
+        self.settle()
+
+    def follow(self, labels: Mapping[str, str]) -> None:
+        """The API told the node's labels."""
+        wanted = (MODE_LABEL, PLACEMENT_LABEL)
+        self._labels = {key: labels[key] for key in wanted if key in labels}
+        self.settle()
+
+    def settle(self) -> None:
+        """Decide again; called when labels change and when the last holder may have gone."""
+        if self._labels is None:
+            return
+        holders = self._holders()
+        unit = next_unit(self._unit, self._wishes.unit, holders)
+        self._note("unit", unit.note_reason, unit.note)
+        mode = next_mode(self._mode, self._labels.get(MODE_LABEL), self._wishes.mode, holders)
+        self._note("mode", mode.note_reason, mode.note)
+        self._mode, self._unit = mode.mode, unit.unit
+        self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
+        self._board.update(mode=mode.mode, unit=unit.unit, policy=self._policy())
+        self._check_unit(mode.mode, unit.unit)
+        self._remember()
+
+    def _policy(self) -> PlacementPolicy:
+        text = (self._labels or {}).get(PLACEMENT_LABEL)
+        policy = self._wishes.policy if text is None else parse_policy(text)
+        if policy is None:
+            kept = self._board.read().policy
+            known = ", ".join(PlacementPolicy)
+            self._note(
+                "placement",
+                "UnknownPlacement",
+                f"label {PLACEMENT_LABEL}={text} names no policy; it stays {kept}. Known: {known}",
+            )
+            return kept
+        self._last_notes.pop("placement", None)
+        return policy
+
+    def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        try:
+            check_unit(mode, unit)
+        except ConfigError as error:
+            if self._board.set_fault("UnitNotAllowed", str(error)):
+                self._journal.node_note("UnitNotAllowed", str(error))
+        else:
+            self._board.set_fault("UnitNotAllowed", None)
+
+    def _note(self, topic: str, reason: str, text: str | None) -> None:
+        """Say a thing once, not at every look."""
+        if text is None:
+            self._last_notes.pop(topic, None)
+        elif self._last_notes.get(topic) != text:
+            self._last_notes[topic] = text
+            self._journal.node_note(reason, text)
+
+    def _remember(self) -> None:
+        content: dict[str, Any] = {
+            "mode": str(self._mode),
+            "unit": self._unit.value if self._unit else "",
+            "labels": dict(self._labels or {}),
+        }
+        try:
+            self._memory.save(content)
+        except StorageError as error:
+            _log.warning("the node's mode cannot be remembered", error=str(error))

@@ -1,0 +1,157 @@
+"""The second guard: before each start of a container, its slice is whole or it does not start."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from gpu_device_plugin.apps.agent.answers import Answers
+from gpu_device_plugin.apps.agent.book import Book
+from gpu_device_plugin.apps.agent.journal import Journal
+from gpu_device_plugin.apps.agent.state import NodeState, StateReader
+from gpu_device_plugin.apps.agent.witness import Witness, completed
+from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.requests import demand
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import (
+    ClusterError,
+    KubeletError,
+    NodeError,
+    RefusalError,
+    RequestError,
+    StorageError,
+    UnknownPodError,
+)
+
+_log = structlog.get_logger("prestart")
+
+
+class PreStart:
+    """Checks grants at container start. It runs beside admissions, so it never calls List."""
+
+    def __init__(
+        self,
+        book: Book,
+        answers: Answers,
+        witness: Witness,
+        journal: Journal,
+        state: StateReader,
+    ) -> None:
+        self._book = book
+        self._answers = answers
+        self._witness = witness
+        self._journal = journal
+        self._state = state
+        self.fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]] = _nobody
+        self.adopt: Callable[[], Awaitable[bool]] = _not_now
+
+    async def check(self, resource: Resource, ids: Sequence[str]) -> None:
+        """Return when the container that holds `ids` may start.
+
+        Raises:
+            RefusalError: It may not; an Event on the pod says why.
+        """
+        try:
+            grants = await self._grants(resource, frozenset(ids))
+            for grant in grants:
+                await self._check(grant)
+        except RefusalError as error:
+            pod = next((g.pod for g in self._book.ledger.holders(ids)), None)
+            self._journal.start_refused(pod, resource, error)
+            raise
+
+    async def _grants(self, resource: Resource, ids: frozenset[str]) -> list[Grant]:
+        """The grants of exactly these units: an app container may hold what its init one held."""
+        found = self._exact(resource, ids)
+        if not found and await self.adopt():
+            found = self._exact(resource, ids)
+        if not found:
+            raise UnknownPodError(
+                f"no grant of node {self._state().node} holds exactly these {len(ids)} units of "
+                f"{resource}; the container's slice is not known, create the pod anew",
+                reason="NoGrant",
+            )
+        return found
+
+    def _exact(self, resource: Resource, ids: frozenset[str]) -> list[Grant]:
+        holders = self._book.ledger.holders(ids)
+        return [grant for grant in holders if frozenset(grant.ids(resource)) == ids]
+
+    async def _check(self, grant: Grant) -> None:
+        state = self._state()
+        if not grant.is_checked:
+            grant = await self._check_late(grant, state)
+        if grant.is_capped and not state.library_version:
+            raise NodeError(
+                f"pod {grant.pod}: the isolation library is missing on node {state.node}",
+                reason="IsolationLibraryMissing",
+            )
+        try:
+            if self._answers.make_files(grant, state):
+                _log.warning(
+                    "files of a slice were made again", pod=str(grant.pod), slice=grant.slice_id
+                )
+        except StorageError as error:
+            raise NodeError(str(error), reason="StateNotWritable") from error
+
+    async def _check_late(self, grant: Grant, state: NodeState) -> Grant:
+        """Rules that need the pod's text, for a grant made while the API was away."""
+        uid, name = self._told_by_checkpoint(grant)
+        named = replace(grant, pod=replace(grant.pod, uid=uid), container=name)
+        spec = await self._spec(named.pod)
+        container = spec.container(name) if spec is not None else None
+        if spec is None or container is None:
+            self._book.hold(named)
+            self._check_shape(named, state)
+            return named
+        needed = demand(spec, container, state.terms)
+        if len(grant.card_numbers) != needed.cards:
+            raise RequestError(
+                f"pod {spec.ref}: label asks for {needed.cards} cards, the slice is on "
+                f"{len(grant.card_numbers)}, given while the API server was away; create it anew",
+                reason="CardCountUnknown",
+            )
+        checked = replace(
+            named,
+            kind=container.kind,
+            index=container.index,
+            pod_units=spec.app_units,
+            is_checked=True,
+        )
+        self._check_shape(checked, state)
+        self._book.hold(checked)
+        return checked
+
+    def _check_shape(self, grant: Grant, state: NodeState) -> None:
+        """What needs no text: a core_mem node serves memory and compute together (R-526)."""
+        if grant.mode == "core_mem" and not (grant.mem_ids and grant.core_ids):
+            raise RequestError(
+                f"pod {grant.pod}: node {state.node} is in mode core_mem and serves gpu-mem and "
+                f"gpu-core.percentage only together; ask for both, or set nodeSelector "
+                f"ack.node.gpu.schedule: cgpu",
+                reason="MemoryOnly",
+            )
+
+    def _told_by_checkpoint(self, grant: Grant) -> tuple[str, str]:
+        try:
+            return completed(grant, self._witness.entries())
+        except KubeletError as error:
+            _log.info("no checkpoint", error=str(error))
+            return grant.pod.uid, grant.container
+
+    async def _spec(self, pod: PodRef) -> PodRequest | None:
+        try:
+            return await self.fetch_spec(pod.namespace, pod.name)
+        except ClusterError:
+            return None
+
+
+async def _nobody(_namespace: str, _name: str) -> PodRequest | None:
+    return None
+
+
+async def _not_now() -> bool:
+    await asyncio.sleep(0)
+    return False

@@ -1,0 +1,149 @@
+"""What others read of the node and its pods: metrics, labels, annotations. Never waited for."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gpu_device_plugin.apps.agent.state import NodeState, StateReader
+from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations
+from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, cards_annotation, pod_annotations
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
+from gpu_device_plugin.domain.ledger import CardUse, Grant, Ledger
+from gpu_device_plugin.domain.modes import resources_of
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.slices import slice_bytes
+from gpu_device_plugin.domain.units import MemoryUnit, Resource
+from gpu_device_plugin.web.metrics import (
+    AgentMetrics,
+    CardSample,
+    SliceSample,
+    Snapshot,
+    UnitCount,
+)
+
+_TOGETHER_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """Who is told.
+
+    Attributes:
+        metrics: Prometheus.
+        node: Labels and annotations of the Node, or None without an API.
+        pods: Annotations of pods, or None without an API.
+    """
+
+    metrics: AgentMetrics
+    node: NodeMetadata | None
+    pods: PodAnnotations | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the publisher cannot read off the node's state.
+
+    Attributes:
+        ledger: Who holds what.
+        driver: Driver and CUDA version.
+        drift: What the last reconcile found.
+        is_api_reachable: None where no API is used.
+    """
+
+    ledger: Callable[[], Ledger]
+    driver: Callable[[], tuple[str, str]]
+    drift: Callable[[], int]
+    is_api_reachable: Callable[[], bool | None]
+
+
+class Publisher:
+    """Publishes soon after a change; many changes at once are published together."""
+
+    def __init__(self, readers: Readers, facts: Facts, state: StateReader) -> None:
+        self._readers = readers
+        self._facts = facts
+        self._state = state
+        self._changed = asyncio.Event()
+        self._told: dict[str, tuple[Grant, ...]] = {}
+
+    def changed(self, *_: object) -> None:
+        """Something has changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_TOGETHER_SECONDS)
+            self._changed.clear()
+            self._publish()
+
+    def _publish(self) -> None:
+        state, ledger = self._state(), self._facts.ledger()
+        self._readers.metrics.publish(
+            Snapshot(
+                cards=tuple(_card_samples(state, ledger)),
+                slices=tuple(_slice_samples(state, ledger)),
+                drift=self._facts.drift(),
+                is_api_reachable=self._facts.is_api_reachable(),
+            )
+        )
+        if self._readers.node is not None and state.mode is not None and state.cards:
+            found = node_labels(state.cards, *self._facts.driver())
+            self._readers.node.put(
+                labels={key: found.get(key) for key in NODE_LABELS},
+                annotations={
+                    CARDS_ANNOTATION: cards_annotation(state.cards, state.healthy, state.terms)
+                },
+            )
+        if self._readers.pods is not None:
+            self._annotate(self._readers.pods, state.cards, ledger)
+
+    def _annotate(self, pods: PodAnnotations, cards: tuple[Card, ...], ledger: Ledger) -> None:
+        by_pod: dict[PodRef, list[Grant]] = {}
+        for grant in ledger.grants.values():
+            if grant.pod.uid and grant.pod.name:
+                by_pod.setdefault(grant.pod, []).append(grant)
+        for pod, grants in by_pod.items():
+            told = tuple(grants)
+            if self._told.get(pod.uid) != told:
+                assume_time_ns = int(min(g.created_seconds for g in grants) * 1e9)
+                values = pod_annotations(grants, cards, assume_time_ns or time.time_ns())
+                if values:
+                    pods.put(pod, values)
+                    self._told[pod.uid] = told
+        known = {pod.uid for pod in by_pod}
+        self._told = {uid: told for uid, told in self._told.items() if uid in known}
+
+
+def _card_samples(state: NodeState, ledger: Ledger) -> Iterable[CardSample]:
+    use, healthy = ledger.use(), state.healthy
+    resources = resources_of(state.mode) if state.mode else ()
+    for card in state.cards:
+        held = use.get(card.number, CardUse())
+        counts = [_unit_count(card, resource, held, state.unit) for resource in resources]
+        yield CardSample(card.index, card.uuid, healthy[card.uuid], tuple(counts))
+
+
+def _unit_count(card: Card, resource: Resource, held: CardUse, unit: MemoryUnit) -> UnitCount:
+    total = card.units(resource, unit)
+    amount = {Resource.MEM: held.mem_units, Resource.CORE: held.core_percent}.get(resource, 0)
+    return UnitCount(str(resource), max(0, total - amount), amount)
+
+
+def _slice_samples(state: NodeState, ledger: Ledger) -> Iterable[SliceSample]:
+    for grant in ledger.grants.values():
+        unit = next(unit for unit in MemoryUnit if unit.mib == grant.unit_mib)
+        for uuid in grant.cards:
+            card = state.card(uuid)
+            if card is not None and grant.mem_units:
+                yield SliceSample(
+                    namespace=grant.pod.namespace,
+                    pod=grant.pod.name,
+                    container=grant.container,
+                    card=card.index,
+                    memory_limit_bytes=slice_bytes(card, grant.units_per_card, unit),
+                    core_percent=grant.core_percent,
+                )

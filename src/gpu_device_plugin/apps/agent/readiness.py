@@ -1,0 +1,37 @@
+"""Whether the node can place pods now, and if not, why not."""
+
+from gpu_device_plugin.apps.agent.offers import offered_resources
+from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.domain.modes import is_served, resources_of
+
+
+class Readiness:
+    """What /readyz says."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self.is_prepared = False
+
+    def tell(self) -> tuple[bool, str]:
+        """Ready or not, and the reasons, one a line."""
+        state = self._wiring.board.read()
+        if state.mode is None:
+            return False, "mode: waiting for the node's labels; the API server has not answered"
+        if not resources_of(state.mode):
+            later = "" if is_served(state.mode) else ", which is not served yet"
+            return True, f"ready: mode {state.mode}{later}; no resources"
+        problems = [f"{reason}: {text}" for reason, text in state.faults.items()]
+        if self._wiring.cards.missing:
+            problems.append(f"cards: {self._wiring.cards.missing}")
+        if not self.is_prepared:
+            problems.append("grants: still bringing together what the kubelet holds")
+        problems += self._wiring.offers.not_ready(state)
+        if problems:
+            return False, "\n".join(problems)
+        served = ", ".join(str(resource) for resource in offered_resources(state))
+        out = ", ".join(
+            f"card {c.index} {state.unhealthy[c.uuid]}"
+            for c in state.cards
+            if c.uuid in state.unhealthy
+        )
+        return True, f"ready: mode {state.mode}, {served}" + (f"; out: {out}" if out else "")

@@ -1,0 +1,166 @@
+"""Grants, slices' files and the kubelet brought together, again and again.
+
+The kubelet never tells of a release (kubelet.md 0). A grant ends only when both of its
+witnesses lack the pod twice, 30 s apart; until then its units count as held here, and as
+free at admission if the kubelet gives them again.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from gpu_device_plugin.apps.agent.answers import Answers
+from gpu_device_plugin.apps.agent.book import Book
+from gpu_device_plugin.apps.agent.journal import Journal
+from gpu_device_plugin.apps.agent.state import StateReader
+from gpu_device_plugin.apps.agent.witness import Testimony, Witness, completed
+from gpu_device_plugin.domain.ledger import Grant, Ledger, adopt, drift, live, survivors
+from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.errors import KubeletError, StorageError
+from gpu_device_plugin.store.failpoints import failpoint
+
+LOOK_SECONDS = 30.0
+HASTY_SECONDS = 3.0
+_log = structlog.get_logger("reconcile")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the reconciler brings together.
+
+    Attributes:
+        book: The grants.
+        answers: Files of slices.
+        witness: The kubelet's two witnesses.
+        journal: Where news goes.
+        state: The node as of now.
+        specs: Pods as the API watch knows them.
+        kubelet_identity: Which kubelet.sock there is, or None.
+    """
+
+    book: Book
+    answers: Answers
+    witness: Witness
+    journal: Journal
+    state: StateReader
+    specs: Callable[[], Mapping[tuple[str, str], PodRequest]]
+    kubelet_identity: Callable[[], object | None]
+
+
+class Reconciler:
+    """Looks every 30 s, sooner when a pod has gone or a mode switch waits."""
+
+    def __init__(self, parts: Parts, calm: asyncio.Lock) -> None:
+        self._parts = parts
+        self._calm = calm
+        self._absent_since: Mapping[str, float] = {}
+        self._kubelet: tuple[object | None, float | None] = (None, None)
+        self._hurry = asyncio.Event()
+        self._gone: frozenset[str] = frozenset()
+        self.after_look: Callable[[], None] = lambda: None
+        self.is_hasty: Callable[[], bool] = lambda: False
+        self.drift = 0
+
+    def hurry(self) -> None:
+        """Look soon: a pod has gone, or somebody waits for the node to be empty."""
+        self._hurry.set()
+
+    def living(self) -> Ledger:
+        """Grants of pods that were there at the last look, and what was granted since."""
+        return self._parts.book.ledger.release(self._gone)
+
+    def holders(self) -> Sequence[PodRef]:
+        """Pods that hold slices now."""
+        return tuple(dict.fromkeys(grant.pod for grant in self.living().grants.values()))
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await self.look()
+            seconds = HASTY_SECONDS if self.is_hasty() else LOOK_SECONDS
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), seconds)
+                # A pod that goes often takes others with it: one look serves them all.
+                await asyncio.sleep(1.0)
+            self._hurry.clear()
+
+    async def look(self) -> bool:
+        """One look; whether the kubelet answered."""
+        try:
+            async with self._calm:
+                testimony = await self._parts.witness.testify()
+                self._settle(testimony)
+        except KubeletError as error:
+            _log.info("the kubelet does not testify", error=str(error))
+            return False
+        except StorageError as error:
+            _log.error("what was found cannot be written", error=str(error))
+            return False
+        return True
+
+    def _settle(self, testimony: Testimony) -> None:
+        book, specs = self._parts.book, self._parts.specs()
+        uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
+        over, self._absent_since = survivors(
+            book.ledger,
+            testimony.names,
+            testimony.uids,
+            self._absent_since,
+            time.monotonic(),
+            self._kubelet_since(),
+            uids,
+        )
+        failpoint("reconcile.before-release")
+        book.amend([*self._completed(testimony), *self._adopted(testimony)], ended=over)
+        for slice_id in over:
+            _log.info("slice ended", slice=slice_id)
+        alive = live(book.ledger, testimony.names, uids)
+        self._gone = frozenset(book.ledger.grants) - frozenset(alive.grants)
+        self.drift = drift(alive, testimony.listed)
+        self.repair_files()
+        self.after_look()
+
+    def _completed(self, testimony: Testimony) -> list[Grant]:
+        """Grants made while nobody could tell uid or container; now the checkpoint can."""
+        found = []
+        for grant in self._parts.book.ledger.grants.values():
+            uid, container = completed(grant, testimony.entries)
+            if (uid, container) != (grant.pod.uid, grant.container):
+                found.append(replace(grant, pod=replace(grant.pod, uid=uid), container=container))
+        return found
+
+    def _adopted(self, testimony: Testimony) -> list[Grant]:
+        """Grants for containers that hold units and that we know nothing of."""
+        state, ledger = self._parts.state(), self._parts.book.ledger
+        if state.mode is None or not state.cards:
+            return []
+        unknown = [h for h in testimony.held() if h.ids and not ledger.holders(h.ids)]
+        specs = tuple(self._parts.specs().values())
+        adopted = adopt(unknown, specs, state.cards, state.terms)
+        for grant in adopted:
+            self._parts.journal.adopted(grant)
+        return [replace(grant, created_seconds=time.time()) for grant in adopted]
+
+    def repair_files(self) -> None:
+        """Every file that a grant names is there, and no other; grown ones are cut back."""
+        ledger, state = self._parts.book.ledger, self._parts.state()
+        for grant in ledger.grants.values():
+            try:
+                self._parts.answers.make_files(grant, state)
+            except StorageError as error:
+                _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
+        files = self._parts.answers.files
+        for orphan in files.present() - frozenset(ledger.grants):
+            files.remove(orphan)
+        for slice_id, size in files.cut_back(ledger.grants).items():
+            self._parts.journal.region_grown(ledger.grants[slice_id], size)
+
+    def _kubelet_since(self) -> float | None:
+        identity = self._parts.kubelet_identity()
+        if identity != self._kubelet[0]:
+            self._kubelet = (identity, None if identity is None else time.monotonic())
+        return self._kubelet[1]

@@ -1,0 +1,165 @@
+"""The life of an agent: lock, remember, prepare, serve, end.
+
+Crash-only: the way it starts after a SIGKILL is the way it always starts. Nothing is
+registered before the cards, the mode and the last grants are known and every file that a
+grant names lies where running containers expect it.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+
+from gpu_device_plugin.apps.agent.cluster_side import ClusterSide
+from gpu_device_plugin.apps.agent.desk import SOCKET_NAME, Desk
+from gpu_device_plugin.apps.agent.readiness import Readiness
+from gpu_device_plugin.apps.agent.upkeep import Upkeep
+from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.config import Settings
+from gpu_device_plugin.domain.reports import DriverChanged
+from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.store.lock import NodeLock
+from gpu_device_plugin.web.server import Pages, WebServer
+
+EXIT_FOR_REINJECTION = 75
+"""EX_TEMPFAIL: the container runtime shall start us again, with the driver that is there now."""
+INVENTORY_SECONDS = 5.0
+RECOVER_SECONDS = 4.0
+_log = structlog.get_logger("agent")
+
+
+class Agent:
+    """One node's agent."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._wiring = Wiring(settings)
+        self._stop = asyncio.Event()
+        self._exit_code = 0
+        self._lock = NodeLock(Path(settings.state_dir) / "lock")
+        self._readiness = Readiness(self._wiring)
+
+    async def run(self) -> int:
+        """Serve until told to end; the exit code.
+
+        Raises:
+            ConfigError: Another agent serves this node.
+            StorageError: The state directory cannot be used.
+        """
+        pod = "/".join(filter(None, (os.environ.get("POD_NAMESPACE"), os.environ.get("POD_NAME"))))
+        self._lock.take(pod, os.getpid())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        self._remember()
+        pages = Pages(self._wiring.metrics.page, lambda: True, self._readiness.tell)
+        web = WebServer(self._settings.metrics_address, pages)
+        await web.start()
+        try:
+            await self._serve()
+        finally:
+            await web.stop()
+            await self._wiring.pod_resources.close()
+            self._lock.release()
+        _log.info("ended", exit_code=self._exit_code)
+        return self._exit_code
+
+    def _remember(self) -> None:
+        """What the last run left in the state directory."""
+        now, wiring = time.time(), self._wiring
+        loaded = wiring.book.load(now)
+        for bad in (loaded.bad, wiring.cards.load(now), wiring.mode.load(now)):
+            if bad is not None:
+                wiring.journal.file_set_aside(bad)
+        _log.info(
+            "starting",
+            node=self._settings.node_name,
+            grants=len(wiring.book.ledger.grants),
+            is_new_boot=loaded.is_new_boot,
+        )
+        if self._settings.standalone:
+            wiring.mode.serve_settings()
+
+    async def _serve(self) -> None:
+        wiring = self._wiring
+        wiring.cards.on_driver_changed = self._driver_changed
+        upkeep = Upkeep(wiring)
+        if isinstance(wiring.cluster, ClusterSide):
+            wiring.cluster.on_node = upkeep.node_changed
+        desk = Desk(Path(self._settings.run_dir) / SOCKET_NAME, upkeep.commands())
+        work = [
+            wiring.nvml.run(),
+            wiring.directory.run(),
+            *(endpoint.run() for endpoint in wiring.endpoints.values()),
+            *wiring.cluster.tasks(),
+            wiring.publisher.run(),
+            upkeep.run(),
+            desk.run(),
+            self._prepare_and_offer(),
+        ]
+        tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
+        stopping = asyncio.ensure_future(self._stop.wait())
+        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for task in (*tasks, stopping):
+            task.cancel()
+        await asyncio.gather(*tasks, stopping, return_exceptions=True)
+        for task in done - {stopping}:
+            task.result()  # a task that ended by itself has failed: its error ends the process
+
+    async def _prepare_and_offer(self) -> None:
+        """Before the first Register: cards, mode, what the kubelet holds, every slice's files."""
+        wiring = self._wiring
+        await self._until_cards()
+        while wiring.board.read().mode is None:
+            await asyncio.sleep(0.05)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RECOVER_SECONDS):
+                await self._recover()
+        wiring.reconciler.repair_files()
+        wiring.board.listen(wiring.offers.publish)
+        wiring.offers.publish(wiring.board.read())
+        self._readiness.is_prepared = True
+        await wiring.reconciler.run()
+
+    async def _until_cards(self) -> None:
+        """NVML's first inventory; a driver that hangs must not keep grants from being served."""
+        cards = self._wiring.cards
+        with suppress(TimeoutError):
+            async with asyncio.timeout(INVENTORY_SECONDS):
+                while not cards.has_inventory:
+                    await asyncio.sleep(0.02)
+        if not cards.has_inventory:
+            cards.serve_remembered()
+
+    async def _recover(self) -> None:
+        """Grants that were lost come back from the kubelet, if it answers."""
+        while not await self._wiring.reconciler.look():
+            await asyncio.sleep(0.5)
+        self._wiring.identifier.remember(await self._wiring.pod_resources.list())
+
+    def _driver_changed(self, change: DriverChanged) -> None:
+        """The container was injected with another driver, or with none: it has to be made anew."""
+        text = f"the driver went from {change.before or 'none'} to {change.after or 'another one'}"
+        _log.warning("ending for re-injection", text=text)
+        self._wiring.journal.node_note("DriverChanged", f"{text}; the agent restarts")
+        self._exit_code = EXIT_FOR_REINJECTION
+        self._stop.set()
+
+
+async def run_agent(settings: Settings) -> int:
+    """Run an agent in this process; see `Agent.run`.
+
+    Raises:
+        ConfigError: Another agent serves this node.
+        StorageError: The state directory cannot be made.
+    """
+    try:
+        Path(settings.state_dir).mkdir(parents=True, exist_ok=True)
+        Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{error.filename}: cannot be made: {error.strerror}") from error
+    return await Agent(settings).run()

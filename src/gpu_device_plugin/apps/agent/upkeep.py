@@ -1,0 +1,105 @@
+"""Small looks at the node, every few seconds: library, disk, labels, other plugins."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_device_plugin.apps.agent.cluster_side import ClusterSide
+from gpu_device_plugin.apps.agent.desk import Answerer
+from gpu_device_plugin.apps.agent.offers import message_problem
+from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.store.library import installed_version
+
+LOOK_SECONDS = 2.0
+
+
+class Upkeep:
+    """Turns what it sees into faults of the node, and clears them when they are over."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self._restarts = 0
+        wiring.reconciler.is_hasty = lambda: wiring.mode.is_waiting
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def look(self) -> None:
+        """One look."""
+        self._look_at_library()
+        self._look_at_disk()
+        self._look_at_message()
+        if self._wiring.mode.is_waiting:
+            self._wiring.mode.settle()
+        while self._restarts < self._wiring.nvml.restarts:
+            self._restarts += 1
+            self._wiring.metrics.count_nvml_restart()
+        self._wiring.publisher.changed()
+
+    def node_changed(self) -> None:
+        """The API told something of our node."""
+        cluster = self._wiring.cluster
+        if not isinstance(cluster, ClusterSide) or cluster.node.view is None:
+            return
+        self._wiring.mode.follow(cluster.node.view.labels)
+        foreign = cluster.node.foreign_plugin
+        allowed = self._wiring.settings.allow_other_plugin
+        text = None if foreign is None or allowed else foreign.text
+        self._set_fault(
+            "OtherPlugin",
+            text and f"{text}; nothing is offered. Remove it, or start with --allow-other-plugin",
+        )
+
+    def commands(self) -> Mapping[str, Answerer]:
+        """What a person can ask on this node."""
+        return {"why": self._why, "recover": self._recover}
+
+    def _look_at_library(self) -> None:
+        wiring, state = self._wiring, self._wiring.board.read()
+        version = installed_version(Path(wiring.settings.library_dir))
+        wiring.board.update(library_version=version)
+        missing = state.isolates and not version
+        self._set_fault(
+            "IsolationLibraryMissing",
+            f"no version of libgpuslice.so with its ld.so.preload lies in "
+            f"{wiring.settings.library_dir}, so slices cannot be enforced; install it, or start "
+            f"with --isolation off"
+            if missing
+            else None,
+        )
+
+    def _look_at_disk(self) -> None:
+        book = self._wiring.book
+        if book.disk_fault is not None:
+            book.probe()
+        self._set_fault("StateNotWritable", book.disk_fault)
+
+    def _look_at_message(self) -> None:
+        self._set_fault("DeviceListTooLong", message_problem(self._wiring.board.read()))
+
+    def _set_fault(self, reason: str, text: str | None) -> None:
+        if self._wiring.board.set_fault(reason, text):
+            if text is not None:
+                self._wiring.journal.node_note(reason, text)
+            else:
+                over = f"{reason} is over"
+                self._wiring.journal.node_note(f"{reason}Over", over, is_warning=False)
+
+    def _why(self, question: Mapping[str, Any]) -> str:
+        namespace, name = str(question.get("namespace", "")), str(question.get("name", ""))
+        return self._wiring.journal.why(namespace, name, self._wiring.book.ledger)
+
+    def _recover(self, question: Mapping[str, Any]) -> str:
+        wanted = str(question.get("card", ""))
+        cards = self._wiring.board.read().cards
+        card = next((c for c in cards if wanted in (c.uuid, str(c.index))), None)
+        uuid = card.uuid if card else wanted
+        if not self._wiring.cards.clear(uuid):
+            known = ", ".join(f"{c.index} ({c.uuid})" for c in cards) or "none"
+            raise RequestError(f"no card {wanted!r} on this node; known: {known}", reason="NoCard")
+        return f"card {wanted}: its faults are forgotten; one that is still there opens again\n"

@@ -1,0 +1,158 @@
+"""Puts the agent's parts together; the life of the process is in `run`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_device_plugin import __version__
+from gpu_device_plugin.apps.agent.allocator import Allocator
+from gpu_device_plugin.apps.agent.answers import Answers
+from gpu_device_plugin.apps.agent.board import Board
+from gpu_device_plugin.apps.agent.book import Book, boot_id
+from gpu_device_plugin.apps.agent.cards import CardWatch
+from gpu_device_plugin.apps.agent.cluster_side import ClusterSide, NoCluster
+from gpu_device_plugin.apps.agent.identify import Identifier, Sources
+from gpu_device_plugin.apps.agent.journal import Journal
+from gpu_device_plugin.apps.agent.mode import ModeFollower, Wishes
+from gpu_device_plugin.apps.agent.offers import Offers
+from gpu_device_plugin.apps.agent.prestart import PreStart
+from gpu_device_plugin.apps.agent.publish import Facts, Publisher, Readers
+from gpu_device_plugin.apps.agent.reconcile import Parts, Reconciler
+from gpu_device_plugin.apps.agent.service import Service
+from gpu_device_plugin.apps.agent.state import NodeState
+from gpu_device_plugin.apps.agent.witness import Witness
+from gpu_device_plugin.config import Isolation, Settings
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
+from gpu_device_plugin.kubelet.directory import PluginDirectory
+from gpu_device_plugin.kubelet.endpoint import Endpoint, EndpointState, Phase
+from gpu_device_plugin.kubelet.podresources import PodResources
+from gpu_device_plugin.nvml.source import NvmlSource
+from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.store.grants import GrantStore
+from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.store.slices import SliceFiles
+from gpu_device_plugin.web.metrics import AgentMetrics
+
+
+class Wiring:
+    """Every part of one agent, connected."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = AgentMetrics(__version__)
+        self.board = Board(
+            NodeState(
+                node=settings.node_name,
+                policy=settings.placement,
+                unit=settings.memory_unit,
+                wants_isolation=settings.isolation is Isolation.ON,
+                honors_disable=settings.honor_cgpu_disable,
+            )
+        )
+        self.boot_id = boot_id()
+        self.cluster = self._cluster()
+        self.journal = Journal(self.metrics, self.cluster.post, self.board.read)
+        self._wire_state()
+        self._wire_kubelet()
+        self._wire_calls()
+        self._wire_readers()
+
+    def _cluster(self) -> ClusterSide | NoCluster:
+        if self.settings.standalone:
+            return NoCluster()
+        kubeconfig = Path(self.settings.kubeconfig) if self.settings.kubeconfig else None
+        return ClusterSide(kubeconfig, self.settings.node_name, self.metrics.count_dropped_event)
+
+    def _wire_state(self) -> None:
+        settings, state_dir = self.settings, Path(self.settings.state_dir)
+        self.book = Book(GrantStore(state_dir / "grants", self.boot_id), self._ledger_changed)
+        table = Path(settings.xid_table) if settings.xid_table else None
+        rules = health_rules(settings.recovery_seconds, table)
+        memory = MemoryFile(state_dir, "cards", self.boot_id)
+        self.cards = CardWatch(self.board, self.journal, memory, rules, self.boot_id)
+        library = Path(settings.nvml_library) if settings.nvml_library else None
+        self.nvml = NvmlSource(library, self.cards.observe)
+        self.mode = ModeFollower(
+            self.board,
+            self.journal,
+            MemoryFile(state_dir, "node", self.boot_id),
+            Wishes(settings.mode, settings.placement, settings.memory_unit),
+            self._holders,
+        )
+        self.answers = Answers(
+            SliceFiles(Path(settings.run_dir)),
+            settings.device_access,
+            settings.run_dir,
+            settings.library_dir,
+        )
+
+    def _wire_kubelet(self) -> None:
+        plugins = Path(self.settings.kubelet_dir) / "device-plugins"
+        self.directory = PluginDirectory(plugins)
+        self.pod_resources = PodResources(
+            Path(self.settings.kubelet_dir) / "pod-resources" / "kubelet.sock"
+        )
+        self.witness = Witness(self.pod_resources.list, plugins / FILE_NAME)
+
+    def _wire_calls(self) -> None:
+        sources = Sources(
+            list_pods=self.pod_resources.list,
+            get_pod=self.pod_resources.get,
+            specs=self.cluster.specs,
+            fetch_spec=self.cluster.fetch_spec,
+        )
+        self.identifier = Identifier(sources, lambda: self.book.ledger)
+        self.allocator = Allocator(
+            self.identifier, self.book, self.answers, self.journal, self.board.read
+        )
+        self.prestart = PreStart(
+            self.book, self.answers, self.witness, self.journal, self.board.read
+        )
+        self.prestart.fetch_spec = self.cluster.fetch_spec
+        parts = Parts(
+            book=self.book,
+            answers=self.answers,
+            witness=self.witness,
+            journal=self.journal,
+            state=self.board.read,
+            specs=self.cluster.specs,
+            kubelet_identity=self.directory.kubelet_identity,
+        )
+        self.reconciler = Reconciler(parts, self.allocator.calm)
+        self.prestart.adopt = self.reconciler.look
+        service = Service(self.allocator, self.prestart, self.metrics)
+        self.endpoints = {
+            resource: Endpoint(resource, service, self.directory, self._endpoint_changed)
+            for resource in Resource
+        }
+        self.offers = Offers(self.endpoints.items())
+
+    def _wire_readers(self) -> None:
+        cluster = self.cluster if isinstance(self.cluster, ClusterSide) else None
+        readers = Readers(
+            self.metrics,
+            cluster.metadata if cluster else None,
+            cluster.annotations if cluster else None,
+        )
+        facts = Facts(
+            ledger=self.reconciler.living,
+            driver=lambda: (self.cards.driver_version, self.cards.cuda_version),
+            drift=lambda: self.reconciler.drift,
+            is_api_reachable=lambda: None if cluster is None else not cluster.api.reach.is_away,
+        )
+        self.publisher = Publisher(readers, facts, self.board.read)
+        self.board.listen(self.publisher.changed)
+        self.reconciler.after_look = self.publisher.changed
+        if cluster is not None:
+            cluster.on_pod_gone = self.reconciler.hurry
+
+    def _ledger_changed(self, _: object) -> None:
+        self.publisher.changed()
+
+    def _holders(self) -> Sequence[PodRef]:
+        return self.reconciler.holders()
+
+    def _endpoint_changed(self, state: EndpointState) -> None:
+        if state.phase is Phase.REGISTERED:
+            self.metrics.count_registration(str(state.resource))

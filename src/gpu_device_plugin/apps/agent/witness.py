@@ -1,0 +1,84 @@
+"""What the kubelet knows of our units, from both of its witnesses: List and its checkpoint."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_device_plugin.domain.edits import slice_of_mounts
+from gpu_device_plugin.domain.ledger import Grant, HeldUnits
+from gpu_device_plugin.domain.pods import ListedPod, PodRef
+from gpu_device_plugin.kubelet.checkpoint import CheckpointEntry, read_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Testimony:
+    """One look at the kubelet.
+
+    Attributes:
+        listed: PodResources List.
+        entries: The checkpoint's entries of our resources.
+    """
+
+    listed: Sequence[ListedPod]
+    entries: Sequence[CheckpointEntry]
+
+    @property
+    def names(self) -> frozenset[tuple[str, str]]:
+        """Namespace and name of every listed pod."""
+        return frozenset(entry.pod.key for entry in self.listed)
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """Uids of every pod in the checkpoint."""
+        return frozenset(entry.pod_uid for entry in self.entries)
+
+    def held(self) -> list[HeldUnits]:
+        """What either of them says is held."""
+        return [_from_checkpoint(entry) for entry in self.entries] + [
+            HeldUnits(entry.pod, container, resource, ids)
+            for entry in self.listed
+            for container, by_resource in entry.held.items()
+            for resource, ids in by_resource.items()
+        ]
+
+
+class Witness:
+    """Asks both."""
+
+    def __init__(
+        self, list_pods: Callable[[], Awaitable[Sequence[ListedPod]]], checkpoint: Path
+    ) -> None:
+        self._list_pods = list_pods
+        self._checkpoint = checkpoint
+
+    async def testify(self) -> Testimony:
+        """Both, now; call it only while no Allocate of ours is in flight.
+
+        Raises:
+            KubeletError: One of them does not answer; nothing may be concluded from the other.
+        """
+        return Testimony(await self._list_pods(), self.entries())
+
+    def entries(self) -> Sequence[CheckpointEntry]:
+        """The checkpoint alone, which may be read at any time.
+
+        Raises:
+            KubeletError: It cannot be read.
+        """
+        return read_checkpoint(self._checkpoint)
+
+
+def completed(grant: Grant, testimony: Sequence[CheckpointEntry]) -> tuple[str, str]:
+    """Uid and container of a grant, as far as the checkpoint tells where the grant does not."""
+    for entry in testimony:
+        ids = grant.ids(entry.resource)
+        same_pod = not grant.pod.uid or grant.pod.uid == entry.pod_uid
+        if ids and entry.ids == frozenset(ids) and same_pod:
+            return grant.pod.uid or entry.pod_uid, grant.container or entry.container
+    return grant.pod.uid, grant.container
+
+
+def _from_checkpoint(entry: CheckpointEntry) -> HeldUnits:
+    slice_id, version = slice_of_mounts({m.container_path: m.host_path for m in entry.edits.mounts})
+    pod = PodRef("", "", entry.pod_uid)
+    return HeldUnits(pod, entry.container, entry.resource, entry.ids, slice_id, version)

@@ -1,0 +1,242 @@
+"""`gpu-device-plugin simulate`: make a node of simulated GPUs and let things happen to it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from gpu_device_plugin.errors import GpuPluginError
+from gpu_device_plugin.simulation.node import DEFAULT_STATE, STATE_NAME, SimulatedNode
+from gpu_device_plugin.simulation.profiles import MOST_CARDS, profile_names
+from gpu_device_plugin.simulation.view import CardView, NodeView
+
+_MIB = 1024 * 1024
+
+
+class SimulationFailedError(click.ClickException):
+    """What went wrong, in the words of the simulation; exit status 2 as for every setting."""
+
+    exit_code = 2
+
+
+def _state_option(command: Callable[..., None]) -> Callable[..., None]:
+    return click.option(
+        "--state",
+        type=click.Path(path_type=Path),
+        envvar="GPU_SIMULATOR_STATE",
+        default=DEFAULT_STATE,
+        show_default=True,
+        help=f"The node's file, or the directory that holds {STATE_NAME}.",
+    )(command)
+
+
+_card_option = click.option(
+    "--card", type=int, required=True, help="The card's slot, as `show` numbers it."
+)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Errors of ours become one line and exit status 2."""
+    try:
+        yield
+    except GpuPluginError as error:
+        raise SimulationFailedError(str(error)) from error
+
+
+def _node(state: Path) -> SimulatedNode:
+    return SimulatedNode(state / STATE_NAME if state.is_dir() else state)
+
+
+@click.group()
+def simulate() -> None:
+    """GPUs without a GPU: make a simulated node and change it while programs use it."""
+
+
+@simulate.command()
+@click.option("--profile", type=click.Choice(profile_names()), required=True)
+@click.option("--driver-version", help="Instead of the profile's, for instance 535.309.01.")
+@click.option(
+    "--cards", type=click.IntRange(0, MOST_CARDS), help="How many instead of the profile's."
+)
+@click.option("--seed", help="Decides UUIDs; default: the file's path.")
+@_state_option
+def create(
+    profile: str, driver_version: str | None, cards: int | None, seed: str | None, state: Path
+) -> None:
+    """Make a node; a directory as --state gets the driver's libraries as well."""
+    with _told():
+        node = SimulatedNode.create(
+            profile, state, driver_version=driver_version, cards=cards, seed=seed
+        )
+        shown = node.view()
+    click.echo(
+        f"{node.state}: {len(shown.cards)} cards, driver {shown.driver_version}, "
+        f"CUDA {shown.cuda_version}"
+    )
+    if state.is_dir():
+        click.echo(f"use it with --nvml-library {node.library}")
+    elif node.state != DEFAULT_STATE:
+        click.echo(f"use it with GPU_SIMULATOR_STATE={node.state}")
+
+
+@simulate.command()
+@click.argument("code", type=click.IntRange(1, 1000))
+@_card_option
+@_state_option
+def xid(code: int, card: int, state: Path) -> None:
+    """Let a card report the XID CODE."""
+    with _told():
+        _node(state).xid(card, code)
+
+
+@simulate.command()
+@_card_option
+@_state_option
+def lost(card: int, state: Path) -> None:
+    """Let a card fall off the bus: XID 79, and every call on it fails."""
+    with _told():
+        _node(state).lose(card)
+
+
+@simulate.command()
+@_card_option
+@_state_option
+def restore(card: int, state: Path) -> None:
+    """Let a lost card answer again, or a reset be done."""
+    with _told():
+        _node(state).restore(card)
+
+
+@simulate.command()
+@_state_option
+def hang(state: Path) -> None:
+    """Let every driver call block until `unhang`."""
+    with _told():
+        _node(state).hang()
+
+
+@simulate.command()
+@_state_option
+def unhang(state: Path) -> None:
+    """Let blocked calls go on."""
+    with _told():
+        _node(state).unhang()
+
+
+@simulate.command()
+@_card_option
+@click.option("--memory-mib", type=int, help="Memory taken by programs that are not simulated.")
+@click.option("--gpu-percent", type=int, help="Utilisation to show.")
+@_state_option
+def use(card: int, memory_mib: int | None, gpu_percent: int | None, state: Path) -> None:
+    """Let a card be in use."""
+    if memory_mib is None and gpu_percent is None:
+        raise click.UsageError("give --memory-mib, --gpu-percent or both")
+    with _told():
+        _node(state).use(card, memory_mib=memory_mib, gpu_percent=gpu_percent)
+
+
+@simulate.command()
+@click.argument("celsius", type=click.IntRange(0, 200))
+@_card_option
+@_state_option
+def temperature(celsius: int, card: int, state: Path) -> None:
+    """Let a card be CELSIUS degrees warm."""
+    with _told():
+        _node(state).temperature(card, celsius)
+
+
+@simulate.command()
+@_card_option
+@_state_option
+def unplug(card: int, state: Path) -> None:
+    """Take a card out of the node."""
+    with _told():
+        _node(state).unplug(card)
+
+
+@simulate.command()
+@_card_option
+@_state_option
+def plug(card: int, state: Path) -> None:
+    """Put an unplugged card back; programs see it when they initialise NVML anew."""
+    with _told():
+        _node(state).plug(card)
+
+
+@simulate.command("driver-upgrade")
+@click.argument("version")
+@_state_option
+def driver_upgrade(version: str, state: Path) -> None:
+    """Load the driver anew as VERSION, for instance 550.54.15."""
+    with _told():
+        _node(state).upgrade_driver(version)
+
+
+@simulate.command()
+@_state_option
+def show(state: Path) -> None:
+    """Show the node: its cards, how they are, who uses them."""
+    with _told():
+        shown = _node(state).view()
+    Console().print(_cards_table(shown))
+    if shown.processes:
+        Console().print(_processes_table(shown))
+
+
+simulate.add_command(restore, "recover")
+
+
+def _cards_table(shown: NodeView) -> Table:
+    hanging = ", [red]every call hangs[/red]" if shown.is_hanging else ""
+    table = Table(
+        title=f"{shown.profile}: driver {shown.driver_version}, CUDA {shown.cuda_version}{hanging}",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("card", "model", "UUID", "MiB in use", "GPU %", "°C", "state"):
+        # Where there is no room for all, a UUID is told by its beginning.
+        is_long = heading == "UUID"
+        table.add_column(
+            heading, no_wrap=not is_long, overflow="ellipsis", min_width=12 if is_long else None
+        )
+    for card in shown.cards:
+        table.add_row(
+            str(card.slot),
+            card.name,
+            card.uuid,
+            f"{card.used_bytes // _MIB} / {card.memory_mib}",
+            str(card.gpu_percent),
+            str(card.temperature_celsius),
+            _state(card),
+        )
+    return table
+
+
+def _state(card: CardView) -> str:
+    """The worst that is to be said of a card, then how it is cut."""
+    if not card.is_present:
+        return "unplugged"
+    if card.is_lost:
+        return "[red]lost[/red]"
+    if card.recovery_action:
+        return "[yellow]needs a reset[/yellow]"
+    if card.is_mig:
+        cut = ", ".join(sorted({instance.profile for instance in card.instances}))
+        return f"MIG: {len(card.instances)} x {cut}"
+    return "[green]well[/green]"
+
+
+def _processes_table(shown: NodeView) -> Table:
+    table = Table(title="processes", box=SIMPLE_HEAD)
+    for heading in ("pid", "card", "memory", "program"):
+        table.add_column(heading)
+    for process in shown.processes:
+        memory = f"{process.used_bytes // _MIB} MiB"
+        table.add_row(str(process.pid), str(process.card), memory, process.name)
+    return table

@@ -1,0 +1,1 @@
+"""The only speaker to the Kubernetes API; nothing here is ever waited for by Allocate."""

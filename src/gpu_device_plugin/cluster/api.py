@@ -1,0 +1,233 @@
+"""Requests to the Kubernetes API: bytes out, bytes in."""
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+
+from gpu_device_plugin.cluster.credentials import Credentials, load_credentials
+from gpu_device_plugin.cluster.reach import Pace, Reach
+from gpu_device_plugin.cluster.wire import Status
+from gpu_device_plugin.errors import ClusterError
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+
+_CONNECT_SECONDS = 3.0
+_CALL_SECONDS = 10.0
+# A watch may be silent for as long as nothing happens; the server ends it by itself
+# (`timeoutSeconds`), and TCP keepalive finds a peer that vanished in about 30 s.
+_WATCH_MARGIN_SECONDS = 30.0
+# Answers that say nothing about our request, only that the server cannot serve now.
+_AWAY = frozenset({401, 429, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request.
+
+    Attributes:
+        method: GET, POST or PATCH.
+        path: Absolute path, for instance `/api/v1/nodes/n1`.
+        query: Query parameters.
+        body: JSON to send, or None.
+        content_type: What `body` is.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: object = None
+    content_type: str = JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back: an HTTP status and the body, or one line of a watch."""
+
+    status: int
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status is 2xx."""
+        return 200 <= self.status < 300
+
+    @property
+    def text(self) -> str:
+        """What the API server says, in one line, for logs and errors."""
+        try:
+            message = msgspec.json.decode(self.body, type=Status).message
+        except msgspec.MsgspecError:
+            message = self.body[:200].decode("utf-8", "replace")
+        return f"{self.status} {message}".strip()
+
+
+class ApiServer:
+    """The one connection pool to the API server.
+
+    `call` goes out at once and fails at once. Everything that runs in the background uses
+    `call_in_turn` and `watch`, which wait while the server is away (see `Reach`).
+    """
+
+    def __init__(
+        self, load: Callable[[], Awaitable[Credentials]], *, pace: Pace | None = None
+    ) -> None:
+        self.reach = Reach(pace or Pace())
+        self._load = load
+        self._lock = asyncio.Lock()
+        self._credentials: Credentials | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    @classmethod
+    def at(cls, kubeconfig: Path | None, *, pace: Pace | None = None) -> Self:
+        """The server that a kubeconfig names, or the one of the cluster we run in (None)."""
+        return cls(lambda: load_credentials(kubeconfig), pace=pace)
+
+    async def close(self) -> None:
+        """Close every connection; the next request opens new ones."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def call(self, request: Request, *, deadline_seconds: float = _CALL_SECONDS) -> Answer:
+        """Send `request` now.
+
+        Raises:
+            ClusterError: No answer within the deadline, or one that says that the server
+                cannot serve now. A refusal is an answer.
+        """
+        timeout = aiohttp.ClientTimeout(total=deadline_seconds, sock_connect=_CONNECT_SECONDS)
+        async with self._send(request, timeout) as response:
+            answer = Answer(response.status, await response.read())
+        self._note(request, answer)
+        return answer
+
+    async def call_in_turn(self, request: Request) -> Answer:
+        """Send `request` as soon as that does no harm.
+
+        Raises:
+            ClusterError: As for `call`.
+        """
+        await self.reach.turn()
+        try:
+            return await self.call(request)
+        except ClusterError as error:
+            self.reach.failed(str(error))
+            raise
+
+    async def watch(self, request: Request, *, seconds: int) -> AsyncGenerator[Answer, None]:
+        """The lines of a watch that the server ends after `seconds`; else one refusal.
+
+        Raises:
+            ClusterError: The connection failed or broke off.
+        """
+        await self.reach.turn()
+        query = {**request.query, "watch": "1", "timeoutSeconds": str(seconds)}
+        timeout = aiohttp.ClientTimeout(
+            sock_connect=_CONNECT_SECONDS, sock_read=seconds + _WATCH_MARGIN_SECONDS
+        )
+        try:
+            async with self._send(Request("GET", request.path, query), timeout) as response:
+                if response.status != 200:
+                    refusal = Answer(response.status, await response.read())
+                    self._note(request, refusal)
+                    yield refusal
+                    return
+                async for line in _lines(response.content):
+                    self.reach.answered()
+                    yield Answer(200, line)
+        except ClusterError as error:
+            self.reach.failed(str(error))
+            raise
+
+    def _note(self, request: Request, answer: Answer) -> None:
+        """Tell `reach` of an answer; raise for one that only says: not now."""
+        if answer.status in _AWAY:
+            raise ClusterError(f"{request.method} {request.path}: {answer.text}")
+        self.reach.answered()
+
+    @asynccontextmanager
+    async def _send(
+        self, request: Request, timeout: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        try:
+            session, credentials = await self._open()
+            options = _options(request, credentials)
+            url = credentials.server + request.path
+            async with session.request(request.method, url, timeout=timeout, **options) as response:
+                if response.status == 401:
+                    self._credentials = None  # tokens and certificates rotate: read them anew
+                yield response
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if isinstance(error, aiohttp.ClientSSLError):
+                self._credentials = None
+            raise ClusterError(f"{request.method} {request.path}: {_text(error)}") from error
+
+    async def _open(self) -> tuple[aiohttp.ClientSession, Credentials]:
+        async with self._lock:
+            if self._credentials is None:
+                self._credentials = await self._load()
+                await self.close()
+            if self._session is None:
+                self._session = _session(self._credentials)
+            return self._session, self._credentials
+
+
+def _session(credentials: Credentials) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        ssl=credentials.tls or True, limit=16, socket_factory=_keepalive_socket
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        headers={"User-Agent": "gpu-device-plugin", "Accept": JSON},
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
+
+
+def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
+    """A socket that notices within about 30 s that its peer is gone."""
+    family, kind, protocol = address[:3]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    return made
+
+
+def _options(request: Request, credentials: Credentials) -> dict[str, Any]:
+    options: dict[str, Any] = {"params": request.query, "headers": {}}
+    if authorization := credentials.authorization():
+        options["headers"]["Authorization"] = authorization
+    if request.body is not None:
+        options["headers"]["Content-Type"] = request.content_type
+        options["data"] = msgspec.json.encode(request.body)
+    if credentials.tls_server_name:
+        options["server_hostname"] = credentials.tls_server_name
+    if credentials.proxy:
+        options["proxy"] = credentials.proxy
+    return options
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines of any length (`readline` refuses objects longer than its buffer)."""
+    rest = bytearray()
+    async for chunk in stream.iter_any():
+        rest += chunk
+        if b"\n" in chunk:
+            *lines, last = bytes(rest).split(b"\n")
+            rest = bytearray(last)
+            for line in lines:
+                if line.strip():
+                    yield line
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,197 @@
+"""Kubernetes Events about our node and its pods, written in the background."""
+
+import asyncio
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import structlog
+
+from gpu_device_plugin.cluster.api import MERGE_PATCH, Answer, ApiServer, Request
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.errors import ClusterError
+
+_log = structlog.get_logger(__name__)
+COMPONENT = "gpu-device-plugin"
+MAX_TEXT_BYTES = 1024
+_MAX_WAITING = 256
+_MAX_WRITTEN = 512
+_BURST = 50
+_PER_SECOND = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class EventNote:
+    """Something that a person should see in `kubectl describe`.
+
+    Attributes:
+        pod: The pod it is about; None is the node.
+        reason: One CamelCase word.
+        text: What happened, in at most 1024 bytes; what is longer is cut.
+        is_warning: Type Warning; else Normal.
+    """
+
+    pod: PodRef | None
+    reason: str
+    text: str
+    is_warning: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """How often a note was posted, and when first and last (wall clock)."""
+
+    count: int
+    first_seconds: float
+    last_seconds: float
+
+    def plus(self, other: "_Count") -> "_Count":
+        """Both together; `other` is the later one."""
+        return _Count(self.count + other.count, self.first_seconds, other.last_seconds)
+
+
+class Events:
+    """A bounded queue of notes; the same note again raises the count of its Event."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        node_name: str,
+        *,
+        api_uid: Callable[[PodRef], str] = lambda ref: ref.uid,
+        on_drop: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._api = api
+        self._node_name = node_name
+        self._api_uid = api_uid
+        self._on_drop = on_drop
+        self._waiting: OrderedDict[EventNote, _Count] = OrderedDict()
+        self._written: OrderedDict[EventNote, tuple[str, _Count]] = OrderedDict()
+        self._wake = asyncio.Event()
+        self._allowance = float(_BURST)
+        self._allowed_at = 0.0
+
+    def post(self, note: EventNote) -> None:
+        """Write `note` when possible; returns at once. Of too many waiting, the oldest goes."""
+        note = replace(note, text=_cut(note.text))
+        now = time.time()
+        once = _Count(1, now, now)
+        waiting = self._waiting.get(note)
+        self._waiting[note] = waiting.plus(once) if waiting else once
+        while len(self._waiting) > _MAX_WAITING:
+            self._waiting.popitem(last=False)
+            self._on_drop()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            if not self._waiting:
+                self._wake.clear()
+                await self._wake.wait()
+            await self._spend()
+            note, count = self._waiting.popitem(last=False)
+            try:
+                await self._write(note, count)
+            except ClusterError as error:
+                _log.debug("event waits", reason=note.reason, error=str(error))
+                later = self._waiting.pop(note, None)
+                self._waiting[note] = count.plus(later) if later else count
+                self._waiting.move_to_end(note, last=False)
+                if not self._api.reach.is_away:
+                    await asyncio.sleep(self._api.reach.pace.pause(1))
+
+    async def _spend(self) -> None:
+        """Wait for the right to write one more: a burst, then a few a second."""
+        now = asyncio.get_running_loop().time()
+        earned = (now - self._allowed_at) * _PER_SECOND
+        self._allowance = min(float(_BURST), self._allowance + earned) - 1
+        self._allowed_at = now
+        if self._allowance < 0:
+            await asyncio.sleep(-self._allowance / _PER_SECOND)
+
+    async def _write(self, note: EventNote, count: _Count) -> None:
+        if note in self._written:
+            name, before = self._written.pop(note)
+            count = before.plus(count)
+            answer = await self._api.call_in_turn(self._again(note, name, count))
+            if answer.is_success:
+                self._written[note] = (name, count)
+                return
+        name = self._name(note, count)
+        answer = await self._api.call_in_turn(self._first(note, name, count))
+        if answer.is_success or answer.status == 409:  # 409: written, but we never heard so
+            self._written[note] = (name, count)
+            while len(self._written) > _MAX_WRITTEN:
+                self._written.popitem(last=False)
+        else:
+            self._refused(note, answer)
+
+    def _refused(self, note: EventNote, answer: Answer) -> None:
+        if answer.status >= 500:
+            raise ClusterError(f"event {note.reason}: {answer.text}")
+        self._on_drop()  # for instance because the namespace is being deleted
+        _log.warning("event refused", reason=note.reason, text=note.text, answer=answer.text)
+
+    def _again(self, note: EventNote, name: str, count: _Count) -> Request:
+        body = {"count": count.count, "lastTimestamp": _stamp(count.last_seconds)}
+        path = f"{self._path(note)}/{name}"
+        return Request("PATCH", path, body=body, content_type=MERGE_PATCH)
+
+    def _name(self, note: EventNote, count: _Count) -> str:
+        """Unique, and the same when a write is tried again."""
+        target = self._node_name if note.pod is None else note.pod.name
+        text = zlib.crc32(f"{note.reason} {note.text}".encode())
+        return f"{target[:200].rstrip('.-')}.{int(count.first_seconds * 1e6):x}{text:08x}"
+
+    def _first(self, note: EventNote, name: str, count: _Count) -> Request:
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": _namespace(note)},
+            "involvedObject": self._involved(note),
+            "reason": note.reason,
+            "message": note.text,
+            "type": "Warning" if note.is_warning else "Normal",
+            "count": count.count,
+            "firstTimestamp": _stamp(count.first_seconds),
+            "lastTimestamp": _stamp(count.last_seconds),
+            "source": {"component": COMPONENT, "host": self._node_name},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._node_name,
+        }
+        return Request("POST", self._path(note), body=body)
+
+    def _involved(self, note: EventNote) -> dict[str, str]:
+        if note.pod is None:
+            # As the kubelet does: `kubectl describe node` looks for the name as the uid.
+            return {"kind": "Node", "name": self._node_name, "uid": self._node_name}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": note.pod.namespace,
+            "name": note.pod.name,
+            "uid": self._api_uid(note.pod),
+        }
+
+    def _path(self, note: EventNote) -> str:
+        return f"/api/v1/namespaces/{_namespace(note)}/events"
+
+
+def _namespace(note: EventNote) -> str:
+    return "default" if note.pod is None else note.pod.namespace
+
+
+def _cut(text: str) -> str:
+    """At most 1024 bytes of UTF-8, with an ellipsis where something was cut."""
+    encoded = text.encode()
+    if len(encoded) <= MAX_TEXT_BYTES:
+        return text
+    return encoded[: MAX_TEXT_BYTES - 3].decode("utf-8", "ignore") + "…"
+
+
+def _stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

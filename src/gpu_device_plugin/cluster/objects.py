@@ -1,0 +1,116 @@
+"""What we want written on our node and on its pods; callers never wait for it."""
+
+from collections.abc import Callable, Mapping
+
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.node import NodeView
+from gpu_device_plugin.cluster.patches import Patch, PatchQueue
+from gpu_device_plugin.cluster.pods import Key, WatchedPod
+from gpu_device_plugin.domain.pods import PodRef
+
+Wanted = Mapping[str, str | None]
+
+
+class NodeMetadata:
+    """Labels and annotations of our node that shall have the values put here.
+
+    `put` merges into what was put before; None removes a key. Wire `observe` to the node
+    watch: a change by others is then undone.
+    """
+
+    def __init__(self, api: ApiServer, node_name: str, view: Callable[[], NodeView | None]) -> None:
+        self._node_name = node_name
+        self._view = view
+        self._labels: dict[str, str | None] = {}
+        self._annotations: dict[str, str | None] = {}
+        self._queue = PatchQueue[str](api, self._difference, self._forget)
+
+    def put(self, *, labels: Wanted | None = None, annotations: Wanted | None = None) -> None:
+        """Want these; returns at once."""
+        self._labels.update(labels or {})
+        self._annotations.update(annotations or {})
+        self._queue.mark(self._node_name)
+
+    def observe(self) -> None:
+        """The node has changed."""
+        if self._labels or self._annotations:
+            self._queue.mark(self._node_name)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._queue.run()
+
+    def _difference(self, name: str) -> Patch | None:
+        view = self._view()
+        if view is None:
+            return None
+        metadata = {
+            key: missing
+            for key, missing in (
+                ("labels", _missing(self._labels, view.labels)),
+                ("annotations", _missing(self._annotations, view.annotations)),
+            )
+            if missing
+        }
+        return Patch(f"/api/v1/nodes/{name}", dict(metadata)) if metadata else None
+
+    def _forget(self, _: str) -> None:
+        """The node is gone, or a text was refused; the next `put` tries again."""
+
+
+class PodAnnotations:
+    """Annotations of our node's pods that shall have the values put here.
+
+    A wish belongs to one incarnation of a pod: it is void when the pod is gone or another
+    one has its name. Wire `observe` and `forget` to the pod watch.
+    """
+
+    def __init__(self, api: ApiServer, watched: Callable[[str, str], WatchedPod | None]) -> None:
+        self._watched = watched
+        self._wanted: dict[Key, tuple[str, dict[str, str | None]]] = {}
+        self._queue = PatchQueue[Key](api, self._difference, self._drop)
+
+    def put(self, ref: PodRef, annotations: Wanted) -> None:
+        """Want these on the pod, beside what was wanted before; returns at once."""
+        key = (ref.namespace, ref.name)
+        uid, wanted = self._wanted.get(key, ("", {}))
+        if uid != ref.uid:
+            wanted = {}
+        self._wanted[key] = (ref.uid, {**wanted, **annotations})
+        self._queue.mark(key)
+
+    def forget(self, ref: PodRef) -> None:
+        """The pod is gone."""
+        key = (ref.namespace, ref.name)
+        uid, _ = self._wanted.get(key, ("", {}))
+        if not uid or not ref.uid or uid == ref.uid:
+            self._drop(key)
+
+    def observe(self, ref: PodRef) -> None:
+        """The pod has changed."""
+        if (ref.namespace, ref.name) in self._wanted:
+            self._queue.mark((ref.namespace, ref.name))
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._queue.run()
+
+    def _difference(self, key: Key) -> Patch | None:
+        uid, wanted = self._wanted.get(key, ("", {}))
+        pod = self._watched(*key)
+        if pod is None or (uid and pod.request.ref.uid != uid):
+            return None  # the watch is behind, and will call `observe` or `forget`
+        missing = _missing(wanted, pod.annotations)
+        if not missing:
+            return None
+        # The uid makes the server refuse the patch for another pod of the same name.
+        metadata: dict[str, object] = {"uid": pod.api_uid, "annotations": missing}
+        return Patch(f"/api/v1/namespaces/{key[0]}/pods/{key[1]}", metadata)
+
+    def _drop(self, key: Key) -> None:
+        self._wanted.pop(key, None)
+        self._queue.drop(key)
+
+
+def _missing(wanted: Wanted, present: Mapping[str, str]) -> dict[str, str | None]:
+    return {key: value for key, value in wanted.items() if present.get(key) != value}

@@ -1,0 +1,121 @@
+"""A queue of objects that are to be brought into a wanted state, in the background."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import structlog
+
+from gpu_device_plugin.cluster.api import MERGE_PATCH, Answer, ApiServer, Request
+from gpu_device_plugin.errors import ClusterError
+
+_log = structlog.get_logger(__name__)
+_MAX_CONFLICTS = 5
+_REFUSED_SECONDS = 60.0
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A JSON merge patch of one object's metadata."""
+
+    path: str
+    metadata: dict[str, object]
+
+
+@dataclass(slots=True)
+class _Work:
+    """When to look at a key next, and how often its patch was refused in a row."""
+
+    due_seconds: float
+    failures: int = 0
+
+
+class PatchQueue(Generic[Key]):
+    """Patches what differs, and looks again until nothing does.
+
+    `difference` says what is missing from the object of a key as the watch shows it; None
+    is nothing (or nothing that can be told now: `mark` the key again when it can). So
+    repeated wishes fold into one PATCH, and a foreign change is noticed and undone.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        difference: Callable[[Key], Patch | None],
+        forget: Callable[[Key], None],
+    ) -> None:
+        self._api = api
+        self._difference, self._forget = difference, forget
+        self._work: dict[Key, _Work] = {}
+        self._earliest: dict[Key, float] = {}
+        self._wake = asyncio.Event()
+
+    def mark(self, key: Key) -> None:
+        """Compare `key` soon: its wanted state or the object has changed."""
+        work = self._work.setdefault(key, _Work(0.0))
+        if not work.failures:
+            work.due_seconds = self._earliest.get(key, 0.0)
+        self._wake.set()
+
+    def drop(self, key: Key) -> None:
+        """Do no more about `key`."""
+        self._work.pop(key, None)
+        self._earliest.pop(key, None)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            self._wake.clear()
+            key = min(self._work, key=lambda key: self._work[key].due_seconds, default=None)
+            if key is not None and self._work[key].due_seconds <= self._now():
+                await self._bring(key)
+                continue
+            due = None if key is None else self._work[key].due_seconds
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _bring(self, key: Key) -> None:
+        patch = self._difference(key)
+        if patch is None:
+            self._work.pop(key, None)
+            return
+        request = Request(
+            "PATCH", patch.path, body={"metadata": patch.metadata}, content_type=MERGE_PATCH
+        )
+        try:
+            answer = await self._api.call_in_turn(request)
+        except ClusterError:
+            return  # the key stays due; `call_in_turn` keeps the pace
+        work = self._work.get(key)
+        if work is not None:  # nobody dropped it meanwhile
+            self._judge(key, work, answer)
+
+    def _judge(self, key: Key, work: _Work, answer: Answer) -> None:
+        pace = self._api.reach.pace
+        if answer.is_success:
+            work.failures = 0
+            work.due_seconds = self._now() + pace.settle_seconds
+            self._earliest[key] = self._now() + pace.first_seconds
+            return
+        work.failures += 1
+        _log.warning("patch refused", target=str(key), answer=answer.text, tries=work.failures)
+        if answer.status in (404, 422) or (
+            answer.status == 409 and work.failures >= _MAX_CONFLICTS
+        ):
+            # Gone, another object under this name (the uid in the patch differs), or a
+            # text that can never be accepted: the wish is void.
+            self.drop(key)
+            self._forget(key)
+        elif answer.status in (400, 403):
+            work.due_seconds = self._now() + _REFUSED_SECONDS
+        else:
+            work.due_seconds = self._now() + pace.pause(work.failures)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,91 @@
+"""A pod's JSON as the request that the domain knows."""
+
+import json
+from collections.abc import Mapping
+
+from gpu_device_plugin.cluster.quantity import whole_number
+from gpu_device_plugin.cluster.wire import Container, Pod
+from gpu_device_plugin.domain.pods import (
+    ContainerKind,
+    ContainerRequest,
+    PodRef,
+    PodRequest,
+)
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import ClusterError
+
+CARD_COUNT_LABEL = "aliyun.com/gpu-count"
+ALLOCATION = "scheduler.framework.gpushare.allocation"
+ASSIGNED = "scheduler.framework.gpushare.assigned"
+MIRROR = "kubernetes.io/config.mirror"
+
+
+def pod_request(pod: Pod) -> PodRequest:
+    """What `pod` asks for.
+
+    A static pod's mirror carries the kubelet's own uid (the hash of the manifest): that
+    is the one in the kubelet's checkpoint; the API's uid names only the mirror.
+
+    Raises:
+        ClusterError: A limit of ours is no quantity.
+    """
+    meta = pod.metadata
+    annotations = meta.annotations or {}
+    containers = [
+        _container(container, _init_kind(container), index)
+        for index, container in enumerate(pod.spec.init_containers or ())
+    ]
+    containers += [
+        _container(container, ContainerKind.APP, index)
+        for index, container in enumerate(pod.spec.containers)
+    ]
+    return PodRequest(
+        ref=PodRef(meta.namespace, meta.name, annotations.get(MIRROR) or meta.uid),
+        containers=tuple(containers),
+        card_count_label=(meta.labels or {}).get(CARD_COUNT_LABEL),
+        wish=_wish(annotations),
+        is_finished=pod.status.phase in ("Succeeded", "Failed"),
+    )
+
+
+def _init_kind(container: Container) -> ContainerKind:
+    is_sidecar = container.restart_policy == "Always"
+    return ContainerKind.SIDECAR if is_sidecar else ContainerKind.INIT
+
+
+def _container(container: Container, kind: ContainerKind, index: int) -> ContainerRequest:
+    limits = container.resources.limits or {}
+    amounts = {resource: _amount(container, limits.get(resource)) for resource in Resource}
+    env = {entry.name: entry.value for entry in container.env or ()}
+    return ContainerRequest(
+        name=container.name,
+        kind=kind,
+        index=index,
+        mem_units=amounts[Resource.MEM],
+        core_percent=amounts[Resource.CORE],
+        count_units=amounts[Resource.COUNT],
+        wants_no_isolation=env.get("CGPU_DISABLE", "").lower() in ("true", "1"),
+    )
+
+
+def _amount(container: Container, quantity: str | float | None) -> int:
+    if quantity is None:
+        return 0
+    try:
+        return whole_number(str(quantity))
+    except ClusterError as error:
+        raise ClusterError(f"container {container.name}: {error}") from error
+
+
+def _wish(annotations: Mapping[str, str]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """The extender's wish, `{"<container>":{"<card>":units}}`; anything else is no wish."""
+    if annotations.get(ASSIGNED) != "false":
+        return ()
+    try:
+        wish = json.loads(annotations.get(ALLOCATION, ""))
+        return tuple(
+            (int(container), tuple(int(card) for card in cards))
+            for container, cards in wish.items()
+        )
+    except (ValueError, AttributeError, TypeError):
+        return ()

@@ -1,0 +1,133 @@
+"""The pods of this node, as the API server tells them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import msgspec
+import structlog
+
+from gpu_device_plugin.cluster.api import ApiServer, Request
+from gpu_device_plugin.cluster.pod_text import pod_request
+from gpu_device_plugin.cluster.reflection import Listener, Reflection, Source
+from gpu_device_plugin.cluster.wire import Pod
+from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.errors import ClusterError
+
+_log = structlog.get_logger(__name__)
+_pod = msgspec.json.Decoder(Pod)
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedPod:
+    """A pod as the API holds it.
+
+    Attributes:
+        request: What it asks for; its `ref.uid` is the kubelet's.
+        api_uid: The API object's uid; another one than the kubelet's for a static pod's mirror.
+        annotations: All of its annotations.
+    """
+
+    request: PodRequest
+    api_uid: str
+    annotations: Mapping[str, str]
+
+
+class PodWatch:
+    """Follows the pods bound to one node; `pods` is always the latest that is known."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        node_name: str,
+        *,
+        on_change: Callable[[PodRequest], None] = lambda _: None,
+        on_gone: Callable[[PodRef], None] = lambda _: None,
+    ) -> None:
+        self._api = api
+        self._node_name = node_name
+        self._on_change, self._on_gone = on_change, on_gone
+        self._watched: dict[Key, WatchedPod] = {}
+        self._requests: dict[Key, PodRequest] = {}
+        self._reflection = Reflection(
+            api,
+            Source("/api/v1/pods", f"spec.nodeName={node_name}"),
+            Pod,
+            Listener(self._replace, self._put, self._remove),
+        )
+
+    @property
+    def pods(self) -> Mapping[Key, PodRequest]:
+        """What the node's pods ask for, by namespace and name; a live, read-only view."""
+        return MappingProxyType(self._requests)
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the pods were listed at least once since we started."""
+        return self._reflection.is_synced
+
+    def watched(self, namespace: str, name: str) -> WatchedPod | None:
+        """The pod with what the API knows beside its request, or None."""
+        return self._watched.get((namespace, name))
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._reflection.run()
+
+    async def get(
+        self, namespace: str, name: str, deadline_seconds: float = 1.0
+    ) -> PodRequest | None:
+        """The pod by one GET, for when the watch is behind; None if it is not on this node.
+
+        Raises:
+            ClusterError: The API server is away or did not answer in time.
+        """
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        if self._api.reach.is_away:
+            raise ClusterError(f"GET {path}: the API server is away")
+        answer = await self._api.call(Request("GET", path), deadline_seconds=deadline_seconds)
+        if answer.status == 404:
+            return None
+        if not answer.is_success:
+            raise ClusterError(f"GET {path}: {answer.text}")
+        try:
+            pod = _pod.decode(answer.body)
+        except msgspec.MsgspecError as error:
+            raise ClusterError(f"GET {path}: {error}") from error
+        return pod_request(pod) if pod.spec.node_name == self._node_name else None
+
+    def _replace(self, pods: Sequence[Pod]) -> None:
+        listed = {(pod.metadata.namespace, pod.metadata.name) for pod in pods}
+        for key in self._watched.keys() - listed:
+            self._drop(key)
+        for pod in pods:
+            self._put(pod)
+
+    def _put(self, pod: Pod) -> None:
+        key = (pod.metadata.namespace, pod.metadata.name)
+        try:
+            watched = WatchedPod(pod_request(pod), pod.metadata.uid, pod.metadata.annotations or {})
+        except ClusterError as error:
+            _log.warning("pod not understood", pod="/".join(key), error=str(error))
+            return
+        before = self._watched.get(key)
+        if before is not None and before.request.ref != watched.request.ref:
+            self._drop(key)
+        self._watched[key] = watched
+        self._requests[key] = watched.request
+        if watched != before:
+            self._on_change(watched.request)
+
+    def _remove(self, pod: Pod) -> None:
+        key = (pod.metadata.namespace, pod.metadata.name)
+        watched = self._watched.get(key)
+        if watched is not None and watched.api_uid == pod.metadata.uid:
+            self._drop(key)
+
+    def _drop(self, key: Key) -> None:
+        self._requests.pop(key, None)
+        gone = self._watched.pop(key, None)
+        if gone is not None:
+            self._on_gone(gone.request.ref)

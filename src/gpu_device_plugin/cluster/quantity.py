@@ -1,0 +1,36 @@
+"""Kubernetes quantities as whole numbers."""
+
+import re
+from decimal import Decimal
+
+from gpu_device_plugin.errors import ClusterError
+
+_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE])?)")
+
+
+def whole_number(text: str) -> int:
+    """The quantity as the kubelet counts it: a fraction is rounded away from zero.
+
+    The API server admits only whole amounts of an extended resource, in any notation
+    (`2`, `2k`, `2e3`, `2000m`), and keeps the notation.
+
+    Raises:
+        ClusterError: `text` is no quantity.
+
+    Source:
+        k8s.io/apimachinery, `resource.Quantity`: grammar in its comment, `Value()`.
+
+    >>> [whole_number(text) for text in ("2", "2k", "1Ki", "2e3", "2000m", "1500m")]
+    [2, 2000, 1024, 2000, 2, 2]
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ClusterError(f"{text!r} is not a Kubernetes quantity")
+    number, exponent, suffix = match[1], match[2], match[3] or ""
+    if suffix in _BINARY:
+        value = Decimal(number) * 1024 ** _BINARY[suffix]
+    else:
+        value = Decimal(number).scaleb(int(exponent) if exponent else _DECIMAL[suffix])
+    return int(value.to_integral_value("ROUND_UP"))

@@ -1,0 +1,84 @@
+"""Whether the API server answers, and whose turn it is to try while it does not."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a node may try again.
+
+    Attributes:
+        away_seconds: Least time between two requests of the whole node while the API is away;
+            up to half as much again is added by chance, so that nodes do not come in step.
+        first_seconds: First pause of a loop whose own request was refused.
+        longest_seconds: Longest such pause.
+        settle_seconds: Time for the watch to show a write before it is compared again.
+    """
+
+    away_seconds: float = 1.0
+    first_seconds: float = 1.0
+    longest_seconds: float = 5.0
+    settle_seconds: float = 5.0
+
+    def pause(self, failures: int) -> float:
+        """Seconds to wait after the given number of failures in a row, with jitter."""
+        grown = self.first_seconds * 2.0 ** min(failures - 1, 16)
+        return min(grown, self.longest_seconds) * random.uniform(0.75, 1.0)  # noqa: S311 jitter
+
+
+class Reach:
+    """One node's view of the API server's health, shared by everything that calls it.
+
+    While it is away, callers queue for turns that lie at least `away_seconds` apart; the
+    first answer lets all of them go at once. So a node never sends more than one request
+    a second into an outage, and is back within seconds after it.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
+        self._back = asyncio.Event()
+        self._back.set()
+        self._next_turn = 0.0
+        self._away_since = 0.0
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the last request of a background loop went unanswered."""
+        return not self._back.is_set()
+
+    def answered(self) -> None:
+        """The API server answered something."""
+        if self.is_away:
+            seconds = asyncio.get_running_loop().time() - self._away_since
+            _log.info("api server is back", away_seconds=round(seconds, 1))
+            self._back.set()
+
+    def failed(self, text: str) -> None:
+        """A request got no answer, or one that asks to stay away."""
+        if not self.is_away:
+            now = asyncio.get_running_loop().time()
+            _log.warning("api server is away", error=text)
+            self._back.clear()
+            self._away_since = now
+            self._next_turn = now + self._spacing()
+
+    async def turn(self) -> None:
+        """Wait until a request may be sent."""
+        if not self.is_away:
+            return
+        turn = max(self._next_turn, asyncio.get_running_loop().time())
+        self._next_turn = turn + self._spacing()
+        try:
+            async with asyncio.timeout_at(turn):
+                await self._back.wait()
+        except TimeoutError:
+            return
+
+    def _spacing(self) -> float:
+        return self.pace.away_seconds * random.uniform(1.0, 1.5)  # noqa: S311 jitter

@@ -1,0 +1,156 @@
+"""A local copy of one list of the API server, kept by list and watch."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic
+
+import msgspec
+import structlog
+
+from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
+from gpu_device_plugin.cluster.wire import Bare, Item, ListOf, Status, WatchLine
+from gpu_device_plugin.errors import ClusterError
+
+_log = structlog.get_logger(__name__)
+_GONE = 410
+_line = msgspec.json.Decoder(WatchLine)
+_bare = msgspec.json.Decoder(Bare)
+_status = msgspec.json.Decoder(Status)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is listed.
+
+    Attributes:
+        path: Path of the list.
+        selector: Value of `fieldSelector`.
+        is_optional: Whether a server that lacks it, or hides it from us, has an empty list.
+    """
+
+    path: str
+    selector: str
+    is_optional: bool = False
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The query that every request of this source carries."""
+        return {"fieldSelector": self.selector}
+
+
+@dataclass(frozen=True, slots=True)
+class Listener(Generic[Item]):
+    """Who hears of the objects: all at once after a list, then one by one."""
+
+    replace: Callable[[Sequence[Item]], None]
+    put: Callable[[Item], None]
+    remove: Callable[[Item], None]
+
+
+class Reflection(Generic[Item]):
+    """Calls back with every object of a list, then with every change, for ever.
+
+    After a broken connection it goes on where it was; after 410 (the server has forgotten
+    what we saw last) it lists again, and `replace` tells the whole truth at once.
+    """
+
+    def __init__(
+        self, api: ApiServer, source: Source, item: type[Item], listener: Listener[Item]
+    ) -> None:
+        self.is_synced = False
+        self._api = api
+        self._source = source
+        self._listener = listener
+        self._item = msgspec.json.Decoder(item)
+        self._list = msgspec.json.Decoder(ListOf[item])  # type: ignore[valid-type]
+        self._version = ""
+        # The first list may come from the server's cache, as other node agents' lists do;
+        # after 410 the cache is what we distrust.
+        self._may_be_cached = True
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        failures = 0
+        while True:
+            began = asyncio.get_running_loop().time()
+            try:
+                if not self._version:
+                    await self._relist()
+                await self._follow()
+            except ClusterError as error:
+                _log.debug("watch interrupted", path=self._source.path, error=str(error))
+            lasted = asyncio.get_running_loop().time() - began
+            failures = 0 if lasted > self._api.reach.pace.longest_seconds else failures + 1
+            if failures and not self._api.reach.is_away:
+                await asyncio.sleep(self._api.reach.pace.pause(failures))
+
+    async def _relist(self) -> None:
+        query = dict(self._source.query)
+        if self._may_be_cached:
+            query["resourceVersion"] = "0"
+        answer = await self._api.call_in_turn(Request("GET", self._source.path, query))
+        if self._source.is_optional and answer.status in (403, 404):
+            await self._do_without(answer)
+            return
+        if not answer.is_success:
+            _log.warning("list refused", path=self._source.path, answer=answer.text)
+            raise ClusterError(f"list of {self._source.path}: {answer.text}")
+        try:
+            listed = self._list.decode(answer.body)
+        except msgspec.MsgspecError as error:
+            raise ClusterError(f"list of {self._source.path}: {error}") from error
+        self._listener.replace(listed.items or [])
+        self._version = listed.metadata.resource_version
+        self._may_be_cached = True
+        self.is_synced = True
+
+    async def _do_without(self, answer: Answer) -> None:
+        if not self.is_synced:
+            _log.info("list not served to us", path=self._source.path, answer=answer.text)
+        self._listener.replace([])
+        self.is_synced = True
+        await asyncio.sleep(random.uniform(60, 120))  # noqa: S311 jitter
+
+    async def _follow(self) -> None:
+        """Watch once, until the server or the network ends it."""
+        if not self._version:
+            return
+        query = {
+            **self._source.query,
+            "resourceVersion": self._version,
+            "allowWatchBookmarks": "true",
+        }
+        request = Request("GET", self._source.path, query)
+        seconds = random.randint(240, 480)  # noqa: S311 jitter
+        async with aclosing(self._api.watch(request, seconds=seconds)) as answers:
+            async for answer in answers:
+                self._take(answer)
+
+    def _take(self, answer: Answer) -> None:
+        if answer.status != 200:
+            self._refused(answer.status, answer.text)
+        try:
+            line = _line.decode(answer.body)
+            if line.type == "ERROR":
+                status = _status.decode(line.object)
+                self._refused(status.code, status.message)
+            self._change(line)
+        except msgspec.MsgspecError as error:
+            raise ClusterError(f"watch of {self._source.path}: {error}") from error
+
+    def _change(self, line: WatchLine) -> None:
+        if line.type == "DELETED":
+            self._listener.remove(self._item.decode(line.object))
+        elif line.type != "BOOKMARK":
+            self._listener.put(self._item.decode(line.object))
+        self._version = _bare.decode(line.object).metadata.resource_version
+
+    def _refused(self, code: int, text: str) -> None:
+        """Raise for a refusal; where the server forgot our version, list anew first."""
+        if code == _GONE:
+            self._version = ""
+            self._may_be_cached = False
+        raise ClusterError(f"watch of {self._source.path}: {code} {text}")

@@ -1,0 +1,122 @@
+"""The few fields of Kubernetes objects that we read; msgspec skips the rest unparsed."""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+
+class ObjectMeta(msgspec.Struct, rename="camel"):
+    """`metadata`."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Bare(msgspec.Struct):
+    """Any object, of which only the metadata matters."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+class EnvVar(msgspec.Struct):
+    """One entry of a container's `env`; a `valueFrom` reads as empty."""
+
+    name: str
+    value: str = ""
+
+
+class Resources(msgspec.Struct):
+    """A container's `resources`; the kubelet's device manager looks at limits only."""
+
+    limits: dict[str, str | int | float] | None = None
+
+
+class Container(msgspec.Struct, rename="camel"):
+    """One entry of `containers` or `initContainers`."""
+
+    name: str
+    env: list[EnvVar] | None = None
+    resources: Resources = msgspec.field(default_factory=Resources)
+    restart_policy: str | None = None
+
+
+class PodSpec(msgspec.Struct, rename="camel"):
+    """`spec` of a pod."""
+
+    containers: list[Container] = []
+    init_containers: list[Container] | None = None
+    node_name: str = ""
+
+
+class PodStatus(msgspec.Struct):
+    """`status` of a pod."""
+
+    phase: str = ""
+
+
+class Pod(Bare):
+    """A pod."""
+
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class NodeSystem(msgspec.Struct):
+    """`status.nodeInfo` of a node."""
+
+    boot_id: str = msgspec.field(default="", name="bootID")
+
+
+class NodeStatus(msgspec.Struct, rename="camel"):
+    """`status` of a node."""
+
+    capacity: dict[str, str | int | float] | None = None
+    allocatable: dict[str, str | int | float] | None = None
+    node_info: NodeSystem = msgspec.field(default_factory=NodeSystem)
+
+
+class Node(Bare):
+    """A node."""
+
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+class SliceSpec(msgspec.Struct, rename="camel"):
+    """`spec` of a ResourceSlice."""
+
+    driver: str = ""
+    node_name: str = ""
+
+
+class ResourceSlice(Bare):
+    """Devices that a DRA driver offers on a node."""
+
+    spec: SliceSpec = msgspec.field(default_factory=SliceSpec)
+
+
+Item = TypeVar("Item", bound=Bare)
+
+
+class ListOf(msgspec.Struct, Generic[Item]):
+    """A list answer."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    items: list[Item] | None = None
+
+
+class WatchLine(msgspec.Struct):
+    """One line of a watch; `object` is decoded once `type` is known."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class Status(msgspec.Struct):
+    """What the API server answers where it has no object."""
+
+    message: str = ""
+    code: int = 0

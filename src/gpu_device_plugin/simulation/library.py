@@ -1,0 +1,83 @@
+"""The native libraries: where they are, and the simulated node's controls in one of them.
+
+The state file's layout lives in C only (`src/simulator/state.h`); here are calls of the
+`gpusim_` functions that the simulated libnvidia-ml.so.1 exports.
+"""
+
+import ctypes
+import errno
+from functools import cache
+from pathlib import Path
+
+import gpu_device_plugin
+from gpu_device_plugin.errors import ConfigError, StorageError
+
+NVML = "libnvidia-ml.so.1"
+CUDA = "libcuda.so.1"
+_DESCRIPTION_BYTES = 4 * 1024 * 1024
+
+
+def native_library(name: str) -> Path:
+    """A library of ours: from the installed package, else from the checkout's build.
+
+    Raises:
+        ConfigError: It was not built.
+    """
+    package = Path(gpu_device_plugin.__file__).parent
+    candidates = [package / "native" / name]
+    candidates += [parent / "build" / "native" / name for parent in package.parents[:2]]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise ConfigError(f"{name} is not built: run `make native`, or install the package")
+
+
+def create_node(state: Path, lines: list[str]) -> None:
+    """Writes a new node; a file that stands at `state` is replaced in one step."""
+    _call("gpusim_create", state, _text(lines))
+
+
+def set_fields(state: Path, lines: list[str]) -> None:
+    """Changes fields of a node in use: all of them or none."""
+    _call("gpusim_set", state, _text(lines))
+
+
+def post_xid(state: Path, card: int, code: int) -> None:
+    """Reports an XID to everybody who waits for events of the card."""
+    _call("gpusim_xid", state, ctypes.c_uint32(card), ctypes.c_uint64(code))
+
+
+def describe(state: Path) -> dict[str, str]:
+    """Every field of the node that is not zero, by name."""
+    buffer = ctypes.create_string_buffer(_DESCRIPTION_BYTES)
+    _call("gpusim_describe", state, buffer, ctypes.c_size_t(_DESCRIPTION_BYTES))
+    lines = buffer.value.decode().splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+def _text(lines: list[str]) -> bytes:
+    return "\n".join(lines).encode()
+
+
+@cache
+def _controls() -> ctypes.CDLL:
+    path = native_library(NVML)
+    try:
+        library = ctypes.CDLL(str(path))
+        library.gpusim_error.restype = ctypes.c_char_p
+    except (OSError, AttributeError) as error:
+        raise ConfigError(f"{path} is not the simulated driver: {error}") from error
+    return library
+
+
+def _call(function: str, state: Path, *arguments: object) -> None:
+    library = _controls()
+    if function != "gpusim_create" and not state.exists():
+        raise ConfigError(f"no simulated node at {state}: make one with `simulate create`")
+    result: int = library[function](str(state).encode(), *arguments)
+    if result == 0:
+        return
+    reason = (library.gpusim_error() or b"").decode(errors="replace")
+    if -result in (errno.EINVAL, errno.ENODEV, errno.ENOENT):
+        raise ConfigError(f"simulated node: {reason}")
+    raise StorageError(f"simulated node: {reason}")

@@ -1,0 +1,182 @@
+"""A simulated GPU node: made from a profile, changed while programs use it.
+
+The node is one file that every program maps through the simulated libnvidia-ml.so.1 (and
+libcuda.so.1). A program finds it by the environment variable GPU_SIMULATOR_STATE, or
+beside the library it loaded, or at /run/gpu-simulator/state.
+"""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from gpu_device_plugin.errors import ConfigError, StorageError
+from gpu_device_plugin.simulation import library
+from gpu_device_plugin.simulation.profiles import driver_lines, node_lines
+from gpu_device_plugin.simulation.view import CardView, NodeView, node_view
+
+STATE_NAME = "gpu-simulator.state"
+DEFAULT_STATE = Path("/run/gpu-simulator/state")
+_XID_FALLEN_OFF_THE_BUS = 79
+_RECOVERY_RESET = 1
+# After these the driver asks for a reset of the card (nvmlGpuRecoveryAction).
+_XIDS_THAT_NEED_A_RESET = frozenset({48, 74, 95, 119, 120})
+
+
+class SimulatedNode:
+    """The controls of one node; many may hold one, in any process.
+
+    Cards are named by their slot, which stays: unplugging card 1 renumbers card 2 for NVML,
+    but not here.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+
+    @classmethod
+    def create(
+        cls,
+        profile: str,
+        state: Path,
+        *,
+        driver_version: str | None = None,
+        cards: int | None = None,
+        seed: str | None = None,
+    ) -> "SimulatedNode":
+        """Makes a node.
+
+        Args:
+            profile: Name of a profile.
+            state: The node's file. A directory gets `gpu-simulator.state` and the simulated
+                libraries beside it: `library` is then all that a program needs to be told.
+            driver_version: Instead of the profile's.
+            cards: How many cards instead of the profile's.
+            seed: Decides UUIDs and serial numbers; the state's path if not given.
+        """
+        is_directory = state.is_dir()
+        file = state / STATE_NAME if is_directory else state
+        lines = node_lines(
+            profile, seed=seed or str(file), cards=cards, driver_version=driver_version
+        )
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if is_directory:
+                _put_libraries(state)
+        except OSError as error:
+            raise StorageError(f"cannot prepare {file.parent}: {error}") from error
+        library.create_node(file, lines)
+        return cls(file)
+
+    @property
+    def library(self) -> Path:
+        """The libnvidia-ml.so.1 that shows this node without any environment variable."""
+        path = self.state.parent / library.NVML
+        if self.state.name != STATE_NAME or not path.exists():
+            raise ConfigError(
+                f"no driver library stands beside {self.state}: create it in a directory"
+            )
+        return path
+
+    def view(self) -> NodeView:
+        """The node as it is now."""
+        return node_view(library.describe(self.state))
+
+    def xid(self, card: int, code: int) -> None:
+        """The card reports an XID; for some the driver then wants the card reset."""
+        self._present(card)
+        if code in _XIDS_THAT_NEED_A_RESET:
+            self._set_card(card, recovery_action=_RECOVERY_RESET)
+        library.post_xid(self.state, card, code)
+
+    def lose(self, card: int) -> None:
+        """The card falls off the bus: XID 79, and every call on it fails."""
+        self._present(card)
+        self._set_card(card, lost=1)
+        library.post_xid(self.state, card, _XID_FALLEN_OFF_THE_BUS)
+
+    def restore(self, card: int) -> None:
+        """The card answers again and needs no reset any more."""
+        self._present(card)
+        self._set_card(card, lost=0, recovery_action=0)
+
+    def hang(self) -> None:
+        """Every driver call of every program blocks from now on."""
+        library.set_fields(self.state, ["hang=1"])
+
+    def unhang(self) -> None:
+        """The blocked calls go on."""
+        library.set_fields(self.state, ["hang=0"])
+
+    def use(
+        self, card: int, *, memory_mib: int | None = None, gpu_percent: int | None = None
+    ) -> None:
+        """Somebody not further described uses the card; None leaves a figure as it is."""
+        shown = self._present(card)
+        if memory_mib is not None and not 0 <= memory_mib <= shown.memory_mib:
+            raise ConfigError(
+                f"card {card} ({shown.name}) has {shown.memory_mib} MiB, not {memory_mib}"
+            )
+        if gpu_percent is not None and not 0 <= gpu_percent <= 100:
+            raise ConfigError(f"card {card} can be used by 0 to 100 percent, not {gpu_percent}")
+        self._set_card(card, memory_base_mib=memory_mib, gpu_percent=gpu_percent)
+
+    def temperature(self, card: int, celsius: int) -> None:
+        """The card is this warm."""
+        self._present(card)
+        self._set_card(card, temperature_celsius=celsius)
+
+    def unplug(self, card: int) -> None:
+        """The card is gone; what still holds its handle is told it is lost."""
+        self._present(card)
+        self._set_card(card, present=0)
+
+    def plug(self, card: int) -> None:
+        """The card is back in its slot. NVML shows it to who initialises anew."""
+        shown = self._card(card)
+        if shown.is_present:
+            raise ConfigError(f"card {card} ({shown.uuid}) is plugged in already")
+        self._set_card(card, present=1, lost=0, recovery_action=0)
+
+    def upgrade_driver(self, version: str) -> None:
+        """The driver is loaded anew in another version; no card needs a reset any more."""
+        now = self.view()
+        lines = [f"cards.{card.slot}.recovery_action=0" for card in now.cards]
+        lines += [f"driver_loads={now.driver_loads + 1}", *driver_lines(version)]
+        library.set_fields(self.state, lines)
+
+    def remove(self) -> None:
+        """The node is gone: who initialises NVML from now on finds no driver."""
+        with suppress(FileNotFoundError):
+            self.state.unlink()
+
+    def _set_card(self, card: int, **fields: int | None) -> None:
+        lines = [
+            f"cards.{card}.{name}={value}" for name, value in fields.items() if value is not None
+        ]
+        library.set_fields(self.state, lines)
+
+    def _card(self, card: int) -> CardView:
+        cards = self.view().cards
+        if not 0 <= card < len(cards):
+            there = f"cards 0 to {len(cards) - 1}" if cards else "no cards"
+            raise ConfigError(f"there is no card {card}: the node at {self.state} has {there}")
+        return cards[card]
+
+    def _present(self, card: int) -> CardView:
+        shown = self._card(card)
+        if not shown.is_present:
+            raise ConfigError(f"card {card} ({shown.uuid}) is unplugged: plug it in first")
+        return shown
+
+
+def _put_libraries(directory: Path) -> None:
+    """Copies, each in one step: a library may be in use, and in a container it is one's own."""
+    for name in (library.NVML, library.CUDA):
+        try:
+            source = library.native_library(name)
+        except ConfigError:
+            if name == library.NVML:
+                raise
+            continue
+        fresh = directory / f".{name}.new"
+        shutil.copy2(source, fresh)
+        fresh.replace(directory / name)

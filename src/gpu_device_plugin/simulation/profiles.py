@@ -1,0 +1,265 @@
+"""Simulated nodes as data: which cards, which driver, how cut.
+
+A profile is a YAML file in `profiles/`; it names models of `models.yaml`. `node_lines`
+turns one into the lines that `gpusim_create` of the simulated driver reads, whose
+names are those of `src/simulator/fields.def`.
+"""
+
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from gpu_device_plugin.errors import ConfigError
+
+_T = TypeVar("_T")
+
+MOST_CARDS = 16
+_DIRECTORY = Path(__file__).parent
+_UUID_SPACE = uuid.UUID("6d0b6c0e-7c6e-5f0e-9d4b-6f7a2f1c5a11")
+_BRANDS = {"tesla": 2, "nvidia": 14}
+_ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
+# NVML's numbers of an instance profile go by its slices.
+_PROFILE_NUMBERS = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
+_MOST_MEMORY_SLICES = 8
+
+
+class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is read from YAML: an unknown key is an error."""
+
+
+class Watts(_Data, frozen=True):
+    """Power: what an idle card draws, its limit and the limit's range."""
+
+    idle: int
+    limit: int
+    min: int
+    max: int
+
+
+class Clocks(_Data, frozen=True):
+    """The highest clocks."""
+
+    graphics: int
+    memory: int
+    video: int
+
+
+class Temperatures(_Data, frozen=True):
+    """An idle card's temperature, and where it slows down and shuts down."""
+
+    idle: int
+    slowdown: int
+    shutdown: int
+
+
+class MigProfile(_Data, frozen=True):
+    """One way to cut an instance off a card; `id` is the driver's number of it."""
+
+    id: int
+    compute_slices: int
+    memory_slices: int
+    memory_mib: int
+    multiprocessors: int
+
+
+class Model(_Data, frozen=True):
+    """A kind of card."""
+
+    name: str
+    brand: str
+    architecture: str
+    compute_capability: str
+    memory_mib: int
+    multiprocessors: int
+    cores: int
+    memory_bus_bits: int
+    pci_device_id: int
+    pci_subsystem_id: int
+    pcie_generation: int
+    power_watts: Watts
+    clocks_mhz: Clocks
+    temperature_celsius: Temperatures
+    ecc: bool
+    reserved_mib: int = 0
+    mig: dict[str, MigProfile] = {}
+
+
+class Group(_Data, frozen=True):
+    """Equal cards; `mig` cuts each of them into the named instances, in this order."""
+
+    model: str
+    count: int
+    mig: tuple[str, ...] = ()
+
+
+class Profile(_Data, frozen=True):
+    """A node: its driver and its cards."""
+
+    driver_version: str
+    cards: tuple[Group, ...]
+
+
+def profile_names() -> list[str]:
+    """The profiles there are, sorted."""
+    return sorted(path.stem for path in (_DIRECTORY / "profiles").glob("*.yaml"))
+
+
+def load_profile(name: str) -> Profile:
+    """The profile of that name, or ConfigError naming those there are."""
+    if name not in profile_names():
+        known = ", ".join(profile_names())
+        raise ConfigError(f"profile {name!r} is unknown; there are {known}")
+    return _load(_DIRECTORY / "profiles" / f"{name}.yaml", Profile)
+
+
+def load_models() -> dict[str, Model]:
+    """Every model of card by its key."""
+    return _load(_DIRECTORY / "models.yaml", dict[str, Model])
+
+
+def driver_lines(driver_version: str) -> list[str]:
+    """The node's versions: driver, NVML and CUDA belong together."""
+    if not re.fullmatch(r"\d{3}(\.\d+){1,2}", driver_version):
+        raise ConfigError(
+            f"driver version {driver_version!r} is not of the form 535.309.01 or 610.43"
+        )
+    branch = int(driver_version.split(".", 1)[0])
+    versions = _load(_DIRECTORY / "drivers.yaml", dict[int, str])
+    known = [number for number in versions if number <= branch]
+    if not known:
+        raise ConfigError(
+            f"driver {driver_version} is older than {min(versions)}, the oldest known"
+        )
+    major, minor = versions[max(known)].split(".")
+    return [
+        f"driver_version={driver_version}",
+        f"nvml_version={major}.{driver_version}",
+        f"cuda_version={int(major) * 1000 + int(minor) * 10}",
+    ]
+
+
+def node_lines(
+    name: str, *, seed: str, cards: int | None = None, driver_version: str | None = None
+) -> list[str]:
+    """A whole node as the simulated driver's lines.
+
+    Args:
+        name: The profile.
+        seed: UUIDs and serial numbers follow from it: equal seeds give equal cards.
+        cards: How many cards instead of the profile's; its models are repeated in turn.
+        driver_version: Instead of the profile's.
+    """
+    profile = load_profile(name)
+    models = load_models()
+    groups = [group for group in profile.cards for _ in range(group.count)]
+    count = len(groups) if cards is None else cards
+    if not 0 <= count <= MOST_CARDS:
+        raise ConfigError(f"{count} cards asked for; a simulated node has 0 to {MOST_CARDS}")
+    lines = [f"profile={name}", f"cards_count={count}"]
+    lines += driver_lines(driver_version or profile.driver_version)
+    for slot in range(count):
+        group = groups[slot % len(groups)]
+        lines += _card_lines(models[group.model], group, slot, seed)
+    return lines
+
+
+def _card_lines(model: Model, group: Group, slot: int, seed: str) -> Iterator[str]:
+    """One card, plugged in and healthy."""
+    fields: dict[str, object] = {
+        **_identity(model, slot, seed),
+        **_sensors(model),
+        "mig_capable": int(bool(model.mig)),
+        "mig_enabled": int(bool(group.mig)),
+        "mig_pending": int(bool(group.mig)),
+    }
+    for key, value in fields.items():
+        yield f"cards.{slot}.{key}={value}"
+    yield from _instance_lines(model, group, slot, seed)
+
+
+def _identity(model: Model, slot: int, seed: str) -> dict[str, object]:
+    card_uuid = uuid.uuid5(_UUID_SPACE, f"{seed}/{slot}")
+    major, minor = model.compute_capability.split(".")
+    return {
+        "present": 1,
+        "order": slot,
+        "minor_number": slot,
+        "uuid": f"GPU-{card_uuid}",
+        "name": model.name,
+        "serial": f"{card_uuid.int % 10**13:013d}",
+        "pci_bus": 0x1A + 0x0D * slot,
+        "pci_device_id": model.pci_device_id,
+        "pci_subsystem_id": model.pci_subsystem_id,
+        "architecture": _ARCHITECTURES[model.architecture],
+        "brand": _BRANDS[model.brand],
+        "compute_major": major,
+        "compute_minor": minor,
+        "multiprocessors": model.multiprocessors,
+        "cores": model.cores,
+        "memory_bus_bits": model.memory_bus_bits,
+        "memory_total_mib": model.memory_mib,
+        "memory_reserved_mib": model.reserved_mib,
+    }
+
+
+def _sensors(model: Model) -> dict[str, object]:
+    power, clocks, celsius = model.power_watts, model.clocks_mhz, model.temperature_celsius
+    return {
+        "temperature_celsius": celsius.idle,
+        "temperature_slowdown": celsius.slowdown,
+        "temperature_shutdown": celsius.shutdown,
+        "power_milliwatts": power.idle * 1000,
+        "power_limit_milliwatts": power.limit * 1000,
+        "power_min_milliwatts": power.min * 1000,
+        "power_max_milliwatts": power.max * 1000,
+        "graphics_mhz": clocks.graphics,
+        "graphics_max_mhz": clocks.graphics,
+        "memory_mhz": clocks.memory,
+        "memory_max_mhz": clocks.memory,
+        "video_mhz": clocks.video,
+        "video_max_mhz": clocks.video,
+        "ecc_supported": int(model.ecc),
+        "ecc_enabled": int(model.ecc),
+        "pcie_generation": model.pcie_generation,
+        "pcie_generation_max": model.pcie_generation,
+        "pcie_width": 16,
+        "pcie_width_max": 16,
+    }
+
+
+def _instance_lines(model: Model, group: Group, slot: int, seed: str) -> Iterator[str]:
+    """The MIG slices of one card, placed one behind the other."""
+    start = 0
+    for number, name in enumerate(group.mig):
+        profile = model.mig[name]
+        if start + profile.memory_slices > _MOST_MEMORY_SLICES:
+            raise ConfigError(f"{', '.join(group.mig)} do not fit one {model.name}")
+        fields: dict[str, object] = {
+            "present": 1,
+            "gpu_instance": number + 7,
+            "gpu_profile": _PROFILE_NUMBERS[profile.compute_slices],
+            "gpu_profile_id": profile.id,
+            "compute_profile": _PROFILE_NUMBERS[profile.compute_slices],
+            "compute_slices": profile.compute_slices,
+            "memory_slices": profile.memory_slices,
+            "placement_start": start,
+            "multiprocessors": profile.multiprocessors,
+            "memory_mib": profile.memory_mib,
+            "profile": name,
+            "uuid": f"MIG-{uuid.uuid5(_UUID_SPACE, f'{seed}/{slot}/{number}')}",
+        }
+        for key, value in fields.items():
+            yield f"cards.{slot}.instances.{number}.{key}={value}"
+        start += profile.memory_slices
+
+
+def _load(path: Path, kind: type[_T]) -> _T:
+    """One YAML file as a value; ConfigError names the file and the key."""
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{path.name}: {error}") from error

@@ -1,0 +1,1 @@
+"""The only TCP listener: metrics, health and readiness."""

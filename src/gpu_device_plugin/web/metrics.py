@@ -1,0 +1,221 @@
+"""What Prometheus reads: names and labels are an interface that stays."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+_PREFIX = "gpu_device_plugin"
+_ALLOCATE_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+# One more series a counter that says only when this process started counting.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCount:
+    """Units of one resource on one card, free and held; `resource` is the kubelet's name."""
+
+    resource: str
+    free: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class CardSample:
+    """One card now; `index` is NVML's index, `uuid` its identity."""
+
+    index: int
+    uuid: str
+    is_healthy: bool
+    units: tuple[UnitCount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSample:
+    """One container's slice of one card; `core_percent` 0 is no cap."""
+
+    namespace: str
+    pod: str
+    container: str
+    card: int
+    memory_limit_bytes: int
+    core_percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the gauges show; whoever changes something publishes a new one.
+
+    Attributes:
+        cards: The node's cards.
+        slices: Slices held, one entry for each container and card.
+        drift: Differences between our grants and the kubelet that the last reconcile found.
+        is_api_reachable: Whether the API server answers; None where none is used.
+    """
+
+    cards: tuple[CardSample, ...] = ()
+    slices: tuple[SliceSample, ...] = ()
+    drift: int = 0
+    is_api_reachable: bool | None = None
+
+
+class AgentMetrics:
+    """The agent's metrics, in a registry of their own."""
+
+    def __init__(self, version: str) -> None:
+        self._registry = CollectorRegistry()
+        self._gauges = _Gauges(version)
+        self._registry.register(self._gauges)
+        ProcessCollector(registry=self._registry)
+        self._allocate_seconds = Histogram(
+            f"{_PREFIX}_allocate_seconds",
+            "Time to answer Allocate.",
+            buckets=_ALLOCATE_BUCKETS,
+            registry=self._registry,
+        )
+        self._allocations = self._counter(
+            "allocations",
+            "Allocate and GetPreferredAllocation decisions.",
+            ("resource", "outcome", "reason"),
+        )
+        self._registrations = self._counter(
+            "registrations", "Registrations with the kubelet.", ("resource",)
+        )
+        self._card_changes = self._counter(
+            "card_changes", "Changes of a card's health.", ("uuid", "reason")
+        )
+        self._nvml_restarts = self._counter("nvml_restarts", "Restarts of the NVML child process.")
+        self._files_set_aside = self._counter(
+            "state_files_set_aside", "Files of the state directory that could not be trusted."
+        )
+        self._events_dropped = self._counter(
+            "events_dropped", "Kubernetes Events that could not be written."
+        )
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Show these cards and slices from now on, and no others."""
+        self._gauges.snapshot = snapshot
+
+    def observe_allocate(self, seconds: float) -> None:
+        """One Allocate took so long."""
+        self._allocate_seconds.observe(seconds)
+
+    def count_allocation(self, resource: str, outcome: str, reason: str = "") -> None:
+        """One decision: outcome `granted`, or `refused` with the refusal's reason."""
+        self._allocations.labels(resource, outcome, reason).inc()
+
+    def count_registration(self, resource: str) -> None:
+        """One registration with the kubelet."""
+        self._registrations.labels(resource).inc()
+
+    def count_card_change(self, uuid: str, reason: str) -> None:
+        """A card became unhealthy for `reason`, or healthy again."""
+        self._card_changes.labels(uuid, reason).inc()
+
+    def count_nvml_restart(self) -> None:
+        """The NVML child process was started again."""
+        self._nvml_restarts.inc()
+
+    def count_file_set_aside(self) -> None:
+        """A truncated, altered or foreign file of ours was set aside."""
+        self._files_set_aside.inc()
+
+    def count_dropped_event(self) -> None:
+        """A Kubernetes Event was given up."""
+        self._events_dropped.inc()
+
+    def page(self, accept: str) -> tuple[bytes, str]:
+        """The metrics page and its content type, as the `Accept` header wants them."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+        return Counter(f"{_PREFIX}_{name}", text, labels, registry=self._registry)
+
+
+class _Gauges(Collector):
+    """Builds the gauges anew for each scrape, so that what is gone leaves no series."""
+
+    def __init__(self, version: str) -> None:
+        self.snapshot = Snapshot()
+        self._version = version
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The families, in the order of the page."""
+        snapshot = self.snapshot
+        yield _gauge("build_info", "The version that runs.", ("version",), [((self._version,), 1)])
+        yield from _card_gauges(snapshot.cards)
+        yield from _slice_gauges(snapshot.slices)
+        yield _gauge(
+            "reconcile_drift",
+            "Differences from the kubelet that the last reconcile found.",
+            (),
+            [((), snapshot.drift)],
+        )
+        if snapshot.is_api_reachable is not None:
+            yield _gauge(
+                "api_reachable",
+                "Whether the Kubernetes API answers.",
+                (),
+                [((), int(snapshot.is_api_reachable))],
+            )
+
+
+def _card_gauges(cards: Iterable[CardSample]) -> Iterator[GaugeMetricFamily]:
+    cards = tuple(cards)
+    yield _gauge(
+        "card_healthy",
+        "Whether the card can be given out.",
+        ("card", "uuid"),
+        [((str(card.index), card.uuid), int(card.is_healthy)) for card in cards],
+    )
+    yield _gauge(
+        "units",
+        "Units of a resource on a card.",
+        ("resource", "card", "uuid", "state"),
+        [
+            ((count.resource, str(card.index), card.uuid, state), amount)
+            for card in cards
+            for count in card.units
+            for state, amount in (("free", count.free), ("held", count.held))
+        ],
+    )
+
+
+def _slice_gauges(slices: Iterable[SliceSample]) -> Iterator[GaugeMetricFamily]:
+    labels = ("namespace", "pod", "container", "card")
+    rows = [((s.namespace, s.pod, s.container, str(s.card)), s) for s in slices]
+    yield _gauge(
+        "slice_memory_limit_bytes",
+        "Memory of a card that a container may use.",
+        labels,
+        [(values, s.memory_limit_bytes) for values, s in rows],
+    )
+    yield _gauge(
+        "slice_core_percent",
+        "Percent of a card's compute that a container may use; 0 is no cap.",
+        labels,
+        [(values, s.core_percent) for values, s in rows],
+    )
+
+
+def _gauge(
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    rows: Iterable[tuple[tuple[str, ...], int]],
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=labels)
+    for values, amount in rows:
+        family.add_metric(values, amount)
+    return family

@@ -1,0 +1,95 @@
+"""The only TCP listener: /metrics, /healthz and /readyz."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from gpu_device_plugin.errors import ConfigError, EdgeError
+
+_SHUTDOWN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """What the server asks for each page.
+
+    Attributes:
+        metrics: The `Accept` header -> the page and its content type.
+        is_alive: Whether the program works at all; else the kubelet shall restart it.
+        readiness: Whether it serves, and in words why or why not.
+    """
+
+    metrics: Callable[[str], tuple[bytes, str]]
+    is_alive: Callable[[], bool]
+    readiness: Callable[[], tuple[bool, str]]
+
+
+class WebServer:
+    """Serves `pages` on `address` between `start` and `stop`."""
+
+    def __init__(self, address: str, pages: Pages) -> None:
+        self._address = address
+        self._host, self._port = parse_address(address)
+        self._pages = pages
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def port(self) -> int:
+        """The port listened on; of use where the address says 0."""
+        addresses = self._runner.addresses if self._runner else []
+        return int(addresses[0][1]) if addresses else self._port
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            EdgeError: The address cannot be listened on; the text names it.
+        """
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+            ]
+        )
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host or None, self._port).start()
+        except (OSError, OverflowError) as error:
+            await runner.cleanup()
+            raise EdgeError(f"cannot listen on metrics address {self._address}: {error}") from error
+        self._runner = runner
+
+    async def stop(self) -> None:
+        """Stop listening and close what is open."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        page, content_type = self._pages.metrics(request.headers.get("Accept", ""))
+        return web.Response(body=page, headers={"Content-Type": content_type})
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        is_alive = self._pages.is_alive()
+        return web.Response(text="ok\n" if is_alive else "stuck\n", status=200 if is_alive else 503)
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        is_ready, text = self._pages.readiness()
+        return web.Response(text=text.rstrip("\n") + "\n", status=200 if is_ready else 503)
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Host and port of `:9445`, `127.0.0.1:9445` or `[::1]:9445`; no host is every interface.
+
+    Raises:
+        ConfigError: `address` has another form.
+    """
+    host, colon, port = address.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not is_bracketed):
+        raise ConfigError(f"metrics_address: {address!r} is not host:port, [ipv6]:port or :port")
+    return host.strip("[]"), int(port)

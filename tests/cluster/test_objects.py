@@ -1,0 +1,150 @@
+"""What we want written gets written once, to the right object, and nobody waits for it."""
+
+from typing import Any
+
+from tests.fakes.api_server import Seen, running, status, until, working
+
+from gpu_device_plugin.cluster.node import NodeWatch
+from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations
+from gpu_device_plugin.cluster.pods import PodWatch
+from gpu_device_plugin.domain.pods import PodRef
+
+NODE = "/api/v1/nodes/n1"
+POD = "/api/v1/namespaces/ns/pods/p"
+
+
+def labels(server: Any) -> dict[str, str]:
+    """The node's labels at the server."""
+    return dict(server.objects[NODE]["metadata"].get("labels", {}))
+
+
+def annotations(server: Any) -> dict[str, str]:
+    """The pod's annotations at the server."""
+    return dict(server.objects[POD]["metadata"].get("annotations", {}))
+
+
+def pod(uid: str, **annotations: str) -> Any:
+    """The pod ns/p."""
+    meta = {"namespace": "ns", "name": "p", "uid": uid, "annotations": annotations}
+    return {"metadata": meta, "spec": {"nodeName": "n1", "containers": []}}
+
+
+async def test_labels_and_annotations_fold_into_one_patch() -> None:
+    """Wishes before the API answers are merged; None removes; equal ones cost nothing."""
+    async with running(is_up=False) as (server, api):
+        watch = NodeWatch(api, "n1", on_change=lambda: wanted.observe())
+        wanted = NodeMetadata(api, "n1", lambda: watch.view)
+        wanted.put(labels={"a": "0", "old": None, "kept": "1"})
+        wanted.put(labels={"a": "1"}, annotations={"cards": "[]"})
+        async with working(watch.run, wanted.run):
+            server.objects[NODE] = {
+                "metadata": {"name": "n1", "labels": {"old": "x", "kept": "1", "theirs": "y"}}
+            }
+            await server.start()
+            await until(lambda: watch.view and watch.view.labels.get("a") == "1")
+
+        assert labels(server) == {"kept": "1", "theirs": "y", "a": "1"}
+        patches = server.seen("PATCH")
+        assert [p.body for p in patches] == [
+            {"metadata": {"labels": {"a": "1", "old": None}, "annotations": {"cards": "[]"}}}
+        ]
+
+
+async def test_a_foreign_change_is_undone() -> None:
+    """What somebody else removes from the node comes back."""
+    async with running() as (server, api):
+        await server.put(NODE, {"metadata": {"name": "n1"}})
+        watch = NodeWatch(api, "n1", on_change=lambda: wanted.observe())
+        wanted = NodeMetadata(api, "n1", lambda: watch.view)
+        wanted.put(labels={"a": "1"})
+        async with working(watch.run, wanted.run):
+            await until(lambda: labels(server) == {"a": "1"})
+            await server.put(NODE, {"metadata": {"name": "n1"}})
+            await until(lambda: labels(server) == {"a": "1"})
+
+
+async def test_a_conflict_is_tried_again() -> None:
+    """409 without a reason in our wish is a race with another writer."""
+    async with running() as (server, api):
+        conflicts = iter([409, 409, 500, 503])
+
+        def fault(seen: Seen) -> Any:
+            code = next(conflicts, None) if seen.method == "PATCH" else None
+            return None if code is None else status(code, "try again")
+
+        server.fault = fault
+        await server.put(NODE, {"metadata": {"name": "n1"}})
+        watch = NodeWatch(api, "n1", on_change=lambda: wanted.observe())
+        wanted = NodeMetadata(api, "n1", lambda: watch.view)
+        wanted.put(labels={"a": "1"})
+        async with working(watch.run, wanted.run):
+            await until(lambda: labels(server) == {"a": "1"})
+
+        assert len(server.seen("PATCH")) == 5
+
+
+async def test_a_pods_annotations_carry_its_uid_and_wait_for_the_watch() -> None:
+    """The wish comes first, the pod's event later; then one PATCH with a precondition."""
+    async with running() as (server, api):
+        watch = PodWatch(api, "n1", on_change=lambda p: wanted.observe(p.ref))
+        wanted = PodAnnotations(api, watch.watched)
+        wanted.put(PodRef("ns", "p", "u1"), {"assigned": "true"})
+        async with working(watch.run, wanted.run):
+            await until(lambda: watch.is_synced)
+            assert not server.seen("PATCH")
+            await server.put(POD, pod("u1", theirs="x"))
+            await until(lambda: annotations(server) == {"theirs": "x", "assigned": "true"})
+
+        assert [p.body["metadata"]["uid"] for p in server.seen("PATCH")] == ["u1"]
+
+
+async def test_another_pod_of_the_same_name_is_never_written() -> None:
+    """Neither when the watch knows, nor when only the server does."""
+    async with running() as (server, api):
+        await server.put(POD, pod("u2"))
+        watch = PodWatch(api, "n1", on_change=lambda p: wanted.observe(p.ref))
+        wanted = PodAnnotations(api, watch.watched)
+        async with working(watch.run, wanted.run):
+            await until(lambda: watch.pods)
+            wanted.put(PodRef("ns", "p", "u1"), {"assigned": "true"})
+            wanted.put(PodRef("ns", "p", "u2"), {"assigned": "yes"})
+            await until(lambda: annotations(server) == {"assigned": "yes"})
+
+            # The server has a newer pod than the watch has told us of.
+            server.objects[POD] = pod("u3")
+            wanted.put(PodRef("ns", "p", "u2"), {"assigned": "no"})
+            await until(lambda: any(s.body for s in server.seen("PATCH")[1:]))
+            await until(lambda: not wanted._queue._work)
+
+        assert annotations(server) == {}
+
+
+async def test_a_mirror_pod_is_written_under_the_apis_uid() -> None:
+    """The kubelet's uid names the wish, the API's uid guards the PATCH."""
+    async with running() as (server, api):
+        mirror = pod("api-uid")
+        mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "hash"}
+        await server.put(POD, mirror)
+        watch = PodWatch(api, "n1", on_change=lambda p: wanted.observe(p.ref))
+        wanted = PodAnnotations(api, watch.watched)
+        wanted.put(PodRef("ns", "p", "hash"), {"assigned": "true"})
+        async with working(watch.run, wanted.run):
+            await until(lambda: annotations(server).get("assigned") == "true")
+
+
+async def test_a_pod_that_is_gone_ends_its_wish() -> None:
+    """Nothing is kept for pods that were deleted before or during the write."""
+    async with running() as (server, api):
+        await server.put(POD, pod("u1"))
+        watch = PodWatch(
+            api,
+            "n1",
+            on_change=lambda p: wanted.observe(p.ref),
+            on_gone=lambda ref: wanted.forget(ref),
+        )
+        wanted = PodAnnotations(api, watch.watched)
+        async with working(watch.run, wanted.run):
+            await until(lambda: watch.pods)
+            server.objects.pop(POD)  # the server answers 404 before the watch tells
+            wanted.put(PodRef("ns", "p", "u1"), {"assigned": "true"})
+            await until(lambda: not wanted._wanted and not wanted._queue._work)

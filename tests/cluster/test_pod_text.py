@@ -1,0 +1,126 @@
+"""A pod's JSON becomes exactly the request that the domain reasons about."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpu_device_plugin.cluster.pod_text import pod_request
+from gpu_device_plugin.cluster.wire import Pod
+from gpu_device_plugin.domain.pods import ContainerKind, PodRef
+from gpu_device_plugin.errors import ClusterError
+
+MEM, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
+
+
+def parsed(**fields: Any) -> Pod:
+    """The pod with these fields, decoded from JSON as the API server sends it."""
+    value = {"metadata": {"namespace": "ns", "name": "p", "uid": "u1"}, **fields}
+    return msgspec.json.decode(msgspec.json.encode(value), type=Pod)
+
+
+def test_containers_come_in_the_order_of_admission_with_their_kinds() -> None:
+    """Init containers first; one that restarts always is a sidecar; indices count each list."""
+    pod = parsed(
+        spec={
+            "nodeName": "n1",
+            "initContainers": [
+                {"name": "i", "resources": {"limits": {MEM: "3"}}},
+                {"name": "s", "restartPolicy": "Always", "resources": {"limits": {MEM: "1"}}},
+            ],
+            "containers": [
+                {"name": "a", "resources": {"limits": {MEM: "2", CORE: "30", "cpu": "1500m"}}},
+                {"name": "b", "resources": {}},
+            ],
+        }
+    )
+
+    request = pod_request(pod)
+
+    assert [(c.name, c.kind, c.index, c.mem_units, c.core_percent) for c in request.containers] == [
+        ("i", ContainerKind.INIT, 0, 3, 0),
+        ("s", ContainerKind.SIDECAR, 1, 1, 0),
+        ("a", ContainerKind.APP, 0, 2, 30),
+        ("b", ContainerKind.APP, 1, 0, 0),
+    ]
+    assert request.ref == PodRef("ns", "p", "u1")
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ([{"name": "CGPU_DISABLE", "value": "true"}], True),
+        ([{"name": "CGPU_DISABLE", "value": "1"}], True),
+        ([{"name": "CGPU_DISABLE", "value": "false"}], False),
+        ([{"name": "CGPU_DISABLE", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}], False),
+        (
+            [{"name": "CGPU_DISABLE", "value": "1"}, {"name": "CGPU_DISABLE", "value": "0"}],
+            False,
+        ),
+        (None, False),
+    ],
+)
+def test_only_a_literal_of_its_own_env_asks_for_no_isolation(env: object, expected: bool) -> None:  # noqa: FBT001
+    """`valueFrom` cannot be read here and counts for nothing; the last entry wins."""
+    request = pod_request(parsed(spec={"containers": [{"name": "a", "env": env}]}))
+
+    assert request.containers[0].wants_no_isolation is expected
+
+
+@pytest.mark.parametrize(
+    ("assigned", "allocation", "expected"),
+    [
+        ("false", '{"0":{"1":2},"1":{"0":4,"3":4}}', ((0, (1,)), (1, (0, 3)))),
+        ("true", '{"0":{"1":2}}', ()),
+        (None, '{"0":{"1":2}}', ()),
+        ("false", "not json", ()),
+        ("false", "[1]", ()),
+        ("false", '{"0": 1}', ()),
+        ("false", None, ()),
+    ],
+)
+def test_a_wish_is_what_an_extender_left_unassigned(
+    assigned: str | None, allocation: str | None, expected: object
+) -> None:
+    """Our own mark ("true") is no wish, and a malformed wish is none."""
+    annotations = {
+        "scheduler.framework.gpushare.assigned": assigned,
+        "scheduler.framework.gpushare.allocation": allocation,
+    }
+    pod = parsed(
+        metadata={
+            "namespace": "ns",
+            "name": "p",
+            "annotations": {k: v for k, v in annotations.items() if v is not None},
+        }
+    )
+
+    assert pod_request(pod).wish == expected
+
+
+def test_a_mirror_pod_carries_the_uid_that_the_kubelet_uses() -> None:
+    """The kubelet's checkpoint knows a static pod by the hash of its manifest."""
+    pod = parsed(
+        metadata={
+            "namespace": "ns",
+            "name": "p",
+            "uid": "api",
+            "annotations": {"kubernetes.io/config.mirror": "hash"},
+            "labels": {"aliyun.com/gpu-count": "2"},
+        },
+        status={"phase": "Failed"},
+    )
+
+    request = pod_request(pod)
+
+    assert request.ref.uid == "hash"
+    assert request.card_count_label == "2"
+    assert request.is_finished
+
+
+def test_a_limit_that_is_no_quantity_is_named() -> None:
+    """Pod text that nobody can count raises, with the container's name."""
+    pod = parsed(spec={"containers": [{"name": "a", "resources": {"limits": {MEM: "many"}}}]})
+
+    with pytest.raises(ClusterError, match="container a: 'many' is not a Kubernetes quantity"):
+        pod_request(pod)

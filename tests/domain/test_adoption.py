@@ -1,0 +1,102 @@
+"""The promise: after our own file was lost, the kubelet's witnesses make the same grants again."""
+
+from dataclasses import replace
+
+from tests.domain.words import CORE, COUNT, INIT, MEM, V100_MIB, cards, container, pod, terms
+
+from gpu_device_plugin.domain.ledger import Grant, HeldUnits, adopt
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.pods import ContainerKind, PodRef
+
+CARDS = cards(V100_MIB, V100_MIB)  # card 0 is number 1
+MEM_IDS, CORE_IDS = frozenset({"m10", "m11"}), frozenset({"c10", "c11", "c12", "c13", "c14"})
+BY_UID, BY_NAME = PodRef("", "", "uid-a"), PodRef("default", "a")
+CHECKPOINT = [
+    HeldUnits(BY_UID, "main", MEM, MEM_IDS, "s1", "0.1"),
+    HeldUnits(BY_UID, "main", CORE, CORE_IDS),
+]
+LIST = [HeldUnits(BY_NAME, "main", MEM, MEM_IDS), HeldUnits(BY_NAME, "main", CORE, CORE_IDS)]
+SPEC = pod("a", container("setup", kind=INIT), container("main", 2, 5, index=0))
+WHOLE = Grant(
+    "s1",
+    PodRef("default", "a", "uid-a"),
+    "main",
+    mem_ids=("m10", "m11"),
+    core_ids=("c10", "c11", "c12", "c13", "c14"),
+    cards=("GPU-0",),
+    mem_units=2,
+    core_percent=5,
+    pod_units=2,
+    library_version="0.1",
+)
+
+
+def test_checkpoint_and_text_make_the_whole_grant() -> None:
+    """With all witnesses nothing is lost but the time of its first writing."""
+    assert adopt(CHECKPOINT, [SPEC], CARDS, terms()) == (WHOLE,)
+
+
+def test_list_and_checkpoint_tell_of_one_grant() -> None:
+    """In any order; the same container is not counted twice."""
+    assert adopt([*LIST, *CHECKPOINT], [SPEC], CARDS, terms()) == (WHOLE,)
+    assert adopt([*CHECKPOINT, *LIST], [SPEC], CARDS, terms()) == (WHOLE,)
+
+
+def test_without_the_api_list_names_the_checkpoints_pods() -> None:
+    """List has names, the checkpoint uids: the same units in the same container join them."""
+    assert adopt([*CHECKPOINT, *LIST], [], CARDS, terms()) == (replace(WHOLE, is_checked=False),)
+
+
+def test_a_pod_that_nobody_names_keeps_its_uid() -> None:
+    """Its slice is held all the same."""
+    (found,) = adopt(CHECKPOINT, [], CARDS, terms())
+
+    assert (found.pod, found.mem_ids, found.is_checked) == (BY_UID, WHOLE.mem_ids, False)
+
+
+def test_a_mirror_pod_is_found_by_its_name() -> None:
+    """A static pod's uid in the checkpoint is not the one that the API knows."""
+    mirror = replace(SPEC, ref=PodRef("default", "a", "uid-of-the-mirror"))
+
+    (found,) = adopt([*CHECKPOINT, *LIST], [mirror], CARDS, terms())
+
+    assert (found.pod, found.is_checked) == (mirror.ref, True)
+
+
+def test_an_answer_without_mounts_gives_an_id_that_stays() -> None:
+    """In `share` there are no files; adopting twice must not make a second slice."""
+    shared = [HeldUnits(BY_UID, "main", MEM, MEM_IDS)]
+
+    (first,) = adopt(shared, [SPEC], CARDS, terms(NodeMode.SHARE))
+    (second,) = adopt(shared, [], CARDS, terms(NodeMode.SHARE))
+
+    assert first.slice_id == second.slice_id
+    assert (first.is_isolated, first.library_version) == (False, "")
+
+
+def test_units_on_several_cards_name_all_of_them() -> None:
+    """A container with the label for two cards."""
+    (found,) = adopt(
+        [HeldUnits(BY_UID, "main", MEM, frozenset({"m00", "m10"}))], [], CARDS, terms(NodeMode.CGPU)
+    )
+
+    assert (found.cards, found.units_per_card) == (("GPU-0", "GPU-1"), 1)
+
+
+def test_counted_cards_and_empty_entries_are_no_slices() -> None:
+    """gpu-count is never granted."""
+    held = [
+        HeldUnits(BY_UID, "main", COUNT, frozenset({"n0"})),
+        HeldUnits(BY_NAME, "x", MEM, frozenset()),
+    ]
+
+    assert adopt(held, [SPEC], CARDS, terms()) == ()
+
+
+def test_an_init_containers_grant_is_known_as_one() -> None:
+    """Only then may later containers take its units over."""
+    spec = pod("a", container("setup", 2, 5, INIT, index=0), container("main", 2, 5))
+
+    (found,) = adopt([replace(e, container="setup") for e in CHECKPOINT], [spec], CARDS, terms())
+
+    assert found.kind is ContainerKind.INIT

@@ -1,0 +1,222 @@
+"""The promise: the ledger says who holds what, and ends a grant only when all agree it is over."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.domain.words import CORE, INIT, MEM, SIDECAR, grant, listed
+
+from gpu_device_plugin.domain.ledger import (
+    ABSENT_SECONDS,
+    KUBELET_SETTLE_SECONDS,
+    CardUse,
+    Grant,
+    Ledger,
+    drift,
+    live,
+    survivors,
+)
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.units import Resource, unit_ids
+
+UP_SINCE = -KUBELET_SETTLE_SECONDS
+NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
+
+
+def ledger(*grants: Grant) -> Ledger:
+    """A ledger that holds them."""
+    return Ledger({each.slice_id: each for each in grants})
+
+
+def key(name: str) -> tuple[str, str]:
+    """A pod's name as List tells it."""
+    return "default", name
+
+
+def test_a_unit_that_a_pods_containers_share_counts_once() -> None:
+    """Init containers hand their units on, so two grants of one pod hold them."""
+    init = replace(grant("a", "m00 m01", kind=INIT), slice_id="init")
+
+    use = ledger(init, grant("a", "m01 m02", "c00"), grant("b", "m10")).use()
+
+    assert use == {
+        0: CardUse(3, 1, frozenset({PodRef("default", "a", "uid-a")})),
+        1: CardUse(1, 0, frozenset({PodRef("default", "b", "uid-b")})),
+    }
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(1, 5))))
+def test_release_returns_to_the_start(dealt: list[tuple[str, int, int]]) -> None:
+    """Whatever was held and in whatever order it is given back, nothing stays."""
+    start = ledger(grant("z", "m00"))
+    held = start
+    for number, (name, card, count) in enumerate(dealt):
+        ids = unit_ids(Resource.MEM, card, count)
+        held = held.hold(replace(grant(name), slice_id=f"s{number}").with_ids(MEM, ids))
+
+    assert held.release(f"s{number}" for number in reversed(range(len(dealt)))) == start
+    assert held.release(["unknown"]) == held
+
+
+def test_the_rule_of_one_holder_is_asked_for() -> None:
+    """The kubelet can give a unit away twice (#137534): before and after, that can be seen."""
+    one, other = grant("a", "m00 m01", "c00"), grant("b", "m01")
+
+    assert ledger(one).rivals(other.pod, other.mem_ids) == (one,)
+    assert ledger(one).rivals(one.pod, one.mem_ids) == ()
+    assert ledger(one, other).double_held() == {"m01": (one.pod, other.pod)}
+    assert ledger(one).double_held() == {}
+
+
+def test_a_pod_is_the_same_by_uid_where_both_know_it() -> None:
+    """A pod that was created anew under its old name inherits nothing."""
+    held = grant("a", "m00")
+    again, nameless = PodRef("default", "a", "uid-2"), PodRef("default", "a")
+
+    assert ledger(held).of_pod(again) == ()
+    assert ledger(held).of_container(nameless, "main") == held
+    assert ledger(held).of_container(nameless, "other") is None
+
+
+def test_units_of_init_containers_are_free_for_their_pod_only() -> None:
+    """What a sidecar holds is not handed on, and what another pod's init container holds neither."""
+    init, sidecar = grant("a", "m00", kind=INIT), grant("a", "m01", kind=SIDECAR)
+    foreign = grant("b", "m02", kind=INIT)
+    all_three = ledger(init, replace(sidecar, slice_id="sidecar"), foreign)
+
+    assert all_three.before(init.pod).holders(["m00", "m01", "m02"]) == (
+        replace(sidecar, slice_id="sidecar"),
+        foreign,
+    )
+
+
+def test_at_admission_only_listed_pods_count() -> None:
+    """A pod that the kubelet lacks has given everything back."""
+    gone, there = grant("a", "m00"), grant("b", "m01")
+
+    assert live(ledger(gone, there), [key("b")]) == ledger(there)
+
+
+def test_a_pod_replaced_under_its_name_is_not_live() -> None:
+    """A StatefulSet's pod comes back with the same name and another uid."""
+    old = grant("a", "m00")
+    nameless = replace(grant("b", "m01"), pod=PodRef("default", "b"))
+    by_uid = replace(grant("c", "m02"), pod=PodRef("", "", "uid-c"))
+    uids = {key("a"): "uid-2", key("b"): "uid-b"}
+
+    kept = live(ledger(old, nameless, by_uid), [key("a"), key("b")], uids)
+
+    assert kept == ledger(nameless, by_uid)
+
+
+def rounds(
+    held: Ledger, *looks: tuple[float, Iterable[str], Iterable[str]], since: float | None = UP_SINCE
+) -> list[frozenset[str]]:
+    """What each look ends: time, pods in List, uids in the checkpoint."""
+    absent: dict[str, float] = {}
+    ended = []
+    for now, names, uids in looks:
+        over, later = survivors(held, [key(n) for n in names], [*uids], absent, now, since)
+        ended.append(over)
+        absent = dict(later)
+        held = held.release(over)
+    return ended
+
+
+def test_a_grant_ends_when_it_was_missed_twice_thirty_seconds_apart() -> None:
+    """One look that lacks it, and one too early, are not enough."""
+    held = ledger(grant("a", "m00"), grant("b", "m01"))
+
+    assert rounds(held, (0, "b", ""), (29.9, "b", ""), (30, "b", ""), (60, "b", "")) == [
+        frozenset(),
+        frozenset(),
+        {"slice-a"},
+        frozenset(),
+    ]
+
+
+def test_a_grant_that_shows_up_again_starts_anew() -> None:
+    """A single short List does not add up with a later one."""
+    held = ledger(grant("a", "m00"))
+
+    assert rounds(held, (0, "", ""), (20, "a", ""), (40, "", ""), (65, "", "")) == [frozenset()] * 4
+
+
+def test_the_checkpoint_alone_keeps_a_grant() -> None:
+    """List and checkpoint have to agree."""
+    held = ledger(grant("a", "m00"))
+
+    assert (
+        rounds(held, (0, "", ["uid-a"]), (30, "", ["uid-a"]), (90, "", ["uid-a"]))
+        == [frozenset()] * 3
+    )
+
+
+def test_a_pod_known_by_uid_only_ends_with_the_checkpoint() -> None:
+    """After a lost file the checkpoint is all that names it."""
+    held = ledger(replace(grant("a", "m00"), pod=PodRef("", "", "uid-a")))
+
+    assert rounds(held, (0, "", ["uid-a"]), (30, "", ""), (60, "", "")) == [
+        frozenset(),
+        frozenset(),
+        {"slice-a"},
+    ]
+
+
+@pytest.mark.parametrize("since", [None, 0.0])
+def test_nothing_ends_while_the_kubelet_settles(since: float | None) -> None:
+    """In the first 60 s after kubelet.sock appeared List is short, and an absence does not count."""
+    held = ledger(grant("a", "m00"))
+
+    assert rounds(held, (1, "", ""), (31, "", ""), (59, "", ""), since=since) == [frozenset()] * 3
+
+
+def test_absence_counts_from_the_time_the_kubelet_has_settled() -> None:
+    """60 s after kubelet.sock, and then 30 s more."""
+    held = ledger(grant("a", "m00"))
+
+    assert rounds(held, (59, "", ""), (60, "", ""), (89, "", ""), (90, "", ""), since=0.0) == [
+        frozenset(),
+        frozenset(),
+        frozenset(),
+        {"slice-a"},
+    ]
+
+
+@given(NAMES, st.lists(st.tuples(NAMES, NAMES, st.integers(0, 40)), max_size=8))
+def test_no_pod_that_is_known_anywhere_ever_ends(
+    held: list[str], looks: list[tuple[list[str], list[str], int]]
+) -> None:
+    """Over any history: what ends was lacked by both, at two looks 30 s apart and all between."""
+    now = 0.0
+    absent: dict[str, float] = {}
+    missed: dict[str, float] = {}
+    book = ledger(*(grant(name, "m00") for name in held))
+    for in_list, in_checkpoint, pause in looks:
+        now += pause
+        known = {*in_list, *in_checkpoint}
+        missed = {n: missed.get(n, now) for n in held if n not in known}
+        uids = [f"uid-{name}" for name in in_checkpoint]
+        over, later = survivors(book, [key(n) for n in in_list], uids, absent, now, UP_SINCE)
+        absent = dict(later)
+        assert over == {
+            f"slice-{n}"
+            for n, first in missed.items()
+            if f"slice-{n}" in book.grants and now - first >= ABSENT_SECONDS
+        }
+        book = book.release(over)
+
+
+def test_drift_counts_the_places_that_disagree() -> None:
+    """A resource of a container that only one side has, or of which the ids differ."""
+    init = replace(grant("a", "m05", kind=INIT), slice_id="init", container="setup")
+    book = ledger(grant("a", "m00", "c00"), grant("b", "m01"), init)
+    same = listed("a", main={MEM: frozenset({"m00"}), CORE: frozenset({"c00"})}, proxy={})
+    count = {Resource.COUNT: frozenset({"n00"})}
+
+    assert drift(book, [same, listed("b", main={MEM: frozenset({"m01"}), **count})]) == 0
+    assert drift(book, [same, listed("b", main={MEM: frozenset({"m02"})})]) == 1
+    assert drift(book, [same]) == 1
+    assert drift(Ledger(), [same]) == 2

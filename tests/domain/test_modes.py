@@ -1,0 +1,228 @@
+"""The promise: a mode says what a node offers, and nothing takes slices away from pods."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.domain.words import CORE, COUNT, MEM, V100_MIB, cards
+
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.modes import (
+    MAX_MESSAGE_BYTES,
+    ModeDecision,
+    NodeMode,
+    check_message,
+    check_unit,
+    is_isolated,
+    is_served,
+    list_message_bytes,
+    next_mode,
+    next_unit,
+    parse_mode,
+    parse_policy,
+    resources_of,
+)
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.units import MAX_CARDS, MemoryUnit, Resource, unit_ids
+from gpu_device_plugin.errors import ConfigError
+
+HOLDERS = [PodRef("ml", "b"), PodRef("ml", "a"), PodRef("ml", "a", "again")]
+KUBELET_CLIENT_BYTES = 4 * 1024 * 1024
+
+
+def test_four_v100_are_60_400_4() -> None:
+    """Contract R-109, R-111: the source's arithmetic, exactly."""
+    node = cards(V100_MIB, V100_MIB, V100_MIB, V100_MIB)
+
+    assert [sum(c.units(r, MemoryUnit.GIB) for c in node) for r in (MEM, CORE, COUNT)] == [
+        60,
+        400,
+        4,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "unit", "units"),
+    [
+        pytest.param(16160, MemoryUnit.GIB, 15, id="v100"),
+        pytest.param(16160, MemoryUnit.MIB128, 126, id="v100 in 128MiB, R-407"),
+        pytest.param(15079, MemoryUnit.GIB, 14, id="t4"),
+        pytest.param(23028, MemoryUnit.GIB, 22, id="a10"),
+        pytest.param(143771, MemoryUnit.GIB, 140, id="h200"),
+        pytest.param(143771, MemoryUnit.MIB128, 1123, id="h200 in 128MiB"),
+    ],
+)
+def test_a_card_counts_whole_units(memory_mib: int, unit: MemoryUnit, units: int) -> None:
+    """`floor(total / unit)`."""
+    assert cards(memory_mib)[0].capacity(unit) == units
+
+
+@pytest.mark.parametrize(
+    ("mode", "resources", "isolated", "served"),
+    [
+        (NodeMode.CORE_MEM, (MEM, CORE, COUNT), True, True),
+        (NodeMode.CGPU, (MEM, COUNT), True, True),
+        (NodeMode.SHARE, (MEM, COUNT), False, True),
+        (NodeMode.DISABLED, (), False, True),
+        (NodeMode.DEFAULT, (), False, False),
+        (NodeMode.MPS, (), False, False),
+        (NodeMode.TOPOLOGY, (), False, False),
+        (NodeMode.MIG, (), False, False),
+    ],
+)
+def test_a_mode_decides_the_resources(
+    mode: NodeMode, resources: tuple[Resource, ...], *, isolated: bool, served: bool
+) -> None:
+    """The table of contract 2.1, as far as it is served."""
+    assert (resources_of(mode), is_isolated(mode), is_served(mode)) == (
+        resources,
+        isolated,
+        served,
+    )
+
+
+def test_labels_are_read_exactly() -> None:
+    """A value that nobody defined names nothing."""
+    assert [parse_mode("core_mem"), parse_mode("CGPU"), parse_mode("")] == [
+        NodeMode.CORE_MEM,
+        None,
+        None,
+    ]
+    assert [parse_policy("spread"), parse_policy("packed")] == ["spread", None]
+
+
+@pytest.mark.parametrize("mode", NodeMode)
+def test_small_units_go_with_share_only(mode: NodeMode) -> None:
+    """Contract R-404."""
+    check_unit(mode, MemoryUnit.GIB)
+    if mode in {NodeMode.CORE_MEM, NodeMode.CGPU}:
+        with pytest.raises(ConfigError, match=r"128MiB does not go with mode .* set the unit"):
+            check_unit(mode, MemoryUnit.MIB128)
+    else:
+        check_unit(mode, MemoryUnit.MIB128)
+
+
+def encoded_bytes(resource: Resource, node: tuple[Card, ...], unit: MemoryUnit) -> int:
+    """The size by really writing every device as the protobuf encoding says."""
+    total = 0
+    for card in node:
+        for text in unit_ids(resource, card.number, card.units(resource, unit)):
+            device = b"\x0a" + bytes([len(text)]) + text.encode() + b"\x12\x09Unhealthy"
+            total += len(b"\x0a" + bytes([len(device)]) + device)
+    return total
+
+
+@given(
+    st.integers(1, 16),
+    st.integers(4, 512),
+    st.sampled_from(MemoryUnit),
+    st.sampled_from([NodeMode.CORE_MEM, NodeMode.SHARE]),
+)
+def test_every_list_that_is_offered_reaches_the_kubelet(
+    count: int, gib: int, unit: MemoryUnit, mode: NodeMode
+) -> None:
+    """1 to 16 cards of 4 to 512 GiB: the message is as long as said and below 2 of 4 MiB."""
+    node = tuple(Card(f"GPU-{i}", i, i, i, "any", gib * 1024) for i in range(count))
+    check_message(node, unit, mode)
+
+    for resource in resources_of(mode):
+        size = list_message_bytes(resource, node, unit)
+        assert size == encoded_bytes(resource, node, unit)
+        assert size <= MAX_MESSAGE_BYTES < KUBELET_CLIENT_BYTES
+
+
+def test_a_list_that_is_too_long_names_the_unit_that_fits() -> None:
+    """36 cards of 512 GiB pass 2 MiB in small units."""
+    node = tuple(Card(f"GPU-{i}", i, i, i, "any", 512 * 1024) for i in range(MAX_CARDS))
+
+    with pytest.raises(ConfigError, match=r"2\d{6} bytes long.* smallest unit that fits .* is GiB"):
+        check_message(node, MemoryUnit.MIB128, NodeMode.SHARE)
+
+
+def test_a_list_that_fits_in_no_unit_says_so() -> None:
+    """Nothing is promised that does not hold."""
+    node = tuple(Card(f"GPU-{i}", i, i, i, "any", 2**22) for i in range(MAX_CARDS))
+
+    with pytest.raises(ConfigError, match="no unit fits 36 cards"):
+        check_message(node, MemoryUnit.GIB, NodeMode.SHARE)
+
+
+def test_without_a_label_the_operators_mode_decides_at_first() -> None:
+    """`--mode` is for nodes without the label."""
+    assert next_mode(None, None, NodeMode.CGPU, []) == ModeDecision(NodeMode.CGPU)
+
+
+def test_the_label_decides_over_the_operators_mode() -> None:
+    """At the first start there is nothing to switch from, so nothing is told."""
+    assert next_mode(None, "share", NodeMode.CGPU, []) == ModeDecision(NodeMode.SHARE)
+
+
+def test_deleting_the_label_restores_nothing() -> None:
+    """Contract 2.1: `default` has to be set explicitly."""
+    assert next_mode(NodeMode.SHARE, None, NodeMode.CORE_MEM, []) == ModeDecision(NodeMode.SHARE)
+
+
+@pytest.mark.parametrize("current", [None, NodeMode.SHARE])
+def test_an_unknown_label_keeps_the_old_mode_and_says_so(current: NodeMode | None) -> None:
+    """A typing error takes nothing away."""
+    decision = next_mode(current, "core-mem", NodeMode.CGPU, [])
+
+    assert decision.mode is (current or NodeMode.CGPU)
+    assert (decision.is_switch_refused, decision.note_reason) == (False, "UnknownMode")
+    assert "core-mem names no mode" in (decision.note or "")
+
+
+def test_a_switch_waits_for_the_pods_that_hold_slices() -> None:
+    """Contract R-107, R-502: the Event lists them, each once."""
+    decision = next_mode(NodeMode.CGPU, "core_mem", NodeMode.CGPU, HOLDERS)
+
+    assert decision.mode is NodeMode.CGPU
+    assert (decision.is_switch_refused, decision.note_reason) == (True, "ModeSwitchRefused")
+    assert "ml/a, ml/b" in (decision.note or "")
+
+
+def test_an_empty_node_switches_and_says_so() -> None:
+    """The Event names both modes."""
+    decision = next_mode(NodeMode.CGPU, "core_mem", NodeMode.CGPU, [])
+
+    assert (decision.mode, decision.note_reason) == (NodeMode.CORE_MEM, "ModeSwitched")
+    assert "from mode cgpu to core_mem" in (decision.note or "")
+
+
+def test_a_mode_that_is_not_served_is_told_as_such() -> None:
+    """mig, mps, topology and default: no resources, and the operator learns why."""
+    decision = next_mode(NodeMode.CGPU, "mig", NodeMode.CGPU, [])
+
+    assert (decision.mode, decision.note_reason) == (NodeMode.MIG, "ModeNotServedYet")
+    assert "not served yet" in (decision.note or "")
+
+
+@given(
+    st.none() | st.sampled_from(NodeMode),
+    st.none() | st.sampled_from([*NodeMode, "", "?"]),
+    st.sampled_from(NodeMode),
+)
+def test_no_label_moves_a_node_that_holds_slices(
+    current: NodeMode | None, label: str | None, fallback: NodeMode
+) -> None:
+    """Whatever is written on the node, the mode of running pods goes on."""
+    decision = next_mode(current, label, fallback, HOLDERS)
+
+    assert current is None or decision.mode is current
+    assert bool(decision.note) == bool(decision.note_reason)
+
+
+@pytest.mark.parametrize("current", [None, MemoryUnit.GIB])
+def test_the_same_unit_is_no_change(current: MemoryUnit | None) -> None:
+    """Nothing to tell."""
+    decision = next_unit(current, MemoryUnit.GIB, HOLDERS)
+
+    assert (decision.unit, decision.note) == (MemoryUnit.GIB, None)
+
+
+def test_a_unit_waits_for_the_pods_that_hold_slices() -> None:
+    """Contract R-403: counting old slices in new units would corrupt the ledger."""
+    decision = next_unit(MemoryUnit.GIB, MemoryUnit.MIB128, HOLDERS)
+
+    assert (decision.unit, decision.is_switch_refused) == (MemoryUnit.GIB, True)
+    assert "ml/a, ml/b" in (decision.note or "")
+    assert next_unit(MemoryUnit.GIB, MemoryUnit.MIB128, []).unit is MemoryUnit.MIB128

@@ -1,0 +1,45 @@
+"""The promise: an id names one unit of one resource on one card, and is short."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_device_plugin.domain.units import (
+    MAX_CARDS,
+    Resource,
+    UnitId,
+    cards_of,
+    parse_unit_id,
+    unit_ids,
+)
+
+CARDS = st.integers(0, MAX_CARDS - 1)
+
+
+@given(st.sampled_from(Resource), CARDS, st.integers(0, 36**5))
+def test_an_id_says_what_it_is(resource: Resource, card: int, unit: int) -> None:
+    """Writing and reading an id are each other's inverse, in at most 8 characters."""
+    text = str(UnitId(resource, card, unit))
+
+    assert parse_unit_id(text) == UnitId(resource, card, unit)
+    assert len(text) <= 8
+
+
+@given(CARDS, CARDS, st.integers(1, 200))
+def test_ids_of_two_resources_and_two_cards_never_meet(one: int, other: int, count: int) -> None:
+    """The kubelet looks up an id's health without its resource (#140323)."""
+    groups = {(r, card): unit_ids(r, card, count) for r in Resource for card in {one, other}}
+
+    assert len({text for ids in groups.values() for text in ids}) == count * len(groups)
+
+
+@given(st.text(max_size=10))
+def test_a_foreign_id_is_none_of_ours(text: str) -> None:
+    """Whatever the kubelet or another plugin calls a device, reading it never fails."""
+    unit = parse_unit_id(text)
+
+    assert unit is None or text[0] in "mcn"
+
+
+def test_ids_tell_their_cards() -> None:
+    """Foreign ids count for no card."""
+    assert cards_of(["m3a7", "c20", "GPU-0", ""]) == {2, 3}

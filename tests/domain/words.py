@@ -1,0 +1,63 @@
+"""Short ways to say a card, a container, a pod and a grant, for the tests of the domain."""
+
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.pods import (
+    ContainerKind,
+    ContainerRequest,
+    ListedPod,
+    PodRef,
+    PodRequest,
+)
+from gpu_device_plugin.domain.requests import NodeTerms
+from gpu_device_plugin.domain.units import MemoryUnit, Resource
+
+V100_MIB = 16160
+MEM, CORE, COUNT = Resource.MEM, Resource.CORE, Resource.COUNT
+APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
+
+
+def cards(*sizes_mib: int, model: str = "Tesla-V100-SXM2-16GB") -> tuple[Card, ...]:
+    """Cards of these sizes; their numbers run against their indexes, so mixing them up shows."""
+    last = len(sizes_mib) - 1
+    return tuple(
+        Card(f"GPU-{index}", last - index, index, index + 3, model, size)
+        for index, size in enumerate(sizes_mib)
+    )
+
+
+def terms(mode: NodeMode = NodeMode.CORE_MEM, unit: MemoryUnit = MemoryUnit.GIB) -> NodeTerms:
+    """The terms of node `node-a`."""
+    return NodeTerms("node-a", mode, unit)
+
+
+def container(
+    name: str, mem: int = 0, core: int = 0, kind: ContainerKind = APP, index: int = 0
+) -> ContainerRequest:
+    """A container that asks for memory and compute."""
+    return ContainerRequest(name, kind, index, mem, core)
+
+
+def pod(name: str, *containers: ContainerRequest, label: str | None = None) -> PodRequest:
+    """A pod `default/<name>` with uid `uid-<name>`."""
+    return PodRequest(PodRef("default", name, f"uid-{name}"), containers, card_count_label=label)
+
+
+def listed(name: str, **held: dict[Resource, frozenset[str]]) -> ListedPod:
+    """A pod as the kubelet lists it: no uid; container -> what it holds."""
+    return ListedPod(PodRef("default", name), held)
+
+
+def grant(name: str, mem: str = "", core: str = "", kind: ContainerKind = APP) -> Grant:
+    """A grant of container `main` of pod `default/<name>`; ids as one text, `m00 m01`."""
+    return Grant(
+        f"slice-{name}",
+        PodRef("default", name, f"uid-{name}"),
+        "main",
+        kind=kind,
+        mem_ids=tuple(mem.split()),
+        core_ids=tuple(core.split()),
+        mem_units=len(mem.split()),
+        core_percent=len(core.split()),
+    )

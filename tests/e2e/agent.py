@@ -1,0 +1,170 @@
+"""The agent as a process beside the cluster, on a node of simulated cards."""
+
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.credentials import AGENT
+from tests.e2e.cluster.processes import Program, command_output
+from tests.e2e.cluster.waiting import wait_for
+from tests.e2e.pods import CORE, COUNT, MEMORY
+
+from gpu_device_plugin.domain.grants import Grant, grant_from_plain
+from gpu_device_plugin.store.durable import read_sealed
+from gpu_device_plugin.store.grants import KIND, VERSION
+
+PROFILE = "v100"
+METRICS = "127.0.0.1:9445"
+NVML_LIBRARY = Path("build/native/libnvidia-ml.so.1")
+PROGRAM = Path(sys.executable).parent / "gpu-device-plugin"
+ISOLATION_LIBRARY = "libgpuslice.so"
+ROLE = "gpu-device-plugin-agent"
+RULES = (
+    ("", ("nodes",), ("get", "list", "watch", "patch")),
+    ("", ("pods",), ("get", "list", "watch", "patch")),
+    ("", ("events",), ("create", "patch")),
+    ("resource.k8s.io", ("resourceslices",), ("list", "watch")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDirectories:
+    """Where the agent of this run keeps its things."""
+
+    root: Path
+    logs: Path
+
+    @property
+    def state(self) -> Path:
+        """What survives a reboot."""
+        return self.root / "state"
+
+    @property
+    def run(self) -> Path:
+        """What does not."""
+        return self.root / "run"
+
+    @property
+    def library(self) -> Path:
+        """Versions of the isolation library."""
+        return self.root / "library"
+
+    @property
+    def simulated_node(self) -> Path:
+        """The file that the stand-in NVML reads the cards from."""
+        return self.root / "cards"
+
+
+class Agent:
+    """Starts, stops and kills the agent, and reads what it has written."""
+
+    def __init__(self, cluster: Cluster, directories: AgentDirectories) -> None:
+        self._cluster = cluster
+        self.directories = directories
+        self.environment = {**os.environ, "GPU_SIMULATOR_STATE": str(directories.simulated_node)}
+        command = [str(PROGRAM), "agent", *(f"--{key}={value}" for key, value in self._flags())]
+        self.program = Program("agent", command, directories.logs / "agent.log", self.environment)
+
+    def prepare(self) -> None:
+        """Make the simulated node, the library's place and the agent's rights."""
+        for directory in (self.directories.state, self.directories.run, self.directories.library):
+            directory.mkdir(parents=True, exist_ok=True)
+        self.simulate("create", "--profile", PROFILE)
+        # The programs of the test image are static: the dynamic loader never opens this file,
+        # so its being there is all that matters.
+        version = self.directories.library / "0.0.0"
+        version.mkdir(exist_ok=True)
+        (version / ISOLATION_LIBRARY).write_bytes(b"")
+        (version / "ld.so.preload").write_text("")
+        self._cluster.apply(*_rights())
+
+    def simulate(self, *arguments: str) -> str:
+        """Change the simulated cards."""
+        state = f"--state={self.directories.simulated_node}"
+        return command_output([str(PROGRAM), "simulate", *arguments, state])
+
+    def start(self) -> None:
+        """Start it and return when it serves."""
+        self.program.start()
+        wait_for("the agent is ready", self._is_ready, 60)
+
+    def stop(self) -> int | None:
+        """Ask it to end; its exit code."""
+        return self.program.stop()
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        self.program.kill()
+
+    def grants(self) -> Sequence[Grant]:
+        """What it has promised, as it stands on disk."""
+        sealed = read_sealed(self.directories.state / "grants", KIND, VERSION)
+        lines = sealed.payload.splitlines() if sealed else ()
+        return [grant_from_plain(json.loads(line)) for line in lines]
+
+    def _is_ready(self) -> bool:
+        self.program.check()
+        try:
+            with urllib.request.urlopen(
+                f"http://{METRICS}/readyz", timeout=5
+            ) as answer:  # a constant
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def _flags(self) -> list[tuple[str, str]]:
+        places = self.directories
+        return [
+            ("node-name", NODE),
+            ("kubeconfig", str(self._cluster.agent_kubeconfig)),
+            ("nvml-library", str(NVML_LIBRARY.absolute())),
+            ("kubelet-dir", str(self._cluster.kubelet_directory)),
+            ("state-dir", str(places.state)),
+            ("run-dir", str(places.run)),
+            ("library-dir", str(places.library)),
+            ("metrics-address", METRICS),
+        ]
+
+
+def wait_for_allocatable(cluster: Cluster, expected: dict[str, str], seconds: float = 30) -> None:
+    """Return when the node offers exactly that."""
+
+    def offered() -> bool:
+        return resources(cluster, "allocatable") == expected
+
+    wait_for(f"the node offers {expected}", offered, seconds, 0.3)
+
+
+def resources(cluster: Cluster, side: str) -> dict[str, str]:
+    """Our resources in a node's capacity or allocatable."""
+    status: dict[str, Any] = cluster.get("node", NODE)["status"]
+    return {name: status[side][name] for name in (MEMORY, CORE, COUNT) if name in status[side]}
+
+
+def _rights() -> tuple[dict[str, Any], dict[str, Any]]:
+    kind = "rbac.authorization.k8s.io"
+    rules = [
+        {"apiGroups": [group], "resources": list(names), "verbs": list(verbs)}
+        for group, names, verbs in RULES
+    ]
+    role = {
+        "apiVersion": f"{kind}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": ROLE},
+        "rules": rules,
+    }
+    binding = {
+        "apiVersion": f"{kind}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": ROLE},
+        "roleRef": {"apiGroup": kind, "kind": "ClusterRole", "name": ROLE},
+        "subjects": [{"apiGroup": kind, "kind": "User", "name": AGENT.name}],
+    }
+    return role, binding

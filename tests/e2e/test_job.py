@@ -1,0 +1,59 @@
+"""The source's own Job, with only its image and command replaced, gets its slice of a card."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.images import GPU_TEST
+from tests.e2e.pods import environment_of
+
+pytestmark = pytest.mark.usefixtures("agent")
+
+SAMPLE = Path("samples/cuda-sample.yaml")
+SCRIPT = "env; cat /run/gpu-device-plugin/config/limits; cat /proc/mounts"
+
+
+def sample_with_our_image() -> dict[str, Any]:
+    """The sample as it is published, made to print what it received."""
+    job: dict[str, Any] = yaml.safe_load(SAMPLE.read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    container |= {"image": GPU_TEST, "imagePullPolicy": "Never", "command": ["sh", "-c", SCRIPT]}
+    return job
+
+
+def cards_by_uuid(cluster: Cluster) -> dict[str, int]:
+    """UUIDs of the node's cards with the index that NVML gives them."""
+    annotations = cluster.get("node", NODE)["metadata"]["annotations"]
+    cards = json.loads(annotations["gpu-device-plugin/cards"])["cards"]
+    return {card["uuid"]: card["index"] for card in cards}
+
+
+def test_the_sample_job_runs_with_two_units_and_thirty_percent_of_one_card(
+    cluster: Cluster,
+) -> None:
+    cluster.apply(sample_with_our_image())
+    cluster.kubectl("wait", "--for=condition=complete", "job/cuda-sample", "--timeout=60s")
+    log = cluster.kubectl("logs", "-l", "app=cuda-sample", "--tail=-1")
+    received = environment_of(log)
+    uuid = received["NVIDIA_VISIBLE_DEVICES"]
+    assert received["ALIYUN_COM_GPU_MEM_IDX"] == str(cards_by_uuid(cluster)[uuid])
+    assert received["ALIYUN_COM_GPU_MEM_DEV"] == "15"
+    assert received["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
+    assert received["ALIYUN_COM_GPU_MEM_POD"] == "2"
+    # 2 of 15 units of 16160 MiB are 2154 MiB.
+    assert f"device={uuid} memory_bytes={2154 * 2**20} core_percent=30" in log
+
+
+def test_the_limits_are_mounted_read_only(cluster: Cluster) -> None:
+    cluster.apply(sample_with_our_image())
+    cluster.kubectl("wait", "--for=condition=complete", "job/cuda-sample", "--timeout=60s")
+    log = cluster.kubectl("logs", "-l", "app=cuda-sample", "--tail=-1")
+    mounts = {fields[1]: fields[3] for line in log.splitlines() if len(fields := line.split()) == 6}
+    options = {path: text.split(",")[0] for path, text in mounts.items()}
+    assert options["/run/gpu-device-plugin/config"] == "ro"
+    assert options["/run/gpu-device-plugin/state/region"] == "rw"
+    assert options["/etc/ld.so.preload"] == "ro"
+    assert options["/usr/local/lib/gpu-device-plugin/libgpuslice.so"] == "ro"

@@ -1,0 +1,99 @@
+"""Nothing is lost when the agent, the kubelet or a container ends at a bad moment."""
+
+from typing import Any
+
+import pytest
+from tests.e2e.agent import Agent
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.waiting import wait_for
+from tests.e2e.pods import FOREVER, container, environment_of, pod, slice_of
+from tests.e2e.views import check_agreement, granted
+
+UNTIL_TOLD = "env; while [ ! -e /end ]; do sleep 0.2; done"
+REPLICAS = 8
+
+
+def main_status(cluster: Cluster, name: str) -> dict[str, Any]:
+    """The status of a pod's only container."""
+    (status,) = cluster.get("pod", name)["status"]["containerStatuses"]
+    return dict(status)
+
+
+@pytest.mark.timeout(240)
+def test_a_container_that_restarts_while_the_agent_is_down_keeps_its_slice(
+    cluster: Cluster, agent: Agent
+) -> None:
+    body = container("main", UNTIL_TOLD, resources=slice_of(2, 30))
+    cluster.apply(pod("restarts", body, restartPolicy="Always"))
+    cluster.wait_for_phase("restarts", "Running")
+    first = environment_of(cluster.kubectl("logs", "restarts"))
+    held_before = check_agreement(cluster, agent)
+    slice_before = granted(agent)[("restarts", "main")].slice_id
+
+    agent.stop()
+    old = main_status(cluster, "restarts")["containerID"]
+    cluster.kubectl("exec", "restarts", "--", "touch", "/end")
+    wait_for(
+        "the container has ended or started again",
+        lambda: (
+            main_status(cluster, "restarts")["state"].get("running") is None
+            or main_status(cluster, "restarts")["containerID"] != old
+        ),
+    )
+    agent.start()
+
+    def runs_again() -> bool:
+        status = main_status(cluster, "restarts")
+        return status["containerID"] != old and "running" in status["state"]
+
+    wait_for("the container runs again", runs_again, 120, 0.5)
+    assert environment_of(cluster.kubectl("logs", "restarts")) == first
+    assert check_agreement(cluster, agent) == held_before
+    assert granted(agent)[("restarts", "main")].slice_id == slice_before
+
+
+def replicas(name: str) -> dict[str, Any]:
+    """A ReplicaSet of pods with a slice each."""
+    template = pod("ignored", container("main", FOREVER, resources=slice_of(2, 30)))
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": REPLICAS,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {**template["spec"], "restartPolicy": "Always"},
+            },
+        },
+    }
+
+
+@pytest.mark.timeout(300)
+def test_an_agent_killed_and_a_kubelet_restarted_in_the_middle_lose_nothing(
+    cluster: Cluster, agent: Agent
+) -> None:
+    cluster.apply(pod("keeper", container("main", FOREVER, resources=slice_of(2, 30))))
+    cluster.wait_for_phase("keeper", "Running")
+    kept = check_agreement(cluster, agent)[("keeper", "main")]
+    slice_before = granted(agent)[("keeper", "main")].slice_id
+    container_before = main_status(cluster, "keeper")["containerID"]
+
+    def ready() -> int:
+        status = cluster.get("replicaset", "storm")["status"]
+        return int(status.get("readyReplicas", 0))
+
+    cluster.apply(replicas("storm"))
+    wait_for("the first of the pods runs", lambda: ready() >= 1)
+    agent.kill()
+    agent.start()
+    cluster.restart_kubelet(kill=True)
+    wait_for("all pods run", lambda: ready() == REPLICAS, 180, 0.5)
+
+    holders = check_agreement(cluster, agent)
+    assert len(holders) == REPLICAS + 1
+    assert holders[("keeper", "main")] == kept
+    assert granted(agent)[("keeper", "main")].slice_id == slice_before
+    assert main_status(cluster, "keeper")["containerID"] == container_before

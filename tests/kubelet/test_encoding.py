@@ -1,0 +1,92 @@
+"""The list's bytes are what protobuf would write, small enough, and cheap to change."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.kubelet.rig import MEM, Rig, mem_cards, until
+
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.units import MAX_CARDS, MemoryUnit, Resource, unit_ids
+from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
+from gpu_device_plugin.kubelet.encoding import (
+    LARGEST_LIST_BYTES,
+    CardUnits,
+    encode_list,
+    list_message_bytes,
+)
+
+
+@given(
+    cards=st.lists(
+        st.tuples(st.integers(0, MAX_CARDS - 1), st.integers(0, 1500), st.booleans()), max_size=4
+    ),
+    resource=st.sampled_from(list(Resource)),
+)
+def test_hand_joined_bytes_are_what_protobuf_writes(
+    cards: Sequence[tuple[int, int, bool]], resource: Resource
+) -> None:
+    """Every id in order, with its health, and not a byte besides."""
+    expected = pb.ListAndWatchResponse()
+    for number, units, is_healthy in cards:
+        for text in unit_ids(resource, number, units):
+            expected.devices.add(ID=text, health="Healthy" if is_healthy else "Unhealthy")
+
+    assert encode_list(CardUnits(resource, *card) for card in cards) == expected.SerializeToString()
+
+
+@given(
+    cards=st.integers(1, 16),
+    memory_gib=st.integers(4, 512),
+    unit=st.sampled_from(list(MemoryUnit)),
+)
+def test_predicted_size_is_that_of_the_largest_message(
+    cards: int, memory_gib: int, unit: MemoryUnit
+) -> None:
+    """Over 1 to 16 cards of 4 to 512 GiB: exact where all is unhealthy, never too small."""
+    nodes = [Card(f"GPU-{i}", i, i, i, "any", memory_gib * 1024) for i in range(cards)]
+    units = nodes[0].capacity(unit)
+    offered = [CardUnits(Resource.MEM, i, units, is_healthy=False) for i in range(cards)]
+    healthy = [CardUnits(Resource.MEM, i, units) for i in range(cards)]
+
+    predicted = list_message_bytes(Resource.MEM, nodes, unit)
+
+    assert predicted == len(encode_list(offered))
+    assert len(encode_list(healthy)) == predicted - 2 * units * cards
+    assert predicted <= LARGEST_LIST_BYTES
+
+
+def test_a_health_change_encodes_only_the_card_it_concerns() -> None:
+    """Seven of eight chunks are the very bytes of before."""
+    before = [CardUnits(Resource.MEM, card, 1123) for card in range(8)]
+    after = [*before[:3], CardUnits(Resource.MEM, 3, 1123, is_healthy=False), *before[4:]]
+
+    first, second = encode_list(before), encode_list(after)
+
+    assert len(second) - len(first) == 2 * 1123
+    assert len(second) < 250_000
+    assert first[: len(encode_list(before[:3]))] == second[: len(encode_list(before[:3]))]
+
+
+async def test_a_client_limited_to_4_mib_takes_8_h200_in_units_of_128_mib(rig: Rig) -> None:
+    """9024 devices arrive at a kubelet, all of them."""
+    await rig.serve(units=1128, cards=8)
+
+    assert rig.kubelet.allocatable(MEM) == 9024
+
+
+async def test_a_list_above_4_mib_would_never_arrive(rig: Rig) -> None:
+    """Why settings that need such a list are refused: the kubelet ends the stream."""
+    await rig.kubelet.start()
+    rig.mem.publish(mem_cards(20_000, cards=16))
+    rig.run(rig.mem)
+    await until(lambda: rig.mem.state.registrations >= 2)
+
+    assert rig.kubelet.allocatable(MEM) == 0
+
+
+@pytest.mark.parametrize("resource", list(Resource))
+def test_no_list_at_all_is_an_empty_message(resource: Resource) -> None:
+    """A card without units, or no card."""
+    assert encode_list([CardUnits(resource, 0, 0)]) == encode_list([]) == b""

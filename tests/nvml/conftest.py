@@ -1,0 +1,40 @@
+"""A simulated node, and sources that end with the test."""
+
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from tests.nvml.watch import Watch
+
+from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.nvml.source import Deadlines
+from gpu_device_plugin.simulation.node import SimulatedNode
+
+Start = Callable[..., Watch]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> SimulatedNode:
+    """Four V100s."""
+    try:
+        return SimulatedNode.create("v100", tmp_path)
+    except ConfigError as error:
+        pytest.skip(f"the simulated driver is missing: {error}")
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts a source."""
+    watches: list[Watch] = []
+
+    def started(library: Path | None, deadlines: Deadlines, **more: object) -> Watch:
+        watches.append(Watch(library, deadlines, **more))  # type: ignore[arg-type]
+        return watches[-1]
+
+    yield started
+    for watch in watches:
+        if watch.source.pid is not None:
+            os.kill(watch.source.pid, signal.SIGKILL)
+        await watch.stop()

@@ -1,0 +1,130 @@
+"""The child ends with its parent, stays small, and copes with a library that lacks functions."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.nvml.conftest import Start
+from tests.nvml.watch import PATIENT, is_alive, until
+
+from gpu_device_plugin.domain.reports import Inventory, Probe, Use
+from gpu_device_plugin.simulation.node import SimulatedNode
+
+PARENT = """
+import asyncio, pathlib, sys
+from gpu_device_plugin.domain.reports import Inventory
+from gpu_device_plugin.nvml.source import NvmlSource
+def told(report):
+    if isinstance(report, Inventory):
+        print(source.pid, flush=True)
+source = NvmlSource(pathlib.Path(sys.argv[1]), told)
+asyncio.run(source.run())
+"""
+# Process 1 of a pid namespace: kills the parent, then inherits the child and sees it end.
+INIT = """
+import os, signal, subprocess, sys
+parent = subprocess.Popen([sys.executable, "-c", *sys.argv[1:]], stdout=subprocess.PIPE)
+child = int(parent.stdout.readline())
+parent.kill()
+parent.wait()
+signal.alarm(2)
+_, status = os.waitpid(child, 0)
+print("gone by signal", os.WTERMSIG(status))
+"""
+# A driver of the oldest kind: every function that is not here is missing.
+OLD_DRIVER = """
+#include <string.h>
+static int card;
+int nvmlInitWithFlags(unsigned f) { (void)f; return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlSystemGetDriverVersion(char *v, unsigned n) { (void)n; strcpy(v, "418.1"); return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 1; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) { (void)i; *d = &card; return 0; }
+int nvmlDeviceGetUUID(void *d, char *u, unsigned n) { (void)d; (void)n; strcpy(u, "GPU-old"); return 0; }
+"""
+
+
+def child(*arguments: str) -> "subprocess.Popen[str]":
+    """The child as a person starts it."""
+    command = [sys.executable, "-m", "gpu_device_plugin.nvml.child", *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("is_hanging", [False, True])
+async def test_the_child_is_gone_two_seconds_after_its_parent_was_killed(
+    node: SimulatedNode, *, is_hanging: bool
+) -> None:
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, str(node.library), stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    pid = int(await parent.stdout.readline())
+    if is_hanging:
+        node.hang()
+    assert is_alive(pid)
+    parent.kill()
+    await parent.wait()
+    await until(lambda: not is_alive(pid), seconds=2)
+
+
+async def test_in_a_pid_namespace_the_child_is_gone_with_its_parent(node: SimulatedNode) -> None:
+    unshare = ("unshare", "--pid", "--fork", "--mount-proc")
+    trial = await asyncio.create_subprocess_exec(*unshare, "true", stderr=subprocess.DEVNULL)
+    if await trial.wait() != 0:
+        pytest.skip("unshare --pid is not allowed here")
+    inside = await asyncio.create_subprocess_exec(
+        *(*unshare, sys.executable, "-c", INIT, PARENT, str(node.library)),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    told, _ = await inside.communicate()
+    assert told.decode() == "gone by signal 9\n"
+
+
+def test_a_child_whose_parent_died_before_it_could_look_ends_at_once(node: SimulatedNode) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with child("--parent", str(gone.pid), "--library", str(node.library)) as process:
+        assert process.wait(timeout=20) == 0
+
+
+def test_a_child_whose_stdin_ends_ends(node: SimulatedNode) -> None:
+    with child("--parent", str(os.getpid()), "--library", str(node.library)) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(timeout=20) == 0
+
+
+def test_the_child_stays_below_twenty_mib(node: SimulatedNode) -> None:
+    with child("--library", str(node.library)) as process:
+        assert process.stdout is not None
+        while json.loads(process.stdout.readline())["kind"] != "beat":
+            pass
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        process.kill()
+    resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    assert int(resident.split()[1]) <= 20 * 1024
+
+
+async def test_what_a_library_lacks_is_unknown_and_no_fault(tmp_path: Path, start: Start) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    source = tmp_path / "old.c"
+    source.write_text(OLD_DRIVER, encoding="utf-8")
+    library = tmp_path / "libnvidia-ml.so.1"
+    build = await asyncio.create_subprocess_exec(
+        *(compiler, "-shared", "-fPIC", str(source), "-o", str(library))
+    )
+    assert await build.wait() == 0
+    watch = start(library, PATIENT)
+    (card,) = (await watch.seen(Inventory)).cards
+    assert (card.uuid, card.memory_mib, card.is_mig) == ("GPU-old", 0, False)
+    assert await watch.seen(Probe) == Probe("GPU-old")
+    assert await watch.seen(Use) == Use("GPU-old", None, None)

@@ -1,0 +1,74 @@
+"""The packaged table is the issue's; an operator's rows stand over it, wrong ones are named."""
+
+from pathlib import Path
+
+import pytest
+
+from gpu_device_plugin.domain.faults import Recovery, XidAction, XidRule
+from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.nvml.xids import health_rules
+
+FAULT, PROBE, RESET = XidAction.FAULT, Recovery.PROBE, Recovery.RESET
+
+
+@pytest.mark.parametrize(
+    ("codes", "action", "recovery"),
+    [
+        ([13, 31, 43, 45, 68, 109], XidAction.IGNORE, None),
+        ([63, 92], XidAction.REPORT, None),
+        ([64, 79, 94], FAULT, PROBE),
+        ([48, 74, 95, 119, 120], FAULT, RESET),
+        ([1, 62, 154, 99999], FAULT, RESET),
+    ],
+)
+def test_the_packaged_table_is_the_issues(
+    codes: list[int], action: XidAction, recovery: Recovery | None
+) -> None:
+    rules = [health_rules(30).rule(code) for code in codes]
+    assert {rule.action for rule in rules} == {action}
+    assert recovery is None or {rule.recovery for rule in rules} == {recovery}
+
+
+def test_an_operators_rows_stand_over_ours_and_leave_the_rest(tmp_path: Path) -> None:
+    mine = tmp_path / "xids.yaml"
+    mine.write_text(
+        "default: {name: other, action: report}\n"
+        "xids:\n  - {code: 94, name: mine, action: fault, recovery: reset}\n",
+        encoding="utf-8",
+    )
+    rules = health_rules(30, mine)
+    assert rules.rule(94) == XidRule(94, "mine", FAULT, RESET)
+    assert rules.rule(48) == health_rules(30).rule(48)
+    assert rules.rule(4711).action is XidAction.REPORT
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    mine = tmp_path / "xids.yaml"
+    mine.touch()
+    assert health_rules(30, mine) == health_rules(30)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("xids: [{code: 1, name: x, action: panic}]", "xids[0].action"),
+        ("xids: [{code: one, name: x, action: fault}]", "xids[0].code"),
+        ("xids: [{code: 1, name: x, action: fault, cure: none}]", "cure"),
+        ("xid: []", "xid"),
+        ("[]", "array"),
+        ("{", "expected"),
+        ("xids: [{code: 1, name: x, action: fault}, {code: 1, name: y, action: ignore}]", "code 1"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_the_key(tmp_path: Path, text: str, named: str) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as refusal:
+        health_rules(30, mine)
+    assert "mine.yaml" in str(refusal.value)
+    assert named in str(refusal.value)
+
+
+def test_a_missing_file_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
+        health_rules(30, tmp_path / "nowhere.yaml")

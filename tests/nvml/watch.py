@@ -1,0 +1,87 @@
+"""A running source, and what it reported."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from gpu_device_plugin.domain.reports import NvmlReport
+from gpu_device_plugin.nvml.source import Deadlines, NvmlSource
+
+Report = TypeVar("Report")
+
+# A child that answers, however slow this machine is; tests of stalls have their own.
+PATIENT = Deadlines(
+    answer_seconds=30, stall_seconds=60, wait_seconds=0.1, probe_seconds=0.2, reopen_seconds=0.3
+)
+# Still time enough to start Python and to compile pynvml.
+HURRIED = Deadlines(
+    answer_seconds=0.5,
+    start_seconds=8,
+    stall_seconds=4,
+    death_seconds=0.5,
+    backoff_seconds=0.5,
+    wait_seconds=0.1,
+    probe_seconds=0.2,
+    reopen_seconds=60,
+)
+
+
+class Watch:
+    """Runs a source and keeps its reports."""
+
+    def __init__(
+        self,
+        library: Path | None,
+        deadlines: Deadlines,
+        *,
+        kill: Callable[[int], None] | None = None,
+        kernel_driver: Path = Path("/nonexistent"),
+    ) -> None:
+        self.reports: list[NvmlReport] = []
+        more = {} if kill is None else {"kill": kill}
+        self.source = NvmlSource(
+            library, self._keep, deadlines=deadlines, kernel_driver=kernel_driver, **more
+        )
+        self._news = asyncio.Event()
+        self._task = asyncio.create_task(self.source.run())
+
+    async def stop(self) -> None:
+        """Ends the source and its child."""
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def seen(
+        self, kind: type[Report], check: Callable[[Report], bool] = lambda _: True
+    ) -> Report:
+        """The first report of this kind that passes; waits for it, and drops what came before."""
+        async with asyncio.timeout(40):
+            while True:
+                for place, report in enumerate(self.reports):
+                    if isinstance(report, kind) and check(report):
+                        del self.reports[: place + 1]
+                        return report
+                self._news.clear()
+                await self._news.wait()
+
+    def _keep(self, report: NvmlReport) -> None:
+        self.reports.append(report)
+        self._news.set()
+
+
+async def until(condition: Callable[[], bool], *, seconds: float = 40) -> None:
+    """Waits for a condition that nothing announces."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
