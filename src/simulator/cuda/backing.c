@@ -17,19 +17,24 @@ int backing_file(void)
 }
 
 /* Offsets are never used twice: the file is as long as all there ever was, and holds only what was written. */
+bool backing_reserve(uint64_t bytes, uint64_t *offset)
+{
+	if (backing_file() < 0 || ftruncate(file, (off_t)(next_offset + bytes)) != 0)
+		return false;
+	*offset = next_offset;
+	next_offset += bytes;
+	return true;
+}
+
 void *backing_map(uint64_t bytes, uint64_t *offset)
 {
 	void *address;
 
-	if (backing_file() < 0 || ftruncate(file, (off_t)(next_offset + bytes)) != 0)
+	if (!backing_reserve(bytes, offset))
 		return NULL;
 	address = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file,
-		       (off_t)next_offset);
-	if (address == MAP_FAILED)
-		return NULL;
-	*offset = next_offset;
-	next_offset += bytes;
-	return address;
+		       (off_t)*offset);
+	return address == MAP_FAILED ? NULL : address;
 }
 
 void backing_unmap(void *address, uint64_t bytes)

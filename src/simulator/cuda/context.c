@@ -2,6 +2,8 @@
 
 #include "ledger.h"
 #include "memory.h"
+#include "module.h"
+#include "pool.h"
 #include "stream.h"
 
 #include <stdlib.h>
@@ -92,11 +94,10 @@ CUresult context_open(struct device *device, unsigned flags, struct context **co
 	uint64_t cost = context_cost_bytes(device);
 	struct context *made;
 
-	if (!ledger_open(device))
+	if (!ledger_hold(device))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (!ledger_take(device, cost)) {
-		if (device->contexts == 0)
-			ledger_close(device);
+		ledger_let_go(device);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	made = calloc(1, sizeof(*made));
@@ -110,7 +111,6 @@ CUresult context_open(struct device *device, unsigned flags, struct context **co
 		.device = device,
 	};
 	set_default_limits(made);
-	device->contexts++;
 	*context = made;
 	return CUDA_SUCCESS;
 }
@@ -120,10 +120,11 @@ void context_close(struct context *context)
 	struct device *device = context->device;
 
 	streams_close_all(context);
+	modules_close_all(context);
 	memory_drop_all(context);
+	if (context->is_primary)
+		pool_drop_default(device);
 	ledger_give(device, context->cost_bytes);
 	context->is_alive = false;
-	device->contexts--;
-	if (device->contexts == 0)
-		ledger_close(device);
+	ledger_let_go(device);
 }

@@ -1,6 +1,8 @@
 /* The calling thread's stack of contexts, and what is asked about the current one. */
+#include "capture.h"
 #include "context.h"
 #include "ledger.h"
+#include "pool.h"
 #include "stream.h"
 
 static CUresult pop(CUcontext *handle)
@@ -109,7 +111,11 @@ CUresult cuCtxSynchronize_v2(CUcontext handle)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	result = capture_refuse_unsafe();
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	context_wait(context);
+	pools_release_unused(context->device);
 	return driver_leave(CUDA_SUCCESS);
 }
 

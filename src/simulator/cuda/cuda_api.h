@@ -15,6 +15,12 @@
 /* What CUDA 13 added to the header of 12.9. */
 CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context);
 CUresult cuCtxSynchronize_v2(CUcontext context);
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location,
+				CUmemAllocationType type);
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type);
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool);
+CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
+			   const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params);
 #pragma GCC visibility pop
 
 #define GPUSIM_EXPORT __attribute__((visibility("default")))

@@ -22,8 +22,11 @@ struct device {
 	struct engine *engine;
 	struct gpusim_process *process; /* our line in the node's table; NULL without a context */
 	uint32_t tenant; /* its number */
-	unsigned contexts; /* that keep the line */
+	unsigned holders; /* contexts and loose memory that keep the line */
 	struct context *primary;
+	struct pool *default_pool;
+	struct pool *pool; /* that cuMemAllocAsync takes from */
+	struct graph_memory *graph_memory;
 };
 
 struct driver {

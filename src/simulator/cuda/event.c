@@ -1,8 +1,12 @@
 #include "event.h"
 
+#include "capture.h"
 #include "ledger.h"
+#include "pool.h"
 
 #include <stdlib.h>
+
+static struct event *events;
 
 struct event *event_of(CUevent handle)
 {
@@ -36,6 +40,9 @@ CUresult event_record(struct event *event, struct stream *stream)
 	CUresult result;
 
 	forget_record(event);
+	if (stream->capture)
+		return capture_record(stream, event);
+	capture_forget_event(event);
 	result = stream_mark(stream, event, &number);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -46,9 +53,21 @@ CUresult event_record(struct event *event, struct stream *stream)
 
 CUresult event_precede(struct event *event, struct stream *stream)
 {
+	if (event->capture)
+		return capture_join(stream, event);
+	if (stream->capture && event->stream)
+		return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
 	if (!event->stream)
 		return CUDA_SUCCESS;
 	return stream_follow(stream, event->stream, event->number);
+}
+
+void event_forget_capture(const struct capture *capture)
+{
+	for (struct event *event = events; event; event = event->next) {
+		if (event->capture == capture)
+			capture_forget_event(event);
+	}
 }
 
 bool event_is_reached(struct event *event, uint64_t *left_ns)
@@ -85,6 +104,8 @@ CUresult cuEventCreate(CUevent *handle, unsigned int flags)
 	event->magic = EVENT_MAGIC;
 	event->flags = flags;
 	event->context = context;
+	event->next = events;
+	events = event;
 	*handle = (CUevent)(void *)event;
 	return driver_leave(CUDA_SUCCESS);
 }
@@ -98,7 +119,12 @@ static CUresult destroy(CUevent handle)
 	struct event *event = event_of(handle);
 	if (!event)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	struct event **place = &events;
+	while (*place != event)
+		place = &(*place)->next;
+	*place = event->next;
 	forget_record(event);
+	capture_forget_event(event);
 	event->magic = 0;
 	free(event);
 	return driver_leave(CUDA_SUCCESS);
@@ -165,6 +191,9 @@ CUresult cuEventQuery(CUevent handle)
 	struct event *event = event_of(handle);
 	if (!event)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	result = event->capture ? CUDA_ERROR_CAPTURED_EVENT : capture_refuse_unsafe();
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	ledger_publish(event->context->device);
 	return driver_leave(event_is_reached(event, &left_ns) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
@@ -178,7 +207,11 @@ CUresult cuEventSynchronize(CUevent handle)
 	struct event *event = event_of(handle);
 	if (!event)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	result = event->capture ? CUDA_ERROR_CAPTURED_EVENT : capture_refuse_unsafe();
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	event_wait(event);
+	pools_release_unused(event->context->device);
 	return driver_leave(CUDA_SUCCESS);
 }
 

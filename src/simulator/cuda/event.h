@@ -13,8 +13,9 @@ struct event {
 	struct stream *stream; /* of a record that has not been reached yet */
 	uint64_t number; /* its marker there */
 	uint64_t time_ns; /* of the last record that was reached; 0: never recorded */
-	struct capture *capture; /* recorded into a graph */
-	struct graph_node *node; /* after this node */
+	struct capture *capture; /* recorded in a capture, after these nodes */
+	struct capture_ends ends;
+	struct event *next; /* of all there are */
 };
 
 /* All under the process's lock. */
@@ -25,6 +26,8 @@ void event_settle(struct event *event, uint64_t time_ns);
 bool event_is_reached(struct event *event, uint64_t *left_ns);
 void event_wait(struct event *event);
 CUresult event_record(struct event *event, struct stream *stream);
+/* The capture has ended: events recorded in it can be waited for no more. */
+void event_forget_capture(const struct capture *capture);
 /* What is pushed to the stream from now on comes after the record. */
 CUresult event_precede(struct event *event, struct stream *stream);
 

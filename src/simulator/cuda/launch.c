@@ -1,20 +1,6 @@
 /* Kernels are started: every entry point that makes the card work. */
 #include "module.h"
-#include "stream.h"
-
-static CUresult launch_now(struct stream *stream, struct function *function, void **parameters,
-			   void **extra)
-{
-	struct engine_item item = { .kind = ENGINE_KERNEL, .launches = 1 };
-	CUresult result = CUDA_SUCCESS;
-
-	if (function->module)
-		result = module_make_resident(function->module);
-	if (result != CUDA_SUCCESS)
-		return result;
-	item.amount = function_duration_ns(function, parameters, extra);
-	return stream_push(stream, item);
-}
+#include "work.h"
 
 static bool is_sane(const CUlaunchConfig *config)
 {
@@ -22,6 +8,41 @@ static bool is_sane(const CUlaunchConfig *config)
 
 	return config->gridDimX && config->gridDimY && config->gridDimZ && threads &&
 	       threads <= 1024;
+}
+
+static CUgraphNodeParams node_params(const CUlaunchConfig *config, const void *handle,
+				     void **parameters, void **extra)
+{
+	CUgraphNodeParams params = { .type = CU_GRAPH_NODE_TYPE_KERNEL };
+
+	params.kernel = (CUDA_KERNEL_NODE_PARAMS_v3){
+		.func = (CUfunction)(uintptr_t)handle,
+		.gridDimX = config->gridDimX,
+		.gridDimY = config->gridDimY,
+		.gridDimZ = config->gridDimZ,
+		.blockDimX = config->blockDimX,
+		.blockDimY = config->blockDimY,
+		.blockDimZ = config->blockDimZ,
+		.sharedMemBytes = config->sharedMemBytes,
+		.kernelParams = parameters,
+		.extra = extra,
+	};
+	return params;
+}
+
+static CUresult submit(const CUlaunchConfig *config, const void *handle, void **parameters,
+		       void **extra, struct stream *stream)
+{
+	const struct function *function = function_of(handle);
+	struct work work = { .type = CU_GRAPH_NODE_TYPE_KERNEL };
+	CUgraphNodeParams params;
+
+	work.module = function->module;
+	work.ns = function_duration_ns(function, parameters, extra);
+	if (!stream->capture)
+		return work_submit(stream, &work, NULL);
+	params = node_params(config, handle, parameters, extra);
+	return work_submit(stream, &work, &params);
 }
 
 static CUresult launch(const CUlaunchConfig *config, const void *handle, void **parameters,
@@ -33,14 +54,13 @@ static CUresult launch(const CUlaunchConfig *config, const void *handle, void **
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct function *function = function_of(handle);
-	if (!function)
+	if (!function_of(handle))
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
 	if (!config || !is_sane(config) || (parameters && extra))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	result = stream_find(context, config->hStream, null, &stream);
 	if (result == CUDA_SUCCESS)
-		result = launch_now(stream, function, parameters, extra);
+		result = submit(config, handle, parameters, extra, stream);
 	return driver_leave(result);
 }
 
@@ -136,48 +156,4 @@ CUresult cuLaunchGrid(CUfunction function, int width, int height)
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
 {
 	return launch_old(function, width, height, stream);
-}
-
-static CUresult call_host(CUstream handle, struct host_call call, enum default_stream null)
-{
-	struct context *context;
-	struct stream *stream;
-	CUresult result = driver_enter(&context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!call.function && !call.callback)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	result = stream_find(context, handle, null, &stream);
-	if (result == CUDA_SUCCESS)
-		result = stream_call_host(stream, call);
-	return driver_leave(result);
-}
-
-CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument)
-{
-	return call_host(stream, (struct host_call){ .function = function, .argument = argument },
-			 LEGACY);
-}
-
-CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void *argument)
-{
-	return call_host(stream, (struct host_call){ .function = function, .argument = argument },
-			 PER_THREAD);
-}
-
-CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *argument,
-			     unsigned int flags)
-{
-	struct host_call call = { .callback = callback, .argument = argument, .handle = stream };
-
-	return flags ? CUDA_ERROR_INVALID_VALUE : call_host(stream, call, LEGACY);
-}
-
-CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void *argument,
-				  unsigned int flags)
-{
-	struct host_call call = { .callback = callback, .argument = argument, .handle = stream };
-
-	return flags ? CUDA_ERROR_INVALID_VALUE : call_host(stream, call, PER_THREAD);
 }

@@ -12,13 +12,11 @@ static uint64_t real_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-bool ledger_open(struct device *device)
+static bool open_line(struct device *device)
 {
 	const struct gpusim_instance *instance = device_instance(device);
 	struct gpusim_process *process;
 
-	if (device->process)
-		return true;
 	gpusim_lock(driver.node);
 	process = gpusim_process_claim(driver.node, device->card,
 				       instance ? instance->gpu_instance : GPUSIM_NO_INSTANCE,
@@ -34,9 +32,17 @@ bool ledger_open(struct device *device)
 	return true;
 }
 
-void ledger_close(struct device *device)
+bool ledger_hold(struct device *device)
 {
-	if (!device->process)
+	if (device->holders == 0 && !open_line(device))
+		return false;
+	device->holders++;
+	return true;
+}
+
+void ledger_let_go(struct device *device)
+{
+	if (--device->holders > 0)
 		return;
 	engine_close_tenant(device->engine, device->tenant);
 	gpusim_lock(driver.node);

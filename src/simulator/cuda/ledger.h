@@ -10,9 +10,12 @@
 
 /* All under the process's lock. Other processes may do the same at the same time. */
 
-/* Our line in the table, made with the first context of a device. False: the table is full. */
-bool ledger_open(struct device *device);
-void ledger_close(struct device *device);
+/*
+ * Our line in the table: there from the first hold of a device (a context, or
+ * memory outside of any) to the last. False: the table is full.
+ */
+bool ledger_hold(struct device *device);
+void ledger_let_go(struct device *device);
 
 /* Takes bytes if the card has them; looks for dead holders before it refuses. */
 bool ledger_take(struct device *device, uint64_t bytes);

@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include "ledger.h"
+#include "pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@ struct block {
 	uint64_t address;
 	uint64_t parts; /* still in use */
 	uint64_t cursor; /* everything below was handed out once */
+	uint64_t offset; /* in the memory file */
 	struct context *context;
 	struct block *next;
 };
@@ -66,6 +68,7 @@ static struct block *add_block(struct context *context)
 		return NULL;
 	}
 	block->address = (uint64_t)(uintptr_t)address;
+	block->offset = offset;
 	block->context = context;
 	block->next = blocks;
 	blocks = block;
@@ -110,14 +113,15 @@ static CUresult place_alone(struct memory *memory)
 	uint64_t offset;
 	void *address;
 
-	if (charged < memory->bytes || !ledger_take(memory->context->device, charged))
+	if (charged < memory->bytes || !ledger_take(memory->device, charged))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	address = backing_map(span, &offset);
 	if (!address) {
-		ledger_give(memory->context->device, charged);
+		ledger_give(memory->device, charged);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	memory->address = (uint64_t)(uintptr_t)address;
+	memory->offset = offset;
 	memory->span_bytes = span;
 	memory->charged_bytes = charged;
 	return CUDA_SUCCESS;
@@ -130,25 +134,56 @@ static void give_place(struct memory *memory)
 			drop_block(memory->block);
 		return;
 	}
+	if (memory->pool)
+		pool_take_back(memory->pool, memory->bytes);
 	if (memory->charged_bytes)
-		ledger_give(memory->context->device, memory->charged_bytes);
+		ledger_give(memory->device, memory->charged_bytes);
 	if (memory->span_bytes)
 		backing_unmap((void *)(uintptr_t)memory->address, memory->span_bytes);
+}
+
+static struct memory *new_memory(struct device *device, uint64_t bytes, enum memory_kind kind)
+{
+	static uint64_t ids;
+	struct memory *made = calloc(1, sizeof(*made));
+
+	if (!made)
+		return NULL;
+	made->bytes = bytes;
+	made->kind = kind;
+	made->device = device;
+	made->id = ++ids;
+	return made;
+}
+
+CUresult memory_map_uncharged(struct device *device, uint64_t bytes, enum memory_kind kind,
+			      struct memory **memory)
+{
+	struct memory *made = new_memory(device, bytes, kind);
+	void *address;
+
+	if (!made)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	made->span_bytes = round_up(bytes, MEMORY_BLOCK_BYTES);
+	address = backing_map(made->span_bytes, &made->offset);
+	made->address = (uint64_t)(uintptr_t)address;
+	if (!address || !memory_insert(made)) {
+		free(made);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*memory = made;
+	return CUDA_SUCCESS;
 }
 
 CUresult memory_allocate(struct context *context, uint64_t bytes, enum memory_kind kind,
 			 struct memory **memory)
 {
-	static uint64_t ids;
-	struct memory *made = calloc(1, sizeof(*made));
+	struct memory *made = new_memory(context->device, bytes, kind);
 	CUresult result;
 
 	if (!made)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	made->bytes = bytes;
-	made->kind = kind;
 	made->context = context;
-	made->id = ++ids;
 	result = is_small(bytes) ? place_in_block(made) : place_alone(made);
 	if (result == CUDA_SUCCESS && !memory_insert(made)) {
 		give_place(made);
@@ -173,6 +208,24 @@ void memory_drop_all(struct context *context)
 {
 	struct memory *memory;
 
-	while ((memory = memory_any_of(context)))
+	while ((memory = memory_any_of(context, NULL)))
 		memory_release(memory);
+}
+
+void memory_drop_pool(struct pool *pool)
+{
+	struct memory *memory;
+
+	while ((memory = memory_any_of(NULL, pool)))
+		memory_release(memory);
+}
+
+void memory_extent(const struct memory *memory, uint64_t *offset, uint64_t *span_bytes,
+		   uint64_t *inside)
+{
+	const struct block *block = memory->block;
+
+	*offset = block ? block->offset : memory->offset;
+	*span_bytes = block ? MEMORY_BLOCK_BYTES : memory->span_bytes;
+	*inside = block ? memory->address - block->address : 0;
 }

@@ -24,6 +24,7 @@ enum memory_kind {
 	MEMORY_POOL,
 	MEMORY_MAPPED, /* cuMemMap */
 	MEMORY_IMPORTED, /* of another process, which pays for it */
+	MEMORY_ARRAY,
 	MEMORY_GRAPH,
 };
 
@@ -35,9 +36,13 @@ struct memory {
 	uint64_t id;
 	enum memory_kind kind;
 	unsigned flags;
-	struct context *context;
+	unsigned references; /* of a graph's: nodes and executables that allocate it */
+	struct device *device;
+	struct context *context; /* that it ends with, or NULL */
 	struct block *block; /* that it is a part of */
 	struct pool *pool; /* that it came from */
+	struct physical *physical; /* that is mapped here */
+	uint64_t offset; /* in the memory file */
 };
 
 /* All under the process's lock. */
@@ -47,6 +52,11 @@ CUresult memory_allocate(struct context *context, uint64_t bytes, enum memory_ki
 			 struct memory **memory);
 CUresult memory_release(struct memory *memory);
 void memory_drop_all(struct context *context);
+void memory_drop_pool(struct pool *pool);
+
+/* The piece of the memory file that it lies in, and where in that piece it begins. */
+void memory_extent(const struct memory *memory, uint64_t *offset, uint64_t *span_bytes,
+		   uint64_t *inside);
 
 /* What a single allocation of that size takes on the card. */
 uint64_t memory_rounded(uint64_t bytes);
@@ -57,9 +67,18 @@ struct memory *memory_around(uint64_t address);
 /* memory_table.c: puts one in, takes one out. */
 bool memory_insert(struct memory *memory);
 void memory_remove(struct memory *memory);
-struct memory *memory_any_of(const struct context *context);
+/* One of the context's, or the pool's; NULL when there is none left. */
+struct memory *memory_any_of(const struct context *context, const struct pool *pool);
 
-/* backing.c: a piece of the memory file. `offset` tells where, for another process. */
+/* An allocation whose room is accounted for elsewhere (a pool, a graph): mapped, not charged. */
+CUresult memory_map_uncharged(struct device *device, uint64_t bytes, enum memory_kind kind,
+			      struct memory **memory);
+
+/*
+ * backing.c: pieces of the memory file. Bytes are whole pages; an offset tells
+ * another process, or a second mapping, which piece.
+ */
+bool backing_reserve(uint64_t bytes, uint64_t *offset);
 void *backing_map(uint64_t bytes, uint64_t *offset);
 void backing_unmap(void *address, uint64_t bytes);
 int backing_file(void);

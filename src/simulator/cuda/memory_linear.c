@@ -1,4 +1,5 @@
 /* cuMemAlloc and its kin, cuMemFree, cuMemGetInfo. */
+#include "capture.h"
 #include "ledger.h"
 #include "memory.h"
 
@@ -12,7 +13,9 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, enum memory_kind ki
 		return result;
 	if (!address || bytes == 0)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	result = memory_allocate(context, bytes, kind, &memory);
+	result = capture_refuse_unsafe();
+	if (result == CUDA_SUCCESS)
+		result = memory_allocate(context, bytes, kind, &memory);
 	if (result == CUDA_SUCCESS) {
 		memory->flags = flags;
 		*address = memory->address;
@@ -65,11 +68,15 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 		return result;
 	if (address == 0)
 		return driver_leave(CUDA_SUCCESS);
+	result = capture_refuse_unsafe();
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	struct memory *memory = memory_at(address);
 	if (!memory || memory->kind == MEMORY_HOST || memory->kind == MEMORY_HOST_REGISTERED ||
 	    memory->kind == MEMORY_MAPPED || memory->kind == MEMORY_IMPORTED)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	return driver_leave(memory_release(memory));
+	return driver_leave(memory->kind == MEMORY_GRAPH ? graph_memory_end(memory)
+							 : memory_release(memory));
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)

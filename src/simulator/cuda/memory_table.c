@@ -76,10 +76,12 @@ struct memory *memory_at(uint64_t address)
 	return memory && memory->address == address ? memory : NULL;
 }
 
-struct memory *memory_any_of(const struct context *context)
+struct memory *memory_any_of(const struct context *context, const struct pool *pool)
 {
 	for (size_t place = table.count; place-- > 0;) {
-		if (table.at[place]->context == context)
+		const struct memory *memory = table.at[place];
+
+		if ((context && memory->context == context) || (pool && memory->pool == pool))
 			return table.at[place];
 	}
 	return NULL;

@@ -1,5 +1,6 @@
 #include "stream.h"
 
+#include "capture.h"
 #include "event.h"
 #include "ledger.h"
 
@@ -283,6 +284,8 @@ static void free_stream(struct stream *stream)
 		*place = stream->next;
 	if (stream->queue >= 0)
 		engine_close_stream(stream->context->device->engine, stream->queue);
+	capture_abandon(stream);
+	capture_forget_stream(stream);
 	stream->magic = 0;
 	free(stream);
 }

@@ -9,11 +9,18 @@
 
 struct event;
 struct capture;
+struct graph_node;
 
 enum { STREAM_MAGIC = 0x53545230 };
 
 /* Which stream a NULL handle means: the entry points without and with _ptsz. */
 enum default_stream { LEGACY, PER_THREAD };
+
+/* The last nodes of one stream in a capture: what comes next follows them. */
+struct capture_ends {
+	struct graph_node **at;
+	size_t count;
+};
 
 struct stream {
 	uint32_t magic;
@@ -27,6 +34,7 @@ struct stream {
 	pthread_t thread; /* of a per-thread default stream */
 	struct context *context;
 	struct capture *capture; /* recording into a graph, instead of working */
+	struct capture_ends ends;
 	struct event *marked[ENGINE_MARKERS]; /* who waits for which marker */
 	struct stream *next;
 };

@@ -1,5 +1,7 @@
 /* The streams' entry points that do not start work. */
+#include "capture.h"
 #include "event.h"
+#include "pool.h"
 #include "stream.h"
 
 #include <stddef.h>
@@ -54,6 +56,14 @@ static CUresult enter_stream(CUstream handle, enum default_stream null, struct s
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
 
+/* To ask whether, or wait until, captured work is done makes no sense. */
+static CUresult refuse_capturing(const struct stream *stream)
+{
+	if (stream->capture)
+		return capture_invalidate(stream->capture);
+	return capture_refuse_implicit(stream);
+}
+
 static CUresult query(CUstream handle, enum default_stream null)
 {
 	struct stream *stream;
@@ -62,6 +72,9 @@ static CUresult query(CUstream handle, enum default_stream null)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	result = refuse_capturing(stream);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	return driver_leave(stream_is_idle(stream, &left_ns) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
@@ -72,10 +85,14 @@ static CUresult synchronize(CUstream handle, enum default_stream null)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	result = refuse_capturing(stream);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
 	if (stream->is_default)
 		context_wait(stream->context);
 	else
 		stream_wait(stream);
+	pools_release_unused(stream->context->device);
 	return driver_leave(CUDA_SUCCESS);
 }
 
