@@ -1,6 +1,7 @@
 /* Cards are known by UUID: device numbers change with CUDA_VISIBLE_DEVICES and by process. */
 #include "cards.h"
 
+#include "driver.h"
 #include "slice.h"
 
 #include <stdatomic.h>

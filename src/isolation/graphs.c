@@ -11,6 +11,7 @@
 #include "capture.h"
 #include "cards.h"
 #include "entry.h"
+#include "limits.h"
 #include "table.h"
 
 #include <pthread.h>

@@ -4,6 +4,7 @@
 
 #include "api.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* What a launch or upload may make the driver reserve; belongs to the calling thread. */

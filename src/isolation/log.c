@@ -14,7 +14,7 @@
 void log_line(const char *format, ...)
 {
 	int saved = errno;
-	char line[512];
+	char line[768];
 	const int prefix = snprintf(line, sizeof(line), "gpuslice: ");
 	va_list arguments;
 

@@ -47,7 +47,7 @@ static uint64_t usual_context_bytes(CUdevice device)
 	    cuda.cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) !=
 		    CUDA_SUCCESS)
 		count = 132;
-	return (uint64_t)(count < 34 ? 107 : 107 + (count - 34) * 3) * MIB;
+	return (count < 34 ? 107u : 107u + (unsigned)(count - 34) * 3u) * MIB;
 }
 
 /* The whole card: from NVML, or from the current context where that is on this card. */

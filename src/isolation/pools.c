@@ -6,7 +6,6 @@
  * most it can be is reserved: the request rounded up to the chunk, which is
  * learnt from the growths seen.
  */
-#define _GNU_SOURCE
 #include "pools.h"
 
 #include "account.h"

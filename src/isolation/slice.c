@@ -1,5 +1,4 @@
 /* Reading the agent's files, and the decision between inert, closed and open. */
-#define _GNU_SOURCE
 #include "slice.h"
 
 #include "log.h"
@@ -26,7 +25,7 @@ static _Atomic int slot = -1;
 void slice_close(const char *format, ...)
 {
 	static atomic_bool is_told;
-	char reason[384];
+	char reason[600];
 	va_list arguments;
 
 	va_start(arguments, format);
@@ -102,7 +101,7 @@ static bool read_limits(const char *path, char *reason, size_t reason_bytes)
 
 static void decide(void)
 {
-	char path[300], reason[384];
+	char path[300], reason[600];
 	bool is_agents;
 
 	if (!find_root(&is_agents)) {
