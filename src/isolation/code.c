@@ -8,11 +8,11 @@
 
 /* Threads may share all of these. */
 
-#define MAY_CHANGE(call)                              \
+#define MAY_CHANGE(is_large, call)                    \
 	do {                                          \
 		struct overhead_change change;        \
                                                       \
-		overhead_begin_change(&change);       \
+		overhead_begin_change(&change, is_large); \
 		const CUresult result = call;         \
                                                       \
 		overhead_end_change(&change);         \
@@ -22,39 +22,39 @@
 CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
 	ENTER(cuModuleLoad, module, fname);
-	MAY_CHANGE(cuda.cuModuleLoad(module, fname));
+	MAY_CHANGE(true, cuda.cuModuleLoad(module, fname));
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
 	ENTER(cuModuleLoadData, module, image);
-	MAY_CHANGE(cuda.cuModuleLoadData(module, image));
+	MAY_CHANGE(true, cuda.cuModuleLoadData(module, image));
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
 			    CUjit_option *options, void **optionValues)
 {
 	ENTER(cuModuleLoadDataEx, module, image, numOptions, options, optionValues);
-	MAY_CHANGE(cuda.cuModuleLoadDataEx(module, image, numOptions, options, optionValues));
+	MAY_CHANGE(true, cuda.cuModuleLoadDataEx(module, image, numOptions, options, optionValues));
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 {
 	ENTER(cuModuleLoadFatBinary, module, fatCubin);
-	MAY_CHANGE(cuda.cuModuleLoadFatBinary(module, fatCubin));
+	MAY_CHANGE(true, cuda.cuModuleLoadFatBinary(module, fatCubin));
 }
 
 CUresult cuModuleUnload(CUmodule hmod)
 {
 	ENTER(cuModuleUnload, hmod);
-	MAY_CHANGE(cuda.cuModuleUnload(hmod));
+	MAY_CHANGE(true, cuda.cuModuleUnload(hmod));
 }
 
 /* With lazy loading the code comes when a function is first asked for. */
 CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 {
 	ENTER(cuModuleGetFunction, hfunc, hmod, name);
-	MAY_CHANGE(cuda.cuModuleGetFunction(hfunc, hmod, name));
+	MAY_CHANGE(false, cuda.cuModuleGetFunction(hfunc, hmod, name));
 }
 
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
@@ -64,7 +64,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
 {
 	ENTER(cuLibraryLoadData, library, code, jitOptions, jitOptionsValues, numJitOptions,
 	      libraryOptions, libraryOptionValues, numLibraryOptions);
-	MAY_CHANGE(cuda.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions,
+	MAY_CHANGE(true, cuda.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions,
 					  libraryOptions, libraryOptionValues, numLibraryOptions));
 }
 
@@ -75,7 +75,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 {
 	ENTER(cuLibraryLoadFromFile, library, fileName, jitOptions, jitOptionsValues, numJitOptions,
 	      libraryOptions, libraryOptionValues, numLibraryOptions);
-	MAY_CHANGE(cuda.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues,
+	MAY_CHANGE(true, cuda.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues,
 					      numJitOptions, libraryOptions, libraryOptionValues,
 					      numLibraryOptions));
 }
@@ -83,24 +83,24 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 CUresult cuLibraryUnload(CUlibrary library)
 {
 	ENTER(cuLibraryUnload, library);
-	MAY_CHANGE(cuda.cuLibraryUnload(library));
+	MAY_CHANGE(true, cuda.cuLibraryUnload(library));
 }
 
 CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
 {
 	ENTER(cuKernelGetFunction, pFunc, kernel);
-	MAY_CHANGE(cuda.cuKernelGetFunction(pFunc, kernel));
+	MAY_CHANGE(false, cuda.cuKernelGetFunction(pFunc, kernel));
 }
 
 CUresult cuFuncLoad(CUfunction function)
 {
 	ENTER(cuFuncLoad, function);
-	MAY_CHANGE(cuda.cuFuncLoad(function));
+	MAY_CHANGE(false, cuda.cuFuncLoad(function));
 }
 
 /* Stack, printf and malloc heaps. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
 	ENTER(cuCtxSetLimit, limit, value);
-	MAY_CHANGE(cuda.cuCtxSetLimit(limit, value));
+	MAY_CHANGE(true, cuda.cuCtxSetLimit(limit, value));
 }

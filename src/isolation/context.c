@@ -68,7 +68,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
 	struct overhead_change change;
 
 	ENTER(cuGreenCtxCreate, phCtx, desc, dev, flags);
-	overhead_begin_change(&change);
+	overhead_begin_change(&change, true);
 	const CUresult result = cuda.cuGreenCtxCreate(phCtx, desc, dev, flags);
 
 	overhead_end_change(&change);

@@ -23,11 +23,12 @@
 /* A change of the card's total beyond this is a neighbour's, not our context's. */
 #define MOST_BELIEVED (4096 * MIB)
 
-enum { REFRESH_MS = 20 };
+/* A look at NVML costs what it costs; at most this part of the time is spent on it. */
+enum { LOOK_PART = 20 };
 
 static pthread_mutex_t making_context = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool is_suspect;
-static _Atomic uint64_t looked_at_ms;
+static _Atomic uint64_t look_again_ns; /* not before, on a mere suspicion */
 static atomic_int contexts[LIMITS_CARDS]; /* of this process, by card */
 
 void overhead_after_fork(void)
@@ -227,12 +228,12 @@ void overhead_forget_context(CUcontext context)
 		listed_overhead(entry.card, &ignored);
 }
 
-static uint64_t now_ms(void)
+static uint64_t now_ns(void)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 void overhead_suspect(void)
@@ -247,23 +248,27 @@ void overhead_refresh_now(int card)
 
 	if (!probe_knows_pid() || !has_context(card))
 		return;
+	const uint64_t begin_ns = now_ns();
+
 	atomic_store(&is_suspect, false);
 	if (!listed_overhead(card, &ignored))
 		atomic_store(&is_suspect, true);
-	atomic_store(&looked_at_ms, now_ms());
+	const uint64_t end_ns = now_ns();
+
+	atomic_store(&look_again_ns, end_ns + (end_ns - begin_ns) * LOOK_PART);
 }
 
 void overhead_refresh(int card)
 {
 	if (atomic_load_explicit(&is_suspect, memory_order_relaxed) &&
-	    now_ms() - atomic_load(&looked_at_ms) >= REFRESH_MS)
+	    now_ns() >= atomic_load(&look_again_ns))
 		overhead_refresh_now(card);
 }
 
 /* NVML tells us afterwards; without it the card's total must be watched from before. */
-void overhead_begin_change(struct overhead_change *change)
+void overhead_begin_change(struct overhead_change *change, bool is_large)
 {
-	*change = (struct overhead_change){ .card = CARD_FOREIGN };
+	*change = (struct overhead_change){ .card = CARD_FOREIGN, .is_large = is_large };
 	if (card_current(&change->card) != CUDA_SUCCESS || change->card < 0 || probe_knows_pid())
 		return;
 	slice_slot();
@@ -282,7 +287,8 @@ void overhead_end_change(struct overhead_change *change)
 
 	if (!change->is_locked) {
 		overhead_suspect();
-		overhead_refresh(change->card);
+		if (change->is_large)
+			overhead_refresh_now(change->card);
 		return;
 	}
 	driver_come_back();

@@ -32,10 +32,11 @@ void overhead_forget_context(CUcontext context);
 /* Around a call that may load code or widen a heap. */
 struct overhead_change {
 	int card;
+	bool is_large; /* measured at once; small ones when they are next looked for */
 	bool is_locked;
 	uint64_t before;
 };
-void overhead_begin_change(struct overhead_change *change);
+void overhead_begin_change(struct overhead_change *change, bool is_large);
 void overhead_end_change(struct overhead_change *change);
 
 /* Something may have changed without such a call (a first launch). Costs nothing. */
