@@ -85,8 +85,11 @@ void pool_take_back(struct pool *pool, uint64_t bytes)
 
 void pool_trim(struct pool *pool, uint64_t keep_bytes)
 {
-	uint64_t keep = whole_chunks(pool->used_bytes > keep_bytes ? pool->used_bytes : keep_bytes);
+	uint64_t keep;
 
+	if (keep_bytes >= pool->reserved_bytes)
+		return;
+	keep = whole_chunks(pool->used_bytes > keep_bytes ? pool->used_bytes : keep_bytes);
 	if (keep >= pool->reserved_bytes)
 		return;
 	ledger_give(pool->device, pool->reserved_bytes - keep);
