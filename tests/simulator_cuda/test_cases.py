@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from .conftest import PROGRAMS, Node
+from tests.simulator_cuda.nodes import PROGRAMS, Node
 
 CASE = re.compile(r"CASE\((\w+)\)")
 

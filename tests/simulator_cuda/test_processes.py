@@ -1,23 +1,19 @@
 """Processes on one card see each other's memory and share its time, and the dead leave nothing."""
 
 import contextlib
-import ctypes
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from .conftest import NATIVE, V100_MIB, Node, uuid_of
+from tests.simulator_cuda.nodes import NATIVE, V100_MIB, Node, uuid_of
 
 CONTEXT_MIB = 240  # 3 MiB for each of 80 multiprocessors
 
 
 @contextlib.contextmanager
-def tenant(
-    node: Node, program: Path, *words: str, **extra: str
-) -> Iterator[subprocess.Popen[str]]:
+def tenant(node: Node, program: Path, *words: str, **extra: str) -> Iterator[subprocess.Popen[str]]:
     """A process that runs until the block is left."""
     process = subprocess.Popen(
         [str(program), *words],
@@ -79,16 +75,6 @@ def test_a_context_costs_what_the_environment_says(node: Node, program: Path) ->
     assert free == V100_MIB - 337
 
 
-class _NvmlMemory(ctypes.Structure):
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong)] + [
-        ("used", ctypes.c_ulonglong)
-    ]
-
-
-class _NvmlUtilization(ctypes.Structure):
-    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
-
-
 NVML_READER = """
 import ctypes, sys
 class Memory(ctypes.Structure):
@@ -143,8 +129,7 @@ def _shares(node: Node, program: Path, *counts: str) -> list[float]:
     """Milliseconds that tenants took for so many kernels of 1 ms, started together."""
     with contextlib.ExitStack() as stack:
         tenants = [
-            stack.enter_context(tenant(node, program, "work", "1000000", count))
-            for count in counts
+            stack.enter_context(tenant(node, program, "work", "1000000", count)) for count in counts
         ]
         for each in tenants:
             assert _line(each) == "ready"
@@ -237,8 +222,6 @@ def test_without_a_node_there_is_no_device(node: Node, program: Path) -> None:
     assert told.stdout == "100\n"
 
 
-def test_a_child_of_an_initialised_process_cannot_use_the_driver(
-    node: Node, program: Path
-) -> None:
+def test_a_child_of_an_initialised_process_cannot_use_the_driver(node: Node, program: Path) -> None:
     """As with the real driver: fork first, or exec."""
     assert node.run(program, "fork").stdout == "3 3\n"

@@ -21,6 +21,9 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAlloc
 CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool);
 CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
 			   const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params);
+/* Of headers that come in other packages. */
+CUresult cuProfilerStart(void);
+CUresult cuProfilerStop(void);
 #pragma GCC visibility pop
 
 #define GPUSIM_EXPORT __attribute__((visibility("default")))

@@ -1,20 +1,21 @@
 /* What a node's parameters mean: from the program's structures to work. */
 #include "event.h"
 #include "graph.h"
+#include "library.h"
 #include "module.h"
 
 #include <string.h>
 
-static CUresult kernel_work(const CUDA_KERNEL_NODE_PARAMS_v3 *kernel, struct work *work)
+static CUresult kernel_work(struct context *context, const CUDA_KERNEL_NODE_PARAMS_v3 *kernel,
+			    struct work *work)
 {
 	const struct function *function =
 		function_of(kernel->func ? (const void *)kernel->func : (const void *)kernel->kern);
 
 	if (!function || !kernel->gridDimX || !kernel->blockDimX)
 		return CUDA_ERROR_INVALID_VALUE;
-	work->module = function->module;
 	work->ns = function_duration_ns(function, kernel->kernelParams, kernel->extra);
-	return CUDA_SUCCESS;
+	return function_module(function, context, &work->module);
 }
 
 static CUresult memset_work(const CUDA_MEMSET_NODE_PARAMS_v2 *fill, struct work *work)
@@ -57,7 +58,7 @@ CUresult graph_work_of(struct context *context, CUgraphNodeParams *params, struc
 	work->type = params->type;
 	switch (params->type) {
 	case CU_GRAPH_NODE_TYPE_KERNEL:
-		return kernel_work(&params->kernel, work);
+		return kernel_work(context, &params->kernel, work);
 	case CU_GRAPH_NODE_TYPE_MEMCPY:
 		return copy_of_box(&params->memcpy.copyParams, &work->copy);
 	case CU_GRAPH_NODE_TYPE_MEMSET:

@@ -1,4 +1,5 @@
 /* Kernels are started: every entry point that makes the card work. */
+#include "library.h"
 #include "module.h"
 #include "work.h"
 
@@ -36,8 +37,10 @@ static CUresult submit(const CUlaunchConfig *config, const void *handle, void **
 	const struct function *function = function_of(handle);
 	struct work work = { .type = CU_GRAPH_NODE_TYPE_KERNEL };
 	CUgraphNodeParams params;
+	CUresult result = function_module(function, stream->context, &work.module);
 
-	work.module = function->module;
+	if (result != CUDA_SUCCESS)
+		return result;
 	work.ns = function_duration_ns(function, parameters, extra);
 	if (!stream->capture)
 		return work_submit(stream, &work, NULL);

@@ -52,7 +52,7 @@ CUresult module_open(struct context *context, struct module **module)
 	return CUDA_SUCCESS;
 }
 
-static void module_close(struct module *module)
+void module_close(struct module *module)
 {
 	struct module **place = &modules;
 
@@ -175,6 +175,26 @@ CUresult cuModuleGetFunction(CUfunction *handle, CUmodule module, const char *na
 	if (result == CUDA_SUCCESS)
 		*handle = (CUfunction)(void *)function;
 	return driver_leave(result);
+}
+
+/* A variable of the module; its memory is part of what the module takes. */
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module, const char *name)
+{
+	(void)address;
+	(void)bytes;
+	if (!name)
+		return CUDA_ERROR_INVALID_VALUE;
+	return module_of(module) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuFuncGetModule(CUmodule *module, CUfunction handle)
+{
+	const struct function *function = function_of(handle);
+
+	if (!module || !function || !function->module)
+		return CUDA_ERROR_INVALID_VALUE;
+	*module = (CUmodule)(void *)function->module;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)

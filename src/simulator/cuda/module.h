@@ -44,6 +44,7 @@ CUresult module_open(struct context *context, struct module **module);
 CUresult module_function(struct module *module, const char *name, struct function **function);
 /* Brings the code to the card, if it is not there. */
 CUresult module_make_resident(struct module *module);
+void module_close(struct module *module);
 void modules_close_all(struct context *context);
 
 /* A CUfunction, or a CUkernel in the current context; NULL when it is none. */

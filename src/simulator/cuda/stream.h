@@ -63,8 +63,14 @@ CUresult stream_mark(struct stream *stream, struct event *event, uint64_t *numbe
 CUresult stream_follow(struct stream *stream, const struct stream *other, uint64_t number);
 CUresult stream_call_host(struct stream *stream, struct host_call call);
 
+/* Of what was queued, host functions included. */
+bool stream_has_work(const struct stream *stream);
+/* Runs a host function that is due; false when none is (waits). */
+bool stream_run_host_call(struct stream *stream);
 /* True when all work is done. Runs host functions that are due (waits). */
 bool stream_is_idle(struct stream *stream, uint64_t *left_ns);
+/* The same of all streams of a context. */
+bool context_is_idle(struct context *context, uint64_t *left_ns);
 void stream_wait(struct stream *stream);
 void context_wait(struct context *context);
 

@@ -146,24 +146,13 @@ static void fork_child(char **words)
 	}
 }
 
-/* address NAME VERSION FLAGS: result, status, and the exported name behind the pointer. */
-static void address(char **words)
-{
-	CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
-	void *found = NULL;
-	int result = cuGetProcAddress_v2(words[0], &found, atoi(words[1]),
-					 (cuuint64_t)strtoull(words[2], NULL, 10), &status);
-
-	printf("%d %d %p\n", result, status, found);
-}
-
 static const struct {
 	const char *name;
 	void (*run)(char **words);
 } actions[] = {
 	{ "hold", hold },       { "free", tell_free },       { "work", work },
 	{ "flood", flood },     { "export", export_memory }, { "import", import_memory },
-	{ "devices", devices }, { "fork", fork_child },      { "address", address },
+	{ "devices", devices }, { "fork", fork_child },
 };
 
 int main(int count, char **words)
