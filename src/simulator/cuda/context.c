@@ -88,31 +88,60 @@ static void set_default_limits(struct context *context)
 	context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
 }
 
-CUresult context_open(struct device *device, unsigned flags, struct context **context)
+static struct context *new_context(struct device *device, unsigned flags)
+{
+	struct context *made = calloc(1, sizeof(*made));
+
+	if (made)
+		*made = (struct context){
+			.magic = CONTEXT_MAGIC,
+			.flags = flags,
+			.api_version = 3020,
+			.device = device,
+		};
+	return made;
+}
+
+CUresult context_revive(struct context *context)
 {
 	static uint64_t ids;
-	uint64_t cost = context_cost_bytes(device);
-	struct context *made;
+	uint64_t cost = context_cost_bytes(context->device);
 
-	if (!ledger_hold(device))
+	if (!ledger_hold(context->device))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (!ledger_take(device, cost)) {
-		ledger_let_go(device);
+	if (!ledger_take(context->device, cost)) {
+		ledger_let_go(context->device);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	made = calloc(1, sizeof(*made));
-	*made = (struct context){
-		.magic = CONTEXT_MAGIC,
-		.is_alive = true,
-		.flags = flags,
-		.api_version = 3020,
-		.id = ++ids,
-		.cost_bytes = cost,
-		.device = device,
-	};
-	set_default_limits(made);
-	*context = made;
+	context->id = ++ids;
+	context->cost_bytes = cost;
+	context->references = 0;
+	context->is_alive = true;
+	set_default_limits(context);
 	return CUDA_SUCCESS;
+}
+
+CUresult context_open(struct device *device, unsigned flags, struct context **context)
+{
+	CUresult result;
+
+	*context = new_context(device, flags);
+	if (!*context)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = context_revive(*context);
+	if (result != CUDA_SUCCESS)
+		free(*context);
+	return result;
+}
+
+struct context *context_primary(struct device *device)
+{
+	if (!device->primary) {
+		device->primary = new_context(device, 0);
+		if (device->primary)
+			device->primary->is_primary = true;
+	}
+	return device->primary;
 }
 
 void context_close(struct context *context)

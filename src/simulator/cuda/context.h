@@ -31,6 +31,10 @@ CUresult context_current(struct context **context);
 struct context *context_of(CUcontext handle);
 
 CUresult context_open(struct device *device, unsigned flags, struct context **context);
+/* A device's primary context: one handle for ever, alive while it is retained. */
+struct context *context_primary(struct device *device);
+/* Makes it alive; CUDA_ERROR_OUT_OF_MEMORY when the card has no room for its cost. */
+CUresult context_revive(struct context *context);
 /* Everything that lives in the context goes with it. */
 void context_close(struct context *context);
 

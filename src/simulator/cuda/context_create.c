@@ -104,18 +104,15 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice ordinal)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (!device)
 		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
-	if (!device->primary || !device->primary->is_alive) {
-		struct context *old = device->primary;
-
-		result = context_open(device, old ? old->flags : 0, &device->primary);
-		if (result != CUDA_SUCCESS) {
-			device->primary = old;
-			return driver_leave(result);
-		}
-		device->primary->is_primary = true;
-	}
-	device->primary->references++;
-	*handle = (CUcontext)(void *)device->primary;
+	struct context *primary = context_primary(device);
+	if (!primary)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	if (!primary->is_alive)
+		result = context_revive(primary);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	primary->references++;
+	*handle = (CUcontext)(void *)primary;
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -179,7 +176,7 @@ static CUresult set_flags(CUdevice ordinal, unsigned flags)
 	struct device *device = driver_device(ordinal);
 	if (!device)
 		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
-	if (device->primary)
+	if (context_primary(device))
 		device->primary->flags = flags;
 	return driver_leave(CUDA_SUCCESS);
 }
