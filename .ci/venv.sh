@@ -30,4 +30,4 @@ echo "==> generating the protobuf modules from proto/"
 .venv/bin/python proto/generate.py
 echo "==> installing gpu-device-plugin itself (editable; the C parts come from make native)"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-  -C wheel.cmake=false -C editable.mode=inplace -e .
+  --config-settings wheel.cmake=false --config-settings editable.mode=inplace -e .

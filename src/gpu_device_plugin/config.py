@@ -48,9 +48,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What the operator decided. A node label, where there is one, stands over all of it."""
 
     node_name: Annotated[
-        str, _says("Name of this Node object; needed. Usually from the downward API.")
+        str,
+        _says("Name of this Node object; needed. Also NODE_NAME, usually from the downward API."),
     ] = ""
-    kubeconfig: Annotated[str, _says("Path of a kubeconfig; empty means in-cluster.")] = ""
+    kubeconfig: Annotated[
+        str, _says("Path of a kubeconfig; without it the pod's own service account.")
+    ] = ""
     standalone: Annotated[
         bool, _says("Work without any API server: no labels, no Events, no pod texts.")
     ] = False
@@ -64,7 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         PlacementPolicy,
         _says("Choice of a card where the node carries no `ack.node.gpu.placement` label."),
     ] = PlacementPolicy.BINPACK
-    nvml_library: Annotated[str, _says("Path of libnvidia-ml.so.1; empty means the loader's.")] = ""
+    nvml_library: Annotated[str, _says("Path of libnvidia-ml.so.1; without it the loader's.")] = ""
     isolation: Annotated[
         Isolation,
         _says(
@@ -79,9 +82,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     )
     honor_cgpu_disable: Annotated[
         bool,
-        _says(
-            "Whether a container's own CGPU_DISABLE=true takes its isolation away (contract R-507)."
-        ),
+        _says("Whether a container's own CGPU_DISABLE=true takes its isolation away."),
     ] = False
     allow_other_plugin: Annotated[
         bool, _says("Serve although another GPU device plugin serves cards of this node.")
@@ -94,7 +95,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             le=86400,
         ),
     ] = 30
-    xid_table: Annotated[str, _says("A YAML file in place of the built-in table of XIDs.")] = ""
+    xid_table: Annotated[
+        str, _says("A YAML file whose rows stand over the built-in table of XIDs.")
+    ] = ""
     kubelet_dir: Annotated[
         str, _says("The kubelet's directory: device-plugins/ and pod-resources/ lie below it.")
     ] = "/var/lib/kubelet"

@@ -73,11 +73,11 @@ static int write_node(int descriptor, const char *lines)
 {
 	/* Any user of a container uses the cards, so any user may write. */
 	if (fchmod(descriptor, 0666) != 0 || ftruncate(descriptor, sizeof(struct gpusim_node)) != 0)
-		return fail(errno, "%s", strerror(errno));
+		return fail(errno, "%m");
 	void *address = mmap(NULL, sizeof(struct gpusim_node), PROT_READ | PROT_WRITE, MAP_SHARED,
 			     descriptor, 0);
 	if (address == MAP_FAILED)
-		return fail(errno, "%s", strerror(errno));
+		return fail(errno, "%m");
 	struct gpusim_node *node = address;
 	lay_out(node);
 	int result = assign_lines(node, lines);
@@ -95,11 +95,11 @@ int gpusim_create(const char *path, const char *lines)
 		return fail(ENAMETOOLONG, "the path is too long");
 	int descriptor = mkostemp(fresh, O_CLOEXEC);
 	if (descriptor < 0)
-		return fail(errno, "cannot create %s: %s", fresh, strerror(errno));
+		return fail(errno, "cannot create %s: %m", fresh);
 	int result = write_node(descriptor, lines);
 	close(descriptor);
 	if (result == 0 && rename(fresh, path) != 0)
-		result = fail(errno, "cannot put the node at %s: %s", path, strerror(errno));
+		result = fail(errno, "cannot put the node at %s: %m", path);
 	if (result != 0)
 		unlink(fresh);
 	return result;
@@ -113,14 +113,14 @@ static struct gpusim_node *open_node(const char *path, int *result)
 	if (!node && errno == EINVAL)
 		*result = fail(EINVAL, "%s is no simulated node of this version", path);
 	else if (!node)
-		*result = fail(errno, "cannot open %s: %s", path, strerror(errno));
+		*result = fail(errno, "cannot open %s: %m", path);
 	return node;
 }
 
 /* Try the lines on a copy first, so that a wrong line changes nothing. */
 static int check_lines(const struct gpusim_node *node, const char *lines)
 {
-	struct gpusim_node *copy = malloc(sizeof(*copy));
+	struct gpusim_node *copy = aligned_alloc(_Alignof(struct gpusim_node), sizeof(*copy));
 
 	if (!copy)
 		return fail(ENOMEM, "out of memory");

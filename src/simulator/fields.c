@@ -69,7 +69,7 @@ static const char *store(const struct field *field, void *owner, const char *val
 	if (strlen(value) >= field->bytes)
 		return "the text is too long";
 	memset(place, 0, field->bytes);
-	memcpy(place, value, strlen(value));
+	memcpy(place, value, strlen(value) + 1);
 	return NULL;
 }
 
@@ -125,7 +125,7 @@ struct writer {
 };
 
 __attribute__((format(printf, 2, 3))) static void put(struct writer *writer, const char *format,
-						       ...)
+						      ...)
 {
 	va_list arguments;
 
@@ -180,7 +180,8 @@ static void put_card(struct writer *writer, struct gpusim_node *node, uint32_t s
 
 	(void)snprintf(prefix, sizeof(prefix), "cards.%u.", slot);
 	put_fields(writer, "card", prefix, card);
-	put(writer, "%smemory_used_bytes=%" PRIu64 "\n", prefix, gpusim_card_used_bytes(node, slot));
+	put(writer, "%smemory_used_bytes=%" PRIu64 "\n", prefix,
+	    gpusim_card_used_bytes(node, slot));
 	for (unsigned i = 0; i < GPUSIM_INSTANCES; i++) {
 		(void)snprintf(prefix, sizeof(prefix), "cards.%u.instances.%u.", slot, i);
 		if (card->instances[i].present)

@@ -14,8 +14,7 @@ static unsigned present_cards(const struct gpusim_node *node, uint32_t slots[GPU
 		if (!node->cards[slot].present)
 			continue;
 		unsigned place = count++;
-		while (place > 0 &&
-		       node->cards[slots[place - 1]].order > node->cards[slot].order) {
+		while (place > 0 && node->cards[slots[place - 1]].order > node->cards[slot].order) {
 			slots[place] = slots[place - 1];
 			place--;
 		}
@@ -57,7 +56,7 @@ static bool list_names(const struct gpusim_card *card, unsigned index, const cha
 
 unsigned gpusim_visible_cards(const struct gpusim_node *node, uint32_t slots[GPUSIM_CARDS])
 {
-	const char *list = getenv("NVIDIA_VISIBLE_DEVICES");
+	const char *list = getenv("NVIDIA_VISIBLE_DEVICES"); // NOLINT(concurrency-mt-unsafe)
 	uint32_t all[GPUSIM_CARDS];
 	unsigned total = present_cards(node, all);
 	unsigned count = 0;

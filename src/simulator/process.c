@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
@@ -15,7 +16,8 @@
 static uint64_t current_image(void)
 {
 	uint64_t image = 0;
-	const void *random = (const void *)getauxval(AT_RANDOM); // NOLINT(performance-no-int-to-ptr)
+	const void *random =
+		(const void *)getauxval(AT_RANDOM); // NOLINT(performance-no-int-to-ptr)
 
 	if (random)
 		memcpy(&image, random, sizeof(image));
@@ -37,16 +39,13 @@ static uint64_t current_start_ticks(void)
 	size_t length = file ? fread(text, 1, sizeof(text) - 1, file) : 0;
 
 	if (file)
-		fclose(file);
+		(void)fclose(file);
 	text[length] = '\0';
 	const char *rest = strrchr(text, ')');
-	unsigned long long ticks = 0;
-	if (!rest || sscanf(rest + 1,
-			    " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d"
-			    " %*d %*d %*d %*d %llu",
-			    &ticks) != 1)
-		return 0;
-	return ticks;
+	/* The blank behind the name starts field 3. */
+	for (unsigned field = 3; rest && field <= 22; field++)
+		rest = strchr(rest + 1, ' ');
+	return rest ? strtoull(rest, NULL, 10) : 0;
 }
 
 static void current_name(char *name, size_t bytes)

@@ -54,7 +54,7 @@ static bool path_beside_library(char *path, size_t bytes)
 
 bool gpusim_state_path(char *path, size_t bytes)
 {
-	const char *named = getenv("GPU_SIMULATOR_STATE");
+	const char *named = getenv("GPU_SIMULATOR_STATE"); // NOLINT(concurrency-mt-unsafe)
 
 	if (named && *named) {
 		int length = snprintf(path, bytes, "%s", named);

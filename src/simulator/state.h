@@ -43,37 +43,38 @@
 /* A MIG slice: one GPU instance with one compute instance of the same size. */
 struct gpusim_instance {
 	uint32_t present;
-	uint32_t gpu_instance;      /* id, unique on the card, from 1 */
-	uint32_t compute_instance;  /* id inside the GPU instance */
-	uint32_t gpu_profile;       /* NVML_GPU_INSTANCE_PROFILE_* */
-	uint32_t compute_profile;   /* NVML_COMPUTE_INSTANCE_PROFILE_* */
-	uint32_t compute_slices;    /* the 1 of 1g.5gb */
-	uint32_t memory_slices;     /* of 8 */
-	uint32_t placement_start;   /* in memory slices */
+	uint32_t gpu_instance;     /* id, unique on the card, from 1 */
+	uint32_t compute_instance; /* id inside the GPU instance */
+	uint32_t gpu_profile;      /* NVML_GPU_INSTANCE_PROFILE_* */
+	uint32_t compute_profile;  /* NVML_COMPUTE_INSTANCE_PROFILE_* */
+	uint32_t compute_slices;   /* the 1 of 1g.5gb */
+	uint32_t memory_slices;    /* of 8 */
+	uint32_t placement_start;  /* in memory slices */
 	uint32_t multiprocessors;
-	uint32_t gpu_profile_id;    /* the driver's number of the profile on this model: 19 for 1g.5gb */
+	uint32_t gpu_profile_id; /* the driver's number of the profile on this model: 19 for 1g.5gb
+				  */
 	uint64_t memory_bytes;
-	char profile[32];           /* "1g.5gb" */
-	char uuid[80];              /* "MIG-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+	char profile[32]; /* "1g.5gb" */
+	char uuid[80];    /* "MIG-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
 	uint8_t reserved[96];
 };
 
 struct gpusim_card {
 	/* identity */
-	uint32_t present;           /* 0: unplugged; the slot keeps its identity */
-	uint32_t lost;              /* fallen off the bus: every call says GPU_IS_LOST */
+	uint32_t present; /* 0: unplugged; the slot keeps its identity */
+	uint32_t lost;    /* fallen off the bus: every call says GPU_IS_LOST */
 	uint32_t minor_number;
-	uint32_t order;             /* cards are enumerated by (order, slot) */
-	char uuid[80];              /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+	uint32_t order; /* cards are enumerated by (order, slot) */
+	char uuid[80];  /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
 	char name[96];
 	char serial[32];
 	char vbios[32];
 	char part_number[32];
 	uint32_t pci_domain, pci_bus, pci_device;
-	uint32_t pci_device_id;     /* device << 16 | vendor */
+	uint32_t pci_device_id; /* device << 16 | vendor */
 	uint32_t pci_subsystem_id;
-	uint32_t architecture;      /* NVML_DEVICE_ARCH_* */
-	uint32_t brand;             /* NVML_BRAND_* */
+	uint32_t architecture; /* NVML_DEVICE_ARCH_* */
+	uint32_t brand;        /* NVML_BRAND_* */
 	uint32_t compute_major, compute_minor;
 	uint32_t multiprocessors;
 	uint32_t cores;
@@ -82,32 +83,33 @@ struct gpusim_card {
 	/* memory; what processes hold is in the process table */
 	uint64_t memory_total_bytes;
 	uint64_t memory_reserved_bytes; /* never handed out, part of total */
-	uint64_t memory_base_bytes;     /* used by nobody in the table: idle driver, `simulate use` */
+	uint64_t memory_base_bytes; /* used by nobody in the table: idle driver, `simulate use` */
 
 	/* sensors */
 	uint32_t temperature_celsius;
-	uint32_t fan_percent;           /* meaningful when fans > 0 */
+	uint32_t fan_percent; /* meaningful when fans > 0 */
 	uint32_t fans;
 	uint32_t performance_state;
-	uint32_t power_milliwatts, power_limit_milliwatts, power_min_milliwatts, power_max_milliwatts;
+	uint32_t power_milliwatts, power_limit_milliwatts, power_min_milliwatts,
+		power_max_milliwatts;
 	uint32_t temperature_slowdown, temperature_shutdown;
 	uint32_t graphics_mhz, memory_mhz, video_mhz;
 	uint32_t graphics_max_mhz, memory_max_mhz, video_max_mhz;
-	uint32_t gpu_percent;           /* set by hand (`simulate use`) */
+	uint32_t gpu_percent; /* set by hand (`simulate use`) */
 	uint32_t memory_percent;
-	uint32_t engine_gpu_percent;    /* set by the CUDA engine; counts while fresh */
+	uint32_t engine_gpu_percent; /* set by the CUDA engine; counts while fresh */
 	uint32_t engine_memory_percent;
-	uint64_t engine_seen_ns;        /* CLOCK_MONOTONIC of the two above; stale after 1 s */
+	uint64_t engine_seen_ns; /* CLOCK_MONOTONIC of the two above; stale after 1 s */
 	uint64_t energy_millijoules;
 
 	/* modes and health */
 	uint32_t ecc_enabled;
 	uint32_t ecc_supported;
 	uint64_t ecc_corrected, ecc_uncorrected;
-	uint32_t compute_mode;          /* NVML_COMPUTEMODE_* */
+	uint32_t compute_mode; /* NVML_COMPUTEMODE_* */
 	uint32_t persistence;
 	uint32_t display_active;
-	uint32_t recovery_action;       /* NVML_GPU_RECOVERY_ACTION_* */
+	uint32_t recovery_action; /* NVML_GPU_RECOVERY_ACTION_* */
 	uint32_t pcie_generation, pcie_width;
 	uint32_t pcie_generation_max, pcie_width_max;
 
@@ -128,55 +130,55 @@ enum gpusim_process_kind {
 
 /* One process on one card (or one MIG slice of it). Slots never move. */
 struct gpusim_process {
-	uint32_t used;                  /* 0: free slot */
-	int32_t pid;                    /* in the process's own pid namespace */
-	uint64_t start_ticks;           /* field 22 of /proc/<pid>/stat */
-	uint64_t pid_namespace;         /* inode of /proc/self/ns/pid */
-	uint32_t card;                  /* slot of the card */
-	uint32_t kind;                  /* enum gpusim_process_kind */
-	uint32_t gpu_instance;          /* GPUSIM_NO_INSTANCE without MIG */
+	uint32_t used;          /* 0: free slot */
+	int32_t pid;            /* in the process's own pid namespace */
+	uint64_t start_ticks;   /* field 22 of /proc/<pid>/stat */
+	uint64_t pid_namespace; /* inode of /proc/self/ns/pid */
+	uint32_t card;          /* slot of the card */
+	uint32_t kind;          /* enum gpusim_process_kind */
+	uint32_t gpu_instance;  /* GPUSIM_NO_INSTANCE without MIG */
 	uint32_t compute_instance;
-	uint64_t used_bytes;            /* context and allocations: what NVML reports */
-	uint64_t busy_ns;               /* GPU time had so far, for utilisation */
-	uint32_t gpu_percent;           /* recent share, for nvmlDeviceGetProcessUtilization */
+	uint64_t used_bytes;  /* context and allocations: what NVML reports */
+	uint64_t busy_ns;     /* GPU time had so far, for utilisation */
+	uint32_t gpu_percent; /* recent share, for nvmlDeviceGetProcessUtilization */
 	uint32_t memory_percent;
-	uint64_t seen_ns;               /* CLOCK_MONOTONIC of the two above */
-	char name[96];                  /* executable, as the process saw it */
-	uint64_t image;                 /* random, new with every exec() */
+	uint64_t seen_ns; /* CLOCK_MONOTONIC of the two above */
+	char name[96];    /* executable, as the process saw it */
+	uint64_t image;   /* random, new with every exec() */
 	uint8_t reserved[56];
 };
 
 struct gpusim_event {
-	uint64_t sequence;              /* from 1; 0: never written */
-	uint64_t type;                  /* nvmlEventType* */
-	uint64_t value;                 /* the XID */
-	uint64_t time_ns;               /* CLOCK_REALTIME */
+	uint64_t sequence; /* from 1; 0: never written */
+	uint64_t type;     /* nvmlEventType* */
+	uint64_t value;    /* the XID */
+	uint64_t time_ns;  /* CLOCK_REALTIME */
 	uint32_t card;
 	uint32_t gpu_instance, compute_instance;
 	uint32_t reserved;
 };
 
 struct gpusim_node {
-	uint64_t magic;                 /* written last by the creator */
+	uint64_t magic; /* written last by the creator */
 	uint32_t layout;
-	uint32_t bytes;                 /* sizeof(struct gpusim_node) */
-	pthread_mutex_t mutex;          /* process-shared, robust */
+	uint32_t bytes;        /* sizeof(struct gpusim_node) */
+	pthread_mutex_t mutex; /* process-shared, robust */
 	uint8_t mutex_room[64 - sizeof(pthread_mutex_t) % 64];
 
 	/* lock-free words: readers may sleep on them with futex() */
-	_Atomic uint32_t hang;          /* while not 0, every driver call blocks */
-	_Atomic uint32_t change;        /* bumped and woken by every event and control change */
+	_Atomic uint32_t hang;              /* while not 0, every driver call blocks */
+	_Atomic uint32_t change;            /* bumped and woken by every event and control change */
 	_Atomic uint32_t clock_speed_milli; /* simulated over real time x 1000; 0 means 1000 */
 	_Atomic uint32_t reserved_word;
-	_Atomic uint64_t generation;    /* bumped when the inventory changes */
+	_Atomic uint64_t generation;     /* bumped when the inventory changes */
 	_Atomic uint64_t event_sequence; /* of the newest event */
 
-	uint64_t created_ns;            /* CLOCK_REALTIME */
-	uint64_t driver_loads;          /* 1 at creation, +1 for each driver upgrade */
-	char driver_version[80];        /* "535.309.01" */
-	char nvml_version[80];          /* "12.535.309.01" */
-	uint32_t cuda_version;          /* 12020 for 12.2 */
-	uint32_t cards_count;           /* slots in use, plugged in or not */
+	uint64_t created_ns;     /* CLOCK_REALTIME */
+	uint64_t driver_loads;   /* 1 at creation, +1 for each driver upgrade */
+	char driver_version[80]; /* "535.309.01" */
+	char nvml_version[80];   /* "12.535.309.01" */
+	uint32_t cuda_version;   /* 12020 for 12.2 */
+	uint32_t cards_count;    /* slots in use, plugged in or not */
 	char profile[64];
 	uint8_t reserved[1024];
 

@@ -66,7 +66,8 @@ async def test_an_absent_node_is_synced_and_has_no_view() -> None:
 async def test_nvidia_resources_that_are_not_zero_are_a_foreign_plugin() -> None:
     """Whole GPUs and MIG slices count; zeroes that the kubelet keeps after removal do not."""
     async with running() as (server, api):
-        await server.put(NODE, node(capacity={"nvidia.com/gpu": "0"}))
+        zeroes = {"nvidia.com/gpu": "0"}
+        await server.put(NODE, node(capacity=zeroes, allocatable=zeroes))
         watch = NodeWatch(api, "n1")
         async with working(watch.run):
             await until(lambda: watch.view)

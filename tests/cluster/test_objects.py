@@ -148,3 +148,14 @@ async def test_a_pod_that_is_gone_ends_its_wish() -> None:
             server.objects.pop(POD)  # the server answers 404 before the watch tells
             wanted.put(PodRef("ns", "p", "u1"), {"assigned": "true"})
             await until(lambda: not wanted._wanted and not wanted._queue._work)
+
+
+async def test_wishes_for_pods_that_never_appear_do_not_pile_up() -> None:
+    """Grants may outlive their pods; the oldest wish goes first."""
+    async with running(is_up=False) as (_, api):
+        wanted = PodAnnotations(api, lambda _namespace, _name: None)
+        for number in range(1100):
+            wanted.put(PodRef("ns", f"p{number}", "u"), {"assigned": "true"})
+
+        assert len(wanted._wanted) == len(wanted._queue._work) == 1024
+        assert ("ns", "p1099") in wanted._wanted

@@ -67,35 +67,15 @@ def test_only_a_literal_of_its_own_env_asks_for_no_isolation(env: object, expect
     assert request.containers[0].wants_no_isolation is expected
 
 
-@pytest.mark.parametrize(
-    ("assigned", "allocation", "expected"),
-    [
-        ("false", '{"0":{"1":2},"1":{"0":4,"3":4}}', ((0, (1,)), (1, (0, 3)))),
-        ("true", '{"0":{"1":2}}', ()),
-        (None, '{"0":{"1":2}}', ()),
-        ("false", "not json", ()),
-        ("false", "[1]", ()),
-        ("false", '{"0": 1}', ()),
-        ("false", None, ()),
-    ],
-)
-def test_a_wish_is_what_an_extender_left_unassigned(
-    assigned: str | None, allocation: str | None, expected: object
-) -> None:
-    """Our own mark ("true") is no wish, and a malformed wish is none."""
+def test_a_schedulers_wish_comes_along() -> None:
+    """What makes a wish is the domain's to say; here it is only handed over."""
     annotations = {
-        "scheduler.framework.gpushare.assigned": assigned,
-        "scheduler.framework.gpushare.allocation": allocation,
+        "scheduler.framework.gpushare.assigned": "false",
+        "scheduler.framework.gpushare.allocation": '{"0":{"1":2},"1":{"0":4,"3":4}}',
     }
-    pod = parsed(
-        metadata={
-            "namespace": "ns",
-            "name": "p",
-            "annotations": {k: v for k, v in annotations.items() if v is not None},
-        }
-    )
+    pod = parsed(metadata={"namespace": "ns", "name": "p", "annotations": annotations})
 
-    assert pod_request(pod).wish == expected
+    assert pod_request(pod).wish == ((0, (1,)), (1, (0, 3)))
 
 
 def test_a_mirror_pod_carries_the_uid_that_the_kubelet_uses() -> None:

@@ -71,6 +71,20 @@ async def test_a_dropped_connection_goes_on_where_it_was() -> None:
         assert len(lists) == 1
 
 
+async def test_a_watch_that_is_open_again_ends_the_outage_though_nothing_happens() -> None:
+    """`get` fails at once while the server is away, so silence must not look like that."""
+    async with running() as (server, api):
+        watch = PodWatch(api, "n1")
+        async with working(watch.run):
+            await until(lambda: any("watch" in s.query for s in server.requests))
+            await server.drop_watches()
+            await until(lambda: api.reach.is_away)
+            await until(lambda: not api.reach.is_away)
+
+            assert not watch.trouble
+            assert await watch.get("ns", "p", 1.0) is None
+
+
 @pytest.mark.parametrize("how", ["refusal", "error line"])
 async def test_after_410_everything_is_listed_anew(how: str) -> None:
     """Both forms of "too old": the refused watch, and the error inside a running one."""
@@ -138,7 +152,9 @@ async def test_bookmarks_move_the_version_on() -> None:
 
 async def test_the_watch_survives_an_api_server_that_is_away_at_first() -> None:
     """Nothing crashes while it is away; within the pace after it is back, all is known."""
+    told: list[bool] = []
     async with running(is_up=False) as (server, api):
+        api.reach.on_change = lambda: told.append(api.reach.is_away)
         watch = PodWatch(api, "n1")
         async with working(watch.run):
             await until(lambda: api.reach.is_away)
@@ -147,7 +163,7 @@ async def test_the_watch_survives_an_api_server_that_is_away_at_first() -> None:
             await server.start()
             await until(lambda: ("ns", "p") in watch.pods)
 
-        assert not api.reach.is_away
+        assert told == [True, False]
 
 
 async def test_an_object_longer_than_any_buffer_arrives() -> None:
@@ -193,6 +209,21 @@ async def test_get_gives_up_at_its_deadline() -> None:
             pytest.raises(ClusterError, match="GET /api/v1/namespaces/ns/pods/p"),
         ):
             await PodWatch(api, "n1").get("ns", "p", 0.05)
+
+
+async def test_a_refused_list_is_told_until_it_is_served() -> None:
+    """Missing rights are no outage: other requests go on, and the reason can be read."""
+    async with running() as (server, api):
+        server.fault = lambda _: status(403, 'User "agent" cannot list resource "pods"')
+        watch = PodWatch(api, "n1")
+        async with working(watch.run):
+            await until(lambda: "cannot list" in watch.trouble)
+            assert not api.reach.is_away
+            assert not watch.is_synced
+
+            server.fault = lambda _: None
+            await until(lambda: watch.is_synced)
+            assert not watch.trouble
 
 
 async def test_a_node_asks_at_most_once_a_turn_while_the_api_is_away() -> None:

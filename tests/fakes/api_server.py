@@ -157,7 +157,7 @@ class FakeApiServer:
         if seen.method == "PATCH":
             uid = seen.body.get("metadata", {}).get("uid")
             if uid is not None and uid != found["metadata"].get("uid"):
-                return status(409, "Precondition failed: UID in precondition differs")
+                return status(422, f"metadata.uid: Invalid value: {uid!r}: field is immutable")
             async with self._changed:
                 found = self._store(seen.path, _merge(found, seen.body))
                 self._changed.notify_all()

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import socket
 
+import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, mem_cards, pod, until
 
 from gpu_device_plugin.domain.units import Resource
@@ -154,9 +155,10 @@ async def test_a_missed_file_event_is_made_up_for(rig: Rig) -> None:
     assert rig.mem.state.registrations == 2
 
 
-async def test_a_wiped_directory_is_moved_into_again(rig: Rig) -> None:
-    """Our sockets are removed under a kubelet that goes on."""
-    await rig.serve()
+@pytest.mark.parametrize("with_events", [True, False])
+async def test_a_wiped_directory_is_moved_into_again(rig: Rig, *, with_events: bool) -> None:
+    """Our sockets are removed under a kubelet that goes on, with or without a file event."""
+    await rig.serve(with_events=with_events)
     for name in rig.sockets():
         (rig.directory.path / name).unlink()
     await rig.registered_again(rig.mem, before=1)

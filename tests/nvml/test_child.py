@@ -4,8 +4,10 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -69,7 +71,11 @@ async def test_the_child_is_gone_two_seconds_after_its_parent_was_killed(
     assert is_alive(pid)
     parent.kill()
     await parent.wait()
-    await until(lambda: not is_alive(pid), seconds=2)
+    try:
+        await until(lambda: not is_alive(pid), seconds=2)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 async def test_in_a_pid_namespace_the_child_is_gone_with_its_parent(node: SimulatedNode) -> None:

@@ -20,6 +20,7 @@ class RawPlugin:
     """A plugin of bare messages: three devices, and options that may fail."""
 
     def __init__(self, socket: Path, *, options_fail: bool = False) -> None:
+        self.listened = asyncio.Event()
         self.ended = asyncio.Event()
         self.close_list = asyncio.Event()
         self._options_fail = options_fail
@@ -46,6 +47,8 @@ class RawPlugin:
 
     async def stop(self) -> None:
         await self._server.stop(0)
+        # A server that is collected after its event loop has closed complains.
+        del self._server
 
     async def _options(self, _request: Any, context: Any) -> pb.DevicePluginOptions:
         if self._options_fail:
@@ -56,6 +59,7 @@ class RawPlugin:
         try:
             devices = [pb.Device(ID=f"d{i}", health="Healthy") for i in range(3)]
             await context.write(pb.ListAndWatchResponse(devices=devices))
+            self.listened.set()
             await self.close_list.wait()
         finally:
             self.ended.set()
@@ -123,7 +127,8 @@ async def test_the_end_of_an_old_stream_cuts_the_new_one_on_old_kubelets_only(
     for i, plugin in enumerate(plugins):
         await plugin.start()
         await register(kubelet.plugin_dir / "kubelet.sock", Resource.MEM, f"{i}.sock")
-        await until(lambda: kubelet.allocatable(MEM) == 3)
+        await until(plugin.listened.is_set)
+    await until(lambda: kubelet.allocatable(MEM) == 3)
     plugins[0].close_list.set()
     if not keys_by_socket:
         await until(lambda: kubelet.allocatable(MEM) == 0)

@@ -1,8 +1,10 @@
 """`gpu-device-plugin`: the one program of this project."""
 
 import asyncio
+import enum
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,24 +12,33 @@ import msgspec
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.desk import SOCKET_NAME, ask
+from gpu_device_plugin.cli.demo import demo
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.config import Settings, describe, kind_of, load_settings
-from gpu_device_plugin.errors import ConfigError, EdgeError, GpuPluginError
+from gpu_device_plugin.errors import ConfigError, GpuPluginError
 
+EXIT_FAILED = 1
 EXIT_USAGE = 2
+_SHORT = 16
+"""Alternatives up to this length stand in the flag itself, longer ones in its text."""
 _RUN_DIR = "/run/gpu-device-plugin"
 _run_dir = click.option(
     "--run-dir",
     default=lambda: os.environ.get("GPU_DEVICE_PLUGIN_RUN_DIR", _RUN_DIR),
-    help=f"The agent's --run-dir (default {_RUN_DIR}).",
+    metavar="PATH",
+    help=f"The --run-dir of the agent on this node. [default: {_RUN_DIR}]",
 )
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="gpu-device-plugin")
 def cli() -> None:
-    """Fractions of GPUs, schedulable and real."""
+    """Fractions of GPUs, schedulable and real.
+
+    `agent` runs on every GPU node. `why` and `recover` are for a person on such a node (or in
+    the agent's pod). `demo` and `simulate` need no GPU.
+    """
 
 
 def _agent_options(command: click.Command) -> click.Command:
@@ -35,28 +46,65 @@ def _agent_options(command: click.Command) -> click.Command:
     texts = describe()
     for field in reversed(msgspec.structs.fields(Settings)):
         flag = "--" + field.name.replace("_", "-")
-        is_switch = kind_of(field) is bool
-        command.params.insert(
-            0,
-            click.Option(
-                [flag],
-                is_flag=is_switch,
-                default=None,
-                help=f"{texts[field.name]} [default: {_shown(field.default)}]",
-                metavar=None if is_switch else "VALUE",
-            ),
+        option = click.Option(
+            [flag],
+            is_flag=kind_of(field) is bool,
+            default=None,
+            help=texts[field.name] + _choices(kind_of(field)) + _shown(field.default),
+            metavar=_metavar(field.name, kind_of(field)),
         )
+        command.params.insert(0, option)
     return command
 
 
+def _metavar(name: str, kind: object) -> str | None:
+    """What stands for the value in the help text; None for a switch."""
+    if kind is bool:
+        return None
+    if kind is float:
+        return "SECONDS"
+    if len(_values(kind)) in range(1, _SHORT):
+        return _values(kind)
+    is_path = name == "kubeconfig" or name.endswith(("_dir", "_library", "_table"))
+    return "PATH" if is_path else name.rpartition("_")[2].upper()
+
+
+def _choices(kind: object) -> str:
+    alternatives = _values(kind)
+    is_told = len(alternatives) < _SHORT
+    return "" if is_told else f" One of {alternatives.replace('|', ', ')}."
+
+
+def _values(kind: object) -> str:
+    """The values of a setting that has a fixed set of them."""
+    is_choice = isinstance(kind, type) and issubclass(kind, enum.Enum)
+    return "|".join(str(member.value) for member in kind) if is_choice else ""  # type: ignore[attr-defined]
+
+
 def _shown(default: object) -> str:
-    return str(getattr(default, "value", default)) or "none"
+    if default in (False, ""):
+        return ""
+    return f" [default: {getattr(default, 'value', default)}]"
 
 
 @cli.command()
-@click.option("--config", type=click.Path(path_type=Path), help="A YAML file of settings.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="A YAML file of settings: the flags' names with underscores. "
+    "[environment: GPU_DEVICE_PLUGIN_CONFIG]",
+)
 def agent(config: Path | None, **flags: object) -> None:
-    """Serve this node's cards to its kubelet."""
+    """Serve this node's cards to its kubelet, until SIGTERM.
+
+    Each flag has an environment variable, GPU_DEVICE_PLUGIN_ and its name in capitals
+    (--state-dir: GPU_DEVICE_PLUGIN_STATE_DIR), and a key in the file of --config. The flag
+    goes before the environment, the environment before the file; a label on the Node goes
+    before all of them.
+
+    Exit codes: 0 ended as told, 1 failed, 2 wrong settings or a second agent on this node,
+    75 to be started again because the driver has changed.
+    """
     from gpu_device_plugin.apps.agent.run import run_agent
 
     file = config or (
@@ -76,10 +124,14 @@ _agent_options(agent)
 @click.argument("pod", metavar="NAMESPACE/POD")
 @_run_dir
 def why(pod: str, run_dir: str) -> None:
-    """Tell what was decided about a pod on this node, and why."""
+    """Tell what a pod on this node got, or why it was refused.
+
+    What it asked, what each card had free at that moment, what was decided and why, and what
+    it holds now. The agent remembers its last 1000 decisions, until it is restarted.
+    """
     namespace, slash, name = pod.partition("/")
     if not slash or not namespace or not name or "/" in name:
-        raise ConfigError(f"{pod!r} is not NAMESPACE/POD")
+        raise ConfigError(f"{pod!r} is not NAMESPACE/POD; for instance default/cuda-sample")
     question = {"command": "why", "namespace": namespace, "name": name}
     click.echo(asyncio.run(ask(Path(run_dir) / SOCKET_NAME, question)), nl=False)
 
@@ -88,7 +140,12 @@ def why(pod: str, run_dir: str) -> None:
 @click.argument("card", metavar="INDEX|UUID")
 @_run_dir
 def recover(card: str, run_dir: str) -> None:
-    """Say that a card is well again, after it has been reset or replaced."""
+    """Take a card back into service after its reset.
+
+    Some faults (XID 48, 74, 95, 119, 120 and unknown ones) keep a card out until the driver
+    tells of its reset, is loaded anew, or this command is given. A fault that is still there
+    takes the card out again. INDEX is NVML's, as nvidia-smi shows it.
+    """
     question = {"command": "recover", "card": card}
     click.echo(asyncio.run(ask(Path(run_dir) / SOCKET_NAME, question)), nl=False)
 
@@ -100,15 +157,16 @@ def version() -> None:
 
 
 cli.add_command(simulate)
+cli.add_command(demo)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program; errors that we know become one line and an exit code."""
     try:
-        cli(standalone_mode=True)
+        cli(arguments, standalone_mode=True)
     except ConfigError as error:
         click.echo(f"gpu-device-plugin: {error}", err=True)
         sys.exit(EXIT_USAGE)
-    except (EdgeError, GpuPluginError) as error:
+    except GpuPluginError as error:
         click.echo(f"gpu-device-plugin: {error}", err=True)
-        sys.exit(1)
+        sys.exit(EXIT_FAILED)

@@ -54,7 +54,11 @@ def _node(state: Path) -> SimulatedNode:
 
 @click.group()
 def simulate() -> None:
-    """GPUs without a GPU: make a simulated node and change it while programs use it."""
+    """GPUs without a GPU: make a node, break its cards, mend them.
+
+    Programs that load the simulated libnvidia-ml.so.1 see the node and every change at once;
+    an agent is given it by --nvml-library.
+    """
 
 
 @simulate.command()

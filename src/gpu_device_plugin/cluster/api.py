@@ -123,7 +123,9 @@ class ApiServer:
             raise
 
     async def watch(self, request: Request, *, seconds: int) -> AsyncGenerator[Answer, None]:
-        """The lines of a watch that the server ends after `seconds`; else one refusal.
+        """An empty line once the watch is open, then its lines; or one refusal.
+
+        The server ends the watch after `seconds`.
 
         Raises:
             ClusterError: The connection failed or broke off.
@@ -140,8 +142,9 @@ class ApiServer:
                     self._note(request, refusal)
                     yield refusal
                     return
+                self.reach.answered()
+                yield Answer(200, b"")
                 async for line in _lines(response.content):
-                    self.reach.answered()
                     yield Answer(200, line)
         except ClusterError as error:
             self.reach.failed(str(error))

@@ -86,6 +86,11 @@ class NodeWatch:
         return self._node.is_synced
 
     @property
+    def trouble(self) -> str:
+        """What keeps the view from being current; empty when nothing does."""
+        return self._node.trouble
+
+    @property
     def foreign_plugin(self) -> ForeignPlugin | None:
         """The other plugin on our cards, or None where none is known."""
         counted = _foreign_resources(self.view) if self.view else ""

@@ -8,6 +8,7 @@ from gpu_device_plugin.cluster.patches import Patch, PatchQueue
 from gpu_device_plugin.cluster.pods import Key, WatchedPod
 from gpu_device_plugin.domain.pods import PodRef
 
+_MAX_PODS = 1024
 Wanted = Mapping[str, str | None]
 
 
@@ -78,6 +79,8 @@ class PodAnnotations:
             wanted = {}
         self._wanted[key] = (ref.uid, {**wanted, **annotations})
         self._queue.mark(key)
+        if len(self._wanted) > _MAX_PODS:  # wishes for pods that the API never showed
+            self._drop(next(iter(self._wanted)))
 
     def forget(self, ref: PodRef) -> None:
         """The pod is gone."""

@@ -1,22 +1,18 @@
 """A pod's JSON as the request that the domain knows."""
 
-import json
-from collections.abc import Mapping
-
 from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.cluster.wire import Container, Pod
+from gpu_device_plugin.domain.annotations import wish_of
 from gpu_device_plugin.domain.pods import (
     ContainerKind,
     ContainerRequest,
     PodRef,
     PodRequest,
 )
+from gpu_device_plugin.domain.requests import COUNT_LABEL
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import ClusterError
 
-CARD_COUNT_LABEL = "aliyun.com/gpu-count"
-ALLOCATION = "scheduler.framework.gpushare.allocation"
-ASSIGNED = "scheduler.framework.gpushare.assigned"
 MIRROR = "kubernetes.io/config.mirror"
 
 
@@ -42,8 +38,8 @@ def pod_request(pod: Pod) -> PodRequest:
     return PodRequest(
         ref=PodRef(meta.namespace, meta.name, annotations.get(MIRROR) or meta.uid),
         containers=tuple(containers),
-        card_count_label=(meta.labels or {}).get(CARD_COUNT_LABEL),
-        wish=_wish(annotations),
+        card_count_label=(meta.labels or {}).get(COUNT_LABEL),
+        wish=wish_of(annotations, len(pod.spec.containers)),
         is_finished=pod.status.phase in ("Succeeded", "Failed"),
     )
 
@@ -75,17 +71,3 @@ def _amount(container: Container, quantity: str | float | None) -> int:
         return whole_number(str(quantity))
     except ClusterError as error:
         raise ClusterError(f"container {container.name}: {error}") from error
-
-
-def _wish(annotations: Mapping[str, str]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """The extender's wish, `{"<container>":{"<card>":units}}`; anything else is no wish."""
-    if annotations.get(ASSIGNED) != "false":
-        return ()
-    try:
-        wish = json.loads(annotations.get(ALLOCATION, ""))
-        return tuple(
-            (int(container), tuple(int(card) for card in cards))
-            for container, cards in wish.items()
-        )
-    except (ValueError, AttributeError, TypeError):
-        return ()

@@ -68,6 +68,11 @@ class PodWatch:
         """Whether the pods were listed at least once since we started."""
         return self._reflection.is_synced
 
+    @property
+    def trouble(self) -> str:
+        """What keeps the view from being current; empty when nothing does."""
+        return self._reflection.trouble
+
     def watched(self, namespace: str, name: str) -> WatchedPod | None:
         """The pod with what the API knows beside its request, or None."""
         return self._watched.get((namespace, name))
@@ -86,7 +91,7 @@ class PodWatch:
         """
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         if self._api.reach.is_away:
-            raise ClusterError(f"GET {path}: the API server is away")
+            raise ClusterError(f"GET {path}: the API server is away: {self._api.reach.trouble}")
         answer = await self._api.call(Request("GET", path), deadline_seconds=deadline_seconds)
         if answer.status == 404:
             return None

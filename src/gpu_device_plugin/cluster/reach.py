@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -38,10 +39,17 @@ class Reach:
     While it is away, callers queue for turns that lie at least `away_seconds` apart; the
     first answer lets all of them go at once. So a node never sends more than one request
     a second into an outage, and is back within seconds after it.
+
+    Attributes:
+        pace: How often.
+        trouble: What the last failed request met; empty while the server answers.
+        on_change: Called when `is_away` has changed.
     """
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
+        self.trouble = ""
+        self.on_change: Callable[[], None] = lambda: None
         self._back = asyncio.Event()
         self._back.set()
         self._next_turn = 0.0
@@ -57,16 +65,20 @@ class Reach:
         if self.is_away:
             seconds = asyncio.get_running_loop().time() - self._away_since
             _log.info("api server is back", away_seconds=round(seconds, 1))
+            self.trouble = ""
             self._back.set()
+            self.on_change()
 
     def failed(self, text: str) -> None:
         """A request got no answer, or one that asks to stay away."""
+        self.trouble = text
         if not self.is_away:
             now = asyncio.get_running_loop().time()
             _log.warning("api server is away", error=text)
             self._back.clear()
             self._away_since = now
             self._next_turn = now + self._spacing()
+            self.on_change()
 
     async def turn(self) -> None:
         """Wait until a request may be sent."""

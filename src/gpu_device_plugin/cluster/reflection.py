@@ -55,12 +55,17 @@ class Reflection(Generic[Item]):
 
     After a broken connection it goes on where it was; after 410 (the server has forgotten
     what we saw last) it lists again, and `replace` tells the whole truth at once.
+
+    Attributes:
+        is_synced: Whether a list has been read since the start.
+        trouble: What went wrong last, for /readyz; empty once an answer has come.
     """
 
     def __init__(
         self, api: ApiServer, source: Source, item: type[Item], listener: Listener[Item]
     ) -> None:
         self.is_synced = False
+        self.trouble = ""
         self._api = api
         self._source = source
         self._listener = listener
@@ -81,7 +86,7 @@ class Reflection(Generic[Item]):
                     await self._relist()
                 await self._follow()
             except ClusterError as error:
-                _log.debug("watch interrupted", path=self._source.path, error=str(error))
+                self._tell(str(error))
             lasted = asyncio.get_running_loop().time() - began
             failures = 0 if lasted > self._api.reach.pace.longest_seconds else failures + 1
             if failures and not self._api.reach.is_away:
@@ -96,7 +101,6 @@ class Reflection(Generic[Item]):
             await self._do_without(answer)
             return
         if not answer.is_success:
-            _log.warning("list refused", path=self._source.path, answer=answer.text)
             raise ClusterError(f"list of {self._source.path}: {answer.text}")
         try:
             listed = self._list.decode(answer.body)
@@ -106,6 +110,13 @@ class Reflection(Generic[Item]):
         self._version = listed.metadata.resource_version
         self._may_be_cached = True
         self.is_synced = True
+        self.trouble = ""
+
+    def _tell(self, trouble: str) -> None:
+        """Log what stands in the way, once for as long as it lasts; an outage is `Reach`'s."""
+        if trouble != self.trouble and not self._version and not self._api.reach.is_away:
+            _log.warning("cannot list", path=self._source.path, error=trouble)
+        self.trouble = trouble
 
     async def _do_without(self, answer: Answer) -> None:
         if not self.is_synced:
@@ -128,10 +139,13 @@ class Reflection(Generic[Item]):
         async with aclosing(self._api.watch(request, seconds=seconds)) as answers:
             async for answer in answers:
                 self._take(answer)
+                self.trouble = ""
 
     def _take(self, answer: Answer) -> None:
         if answer.status != 200:
             self._refused(answer.status, answer.text)
+        if not answer.body:
+            return
         try:
             line = _line.decode(answer.body)
             if line.type == "ERROR":

@@ -69,9 +69,9 @@ def no_room_text(asker: Asker, demand: Demand, found: NoRoom, terms: NodeTerms) 
     )
 
 
-def room_lines(rooms: Iterable[Room]) -> tuple[str, ...]:
-    """One line a card: what it has left, as `why` prints it."""
-    return tuple(_room_line(room) for room in rooms)
+def room_lines(rooms: Iterable[Room], demand: Demand) -> tuple[str, ...]:
+    """One line a card: whether `demand` fits and what it has left, as `why` prints it."""
+    return tuple(_room_line(room, demand) for room in rooms)
 
 
 def why_text(decisions: Sequence[Decision]) -> str:
@@ -84,22 +84,25 @@ def why_text(decisions: Sequence[Decision]) -> str:
 def _paragraph(decision: Decision) -> str:
     where = f", container {decision.container}" if decision.container else ""
     reason = f" [{decision.reason}]" if decision.reason else ""
-    rooms = "".join(f"    {line}\n" for line in decision.rooms)
+    rooms = "".join(f"  {line}\n" for line in decision.rooms)
     return (
         f"{_time_of_day(decision.at_seconds)} {decision.pod}{where}\n"
         f"  asked    {decision.asked}\n"
-        f"  decided  {decision.outcome}{reason}\n" + (f"  cards\n{rooms}" if rooms else "")
+        f"  decided  {decision.outcome}{reason}\n{rooms}"
     )
 
 
-def _room_line(room: Room) -> str:
-    health = "" if room.is_healthy else ", unhealthy"
+def _room_line(room: Room, demand: Demand) -> str:
+    """As short as it goes: indented, it should fit into a terminal of 80 columns."""
+    fits = "fits" if room.lack(demand) is None else "no room"
+    word = fits if room.is_healthy else "unhealthy"
     pods = f"{room.pods} pods" if room.max_pods is None else f"{room.pods}/{room.max_pods} pods"
-    core = f", {room.free_core} % compute free" if room.least_core else ""
+    core = f", {room.free_core} % compute" if room.least_core else ""
     mine = ", this pod is here" if room.holds_pod else ""
+    uuid = "-".join(room.card.uuid.split("-")[:2])
     return (
-        f"card {room.card.index} ({room.card.uuid}): {room.free_mem} of "
-        f"{room.card.capacity(room.unit)} units free{core}, {pods}{mine}{health}"
+        f"{f'card {room.card.index}':<8} {word}: {room.free_mem}/{room.card.capacity(room.unit)} "
+        f"units{core} free, {pods}{mine} ({uuid})"
     )
 
 

@@ -1,5 +1,6 @@
 """Which card a container gets."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -274,3 +275,14 @@ def pick_units(
     chosen = [text for units in by_card.values() for _, _, text in sorted(units)[:each]]
     is_whole = rest == 0 and len(chosen) == size and frozenset(must) <= frozenset(chosen)
     return tuple(chosen) if is_whole else None
+
+
+def follows(ids: Iterable[str], cards: Sequence[Card]) -> bool:
+    """Whether units lie on exactly these cards, in equal parts.
+
+    Without asking first, the kubelet hands an init container's units on at random: of two cards
+    it may pick three and one, and a slice of such units would not be what was promised.
+    """
+    found = Counter(unit.card for text in ids if (unit := parse_unit_id(text)) is not None)
+    is_there = found.keys() == {card.number for card in cards}
+    return is_there and len(set(found.values())) <= 1

@@ -20,7 +20,8 @@ from gpu_device_plugin.domain.units import Resource
 KUBELET_SOCKET = "kubelet.sock"
 LOOK_SECONDS = 1.0
 _PREFIX = "gpudp"
-_WATCH_STEP_MS = 200
+_WATCH_STEP_MS = 500
+_WATCH_PAUSE_MS = 5000
 _LOG = structlog.get_logger(__name__)
 
 SocketIdentity = tuple[int, int, int]
@@ -89,7 +90,7 @@ class PluginDirectory:
             watch_filter=None,
             step=_WATCH_STEP_MS,
             debounce=_WATCH_STEP_MS,
-            rust_timeout=int(LOOK_SECONDS * 1000),
+            rust_timeout=_WATCH_PAUSE_MS,
             yield_on_timeout=True,
             recursive=False,
         )

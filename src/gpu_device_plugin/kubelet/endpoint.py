@@ -116,6 +116,14 @@ class Endpoint:
         self._list.withdraw()
         self._look.set()
 
+    def send_again(self) -> None:
+        """Sends the same list once more, which makes the kubelet write its checkpoint anew.
+
+        It does so at each list, and else only when it gives units away: without this the
+        checkpoint of a quiet node would name pods that are long gone.
+        """
+        self._list.wake()
+
     async def run(self) -> None:
         """Keeps the resource registered until cancelled; closes its socket then."""
         try:

@@ -53,6 +53,8 @@ class PluginLink:
 
     def lists(self) -> Any:
         """Opens ListAndWatch: an async iterator over whole lists."""
+        if self._channel is None:
+            raise KubeletError(f"endpoint {self.resource} has been stopped")
         stream = self._channel.unary_stream(
             f"{_SERVICE}ListAndWatch",
             request_serializer=pb.Empty.SerializeToString,
@@ -137,11 +139,16 @@ class PluginLink:
         except grpc.aio.AioRpcError as error:
             raise KubeletError(_text(error)) from error
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_being_cancelled():
                 raise
             # Hanging up cancels the calls in flight, not the admission that waits for them.
             raise KubeletError("rpc error: code = Canceled desc = connection closing") from None
+
+
+def is_being_cancelled() -> bool:
+    """Whether the running task itself is to end, and not only a call of it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _text(error: grpc.aio.AioRpcError) -> str:

@@ -17,7 +17,7 @@ import grpc
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.simulation.kubelet_book import Book
-from gpu_device_plugin.simulation.kubelet_link import PluginLink
+from gpu_device_plugin.simulation.kubelet_link import PluginLink, is_being_cancelled
 from gpu_device_plugin.simulation.kubelet_pods import Call, KubeletFaults, KubeletTimes
 
 SOCKET_NAME = "kubelet.sock"
@@ -136,8 +136,11 @@ class PluginRegistry:
             async for message in link.lists():
                 self.book.replace_list(link.resource, message.devices)
                 self.save()
-        except grpc.aio.AioRpcError:
+        except (KubeletError, grpc.aio.AioRpcError):
             pass
+        except asyncio.CancelledError:
+            if is_being_cancelled():
+                raise
         slot = str(link.socket) if self.keys_by_socket else link.resource
         holder = self._slots.pop(slot, None)
         if holder is None:

@@ -6,6 +6,7 @@ The state file's layout lives in C only (`src/simulator/state.h`); here are call
 
 import ctypes
 import errno
+import os
 from functools import cache
 from pathlib import Path
 
@@ -20,11 +21,15 @@ _DESCRIPTION_BYTES = 4 * 1024 * 1024
 def native_library(name: str) -> Path:
     """A library of ours: from the installed package, else from the checkout's build.
 
+    GPU_DEVICE_PLUGIN_NATIVE names another directory, for instance of a build with sanitizers.
+
     Raises:
         ConfigError: It was not built.
     """
+    chosen = os.environ.get("GPU_DEVICE_PLUGIN_NATIVE")
     package = Path(gpu_device_plugin.__file__).parent
-    candidates = [package / "native" / name]
+    candidates = [Path(chosen) / name] if chosen else []
+    candidates += [package / "native" / name]
     candidates += [parent / "build" / "native" / name for parent in package.parents[:2]]
     for candidate in candidates:
         if candidate.is_file():

@@ -9,9 +9,9 @@
 
 struct nvmlEventSet_st {
 	pthread_mutex_t mutex;
-	uint64_t seen;                    /* sequence of the last event looked at */
-	uint64_t types[GPUSIM_CARDS];     /* what is wanted of each card */
-	uint64_t since[GPUSIM_CARDS];     /* only events after this one */
+	uint64_t seen;                /* sequence of the last event looked at */
+	uint64_t types[GPUSIM_CARDS]; /* what is wanted of each card */
+	uint64_t since[GPUSIM_CARDS]; /* only events after this one */
 };
 
 nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
@@ -67,8 +67,7 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ev
 }
 
 /* The oldest event this set wants and has not seen; the ring may have dropped some. */
-static bool next_event(struct gpusim_node *node, struct nvmlEventSet_st *set,
-		       nvmlEventData_t *data)
+static bool next_event(struct gpusim_node *node, struct nvmlEventSet_st *set, nvmlEventData_t *data)
 {
 	uint64_t newest = atomic_load(&node->event_sequence);
 

@@ -74,14 +74,21 @@ static bool has_serial(const struct gpusim_card *card, const char *text)
 /* "0000:3B:00.0", "00000000:3b:00.0" and "3b:00.0" name the same slot. */
 static bool has_bus_id(const struct gpusim_card *card, const char *text)
 {
-	unsigned domain = 0, bus = 0, device = 0;
+	unsigned long parts[3] = {0}; /* domain, bus, device: the last ones given */
+	char *end;
 
-	if (sscanf(text, "%x:%x:%x", &domain, &bus, &device) != 3) {
-		domain = 0;
-		if (sscanf(text, "%x:%x", &bus, &device) != 2)
+	for (unsigned i = 0; i < 3; i++) {
+		parts[0] = parts[1];
+		parts[1] = parts[2];
+		parts[2] = strtoul(text, &end, 16);
+		if (end == text || (*end && *end != ':' && *end != '.'))
 			return false;
+		if (*end != ':')
+			return i > 0 && card->pci_domain == parts[0] && card->pci_bus == parts[1] &&
+			       card->pci_device == parts[2];
+		text = end + 1;
 	}
-	return card->pci_domain == domain && card->pci_bus == bus && card->pci_device == device;
+	return false;
 }
 
 /* A MIG slice by its own UUID. */
@@ -154,7 +161,8 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index)
 	if (result != NVML_SUCCESS)
 		return result;
 	if (call.instance)
-		return leave(&call, give_number(index, (unsigned)(call.instance - call.card->instances)));
+		return leave(&call,
+			     give_number(index, (unsigned)(call.instance - call.card->instances)));
 	unsigned count = cards_at_start(slots);
 	for (unsigned place = 0; place < count; place++) {
 		if (slots[place] == call.slot)

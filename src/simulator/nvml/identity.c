@@ -60,8 +60,8 @@ nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsig
 nvmlReturn_t nvmlDeviceGetBoardPartNumber(nvmlDevice_t device, char *partNumber,
 					  unsigned int length)
 {
-	return give_card_text(device, offsetof(struct gpusim_card, part_number), partNumber,
-			      length, __func__);
+	return give_card_text(device, offsetof(struct gpusim_card, part_number), partNumber, length,
+			      __func__);
 }
 
 /* The first two versions end before the long bus id: write no further. */

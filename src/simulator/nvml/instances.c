@@ -269,9 +269,10 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t gpuI
 	return leave(&call, NVML_SUCCESS);
 }
 
-nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(
-	nvmlGpuInstance_t gpuInstance, unsigned int profile, unsigned int engProfile,
-	nvmlComputeInstanceProfileInfo_v2_t *info)
+nvmlReturn_t
+nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t gpuInstance, unsigned int profile,
+					      unsigned int engProfile,
+					      nvmlComputeInstanceProfileInfo_v2_t *info)
 {
 	struct call call;
 	nvmlReturn_t result = enter_instance(&call, gpuInstance, __func__);

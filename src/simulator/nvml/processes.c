@@ -29,12 +29,11 @@ struct named_process {
 
 static const struct layout version_1 = {.bytes = sizeof(nvmlProcessInfo_v1_t)};
 static const struct layout version_2 = {.bytes = sizeof(nvmlProcessInfo_v2_t),
-					.instances =
-						offsetof(nvmlProcessInfo_v2_t, gpuInstanceId)};
-static const struct layout detail = {.bytes = sizeof(nvmlProcessDetail_v1_t),
-				     .instances = offsetof(nvmlProcessDetail_v1_t, gpuInstanceId),
-				     .protected_bytes = offsetof(nvmlProcessDetail_v1_t,
-								 usedGpuCcProtectedMemory)};
+					.instances = offsetof(nvmlProcessInfo_v2_t, gpuInstanceId)};
+static const struct layout detail = {
+	.bytes = sizeof(nvmlProcessDetail_v1_t),
+	.instances = offsetof(nvmlProcessDetail_v1_t, gpuInstanceId),
+	.protected_bytes = offsetof(nvmlProcessDetail_v1_t, usedGpuCcProtectedMemory)};
 static const struct layout named = {.bytes = sizeof(struct named_process),
 				    .instances = offsetof(struct named_process, gpu_instance),
 				    .protected_bytes =
@@ -112,15 +111,24 @@ nvmlReturn_t list_named_processes(nvmlDevice_t device, uint32_t kind, unsigned *
 		return list(device, kind, &layout, infoCount, infos, __func__);                    \
 	}
 
-PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses, GPUSIM_PROCESS_COMPUTE, nvmlProcessInfo_v1_t, version_1)
-PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v2, GPUSIM_PROCESS_COMPUTE, nvmlProcessInfo_v2_t, version_2)
-PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v3, GPUSIM_PROCESS_COMPUTE, nvmlProcessInfo_t, version_2)
-PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses, GPUSIM_PROCESS_GRAPHICS, nvmlProcessInfo_v1_t, version_1)
-PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, GPUSIM_PROCESS_GRAPHICS, nvmlProcessInfo_v2_t, version_2)
-PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, GPUSIM_PROCESS_GRAPHICS, nvmlProcessInfo_t, version_2)
-PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses, GPUSIM_PROCESS_MPS, nvmlProcessInfo_v1_t, version_1)
-PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, GPUSIM_PROCESS_MPS, nvmlProcessInfo_v2_t, version_2)
-PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, GPUSIM_PROCESS_MPS, nvmlProcessInfo_t, version_2)
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses, GPUSIM_PROCESS_COMPUTE, nvmlProcessInfo_v1_t,
+	     version_1)
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v2, GPUSIM_PROCESS_COMPUTE, nvmlProcessInfo_v2_t,
+	     version_2)
+PROCESS_LIST(nvmlDeviceGetComputeRunningProcesses_v3, GPUSIM_PROCESS_COMPUTE, nvmlProcessInfo_t,
+	     version_2)
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses, GPUSIM_PROCESS_GRAPHICS, nvmlProcessInfo_v1_t,
+	     version_1)
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, GPUSIM_PROCESS_GRAPHICS,
+	     nvmlProcessInfo_v2_t, version_2)
+PROCESS_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, GPUSIM_PROCESS_GRAPHICS, nvmlProcessInfo_t,
+	     version_2)
+PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses, GPUSIM_PROCESS_MPS, nvmlProcessInfo_v1_t,
+	     version_1)
+PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, GPUSIM_PROCESS_MPS, nvmlProcessInfo_v2_t,
+	     version_2)
+PROCESS_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, GPUSIM_PROCESS_MPS, nvmlProcessInfo_t,
+	     version_2)
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 						   nvmlProcessDetailList_t *plist)

@@ -95,7 +95,7 @@ static bool stranger_name(unsigned pid, char *name, size_t bytes)
 	if (!file)
 		return false;
 	size_t length = fread(name, 1, bytes - 1, file);
-	fclose(file);
+	(void)fclose(file);
 	name[length] = '\0';
 	return length > 0;
 }

@@ -28,7 +28,8 @@ class Board:
         if state != self._state:
             self._state = state
             for listener in self._listeners:
-                listener(state)
+                # Not `state`: a listener may have changed it further, and nobody hears old news.
+                listener(self._state)
 
     def set_fault(self, reason: str, text: str | None) -> bool:
         """Note that something keeps the whole node from serving, or (None) no longer does.

@@ -88,7 +88,8 @@ async def ask(path: Path, question: Mapping[str, Any]) -> str:
     except (OSError, ValueError, TimeoutError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
         raise EdgeError(
-            f"{path}: the agent does not answer: {reason}; does it run here?"
+            f"{path}: no agent answers there: {reason}; ask on the node itself (or in its agent's "
+            f"pod), as root, with the agent's --run-dir"
         ) from error
     if "error" in answer:
         raise EdgeError(str(answer["error"]))

@@ -9,6 +9,7 @@ import structlog
 from gpu_device_plugin.apps.agent.decide import Pending
 from gpu_device_plugin.apps.agent.state import StateReader
 from gpu_device_plugin.cluster.events import EventNote
+from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.explain import Decision, demand_text, room_lines, why_text
 from gpu_device_plugin.domain.faults import Change, ChangeKind
 from gpu_device_plugin.domain.identity import Asker, Call
@@ -42,7 +43,7 @@ class Journal:
             asker,
             demand_text(pending.demand, self._state().terms),
             outcome=f"{cards}: {pending.why}",
-            rooms=room_lines(pending.rooms),
+            rooms=room_lines(pending.rooms, pending.demand),
         )
 
     def granted(self, grant: Grant, resource: Resource) -> None:
@@ -149,12 +150,15 @@ class Journal:
         self._decisions.append(decision)
 
 
-def _held_line(grant: Grant, card: Callable[[str], object]) -> str:
-    """`  container main: 2 units, 30 % on GPU-… (slice 0a1b…)`."""
-    gone = [uuid for uuid in grant.cards if card(uuid) is None]
+def _held_line(grant: Grant, card_of: Callable[[str], Card | None]) -> str:
+    """`  container main: 2 units, 30 % compute on card 0 (GPU-…), slice 0a1b…`."""
     core = f", {grant.core_percent} % compute" if grant.core_percent else ""
-    away = f"; not there now: {', '.join(gone)}" if gone else ""
+    cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.cards)
     return (
         f"  container {grant.container or '(not known)'}: {grant.mem_units} units{core} on "
-        f"{', '.join(grant.cards)} (slice {grant.slice_id}){away}\n"
+        f"{cards}, slice {grant.slice_id}\n"
     )
+
+
+def _card_name(uuid: str, card: Card | None) -> str:
+    return f"card {card.index} ({uuid})" if card else f"a card that is not there now ({uuid})"

@@ -40,6 +40,7 @@ class Parts:
         state: The node as of now.
         specs: Pods as the API watch knows them.
         kubelet_identity: Which kubelet.sock there is, or None.
+        refresh_checkpoint: Makes the kubelet write its checkpoint soon.
     """
 
     book: Book
@@ -49,6 +50,7 @@ class Parts:
     state: StateReader
     specs: Callable[[], Mapping[tuple[str, str], PodRequest]]
     kubelet_identity: Callable[[], object | None]
+    refresh_checkpoint: Callable[[], None]
 
 
 class Reconciler:
@@ -121,6 +123,8 @@ class Reconciler:
         alive = live(book.ledger, testimony.names, uids)
         self._gone = frozenset(book.ledger.grants) - frozenset(alive.grants)
         self.drift = drift(alive, testimony.listed)
+        if any(book.ledger.grants[key].pod.uid in testimony.uids for key in self._gone):
+            self._parts.refresh_checkpoint()
         self.repair_files()
         self.after_look()
 

@@ -8,6 +8,7 @@ from typing import Any
 from gpu_device_plugin.apps.agent.cluster_side import ClusterSide
 from gpu_device_plugin.apps.agent.desk import Answerer
 from gpu_device_plugin.apps.agent.offers import message_problem
+from gpu_device_plugin.apps.agent.state import NodeState
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.errors import RequestError
 from gpu_device_plugin.store.library import installed_version
@@ -21,6 +22,8 @@ class Upkeep:
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
         self._restarts = 0
+        self._mode = wiring.board.read().mode
+        wiring.board.listen(self._state_changed)
         wiring.reconciler.is_hasty = lambda: wiring.mode.is_waiting
 
     async def run(self) -> None:
@@ -58,6 +61,12 @@ class Upkeep:
     def commands(self) -> Mapping[str, Answerer]:
         """What a person can ask on this node."""
         return {"why": self._why, "recover": self._recover}
+
+    def _state_changed(self, state: NodeState) -> None:
+        """Another mode may need what the old one did not; it is known before it is offered."""
+        if state.mode is not self._mode:
+            self._mode = state.mode
+            self._look_at_library()
 
     def _look_at_library(self) -> None:
         wiring, state = self._wiring, self._wiring.board.read()

@@ -118,6 +118,7 @@ class Wiring:
             state=self.board.read,
             specs=self.cluster.specs,
             kubelet_identity=self.directory.kubelet_identity,
+            refresh_checkpoint=lambda: self.endpoints[Resource.MEM].send_again(),
         )
         self.reconciler = Reconciler(parts, self.allocator.calm)
         self.prestart.adopt = self.reconciler.look
@@ -146,6 +147,7 @@ class Wiring:
         self.reconciler.after_look = self.publisher.changed
         if cluster is not None:
             cluster.on_pod_gone = self.reconciler.hurry
+            cluster.api.reach.on_change = self.publisher.changed
 
     def _ledger_changed(self, _: object) -> None:
         self.publisher.changed()

@@ -1,0 +1,188 @@
+"""One node of the demo: cards, a stand-in kubelet, and a real agent between them."""
+
+import asyncio
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_device_plugin.apps.demo.agent_process import AgentProcess
+from gpu_device_plugin.apps.demo.cast import CONTAINER, Role
+from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
+from gpu_device_plugin.domain.units import Resource, parse_unit_id
+from gpu_device_plugin.errors import EdgeError
+from gpu_device_plugin.simulation.api_server import StandInApiServer
+from gpu_device_plugin.simulation.kubelet import StandInKubelet
+from gpu_device_plugin.simulation.kubelet_pods import Admission, ContainerStart
+from gpu_device_plugin.simulation.node import SimulatedNode
+
+RECOVERY_SECONDS = 1
+_COMMAND_SECONDS = 15.0
+_SAMPLE = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the nodes of one demo share.
+
+    Attributes:
+        root: A directory that goes away with the demo.
+        api: The stand-in API server.
+        kubeconfig: How its clients find it.
+        library_dir: The isolation library's versions, or None: isolation is off.
+    """
+
+    root: Path
+    api: StandInApiServer
+    kubeconfig: Path
+    library_dir: Path | None
+
+
+class DemoNode:
+    """A node; `simulated` is None where the cards are this machine's own."""
+
+    def __init__(
+        self, name: str, mode: NodeMode, around: Surroundings, simulated: SimulatedNode | None
+    ) -> None:
+        self.name = name
+        self.mode = mode
+        self.simulated = simulated
+        self._api = around.api
+        self._dir = around.root / name
+        self._dir.mkdir(exist_ok=True)
+        self._kubelet_dir = self._dir / "k"
+        self.kubelet = StandInKubelet(self._kubelet_dir)
+        self.agent = AgentProcess(self._flags(around), self._dir / "agent.log")
+
+    async def start(self) -> None:
+        """Make the Node object, start the kubelet, then the agent."""
+        labels = {MODE_LABEL: str(self.mode)}
+        self._api.put(self._path, {"metadata": {"uid": f"uid-{self.name}", "labels": labels}})
+        await self.kubelet.start()
+        await self.agent.start()
+
+    async def stop(self) -> None:
+        """End the agent, then the kubelet."""
+        await self.agent.stop()
+        await self.kubelet.stop()
+
+    async def readiness(self) -> str:
+        """The first line of the agent's /readyz, or why there is none.
+
+        Raises:
+            EdgeError: The agent has ended.
+        """
+        self.agent.check_runs()
+        try:
+            return (await self.agent.page("/readyz")).partition("\n")[0]
+        except EdgeError as error:
+            return str(error)
+
+    async def allocatable(self) -> tuple[int, ...]:
+        """What the kubelet counts as allocatable of the three resources.
+
+        Raises:
+            EdgeError: The agent has ended.
+        """
+        self.agent.check_runs()
+        return tuple(self.kubelet.allocatable(resource) for resource in Resource)
+
+    async def admit(self, role: Role) -> Admission:
+        """Bind the pod to this node, and let the kubelet admit it."""
+        self._api.put(role.path, role.for_api())
+        admission = await self.kubelet.admit(role.for_kubelet())
+        status: dict[str, object] = {"phase": "Running"}
+        if not admission.is_admitted:
+            status = {"phase": "Failed", "reason": admission.reason, "message": admission.message}
+        self._api.patch(role.path, {"status": status})
+        return admission
+
+    async def start_container(self, role: Role) -> ContainerStart:
+        """Start the pod's container."""
+        return await self.kubelet.start_container(role.uid, CONTAINER)
+
+    def holding(self, role: Role) -> dict[int, tuple[int, int]]:
+        """What the pod holds by the kubelet's books: card -> memory units and percent."""
+        held: dict[int, tuple[int, int]] = {}
+        for ids in self.kubelet.held(role.uid).values():
+            for unit in filter(None, map(parse_unit_id, sorted(ids))):
+                # In a new state directory cards are numbered as NVML's index has them.
+                mem, core = held.get(unit.card, (0, 0))
+                is_mem = unit.resource is Resource.MEM
+                held[unit.card] = (mem + is_mem, core + (not is_mem))
+        return held
+
+    def published_cards(self) -> list[dict[str, object]]:
+        """The cards as the agent publishes them on the Node object."""
+        annotations = self._api.get(self._path)["metadata"].get("annotations", {})
+        cards = json.loads(annotations.get(CARDS_ANNOTATION, "{}")).get("cards", [])
+        return [dict(card) for card in cards]
+
+    async def samples(self, metric: str, **labels: str) -> dict[str, float]:
+        """Values of one of the agent's metrics by card, of the series that have these labels."""
+        found: dict[str, float] = {}
+        for match in _SAMPLE.finditer(await self.agent.page("/metrics")):
+            has = dict(_LABEL.findall(match["labels"]))
+            if match["name"] == metric and labels.items() <= has.items():
+                found[has.get("card", "")] = float(match["value"])
+        return found
+
+    def events(self, reason: str) -> list[str]:
+        """Texts of the Events on the Node object with this reason."""
+        events = self._api.events("Node", self.name)
+        return [str(event["message"]) for event in events if event["reason"] == reason]
+
+    def pod_events(self, role: Role) -> list[tuple[str, str]]:
+        """Reason and text of the Events on a pod."""
+        events = self._api.events("Pod", role.name)
+        return [(str(event["reason"]), str(event["message"])) for event in events]
+
+    async def command(self, *words: str) -> str:
+        """What `gpu-device-plugin` prints to a person on this node.
+
+        Raises:
+            EdgeError: It fails.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "gpu_device_plugin", *words, "--run-dir", str(self._run_dir)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(_COMMAND_SECONDS):
+                output, _ = await process.communicate()
+        except (TimeoutError, asyncio.CancelledError):
+            process.kill()
+            await process.wait()
+            raise
+        if process.returncode:
+            raise EdgeError(f"gpu-device-plugin {' '.join(words)}: {output.decode()}")
+        return output.decode()
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/nodes/{self.name}"
+
+    @property
+    def _run_dir(self) -> Path:
+        return self._dir / "run"
+
+    def _flags(self, around: Surroundings) -> list[str]:
+        flags = {
+            "--node-name": self.name,
+            "--kubeconfig": around.kubeconfig,
+            "--kubelet-dir": self._kubelet_dir,
+            "--state-dir": self._dir / "state",
+            "--run-dir": self._run_dir,
+            "--recovery-seconds": RECOVERY_SECONDS,
+            "--isolation": "on" if around.library_dir else "off",
+        }
+        if around.library_dir:
+            flags["--library-dir"] = around.library_dir
+        if self.simulated is not None:
+            flags["--nvml-library"] = self.simulated.library
+        return [str(word) for flag in flags.items() for word in flag]

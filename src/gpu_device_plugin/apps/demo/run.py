@@ -1,0 +1,137 @@
+"""Puts the demo on a stage, lets it play, and leaves nothing behind."""
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+
+from gpu_device_plugin import __version__
+from gpu_device_plugin.apps.demo import real_cards
+from gpu_device_plugin.apps.demo.cast import CORE_MEM_NODE, OFFERS, PROFILE
+from gpu_device_plugin.apps.demo.fault import break_and_recover
+from gpu_device_plugin.apps.demo.node import DemoNode, Surroundings
+from gpu_device_plugin.apps.demo.promises import Promises
+from gpu_device_plugin.apps.demo.story import Story
+from gpu_device_plugin.apps.demo.telling import Promise, Teller
+from gpu_device_plugin.domain.edits import LIBRARY_FILE
+from gpu_device_plugin.domain.reports import Inventory
+from gpu_device_plugin.errors import ConfigError, EdgeError
+from gpu_device_plugin.simulation.api_server import StandInApiServer
+from gpu_device_plugin.simulation.library import native_library
+from gpu_device_plugin.simulation.node import SimulatedNode
+
+LIMIT_SECONDS = 58.0
+_LIBRARY = "libgpuslice.so"
+_PRELOAD = "ld.so.preload"
+_PREFIX = "gpu-demo-"
+_LONGEST_ROOT = 55
+"""A Unix socket's path has at most 107 bytes, of which an agent's takes 52 below the root."""
+
+
+async def run_demo(teller: Teller) -> list[Promise]:
+    """Play the demo; every promise that was made.
+
+    Raises:
+        ConfigError: The simulated driver is not built.
+        EdgeError: An agent ended, or the demo took too long.
+    """
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if task is not None:
+            loop.add_signal_handler(number, task.cancel)
+    promises = Promises(teller)
+    try:
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await _play(teller, promises)
+    except TimeoutError as error:
+        raise EdgeError(f"the demo has not ended within {LIMIT_SECONDS:g} s") from error
+    return promises.made
+
+
+async def _play(teller: Teller, promises: Promises) -> None:
+    async with AsyncExitStack() as stage:
+        root = Path(stage.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX)))
+        if len(bytes(root)) > _LONGEST_ROOT:
+            raise ConfigError(f"TMPDIR: {root.parent} is too long for Unix sockets; use a shorter")
+        looking = asyncio.ensure_future(real_cards.look())
+        stage.push_async_callback(_give_up, looking)
+        around = await _surroundings(root, stage)
+        _opening(teller, around)
+        nodes = await _nodes(around, stage)
+        story = Story(nodes, teller, promises)
+        await story.offers()
+        if promises.broken:
+            return  # without agents that serve there is nothing more to see
+        await story.admissions()
+        await story.card_maps()
+        await story.why()
+        await story.receipts()
+        await story.refusals()
+        await break_and_recover(nodes[CORE_MEM_NODE], teller, promises)
+        with teller.waiting("looking for cards of this machine"):
+            found = await looking
+        if isinstance(found, Inventory):
+            await real_cards.show(found, around, teller, promises)
+        else:
+            teller.chapter("This machine's own cards", f"None to show: {found}.")
+
+
+async def _surroundings(root: Path, stage: AsyncExitStack) -> Surroundings:
+    api = StandInApiServer()
+    stage.push_async_callback(api.stop)
+    await api.start()
+    kubeconfig = root / "kubeconfig"
+    api.write_kubeconfig(kubeconfig)
+    return Surroundings(root, api, kubeconfig, _library_dir(root))
+
+
+async def _nodes(around: Surroundings, stage: AsyncExitStack) -> dict[str, DemoNode]:
+    nodes = {}
+    for offer in OFFERS:
+        directory = around.root / f"{offer.node}-cards"
+        directory.mkdir()
+        simulated = SimulatedNode.create(PROFILE, directory, seed=offer.node)
+        node = nodes[offer.node] = DemoNode(offer.node, offer.mode, around, simulated)
+        stage.push_async_callback(node.stop)
+        await node.start()
+    return nodes
+
+
+def _library_dir(root: Path) -> Path | None:
+    """The isolation library laid out as on a node, or None where it is not built."""
+    try:
+        library = native_library(_LIBRARY)
+    except ConfigError:
+        return None
+    version = root / "library" / __version__
+    version.mkdir(parents=True)
+    shutil.copy2(library, version / _LIBRARY)
+    (version / _PRELOAD).write_text(f"{LIBRARY_FILE}\n", encoding="utf-8")
+    return version.parent
+
+
+def _opening(teller: Teller, around: Surroundings) -> None:
+    teller.chapter(
+        "Two nodes with four V100 each, on this machine",
+        "Real: one agent process a node, the same program as on a GPU node. Simulated: the "
+        "cards (a libnvidia-ml.so.1 of ours), the kubelets, the API server.",
+    )
+    if around.library_dir is None:
+        teller.text(
+            "Not shown: the limits inside a container. libgpuslice.so is not built here, so "
+            "the agents run with --isolation off."
+        )
+    else:
+        teller.text(
+            "Not shown: the limits at work inside a container (nothing runs on the cards). "
+            "The agents run with --isolation on: what they mount is shown."
+        )
+
+
+async def _give_up(task: asyncio.Future[Inventory | str]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,181 @@
+"""The node's labels decide what it offers; running pods are never pulled from under."""
+
+from tests.apps.agent.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
+
+FOLLOW_SECONDS = 5
+SWITCH_SECONDS = 10
+
+
+async def until_offered(rig: Rig, expected: dict[str, int], seconds: float) -> None:
+    """Wait until the kubelet shows exactly that as allocatable."""
+    await until(lambda: rig.allocatable() == expected, seconds)
+
+
+async def test_an_empty_node_follows_its_label() -> None:
+    """core_mem to cgpu: no compute resource any more (R-110)."""
+    async with running_rig() as rig:
+        await rig.set_labels(schedule="cgpu")
+        await until_offered(rig, {MEM: 60, CORE: 0, COUNT: 4}, FOLLOW_SECONDS)
+
+        assert rig.events("ModeSwitched")
+
+
+async def test_a_switch_waits_for_the_pods_that_hold_slices_and_then_happens() -> None:
+    """Refused with an Event that lists them; done within 10 s of the node being empty."""
+    async with running_rig() as rig:
+        await rig.admit("holder", slice_of(2, 30))
+        await rig.set_labels(schedule="cgpu")
+        await until(lambda: rig.events("ModeSwitchRefused"), FOLLOW_SECONDS)
+        assert "default/holder" in rig.events("ModeSwitchRefused")[0]["message"]
+        assert (await rig.admit("more", slice_of(2, 30))).is_admitted
+        await rig.delete(rig.uid("holder"))
+        await rig.delete(rig.uid("more"))
+
+        await until_offered(rig, {MEM: 60, CORE: 0, COUNT: 4}, SWITCH_SECONDS)
+
+
+async def test_an_unknown_label_keeps_the_old_mode_and_says_so() -> None:
+    """A typing error takes nobody's resources away."""
+    async with running_rig() as rig:
+        await rig.set_labels(schedule="core-mem")
+        await until(lambda: rig.events("UnknownMode"), FOLLOW_SECONDS)
+
+        assert rig.allocatable() == {MEM: 60, CORE: 400, COUNT: 4}
+
+
+async def test_a_mode_that_is_not_served_yet_offers_nothing_and_is_ready() -> None:
+    """default, mps, topology and mig are answered "not yet"."""
+    async with running_rig(mode="mps") as rig:
+        code, text = await rig.page("readyz")
+
+        assert (code, rig.allocatable()) == (200, {MEM: 0, CORE: 0, COUNT: 0})
+        assert "mps" in text
+        assert "not served yet" in text
+
+
+async def test_without_a_known_label_and_without_the_api_the_agent_waits() -> None:
+    """It does not guess a mode; once the API answers it serves."""
+    async with running_rig(is_started=False) as rig:
+        await rig.api.stop()
+        await rig.start_agent()
+        await until_page(rig, "waiting for the node's labels")
+        assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
+        await rig.api.start()
+        await rig.until_ready()
+
+        assert rig.kubelet.allocatable(MEM) == 60
+
+
+async def test_the_last_known_label_serves_while_the_api_is_away() -> None:
+    """A restart of the agent during an outage of the API loses no capacity."""
+    async with running_rig(is_started=False) as rig:
+        await rig.set_labels(schedule="cgpu")
+        await rig.start_agent()
+        await rig.until_ready()
+        await rig.stop_agent()
+        await rig.api.stop()
+        await rig.start_agent()
+        await rig.until_ready()
+
+        assert rig.allocatable() == {MEM: 60, CORE: 0, COUNT: 4}
+
+
+async def test_placement_follows_its_label() -> None:
+    """R-504: binpack puts both pods on one card, spread on two."""
+    async with running_rig() as rig:
+        await rig.admit("a", slice_of(2, 10))
+        await rig.admit("b", slice_of(3, 10))
+        assert rig.card_of("a") == rig.card_of("b")
+        await rig.set_labels(placement="spread")
+        cards = {rig.card_of("a")}
+        for number in range(10):  # the label arrives by itself, soon
+            await rig.admit(f"c{number}", slice_of(1, 5))
+            cards.add(rig.card_of(f"c{number}"))
+            if len(cards) > 1:
+                return
+            await until_page(rig, "ready")
+
+        raise AssertionError("ten pods after the label, all of them on one card")
+
+
+async def test_128_mib_units_belong_to_share_nodes() -> None:
+    """R-404, R-407: 126 units on a V100 in share; in other modes a refusal to start."""
+    async with running_rig(mode="share", memory_unit="128MiB") as rig:
+        assert rig.allocatable() == {MEM: 4 * 126, CORE: 0, COUNT: 4}
+        await rig.stop_agent()
+        await rig.start_agent(mode="cgpu", memory_unit="128MiB")
+        assert rig.process is not None
+
+        assert await rig.process.wait() == 2
+        assert "128MiB" in rig.log.read_text()
+
+
+async def test_a_unit_change_waits_for_the_pods_that_hold_slices() -> None:
+    """R-403: the old unit goes on, an Event lists the pods."""
+    async with running_rig(mode="share") as rig:
+        await rig.admit("holder", slice_of(2))
+        await rig.stop_agent()
+        await rig.start_agent(mode="share", memory_unit="128MiB")
+        await rig.until_ready()
+        await until(lambda: rig.events("UnitSwitchRefused"), FOLLOW_SECONDS)
+        assert "default/holder" in rig.events("UnitSwitchRefused")[0]["message"]
+        assert rig.kubelet.allocatable(MEM) == 60
+        await rig.delete(rig.uid("holder"))
+
+        await until_offered(rig, {MEM: 4 * 126, CORE: 0, COUNT: 4}, SWITCH_SECONDS)
+
+
+async def test_another_plugin_on_the_same_cards_keeps_us_from_offering_them() -> None:
+    """Nothing is registered, an Event says why, not ready; it is over when the other is gone."""
+    async with running_rig(is_started=False) as rig:
+        node = rig.api.objects[f"/api/v1/nodes/{NODE}"]
+        foreign = {**node, "status": {"capacity": {"nvidia.com/gpu": "4"}, "nodeInfo": {}}}
+        await rig.api.put(f"/api/v1/nodes/{NODE}", foreign)
+        await rig.start_agent()
+        await until_page(rig, "nvidia.com/gpu: 4")
+        await until(lambda: rig.events("OtherPlugin"), FOLLOW_SECONDS)
+        assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
+        await rig.set_labels()
+        await rig.until_ready()
+
+        assert rig.kubelet.allocatable(MEM) == 60
+
+
+async def test_what_the_node_has_stands_in_labels_and_an_annotation() -> None:
+    """R-510 and design.md 6, written off the Allocate path."""
+    async with running_rig() as rig:
+        path = f"/api/v1/nodes/{NODE}"
+        await until(lambda: "gpu-device-plugin/cards" in annotations(rig, path), 10)
+        labels = rig.api.objects[path]["metadata"]["labels"]
+
+        assert labels["aliyun.accelerator/nvidia_count"] == "4"
+        assert labels["aliyun.accelerator/nvidia_mem"] == "16160MiB"
+        assert labels["aliyun.accelerator/nvidia_name"] == "Tesla-V100-SXM2-16GB"
+        assert labels["gpu-device-plugin/driver-version"] == "450.102.04"
+
+
+async def test_a_pods_real_slice_stands_in_its_annotations() -> None:
+    """Contract 2.4, second generation, and the first one for older tools."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        path = "/api/v1/namespaces/default/pods/p"
+        key = "scheduler.framework.gpushare.allocation"
+        await until(lambda: key in annotations(rig, path), 10)
+
+        assert annotations(rig, path)[key] == '{"0":{"0":2}}'
+        assert annotations(rig, path)["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+
+
+def annotations(rig: Rig, path: str) -> dict[str, str]:
+    """Annotations of an object at the API server."""
+    found: dict[str, str] = rig.api.objects[path]["metadata"].get("annotations", {})
+    return found
+
+
+async def until_page(rig: Rig, words: str, seconds: float = 10) -> None:
+    """Wait until /readyz says these words."""
+    import asyncio
+
+    async with asyncio.timeout(seconds):
+        while words not in (await rig.page("readyz"))[1]:
+            await asyncio.sleep(0.02)

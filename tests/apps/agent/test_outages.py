@@ -1,0 +1,154 @@
+"""The API server away, a full disk, files that vanish: pods are served or refused for a reason."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.apps.agent.rig import MEM, running_rig, slice_of, until
+
+
+async def test_with_the_api_away_a_pod_is_served_from_what_the_kubelet_says() -> None:
+    """Identity: the only pod in List that was never seen before."""
+    async with running_rig() as rig:
+        await rig.admit("before", slice_of(2, 30))
+        await rig.api.stop()
+        pod = rig.pod("during", slice_of(3, 20))
+        assert (await rig.kubelet.admit(pod)).is_admitted
+        start = await rig.kubelet.start_container(pod.uid, "main-0")
+
+        assert start.env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "3"
+        assert (rig.grant("during").mem_units, rig.grant("during").core_percent) == (3, 20)
+        assert rig.grant("during").pod.uid == pod.uid
+        limits = rig.run / "slices" / rig.grant("during").slice_id / "config" / "limits"
+        assert (
+            limits.read_text()
+            .splitlines()[3]
+            .endswith(f"memory_bytes={16160 * 3 // 15 * 1024**2} core_percent=20")
+        )
+
+
+async def test_a_rule_that_needs_the_pods_text_is_checked_at_its_start() -> None:
+    """Memory only on a core_mem node: unknown at Allocate with the API away, refused at start."""
+    async with running_rig() as rig:
+        await rig.api.stop()
+        pod = rig.pod("memory-only", slice_of(2))
+        assert (await rig.kubelet.admit(pod)).is_admitted
+
+        with pytest.raises(Exception, match="core_mem"):
+            await rig.kubelet.start_container(pod.uid, "main-0")
+
+
+async def test_grants_of_an_outage_get_their_annotations_when_the_api_is_back() -> None:
+    """Caught up within seconds of its return."""
+    async with running_rig() as rig:
+        await rig.admit("before", slice_of(1, 5))
+        await rig.api.stop()
+        pod = rig.pod("during", slice_of(3, 20))
+        await rig.kubelet.admit(pod)
+        await rig.kubelet.start_container(pod.uid, "main-0")
+        path = "/api/v1/namespaces/default/pods/during"
+        await rig.api.put(path, rig.object_of(pod))
+        await rig.api.start()
+        key = "scheduler.framework.gpushare.allocation"
+        await until(lambda: key in rig.api.objects[path]["metadata"].get("annotations", {}), 20)
+
+        assert rig.api.objects[path]["metadata"]["annotations"][key] == '{"0":{"0":3}}'
+
+
+async def test_standalone_serves_without_any_api() -> None:
+    """Two pods one after the other, without a Kubernetes API in the world."""
+    async with running_rig(is_started=False) as rig:
+        await rig.api.stop()
+        await rig.start_agent(standalone=True, kubeconfig=None)
+        await rig.until_ready()
+        for name in ("one", "two"):
+            pod = rig.pod(name, slice_of(2, 30))
+            assert (await rig.kubelet.admit(pod)).is_admitted
+            await rig.kubelet.start_container(pod.uid, "main-0")
+
+        assert rig.card_of("one") == rig.card_of("two")
+        assert not set(rig.grant("one").mem_ids) & set(rig.grant("two").mem_ids)
+
+
+async def test_a_start_makes_missing_files_of_the_slice_again() -> None:
+    """PreStart is the second guard: what somebody removed is there when the container starts."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        limits = rig.run / "slices" / rig.grant("p").slice_id / "config" / "limits"
+        text = limits.read_text()
+        limits.unlink()
+        await rig.kubelet.start_container(rig.uid("p"), "main-0")
+
+        assert limits.read_text() == text
+
+
+async def test_a_full_disk_refuses_with_a_reason_and_heals_without_a_restart() -> None:
+    """The old grants stay whole; the node's cards are out until the disk takes a write."""
+    async with running_rig(is_started=False) as rig:
+        rig.state.mkdir()
+        _mount_small(rig.state)
+        try:
+            await rig.start_agent()
+            await rig.until_ready()
+            await rig.admit("before", slice_of(2, 30))
+            filler = rig.state / "filler"
+            _fill(filler)
+            refused = await rig.admit("unlucky", slice_of(2, 30))
+            assert not refused.is_admitted
+            assert "No space left on device" in refused.message
+            await until(lambda: rig.kubelet.allocatable(MEM) == 0, 10)
+            assert rig.grant("before").mem_units == 2
+            filler.unlink()
+            await until(lambda: rig.kubelet.allocatable(MEM) == 60, 10)
+
+            assert (await rig.admit("lucky", slice_of(2, 30))).is_admitted
+        finally:
+            await rig.stop_agent()
+            subprocess.run(["umount", rig.state], check=True)
+
+
+async def test_a_grown_region_file_is_cut_back_and_reported() -> None:
+    """A container could fill the host's tmpfs through it."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        region = rig.run / "slices" / rig.grant("p").slice_id / "region"
+        os.truncate(region, 5 << 20)
+        await rig.stop_agent()
+        await rig.start_agent()
+        await rig.until_ready()
+
+        assert region.stat().st_size == 1 << 20
+        await until(lambda: rig.events("RegionGrown"), 10)
+
+
+async def test_cgpu_disable_counts_only_where_the_operator_allows_it() -> None:
+    """R-507: ignored with an Event by default, honoured with --honor-cgpu-disable."""
+    for honored in (False, True):
+        async with running_rig(**({"honor_cgpu_disable": True} if honored else {})) as rig:
+            await rig.admit("p", slice_of(2, 30), env={"CGPU_DISABLE": "true"})
+            start = await rig.kubelet.start_container(rig.uid("p"), "main-0")
+
+            assert ("/etc/ld.so.preload" in start.mounts) is not honored
+            if not honored:
+                await until(lambda: rig.events("IsolationKept"), 10)
+
+
+def _mount_small(directory: Path) -> None:
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", directory],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            return

@@ -1,0 +1,130 @@
+"""A pod gets its slice, or a text that says why not."""
+
+import pytest
+from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of
+
+
+async def test_four_v100_cards_are_60_400_4() -> None:
+    """R-108, R-109: the documented figures, as the kubelet counts them."""
+    async with running_rig() as rig:
+        assert rig.allocatable() == {MEM: 60, CORE: 400, COUNT: 4}
+
+
+async def test_the_documented_slice_is_two_fifteenths_of_one_card_and_30_percent() -> None:
+    """R-550, R-129: environment, limits file and mounts of the source's pod."""
+    async with running_rig() as rig:
+        assert (await rig.admit("job", slice_of(2, 30))).is_admitted
+        start = await rig.kubelet.start_container(rig.uid("job"), "main-0")
+        grant = rig.grant("job")
+        limits = rig.run / "slices" / grant.slice_id / "config" / "limits"
+
+        assert start.env == {
+            "NVIDIA_VISIBLE_DEVICES": grant.cards[0],
+            "ALIYUN_COM_GPU_MEM_IDX": "0",
+            "ALIYUN_COM_GPU_MEM_DEV": "15",
+            "ALIYUN_COM_GPU_MEM_CONTAINER": "2",
+            "ALIYUN_COM_GPU_MEM_POD": "2",
+        }
+        assert limits.read_text().splitlines() == [
+            "version=1",
+            f"slice={grant.slice_id}",
+            "policy=fixed",
+            f"device={grant.cards[0]} memory_bytes={2154 * 1024**2} core_percent=30",
+        ]
+        assert start.mounts["/run/gpu-device-plugin/config"] == (str(limits.parent), True)
+        assert start.mounts["/etc/ld.so.preload"][1]
+
+
+async def test_three_jobs_of_30_percent_share_a_card_and_a_fourth_goes_to_the_next() -> None:
+    """R-119: 3 x 30 % fit one card, a fourth does not."""
+    async with running_rig() as rig:
+        for name in ("a", "b", "c", "d"):
+            assert (await rig.admit(name, slice_of(2, 30))).is_admitted
+        cards = [rig.card_of(name) for name in ("a", "b", "c", "d")]
+
+        assert cards[0] == cards[1] == cards[2] != cards[3]
+
+
+async def test_a_pods_containers_share_a_card_and_its_environment_counts_both() -> None:
+    """`_POD` is the sum over app containers, `_CONTAINER` the container's own."""
+    async with running_rig() as rig:
+        assert (await rig.admit("two", slice_of(2, 10), slice_of(3, 20))).is_admitted
+        start = await rig.kubelet.start_container(rig.uid("two"), "main-1")
+
+        assert rig.card_of("two", "main-0") == rig.card_of("two", "main-1")
+        assert start.env["ALIYUN_COM_GPU_MEM_POD"] == "5"
+        assert start.env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        pytest.param(
+            slice_of(16, 30), ["16", "largest free slice is 15 units", "16160 MiB"], id="room"
+        ),
+        pytest.param(slice_of(2, 7), ["multiple of 5", "7"], id="percentage"),
+        pytest.param(slice_of(2), ["core_mem", "ack.node.gpu.schedule"], id="memory only"),
+        pytest.param(slice_of(0, 30), [MEM], id="compute only"),
+        pytest.param(slice_of(2, 30, 1), ["label", COUNT], id="gpu-count as a resource"),
+    ],
+)
+async def test_what_cannot_be_had_is_refused_with_the_reason(
+    limits: dict[str, int], words: list[str]
+) -> None:
+    """The kubelet shows our text: pod, node, what was asked, the rule, the cure."""
+    async with running_rig() as rig:
+        refused = await rig.admit("greedy", limits)
+
+        assert not refused.is_admitted
+        for word in ("default/greedy", "n1", *words):
+            assert word in refused.message
+
+
+async def test_a_refusal_is_an_event_on_the_pod_and_a_line_of_why() -> None:
+    """Whoever looks at the pod later finds the reason."""
+    async with running_rig() as rig:
+        await rig.admit("greedy", slice_of(16, 30))
+        await until_event(rig, "NoRoom")
+
+        assert rig.events("NoRoom")[0]["involvedObject"]["name"] == "greedy"
+
+
+async def test_eight_units_on_two_cards_by_label_of_a_cgpu_node() -> None:
+    """R-520: 8 units and label 2 are 4 units on each of two cards."""
+    async with running_rig(mode="cgpu") as rig:
+        labels = {"aliyun.com/gpu-count": "2"}
+        assert (await rig.admit("wide", slice_of(8), labels=labels)).is_admitted
+        start = await rig.kubelet.start_container(rig.uid("wide"), "main-0")
+
+        assert len(rig.grant("wide").cards) == 2
+        assert start.env["ALIYUN_COM_GPU_MEM_IDX"] == "0,1"
+        assert start.env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "4"
+        assert len(start.env["NVIDIA_VISIBLE_DEVICES"].split(",")) == 2
+
+
+async def test_an_init_container_hands_equal_units_on() -> None:
+    """The kubelet gives the same units without asking; the app container gets its own slice."""
+    async with running_rig() as rig:
+        assert (await rig.admit("p", slice_of(4, 30), init=[slice_of(4, 30)])).is_admitted
+        init, main = rig.grant("p", "init-0"), rig.grant("p", "main-0")
+
+        assert (init.mem_ids, init.core_ids) == (main.mem_ids, main.core_ids)
+        assert init.slice_id != main.slice_id
+
+
+async def test_the_seventeenth_pod_of_an_isolated_card_goes_elsewhere() -> None:
+    """R-405: at most 16 pods a card, whatever the unit."""
+    async with running_rig("h200", mode="cgpu") as rig:
+        for number in range(17):
+            assert (await rig.admit(f"p{number}", slice_of(1))).is_admitted
+        cards = {rig.card_of(f"p{number}") for number in range(16)}
+
+        assert len(cards) == 1
+        assert rig.card_of("p16") not in cards
+
+
+async def until_event(rig: Rig, reason: str) -> None:
+    """Wait until such an Event was written."""
+    from tests.apps.agent.rig import until
+
+    await until(lambda: rig.events(reason), 10)

@@ -1,0 +1,159 @@
+"""Nothing is lost and nothing is given twice, wherever the agent dies and whatever comes back."""
+
+import asyncio
+import signal
+from collections import Counter
+
+import pytest
+from tests.apps.agent.rig import MEM, Rig, running_rig, slice_of, until
+
+from gpu_device_plugin.store.failpoints import POINTS, VARIABLE
+
+IN_ADMISSION = [
+    point for point in POINTS if point.startswith(("prefer.", "allocate.", "durable.", "slices."))
+]
+
+
+def assert_no_unit_twice(rig: Rig) -> None:
+    """No unit id stands in the grants of two pods that the kubelet has."""
+    alive = {pod.uid for pod in rig.kubelet.active_pods()}
+    held = Counter(
+        unit for g in rig.grants() if g.pod.uid in alive for unit in (*g.mem_ids, *g.core_ids)
+    )
+    assert [unit for unit, times in held.items() if times > 1] == []
+
+
+def assert_agreement(rig: Rig) -> None:
+    """What the kubelet counts as held is what the grants say, container by container."""
+    for pod in rig.kubelet.active_pods():
+        for (container, resource), ids in rig.kubelet.held(pod.uid).items():
+            grant = next(
+                g for g in rig.grants() if g.pod.uid == pod.uid and g.container == container
+            )
+            assert ids == frozenset(grant.mem_ids if resource == MEM else grant.core_ids)
+
+
+@pytest.mark.parametrize("point", IN_ADMISSION)
+async def test_killed_in_the_middle_of_an_admission_no_unit_is_lost_or_given_twice(
+    point: str,
+) -> None:
+    """Kill -9 at a named point, start again: the pod may fail, the books may not."""
+    async with running_rig(is_started=False) as rig:
+        await rig.start_agent()
+        await rig.until_ready()
+        assert (await rig.admit("before", slice_of(2, 30))).is_admitted
+        await rig.stop_agent()
+        rig.environment[VARIABLE] = point
+        await rig.start_agent()
+        await until_serving_or_dead(rig)
+        if rig.process is not None and rig.process.returncode is None:
+            await rig.admit("victim", slice_of(2, 30))
+        assert await rig.stop_agent() == -signal.SIGKILL
+        rig.environment.clear()
+        await rig.start_agent()
+        await rig.until_ready()
+
+        assert (await rig.admit("after", slice_of(2, 30))).is_admitted
+        assert_no_unit_twice(rig)
+        assert_agreement(rig)
+        assert rig.grant("before").mem_ids == tuple(
+            sorted(rig.kubelet.held(rig.uid("before"))["main-0", MEM])
+        )
+
+
+async def until_serving_or_dead(rig: Rig) -> None:
+    """A point may lie on the way to readiness as well."""
+    assert rig.process is not None
+    async with asyncio.timeout(20):
+        while rig.process.returncode is None and (await rig.page("readyz"))[0] != 200:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_kubelet_restart_finds_the_agent_again_and_keeps_the_grants() -> None:
+    """The kubelet wipes our sockets; registration comes back by itself."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        before = rig.grants()
+        await rig.kubelet.restart()
+        await until(lambda: rig.kubelet.allocatable(MEM) == 60, 10)
+
+        assert rig.grants() == before
+        assert (await rig.admit("q", slice_of(2, 30))).is_admitted
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "foreign", "empty"])
+async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(damage: str) -> None:
+    """Checkpoint, List and API know enough: same units, same cards, same slice; an Event tells."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        before = rig.grant("p")
+        await rig.stop_agent()
+        path = rig.state / "grants"
+        content = bytearray(path.read_bytes())
+        content[-20] ^= 1
+        path.write_bytes(
+            {
+                "truncated": path.read_bytes()[:-7],
+                "flipped": bytes(content),
+                "foreign": b"hello\n",
+                "empty": b"",
+            }[damage]
+        )
+        await rig.start_agent()
+        await rig.until_ready()
+        after = rig.grant("p")
+
+        assert (after.slice_id, after.mem_ids, after.core_ids, after.cards) == (
+            before.slice_id,
+            before.mem_ids,
+            before.core_ids,
+            before.cards,
+        )
+        assert list(rig.state.glob("grants.bad-*"))
+        await until(lambda: rig.events("StateFileBad"), 10)
+
+
+async def test_after_a_reboot_every_file_of_a_slice_is_there_before_the_first_register() -> None:
+    """/run is empty, and the runtime may have put a directory where a file was mounted from."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        grant = rig.grant("p")
+        await rig.stop_agent()
+        content = (rig.state / "grants").read_bytes()
+        boot = content.split(b"\n", 1)[0].rsplit(b" ", 1)[1]
+        (rig.state / "grants").write_bytes(content.replace(boot, b"another-boot", 1))
+        slices = rig.run / "slices" / grant.slice_id
+        limits = (slices / "config" / "limits").read_text()
+        (slices / "region").unlink()
+        (slices / "region").mkdir()
+        (slices / "config" / "limits").unlink()
+        await rig.start_agent()
+        await rig.until_ready()
+
+        assert (slices / "config" / "limits").read_text() == limits
+        assert (slices / "region").stat().st_size == 1 << 20
+        assert (slices / "region").stat().st_mode & 0o777 == 0o666
+        assert not list(rig.state.glob("grants.bad-*"))
+        assert rig.grant("p") == grant
+
+
+async def test_a_second_agent_ends_and_names_the_first() -> None:
+    """One agent a node: the second says whose pid holds the lock, exit code 2."""
+    async with running_rig() as rig:
+        first = rig.process
+        assert first is not None
+        rig.port += 1
+        await rig.start_agent()
+        assert rig.process is not None
+        code = await asyncio.wait_for(rig.process.wait(), 20)
+        rig.process = first
+
+        assert code == 2
+        assert f"pid {first.pid}" in rig.log.read_text()
+
+
+async def test_sigterm_ends_the_agent_with_exit_code_0() -> None:
+    """A rolling update waits for nothing; the kubelet shows no card any more."""
+    async with running_rig() as rig:
+        assert await rig.stop_agent() == 0
+        await until(lambda: rig.kubelet.allocatable(MEM) == 0, 5)

@@ -1,0 +1,96 @@
+"""On what a figure was measured: without that it says nothing."""
+
+import datetime
+import os
+import platform
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine at the start of a run."""
+
+    model: str
+    cores: int
+    kernel: str
+    python: str
+    date: str
+    load: float
+
+    def lines(self) -> tuple[str, ...]:
+        """As list items."""
+        return (
+            f"- Machine: {self.model}, {self.cores} cores, Linux {self.kernel}",
+            f"- Date: {self.date}",
+            f"- {self.python}",
+            f"- Load average (1 min) when the run began: {self.load:.1f}; everything measured "
+            "(agent, stand-in kubelet, API server, client) shares these cores",
+        )
+
+
+def this_machine() -> Machine:
+    """What the kernel tells."""
+    cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    models = [line.partition(":")[2].strip() for line in cpu.splitlines() if "model name" in line]
+    return Machine(
+        model=models[0] if models else platform.machine(),
+        cores=os.cpu_count() or 0,
+        kernel=platform.release(),
+        python=f"Python {platform.python_version()}",
+        date=datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        load=os.getloadavg()[0],
+    )
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system that holds `path`."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+        _, mount, mounted, *_ = line.split(" ")
+        inside = path == Path(mount) or Path(mount) in path.parents
+        if inside and len(mount) >= len(best):
+            best, kind = mount, mounted
+    return kind
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    return _status_kib(pid, "VmRSS") / 1024
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time (utime + stime) of a process, in nanosecond steps instead of /proc's 10 ms.
+
+    The kernel gives every process a clock of its CPU time; its id is made of the pid
+    (CPUCLOCK_SCHED of linux/posix-timers.h).
+    """
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def own_peak_mib() -> float:
+    """The most that this process has had resident so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def children(pid: int) -> list[int]:
+    """Processes that `pid`'s first thread started."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+    return [int(part) for part in text.split()]
+
+
+def say(text: str) -> None:
+    """A line for who waits."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _status_kib(pid: int, key: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            return int(value.split()[0])
+    raise LookupError(f"process {pid} has no {key}")

@@ -1,0 +1,109 @@
+"""The promise: what other parts and older tools read from the API is exactly what was given."""
+
+from dataclasses import replace
+
+import pytest
+from tests.domain.words import INIT, V100_MIB, cards, grant, terms
+
+from gpu_device_plugin.domain.annotations import cards_annotation, pod_annotations, wish_of
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.modes import NodeMode
+
+NODE = cards(V100_MIB, V100_MIB)
+NOW_NS = 1_700_000_000_000_000_000
+ALLOCATION = "scheduler.framework.gpushare.allocation"
+ASSIGNED = "scheduler.framework.gpushare.assigned"
+
+
+def given_to(index: int, units: int, *uuids: str, core: int = 0) -> Grant:
+    """What the pod's app container of that index was given."""
+    held = grant("a", " ".join(f"m0{unit}" for unit in range(units)))
+    return replace(held, index=index, cards=uuids, core_percent=core)
+
+
+def test_the_nodes_cards_are_compact_json() -> None:
+    """design.md 6, byte for byte; cards that nobody calls healthy are not."""
+    assert cards_annotation(NODE[::-1], {"GPU-0": True}, terms()) == (
+        '{"version":1,"mode":"core_mem","unit_mib":1024,"cards":['
+        '{"index":0,"uuid":"GPU-0","model":"Tesla-V100-SXM2-16GB","memory_mib":16160,'
+        '"units":15,"healthy":true},'
+        '{"index":1,"uuid":"GPU-1","model":"Tesla-V100-SXM2-16GB","memory_mib":16160,'
+        '"units":15,"healthy":false}]}'
+    )
+
+
+def test_one_card_is_told_in_both_generations() -> None:
+    """Contract 2.4: v2, and v1 for older tools."""
+    held = [given_to(1, 7, "GPU-1", core=50), given_to(0, 1, "GPU-1", core=50)]
+
+    assert pod_annotations(held, NODE, NOW_NS) == {
+        ALLOCATION: '{"0":{"1":1},"1":{"1":7}}',
+        ASSIGNED: "true",
+        "scheduler.framework.gpushare.assume-time": str(NOW_NS),
+        "gpushare.alibabacloud.com/core-percentage": '{"0":{"1":50},"1":{"1":50}}',
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_POD": "8",
+        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(NOW_NS),
+    }
+
+
+def test_several_cards_are_told_in_the_second_generation_only() -> None:
+    """Units a card; without compute no percentage is told."""
+    assert pod_annotations([given_to(0, 8, "GPU-0", "GPU-1")], NODE, NOW_NS) == {
+        ALLOCATION: '{"0":{"0":4,"1":4}}',
+        ASSIGNED: "true",
+        "scheduler.framework.gpushare.assume-time": str(NOW_NS),
+    }
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([replace(given_to(0, 2, "GPU-0"), kind=INIT)], id="an init container"),
+        pytest.param([replace(grant("a", "", "c00"), cards=("GPU-0",))], id="no memory yet"),
+        pytest.param([given_to(0, 2, "GPU-7")], id="a card that has gone"),
+    ],
+)
+def test_what_cannot_be_told_is_not(held: list[Grant]) -> None:
+    """The container index counts `spec.containers`, and a card's index is needed."""
+    assert pod_annotations(held, NODE, NOW_NS) == {}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "wish"),
+    [
+        ({ALLOCATION: '{"0":{"1":1},"1":{"3":4,"2":4}}'}, ((0, (1,)), (1, (2, 3)))),
+        (
+            {"ALIYUN_COM_GPU_MEM_IDX": "2", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false"},
+            ((0, (2,)), (1, (2,))),
+        ),
+        ({ALLOCATION: "not json"}, ()),
+        ({ALLOCATION: "[1]"}, ()),
+        ({ALLOCATION: '{"0":{"x":1}}'}, ()),
+        ({ALLOCATION: '{"0":3}'}, ()),
+        ({"ALIYUN_COM_GPU_MEM_IDX": "-1", "ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}, ()),
+        ({}, ()),
+    ],
+)
+def test_a_wish_is_read_or_is_none(
+    annotations: dict[str, str], wish: tuple[tuple[int, tuple[int, ...]], ...]
+) -> None:
+    """It is advice: what cannot be read does no harm."""
+    waiting = annotations | ({ASSIGNED: "false"} if ALLOCATION in annotations else {})
+
+    assert wish_of(waiting, app_containers=2) == wish
+
+
+def test_a_wish_that_was_fulfilled_is_none() -> None:
+    """What we wrote ourselves is not read back as somebody's wish."""
+    written = pod_annotations([given_to(0, 2, "GPU-0")], NODE, NOW_NS)
+
+    assert wish_of(written, app_containers=1) == ()
+
+
+def test_modes_are_told_by_their_names() -> None:
+    """The same word as the node's label."""
+    assert '"mode":"cgpu"' in cards_annotation(NODE, {}, terms(NodeMode.CGPU))

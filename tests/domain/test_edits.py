@@ -1,0 +1,135 @@
+"""The promise: what a container receives, file by file, in every mode and by every way to a card.
+
+The golden files are the contract; `UPDATE_GOLDEN=1 pytest tests/domain` writes them anew, and
+the diff is what a reviewer reads.
+"""
+
+import json
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from tests.domain.words import V100_MIB, cards, grant, terms
+
+from gpu_device_plugin.domain.edits import (
+    ContainerEdits,
+    DeviceAccess,
+    Paths,
+    container_edits,
+    slice_of_mounts,
+)
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.modes import NodeMode
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "edits"
+MODES = (NodeMode.CORE_MEM, NodeMode.CGPU, NodeMode.SHARE)
+PATHS = Paths(
+    run_dir="/run/gpu-device-plugin",
+    library_dir="/usr/local/lib/gpu-device-plugin",
+    library_version="0.1.0",
+    control_devices=("/dev/nvidiactl", "/dev/nvidia-uvm"),
+)
+NODE = cards(V100_MIB, V100_MIB, 32510)
+
+
+def source_grant(mode: NodeMode) -> Grant:
+    """The source's 2 units and 30 % on card 0 of two; the pod's app containers ask 5 units."""
+    return replace(
+        grant("a", "m20 m21"),
+        slice_id="5f3c9a10",
+        cards=("GPU-0",),
+        mode=str(mode),
+        core_percent=30 if mode is NodeMode.CORE_MEM else 0,
+        pod_units=5,
+        library_version="0.1.0",
+    )
+
+
+def edits(held: Grant, access: DeviceAccess = DeviceAccess.NVIDIA) -> ContainerEdits:
+    """The answer on this node."""
+    by_uuid = {card.uuid: card for card in NODE}
+    return container_edits(
+        held, [by_uuid[uuid] for uuid in held.cards], terms(NodeMode(held.mode)), access, PATHS
+    )
+
+
+def check_golden(name: str, found: ContainerEdits) -> None:
+    """The answer equals the file."""
+    path = GOLDEN / f"{name}.json"
+    text = json.dumps(asdict(found), indent=2) + "\n"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("access", DeviceAccess)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_answer_is_the_golden_one(mode: NodeMode, access: DeviceAccess) -> None:
+    """Environment of contract R-550, mounts of design.md 6, ways of R-720 and R-721."""
+    check_golden(f"{mode}-{access}", edits(source_grant(mode), access))
+
+
+@pytest.mark.parametrize("access", DeviceAccess)
+def test_several_cards_are_lists(access: DeviceAccess) -> None:
+    """8 units on 2 cards: comma lists, units a card, one activity file on each."""
+    held = replace(
+        grant("a"),
+        slice_id="5f3c9a10",
+        cards=("GPU-0", "GPU-1"),
+        mode="cgpu",
+        mem_units=8,
+        pod_units=8,
+        library_version="0.1.0",
+    )
+
+    check_golden(f"cgpu-two-cards-{access}", edits(held, access))
+
+
+def test_going_without_a_cap_is_said_and_mounts_nothing() -> None:
+    """Contract R-507, where the operator allows it."""
+    check_golden("cgpu-disabled", edits(replace(source_grant(NodeMode.CGPU), is_isolated=False)))
+
+
+def test_a_node_without_isolation_says_nothing_of_it() -> None:
+    """`--isolation off` is the operator's, not the container's wish."""
+    bare = replace(source_grant(NodeMode.CGPU), is_isolated=False)
+    off = replace(terms(NodeMode.CGPU), is_isolation_on=False)
+
+    found = container_edits(bare, NODE[:1], off, DeviceAccess.NVIDIA, PATHS)
+
+    assert "CGPU_DISABLE" not in found.envs
+    assert found.mounts == ()
+
+
+def test_of_unlike_cards_the_larger_counts() -> None:
+    """Applications divide CONTAINER by DEV: with the larger they take too little, never too much."""
+    held = replace(source_grant(NodeMode.SHARE), cards=("GPU-1", "GPU-2"))
+
+    assert edits(held).envs["ALIYUN_COM_GPU_MEM_DEV"] == "31"
+    assert edits(held).envs["ALIYUN_COM_GPU_MEM_IDX"] == "1,2"
+
+
+def test_small_units_are_counted_as_such() -> None:
+    """Contract R-407: 126 units of 128 MiB on a V100."""
+    held = replace(source_grant(NodeMode.SHARE), unit_mib=128)
+
+    assert edits(held).envs["ALIYUN_COM_GPU_MEM_DEV"] == "126"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_kept_answer_names_its_slice(mode: NodeMode) -> None:
+    """From the kubelet's checkpoint, after our own file was lost."""
+    mounts = {m.container_path: m.host_path for m in edits(source_grant(mode)).mounts}
+
+    expected = ("", "") if mode is NodeMode.SHARE else ("5f3c9a10", "0.1.0")
+    assert slice_of_mounts(mounts) == expected
+
+
+@pytest.mark.parametrize("access", DeviceAccess)
+@pytest.mark.parametrize("mode", MODES)
+def test_tenants_share_no_writable_bytes(mode: NodeMode, access: DeviceAccess) -> None:
+    """What can be written is named after the slice, whatever else is mounted."""
+    writable = [m.host_path for m in edits(source_grant(mode), access).mounts if not m.is_read_only]
+
+    assert all("5f3c9a10" in path or path == "/dev/null" for path in writable)

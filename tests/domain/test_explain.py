@@ -1,0 +1,136 @@
+"""The promise: who is refused learns what was asked, what is there, and what to do."""
+
+from dataclasses import replace
+
+from tests.domain.words import V100_MIB, cards, container, pod, terms
+
+from gpu_device_plugin.domain.explain import (
+    Decision,
+    demand_text,
+    no_room_text,
+    room_lines,
+    why_text,
+)
+from gpu_device_plugin.domain.identity import Asker
+from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
+from gpu_device_plugin.domain.placement import NoRoom, Room, place
+from gpu_device_plugin.domain.requests import Demand
+
+NODE = cards(V100_MIB, V100_MIB)
+TAKEN = Room(
+    NODE[0],
+    is_healthy=True,
+    free_mem=7,
+    free_core=70,
+    pods=3,
+    holds_pod=False,
+    max_pods=16,
+    least_core=5,
+)
+BROKEN = replace(
+    TAKEN, card=NODE[1], is_healthy=False, free_mem=15, free_core=100, pods=0, holds_pod=True
+)
+LEFT = (TAKEN, BROKEN)
+REQUEST = pod("a", container("main", 9, 30))
+ASKER = Asker(REQUEST.ref, REQUEST, REQUEST.containers[0])
+
+
+def no_room(needed: Demand, left: tuple[Room, ...] = LEFT) -> NoRoom:
+    """What `place` says."""
+    found = place(left, needed, PlacementPolicy.BINPACK)
+    assert isinstance(found, NoRoom)
+    return found
+
+
+def test_want_of_room_names_the_largest_slice_and_every_card() -> None:
+    """Pod, container, node, amount with unit, the largest free slice in units and MiB, the cure."""
+    needed = Demand(9, 30)
+
+    assert no_room_text(ASKER, needed, no_room(needed), terms()) == (
+        "pod default/a, container main, on node node-a (mode core_mem) asks "
+        "aliyun.com/gpu-mem: 9 (units of 1024 MiB) and "
+        "aliyun.com/gpu-core.percentage: 30 (percent of one card), all from one card: "
+        "the largest free slice is 7 units (7541 MiB) on card 0. "
+        "card 0: 7 of 15 units free; card 1: unhealthy. "
+        "Ask less, free a slice, or send the pod to another node"
+    )
+
+
+def test_an_unknown_container_is_told_without_a_name() -> None:
+    """With the API server away."""
+    needed = Demand(0, 100)
+
+    text = no_room_text(Asker(REQUEST.ref), needed, no_room(needed), terms())
+
+    assert text.startswith(
+        "pod default/a on node node-a (mode core_mem) asks aliyun.com/gpu-core.percentage: 100"
+    )
+
+
+def test_a_node_without_healthy_cards_says_so() -> None:
+    """There is no largest slice to name."""
+    text = no_room_text(ASKER, Demand(1, 5), no_room(Demand(1, 5), LEFT[1:]), terms())
+
+    assert "nothing is free on any healthy card. card 1: unhealthy" in text
+    assert "no cards" in no_room_text(ASKER, Demand(1), no_room(Demand(1), ()), terms())
+
+
+def test_several_cards_are_told_with_each_ones_part() -> None:
+    """8 units on 2 cards."""
+    assert demand_text(Demand(8, cards=2), terms(NodeMode.CGPU)) == (
+        "aliyun.com/gpu-mem: 8 (units of 1024 MiB) on 2 cards (4 each)"
+    )
+
+
+def test_rooms_are_told_one_a_line() -> None:
+    """Whether the container fits; compute where it is divided, the cap where there is one."""
+    shared = replace(TAKEN, max_pods=None, least_core=0)
+
+    assert room_lines([*LEFT, shared], Demand(7, 75)) == (
+        "card 0   no room: 7/15 units, 70 % compute free, 3/16 pods (GPU-0)",
+        "card 1   unhealthy: 15/15 units, 100 % compute free, 0/16 pods, this pod is here (GPU-1)",
+        "card 0   no room: 7/15 units free, 3 pods (GPU-0)",
+    )
+    assert room_lines([shared], Demand(7)) == ("card 0   fits: 7/15 units free, 3 pods (GPU-0)",)
+
+
+def test_a_real_uuid_is_told_by_its_beginning() -> None:
+    """A line fits into a terminal of 80 columns."""
+    card = replace(NODE[0], uuid="GPU-fbe2901d-8128-59f9-9ae5-417b49a41849")
+
+    (line,) = room_lines([replace(TAKEN, card=card)], Demand(9, 30))
+
+    assert line.endswith("3/16 pods (GPU-fbe2901d)")
+    assert len(f"  {line}") < 80
+
+
+def test_why_tells_the_decisions_of_a_pod() -> None:
+    """What it asked, what each card had, what was decided, and why."""
+    granted = Decision(
+        "default/a",
+        "main",
+        "aliyun.com/gpu-mem: 2",
+        room_lines(LEFT[:1], Demand(2)),
+        "card 0",
+        "",
+        45296.9,
+    )
+    refused = Decision(
+        "default/a", "", "aliyun.com/gpu-mem: 9", (), "refused: no room", "NoRoom", 86400
+    )
+
+    assert why_text([granted, refused]) == (
+        "12:34:56Z default/a, container main\n"
+        "  asked    aliyun.com/gpu-mem: 2\n"
+        "  decided  card 0\n"
+        "  card 0   fits: 7/15 units, 70 % compute free, 3/16 pods (GPU-0)\n"
+        "\n"
+        "00:00:00Z default/a\n"
+        "  asked    aliyun.com/gpu-mem: 9\n"
+        "  decided  refused: no room [NoRoom]\n"
+    )
+
+
+def test_why_without_decisions_says_so() -> None:
+    """An empty answer would look like a fault."""
+    assert "nothing has been decided" in why_text([])

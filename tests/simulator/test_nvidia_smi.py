@@ -1,0 +1,183 @@
+"""The real nvidia-smi, which knows nothing of us, prints a simulated node.
+
+The binary is NVIDIA's: it is downloaded from Debian's non-free component for the run and
+never stored. Where that is impossible the tests are skipped and say why.
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.simulator.conftest import MakeNode
+from tests.simulator.programs import end, environment, hear, start
+
+from gpu_device_plugin.simulation.node import SimulatedNode
+
+_SOURCES = Path("/etc/apt/sources.list.d")
+
+
+def _debian_source() -> str:
+    """Our Debian mirror and release with the component non-free, as an apt source."""
+    text = "\n".join(path.read_text() for path in sorted(_SOURCES.glob("*.sources")))
+    mirror = re.search(r"^URIs:\s*(\S+)", text, re.MULTILINE)
+    release = re.search(
+        r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.MULTILINE
+    )
+    if mirror is None or release is None or "ID=debian" not in Path("/etc/os-release").read_text():
+        pytest.skip("nvidia-smi is a package of Debian, and this is another system")
+    key = re.search(r"^Signed-By:\s*(\S+)", text, re.MULTILINE)
+    signed = f"Signed-By: {key[1]}\n" if key else ""
+    suites = f"{release[1]} {release[1]}-updates"
+    return f"Types: deb\nURIs: {mirror[1]}\nSuites: {suites}\nComponents: non-free\n{signed}"
+
+
+def _failure_of(command: list[str], place: Path) -> str:
+    """Why a download failed, without its address; empty when it did not."""
+    try:
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60)
+    except subprocess.TimeoutExpired:
+        return "the mirror did not answer within 60 s"
+    if done.returncode == 0:
+        return ""
+    last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    return re.sub(r"\w+://\S+", "its mirror", last)
+
+
+@pytest.fixture(scope="module")
+def nvidia_smi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The binary, removed after the module."""
+    if shutil.which("apt-get") is None or platform.machine() != "x86_64":
+        pytest.skip("nvidia-smi is downloaded with apt-get, for x86_64")
+    place = tmp_path_factory.mktemp("nvidia-smi")
+    for name in ("sources", "lists/partial", "cache/archives/partial"):
+        (place / name).mkdir(parents=True)
+    (place / "sources" / "non-free.sources").write_text(_debian_source())
+    options = [
+        "-oDir::Etc::sourcelist=/dev/null",
+        f"-oDir::Etc::sourceparts={place / 'sources'}",
+        f"-oDir::State::lists={place / 'lists'}",
+        f"-oDir::Cache={place / 'cache'}",
+        "-oAPT::Sandbox::User=root",
+        "-oAcquire::Retries=1",
+    ]
+    for command in (["update"], ["download", "nvidia-smi"]):
+        failure = _failure_of(["apt-get", "-qq", *options, *command], place)
+        if failure:
+            pytest.skip(f"nvidia-smi cannot be downloaded: {failure}")
+    package = next(place.glob("nvidia-smi_*.deb"))
+    subprocess.run(["dpkg-deb", "-x", package, place], check=True)
+    yield next(place.glob("usr/lib/nvidia/*/nvidia-smi"))
+    shutil.rmtree(place)
+
+
+def _version(nvidia_smi: Path) -> str:
+    """The driver that this nvidia-smi accepts: its own package's version."""
+    package = next(nvidia_smi.parents[4].glob("nvidia-smi_*.deb"))
+    return package.name.split("_")[1].split("-")[0]
+
+
+def _run(nvidia_smi: Path, node: SimulatedNode, *arguments: str) -> str:
+    told = subprocess.run(
+        [nvidia_smi, *arguments], env=environment(node), capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    return told.stdout
+
+
+@pytest.fixture
+def v100(make_node: MakeNode, nvidia_smi: Path) -> SimulatedNode:
+    """Four V100 under the driver of this nvidia-smi."""
+    return make_node("v100", driver_version=_version(nvidia_smi))
+
+
+def test_its_table_shows_the_cards(nvidia_smi: Path, v100: SimulatedNode) -> None:
+    """Memory, use and temperature of each; nothing it cannot read (ERR!)."""
+    v100.use(0, memory_mib=1, gpu_percent=30)
+    v100.temperature(0, 41)
+
+    table = _run(nvidia_smi, v100)
+
+    assert f"Driver Version: {_version(nvidia_smi)}" in table
+    assert "CUDA Version: 12.2" in table
+    assert table.count("Tesla V100-SXM2-16GB") == 4
+    first = next(line for line in table.splitlines() if "MiB / 16160MiB" in line)
+    assert re.search(r"\b41C\b.*\b1MiB / 16160MiB\b.*\b30%\s+Default", first)
+    assert "ERR!" not in table
+    assert "No running processes found" in table
+
+
+def test_its_table_shows_who_uses_a_card(nvidia_smi: Path, v100: SimulatedNode) -> None:
+    """A process, by pid and memory, in the default table and in the query."""
+    program = start(
+        v100,
+        """
+        control("gpusim_occupy", 2, ctypes.c_uint32(0xFFFFFFFF), ctypes.c_uint64(337 * MIB))
+        say(os.getpid())
+        time.sleep(600)
+        """,
+    )
+    try:
+        pid = hear(program)
+
+        table = _run(nvidia_smi, v100)
+        query = "--query-compute-apps=pid,used_memory"
+        apps = _run(nvidia_smi, v100, query, "--format=csv,noheader")
+    finally:
+        end(program)
+
+    assert re.search(rf"\|\s+2\s+N/A\s+N/A\s+{pid}\s+C\s.*\s337MiB \|", table)
+    assert apps.strip() == f"{pid}, 337 MiB"
+
+
+def test_its_list_and_its_queries_agree(nvidia_smi: Path, v100: SimulatedNode) -> None:
+    """`-L` names every card; memory.total is what the profile says."""
+    cards = v100.view().cards
+
+    listed = _run(nvidia_smi, v100, "-L")
+    total = _run(nvidia_smi, v100, "--query-gpu=memory.total", "--format=csv,noheader")
+
+    assert listed.splitlines() == [
+        f"GPU {card.slot}: {card.name} (UUID: {card.uuid})" for card in cards
+    ]
+    assert total.splitlines() == ["16160 MiB"] * 4
+
+
+def test_its_long_report_ends_well(nvidia_smi: Path, v100: SimulatedNode) -> None:
+    """`-q` asks for nearly everything, and reaches the last section of the last card."""
+    report = _run(nvidia_smi, v100, "-q")
+
+    assert report.count("Product Name                          : Tesla V100-SXM2-16GB") == 4
+    assert report.count("    Processes ") == 4
+
+
+def test_it_lists_mig_slices(nvidia_smi: Path, make_node: MakeNode) -> None:
+    """`-L` shows seven slices below each card, the table their memory."""
+    node = make_node("a100-mig", cards=2, driver_version=_version(nvidia_smi))
+
+    listed = _run(nvidia_smi, node, "-L")
+    table = _run(nvidia_smi, node)
+
+    for card in node.view().cards:
+        assert card.uuid in listed
+        for number, instance in enumerate(card.instances):
+            assert re.search(rf"MIG 1g\.5gb\s+Device\s+{number}: \(UUID: {instance.uuid}\)", listed)
+    assert len(re.findall(r"0MiB /\s+4864MiB", table)) == 14
+
+
+def test_it_names_the_lost_card(nvidia_smi: Path, v100: SimulatedNode) -> None:
+    """The others are shown; it says itself which one cannot be reached."""
+    v100.lose(1)
+    told = subprocess.run(
+        [nvidia_smi, "-L"],
+        env=environment(v100) | {"LC_ALL": "C", "HOME": os.environ.get("HOME", "/")},
+        capture_output=True,
+        text=True,
+    )
+
+    assert "lost" in told.stdout.lower() + told.stderr.lower()
+    assert v100.view().cards[0].uuid in told.stdout
