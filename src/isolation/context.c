@@ -1,6 +1,7 @@
 /* Contexts: made, ended, and the calls that load code or widen heaps in them. */
 #include "cards.h"
 #include "entry.h"
+#include "meter.h"
 #include "overhead.h"
 
 /* Threads may share all of these. */
@@ -78,6 +79,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
 CUresult cuCtxDestroy_v2(CUcontext ctx)
 {
 	ENTER(cuCtxDestroy_v2, ctx);
+	meter_forget_context(ctx);
 	const CUresult result = cuda.cuCtxDestroy_v2(ctx);
 
 	if (result == CUDA_SUCCESS)
@@ -88,6 +90,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 CUresult cuCtxDestroy(CUcontext ctx)
 {
 	ENTER(cuCtxDestroy, ctx);
+	meter_forget_context(ctx);
 	const CUresult result = cuda.cuCtxDestroy(ctx);
 
 	if (result == CUDA_SUCCESS)
@@ -113,6 +116,8 @@ static CUcontext primary_of(CUdevice device)
 #define END_PRIMARY(device, call)                                                     \
 	do {                                                                          \
 		const CUcontext primary = primary_of(device);                         \
+                                                                                      \
+		meter_forget_context(primary);                                        \
 		const CUresult result = call;                                         \
                                                                                       \
 		if (result == CUDA_SUCCESS && !is_primary_active(device))             \

@@ -11,7 +11,10 @@
 struct meter_launch {
 	int card;
 	bool is_metered;
+	bool is_known; /* measured before */
+	bool is_held_back; /* it waited for credit */
 	uint64_t what; /* function or graph */
+	uint64_t work_ns; /* what it should take */
 	CUstream stream;
 	CUcontext context;
 };
@@ -26,7 +29,7 @@ void meter_after(struct meter_launch *launch, CUresult result);
 /* Work has been waited for: charge what is found to have ended. Cheap without a cap. */
 void meter_after_sync(void);
 
-/* A stream ends: marks on it are not asked about any more. */
+/* A context is about to end, and our events with it. */
 void meter_forget_context(CUcontext context);
 
 void meter_after_fork(void);
