@@ -26,10 +26,26 @@ bool backing_reserve(uint64_t bytes, uint64_t *offset)
 	return true;
 }
 
+/*
+ * Pieces of the commonest size are kept for the next who wants one, as they
+ * are: device memory is not cleared either.
+ */
+enum { KEPT = 64 };
+
+static struct piece {
+	void *address;
+	uint64_t offset;
+} kept[KEPT];
+static unsigned kept_count;
+
 void *backing_map(uint64_t bytes, uint64_t *offset)
 {
 	void *address;
 
+	if (bytes == MEMORY_BLOCK_BYTES && kept_count > 0) {
+		*offset = kept[--kept_count].offset;
+		return kept[kept_count].address;
+	}
 	if (!backing_reserve(bytes, offset))
 		return NULL;
 	address = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file,
@@ -37,8 +53,12 @@ void *backing_map(uint64_t bytes, uint64_t *offset)
 	return address == MAP_FAILED ? NULL : address;
 }
 
-void backing_unmap(void *address, uint64_t bytes)
+void backing_unmap(void *address, uint64_t bytes, uint64_t offset)
 {
+	if (bytes == MEMORY_BLOCK_BYTES && kept_count < KEPT) {
+		kept[kept_count++] = (struct piece){ address, offset };
+		return;
+	}
 	madvise(address, bytes, MADV_REMOVE);
 	munmap(address, bytes);
 }

@@ -19,6 +19,7 @@ static void poison_child(void)
 	is_initialised = false;
 }
 
+/* As the environment or the node says, and no newer than the library. */
 static int version_of(const struct gpusim_node *node)
 {
 	const char *text = getenv("GPU_SIMULATOR_CUDA_VERSION");
@@ -26,7 +27,9 @@ static int version_of(const struct gpusim_node *node)
 
 	if (version <= 0)
 		version = node ? (long)node->cuda_version : 0;
-	return version > 0 ? (int)version : 12090;
+	if (version <= 0)
+		version = 12090;
+	return version < driver_newest_version ? (int)version : driver_newest_version;
 }
 
 static void lay_out(struct gpusim_node *node)

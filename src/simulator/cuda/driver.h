@@ -22,6 +22,8 @@ struct device {
 	struct engine *engine;
 	struct gpusim_process *process; /* our line in the node's table; NULL without a context */
 	uint32_t tenant; /* its number */
+	uint64_t sampled_ns; /* when our use was last published, and how much it was */
+	uint64_t sampled_served_ns;
 	unsigned holders; /* contexts and loose memory that keep the line */
 	struct context *primary;
 	struct pool *default_pool;
@@ -37,6 +39,7 @@ struct driver {
 };
 
 extern struct driver driver;
+extern const int driver_newest_version; /* this library's list of names ends there */
 
 /*
  * Each entry point of the driver begins with one of these. They return

@@ -26,6 +26,8 @@ static bool open_line(struct device *device)
 	if (!process)
 		return false;
 	device->process = process;
+	device->sampled_ns = driver_now_ns();
+	device->sampled_served_ns = 0;
 	device->tenant = (uint32_t)(process - driver.node->processes);
 	engine_open_tenant(device->engine, device->tenant, process->pid, process->start_ticks,
 			   instance ? device->instance + 1 : 0);
@@ -125,26 +127,49 @@ uint64_t ledger_free_bytes(struct device *device)
 	return bytes;
 }
 
-void ledger_publish(struct device *device)
+static void publish_card(struct device *device, uint64_t real_ns)
 {
 	struct gpusim_card *card = &driver.node->cards[device->card];
-	uint64_t real_ns = real_now_ns();
-	uint64_t served_ns;
 	unsigned percent;
 
 	if (real_ns - __atomic_load_n(&card->engine_seen_ns, __ATOMIC_RELAXED) < PUBLISH_EVERY_NS)
 		return;
 	percent = engine_busy_percent(device->engine, driver_now_ns());
-	served_ns = device->process ? engine_served_ns(device->engine, device->tenant) : 0;
 	gpusim_lock(driver.node);
 	gpusim_processes_reap(driver.node);
 	bury_the_dead(device);
 	card->engine_gpu_percent = percent;
 	card->engine_memory_percent = percent / 2;
 	card->engine_seen_ns = real_ns;
-	if (device->process) {
-		device->process->busy_ns = served_ns;
-		device->process->seen_ns = real_ns;
-	}
 	gpusim_unlock(driver.node);
+}
+
+/* A process's percentage is that of its own last sampling window. */
+static void publish_process(struct device *device, uint64_t real_ns)
+{
+	struct gpusim_process *process = device->process;
+	uint64_t now_ns = driver_now_ns();
+	uint64_t served_ns;
+	uint32_t percent;
+
+	if (!process || now_ns - device->sampled_ns < ENGINE_WINDOW_NS)
+		return;
+	served_ns = engine_served_ns(device->engine, device->tenant);
+	percent = (uint32_t)((served_ns - device->sampled_served_ns) * 100 /
+			     (now_ns - device->sampled_ns));
+	device->sampled_ns = now_ns;
+	device->sampled_served_ns = served_ns;
+	gpusim_lock(driver.node);
+	process->busy_ns = served_ns;
+	process->gpu_percent = percent > 100 ? 100 : percent;
+	process->seen_ns = real_ns;
+	gpusim_unlock(driver.node);
+}
+
+void ledger_publish(struct device *device)
+{
+	uint64_t real_ns = real_now_ns();
+
+	publish_card(device, real_ns);
+	publish_process(device, real_ns);
 }

@@ -1,40 +1,11 @@
 #include "memory.h"
 
+#include "block.h"
 #include "ledger.h"
 #include "pool.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* A stretch of the card from which small requests are served, as by the driver. */
-struct block {
-	uint64_t address;
-	uint64_t parts; /* still in use */
-	uint64_t cursor; /* everything below was handed out once */
-	uint64_t offset; /* in the memory file */
-	struct context *context;
-	struct block *next;
-};
-
-static struct block *blocks;
-
-/*
- * The driver takes whole blocks from the card. GPU_SIMULATOR_BLOCK_BYTES=512
- * makes it take what is asked instead, for tests that count bytes.
- */
-static uint64_t block_bytes(void)
-{
-	static uint64_t bytes;
-	const char *text;
-
-	if (bytes)
-		return bytes;
-	text = getenv("GPU_SIMULATOR_BLOCK_BYTES");
-	bytes = text ? strtoull(text, NULL, 10) : 0;
-	if (bytes < MEMORY_ALIGNMENT || bytes & (bytes - 1))
-		bytes = MEMORY_BLOCK_BYTES;
-	return bytes;
-}
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit)
 {
@@ -49,61 +20,6 @@ uint64_t memory_rounded(uint64_t bytes)
 static bool is_small(uint64_t bytes)
 {
 	return bytes <= block_bytes() / 2;
-}
-
-static struct block *add_block(struct context *context)
-{
-	struct block *block = calloc(1, sizeof(*block));
-	uint64_t offset;
-	void *address;
-
-	if (!block || !ledger_take(context->device, block_bytes())) {
-		free(block);
-		return NULL;
-	}
-	address = backing_map(MEMORY_BLOCK_BYTES, &offset);
-	if (!address) {
-		ledger_give(context->device, block_bytes());
-		free(block);
-		return NULL;
-	}
-	block->address = (uint64_t)(uintptr_t)address;
-	block->offset = offset;
-	block->context = context;
-	block->next = blocks;
-	blocks = block;
-	return block;
-}
-
-static void drop_block(struct block *block)
-{
-	struct block **place = &blocks;
-
-	while (*place != block)
-		place = &(*place)->next;
-	*place = block->next;
-	ledger_give(block->context->device, block_bytes());
-	backing_unmap((void *)(uintptr_t)block->address, MEMORY_BLOCK_BYTES);
-	free(block);
-}
-
-/* Simple on purpose: a block is filled once, and comes back when all of its parts have. */
-static CUresult place_in_block(struct memory *memory)
-{
-	uint64_t bytes = round_up(memory->bytes, MEMORY_ALIGNMENT);
-	struct block *block = blocks;
-
-	while (block && (block->context != memory->context || block_bytes() - block->cursor < bytes))
-		block = block->next;
-	if (!block)
-		block = add_block(memory->context);
-	if (!block)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	memory->block = block;
-	memory->address = block->address + block->cursor;
-	block->cursor += bytes;
-	block->parts++;
-	return CUDA_SUCCESS;
 }
 
 static CUresult place_alone(struct memory *memory)
@@ -130,8 +46,7 @@ static CUresult place_alone(struct memory *memory)
 static void give_place(struct memory *memory)
 {
 	if (memory->block) {
-		if (--memory->block->parts == 0)
-			drop_block(memory->block);
+		block_give_back(memory);
 		return;
 	}
 	if (memory->pool)
@@ -139,7 +54,8 @@ static void give_place(struct memory *memory)
 	if (memory->charged_bytes)
 		ledger_give(memory->device, memory->charged_bytes);
 	if (memory->span_bytes)
-		backing_unmap((void *)(uintptr_t)memory->address, memory->span_bytes);
+		backing_unmap((void *)(uintptr_t)memory->address, memory->span_bytes,
+			      memory->offset);
 }
 
 static struct memory *new_memory(struct device *device, uint64_t bytes, enum memory_kind kind)
@@ -184,7 +100,7 @@ CUresult memory_allocate(struct context *context, uint64_t bytes, enum memory_ki
 	if (!made)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	made->context = context;
-	result = is_small(bytes) ? place_in_block(made) : place_alone(made);
+	result = is_small(bytes) ? block_place(made) : place_alone(made);
 	if (result == CUDA_SUCCESS && !memory_insert(made)) {
 		give_place(made);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -223,9 +139,13 @@ void memory_drop_pool(struct pool *pool)
 void memory_extent(const struct memory *memory, uint64_t *offset, uint64_t *span_bytes,
 		   uint64_t *inside)
 {
-	const struct block *block = memory->block;
+	uint64_t address = memory->address;
 
-	*offset = block ? block->offset : memory->offset;
-	*span_bytes = block ? MEMORY_BLOCK_BYTES : memory->span_bytes;
-	*inside = block ? memory->address - block->address : 0;
+	*offset = memory->offset;
+	*span_bytes = memory->span_bytes;
+	if (memory->block) {
+		block_extent(memory->block, &address, offset);
+		*span_bytes = MEMORY_BLOCK_BYTES;
+	}
+	*inside = memory->address - address;
 }

@@ -11,7 +11,7 @@
 
 #include "context.h"
 
-/* What the driver hands out at once: smaller requests share such a block. */
+/* What the driver takes from the card at once: smaller requests share such a block. */
 #define MEMORY_BLOCK_BYTES (2ull * 1024 * 1024)
 #define MEMORY_ALIGNMENT 512u
 #define MEMORY_BACKED_BYTES (16ull * 1024 * 1024)
@@ -80,7 +80,7 @@ CUresult memory_map_uncharged(struct device *device, uint64_t bytes, enum memory
  */
 bool backing_reserve(uint64_t bytes, uint64_t *offset);
 void *backing_map(uint64_t bytes, uint64_t *offset);
-void backing_unmap(void *address, uint64_t bytes);
+void backing_unmap(void *address, uint64_t bytes, uint64_t offset);
 int backing_file(void);
 
 #endif
