@@ -1,0 +1,227 @@
+/* Reserving and releasing bytes of the slice under the region's lock. */
+#include "account.h"
+
+#include "killpoint.h"
+#include "overhead.h"
+#include "pools.h"
+#include "slice.h"
+
+#include <stdatomic.h>
+
+/*
+ * Reservations whose call to the driver has not come back, in the low half, and
+ * how many there were, in the high half: whoever measures sees whether the
+ * books and the driver speak of the same moment.
+ */
+static _Atomic uint64_t movement;
+
+#define ONE_MOVEMENT (1ull << 32)
+
+static void call_begins(void)
+{
+	atomic_fetch_add(&movement, ONE_MOVEMENT + 1);
+}
+
+static void call_ended(void)
+{
+	atomic_fetch_sub(&movement, 1);
+}
+
+bool account_is_still(uint64_t *sequence)
+{
+	*sequence = atomic_load(&movement);
+	return (*sequence & (ONE_MOVEMENT - 1)) == 0;
+}
+
+void account_after_fork(void)
+{
+	atomic_store(&movement, 0);
+}
+
+uint64_t account_limit(int card)
+{
+	return card < 0 ? 0 : slice_limits()->cards[card].memory_bytes;
+}
+
+static uint64_t *cell(int card, int slot, enum account_column column)
+{
+	struct region_card *books = &slice_region()->cards[card];
+
+	return column == ACCOUNT_USED ? &books->used_bytes[slot] : &books->overhead_bytes[slot];
+}
+
+/* Under the lock: what is left of the slice. */
+static uint64_t room(int card)
+{
+	const uint64_t held = region_held(slice_region(), (unsigned)card);
+	const uint64_t limit = account_limit(card);
+
+	return held < limit ? limit - held : 0;
+}
+
+static bool lock(void)
+{
+	if (region_lock(slice_region()))
+		return true;
+	slice_close("the lock of the shared region is beyond repair");
+	return false;
+}
+
+/*
+ * One try. `is_last`: look for dead processes when it would not fit, and count
+ * the refusal.
+ */
+static CUresult try_reserve(int card, enum account_column column, uint64_t bytes, bool is_last)
+{
+	struct region *region = slice_region();
+
+	if (!lock())
+		return CUDA_ERROR_SYSTEM_NOT_READY;
+	const int slot = slice_slot_locked();
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+
+	if (slot < 0) {
+		region_unlock(region);
+		return CUDA_ERROR_SYSTEM_NOT_READY;
+	}
+	if (bytes <= room(card) || (is_last && region_reap(region) && bytes <= room(card))) {
+		KILLPOINT(reserve_before_add);
+		*cell(card, slot, column) += bytes;
+		KILLPOINT(reserve_after_add);
+		result = CUDA_SUCCESS;
+	} else if (is_last) {
+		atomic_fetch_add_explicit(&region->cards[card].refused_total, 1,
+					  memory_order_relaxed);
+	}
+	region_unlock(region);
+	return result;
+}
+
+CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
+{
+	if (bytes == 0)
+		return CUDA_SUCCESS;
+	if (card < 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	overhead_refresh(card);
+	call_begins();
+	CUresult result = try_reserve(card, column, bytes, false);
+
+	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+		/* Pools and contexts may have given memory back since we looked. */
+		call_ended();
+		pools_refresh(card);
+		overhead_refresh_now(card);
+		call_begins();
+		result = try_reserve(card, column, bytes, true);
+	}
+	if (result != CUDA_SUCCESS)
+		call_ended();
+	KILLPOINT(reserve_done);
+	return result;
+}
+
+uint64_t account_reserve_rest(int card, uint64_t bytes)
+{
+	if (card < 0 || !lock())
+		return 0;
+	const int slot = slice_slot_locked();
+	uint64_t got = 0;
+
+	if (slot >= 0) {
+		got = room(card) < bytes ? room(card) : bytes;
+		*cell(card, slot, ACCOUNT_USED) += got;
+	}
+	region_unlock(slice_region());
+	if (got)
+		call_begins();
+	return got;
+}
+
+static void add(int card, enum account_column column, uint64_t more, uint64_t less)
+{
+	if (card < 0 || more == less || !lock())
+		return;
+	const int slot = slice_slot_locked();
+
+	if (slot >= 0) {
+		uint64_t *bytes = cell(card, slot, column);
+
+		KILLPOINT(settle_before_add);
+		if (__builtin_add_overflow(*bytes, more, bytes))
+			*bytes = UINT64_MAX;
+		*bytes = *bytes < less ? 0 : *bytes - less;
+	}
+	region_unlock(slice_region());
+}
+
+void account_settle(int card, enum account_column column, uint64_t reserved, uint64_t taken)
+{
+	add(card, column, taken, reserved);
+	/* A reservation of nothing was never begun. */
+	if (reserved && card >= 0)
+		call_ended();
+}
+
+void account_adjust(int card, enum account_column column, uint64_t from, uint64_t to)
+{
+	atomic_fetch_add(&movement, ONE_MOVEMENT);
+	add(card, column, to, from);
+}
+
+void account_begin_release(void)
+{
+	call_begins();
+}
+
+void account_release(int card, enum account_column column, uint64_t bytes)
+{
+	add(card, column, 0, bytes);
+	call_ended();
+}
+
+bool account_set_overhead(int card, uint64_t process_bytes, uint64_t sequence)
+{
+	bool is_set = false;
+
+	if (card < 0 || !lock())
+		return false;
+	const int slot = slice_slot_locked();
+
+	if (slot >= 0 && atomic_load(&movement) == sequence) {
+		const uint64_t used = *cell(card, slot, ACCOUNT_USED);
+
+		*cell(card, slot, ACCOUNT_OVERHEAD) =
+			process_bytes > used ? process_bytes - used : 0;
+		is_set = true;
+	}
+	region_unlock(slice_region());
+	return is_set;
+}
+
+uint64_t account_held(int card, bool reap)
+{
+	uint64_t held = 0;
+
+	if (card < 0 || !lock())
+		return 0;
+	if (reap)
+		region_reap(slice_region());
+	held = region_held(slice_region(), (unsigned)card);
+	region_unlock(slice_region());
+	return held;
+}
+
+uint64_t account_own(int card)
+{
+	uint64_t own = 0;
+
+	if (card < 0 || !lock())
+		return 0;
+	const int slot = slice_slot_locked();
+
+	if (slot >= 0)
+		own = *cell(card, slot, ACCOUNT_USED) + *cell(card, slot, ACCOUNT_OVERHEAD);
+	region_unlock(slice_region());
+	return own;
+}

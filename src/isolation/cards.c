@@ -1,0 +1,118 @@
+/* Cards are known by UUID: device numbers change with CUDA_VISIBLE_DEVICES and by process. */
+#include "cards.h"
+
+#include "driver.h"
+#include "slice.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { DEVICES = 64, NOT_ASKED = 0 };
+
+/* Answer + 2, so that zero means not asked; -1 (foreign) is kept as 1. */
+static _Atomic int8_t known[DEVICES];
+
+/* MIG devices have a UUID of their own only since cuDeviceGetUuid_v2. */
+static bool uuid_of(CUdevice device, CUuuid *uuid)
+{
+	if (cuda.cuDeviceGetUuid_v2)
+		return cuda.cuDeviceGetUuid_v2(uuid, device) == CUDA_SUCCESS;
+	return cuda.cuDeviceGetUuid && cuda.cuDeviceGetUuid(uuid, device) == CUDA_SUCCESS;
+}
+
+static int ask(CUdevice device)
+{
+	static const char *const prefixes[] = { "GPU", "MIG" };
+	CUuuid uuid;
+	char text[LIMITS_UUID_BYTES];
+
+	if (!uuid_of(device, &uuid))
+		return CARD_FOREIGN;
+	const unsigned char *b = (const unsigned char *)uuid.bytes;
+
+	for (unsigned i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+		snprintf(text, sizeof(text),
+			 "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
+			 "%02x%02x%02x%02x%02x%02x",
+			 prefixes[i], b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10],
+			 b[11], b[12], b[13], b[14], b[15]);
+		const int card = slice_card(text);
+
+		if (card >= 0)
+			return card;
+	}
+	return CARD_FOREIGN;
+}
+
+int card_of_device(CUdevice device)
+{
+	if (device < 0 || device >= DEVICES)
+		return CARD_FOREIGN;
+	int8_t answer = atomic_load_explicit(&known[device], memory_order_relaxed);
+
+	if (answer == NOT_ASKED) {
+		answer = (int8_t)(ask(device) + 2);
+		atomic_store_explicit(&known[device], answer, memory_order_relaxed);
+	}
+	return answer - 2;
+}
+
+CUresult card_current(int *card)
+{
+	CUdevice device;
+	const CUresult result = cuda.cuCtxGetDevice(&device);
+
+	if (result == CUDA_SUCCESS)
+		*card = card_of_device(device);
+	return result;
+}
+
+CUcontext context_current(void)
+{
+	CUcontext context = NULL;
+
+	return cuda.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+}
+
+/* The default streams belong to whatever context is current. */
+static bool is_default(CUstream stream)
+{
+	return stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+CUresult device_of_stream(CUstream stream, CUdevice *device)
+{
+	CUcontext context;
+
+	if (is_default(stream))
+		return cuda.cuCtxGetDevice(device);
+	if (cuda.cuStreamGetDevice && cuda.cuStreamGetDevice(stream, device) == CUDA_SUCCESS)
+		return CUDA_SUCCESS;
+	if (!cuda.cuStreamGetCtx || !cuda.cuCtxPushCurrent_v2 || !cuda.cuCtxPopCurrent_v2 ||
+	    cuda.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS ||
+	    context == context_current() || cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+		return cuda.cuCtxGetDevice(device);
+	const CUresult result = cuda.cuCtxGetDevice(device);
+
+	cuda.cuCtxPopCurrent_v2(&context);
+	return result;
+}
+
+bool card_device(int card, CUdevice *device)
+{
+	int count = 0;
+
+	if (!cuda.cuDeviceGetCount || cuda.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+		return false;
+	for (int i = 0; i < count; i++) {
+		CUdevice candidate = i;
+
+		if ((!cuda.cuDeviceGet || cuda.cuDeviceGet(&candidate, i) == CUDA_SUCCESS) &&
+		    card_of_device(candidate) == card) {
+			*device = candidate;
+			return true;
+		}
+	}
+	return false;
+}

@@ -1,0 +1,23 @@
+/* From CUDA's devices, streams and contexts to the lines of the limits file. */
+#ifndef GPUSLICE_CARDS_H
+#define GPUSLICE_CARDS_H
+
+#include "account.h"
+
+/* All may be called from any thread. The answer is a line of the limits file or CARD_FOREIGN. */
+
+int card_of_device(CUdevice device);
+
+/* The current context's card, in *card; the driver's error when there is none. */
+CUresult card_current(int *card);
+
+/* The device that work on this stream runs on; the current context's when in doubt. */
+CUresult device_of_stream(CUstream stream, CUdevice *device);
+
+/* The current context; NULL when there is none. */
+CUcontext context_current(void);
+
+/* A device of this process that is that card; false when there is none. */
+bool card_device(int card, CUdevice *device);
+
+#endif

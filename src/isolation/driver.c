@@ -1,0 +1,179 @@
+/* Loading the real driver's functions, and telling its code from others'. */
+#include "driver.h"
+
+#include "hooks.h"
+#include "libc_symbols.h"
+#include "log.h"
+#include "slice.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+struct cuda_driver cuda;
+struct nvml_driver nvml;
+
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool has_cuda, has_nvml;
+static __thread int depth_inside __attribute__((tls_model("initial-exec")));
+
+void driver_go_inside(void)
+{
+	depth_inside++;
+}
+
+void driver_come_back(void)
+{
+	depth_inside--;
+}
+
+bool driver_is_inside(void)
+{
+	return depth_inside > 0;
+}
+
+void driver_after_fork(void)
+{
+	/* Another thread of the parent may have held it; it does not exist here. */
+	loading = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	depth_inside = 0;
+}
+
+static bool is_driver_file(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	const char *name = slash ? slash + 1 : path;
+
+	return strncmp(name, "libcuda.so", 10) == 0 || strncmp(name, "libcuda_", 8) == 0 ||
+	       strncmp(name, "libnvidia-ml.so", 15) == 0;
+}
+
+bool driver_owns(const void *address)
+{
+	Dl_info object;
+
+	return address && dladdr(address, &object) && object.dli_fname &&
+	       is_driver_file(object.dli_fname);
+}
+
+/* The soname is what everybody loads; `may_open` as in driver.h. */
+static void *open_library(const char *soname, bool may_open)
+{
+	const struct libc_symbols *libc = libc_symbols();
+	void *library = libc->dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
+
+	if (!library && may_open)
+		library = libc->dlopen(soname, RTLD_LAZY);
+	return library;
+}
+
+static void resolve(void *library, const char *name, void *pointer)
+{
+	void *found = libc_symbols()->dlsym(library, name);
+
+	/* A dependency of the library cannot be meant, nor we ourselves. */
+	if (found && driver_owns(found))
+		*(void **)pointer = found;
+}
+
+static bool load_cuda(bool may_open)
+{
+	void *library = open_library("libcuda.so.1", may_open);
+
+	if (!library)
+		return false;
+#define CUDA_HOOK(name, base, since, streams) resolve(library, #name, &cuda.name);
+#define CUDA_CALL(name) resolve(library, #name, &cuda.name);
+#include "symbols.def"
+	return true;
+}
+
+static bool load_nvml(bool may_open)
+{
+	void *library = open_library("libnvidia-ml.so.1", may_open);
+
+	if (!library)
+		return false;
+#define NVML_HOOK(name) resolve(library, #name, &nvml.name);
+#define NVML_CALL(name) resolve(library, #name, &nvml.name);
+#include "symbols.def"
+	return true;
+}
+
+static bool load_once(atomic_bool *is_loaded, bool (*load)(bool), bool may_open)
+{
+	if (atomic_load_explicit(is_loaded, memory_order_acquire))
+		return true;
+	pthread_mutex_lock(&loading);
+	if (!atomic_load_explicit(is_loaded, memory_order_relaxed)) {
+		driver_go_inside();
+		if (load(may_open))
+			atomic_store_explicit(is_loaded, true, memory_order_release);
+		driver_come_back();
+	}
+	pthread_mutex_unlock(&loading);
+	return atomic_load_explicit(is_loaded, memory_order_relaxed);
+}
+
+/* Any thread; a library that was not there may be there at the next call. */
+bool driver_load_cuda(bool may_open)
+{
+	return load_once(&has_cuda, load_cuda, may_open);
+}
+
+bool driver_load_nvml(bool may_open)
+{
+	return load_once(&has_nvml, load_nvml, may_open);
+}
+
+static bool is_known(const char *name)
+{
+	static const char *const known[] = {
+#define CUDA_CALL(name) #name,
+#define CUDA_PASS(name) #name,
+#include "symbols.def"
+	};
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (strcmp(known[i], name) == 0)
+			return true;
+	return false;
+}
+
+/* By shape: what a later driver would call a function that takes memory or card time. */
+static bool takes_from_the_card(const char *name)
+{
+	if (strncmp(name, "cuMem", 5) == 0)
+		return strstr(name, "Alloc") || strstr(name, "Create");
+	if (strncmp(name, "cuArray", 7) == 0 || strncmp(name, "cuMipmappedArray", 16) == 0)
+		return strstr(name, "Create") != NULL;
+	if (strncmp(name, "cuGraph", 7) == 0)
+		return strncmp(name, "cuGraphLaunch", 13) == 0 ||
+		       strncmp(name, "cuGraphInstantiate", 18) == 0;
+	return strncmp(name, "cuLaunch", 8) == 0 || strncmp(name, "cuMulticastCreate", 17) == 0;
+}
+
+void driver_note_unhooked(const char *name)
+{
+	enum { REMEMBERED = 32 };
+	static char seen[REMEMBERED][64];
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	int i = 0;
+
+	if (!takes_from_the_card(name) || is_known(name) || hook_by_name(name) ||
+	    slice_state() != SLICE_OPEN)
+		return;
+	pthread_mutex_lock(&lock);
+	while (i < REMEMBERED && seen[i][0] && strncmp(seen[i], name, sizeof(seen[i]) - 1) != 0)
+		i++;
+	const bool is_new = i < REMEMBERED && !seen[i][0];
+
+	if (is_new)
+		strncpy(seen[i], name, sizeof(seen[i]) - 1);
+	pthread_mutex_unlock(&lock);
+	if (is_new) {
+		slice_count_drift();
+		log_line("%s is new here: what it takes is not held against the slice", name);
+	}
+}

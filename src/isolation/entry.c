@@ -1,0 +1,82 @@
+/*
+ * The way into every CUDA hook: loads the driver at the first call, notices a
+ * fork, and says whether there is a slice to guard.
+ */
+#include "entry.h"
+
+#include "account.h"
+#include "graphs.h"
+#include "log.h"
+#include "meter.h"
+#include "overhead.h"
+#include "pools.h"
+#include "process.h"
+#include "slice.h"
+#include "table.h"
+
+#include <stdatomic.h>
+
+/* Without these nothing can be capped. All others may be missing. */
+static const char *missing_function(void)
+{
+	if (!cuda.cuInit)
+		return "cuInit";
+	if (!cuda.cuMemAlloc_v2)
+		return "cuMemAlloc_v2";
+	if (!cuda.cuMemFree_v2)
+		return "cuMemFree_v2";
+	if (!cuda.cuMemGetInfo_v2)
+		return "cuMemGetInfo_v2";
+	if (!cuda.cuCtxGetCurrent)
+		return "cuCtxGetCurrent";
+	if (!cuda.cuCtxGetDevice)
+		return "cuCtxGetDevice";
+	if (!cuda.cuDeviceGetUuid && !cuda.cuDeviceGetUuid_v2)
+		return "cuDeviceGetUuid";
+	return NULL;
+}
+
+static void start(void)
+{
+	if (!driver_load_cuda(true))
+		return;
+	const char *missing = missing_function();
+
+	if (missing && slice_state() == SLICE_OPEN)
+		slice_close("the driver has no %s", missing);
+}
+
+/* The child has its parent's memory but not its contexts, allocations or slot. */
+static void after_fork(void)
+{
+	driver_after_fork();
+	slice_after_fork();
+	table_after_fork();
+	account_after_fork();
+	pools_after_fork();
+	graphs_after_fork();
+	overhead_after_fork();
+	meter_after_fork();
+}
+
+enum entry enter(void)
+{
+	static atomic_bool is_started;
+
+	if (driver_is_inside())
+		return ENTRY_PASS;
+	if (process_was_forked())
+		after_fork();
+	if (!atomic_load_explicit(&is_started, memory_order_acquire)) {
+		start();
+		atomic_store_explicit(&is_started, true, memory_order_release);
+	}
+	switch (slice_state()) {
+	case SLICE_OPEN:
+		return ENTRY_OPEN;
+	case SLICE_CLOSED:
+		return ENTRY_CLOSED;
+	default:
+		return ENTRY_PASS;
+	}
+}

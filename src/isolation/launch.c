@@ -1,0 +1,194 @@
+/* Every way to put work on the card, and every way to wait for it. */
+#include "entry.h"
+#include "graphs.h"
+#include "meter.h"
+#include "overhead.h"
+#include "pools.h"
+
+/* Threads may share all of these. */
+
+static CUstream per_thread(CUstream stream)
+{
+	return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
+#define METERED(what, stream, call)                         \
+	do {                                                \
+		struct meter_launch launch;                 \
+                                                            \
+		meter_before(&launch, what, stream);        \
+		const CUresult result = call;               \
+                                                            \
+		meter_after(&launch, result);               \
+		/* a first launch may load code */          \
+		overhead_suspect();                         \
+		return result;                              \
+	} while (0)
+
+CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+			unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+			unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+			void **kernelParams, void **extra)
+{
+	ENTER(cuLaunchKernel, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+	      sharedMemBytes, hStream, kernelParams, extra);
+	METERED(f, hStream,
+		cuda.cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+				    sharedMemBytes, hStream, kernelParams, extra));
+}
+
+CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+			     unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
+			     unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
+			     void **kernelParams, void **extra)
+{
+	ENTER(cuLaunchKernel_ptsz, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
+	      sharedMemBytes, hStream, kernelParams, extra);
+	METERED(f, per_thread(hStream),
+		cuda.cuLaunchKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+					 blockDimZ, sharedMemBytes, hStream, kernelParams, extra));
+}
+
+/* A NULL configuration is the driver's to refuse. */
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
+			  void **extra)
+{
+	ENTER(cuLaunchKernelEx, config, f, kernelParams, extra);
+	METERED(f, config ? config->hStream : NULL,
+		cuda.cuLaunchKernelEx(config, f, kernelParams, extra));
+}
+
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
+			       void **extra)
+{
+	ENTER(cuLaunchKernelEx_ptsz, config, f, kernelParams, extra);
+	METERED(f, per_thread(config ? config->hStream : NULL),
+		cuda.cuLaunchKernelEx_ptsz(config, f, kernelParams, extra));
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+				   unsigned int gridDimZ, unsigned int blockDimX,
+				   unsigned int blockDimY, unsigned int blockDimZ,
+				   unsigned int sharedMemBytes, CUstream hStream,
+				   void **kernelParams)
+{
+	ENTER(cuLaunchCooperativeKernel, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+	      blockDimZ, sharedMemBytes, hStream, kernelParams);
+	METERED(f, hStream,
+		cuda.cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+					       blockDimZ, sharedMemBytes, hStream, kernelParams));
+}
+
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
+					unsigned int gridDimZ, unsigned int blockDimX,
+					unsigned int blockDimY, unsigned int blockDimZ,
+					unsigned int sharedMemBytes, CUstream hStream,
+					void **kernelParams)
+{
+	ENTER(cuLaunchCooperativeKernel_ptsz, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+	      blockDimZ, sharedMemBytes, hStream, kernelParams);
+	METERED(f, per_thread(hStream),
+		cuda.cuLaunchCooperativeKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX,
+						    blockDimY, blockDimZ, sharedMemBytes, hStream,
+						    kernelParams));
+}
+
+/* One kernel on several cards at once: metered on the first. Gone from new programs since CUDA 11. */
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList,
+					      unsigned int numDevices, unsigned int flags)
+{
+	ENTER(cuLaunchCooperativeKernelMultiDevice, launchParamsList, numDevices, flags);
+	const bool is_any = launchParamsList && numDevices;
+
+	METERED(is_any ? launchParamsList[0].function : NULL,
+		is_any ? launchParamsList[0].hStream : NULL,
+		cuda.cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags));
+}
+
+/* The interface before CUDA 4. */
+CUresult cuLaunch(CUfunction f)
+{
+	ENTER(cuLaunch, f);
+	METERED(f, NULL, cuda.cuLaunch(f));
+}
+
+CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
+{
+	ENTER(cuLaunchGrid, f, grid_width, grid_height);
+	METERED(f, NULL, cuda.cuLaunchGrid(f, grid_width, grid_height));
+}
+
+CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream)
+{
+	ENTER(cuLaunchGridAsync, f, grid_width, grid_height, hStream);
+	METERED(f, hStream, cuda.cuLaunchGridAsync(f, grid_width, grid_height, hStream));
+}
+
+/* A graph is one piece of work: one price, whatever nodes it holds and however they change. */
+static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
+			     __typeof__(cuGraphLaunch) *real)
+{
+	struct graph_growth growth;
+	struct meter_launch launch;
+	CUresult result = graph_begin(&growth, exec, named);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	meter_before(&launch, exec, named);
+	result = real(exec, stream);
+	meter_after(&launch, result);
+	graph_end(&growth, result);
+	overhead_suspect();
+	return result;
+}
+
+CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
+{
+	ENTER(cuGraphLaunch, hGraphExec, hStream);
+	return launch_graph(hGraphExec, hStream, hStream, cuda.cuGraphLaunch);
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
+{
+	ENTER(cuGraphLaunch_ptsz, hGraphExec, hStream);
+	return launch_graph(hGraphExec, hStream, per_thread(hStream), cuda.cuGraphLaunch_ptsz);
+}
+
+#define WAITED(call)                                  \
+	do {                                          \
+		const CUresult result = call;         \
+                                                      \
+		meter_after_sync();                   \
+		pools_after_sync();                   \
+		return result;                        \
+	} while (0)
+
+CUresult cuStreamSynchronize(CUstream hStream)
+{
+	ENTER(cuStreamSynchronize, hStream);
+	WAITED(cuda.cuStreamSynchronize(hStream));
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream hStream)
+{
+	ENTER(cuStreamSynchronize_ptsz, hStream);
+	WAITED(cuda.cuStreamSynchronize_ptsz(hStream));
+}
+
+CUresult cuEventSynchronize(CUevent hEvent)
+{
+	ENTER(cuEventSynchronize, hEvent);
+	WAITED(cuda.cuEventSynchronize(hEvent));
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	ENTER(cuCtxSynchronize);
+	WAITED(cuda.cuCtxSynchronize());
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext ctx)
+{
+	ENTER(cuCtxSynchronize_v2, ctx);
+	WAITED(cuda.cuCtxSynchronize_v2(ctx));
+}

@@ -1,0 +1,172 @@
+/* Events are made once and used again: making one costs more than a launch. */
+#include "marks.h"
+
+#include "slice.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+static struct meter *meters; /* MARKS_METERS of them, made at the first use */
+
+static struct meter *all_meters(void)
+{
+	if (!meters) {
+		void *room = mmap(NULL, MARKS_METERS * sizeof(*meters), PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		meters = room == MAP_FAILED ? NULL : room;
+	}
+	return meters;
+}
+
+void marks_forget_all(void)
+{
+	/* In a child the parent's pages may be half written: take new ones. */
+	meters = NULL;
+}
+
+struct meter *marks_meter_at(unsigned index)
+{
+	return meters && meters[index].context ? &meters[index] : NULL;
+}
+
+struct meter *marks_meter_of(CUcontext context)
+{
+	for (unsigned i = 0; meters && i < MARKS_METERS; i++)
+		if (meters[i].context == context)
+			return &meters[i];
+	return NULL;
+}
+
+struct meter *marks_meter(CUcontext context, int card)
+{
+	struct meter *meter = context ? marks_meter_of(context) : NULL;
+
+	if (meter || !context || !all_meters())
+		return meter;
+	for (unsigned i = 0; i < MARKS_METERS; i++) {
+		meter = &meters[i];
+		if (!meter->context || i == MARKS_METERS - 1)
+			break;
+	}
+	if (meter->context)
+		return meter->card == card ? meter : NULL;
+	memset(meter, 0, sizeof(*meter));
+	meter->context = context;
+	meter->card = card;
+	/* Several contexts of a process are several guests of the card. */
+	meter->place = (int)((unsigned)(slice_slot() + (int)(meter - meters) * 17) % ACTIVITY_OPEN);
+	return meter;
+}
+
+static CUevent take_event(struct meter *meter)
+{
+	CUevent event = NULL;
+
+	if (meter->spare_count)
+		return meter->spares[--meter->spare_count];
+	if (!cuda.cuEventCreate || cuda.cuEventCreate(&event, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
+		return NULL;
+	return event;
+}
+
+static void give_event(struct meter *meter, CUevent event)
+{
+	if (!event)
+		return;
+	if (meter->spare_count < sizeof(meter->spares) / sizeof(meter->spares[0]))
+		meter->spares[meter->spare_count++] = event;
+	else if (cuda.cuEventDestroy_v2)
+		cuda.cuEventDestroy_v2(event);
+}
+
+/* The stream is named as the plain functions name it, so the plain record serves all. */
+static CUevent record(struct meter *meter, CUstream stream)
+{
+	CUevent event = cuda.cuEventRecord ? take_event(meter) : NULL;
+
+	if (event && cuda.cuEventRecord(event, stream) != CUDA_SUCCESS) {
+		give_event(meter, event);
+		return NULL;
+	}
+	return event;
+}
+
+void marks_begin(struct meter *meter, CUstream stream, bool is_measured, uint64_t now_ns)
+{
+	give_event(meter, meter->reference);
+	meter->reference = is_measured ? record(meter, stream) : NULL;
+	meter->has_reference = meter->reference != NULL;
+	meter->reference_ns = now_ns;
+}
+
+bool marks_set(struct meter *meter, CUstream stream, uint64_t known_ns)
+{
+	CUevent event = meter->count < MARKS ? record(meter, stream) : NULL;
+
+	if (!event)
+		return false;
+	meter->marks[(meter->first + meter->count++) % MARKS] =
+		(struct mark){ .event = event, .work = meter->tail, .known_ns = known_ns };
+	meter->queued_ns += meter->tail.work_ns;
+	meter->tail = (struct work){ 0 };
+	return true;
+}
+
+const struct mark *marks_first(const struct meter *meter)
+{
+	return meter->count ? &meter->marks[meter->first] : NULL;
+}
+
+/* An error is as good as an end: the work will not be heard of again. */
+bool marks_is_reached(const struct meter *meter)
+{
+	return !cuda.cuEventQuery ||
+	       cuda.cuEventQuery(meter->marks[meter->first].event) != CUDA_ERROR_NOT_READY;
+}
+
+bool marks_took(const struct meter *meter, uint64_t *took_ns)
+{
+	float took_ms = 0;
+
+	if (!meter->has_reference || !cuda.cuEventElapsedTime ||
+	    cuda.cuEventElapsedTime(&took_ms, meter->reference, meter->marks[meter->first].event) !=
+		    CUDA_SUCCESS)
+		return false;
+	/* Of another stream, and reached before the reference: it took nothing more. */
+	*took_ns = took_ms > 0 ? (uint64_t)((double)took_ms * 1e6) : 0;
+	return true;
+}
+
+void marks_pass(struct meter *meter, uint64_t reached_ns)
+{
+	struct mark *mark = &meter->marks[meter->first];
+	float later_ms = 1;
+
+	meter->queued_ns -= mark->work.work_ns;
+	if (meter->has_reference && cuda.cuEventElapsedTime)
+		cuda.cuEventElapsedTime(&later_ms, meter->reference, mark->event);
+	if (later_ms >= 0) {
+		give_event(meter, meter->reference);
+		meter->reference = mark->event;
+		meter->reference_ns = reached_ns;
+		meter->has_reference = true;
+	} else {
+		give_event(meter, mark->event);
+	}
+	meter->first = (meter->first + 1) % MARKS;
+	meter->count--;
+}
+
+void marks_forget(struct meter *meter)
+{
+	if (cuda.cuEventDestroy_v2) {
+		if (meter->reference)
+			cuda.cuEventDestroy_v2(meter->reference);
+		for (uint32_t i = 0; i < meter->count; i++)
+			cuda.cuEventDestroy_v2(meter->marks[(meter->first + i) % MARKS].event);
+		for (uint32_t i = 0; i < meter->spare_count; i++)
+			cuda.cuEventDestroy_v2(meter->spares[i]);
+	}
+	memset(meter, 0, sizeof(*meter));
+}

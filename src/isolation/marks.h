@@ -1,0 +1,73 @@
+/*
+ * The events by which work is measured: one meter a context, a queue of marks
+ * each. Everything here with the meter's lock, see meter.c.
+ */
+#ifndef GPUSLICE_MARKS_H
+#define GPUSLICE_MARKS_H
+
+#include "activity.h"
+#include "driver.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { MARKS = 64, MARKS_METERS = 16 };
+
+/* Launches in a row. */
+struct work {
+	uint64_t what; /* of the last */
+	uint64_t work_ns; /* their estimates together */
+	uint32_t launches;
+	bool is_alike; /* one function or graph only */
+};
+
+struct mark {
+	CUevent event;
+	struct work work; /* since the mark before */
+	uint64_t known_ns; /* estimates of all but one stranger; 0: no stranger among others */
+};
+
+struct meter {
+	CUcontext context; /* NULL: free */
+	int card;
+	int place; /* among the open ones of the activity page */
+	bool is_running;
+	/* the reference: an event that was reached, and when that was on our clock */
+	CUevent reference;
+	bool has_reference;
+	uint64_t reference_ns;
+	uint64_t cursor_ns; /* charged up to here */
+	uint64_t unfinished_ns; /* the first mark was not reached yet then */
+	uint64_t marked_ns, polled_ns, launched_ns;
+	uint64_t queued_ns; /* estimates of all marks */
+	struct work tail; /* behind the last mark */
+	uint32_t first, count;
+	struct mark marks[MARKS];
+	uint32_t spare_count;
+	CUevent spares[MARKS + 2];
+	struct activity mine; /* what of the page is this meter's */
+};
+
+/* The meter of a context, made if it has none; the last one is shared when all are taken. */
+struct meter *marks_meter(CUcontext context, int card);
+/* NULL when it has none. */
+struct meter *marks_meter_of(CUcontext context);
+struct meter *marks_meter_at(unsigned index);
+
+/* A stretch begins; with `is_measured` an event on the stream says when. */
+void marks_begin(struct meter *meter, CUstream stream, bool is_measured, uint64_t now_ns);
+/* Puts the tail behind a mark; false when none could be set. */
+bool marks_set(struct meter *meter, CUstream stream, uint64_t known_ns);
+/* NULL when there is none. */
+const struct mark *marks_first(const struct meter *meter);
+bool marks_is_reached(const struct meter *meter);
+/* From the reference to the first mark; false when it cannot be told. */
+bool marks_took(const struct meter *meter, uint64_t *took_ns);
+/* The first mark becomes the reference. */
+void marks_pass(struct meter *meter, uint64_t reached_ns);
+
+/* The context ends, its events with it. */
+void marks_forget(struct meter *meter);
+void marks_forget_all(void);
+
+#endif

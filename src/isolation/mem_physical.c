@@ -1,0 +1,153 @@
+/*
+ * cuMemCreate and what keeps its memory alive.
+ *
+ * The memory goes when the last handle is released and the last mapping undone,
+ * in either order. An entry of KIND_PHYSICAL counts both; each mapping has one
+ * of KIND_MAPPING that names the handle.
+ */
+#include "cards.h"
+#include "charge.h"
+#include "entry.h"
+#include "table.h"
+
+/* Threads may share all of these: the counts change under the table's lock. */
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
+		     const CUmemAllocationProp *prop, unsigned long long flags)
+{
+	struct charge charge;
+
+	ENTER(cuMemCreate, handle, size, prop, flags);
+	/* Memory of the host is not the slice's; a NULL is the driver's to refuse. */
+	if (!prop || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return cuda.cuMemCreate(handle, size, prop, flags);
+	CUresult result = charge_card(&charge, card_of_device(prop->location.id), size);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = cuda.cuMemCreate(handle, size, prop, flags);
+	if (result == CUDA_SUCCESS)
+		charge_keep(&charge, KIND_PHYSICAL, *handle, size);
+	else
+		charge_drop(&charge);
+	return result;
+}
+
+/*
+ * Counts before the call, since the driver may hand the number out again the
+ * moment it is free. When nothing keeps the memory any more the entry moves to
+ * `taken`.
+ */
+static void let_go(uint64_t handle, bool is_mapping, struct charge_taken *taken)
+{
+	taken->entry.kind = KIND_NONE;
+	table_lock();
+	struct table_entry *entry = table_at(KIND_PHYSICAL, handle);
+
+	if (entry) {
+		uint32_t *count = is_mapping ? &entry->mappings : &entry->handles;
+
+		*count -= *count > 0;
+		if (!entry->handles && !entry->mappings) {
+			taken->entry = *entry;
+			table_remove(entry);
+		}
+	}
+	table_unlock();
+	if (taken->entry.kind != KIND_NONE)
+		account_begin_release();
+}
+
+/* The driver would not: count it again, and put back what was taken out. */
+static void hold_again(uint64_t handle, bool is_mapping, struct charge_taken *taken)
+{
+	if (taken->entry.kind != KIND_NONE) {
+		*(is_mapping ? &taken->entry.mappings : &taken->entry.handles) += 1;
+		charge_taken_done(taken, false);
+		return;
+	}
+	table_lock();
+	struct table_entry *entry = table_at(KIND_PHYSICAL, handle);
+
+	if (entry)
+		*(is_mapping ? &entry->mappings : &entry->handles) += 1;
+	table_unlock();
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	struct charge_taken taken;
+
+	ENTER(cuMemRelease, handle);
+	let_go(handle, false, &taken);
+	const CUresult result = cuda.cuMemRelease(handle);
+
+	if (result == CUDA_SUCCESS)
+		charge_taken_done(&taken, true);
+	else
+		hold_again(handle, false, &taken);
+	return result;
+}
+
+/* The driver gives the handle that was mapped, so the number is one we know. */
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
+{
+	ENTER(cuMemRetainAllocationHandle, handle, addr);
+	const CUresult result = cuda.cuMemRetainAllocationHandle(handle, addr);
+
+	if (result == CUDA_SUCCESS) {
+		table_lock();
+		struct table_entry *entry = table_at(KIND_PHYSICAL, *handle);
+
+		if (entry)
+			entry->handles++;
+		table_unlock();
+	}
+	return result;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+		  unsigned long long flags)
+{
+	ENTER(cuMemMap, ptr, size, offset, handle, flags);
+	const CUresult result = cuda.cuMemMap(ptr, size, offset, handle, flags);
+
+	if (result == CUDA_SUCCESS) {
+		/* Unknown (imported) memory too: unmapping walks over it. */
+		const struct table_entry mapping = { .key = ptr,
+						     .kind = KIND_MAPPING,
+						     .card = CARD_FOREIGN,
+						     .bytes = size,
+						     .other = handle };
+
+		table_lock();
+		struct table_entry *entry = table_at(KIND_PHYSICAL, handle);
+
+		if (entry)
+			entry->mappings++;
+		table_unlock();
+		table_put(&mapping);
+	}
+	return result;
+}
+
+/* One call may undo several neighbouring mappings. */
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
+{
+	ENTER(cuMemUnmap, ptr, size);
+	account_begin_release();
+	const CUresult result = cuda.cuMemUnmap(ptr, size);
+	const uint64_t end = ptr + size;
+	uint64_t at = ptr;
+	struct table_entry mapping;
+
+	while (result == CUDA_SUCCESS && at < end && table_take(KIND_MAPPING, at, &mapping)) {
+		struct charge_taken taken;
+
+		let_go(mapping.other, true, &taken);
+		charge_taken_done(&taken, true);
+		at += mapping.bytes ? mapping.bytes : end - at;
+	}
+	account_release(CARD_FOREIGN, ACCOUNT_USED, 0);
+	return result;
+}

@@ -1,0 +1,37 @@
+/* Card time: what this process's work takes, and who may go on; see meter.c. */
+#ifndef GPUSLICE_METER_H
+#define GPUSLICE_METER_H
+
+#include "api.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One launch between its two halves, in the thread that makes it. */
+struct meter_launch {
+	int card;
+	bool is_metered;
+	bool is_known; /* measured before */
+	bool is_held_back; /* it waited for credit */
+	uint64_t what; /* function or graph */
+	uint64_t work_ns; /* what it should take */
+	CUstream stream;
+	CUcontext context;
+};
+
+/*
+ * Waits until the slice has card time left, and notes that work begins.
+ * `stream` names the per-thread default stream as such. Any thread.
+ */
+void meter_before(struct meter_launch *launch, const void *what, CUstream stream);
+void meter_after(struct meter_launch *launch, CUresult result);
+
+/* Work has been waited for: charge what is found to have ended. Cheap without a cap. */
+void meter_after_sync(void);
+
+/* A context is about to end, and our events with it. */
+void meter_forget_context(CUcontext context);
+
+void meter_after_fork(void);
+
+#endif

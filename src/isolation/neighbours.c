@@ -1,0 +1,235 @@
+/*
+ * Reading the activity of the slices beside us. Their files are read with
+ * pread, never mapped: a neighbour that cuts its file off must not kill us.
+ */
+#include "neighbours.h"
+
+#include "limits.h"
+#include "slice.h"
+#include "timer.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { NEIGHBOURS = 31 };
+
+#define SCAN_EVERY_NS 500000000ull
+#define LOOK_EVERY_NS 500000ull
+
+struct neighbour {
+	int fd;
+	dev_t device;
+	ino_t inode;
+	struct activity page; /* as last read */
+};
+
+struct street {
+	struct activity *own;
+	uint64_t scanned_ns, looked_ns; /* 0: never */
+	unsigned count;
+	struct neighbour *neighbours; /* NEIGHBOURS of them, made at the first look */
+};
+
+static struct street streets[LIMITS_CARDS];
+
+static int card_directory(int card, char *path, size_t bytes)
+{
+	return snprintf(path, bytes, "%s/cards/%s", slice_root(),
+			slice_limits()->cards[card].uuid);
+}
+
+/* Our own file may be mapped: only this container can cut it off. */
+static struct activity *map_own(int card)
+{
+	char path[400];
+	struct stat status;
+	const int length = card_directory(card, path, sizeof(path));
+
+	snprintf(path + length, sizeof(path) - (size_t)length, "/%s", slice_limits()->slice);
+	const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+
+	if (fd < 0)
+		return NULL;
+	void *page = MAP_FAILED;
+
+	if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size >= ACTIVITY_BYTES)
+		page = mmap(NULL, ACTIVITY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	return page == MAP_FAILED ? NULL : page;
+}
+
+struct activity *neighbours_own_page(int card)
+{
+	struct street *street = &streets[card];
+
+	if (!street->own)
+		street->own = map_own(card);
+	if (!street->own)
+		street->own = (struct activity *)(void *)slice_region()->activity[card];
+	return street->own;
+}
+
+/* The number may by now be another file's: an application may have closed it under us. */
+static bool is_still(const struct neighbour *neighbour)
+{
+	struct stat status;
+
+	return fstat(neighbour->fd, &status) == 0 && status.st_dev == neighbour->device &&
+	       status.st_ino == neighbour->inode;
+}
+
+static void leave(struct street *street)
+{
+	for (unsigned i = 0; i < street->count; i++)
+		if (is_still(&street->neighbours[i]))
+			close(street->neighbours[i].fd);
+	street->count = 0;
+}
+
+static void meet(struct street *street, int directory, const char *name)
+{
+	struct neighbour *neighbour = &street->neighbours[street->count];
+	struct stat status;
+	const int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+	if (fd < 0)
+		return;
+	if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+		close(fd);
+		return;
+	}
+	neighbour->fd = fd;
+	neighbour->device = status.st_dev;
+	neighbour->inode = status.st_ino;
+	street->count++;
+}
+
+static void scan(int card, struct street *street)
+{
+	char path[400];
+
+	leave(street);
+	card_directory(card, path, sizeof(path));
+	DIR *directory = opendir(path);
+
+	if (!directory)
+		return;
+	for (const struct dirent *entry = readdir(directory); entry && street->count < NEIGHBOURS;
+	     entry = readdir(directory))
+		if (entry->d_name[0] != '.' && strcmp(entry->d_name, slice_limits()->slice) != 0)
+			meet(street, dirfd(directory), entry->d_name);
+	closedir(directory);
+}
+
+/* From the files, if the last look is old; what cannot be read or is none of ours counts as idle. */
+static void look(int card, struct street *street)
+{
+	const uint64_t now_ns = timer_now_ns();
+
+	if (now_ns - street->looked_ns < LOOK_EVERY_NS)
+		return;
+	street->looked_ns = now_ns;
+	if (!street->neighbours) {
+		void *room = mmap(NULL, NEIGHBOURS * sizeof(*street->neighbours),
+				  PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (room == MAP_FAILED)
+			return;
+		street->neighbours = room;
+	}
+	if (!street->scanned_ns || now_ns - street->scanned_ns >= SCAN_EVERY_NS) {
+		scan(card, street);
+		street->scanned_ns = now_ns;
+	}
+	for (unsigned i = 0; i < street->count; i++) {
+		struct neighbour *neighbour = &street->neighbours[i];
+
+		if (pread(neighbour->fd, &neighbour->page, ACTIVITY_BYTES, 0) != ACTIVITY_BYTES ||
+		    atomic_load(&neighbour->page.magic) != ACTIVITY_MAGIC)
+			memset(&neighbour->page, 0, sizeof(neighbour->page));
+	}
+}
+
+/* Others in one bucket: the slices beside us, and our own container's other processes. */
+static uint32_t others_in(int card, const struct street *street, uint64_t bucket, uint64_t now_ns,
+			  int place, const struct activity *mine)
+{
+	const uint32_t all = activity_in(neighbours_own_page(card), bucket, now_ns, place);
+	const uint32_t own = mine ? activity_in(mine, bucket, now_ns, -1) : 0;
+	uint32_t others = all > own ? all - own : 0;
+
+	for (unsigned i = 0; i < street->count; i++)
+		others += activity_in(&street->neighbours[i].page, bucket, now_ns, -1);
+	return others;
+}
+
+/*
+ * With k others all the time the part is 1 / (1 + k). With a broken number some
+ * of the time had k of them and the rest k + 1.
+ */
+static uint64_t part_of(uint64_t duration_ns, uint32_t others)
+{
+	const uint64_t whole = others / ACTIVITY_ONE, rest = others % ACTIVITY_ONE;
+
+	return duration_ns * (ACTIVITY_ONE - rest) / ACTIVITY_ONE / (1 + whole) +
+	       duration_ns * rest / ACTIVITY_ONE / (2 + whole);
+}
+
+uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int place,
+			     const struct activity *mine)
+{
+	struct street *street = &streets[card];
+	const uint64_t now_ns = timer_now_ns(), whole_ns = to_ns - from_ns;
+	uint64_t part_ns = 0;
+
+	look(card, street);
+	/* What is older than the pages go was as what they still know. */
+	if (now_ns > ACTIVITY_HISTORY_NS && from_ns < now_ns - ACTIVITY_HISTORY_NS &&
+	    to_ns > now_ns - ACTIVITY_HISTORY_NS)
+		from_ns = now_ns - ACTIVITY_HISTORY_NS;
+	const uint64_t known_ns = to_ns - from_ns;
+
+	while (from_ns < to_ns) {
+		const uint64_t bucket = from_ns / ACTIVITY_BUCKET_NS;
+		const uint64_t end_ns = (bucket + 1) * ACTIVITY_BUCKET_NS;
+		const uint64_t upto_ns = to_ns < end_ns ? to_ns : end_ns;
+
+		part_ns += part_of(upto_ns - from_ns,
+				   others_in(card, street, bucket, now_ns, place, mine));
+		from_ns = upto_ns;
+	}
+	return known_ns == whole_ns ? part_ns
+				    : (uint64_t)((double)part_ns / (double)known_ns * (double)whole_ns);
+}
+
+uint64_t neighbours_stretch(int card, uint64_t from_ns, uint64_t part_ns, int place)
+{
+	struct street *street = &streets[card];
+	const uint64_t now_ns = timer_now_ns();
+
+	look(card, street);
+	const uint64_t others =
+		others_in(card, street, from_ns / ACTIVITY_BUCKET_NS, now_ns, place, NULL);
+
+	return part_ns + part_ns * others / ACTIVITY_ONE;
+}
+
+unsigned neighbours_count(int card, int place)
+{
+	struct street *street = &streets[card];
+	const uint64_t now_ns = timer_now_ns();
+	const uint64_t bucket = now_ns / ACTIVITY_BUCKET_NS;
+
+	look(card, street);
+	/* Two buckets: the present one may have just begun. */
+	const uint32_t here = others_in(card, street, bucket, now_ns, place, NULL);
+	const uint32_t before = others_in(card, street, bucket - 1, now_ns, place, NULL);
+	const uint32_t most = here > before ? here : before;
+
+	return (most + ACTIVITY_ONE / 2) / ACTIVITY_ONE;
+}

@@ -1,0 +1,28 @@
+/* Who else was on a card, and what part of the time was therefore ours; see neighbours.c. */
+#ifndef GPUSLICE_NEIGHBOURS_H
+#define GPUSLICE_NEIGHBOURS_H
+
+#include "activity.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The page of this slice on a card: the agent's file, else the one in the region. With the meter's lock. */
+struct activity *neighbours_own_page(int card);
+
+/*
+ * Card time that this process had in [from, to), in which it always had work
+ * there: the driver gives each process on the card an equal part. `place` is
+ * our place among the open ones of our page; `mine` what we have published.
+ * With the meter's lock.
+ */
+uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int place,
+			     const struct activity *mine);
+
+/* The converse: how long work from `from_ns` on that is `part_ns` of card time was there. */
+uint64_t neighbours_stretch(int card, uint64_t from_ns, uint64_t part_ns, int place);
+
+/* How many other processes seem to be on the card now. With the meter's lock. */
+unsigned neighbours_count(int card, int place);
+
+#endif

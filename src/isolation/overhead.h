@@ -1,0 +1,51 @@
+/*
+ * Memory that no allocation call asks for: contexts, loaded code, local memory,
+ * heaps. Measured after the call that made it, and counted; see overhead.c.
+ */
+#ifndef GPUSLICE_OVERHEAD_H
+#define GPUSLICE_OVERHEAD_H
+
+#include "api.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* All may be called from any thread. */
+
+/* The making of one context; begin in the thread that makes it. */
+struct overhead_context {
+	int card;
+	bool is_first; /* of this process on this card */
+	bool is_locked; /* the region: others must not move the card's total */
+	bool was_listed;
+	bool knew_before;
+	uint64_t expected; /* reserved before */
+	uint64_t before; /* bytes of the process or of the card */
+};
+
+/* Success, or the error that the call shall return: no room for what it is known to cost. */
+CUresult overhead_begin_context(struct overhead_context *making, CUdevice device);
+void overhead_end_context(struct overhead_context *making, CUresult result, CUcontext context);
+/* A context has ended: what it cost and what was allocated in it is free again. */
+void overhead_forget_context(CUcontext context);
+
+/* Around a call that may load code or widen a heap. */
+struct overhead_change {
+	int card;
+	bool is_large; /* measured at once; small ones when they are next looked for */
+	bool is_locked;
+	uint64_t before;
+};
+void overhead_begin_change(struct overhead_change *change, bool is_large);
+void overhead_end_change(struct overhead_change *change);
+
+/* Something may have changed without such a call (a first launch). Costs nothing. */
+void overhead_suspect(void);
+
+/* Measure again if there is a suspicion and the last look is old enough; or at once. */
+void overhead_refresh(int card);
+void overhead_refresh_now(int card);
+
+void overhead_after_fork(void);
+
+#endif

@@ -1,0 +1,107 @@
+/* What the real NVML says. Loaded only when a context is made: it takes milliseconds. */
+#include "probe.h"
+
+#include "driver.h"
+#include "process.h"
+#include "slice.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { LISTED = 256 };
+
+static atomic_bool has_learnt;
+
+static bool start_nvml(void)
+{
+	static _Atomic int result; /* 0: not tried, 1: there, 2: not there */
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+	if (atomic_load(&result) == 0) {
+		pthread_mutex_lock(&lock);
+		if (atomic_load(&result) == 0) {
+			driver_go_inside();
+			const bool is_there = driver_load_nvml(true) && nvml.nvmlInit_v2 &&
+					      nvml.nvmlDeviceGetHandleByUUID &&
+					      nvml.nvmlInit_v2() == NVML_SUCCESS;
+			driver_come_back();
+			atomic_store(&result, is_there ? 1 : 2);
+		}
+		pthread_mutex_unlock(&lock);
+	}
+	return atomic_load(&result) == 1;
+}
+
+static bool device_of(int card, nvmlDevice_t *device)
+{
+	return card >= 0 && start_nvml() &&
+	       nvml.nvmlDeviceGetHandleByUUID(slice_limits()->cards[card].uuid, device) ==
+		       NVML_SUCCESS;
+}
+
+bool probe_card_used(int card, uint64_t *bytes)
+{
+	nvmlMemory_t memory;
+	nvmlDevice_t device;
+
+	driver_go_inside();
+	const bool is_known = device_of(card, &device) && nvml.nvmlDeviceGetMemoryInfo &&
+			      nvml.nvmlDeviceGetMemoryInfo(device, &memory) == NVML_SUCCESS;
+	driver_come_back();
+	if (is_known)
+		*bytes = memory.used;
+	return is_known;
+}
+
+/* The second and third versions share a layout; the first lacks the MIG fields. */
+static bool list_compute(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)
+{
+	nvmlProcessInfo_v1_t short_infos[LISTED];
+
+	*count = LISTED;
+	if (nvml.nvmlDeviceGetComputeRunningProcesses_v3)
+		return nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos) ==
+		       NVML_SUCCESS;
+	if (nvml.nvmlDeviceGetComputeRunningProcesses_v2)
+		return nvml.nvmlDeviceGetComputeRunningProcesses_v2(device, count, infos) ==
+		       NVML_SUCCESS;
+	if (!nvml.nvmlDeviceGetComputeRunningProcesses ||
+	    nvml.nvmlDeviceGetComputeRunningProcesses(device, count, short_infos) != NVML_SUCCESS)
+		return false;
+	for (unsigned i = 0; i < *count; i++)
+		infos[i] = (nvmlProcessInfo_v2_t){ .pid = short_infos[i].pid,
+						   .usedGpuMemory = short_infos[i].usedGpuMemory };
+	return true;
+}
+
+bool probe_own_listing(int card, uint64_t *bytes)
+{
+	nvmlProcessInfo_v2_t infos[LISTED];
+	nvmlDevice_t device;
+	unsigned count = 0;
+
+	*bytes = 0;
+	driver_go_inside();
+	const bool is_listed = device_of(card, &device) && list_compute(device, &count, infos);
+
+	driver_come_back();
+	for (unsigned i = 0; is_listed && i < count; i++) {
+		if (infos[i].pid != (unsigned)process_self()->pid)
+			continue;
+		if (infos[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
+			return false;
+		*bytes = infos[i].usedGpuMemory;
+	}
+	return is_listed;
+}
+
+bool probe_knows_pid(void)
+{
+	return process_sees_host_pids() || atomic_load(&has_learnt);
+}
+
+void probe_learn(bool was_listed, bool is_listed)
+{
+	if (!was_listed && is_listed)
+		atomic_store(&has_learnt, true);
+}

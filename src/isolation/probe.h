@@ -1,0 +1,24 @@
+/* Asking the real NVML what a card or this process holds; see probe.c. */
+#ifndef GPUSLICE_PROBE_H
+#define GPUSLICE_PROBE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* All may be called from any thread. False: cannot be known. */
+
+/* Bytes in use on the whole card. */
+bool probe_card_used(int card, uint64_t *bytes);
+
+/* Bytes that NVML holds against the process with our pid; 0 when it is not listed. */
+bool probe_own_listing(int card, uint64_t *bytes);
+
+/*
+ * Is our pid the one that NVML means by it? In a pid namespace it may be some
+ * other process's on the host: known only once our first context made it
+ * appear. Tell what was seen before and after one was made.
+ */
+bool probe_knows_pid(void);
+void probe_learn(bool was_listed, bool is_listed);
+
+#endif

@@ -1,0 +1,191 @@
+/*
+ * dlsym, dlvsym and dlopen: how programs that look the driver up by name meet
+ * our hooks.
+ *
+ * Every name that is not the driver's must be looked up as if we were not
+ * here. RTLD_NEXT depends on who calls, so the entry points are assembly: they
+ * ask the C part below, and then either jump to the real function with the
+ * caller's arguments and return address untouched, or return its answer.
+ */
+#include "driver.h"
+#include "libc_symbols.h"
+#include "hooks.h"
+#include "slice.h"
+
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Returned in two registers: jump there with the arguments, or NULL: return `result`. */
+struct route {
+	void *jump;
+	void *result;
+};
+
+struct route route_dlsym(void *handle, const char *name, const void *caller);
+struct route route_dlvsym(void *handle, const char *name, const char *version, const void *caller);
+struct route route_dlopen(const char *file, int flags);
+
+static bool is_driver_name(const char *name)
+{
+	if (name[0] == 'c' && name[1] == 'u')
+		return name[2] >= 'A' && name[2] <= 'Z';
+	return strncmp(name, "nvml", 4) == 0 && name[4] >= 'A' && name[4] <= 'Z';
+}
+
+/*
+ * What the caller gets for `found`, the real answer to its lookup of `name`.
+ * What is not there stays missing; another library's function of that name
+ * (a profiler's wrapper) stays itself.
+ */
+static void *stand_in(const char *name, void *found)
+{
+	const struct hook *hook = hook_by_name(name);
+
+	if (!hook) {
+		driver_note_unhooked(name);
+		return found;
+	}
+	if (found != hook->function && !driver_owns(found))
+		return found;
+	if (slice_state() == SLICE_INERT)
+		return found;
+	return hook->function;
+}
+
+/*
+ * We export the hooks, so a search of the global scope finds ours even where
+ * no driver is loaded: what comes after us decides whether there is one.
+ */
+static void *behind_us(const char *name, void *found)
+{
+	const struct hook *hook = hook_by_name(name);
+
+	if (hook && found == hook->function)
+		return libc_symbols()->dlsym(RTLD_NEXT, name);
+	return found;
+}
+
+static bool must_stay_real(const char *name, const void *caller)
+{
+	return !name || !is_driver_name(name) || driver_is_inside() || driver_owns(caller);
+}
+
+/* Any thread, at any time, also before main and before our own relocations of data. */
+__attribute__((used)) struct route route_dlsym(void *handle, const char *name, const void *caller)
+{
+	const struct libc_symbols *libc = libc_symbols();
+
+	if (must_stay_real(name, caller))
+		return (struct route){ .jump = (void *)libc->dlsym };
+	/* Our RTLD_NEXT starts behind us, in front of every driver: none is missed. */
+	void *found = libc->dlsym(handle, name);
+
+	if (found && handle == RTLD_DEFAULT)
+		found = behind_us(name, found);
+	return (struct route){ .result = found ? stand_in(name, found) : NULL };
+}
+
+__attribute__((used)) struct route route_dlvsym(void *handle, const char *name,
+						const char *version, const void *caller)
+{
+	const struct libc_symbols *libc = libc_symbols();
+
+	if (must_stay_real(name, caller))
+		return (struct route){ .jump = (void *)libc->dlvsym };
+	void *found = libc->dlvsym(handle, name, version);
+
+	if (found && handle == RTLD_DEFAULT)
+		found = behind_us(name, found);
+	return (struct route){ .result = found ? stand_in(name, found) : NULL };
+}
+
+/*
+ * A library loaded with RTLD_DEEPBIND would bind to the C library's dlsym and
+ * see the raw driver; without the flag it sees ours. `result` holds the flags.
+ */
+__attribute__((used)) struct route route_dlopen(const char *file, int flags)
+{
+	(void)file;
+	return (struct route){ .jump = (void *)libc_symbols()->dlopen,
+			       .result = (void *)(intptr_t)(flags & ~RTLD_DEEPBIND) };
+}
+
+#if defined(__x86_64__)
+__asm__(".text\n"
+	".globl dlsym\n.type dlsym,@function\n.p2align 4\n"
+	"dlsym:\n.cfi_startproc\nendbr64\n"
+	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
+	"push %rsi\n.cfi_adjust_cfa_offset 8\n"
+	"sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n"
+	"mov 24(%rsp), %rdx\n"
+	"call route_dlsym\n"
+	"add $8, %rsp\n.cfi_adjust_cfa_offset -8\n"
+	"pop %rsi\n.cfi_adjust_cfa_offset -8\n"
+	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
+	"test %rax, %rax\njz 1f\njmp *%rax\n"
+	"1: mov %rdx, %rax\nret\n"
+	".cfi_endproc\n.size dlsym, .-dlsym\n"
+
+	".globl dlvsym\n.type dlvsym,@function\n.p2align 4\n"
+	"dlvsym:\n.cfi_startproc\nendbr64\n"
+	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
+	"push %rsi\n.cfi_adjust_cfa_offset 8\n"
+	"push %rdx\n.cfi_adjust_cfa_offset 8\n"
+	"mov 24(%rsp), %rcx\n"
+	"call route_dlvsym\n"
+	"mov %rdx, %r11\n"
+	"pop %rdx\n.cfi_adjust_cfa_offset -8\n"
+	"pop %rsi\n.cfi_adjust_cfa_offset -8\n"
+	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
+	"test %rax, %rax\njz 1f\njmp *%rax\n"
+	"1: mov %r11, %rax\nret\n"
+	".cfi_endproc\n.size dlvsym, .-dlvsym\n"
+
+	".globl dlopen\n.type dlopen,@function\n.p2align 4\n"
+	"dlopen:\n.cfi_startproc\nendbr64\n"
+	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
+	"call route_dlopen\n"
+	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
+	"mov %edx, %esi\njmp *%rax\n"
+	".cfi_endproc\n.size dlopen, .-dlopen\n");
+#elif defined(__aarch64__)
+__asm__(".text\n"
+	".globl dlsym\n.type dlsym,%function\n.p2align 4\n"
+	"dlsym:\n.cfi_startproc\nhint #34\n"
+	"stp x29, x30, [sp, #-32]!\n.cfi_def_cfa_offset 32\n"
+	".cfi_offset 29, -32\n.cfi_offset 30, -24\n"
+	"mov x29, sp\nstp x0, x1, [sp, #16]\n"
+	"mov x2, x30\nbl route_dlsym\n"
+	"mov x16, x0\nmov x17, x1\nldp x0, x1, [sp, #16]\n"
+	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
+	"cbz x16, 1f\nbr x16\n"
+	"1: mov x0, x17\nret\n"
+	".cfi_endproc\n.size dlsym, .-dlsym\n"
+
+	".globl dlvsym\n.type dlvsym,%function\n.p2align 4\n"
+	"dlvsym:\n.cfi_startproc\nhint #34\n"
+	"stp x29, x30, [sp, #-48]!\n.cfi_def_cfa_offset 48\n"
+	".cfi_offset 29, -48\n.cfi_offset 30, -40\n"
+	"mov x29, sp\nstp x0, x1, [sp, #16]\nstr x2, [sp, #32]\n"
+	"mov x3, x30\nbl route_dlvsym\n"
+	"mov x16, x0\nmov x17, x1\nldp x0, x1, [sp, #16]\nldr x2, [sp, #32]\n"
+	"ldp x29, x30, [sp], #48\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
+	"cbz x16, 1f\nbr x16\n"
+	"1: mov x0, x17\nret\n"
+	".cfi_endproc\n.size dlvsym, .-dlvsym\n"
+
+	".globl dlopen\n.type dlopen,%function\n.p2align 4\n"
+	"dlopen:\n.cfi_startproc\nhint #34\n"
+	"stp x29, x30, [sp, #-32]!\n.cfi_def_cfa_offset 32\n"
+	".cfi_offset 29, -32\n.cfi_offset 30, -24\n"
+	"mov x29, sp\nstr x0, [sp, #16]\n"
+	"bl route_dlopen\n"
+	"mov x16, x0\nldr x0, [sp, #16]\n"
+	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
+	"br x16\n"
+	".cfi_endproc\n.size dlopen, .-dlopen\n");
+#else
+#error "no entry points for this architecture"
+#endif

@@ -1,0 +1,56 @@
+/* What this process holds, by pointer or handle; see table.c. */
+#ifndef GPUSLICE_TABLE_H
+#define GPUSLICE_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Pointers and handles may have equal numbers: each kind is a space of its own. */
+enum table_kind {
+	KIND_NONE,
+	KIND_MEMORY, /* linear memory, by device pointer */
+	KIND_ARRAY,
+	KIND_MIPMAP,
+	KIND_PHYSICAL, /* cuMemCreate, by handle */
+	KIND_MAPPING, /* cuMemMap, by address; `other` is the physical handle */
+	KIND_POOL, /* `bytes` is what it is charged */
+	KIND_GRAPH, /* executable graph; `bytes` is what its nodes ask */
+	KIND_CONTEXT, /* `bytes` is what it was found to cost */
+};
+
+struct table_entry {
+	uint64_t key;
+	uint64_t bytes;
+	uint64_t context; /* it goes when this one goes; 0: with the process */
+	uint64_t other;
+	uint16_t kind;
+	int16_t card;
+	uint32_t handles; /* open handles, for physical memory */
+	uint32_t mappings;
+	uint32_t mark;
+};
+
+/* All may be called from any thread. */
+
+/* False when there is no memory for it: the charge then stays until the process ends. */
+bool table_put(const struct table_entry *entry);
+/* Removes and returns it; false when it is not there. */
+bool table_take(enum table_kind kind, uint64_t key, struct table_entry *entry);
+bool table_get(enum table_kind kind, uint64_t key, struct table_entry *entry);
+
+/* Between these the calling thread may change what table_at points to, and nothing else. */
+void table_lock(void);
+void table_unlock(void);
+struct table_entry *table_at(enum table_kind kind, uint64_t key);
+void table_remove(struct table_entry *entry);
+
+/*
+ * Under the lock: the next entry of the kind at or after *place, which starts
+ * at 0 and moves on; NULL at the end. Removing restarts the walk.
+ */
+struct table_entry *table_next(enum table_kind kind, uint32_t *place);
+
+/* In a forked child: none of it is ours. */
+void table_after_fork(void);
+
+#endif

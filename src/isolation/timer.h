@@ -1,0 +1,12 @@
+/* The clock of the compute cap. */
+#ifndef GPUSLICE_TIMER_H
+#define GPUSLICE_TIMER_H
+
+#include <stdint.h>
+
+/* CLOCK_MONOTONIC; in the test build the simulated driver's clock, if that is what runs. */
+uint64_t timer_now_ns(void);
+/* Sleeps the calling thread; signals do not cut it short. */
+void timer_sleep_ns(uint64_t duration_ns);
+
+#endif

@@ -1,0 +1,145 @@
+#include "clock.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define DOZE_LEAST_NS 20000u
+#define DOZE_MOST_NS 5000000u
+
+static struct clock_area *area_of(struct gpusim_node *node)
+{
+	return (struct clock_area *)(void *)node->engine_node;
+}
+
+static uint64_t real_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t virtual_at(const struct clock_rate *rate, uint64_t real_ns)
+{
+	uint64_t passed = real_ns > rate->real_ns ? real_ns - rate->real_ns : 0;
+
+	return rate->virtual_ns + passed / 1000 * rate->speed_milli +
+	       passed % 1000 * rate->speed_milli / 1000;
+}
+
+static uint64_t wanted_speed(struct gpusim_node *node)
+{
+	uint32_t speed = atomic_load(&node->clock_speed_milli);
+
+	return speed ? speed : 1000;
+}
+
+static void take_speed_from_environment(struct gpusim_node *node)
+{
+	const char *text = getenv("GPU_SIMULATOR_CLOCK_SPEED");
+	char *end;
+	double speed = text ? strtod(text, &end) : 0;
+
+	if (text && *end == '\0' && speed >= 0.001 && speed <= 1000000)
+		atomic_store(&node->clock_speed_milli, (uint32_t)(speed * 1000));
+}
+
+void clock_lay_out(struct gpusim_node *node)
+{
+	struct clock_area *area = area_of(node);
+
+	take_speed_from_environment(node);
+	/* CLOCK_MONOTONIC starts anew at a boot, so a rate of an older boot is in the future. */
+	if (area->layout && area->rates[area->current].real_ns <= real_now_ns()) {
+		clock_follow_speed(node);
+		return;
+	}
+	area->current = 0;
+	area->rates[0] = (struct clock_rate){
+		.real_ns = real_now_ns(),
+		.virtual_ns = area->layout ? area->rates[0].virtual_ns : real_now_ns(),
+		.speed_milli = wanted_speed(node),
+	};
+	__atomic_store_n(&area->layout, 1, __ATOMIC_RELEASE);
+}
+
+void clock_follow_speed(struct gpusim_node *node)
+{
+	struct clock_area *area = area_of(node);
+	const struct clock_rate *old = &area->rates[area->current];
+	uint64_t now_ns = real_now_ns();
+
+	if (!area->layout || old->speed_milli == wanted_speed(node))
+		return;
+	area->rates[!area->current] = (struct clock_rate){
+		.real_ns = now_ns,
+		.virtual_ns = virtual_at(old, now_ns),
+		.speed_milli = wanted_speed(node),
+	};
+	__atomic_store_n(&area->current, !area->current, __ATOMIC_RELEASE);
+}
+
+uint64_t clock_now_ns(struct gpusim_node *node)
+{
+	struct clock_area *area = area_of(node);
+	uint32_t current = __atomic_load_n(&area->current, __ATOMIC_ACQUIRE);
+
+	if (area->rates[current].speed_milli != wanted_speed(node)) {
+		gpusim_lock(node);
+		clock_follow_speed(node);
+		gpusim_unlock(node);
+		current = __atomic_load_n(&area->current, __ATOMIC_ACQUIRE);
+	}
+	return virtual_at(&area->rates[current], real_now_ns());
+}
+
+uint64_t clock_speed_milli(struct gpusim_node *node)
+{
+	return area_of(node)->rates[area_of(node)->current].speed_milli;
+}
+
+static void sleep_real(uint64_t real_ns)
+{
+	struct timespec left = { .tv_sec = (time_t)(real_ns / 1000000000u),
+				 .tv_nsec = (long)(real_ns % 1000000000u) };
+
+	while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR)
+		;
+}
+
+void clock_doze(struct gpusim_node *node, uint64_t virtual_ns)
+{
+	uint64_t real_ns = virtual_ns / clock_speed_milli(node) * 1000;
+
+	if (real_ns < DOZE_LEAST_NS)
+		real_ns = DOZE_LEAST_NS;
+	sleep_real(real_ns < DOZE_MOST_NS ? real_ns : DOZE_MOST_NS);
+}
+
+static struct gpusim_node *ready_node(void)
+{
+	struct gpusim_node *node = gpusim_attach(false);
+
+	if (node && !__atomic_load_n(&area_of(node)->layout, __ATOMIC_ACQUIRE)) {
+		gpusim_lock(node);
+		clock_lay_out(node);
+		gpusim_unlock(node);
+	}
+	return node;
+}
+
+uint64_t gpusim_now_ns(void)
+{
+	struct gpusim_node *node = ready_node();
+
+	return node ? clock_now_ns(node) : real_now_ns();
+}
+
+void gpusim_sleep_ns(uint64_t virtual_ns)
+{
+	struct gpusim_node *node = ready_node();
+	uint64_t speed = node ? clock_speed_milli(node) : 1000;
+
+	sleep_real(virtual_ns / speed * 1000 + virtual_ns % speed * 1000 / speed);
+}

@@ -1,0 +1,159 @@
+#include "context.h"
+
+#include "ledger.h"
+#include "memory.h"
+#include "module.h"
+#include "pool.h"
+#include "stream.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB (1024ull * 1024ull)
+
+enum { STACK_DEPTH = 32 };
+
+static _Thread_local struct {
+	struct context *at[STACK_DEPTH];
+	unsigned depth;
+} stack;
+
+struct context *stack_top(void)
+{
+	return stack.depth ? stack.at[stack.depth - 1] : NULL;
+}
+
+bool stack_push(struct context *context)
+{
+	if (stack.depth == STACK_DEPTH)
+		return false;
+	stack.at[stack.depth++] = context;
+	return true;
+}
+
+struct context *stack_pop(void)
+{
+	return stack.depth ? stack.at[--stack.depth] : NULL;
+}
+
+void stack_set_top(struct context *context)
+{
+	if (stack.depth)
+		stack.depth--;
+	if (context)
+		stack_push(context);
+}
+
+struct context *context_of(CUcontext handle)
+{
+	struct context *context = (struct context *)(void *)handle;
+
+	return context && context->magic == CONTEXT_MAGIC && context->is_alive ? context : NULL;
+}
+
+CUresult context_current(struct context **context)
+{
+	*context = stack_top();
+	if (!*context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	return (*context)->is_alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+/*
+ * About 3 MiB a multiprocessor, as published for cards from 34 (107 MiB) to
+ * 188 of them (555 MiB); GPU_SIMULATOR_CONTEXT_MIB sets it outright.
+ */
+uint64_t context_cost_bytes(const struct device *device)
+{
+	const struct gpusim_instance *instance = device_instance(device);
+	const char *text = getenv("GPU_SIMULATOR_CONTEXT_MIB");
+	uint64_t multiprocessors = device_card(device)->multiprocessors;
+	char *end;
+	unsigned long long mib = text ? strtoull(text, &end, 10) : 0;
+
+	if (text && end != text && *end == '\0')
+		return mib * MIB;
+	if (instance && instance->multiprocessors)
+		multiprocessors = instance->multiprocessors;
+	return (multiprocessors ? multiprocessors : 80) * 3 * MIB;
+}
+
+static void set_default_limits(struct context *context)
+{
+	context->limits[CU_LIMIT_STACK_SIZE] = 1024;
+	context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 * MIB;
+	context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 * MIB;
+	context->limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
+	context->limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+	context->limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+}
+
+static struct context *new_context(struct device *device, unsigned flags)
+{
+	struct context *made = calloc(1, sizeof(*made));
+
+	if (made)
+		*made = (struct context){
+			.magic = CONTEXT_MAGIC,
+			.flags = flags,
+			.api_version = 3020,
+			.device = device,
+		};
+	return made;
+}
+
+CUresult context_revive(struct context *context)
+{
+	static uint64_t ids;
+	uint64_t cost = context_cost_bytes(context->device);
+
+	if (!ledger_hold(context->device))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!ledger_take(context->device, cost)) {
+		ledger_let_go(context->device);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	context->id = ++ids;
+	context->cost_bytes = cost;
+	context->references = 0;
+	context->is_alive = true;
+	set_default_limits(context);
+	return CUDA_SUCCESS;
+}
+
+CUresult context_open(struct device *device, unsigned flags, struct context **context)
+{
+	CUresult result;
+
+	*context = new_context(device, flags);
+	if (!*context)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = context_revive(*context);
+	if (result != CUDA_SUCCESS)
+		free(*context);
+	return result;
+}
+
+struct context *context_primary(struct device *device)
+{
+	if (!device->primary) {
+		device->primary = new_context(device, 0);
+		if (device->primary)
+			device->primary->is_primary = true;
+	}
+	return device->primary;
+}
+
+void context_close(struct context *context)
+{
+	struct device *device = context->device;
+
+	streams_close_all(context);
+	modules_close_all(context);
+	memory_drop_all(context);
+	if (context->is_primary)
+		pool_drop_default(device);
+	ledger_give(device, context->cost_bytes);
+	context->is_alive = false;
+	ledger_let_go(device);
+}

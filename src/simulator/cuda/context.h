@@ -1,0 +1,50 @@
+/* Contexts: made, retained, stacked; what each of them costs in memory. */
+#ifndef GPUSIM_CONTEXT_H
+#define GPUSIM_CONTEXT_H
+
+#include "driver.h"
+
+struct stream;
+
+enum { CONTEXT_MAGIC = 0x43545830 };
+
+struct context {
+	uint32_t magic;
+	bool is_primary;
+	bool is_alive; /* a handle outlives its context, so that its use is an error */
+	unsigned references; /* of a primary context */
+	unsigned flags;
+	unsigned api_version;
+	uint64_t id;
+	uint64_t cost_bytes;
+	struct device *device;
+	struct stream *default_stream; /* the legacy one */
+	struct stream *streams; /* all others */
+	size_t limits[16]; /* by CUlimit */
+};
+
+/* All under the process's lock. */
+
+/* The calling thread's, alive; else CUDA_ERROR_INVALID_CONTEXT. */
+CUresult context_current(struct context **context);
+/* A handle of the program; NULL when it is none, or is destroyed. */
+struct context *context_of(CUcontext handle);
+
+CUresult context_open(struct device *device, unsigned flags, struct context **context);
+/* A device's primary context: one handle for ever, alive while it is retained. */
+struct context *context_primary(struct device *device);
+/* Makes it alive; CUDA_ERROR_OUT_OF_MEMORY when the card has no room for its cost. */
+CUresult context_revive(struct context *context);
+/* Everything that lives in the context goes with it. */
+void context_close(struct context *context);
+
+/* What one context of the device takes, in bytes. */
+uint64_t context_cost_bytes(const struct device *device);
+
+/* The calling thread's stack of current contexts. */
+struct context *stack_top(void);
+bool stack_push(struct context *context);
+struct context *stack_pop(void);
+void stack_set_top(struct context *context);
+
+#endif

@@ -1,0 +1,208 @@
+/* cuCtxCreate in its four versions, destruction, and the primary context. */
+#include "context.h"
+
+#include "stream.h"
+
+/* CU_CTX_FLAGS_MASK grows with the driver; older and newer bits are taken as they come. */
+static CUresult create(CUcontext *handle, unsigned flags, CUdevice ordinal)
+{
+	struct context *context;
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct device *device = driver_device(ordinal);
+	if (!handle)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!device)
+		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	result = context_open(device, flags, &context);
+	if (result == CUDA_SUCCESS) {
+		stack_push(context);
+		*handle = (CUcontext)(void *)context;
+	}
+	return driver_leave(result);
+}
+
+CUresult cuCtxCreate(CUcontext *handle, unsigned int flags, CUdevice device)
+{
+	return create(handle, flags, device);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *handle, unsigned int flags, CUdevice device)
+{
+	return create(handle, flags, device);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *handle, CUexecAffinityParam *affinities, int count,
+			unsigned int flags, CUdevice device)
+{
+	if (count < 0 || (count > 0 && !affinities))
+		return CUDA_ERROR_INVALID_VALUE;
+	return create(handle, flags, device);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *parameters, unsigned int flags,
+			CUdevice device)
+{
+	if (parameters && parameters->execAffinityParams && parameters->cigParams)
+		return CUDA_ERROR_INVALID_VALUE;
+	return create(handle, flags, device);
+}
+
+static CUresult destroy(CUcontext handle)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct context *context = context_of(handle);
+	if (!context || context->is_primary)
+		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
+	if (stack_top() == context)
+		stack_pop();
+	context_close(context);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxDestroy(CUcontext handle)
+{
+	return destroy(handle);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext handle)
+{
+	return destroy(handle);
+}
+
+CUresult cuCtxAttach(CUcontext *handle, unsigned int flags)
+{
+	struct context *context;
+	CUresult result = driver_enter(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!handle || flags)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*handle = (CUcontext)(void *)context;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuCtxDetach(CUcontext handle)
+{
+	return destroy(handle);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice ordinal)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct device *device = driver_device(ordinal);
+	if (!handle)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!device)
+		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	struct context *primary = context_primary(device);
+	if (!primary)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	if (!primary->is_alive)
+		result = context_revive(primary);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	primary->references++;
+	*handle = (CUcontext)(void *)primary;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult release(CUdevice ordinal)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct device *device = driver_device(ordinal);
+	if (!device)
+		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	if (!device->primary || !device->primary->is_alive || device->primary->references == 0)
+		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
+	if (--device->primary->references == 0)
+		context_close(device->primary);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+	return release(device);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+	return release(device);
+}
+
+/* The context goes, however many hold it; their releases find it gone. */
+static CUresult reset(CUdevice ordinal)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct device *device = driver_device(ordinal);
+	if (!device)
+		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	if (device->primary && device->primary->is_alive)
+		context_close(device->primary);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+	return reset(device);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+	return reset(device);
+}
+
+static CUresult set_flags(CUdevice ordinal, unsigned flags)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct device *device = driver_device(ordinal);
+	if (!device)
+		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	if (context_primary(device))
+		device->primary->flags = flags;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags)
+{
+	return set_flags(device, flags);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags)
+{
+	return set_flags(device, flags);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags, int *active)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct device *device = driver_device(ordinal);
+	if (!device)
+		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	if (flags)
+		*flags = device->primary ? device->primary->flags : 0;
+	if (active)
+		*active = device->primary && device->primary->is_alive;
+	return driver_leave(CUDA_SUCCESS);
+}

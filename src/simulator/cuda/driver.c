@@ -1,0 +1,157 @@
+#include "driver.h"
+
+#include "clock.h"
+#include "context.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct driver driver;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool is_initialised;
+static bool is_forked; /* initialised in a parent: of no use here, as with the real driver */
+
+static void poison_child(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	is_forked = is_initialised;
+	is_initialised = false;
+}
+
+/* As the environment or the node says, and no newer than the library. */
+static int version_of(const struct gpusim_node *node)
+{
+	const char *text = getenv("GPU_SIMULATOR_CUDA_VERSION");
+	long version = text ? strtol(text, NULL, 10) : 0;
+
+	if (version <= 0)
+		version = node ? (long)node->cuda_version : 0;
+	if (version <= 0)
+		version = 12090;
+	return version < driver_newest_version ? (int)version : driver_newest_version;
+}
+
+static void lay_out(struct gpusim_node *node)
+{
+	gpusim_lock(node);
+	clock_lay_out(node);
+	for (uint32_t card = 0; card < GPUSIM_CARDS; card++) {
+		if (node->cards[card].present)
+			engine_lay_out((struct engine *)(void *)node->engine_card[card]);
+	}
+	gpusim_unlock(node);
+}
+
+CUresult cuInit(unsigned int flags)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&lock);
+	if (is_forked) {
+		result = CUDA_ERROR_NOT_INITIALIZED;
+	} else if (!is_initialised) {
+		driver.node = gpusim_attach(true);
+		if (driver.node) {
+			gpusim_wait_while_hanging(driver.node);
+			lay_out(driver.node);
+			driver_enumerate(&driver);
+		}
+		driver.cuda_version = version_of(driver.node);
+		if (driver.count == 0) {
+			result = CUDA_ERROR_NO_DEVICE;
+		} else {
+			pthread_atfork(NULL, NULL, poison_child);
+			is_initialised = true;
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+	if (!version)
+		return CUDA_ERROR_INVALID_VALUE;
+	*version = driver.cuda_version ? driver.cuda_version : version_of(gpusim_attach(false));
+	return CUDA_SUCCESS;
+}
+
+void driver_lock(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void driver_unlock(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+CUresult driver_enter_bare(void)
+{
+	if (driver.node)
+		gpusim_wait_while_hanging(driver.node);
+	pthread_mutex_lock(&lock);
+	if (is_initialised)
+		return CUDA_SUCCESS;
+	pthread_mutex_unlock(&lock);
+	return CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult driver_enter(struct context **context)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = context_current(context);
+	if (result == CUDA_SUCCESS && device_card((*context)->device)->lost)
+		result = CUDA_ERROR_UNKNOWN;
+	return result == CUDA_SUCCESS ? result : driver_leave(result);
+}
+
+CUresult driver_leave(CUresult result)
+{
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+void driver_doze(uint64_t virtual_ns)
+{
+	pthread_mutex_unlock(&lock);
+	clock_doze(driver.node, virtual_ns);
+	pthread_mutex_lock(&lock);
+}
+
+uint64_t driver_now_ns(void)
+{
+	return clock_now_ns(driver.node);
+}
+
+struct device *driver_device(CUdevice ordinal)
+{
+	return ordinal >= 0 && ordinal < driver.count ? &driver.devices[ordinal] : NULL;
+}
+
+const struct gpusim_card *device_card(const struct device *device)
+{
+	return &driver.node->cards[device->card];
+}
+
+const struct gpusim_instance *device_instance(const struct device *device)
+{
+	if (device->instance == GPUSIM_NO_INSTANCE)
+		return NULL;
+	return &device_card(device)->instances[device->instance];
+}
+
+uint64_t device_total_bytes(const struct device *device)
+{
+	const struct gpusim_instance *instance = device_instance(device);
+
+	if (instance)
+		return instance->memory_bytes;
+	return device_card(device)->memory_total_bytes;
+}

@@ -1,0 +1,69 @@
+/*
+ * This process's view of the driver: is it initialised, which devices are
+ * there, and the one lock under which all of its objects are used.
+ */
+#ifndef GPUSIM_DRIVER_H
+#define GPUSIM_DRIVER_H
+
+#include "cuda_api.h"
+
+#include "../state.h"
+#include "engine.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { DRIVER_DEVICES = 16 };
+
+struct device {
+	int ordinal; /* what the program calls it */
+	uint32_t card; /* slot in the node */
+	uint32_t instance; /* slot of the MIG slice in the card, or GPUSIM_NO_INSTANCE */
+	struct engine *engine;
+	struct gpusim_process *process; /* our line in the node's table; NULL without a context */
+	uint32_t tenant; /* its number */
+	uint64_t sampled_ns; /* when our use was last published, and how much it was */
+	uint64_t sampled_served_ns;
+	unsigned holders; /* contexts and loose memory that keep the line */
+	struct context *primary;
+	struct pool *default_pool;
+	struct pool *pool; /* that cuMemAllocAsync takes from */
+	struct graph_memory *graph_memory;
+};
+
+struct driver {
+	struct gpusim_node *node;
+	int cuda_version; /* 12090 */
+	int count;
+	struct device devices[DRIVER_DEVICES];
+};
+
+extern struct driver driver;
+extern const int driver_newest_version; /* this library's list of names ends there */
+
+/*
+ * Each entry point of the driver begins with one of these. They return
+ * CUDA_SUCCESS holding the process's lock, to be given back by driver_leave,
+ * or an error without it. driver_enter asks for a current context as well.
+ */
+CUresult driver_enter_bare(void);
+CUresult driver_enter(struct context **context);
+CUresult driver_leave(CUresult result);
+
+/* In between, for a wait: the lock is given to other threads while we sleep. */
+void driver_doze(uint64_t virtual_ns);
+uint64_t driver_now_ns(void);
+void driver_unlock(void);
+void driver_lock(void);
+
+/* Under the lock. */
+struct device *driver_device(CUdevice ordinal);
+const struct gpusim_card *device_card(const struct device *device);
+/* The MIG slice that the device is, or NULL for a whole card. */
+const struct gpusim_instance *device_instance(const struct device *device);
+uint64_t device_total_bytes(const struct device *device);
+
+/* devices.c: fills driver.devices as the environment allows. */
+void driver_enumerate(struct driver *driver);
+
+#endif

@@ -1,0 +1,142 @@
+/*
+ * The virtual GPU of one card, in memory that all processes share.
+ *
+ * A card has streams; a stream is a ring of items in order. Time is virtual
+ * (clock.h). Nobody runs in the background: whoever looks at the engine moves
+ * it from the time it was last looked at to now, item by item.
+ *
+ * Kernels share the card by processor sharing: each process that has one at
+ * the head of a stream gets an equal part, and within a process each such
+ * stream gets an equal part of that. Copies have an engine of their own and
+ * take their full time. A kernel is thought to fill the card: two kernels of
+ * one process take as long together as one after the other.
+ *
+ * A tenant is a process on the card; its number is its slot in the node's
+ * process table (state.h), so that who reaps there knows whom to bury here.
+ */
+#ifndef GPUSIM_ENGINE_H
+#define GPUSIM_ENGINE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+	ENGINE_LAYOUT = 1,
+	ENGINE_TENANTS = 1024, /* GPUSIM_PROCESSES */
+	ENGINE_STREAMS = 512, /* with work or open, on one card */
+	ENGINE_ITEMS = 64, /* queued in one stream, then the caller waits */
+	ENGINE_MARKERS = 128, /* finish times a stream remembers; > ENGINE_ITEMS */
+	ENGINE_PARTITIONS = 8,
+	ENGINE_MERGED = 16, /* launches in a row that become one item */
+	ENGINE_WINDOWS = 16, /* utilisation samples kept */
+	ENGINE_FRACTION = 10, /* amounts are counted in 2^-10 ns */
+};
+
+/* The driver samples utilisation every sixth of a second. */
+#define ENGINE_WINDOW_NS (1000000000ULL / 6)
+
+enum engine_kind {
+	ENGINE_KERNEL = 1, /* amount: time on an otherwise idle card */
+	ENGINE_COPY, /* amount: time on the copy engine */
+	ENGINE_MARKER, /* number: remembers when the stream came here */
+	ENGINE_WAIT, /* until marker `number` of stream `other` */
+	ENGINE_HOST, /* until the owner has run its function: engine_pop_host */
+};
+
+struct engine_item {
+	uint32_t kind;
+	uint32_t launches;
+	uint64_t amount; /* ns when pushed, 2^-10 ns in the ring */
+	uint64_t number;
+	uint32_t other;
+	uint32_t generation; /* of the other stream, which may have ended since */
+};
+
+struct engine_stream {
+	uint32_t generation; /* grows at each opening */
+	uint32_t tenant;
+	uint32_t is_open;
+	uint32_t is_closing; /* destroyed, its work goes on */
+	uint32_t head; /* items [head, tail), modulo ENGINE_ITEMS */
+	uint32_t tail;
+	uint64_t marked; /* number of the last marker queued */
+	uint64_t reached; /* number of the last marker reached */
+	uint64_t marker_ns[ENGINE_MARKERS];
+	struct engine_item items[ENGINE_ITEMS];
+};
+
+struct engine_tenant {
+	uint32_t is_open;
+	int32_t pid; /* with start_ticks: is the slot still this process's? */
+	uint64_t start_ticks;
+	uint64_t served; /* time on the card in all, 2^-10 ns */
+	uint32_t partition; /* MIG slices share nothing: 0 the card, 1.. its slices */
+	uint32_t runnable; /* streams on the card in this step */
+};
+
+struct engine_window {
+	uint64_t index; /* start of the window / ENGINE_WINDOW_NS */
+	uint64_t busy_ns;
+};
+
+struct engine {
+	uint32_t layout; /* 0: not laid out; set last */
+	uint32_t active_count;
+	pthread_mutex_t lock; /* shared and robust */
+	uint64_t now_ns; /* all items are as they are at this time */
+	uint64_t busy_ns; /* time with a kernel on the card, in all */
+	struct engine_window windows[ENGINE_WINDOWS];
+	struct engine_tenant tenants[ENGINE_TENANTS];
+	uint32_t active[ENGINE_STREAMS]; /* streams that hold items */
+	struct engine_stream streams[ENGINE_STREAMS];
+};
+
+/* Where a stream stands, for a caller that wants to wait. */
+struct engine_view {
+	uint64_t reached;
+	uint64_t left_ns; /* at least so long until the stream is empty */
+	uint32_t queued;
+	bool host_is_next;
+};
+
+/* All functions may be called from any thread and process at once. */
+
+/* Zeroed memory becomes an idle engine; harmless on one that is. Call it under the node's lock. */
+void engine_lay_out(struct engine *engine);
+
+void engine_open_tenant(struct engine *engine, uint32_t tenant, int32_t pid,
+			uint64_t start_ticks, uint32_t partition);
+void engine_close_tenant(struct engine *engine, uint32_t tenant);
+
+/* -1 when all streams of the card are in use. */
+int engine_open_stream(struct engine *engine, uint32_t tenant);
+/* What is queued goes on. */
+void engine_close_stream(struct engine *engine, int stream);
+
+/*
+ * engine_push: false when the stream's ring is full; the caller waits and
+ * asks again. For a marker, *number tells which one it became.
+ */
+bool engine_push(struct engine *engine, int stream, struct engine_item item, uint64_t now_ns,
+		 uint64_t *number);
+/* Takes the host function at the head of a stream, if there is one there now. */
+bool engine_pop_host(struct engine *engine, int stream, uint64_t now_ns, uint64_t *cookie);
+
+struct engine_view engine_look(struct engine *engine, int stream, uint64_t now_ns);
+
+/* When a marker that was reached was reached; only the last ENGINE_MARKERS are known. */
+uint64_t engine_marker_ns(const struct engine *engine, int stream, uint64_t number);
+
+/* Percent of the last whole window in which a kernel was on the card. */
+unsigned engine_busy_percent(struct engine *engine, uint64_t now_ns);
+
+/* Time on the card that a tenant had in all. */
+uint64_t engine_served_ns(struct engine *engine, uint32_t tenant);
+
+/* engine_step.c, under the engine's lock. */
+void engine_lock(struct engine *engine);
+void engine_unlock(struct engine *engine);
+void engine_advance(struct engine *engine, uint64_t now_ns);
+
+#endif

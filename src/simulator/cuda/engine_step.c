@@ -1,0 +1,192 @@
+#include "engine.h"
+
+#include <string.h>
+
+static struct engine_item *head_of(struct engine_stream *stream)
+{
+	return stream->head == stream->tail ? NULL : &stream->items[stream->head % ENGINE_ITEMS];
+}
+
+/* A stream that ended, or was reopened by another, has nothing left to wait for. */
+static bool is_over(const struct engine *engine, const struct engine_item *wait)
+{
+	const struct engine_stream *other = &engine->streams[wait->other];
+
+	return !other->is_open || other->generation != wait->generation ||
+	       other->reached >= wait->number;
+}
+
+/* Items that take no time end now. True when one did, which may free others. */
+static bool settle_stream(struct engine *engine, struct engine_stream *stream)
+{
+	bool moved = false;
+
+	for (struct engine_item *item; (item = head_of(stream)); stream->head++, moved = true) {
+		if (item->kind == ENGINE_HOST || (item->kind == ENGINE_WAIT && !is_over(engine, item)))
+			break;
+		if ((item->kind == ENGINE_KERNEL || item->kind == ENGINE_COPY) && item->amount)
+			break;
+		if (item->kind == ENGINE_MARKER) {
+			stream->marker_ns[item->number % ENGINE_MARKERS] = engine->now_ns;
+			__atomic_store_n(&stream->reached, item->number, __ATOMIC_RELEASE);
+		}
+	}
+	if (!head_of(stream) && stream->is_closing)
+		stream->is_open = 0;
+	return moved;
+}
+
+static void settle(struct engine *engine)
+{
+	for (bool moved = true; moved;) {
+		moved = false;
+		for (uint32_t i = 0; i < engine->active_count; i++)
+			moved |= settle_stream(engine, &engine->streams[engine->active[i]]);
+	}
+	for (uint32_t i = engine->active_count; i-- > 0;) {
+		if (!head_of(&engine->streams[engine->active[i]])) {
+			engine->active[i] = engine->active[engine->active_count - 1];
+			engine->active_count--;
+		}
+	}
+}
+
+/* How many tenants have a kernel on each partition. */
+struct load {
+	uint32_t tenants[ENGINE_PARTITIONS];
+	bool is_busy;
+};
+
+static struct engine_tenant *tenant_of(struct engine *engine, const struct engine_stream *stream)
+{
+	return &engine->tenants[stream->tenant];
+}
+
+static struct load count_runnable(struct engine *engine)
+{
+	struct load load = { 0 };
+
+	for (uint32_t i = 0; i < engine->active_count; i++)
+		tenant_of(engine, &engine->streams[engine->active[i]])->runnable = 0;
+	for (uint32_t i = 0; i < engine->active_count; i++) {
+		struct engine_stream *stream = &engine->streams[engine->active[i]];
+		struct engine_tenant *tenant = tenant_of(engine, stream);
+
+		if (head_of(stream)->kind != ENGINE_KERNEL)
+			continue;
+		if (tenant->runnable++ == 0)
+			load.tenants[tenant->partition % ENGINE_PARTITIONS]++;
+		load.is_busy = true;
+	}
+	return load;
+}
+
+/* By how much slower than alone the head of this stream moves; 0: not at all. */
+static uint64_t divisor(struct engine *engine, struct engine_stream *stream, const struct load *load)
+{
+	const struct engine_tenant *tenant = tenant_of(engine, stream);
+
+	switch (head_of(stream)->kind) {
+	case ENGINE_KERNEL:
+		return (uint64_t)load->tenants[tenant->partition % ENGINE_PARTITIONS] *
+		       tenant->runnable;
+	case ENGINE_COPY:
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+/* Time until the first head ends, at most `limit`; both in 2^-10 ns. */
+static uint64_t next_end(struct engine *engine, const struct load *load, uint64_t limit)
+{
+	for (uint32_t i = 0; i < engine->active_count; i++) {
+		struct engine_stream *stream = &engine->streams[engine->active[i]];
+		uint64_t slower = divisor(engine, stream, load);
+		uint64_t left = head_of(stream)->amount;
+
+		if (slower && left < limit / slower)
+			limit = left * slower;
+	}
+	return limit;
+}
+
+static void serve(struct engine *engine, const struct load *load, uint64_t step)
+{
+	for (uint32_t i = 0; i < engine->active_count; i++) {
+		struct engine_stream *stream = &engine->streams[engine->active[i]];
+		struct engine_item *item = head_of(stream);
+		uint64_t slower = divisor(engine, stream, load);
+		uint64_t part;
+
+		if (!slower)
+			continue;
+		part = step / slower;
+		item->amount -= part < item->amount ? part : item->amount;
+		if (item->kind == ENGINE_KERNEL)
+			tenant_of(engine, stream)->served += part;
+	}
+}
+
+/* Spreads busy time over the sampling windows it falls into. */
+static void note_busy(struct engine *engine, uint64_t from_ns, uint64_t to_ns)
+{
+	engine->busy_ns += to_ns - from_ns;
+	if (to_ns - from_ns > ENGINE_WINDOWS * ENGINE_WINDOW_NS)
+		from_ns = to_ns - ENGINE_WINDOWS * ENGINE_WINDOW_NS;
+	while (from_ns < to_ns) {
+		uint64_t index = from_ns / ENGINE_WINDOW_NS;
+		uint64_t end_ns = (index + 1) * ENGINE_WINDOW_NS;
+		struct engine_window *window = &engine->windows[index % ENGINE_WINDOWS];
+
+		if (end_ns > to_ns)
+			end_ns = to_ns;
+		if (window->index != index)
+			*window = (struct engine_window){ .index = index };
+		window->busy_ns += end_ns - from_ns;
+		from_ns = end_ns;
+	}
+}
+
+/*
+ * Moves the card from the time of the last look to `now_ns`, from one end of
+ * an item to the next. A look into the past moves nothing.
+ */
+void engine_advance(struct engine *engine, uint64_t now_ns)
+{
+	settle(engine);
+	while (engine->now_ns < now_ns) {
+		struct load load = count_runnable(engine);
+		uint64_t span_ns = now_ns - engine->now_ns;
+		uint64_t step;
+
+		if (!engine->active_count) {
+			engine->now_ns = now_ns;
+			break;
+		}
+		if (span_ns > UINT64_MAX >> (ENGINE_FRACTION + 1))
+			span_ns = UINT64_MAX >> (ENGINE_FRACTION + 1);
+		step = next_end(engine, &load, span_ns << ENGINE_FRACTION);
+		/* Whole nanoseconds, rounded up: an end is never noted before it was. */
+		span_ns = (step + (1u << ENGINE_FRACTION) - 1) >> ENGINE_FRACTION;
+		serve(engine, &load, step);
+		if (load.is_busy)
+			note_busy(engine, engine->now_ns, engine->now_ns + span_ns);
+		engine->now_ns += span_ns;
+		settle(engine);
+	}
+}
+
+unsigned engine_busy_percent(struct engine *engine, uint64_t now_ns)
+{
+	uint64_t last = now_ns / ENGINE_WINDOW_NS;
+	unsigned percent = 0;
+
+	engine_lock(engine);
+	engine_advance(engine, now_ns);
+	if (last > 0 && engine->windows[(last - 1) % ENGINE_WINDOWS].index == last - 1)
+		percent = (unsigned)((engine->windows[(last - 1) % ENGINE_WINDOWS].busy_ns * 100 +
+				      ENGINE_WINDOW_NS / 2) / ENGINE_WINDOW_NS);
+	engine_unlock(engine);
+	return percent > 100 ? 100 : percent;
+}

@@ -1,0 +1,156 @@
+/* What a kernel's name says, and its attributes. */
+#include "module.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_KERNEL_NS 10000u
+
+static uint64_t default_ns(void)
+{
+	const char *text = getenv("GPU_SIMULATOR_KERNEL_NS");
+	unsigned long long ns = text ? strtoull(text, NULL, 10) : 0;
+
+	return ns ? ns : DEFAULT_KERNEL_NS;
+}
+
+struct function *function_new(const char *name)
+{
+	size_t bytes = strlen(name) + 1;
+	struct function *made = calloc(1, sizeof(*made) + bytes);
+	char *end;
+
+	if (!made)
+		return NULL;
+	made->magic = FUNCTION_MAGIC;
+	memcpy(made->name, name, bytes);
+	made->duration_ns = default_ns();
+	made->takes_duration = strcmp(name, "spin") == 0;
+	if (strncmp(name, "spin_", 5) == 0) {
+		unsigned long long microseconds = strtoull(name + 5, &end, 10);
+
+		if (end != name + 5 && *end == '\0')
+			made->duration_ns = microseconds * 1000;
+	}
+	made->attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024;
+	made->attributes[CU_FUNC_ATTRIBUTE_NUM_REGS] = 32;
+	made->attributes[CU_FUNC_ATTRIBUTE_PTX_VERSION] = 70;
+	made->attributes[CU_FUNC_ATTRIBUTE_BINARY_VERSION] = 70;
+	made->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = 49152;
+	return made;
+}
+
+struct function *function_of(const void *handle)
+{
+	struct function *function = (struct function *)(uintptr_t)handle;
+
+	return function && function->magic == FUNCTION_MAGIC ? function : NULL;
+}
+
+/* Parameters come as an array of pointers, or packed in a buffer. */
+uint64_t function_duration_ns(const struct function *function, void **parameters, void **extra)
+{
+	const void *first = parameters ? parameters[0] : NULL;
+	uint64_t duration_ns;
+
+	if (!function->takes_duration)
+		return function->duration_ns;
+	for (size_t i = 0; !first && extra && extra[i] != CU_LAUNCH_PARAM_END; i += 2) {
+		if (extra[i] == CU_LAUNCH_PARAM_BUFFER_POINTER)
+			first = extra[i + 1];
+	}
+	if (!first)
+		return function->duration_ns;
+	memcpy(&duration_ns, first, sizeof(duration_ns));
+	return duration_ns;
+}
+
+static CUresult get_attribute(int *value, CUfunction_attribute attribute, const void *handle)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct function *function = function_of(handle);
+	if (!value || (unsigned)attribute >= CU_FUNC_ATTRIBUTE_MAX)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!function)
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	*value = function->attributes[attribute];
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static CUresult set_attribute(const void *handle, CUfunction_attribute attribute, int value)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct function *function = function_of(handle);
+	if ((unsigned)attribute >= CU_FUNC_ATTRIBUTE_MAX || value < 0)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!function)
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	function->attributes[attribute] = value;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function)
+{
+	return get_attribute(value, attribute, function);
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
+{
+	return set_attribute(function, attribute, value);
+}
+
+CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel kernel,
+			      CUdevice device)
+{
+	return driver_device(device) ? get_attribute(value, attribute, kernel)
+				     : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel,
+			      CUdevice device)
+{
+	return driver_device(device) ? set_attribute(kernel, attribute, value)
+				     : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config)
+{
+	(void)config;
+	return set_attribute(function, CU_FUNC_ATTRIBUTE_CACHE_MODE_CA, 0);
+}
+
+CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device)
+{
+	(void)config;
+	(void)device;
+	return set_attribute(kernel, CU_FUNC_ATTRIBUTE_CACHE_MODE_CA, 0);
+}
+
+static CUresult get_name(const char **name, const void *handle)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct function *function = function_of(handle);
+	if (!name || !function)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*name = function->name;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuFuncGetName(const char **name, CUfunction function)
+{
+	return get_name(name, function);
+}
+
+CUresult cuKernelGetName(const char **name, CUkernel kernel)
+{
+	return get_name(name, kernel);
+}

@@ -1,0 +1,174 @@
+#include "graph_memory.h"
+
+#include "ledger.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Live memory is marked in its flags. */
+enum { LIVE = 1 };
+
+uint64_t graph_memory_rounded(uint64_t bytes)
+{
+	return (bytes + MEMORY_BLOCK_BYTES - 1) / MEMORY_BLOCK_BYTES * MEMORY_BLOCK_BYTES;
+}
+
+static struct graph_memory *of_device(struct device *device)
+{
+	if (!device->graph_memory)
+		device->graph_memory = calloc(1, sizeof(*device->graph_memory));
+	return device->graph_memory;
+}
+
+CUresult graph_memory_new(struct device *device, uint64_t bytes, struct memory **memory)
+{
+	CUresult result = of_device(device)
+				  ? memory_map_uncharged(device, bytes, MEMORY_GRAPH, memory)
+				  : CUDA_ERROR_OUT_OF_MEMORY;
+
+	if (result == CUDA_SUCCESS)
+		graph_memory_keep(*memory);
+	return result;
+}
+
+void graph_memory_keep(struct memory *memory)
+{
+	memory->references++;
+}
+
+void graph_memory_drop(struct memory *memory)
+{
+	memory->references--;
+	if (memory->references == 0 && !graph_memory_is_live(memory))
+		memory_release(memory);
+}
+
+CUresult graph_memory_claim(struct graph_claim *claim)
+{
+	struct graph_memory *room = claim->device ? of_device(claim->device) : NULL;
+	uint64_t needed;
+
+	if (!room || (claim->is_held && claim->trims == room->trims))
+		return CUDA_SUCCESS;
+	needed = room->claimed_bytes + claim->bytes;
+	if (needed > room->reserved_bytes) {
+		if (!ledger_take(claim->device, needed - room->reserved_bytes))
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		room->reserved_bytes = needed;
+		if (needed > room->reserved_high)
+			room->reserved_high = needed;
+	}
+	room->claimed_bytes = needed;
+	claim->is_held = true;
+	claim->trims = room->trims;
+	return CUDA_SUCCESS;
+}
+
+void graph_memory_unclaim(struct graph_claim *claim)
+{
+	struct graph_memory *room = claim->device ? of_device(claim->device) : NULL;
+
+	if (room && claim->is_held && claim->trims == room->trims)
+		room->claimed_bytes -= claim->bytes;
+	claim->is_held = false;
+}
+
+bool graph_memory_is_live(const struct memory *memory)
+{
+	return memory->flags & LIVE;
+}
+
+CUresult graph_memory_begin(struct memory *memory)
+{
+	struct graph_memory *room = of_device(memory->device);
+
+	memory->flags |= LIVE;
+	room->used_bytes += graph_memory_rounded(memory->bytes);
+	if (room->used_bytes > room->used_high)
+		room->used_high = room->used_bytes;
+	return CUDA_SUCCESS;
+}
+
+CUresult graph_memory_end(struct memory *memory)
+{
+	if (!graph_memory_is_live(memory))
+		return CUDA_ERROR_INVALID_VALUE;
+	memory->flags &= ~(unsigned)LIVE;
+	of_device(memory->device)->used_bytes -= graph_memory_rounded(memory->bytes);
+	if (memory->references == 0)
+		memory_release(memory);
+	return CUDA_SUCCESS;
+}
+
+/* What no graph uses just now goes back to the card. */
+CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct device *device = driver_device(ordinal);
+	if (!device)
+		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	struct graph_memory *room = of_device(device);
+	if (room->reserved_bytes > room->used_bytes)
+		ledger_give(device, room->reserved_bytes - room->used_bytes);
+	room->reserved_bytes = room->used_bytes;
+	room->claimed_bytes = room->used_bytes;
+	room->trims++;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static uint64_t *amount(struct graph_memory *room, CUgraphMem_attribute attribute)
+{
+	switch (attribute) {
+	case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
+		return &room->used_bytes;
+	case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
+		return &room->used_high;
+	case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
+		return &room->reserved_bytes;
+	case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
+		return &room->reserved_high;
+	default:
+		return NULL;
+	}
+}
+
+CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void *value)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct device *device = driver_device(ordinal);
+	if (!device)
+		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	const uint64_t *found = amount(of_device(device), attribute);
+	if (!found || !value)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	memcpy(value, found, sizeof(*found));
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void *value)
+{
+	uint64_t number;
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct device *device = driver_device(ordinal);
+	if (!device)
+		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	struct graph_memory *room = of_device(device);
+	if (!value || (memcpy(&number, value, sizeof(number)), number))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH)
+		room->used_high = room->used_bytes;
+	else if (attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
+		room->reserved_high = room->reserved_bytes;
+	else
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	return driver_leave(CUDA_SUCCESS);
+}

@@ -1,0 +1,46 @@
+/*
+ * Memory of graphs: what allocation nodes take. A device's graphs share room
+ * that is taken from the card when an executable graph is first launched (or
+ * uploaded), and that stays taken until it is trimmed.
+ */
+#ifndef GPUSIM_GRAPH_MEMORY_H
+#define GPUSIM_GRAPH_MEMORY_H
+
+#include "memory.h"
+
+struct graph_memory {
+	uint64_t reserved_bytes;
+	uint64_t reserved_high;
+	uint64_t used_bytes;
+	uint64_t used_high;
+	uint64_t claimed_bytes; /* of reserved, by executable graphs that were launched */
+	uint64_t trims; /* each ends all claims */
+};
+
+/* What an executable graph needs while it runs. */
+struct graph_claim {
+	struct device *device; /* NULL: nothing */
+	uint64_t bytes;
+	uint64_t trims; /* when it was claimed */
+	bool is_held;
+};
+
+/* All under the process's lock. */
+
+/* An address for an allocation node; takes nothing yet. */
+CUresult graph_memory_new(struct device *device, uint64_t bytes, struct memory **memory);
+/* Another node or executable that allocates it; the address goes with the last. */
+void graph_memory_keep(struct memory *memory);
+void graph_memory_drop(struct memory *memory);
+uint64_t graph_memory_rounded(uint64_t bytes);
+
+/* Before a launch: CUDA_ERROR_OUT_OF_MEMORY when the card has no room. */
+CUresult graph_memory_claim(struct graph_claim *claim);
+void graph_memory_unclaim(struct graph_claim *claim);
+
+/* When an allocation or free node runs, or cuMemFreeAsync frees what a graph left. */
+CUresult graph_memory_begin(struct memory *memory);
+CUresult graph_memory_end(struct memory *memory);
+bool graph_memory_is_live(const struct memory *memory);
+
+#endif

@@ -1,0 +1,162 @@
+/* Kernels are started: every entry point that makes the card work. */
+#include "library.h"
+#include "module.h"
+#include "work.h"
+
+static bool is_sane(const CUlaunchConfig *config)
+{
+	uint64_t threads = (uint64_t)config->blockDimX * config->blockDimY * config->blockDimZ;
+
+	return config->gridDimX && config->gridDimY && config->gridDimZ && threads &&
+	       threads <= 1024;
+}
+
+static CUgraphNodeParams node_params(const CUlaunchConfig *config, const void *handle,
+				     void **parameters, void **extra)
+{
+	CUgraphNodeParams params = { .type = CU_GRAPH_NODE_TYPE_KERNEL };
+
+	params.kernel = (CUDA_KERNEL_NODE_PARAMS_v3){
+		.func = (CUfunction)(uintptr_t)handle,
+		.gridDimX = config->gridDimX,
+		.gridDimY = config->gridDimY,
+		.gridDimZ = config->gridDimZ,
+		.blockDimX = config->blockDimX,
+		.blockDimY = config->blockDimY,
+		.blockDimZ = config->blockDimZ,
+		.sharedMemBytes = config->sharedMemBytes,
+		.kernelParams = parameters,
+		.extra = extra,
+	};
+	return params;
+}
+
+static CUresult submit(const CUlaunchConfig *config, const void *handle, void **parameters,
+		       void **extra, struct stream *stream)
+{
+	const struct function *function = function_of(handle);
+	struct work work = { .type = CU_GRAPH_NODE_TYPE_KERNEL };
+	CUgraphNodeParams params;
+	CUresult result = function_module(function, stream->context, &work.module);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	work.ns = function_duration_ns(function, parameters, extra);
+	if (!stream->capture)
+		return work_submit(stream, &work, NULL);
+	params = node_params(config, handle, parameters, extra);
+	return work_submit(stream, &work, &params);
+}
+
+static CUresult launch(const CUlaunchConfig *config, const void *handle, void **parameters,
+		       void **extra, enum default_stream null)
+{
+	struct context *context;
+	struct stream *stream;
+	CUresult result = driver_enter(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!function_of(handle))
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	if (!config || !is_sane(config) || (parameters && extra))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	result = stream_find(context, config->hStream, null, &stream);
+	if (result == CUDA_SUCCESS)
+		result = submit(config, handle, parameters, extra, stream);
+	return driver_leave(result);
+}
+
+#define CONFIG                                                                                \
+	(&(CUlaunchConfig){ .gridDimX = grid_x, .gridDimY = grid_y, .gridDimZ = grid_z,       \
+			    .blockDimX = block_x, .blockDimY = block_y, .blockDimZ = block_z, \
+			    .sharedMemBytes = shared_bytes, .hStream = stream })
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+			unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+			unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+			void **parameters, void **extra)
+{
+	return launch(CONFIG, function, parameters, extra, LEGACY);
+}
+
+CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+			     unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+			     unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+			     void **parameters, void **extra)
+{
+	return launch(CONFIG, function, parameters, extra, PER_THREAD);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
+			  void **extra)
+{
+	return launch(config, function, parameters, extra, LEGACY);
+}
+
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function,
+			       void **parameters, void **extra)
+{
+	return launch(config, function, parameters, extra, PER_THREAD);
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
+				   unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+				   unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+				   void **parameters)
+{
+	return launch(CONFIG, function, parameters, NULL, LEGACY);
+}
+
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x,
+					unsigned int grid_y, unsigned int grid_z,
+					unsigned int block_x, unsigned int block_y,
+					unsigned int block_z, unsigned int shared_bytes,
+					CUstream stream, void **parameters)
+{
+	return launch(CONFIG, function, parameters, NULL, PER_THREAD);
+}
+
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned int count,
+					      unsigned int flags)
+{
+	CUresult result = launches && count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+
+	if (flags > 3)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
+		const CUDA_LAUNCH_PARAMS *one = &launches[i];
+
+		result = cuLaunchCooperativeKernel(one->function, one->gridDimX, one->gridDimY,
+						   one->gridDimZ, one->blockDimX, one->blockDimY,
+						   one->blockDimZ, one->sharedMemBytes, one->hStream,
+						   one->kernelParams);
+	}
+	return result;
+}
+
+/* The launch calls of CUDA 3: one block, no parameters to speak of. */
+static CUresult launch_old(CUfunction function, int width, int height, CUstream stream)
+{
+	CUlaunchConfig config = { .gridDimX = (unsigned)width, .gridDimY = (unsigned)height,
+				  .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1,
+				  .hStream = stream };
+
+	return width > 0 && height > 0 ? launch(&config, function, NULL, NULL, LEGACY)
+				       : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuLaunch(CUfunction function)
+{
+	return launch_old(function, 1, 1, NULL);
+}
+
+CUresult cuLaunchGrid(CUfunction function, int width, int height)
+{
+	return launch_old(function, width, height, NULL);
+}
+
+CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
+{
+	return launch_old(function, width, height, stream);
+}

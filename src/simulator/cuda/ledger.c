@@ -1,0 +1,175 @@
+#include "ledger.h"
+
+#include <time.h>
+
+#define PUBLISH_EVERY_NS 20000000u
+
+static uint64_t real_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static bool open_line(struct device *device)
+{
+	const struct gpusim_instance *instance = device_instance(device);
+	struct gpusim_process *process;
+
+	gpusim_lock(driver.node);
+	process = gpusim_process_claim(driver.node, device->card,
+				       instance ? instance->gpu_instance : GPUSIM_NO_INSTANCE,
+				       instance ? instance->compute_instance : GPUSIM_NO_INSTANCE,
+				       GPUSIM_PROCESS_COMPUTE);
+	gpusim_unlock(driver.node);
+	if (!process)
+		return false;
+	device->process = process;
+	device->sampled_ns = driver_now_ns();
+	device->sampled_served_ns = 0;
+	device->tenant = (uint32_t)(process - driver.node->processes);
+	engine_open_tenant(device->engine, device->tenant, process->pid, process->start_ticks,
+			   instance ? device->instance + 1 : 0);
+	return true;
+}
+
+bool ledger_hold(struct device *device)
+{
+	if (device->holders == 0 && !open_line(device))
+		return false;
+	device->holders++;
+	return true;
+}
+
+void ledger_let_go(struct device *device)
+{
+	if (--device->holders > 0)
+		return;
+	engine_close_tenant(device->engine, device->tenant);
+	gpusim_lock(driver.node);
+	gpusim_process_release(driver.node, device->process);
+	gpusim_unlock(driver.node);
+	device->process = NULL;
+}
+
+/* Like gpusim_card_used_bytes, but without asking of each holder whether it lives. */
+static uint64_t booked_bytes(const struct device *device)
+{
+	const struct gpusim_card *card = device_card(device);
+	const struct gpusim_instance *instance = device_instance(device);
+	uint64_t bytes = instance ? 0 : card->memory_reserved_bytes + card->memory_base_bytes;
+
+	for (uint32_t slot = 0; slot < GPUSIM_PROCESSES; slot++) {
+		const struct gpusim_process *process = &driver.node->processes[slot];
+
+		if (process->used && process->card == device->card &&
+		    (!instance || process->gpu_instance == instance->gpu_instance))
+			bytes += process->used_bytes;
+	}
+	return bytes;
+}
+
+static uint64_t free_bytes(const struct device *device)
+{
+	uint64_t total = device_total_bytes(device);
+	uint64_t booked = booked_bytes(device);
+
+	return booked < total ? total - booked : 0;
+}
+
+/* The work of processes that are gone from the table stops with them. */
+static void bury_the_dead(struct device *device)
+{
+	for (uint32_t tenant = 0; tenant < GPUSIM_PROCESSES; tenant++) {
+		const struct engine_tenant *open = &device->engine->tenants[tenant];
+		const struct gpusim_process *process = &driver.node->processes[tenant];
+
+		if (open->is_open &&
+		    (!process->used || process->card != device->card || process->pid != open->pid ||
+		     process->start_ticks != open->start_ticks))
+			engine_close_tenant(device->engine, tenant);
+	}
+}
+
+bool ledger_take(struct device *device, uint64_t bytes)
+{
+	bool fits;
+
+	gpusim_lock(driver.node);
+	fits = bytes <= free_bytes(device);
+	if (!fits && gpusim_processes_reap(driver.node)) {
+		bury_the_dead(device);
+		fits = bytes <= free_bytes(device);
+	}
+	if (fits)
+		device->process->used_bytes += bytes;
+	gpusim_unlock(driver.node);
+	return fits;
+}
+
+void ledger_give(struct device *device, uint64_t bytes)
+{
+	gpusim_lock(driver.node);
+	device->process->used_bytes -= bytes;
+	gpusim_unlock(driver.node);
+}
+
+uint64_t ledger_free_bytes(struct device *device)
+{
+	uint64_t bytes;
+
+	gpusim_lock(driver.node);
+	if (gpusim_processes_reap(driver.node))
+		bury_the_dead(device);
+	bytes = free_bytes(device);
+	gpusim_unlock(driver.node);
+	return bytes;
+}
+
+static void publish_card(struct device *device, uint64_t real_ns)
+{
+	struct gpusim_card *card = &driver.node->cards[device->card];
+	unsigned percent;
+
+	if (real_ns - __atomic_load_n(&card->engine_seen_ns, __ATOMIC_RELAXED) < PUBLISH_EVERY_NS)
+		return;
+	percent = engine_busy_percent(device->engine, driver_now_ns());
+	gpusim_lock(driver.node);
+	gpusim_processes_reap(driver.node);
+	bury_the_dead(device);
+	card->engine_gpu_percent = percent;
+	card->engine_memory_percent = percent / 2;
+	card->engine_seen_ns = real_ns;
+	gpusim_unlock(driver.node);
+}
+
+/* A process's percentage is that of its own last sampling window. */
+static void publish_process(struct device *device, uint64_t real_ns)
+{
+	struct gpusim_process *process = device->process;
+	uint64_t now_ns = driver_now_ns();
+	uint64_t served_ns;
+	uint32_t percent;
+
+	if (!process || now_ns - device->sampled_ns < ENGINE_WINDOW_NS)
+		return;
+	served_ns = engine_served_ns(device->engine, device->tenant);
+	percent = (uint32_t)((served_ns - device->sampled_served_ns) * 100 /
+			     (now_ns - device->sampled_ns));
+	device->sampled_ns = now_ns;
+	device->sampled_served_ns = served_ns;
+	gpusim_lock(driver.node);
+	process->busy_ns = served_ns;
+	process->gpu_percent = percent > 100 ? 100 : percent;
+	process->seen_ns = real_ns;
+	gpusim_unlock(driver.node);
+}
+
+void ledger_publish(struct device *device)
+{
+	uint64_t real_ns = real_now_ns();
+
+	publish_card(device, real_ns);
+	publish_process(device, real_ns);
+}

@@ -1,0 +1,32 @@
+/*
+ * What this process holds of a card's memory, booked in the node's process
+ * table, where nvidia-smi reads it. Out of memory here is the card's, not a
+ * slice's: nobody is asked for a limit.
+ */
+#ifndef GPUSIM_LEDGER_H
+#define GPUSIM_LEDGER_H
+
+#include "driver.h"
+
+/* All under the process's lock. Other processes may do the same at the same time. */
+
+/*
+ * Our line in the table: there from the first hold of a device (a context, or
+ * memory outside of any) to the last. False: the table is full.
+ */
+bool ledger_hold(struct device *device);
+void ledger_let_go(struct device *device);
+
+/* Takes bytes if the card has them; looks for dead holders before it refuses. */
+bool ledger_take(struct device *device, uint64_t bytes);
+void ledger_give(struct device *device, uint64_t bytes);
+
+uint64_t ledger_free_bytes(struct device *device);
+
+/*
+ * Writes the card's recent use to where nvidia-smi reads it, at most every 20 ms
+ * of real time, and buries the work of dead processes. Call it when there is time.
+ */
+void ledger_publish(struct device *device);
+
+#endif

@@ -1,0 +1,206 @@
+#include "module.h"
+
+#include "ledger.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct module *modules;
+
+static uint64_t module_cost_bytes(void)
+{
+	const char *text = getenv("GPU_SIMULATOR_MODULE_MIB");
+
+	return text ? strtoull(text, NULL, 10) << 20 : 0;
+}
+
+static bool is_lazy(void)
+{
+	const char *loading = getenv("CUDA_MODULE_LOADING");
+
+	return loading ? strcmp(loading, "LAZY") == 0 : driver.cuda_version >= 12020;
+}
+
+CUresult module_make_resident(struct module *module)
+{
+	if (module->is_resident)
+		return CUDA_SUCCESS;
+	if (!ledger_take(module->context->device, module->cost_bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	module->is_resident = true;
+	return CUDA_SUCCESS;
+}
+
+CUresult module_open(struct context *context, struct module **module)
+{
+	struct module *made = calloc(1, sizeof(*made));
+	CUresult result;
+
+	if (!made)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	made->magic = MODULE_MAGIC;
+	made->context = context;
+	made->cost_bytes = module_cost_bytes();
+	result = is_lazy() && made->cost_bytes ? CUDA_SUCCESS : module_make_resident(made);
+	if (result != CUDA_SUCCESS) {
+		free(made);
+		return result;
+	}
+	made->next = modules;
+	modules = made;
+	*module = made;
+	return CUDA_SUCCESS;
+}
+
+void module_close(struct module *module)
+{
+	struct module **place = &modules;
+
+	while (*place && *place != module)
+		place = &(*place)->next;
+	if (*place)
+		*place = module->next;
+	if (module->is_resident)
+		ledger_give(module->context->device, module->cost_bytes);
+	while (module->functions) {
+		struct function *function = module->functions;
+
+		module->functions = function->next;
+		function->magic = 0;
+		free(function);
+	}
+	module->magic = 0;
+	free(module);
+}
+
+void modules_close_all(struct context *context)
+{
+	struct module *module = modules;
+
+	while (module) {
+		struct module *next = module->next;
+
+		if (module->context == context)
+			module_close(module);
+		module = next;
+	}
+}
+
+CUresult module_function(struct module *module, const char *name, struct function **function)
+{
+	for (*function = module->functions; *function; *function = (*function)->next) {
+		if (strcmp((*function)->name, name) == 0)
+			return CUDA_SUCCESS;
+	}
+	*function = function_new(name);
+	if (!*function)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	(*function)->module = module;
+	(*function)->next = module->functions;
+	module->functions = *function;
+	return CUDA_SUCCESS;
+}
+
+static CUresult load(CUmodule *handle, const void *image)
+{
+	struct context *context;
+	struct module *module;
+	CUresult result = driver_enter(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!handle || !image)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	result = module_open(context, &module);
+	if (result == CUDA_SUCCESS)
+		*handle = (CUmodule)(void *)module;
+	return driver_leave(result);
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *path)
+{
+	return load(module, path);
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+	return load(module, image);
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count,
+			    CUjit_option *options, void **values)
+{
+	(void)options;
+	(void)values;
+	(void)count;
+	return load(module, image);
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
+{
+	return load(module, image);
+}
+
+static struct module *module_of(CUmodule handle)
+{
+	struct module *module = (struct module *)(void *)handle;
+
+	return module && module->magic == MODULE_MAGIC ? module : NULL;
+}
+
+CUresult cuModuleUnload(CUmodule handle)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!module_of(handle))
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	module_close(module_of(handle));
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuModuleGetFunction(CUfunction *handle, CUmodule module, const char *name)
+{
+	struct function *function;
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!handle || !name || !*name)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!module_of(module))
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	result = module_function(module_of(module), name, &function);
+	if (result == CUDA_SUCCESS)
+		*handle = (CUfunction)(void *)function;
+	return driver_leave(result);
+}
+
+/* A variable of the module; its memory is part of what the module takes. */
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module, const char *name)
+{
+	(void)address;
+	(void)bytes;
+	if (!name)
+		return CUDA_ERROR_INVALID_VALUE;
+	return module_of(module) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuFuncGetModule(CUmodule *module, CUfunction handle)
+{
+	const struct function *function = function_of(handle);
+
+	if (!module || !function || !function->module)
+		return CUDA_ERROR_INVALID_VALUE;
+	*module = (CUmodule)(void *)function->module;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
+{
+	if (!mode)
+		return CUDA_ERROR_INVALID_VALUE;
+	*mode = is_lazy() ? CU_MODULE_LAZY_LOADING : CU_MODULE_EAGER_LOADING;
+	return CUDA_SUCCESS;
+}

@@ -1,0 +1,55 @@
+/*
+ * Modules and kernels. No code is run: a kernel is a duration.
+ *
+ * The image given to cuModuleLoadData is not read; any name asked of it is
+ * there. The name says how long the kernel takes on an idle card:
+ *
+ *   spin          as long as its first parameter says, a uint64_t in ns
+ *   spin_250      250 microseconds
+ *   anything else 10 microseconds, or GPU_SIMULATOR_KERNEL_NS
+ *
+ * GPU_SIMULATOR_MODULE_MIB is what a module takes on the card (0). With
+ * CUDA_MODULE_LOADING=LAZY, the default from CUDA 12.2, it takes it at the
+ * first launch of a kernel of the module, otherwise when it is loaded.
+ */
+#ifndef GPUSIM_MODULE_H
+#define GPUSIM_MODULE_H
+
+#include "context.h"
+
+enum { MODULE_MAGIC = 0x4d4f4430, FUNCTION_MAGIC = 0x46554e30, LIBRARY_MAGIC = 0x4c494230 };
+
+struct module {
+	uint32_t magic;
+	bool is_resident; /* its code is on the card */
+	uint64_t cost_bytes;
+	struct context *context;
+	struct function *functions;
+	struct module *next;
+};
+
+struct function {
+	uint32_t magic;
+	bool takes_duration; /* from its first parameter */
+	uint64_t duration_ns;
+	struct module *module; /* NULL for a kernel of a library */
+	struct library *library;
+	struct function *next;
+	int attributes[CU_FUNC_ATTRIBUTE_MAX];
+	char name[];
+};
+
+/* All under the process's lock. */
+CUresult module_open(struct context *context, struct module **module);
+CUresult module_function(struct module *module, const char *name, struct function **function);
+/* Brings the code to the card, if it is not there. */
+CUresult module_make_resident(struct module *module);
+void module_close(struct module *module);
+void modules_close_all(struct context *context);
+
+/* A CUfunction, or a CUkernel in the current context; NULL when it is none. */
+struct function *function_of(const void *handle);
+uint64_t function_duration_ns(const struct function *function, void **parameters, void **extra);
+struct function *function_new(const char *name);
+
+#endif

@@ -1,0 +1,177 @@
+#include "pool.h"
+
+#include "ledger.h"
+#include "memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct pool *pools;
+
+struct pool *pool_of(CUmemoryPool handle)
+{
+	struct pool *pool = (struct pool *)(void *)handle;
+
+	return pool && pool->magic == POOL_MAGIC ? pool : NULL;
+}
+
+static struct pool *new_pool(struct device *device, uint64_t most_bytes)
+{
+	struct pool *pool = calloc(1, sizeof(*pool));
+
+	if (!pool || !ledger_hold(device)) {
+		free(pool);
+		return NULL;
+	}
+	pool->magic = POOL_MAGIC;
+	pool->device = device;
+	pool->most_bytes = most_bytes;
+	for (int i = 0; i < 4; i++)
+		pool->reuse[i] = 1;
+	pool->next = pools;
+	pools = pool;
+	return pool;
+}
+
+struct pool *pool_default(struct device *device)
+{
+	if (!device->default_pool) {
+		device->default_pool = new_pool(device, 0);
+		if (device->default_pool)
+			device->default_pool->is_default = true;
+	}
+	return device->default_pool;
+}
+
+struct pool *pool_current(struct device *device)
+{
+	return device->pool ? device->pool : pool_default(device);
+}
+
+static uint64_t whole_chunks(uint64_t bytes)
+{
+	return (bytes + POOL_CHUNK_BYTES - 1) / POOL_CHUNK_BYTES * POOL_CHUNK_BYTES;
+}
+
+static uint64_t rounded(uint64_t bytes)
+{
+	return (bytes + MEMORY_ALIGNMENT - 1) / MEMORY_ALIGNMENT * MEMORY_ALIGNMENT;
+}
+
+bool pool_give_out(struct pool *pool, uint64_t bytes)
+{
+	uint64_t used = pool->used_bytes + rounded(bytes);
+	uint64_t wanted = whole_chunks(used);
+
+	if (used < bytes || wanted < used || (pool->most_bytes && used > pool->most_bytes))
+		return false;
+	if (wanted > pool->reserved_bytes) {
+		if (!ledger_take(pool->device, wanted - pool->reserved_bytes))
+			return false;
+		pool->reserved_bytes = wanted;
+	}
+	pool->used_bytes = used;
+	if (pool->reserved_bytes > pool->reserved_high)
+		pool->reserved_high = pool->reserved_bytes;
+	if (pool->used_bytes > pool->used_high)
+		pool->used_high = pool->used_bytes;
+	return true;
+}
+
+void pool_take_back(struct pool *pool, uint64_t bytes)
+{
+	pool->used_bytes -= rounded(bytes);
+}
+
+void pool_trim(struct pool *pool, uint64_t keep_bytes)
+{
+	uint64_t keep;
+
+	if (keep_bytes >= pool->reserved_bytes)
+		return;
+	keep = whole_chunks(pool->used_bytes > keep_bytes ? pool->used_bytes : keep_bytes);
+	if (keep >= pool->reserved_bytes)
+		return;
+	ledger_give(pool->device, pool->reserved_bytes - keep);
+	pool->reserved_bytes = keep;
+}
+
+void pools_release_unused(struct device *device)
+{
+	for (struct pool *pool = pools; pool; pool = pool->next) {
+		if (pool->device == device)
+			pool_trim(pool, pool->release_threshold);
+	}
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *properties)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!handle || !properties || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
+	    properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	struct device *device = driver_device(properties->location.id);
+	if (!device)
+		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	struct pool *pool = new_pool(device, properties->maxSize);
+	if (!pool)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	*handle = (CUmemoryPool)(void *)pool;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+static void drop_pool(struct pool *pool)
+{
+	struct pool **place = &pools;
+
+	while (*place != pool)
+		place = &(*place)->next;
+	*place = pool->next;
+	if (pool->device->pool == pool)
+		pool->device->pool = NULL;
+	pool->used_bytes = 0;
+	pool_trim(pool, 0);
+	ledger_let_go(pool->device);
+	pool->magic = 0;
+	free(pool);
+}
+
+void pool_drop_default(struct device *device)
+{
+	if (!device->default_pool)
+		return;
+	memory_drop_pool(device->default_pool);
+	drop_pool(device->default_pool);
+	device->default_pool = NULL;
+}
+
+/* What was allocated from it goes with it: the program may not use it any more. */
+CUresult cuMemPoolDestroy(CUmemoryPool handle)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct pool *pool = pool_of(handle);
+	if (!pool || pool->is_default)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	memory_drop_pool(pool);
+	drop_pool(pool);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct pool *pool = pool_of(handle);
+	if (!pool)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	pool_trim(pool, keep_bytes);
+	return driver_leave(CUDA_SUCCESS);
+}

@@ -1,0 +1,178 @@
+"""One simulated node, containers on it (directories with limits and a region), programs in them.
+
+A program runs with our library preloaded and the simulated driver; `Program` is the told one,
+`programs/client.c`, which answers each line with numbers.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_device_plugin.simulation.profiles import node_lines
+
+MIB = 1024 * 1024
+OUT_OF_MEMORY = 2
+NOT_READY = 802
+NO_PERMISSION = 4
+PATIENCE_SECONDS = 60.0
+
+
+def native_directory() -> Path:
+    """Where the built libraries are: the checkout's, or what GPUSLICE_NATIVE names."""
+    named = os.environ.get("GPUSLICE_NATIVE")
+    return Path(named) if named else Path(__file__).parents[2] / "build" / "native"
+
+
+@dataclass
+class Node:
+    """Simulated cards in one state file."""
+
+    state: Path
+    uuids: list[str]
+    drivers: Path
+
+    @classmethod
+    def create(cls, directory: Path, profile: str = "v100", driver: str | None = None) -> "Node":
+        """Makes it with the libraries under test, which know the file's layout."""
+        drivers = native_directory()
+        controls = ctypes.CDLL(str(drivers / "libnvidia-ml.so.1"))
+        controls.gpusim_error.restype = ctypes.c_char_p
+        lines = node_lines(profile, seed="isolation", driver_version=driver)
+        state = directory / "gpu-simulator.state"
+        text = "\n".join(lines).encode()
+        if controls.gpusim_create(str(state).encode(), text) != 0:
+            raise AssertionError(controls.gpusim_error().decode())
+        cards = [line.split("=", 1) for line in lines if line.startswith("cards.")]
+        uuids = [value for name, value in cards if name.count(".") == 2 and name.endswith(".uuid")]
+        return cls(state, uuids, drivers)
+
+
+@dataclass
+class Box:
+    """A container: what the agent would mount, and what runs in it."""
+
+    root: Path
+    node: Node
+    programs: Path
+    library: str = "libgpuslice.so"
+    variables: dict[str, str] = field(default_factory=dict)
+    running: list["Program"] = field(default_factory=list)
+
+    def allow(self, memory_bytes: int | None, core_percent: int | None = None, card: int = 0) -> None:
+        """Writes limits of one card."""
+        words = [f"device={self.node.uuids[card]}"]
+        if memory_bytes is not None:
+            words.append(f"memory_bytes={memory_bytes}")
+        if core_percent is not None:
+            words.append(f"core_percent={core_percent}")
+        self.write(f"version=1\nslice={self.root.name}\n{' '.join(words)}\n")
+
+    def write(self, limits: str | bytes) -> None:
+        """Writes a limits file, of any content."""
+        (self.root / "config").mkdir(parents=True, exist_ok=True)
+        text = limits.encode() if isinstance(limits, str) else limits
+        (self.root / "config" / "limits").write_bytes(text)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """As the container runtime would start a process."""
+        return {
+            "PATH": "/usr/bin:/bin",
+            "LD_PRELOAD": str(self.node.drivers / self.library),
+            "LD_LIBRARY_PATH": str(self.node.drivers),
+            "GPU_SIMULATOR_STATE": str(self.node.state),
+            "GPUSLICE_ROOT": str(self.root),
+            **self.variables,
+        }
+
+    def start(self, *, ready: bool = True, **variables: str) -> "Program":
+        """A told program; `ready`: with CUDA started and the primary context current."""
+        program = Program(self, variables)
+        self.running.append(program)
+        if ready:
+            assert program("init") == [0]
+            assert program("retain") == [0]
+        return program
+
+    def run(self, name: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Runs a program of programs/ to its end."""
+        return subprocess.run(
+            [self.programs / name, *words],
+            env=self.environment | variables,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        for program in self.running:
+            program.kill()
+
+
+class Program:
+    """A process that does what it is told."""
+
+    def __init__(self, box: Box, variables: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            [box.programs / "client"],
+            env=box.environment | variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+
+    def tell(self, line: str) -> None:
+        """Sends a line and does not wait for its answer."""
+        assert self.process.stdin
+        self.process.stdin.write(f"{line}\n".encode())
+
+    def answer(self) -> list[int]:
+        """The numbers of the next answer; empty when the program has ended."""
+        return [int(word) for word in self.words()]
+
+    def words(self) -> list[str]:
+        """The words of the next answer."""
+        assert self.process.stdout
+        line = b""
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_SECONDS)
+            assert ready, "no answer"
+            byte = self.process.stdout.read(1)
+            if not byte:
+                return []
+            line += byte
+        return line.decode().split()
+
+    def __call__(self, line: str) -> list[int]:
+        """Sends a line and waits for its answer."""
+        self.tell(line)
+        return self.answer()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.process.send_signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> str:
+        """Waits for its end; returns what it wrote to stderr."""
+        assert self.process.stdin
+        assert self.process.stdout
+        assert self.process.stderr
+        self.process.stdin.close()
+        errors = self.process.stderr.read().decode()
+        self.process.wait(PATIENCE_SECONDS)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return errors

@@ -1,0 +1,229 @@
+"""No call takes a byte more than the slice has, by any way to ask for memory; all of it can be had."""
+
+import pytest
+from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tests.isolation.conftest import MakeBox
+
+SLICE = 2154 * MIB
+CHUNK = 2 * MIB  # of physical memory
+POOL_CHUNK = 32 * MIB  # by which the driver's pools grow
+
+
+def room(program: Program) -> int:
+    """Free bytes as CUDA shows them."""
+    result, free, _ = program("info")
+    assert result == 0
+    return free
+
+
+@pytest.mark.parametrize(
+    ("ask", "give_back", "step"),
+    [
+        pytest.param("alloc 1 {}", "free 1", 1, id="cuMemAlloc"),
+        pytest.param("managed 1 {}", "free 1", 1, id="cuMemAllocManaged"),
+        pytest.param("pitch 1 {rows} 1024", "free 1", 512 * 1024, id="cuMemAllocPitch"),
+        pytest.param("create 1 {}", "release 1", CHUNK, id="cuMemCreate"),
+        pytest.param("async 1 {}", "free_async 1", POOL_CHUNK, id="cuMemAllocAsync"),
+        pytest.param("array 1 {row16} 1024 1 1", "array_destroy 1", 1024, id="cuArrayCreate"),
+        pytest.param("array3d 1 {layer} 64 64 1 1", "array_destroy 1", 4096, id="cuArray3DCreate"),
+    ],
+)
+def test_the_last_step_fits_and_one_more_does_not(
+    box: Box, ask: str, give_back: str, step: int
+) -> None:
+    """Limit minus a step, the limit, the limit plus a step."""
+    program = box.start()
+    most = room(program) // step * step
+
+    def line(size: int) -> str:
+        return ask.format(size, rows=size // 1024, row16=size // 1024, layer=size // 4096)
+
+    assert program(line(most + step))[0] == OUT_OF_MEMORY
+    assert program(line(most))[0] == 0
+    assert room(program) < step
+    assert program(give_back)[0] == 0
+    program("sync")
+    assert program(line(most - step))[0] == 0
+    assert step <= room(program) < 2 * step
+
+
+def test_all_of_the_slice_can_be_had(box: Box) -> None:
+    """What contexts leave is usable to the byte."""
+    program = box.start()
+    free = room(program)
+    used_by_context = SLICE - free
+
+    assert program(f"alloc 1 {free}") == [0]
+    assert program("alloc 2 1") == [OUT_OF_MEMORY]
+    assert used_by_context < 500 * MIB
+    assert room(program) == 0
+
+
+def test_what_is_freed_can_be_had_again(box: Box) -> None:
+    """A thousand times, without a byte lost."""
+    program = box.start()
+    before = room(program)
+    for _ in range(1000):
+        assert program("alloc 1 1000000") == [0]
+        assert program("free 1") == [0]
+
+    assert room(program) == before
+
+
+def test_host_memory_is_not_the_slices(box: Box) -> None:
+    """Pinned memory of the host is not counted, and not refused when the slice is full."""
+    program = box.start()
+    free = room(program)
+    assert program(f"alloc 1 {free}") == [0]
+
+    assert program(f"host {64 * MIB}") == [0]
+    assert room(program) == 0
+
+
+def test_a_pitch_is_charged_as_the_driver_makes_it(box: Box) -> None:
+    """Hook catalogue: the pitch was guessed from the element size, and undercounted."""
+    program = box.start()
+    before = room(program)
+    result, pitch = program("pitch 1 1000 1000")
+
+    assert result == 0
+    assert before - room(program) == pitch * 1000
+
+
+def test_physical_memory_lives_until_the_last_handle_and_mapping(box: Box) -> None:
+    """Released but mapped memory still counts."""
+    program = box.start()
+    before = room(program)
+    size = 64 * MIB
+    assert program(f"create 1 {size}") == [0]
+    assert program(f"map 2 1 {size}") == [0]
+    assert program("release 1") == [0]
+    assert before - room(program) == size
+    assert program("retain_handle 3 2") == [0]
+    assert program(f"unmap 2 {size}") == [0]
+    assert before - room(program) == size
+    assert program("release 3") == [0]
+
+    assert room(program) == before
+
+
+def test_a_pool_is_charged_what_it_keeps(box: Box) -> None:
+    """Hook catalogue: freed to the pool is not freed to the slice."""
+    program = box.start()
+    before = room(program)
+    assert program(f"pool_keep default {1 << 40}") == [0]
+    assert program(f"async 1 {100 * MIB}") == [0]
+    assert program("free_async 1") == [0]
+    assert program("sync") == [0]
+    assert before - room(program) >= 100 * MIB
+    # Asking for the room makes the driver give the unused back.
+    assert program(f"alloc 2 {before}") == [0]
+
+
+def test_a_pool_of_ones_own_is_charged_too(box: Box) -> None:
+    """Hook catalogue: cuMemAllocFromPoolAsync was an uncounted bypass."""
+    program = box.start()
+    before = room(program)
+    assert program("pool 1") == [0]
+    assert program(f"from_pool 2 1 {100 * MIB}") == [0]
+    assert before - room(program) >= 100 * MIB
+    assert program(f"from_pool 3 1 {before}") == [OUT_OF_MEMORY]
+    assert program("free_async 2") == [0]
+    assert program("sync") == [0]
+    assert program("pool_destroy 1") == [0]
+
+    assert room(program) == before
+
+
+def test_a_mipmap_costs_all_its_levels(box: Box) -> None:
+    """Hook catalogue: the bytes of mipmapped arrays were never added."""
+    program = box.start()
+    before = room(program)
+    assert program("mipmap 1 1024 1024 3") == [0]
+    assert before - room(program) == 4 * (1024 * 1024 + 512 * 512 + 256 * 256)
+    assert program("mipmap_destroy 1") == [0]
+
+    assert room(program) == before
+
+
+def test_an_allocation_node_is_charged_when_its_graph_runs(box: Box) -> None:
+    """Hook catalogue: graph allocation nodes were a bypass."""
+    program = box.start()
+    before = room(program)
+    assert program(f"graph 1 {100 * MIB}") == [0]
+    assert program("graph_launch 1") == [0]
+    assert before - room(program) >= 100 * MIB
+    assert program("graph_launch 1") == [0]
+    assert program(f"graph 2 {before + CHUNK}") == [0]
+    assert program("graph_launch 2") == [OUT_OF_MEMORY]
+    assert program("graph_trim") == [0]
+
+    assert room(program) == before
+
+
+def test_the_end_of_a_context_gives_its_memory_back(box: Box) -> None:
+    """What was allocated in it, and what it cost itself."""
+    program = box.start()
+    before = room(program)
+    assert program("context 1") == [0]
+    assert program("alloc 2 1000000") == [0]
+    assert program("context_destroy 1") == [0]
+    assert program("retain") == [0]
+
+    assert room(program) == before
+
+
+def test_a_context_that_does_not_fit_is_refused_once_its_cost_is_known(make_box: MakeBox) -> None:
+    """The first is measured, the second has to fit beside what is held."""
+    box = make_box()
+    box.allow(600 * MIB)
+    first = box.start()
+    assert first(f"alloc 1 {room(first)}") == [0]
+    second = box.start(ready=False)
+    assert second("init") == [0]
+
+    assert second("retain") == [OUT_OF_MEMORY]
+
+
+def test_a_first_context_larger_than_the_slice_leaves_nothing(make_box: MakeBox) -> None:
+    """Its cost could not be known before: from then on everything is refused."""
+    box = make_box()
+    box.allow(100 * MIB)
+    program = box.start()
+
+    assert room(program) == 0
+    assert program("alloc 1 1") == [OUT_OF_MEMORY]
+
+
+def test_modules_count(box: Box) -> None:
+    """Loaded code is memory that no allocation call asked for."""
+    program = box.start(GPU_SIMULATOR_MODULE_MIB="50", CUDA_MODULE_LOADING="EAGER")
+    before = room(program)
+    assert program("module") == [0]
+
+    assert before - room(program) == 50 * MIB
+
+
+def test_a_card_that_is_not_ours_has_no_memory(box: Box) -> None:
+    """A card without a line: its cap is 0 bytes."""
+    program = box.start()
+
+    assert program("total 1") == [0, 0]
+    assert program("context 1 1") == [OUT_OF_MEMORY]
+    assert program(f"create 1 {CHUNK} 1") == [OUT_OF_MEMORY]
+
+
+def test_a_card_without_a_cap_is_whole(make_box: MakeBox) -> None:
+    """A missing memory_bytes is no cap."""
+    box = make_box()
+    box.allow(None)
+    program = box.start()
+
+    assert program("total") == [0, 16160 * MIB]
+
+
+def test_a_pointer_we_do_not_know_is_freed_by_the_driver(box: Box) -> None:
+    """Hook catalogue: freeing an untracked pointer returned -1 and did nothing."""
+    program = box.start()
+
+    assert program("free 9") == [0]  # a null pointer: nothing to free

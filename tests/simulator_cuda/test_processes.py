@@ -1,0 +1,227 @@
+"""Processes on one card see each other's memory and share its time, and the dead leave nothing."""
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.simulator_cuda.nodes import NATIVE, V100_MIB, Node, uuid_of
+
+CONTEXT_MIB = 240  # 3 MiB for each of 80 multiprocessors
+
+
+@contextlib.contextmanager
+def tenant(node: Node, program: Path, *words: str, **extra: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs until the block is left."""
+    process = subprocess.Popen(
+        [str(program), *words],
+        env=node.environment(**extra),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def _go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+@pytest.fixture
+def program(compiled: Callable[[str], Path]) -> Path:
+    """The program whose arguments say what it does."""
+    return compiled("tenant")
+
+
+def _free_mib(node: Node, program: Path, **extra: str) -> int:
+    return int(node.run(program, "free", **extra).stdout)
+
+
+def test_memory_held_by_one_process_is_missing_for_another(node: Node, program: Path) -> None:
+    """Both contexts count, and the memory of the first."""
+    with tenant(node, program, "hold", "1000") as holder:
+        assert _line(holder) == "held"
+
+        assert _free_mib(node, program) == V100_MIB - 1000 - 2 * CONTEXT_MIB
+
+
+def test_a_killed_process_holds_nothing(node: Node, program: Path) -> None:
+    """Nobody had to be told: the next who looks sees it."""
+    with tenant(node, program, "hold", "1000") as holder:
+        assert _line(holder) == "held"
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+
+        assert _free_mib(node, program) == V100_MIB - CONTEXT_MIB
+
+
+def test_a_context_costs_what_the_environment_says(node: Node, program: Path) -> None:
+    """So that 337 MiB in all can be shown, as in the source's proof."""
+    free = _free_mib(node, program, GPU_SIMULATOR_CONTEXT_MIB="337")
+
+    assert free == V100_MIB - 337
+
+
+NVML_READER = """
+import ctypes, sys
+class Memory(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+class Use(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+nvml = ctypes.CDLL(sys.argv[1])
+handle, memory, use = ctypes.c_void_p(), Memory(), Use()
+assert nvml.nvmlInit_v2() == 0
+assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+assert nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+assert nvml.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(use)) == 0
+print(memory.used >> 20, use.gpu)
+"""
+
+
+def _nvml(node: Node) -> tuple[int, int]:
+    """Used MiB and percent of the first card, as libnvidia-ml tells another process."""
+    told = subprocess.run(
+        ["python3", "-c", NVML_READER, str(NATIVE / "libnvidia-ml.so.1")],
+        env=node.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    return int(told[0]), int(told[1])
+
+
+def test_nvml_shows_what_cuda_took(node: Node, program: Path) -> None:
+    """One state file: the two libraries cannot disagree."""
+    with tenant(node, program, "hold", "97") as holder:
+        assert _line(holder) == "held"
+
+        assert _nvml(node)[0] == 98 + CONTEXT_MIB  # 97 MiB take 49 blocks of 2 MiB
+
+
+def test_nvml_shows_a_busy_card_as_busy(node: Node, program: Path) -> None:
+    """Utilisation is the part of the last sixth of a second with a kernel on the card."""
+    with tenant(node, program, "flood", "2000000") as busy:
+        assert _line(busy) == "busy"
+        _go(busy)
+        seen = 0
+        for _ in range(50):
+            seen = _nvml(node)[1]
+            if seen == 100:
+                break
+
+        assert seen == 100
+
+
+def _shares(node: Node, program: Path, *counts: str) -> list[float]:
+    """Milliseconds that tenants took for so many kernels of 1 ms, started together."""
+    with contextlib.ExitStack() as stack:
+        tenants = [
+            stack.enter_context(tenant(node, program, "work", "1000000", count)) for count in counts
+        ]
+        for each in tenants:
+            assert _line(each) == "ready"
+        for each in tenants:
+            _go(each)
+        return [float(_line(each)) for each in tenants]
+
+
+def test_two_busy_tenants_get_half_the_card_each(node: Node, program: Path) -> None:
+    """Equal work at the same time takes each of them twice as long as alone."""
+    took = _shares(node, program, "400", "400")
+
+    assert all(640 <= each <= 815 for each in took), took
+
+
+def test_who_is_alone_again_gets_the_whole_card(node: Node, program: Path) -> None:
+    """100 ms of work beside 500 ms of it: 200 ms shared, then 400 ms alone."""
+    short, long = _shares(node, program, "100", "500")
+
+    assert 130 <= short <= 215
+    assert 530 <= long <= 630
+
+
+def test_the_work_of_a_killed_process_stops(node: Node, program: Path) -> None:
+    """A flood of second-long kernels is gone from the card soon after its process."""
+    with tenant(node, program, "flood", "30000000000") as busy:
+        assert _line(busy) == "busy"
+        busy.send_signal(signal.SIGKILL)
+        busy.wait()
+        took = _shares(node, program, "100")
+
+    assert took[0] <= 200
+
+
+def test_a_hundredfold_clock_runs_a_minute_in_a_second(node: Node, program: Path) -> None:
+    """60 s of kernels are 60 s of virtual time, whatever the machine's clock says."""
+    with tenant(node, program, "work", "100000000", "600", GPU_SIMULATOR_CLOCK_SPEED="100") as one:
+        assert _line(one) == "ready"
+        _go(one)
+
+        assert 60_000 <= float(_line(one)) <= 61_000
+
+
+def test_imported_memory_is_charged_to_its_exporter_only(node: Node, program: Path) -> None:
+    """The importer sees the exporter's bytes and pays nothing."""
+    with tenant(node, program, "export", "64") as exporter:
+        handle = _line(exporter)
+        told = node.run(program, "import", handle).stdout.split()
+
+        assert told == ["0", "77"]
+
+
+def test_devices_follow_the_runtimes_list_and_then_the_programs(
+    make_node: Callable[[int], Node], program: Path
+) -> None:
+    """NVIDIA_VISIBLE_DEVICES says what is there, CUDA_VISIBLE_DEVICES in which order."""
+    node = make_node(3)
+    lists = {
+        "all": {},
+        "one": {"NVIDIA_VISIBLE_DEVICES": uuid_of(1)},
+        "turned": {"CUDA_VISIBLE_DEVICES": "2,0"},
+        "both": {
+            "NVIDIA_VISIBLE_DEVICES": f"{uuid_of(1)},{uuid_of(2)}",
+            "CUDA_VISIBLE_DEVICES": uuid_of(2)[:13],
+        },
+        "cut": {"CUDA_VISIBLE_DEVICES": "1,7,0"},
+        "twice": {"CUDA_VISIBLE_DEVICES": "1,1"},
+    }
+    seen = {
+        name: [
+            line.split()[0] for line in node.run(program, "devices", **extra).stdout.splitlines()
+        ]
+        for name, extra in lists.items()
+    }
+
+    assert seen == {
+        "all": ["00000000", "00000001", "00000002", "0"],
+        "one": ["00000001", "0"],
+        "turned": ["00000002", "00000000", "0"],
+        "both": ["00000002", "0"],
+        "cut": ["00000001", "0"],
+        "twice": ["100"],
+    }
+
+
+def test_without_a_node_there_is_no_device(node: Node, program: Path) -> None:
+    """The state file stands for the driver."""
+    told = node.run(program, "devices", GPU_SIMULATOR_STATE="/nonexistent")
+
+    assert told.stdout == "100\n"
+
+
+def test_a_child_of_an_initialised_process_cannot_use_the_driver(node: Node, program: Path) -> None:
+    """As with the real driver: fork first, or exec."""
+    assert node.run(program, "fork").stdout == "3 3\n"
