@@ -117,7 +117,7 @@ class Screen:
                 self._line(f"  {' ' * len(name)} {value}")
         for path, (_, is_read_only) in sorted(received.mounts.items()):
             shown = _LONG_UUID.sub(r"\1...", path)
-            self._line(f"  mounted {'read-only ' if is_read_only else 'read-write'} {shown}")
+            self._line(f"  {'ro' if is_read_only else 'rw'} mount {shown}")
 
     def quote(self, who: str, text: str) -> None:
         """The plugin's own words, set off."""

@@ -171,7 +171,8 @@ class Story:
     async def _verdict(self, role: Role) -> Verdict:
         held = sorted(self._holding(role))
         if self._phase(role) == "rejected":
-            gets = f"refused: {role.refused_for or 'for no reason we know'}"
+            look = partial(_reasons, self._nodes[role.node], role)
+            gets = f"refused: {shown(await settled(look, [role.refused_for], SOON_SECONDS))}"
         else:
             limits = sorted(set((await _limit_mib(self._nodes[role.node], role)).values()))
             each = " each" if len(held) > 1 else ""
