@@ -1,6 +1,7 @@
 """`make bench`: measures everything and writes docs/benchmarks.md; misses are written, not hidden.
 
 `python -m tests.bench CHAPTER ...` measures only these and prints them.
+"""
 
 import asyncio
 import sys
