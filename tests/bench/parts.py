@@ -12,6 +12,7 @@ from gpu_device_plugin.apps.agent.board import Board
 from gpu_device_plugin.apps.agent.book import Book
 from gpu_device_plugin.apps.agent.identify import Identifier, Sources
 from gpu_device_plugin.apps.agent.journal import Journal
+from gpu_device_plugin.apps.agent.library import LibraryKeeper
 from gpu_device_plugin.apps.agent.publish import Facts, Publisher, Readers
 from gpu_device_plugin.apps.agent.reconcile import Parts, Reconciler
 from gpu_device_plugin.apps.agent.state import NodeState
@@ -38,7 +39,7 @@ class AgentParts:
     def __init__(self, directory: Path) -> None:
         structlog.configure(processors=[_drop], cache_logger_on_first_use=True)
         cards = tuple(Card(f"GPU-{i}", i, i, i, "H200", _MIB) for i in range(8))
-        state = NodeState("n1", NodeMode.CORE_MEM, cards=cards, library_version="0.0.1")
+        state = NodeState("n1", NodeMode.CORE_MEM, cards=cards)
         self._board = Board(state)
         self._listed: dict[PodRef, dict[Resource, frozenset[str]]] = {}
         self._specs: dict[tuple[str, str], PodRequest] = {}
@@ -53,8 +54,14 @@ class AgentParts:
         metrics = AgentMetrics("bench")
         self._journal = Journal(metrics, lambda _: None, self._board.read)
         self._book = Book(GrantStore(directory / "grants", "boot"), lambda _: None)
+        library = LibraryKeeper(directory / "library", self._journal)
+        self._board.update(library_version=library.look()[0])
         self._answers = Answers(
-            SliceFiles(directory / "run"), DeviceAccess.NVIDIA, str(directory / "run"), "/lib"
+            SliceFiles(directory / "run"),
+            library,
+            DeviceAccess.NVIDIA,
+            str(directory / "run"),
+            str(directory / "library"),
         )
         identifier = Identifier(
             Sources(self._list, self._get, lambda: self._specs, self._fetch),
