@@ -161,9 +161,10 @@ class Program:
         return self.process.pid
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL, and wait until it is gone; harmless on one that is."""
         self.process.send_signal(signal.SIGKILL)
-        self.end()
+        if self.process.stdout and not self.process.stdout.closed:
+            self.end()
 
     def end(self) -> str:
         """Waits for its end; returns what it wrote to stderr."""
