@@ -61,12 +61,12 @@ def control() -> ctypes.CDLL:
 
 
 @pytest.fixture
-def make_node(control: ctypes.CDLL, tmp_path: Path) -> Callable[[int], Node]:
-    """Makes a node of so many V100 cards."""
+def make_node(control: ctypes.CDLL, tmp_path: Path) -> Callable[[str], Node]:
+    """Makes a node of what its lines say."""
 
-    def make(cards: int) -> Node:
-        state = tmp_path / f"state-{cards}"
-        failed = control.gpusim_create(str(state).encode(), described(cards).encode())
+    def make(lines: str) -> Node:
+        state = tmp_path / "state"
+        failed = control.gpusim_create(str(state).encode(), lines.encode())
         assert not failed, control.gpusim_error()
         return Node(state)
 
@@ -74,6 +74,6 @@ def make_node(control: ctypes.CDLL, tmp_path: Path) -> Callable[[int], Node]:
 
 
 @pytest.fixture
-def node(make_node: Callable[[int], Node]) -> Node:
+def node(make_node: Callable[[str], Node]) -> Node:
     """A node of one V100."""
-    return make_node(1)
+    return make_node(described(1))
