@@ -28,6 +28,7 @@ _WIDEST = 100
 # What stands before a line's own text: its indent, and a word like `asked`.
 _LABEL = re.compile(r" *(?:(?:asked|decided|card \d+) {2,})?")
 _FOLD_AT = 40
+_LONG_UUID = re.compile(r"(GPU-[0-9a-f]{8})-[0-9a-f-]{27}")
 _MEANINGS = {
     "NVIDIA_VISIBLE_DEVICES": "",
     "ALIYUN_COM_GPU_MEM_IDX": "indexes of its cards",
@@ -115,7 +116,8 @@ class Screen:
             for value in others:
                 self._line(f"  {' ' * len(name)} {value}")
         for path, (_, is_read_only) in sorted(received.mounts.items()):
-            self._line(f"  {path}", "mounted read-only" if is_read_only else "mounted read-write")
+            shown = _LONG_UUID.sub(r"\1...", path)
+            self._line(f"  {'ro' if is_read_only else 'rw'} mount {shown}")
 
     def quote(self, who: str, text: str) -> None:
         """The plugin's own words, set off."""
@@ -220,7 +222,7 @@ def _bar(row: CardRow, marks: dict[str, tuple[str, str]]) -> Text:
     bar = Text()
     for share in row.shares:
         letter, colour = marks[share.pod]
-        bar.append(letter * share.units, style=f"bold {colour}")
+        bar.append(letter * share.units, style=f"black on {colour}")
     bar.append("." * (row.units - len(bar)), style="dim")
     return bar
 

@@ -67,7 +67,7 @@ class Rig:
         chosen = {**defaults, **settings}
         flags = [f"--{key.replace('_', '-')}={value}" for key, value in chosen.items()]
         flags = [flag.removesuffix("=True") for flag in flags]
-        flags = [flag for flag in flags if not flag.endswith("=None")]
+        flags = [flag for flag in flags if not flag.endswith(("=None", "=False"))]
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,

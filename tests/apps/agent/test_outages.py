@@ -125,7 +125,7 @@ async def test_a_grown_region_file_is_cut_back_and_reported() -> None:
 async def test_cgpu_disable_counts_only_where_the_operator_allows_it() -> None:
     """R-507: ignored with an Event by default, honoured with --honor-cgpu-disable."""
     for honored in (False, True):
-        async with running_rig(**({"honor_cgpu_disable": True} if honored else {})) as rig:
+        async with running_rig(honor_cgpu_disable=honored) as rig:
             await rig.admit("p", slice_of(2, 30), env={"CGPU_DISABLE": "true"})
             start = await rig.kubelet.start_container(rig.uid("p"), "main-0")
 

@@ -1,7 +1,15 @@
 """A pod gets its slice, or a text that says why not."""
 
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
 import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of
+
+from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
+from gpu_device_plugin.store.durable import read_sealed, seal, write_durably
+from gpu_device_plugin.store.grants import KIND, VERSION
 
 
 async def test_four_v100_cards_are_60_400_4() -> None:
@@ -128,3 +136,67 @@ async def until_event(rig: Rig, reason: str) -> None:
     from tests.apps.agent.rig import until
 
     await until(lambda: rig.events(reason), 10)
+
+
+@pytest.mark.parametrize("access", ["nvidia", "device-specs", "volume-mounts", "cdi"])
+async def test_cards_reach_containers_the_way_the_operator_chose(access: str) -> None:
+    """R-720, R-721: by environment, by device nodes beside it, by mounts, or by CDI name."""
+    async with running_rig(device_access=access) as rig:
+        await rig.admit("p", slice_of(2, 30))
+        start = await rig.kubelet.start_container(rig.uid("p"), "main-0")
+        uuid = rig.card_of("p")
+        devices_dir = "/var/run/nvidia-container-devices"
+        visible = {"volume-mounts": devices_dir, "cdi": "void"}.get(access, uuid)
+
+        assert start.env["NVIDIA_VISIBLE_DEVICES"] == visible
+        assert ("/dev/nvidia0" in start.devices) is (access == "device-specs")
+        assert (f"{devices_dir}/{uuid}" in start.mounts) is (access == "volume-mounts")
+        assert start.cdi_names == ({f"nvidia.com/gpu={uuid}"} if access == "cdi" else set())
+
+
+async def test_a_repeated_allocate_gives_the_same_answer() -> None:
+    """The kubelet may ask again for what it gave; the slice stays the same."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        before = rig.grants()
+        first = await allocate(rig, rig.grant("p").mem_ids)
+        second = await allocate(rig, rig.grant("p").mem_ids)
+
+        assert first == second
+        assert first.container_responses[0].envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
+        assert rig.grants() == before
+
+
+async def test_a_container_does_not_start_on_units_that_the_kubelet_says_are_anothers() -> None:
+    """PreStart is the second guard behind the identity found at admission."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        pod = rig.kubelet.pods[rig.uid("p")]
+        await rig.stop_agent()
+        content = (rig.state / "grants").read_bytes()
+        _rewrite(rig, content.split(b"\n", 1)[1].replace(b'"main-0"', b'"other"'))
+        await rig.start_agent()
+        await rig.until_ready()
+
+        with pytest.raises(Exception, match="create the pod anew"):
+            await rig.kubelet.start_container(pod.uid, "main-0")
+
+
+def _rewrite(rig: Rig, payload: bytes) -> None:
+    """Put other grants on disk, sealed as the agent seals them."""
+    sealed = read_sealed(rig.state / "grants", KIND, VERSION)
+    assert sealed is not None
+    write_durably(rig.state / "grants", seal(KIND, VERSION, sealed.boot_id, [payload]))
+
+
+async def allocate(rig: Rig, ids: Iterable[str]) -> Any:
+    """An Allocate call of ours, as the kubelet would make it."""
+    (socket,) = rig.kubelet.plugin_dir.glob("*-m-*.sock")
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        call = channel.unary_unary(
+            "/v1beta1.DevicePlugin/Allocate",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=pb.AllocateResponse.FromString,
+        )
+        container = pb.ContainerAllocateRequest(devices_ids=ids)
+        return await call(pb.AllocateRequest(container_requests=[container]))

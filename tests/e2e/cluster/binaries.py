@@ -19,6 +19,7 @@ from typing import Any
 
 DEFAULT_KUBERNETES = "1.36.3"
 CONTAINERD = "2.4.2"
+HELM = "3.22.0"
 KUBERNETES_COMMANDS = (
     "kubelet",
     "kube-apiserver",
@@ -78,6 +79,23 @@ def provide(version: str) -> Binaries:
         etcd=_installed("etcd"),
         cni=CNI_DIRECTORY,
     )
+
+
+def helm_path() -> Path:
+    """Where helm stands once it is built."""
+    return cache_directory() / f"helm-{HELM}" / "bin" / "helm"
+
+
+def provide_helm() -> Path:
+    """Build helm where the cache lacks it and say where it stands."""
+    program, module = helm_path(), "helm.sh/helm/v3"
+    cache = cache_directory()
+    with _one_builder(cache):
+        if not program.exists():
+            flags = ("-ldflags", f"-s -w -X {module}/internal/version.version=v{HELM}")
+            with _workspace(cache, module, HELM) as workspace:
+                _build(workspace, f"{module}/cmd/helm", program.parent, flags)
+    return program
 
 
 def _installed(program: str) -> Path:
@@ -195,7 +213,7 @@ def _installed_go() -> str:
 def main() -> None:
     """Build what is missing and say where it stands."""
     built = provide(kubernetes_version())
-    sys.stdout.write(f"{built.kubernetes}\n{built.containerd}\n")
+    sys.stdout.write(f"{built.kubernetes}\n{built.containerd}\n{provide_helm().parent}\n")
 
 
 if __name__ == "__main__":

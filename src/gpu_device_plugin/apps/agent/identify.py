@@ -4,7 +4,7 @@ Inside GetPreferredAllocation, PodResources List holds the pod that is being adm
 none of the asked resource yet (kubelet.md 10). What the pod asks for comes from the API watch.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -60,6 +60,10 @@ class Identifier:
     def remember(self, listed: Sequence[ListedPod]) -> None:
         """Pods that the kubelet has had before; none of them can be the one that asks next."""
         self._seen = frozenset(entry.pod for entry in listed)
+
+    def remember_too(self, settled: Iterable[PodRef]) -> None:
+        """Pods that were there at two looks in a row, so none of them is just being admitted."""
+        self._seen |= frozenset(settled)
 
     async def identify(self, call: Call, session: Asker | None) -> Identified:
         """Who makes this call.

@@ -9,8 +9,9 @@ from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.kubelet.encoding import CardUnits
 from gpu_device_plugin.kubelet.endpoint import Endpoint
 
-# Reasons for which nothing is registered at all: another plugin owns the cards.
-WITHDRAWING = frozenset({"OtherPlugin"})
+# Reasons for which nothing is registered at all: another plugin owns the cards, or the kubelet
+# could not receive the list.
+WITHDRAWING = frozenset({"OtherPlugin", "DeviceListTooLong"})
 
 
 class Offers:

@@ -8,16 +8,15 @@ import structlog
 
 from gpu_device_plugin.apps.agent.answers import Answers
 from gpu_device_plugin.apps.agent.book import Book
+from gpu_device_plugin.apps.agent.holders import HolderGuard
 from gpu_device_plugin.apps.agent.journal import Journal
 from gpu_device_plugin.apps.agent.state import NodeState, StateReader
-from gpu_device_plugin.apps.agent.witness import Witness, completed
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.requests import demand
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import (
     ClusterError,
-    KubeletError,
     NodeError,
     RefusalError,
     RequestError,
@@ -35,13 +34,13 @@ class PreStart:
         self,
         book: Book,
         answers: Answers,
-        witness: Witness,
+        guard: HolderGuard,
         journal: Journal,
         state: StateReader,
     ) -> None:
         self._book = book
         self._answers = answers
-        self._witness = witness
+        self._guard = guard
         self._journal = journal
         self._state = state
         self.fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]] = _nobody
@@ -56,6 +55,7 @@ class PreStart:
         try:
             grants = await self._grants(resource, frozenset(ids))
             for grant in grants:
+                await self._guard.check(grant, resource)
                 await self._check(grant)
         except RefusalError as error:
             pod = next((g.pod for g in self._book.ledger.holders(ids)), None)
@@ -98,7 +98,7 @@ class PreStart:
 
     async def _check_late(self, grant: Grant, state: NodeState) -> Grant:
         """Rules that need the pod's text, for a grant made while the API was away."""
-        uid, name = self._told_by_checkpoint(grant)
+        uid, name = self._guard.named(grant)
         named = replace(grant, pod=replace(grant.pod, uid=uid), container=name)
         spec = await self._spec(named.pod)
         container = spec.container(name) if spec is not None else None
@@ -133,13 +133,6 @@ class PreStart:
                 f"ack.node.gpu.schedule: cgpu",
                 reason="MemoryOnly",
             )
-
-    def _told_by_checkpoint(self, grant: Grant) -> tuple[str, str]:
-        try:
-            return completed(grant, self._witness.entries())
-        except KubeletError as error:
-            _log.info("no checkpoint", error=str(error))
-            return grant.pod.uid, grant.container
 
     async def _spec(self, pod: PodRef) -> PodRequest | None:
         try:

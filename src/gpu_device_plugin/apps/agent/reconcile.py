@@ -8,7 +8,7 @@ free at admission if the kubelet gives them again.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -63,7 +63,9 @@ class Reconciler:
         self._kubelet: tuple[object | None, float | None] = (None, None)
         self._hurry = asyncio.Event()
         self._gone: frozenset[str] = frozenset()
+        self._listed: frozenset[PodRef] = frozenset()
         self.after_look: Callable[[], None] = lambda: None
+        self.on_settled: Callable[[Iterable[PodRef]], None] = lambda _: None
         self.is_hasty: Callable[[], bool] = lambda: False
         self.drift = 0
 
@@ -126,6 +128,9 @@ class Reconciler:
         if any(book.ledger.grants[key].pod.uid in testimony.uids for key in self._gone):
             self._parts.refresh_checkpoint()
         self.repair_files()
+        listed = frozenset(entry.pod for entry in testimony.listed)
+        self.on_settled(listed & self._listed)
+        self._listed = listed
         self.after_look()
 
     def _completed(self, testimony: Testimony) -> list[Grant]:

@@ -16,12 +16,13 @@ import structlog
 
 from gpu_device_plugin.apps.agent.cluster_side import ClusterSide
 from gpu_device_plugin.apps.agent.desk import SOCKET_NAME, Desk
+from gpu_device_plugin.apps.agent.offers import message_problem
 from gpu_device_plugin.apps.agent.readiness import Readiness
 from gpu_device_plugin.apps.agent.upkeep import Upkeep
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config import Settings
 from gpu_device_plugin.domain.reports import DriverChanged
-from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.web.server import Pages, WebServer
 
@@ -116,6 +117,9 @@ class Agent:
         await self._until_cards()
         while wiring.board.read().mode is None:
             await asyncio.sleep(0.05)
+        problem = message_problem(wiring.board.read())
+        if problem is not None:
+            raise ConfigError(problem)
         with suppress(TimeoutError):
             async with asyncio.timeout(RECOVER_SECONDS):
                 await self._recover()

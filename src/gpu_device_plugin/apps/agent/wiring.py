@@ -10,6 +10,7 @@ from gpu_device_plugin.apps.agent.board import Board
 from gpu_device_plugin.apps.agent.book import Book, boot_id
 from gpu_device_plugin.apps.agent.cards import CardWatch
 from gpu_device_plugin.apps.agent.cluster_side import ClusterSide, NoCluster
+from gpu_device_plugin.apps.agent.holders import HolderGuard
 from gpu_device_plugin.apps.agent.identify import Identifier, Sources
 from gpu_device_plugin.apps.agent.journal import Journal
 from gpu_device_plugin.apps.agent.mode import ModeFollower, Wishes
@@ -106,9 +107,8 @@ class Wiring:
         self.allocator = Allocator(
             self.identifier, self.book, self.answers, self.journal, self.board.read
         )
-        self.prestart = PreStart(
-            self.book, self.answers, self.witness, self.journal, self.board.read
-        )
+        guard = HolderGuard(self.pod_resources.get, self.witness)
+        self.prestart = PreStart(self.book, self.answers, guard, self.journal, self.board.read)
         self.prestart.fetch_spec = self.cluster.fetch_spec
         parts = Parts(
             book=self.book,
@@ -121,6 +121,7 @@ class Wiring:
             refresh_checkpoint=lambda: self.endpoints[Resource.MEM].send_again(),
         )
         self.reconciler = Reconciler(parts, self.allocator.calm)
+        self.reconciler.on_settled = self.identifier.remember_too
         self.prestart.adopt = self.reconciler.look
         service = Service(self.allocator, self.prestart, self.metrics)
         self.endpoints = {

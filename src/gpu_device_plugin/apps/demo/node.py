@@ -50,6 +50,7 @@ class DemoNode:
         self.name = name
         self.mode = mode
         self.simulated = simulated
+        self.is_isolated = around.library_dir is not None
         self._api = around.api
         self._dir = around.root / name
         self._dir.mkdir(exist_ok=True)

@@ -31,7 +31,9 @@ class Promises:
 def shown(value: object) -> str:
     """A value for people: `60, 400, 4` and `card 0: 6, card 1: 8` rather than brackets."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {shown(part)}" for key, part in value.items()) or "nothing"
+        is_deep = any(isinstance(part, Mapping | tuple | list) for part in value.values())
+        parts = [f"{key}: {shown(part)}" for key, part in sorted(value.items())]
+        return ("; " if is_deep else ", ").join(parts) or "nothing"
     if isinstance(value, tuple | list):
         return ", ".join(map(shown, value)) or "nothing"
     return str(value)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from gpu_device_plugin.apps.demo import receipt
 from gpu_device_plugin.apps.demo.cast import (
     CARDS_PER_NODE,
     CAST,
@@ -10,7 +11,6 @@ from gpu_device_plugin.apps.demo.cast import (
     FIRST,
     OFFERS,
     TWO_CARDS,
-    UNITS_PER_CARD,
     Role,
 )
 from gpu_device_plugin.apps.demo.node import DemoNode
@@ -26,7 +26,6 @@ from gpu_device_plugin.apps.demo.telling import (
 )
 from gpu_device_plugin.domain.modes import resources_of
 from gpu_device_plugin.domain.units import Resource
-from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.kubelet_pods import Admission
 
 START_SECONDS = 25.0
@@ -135,8 +134,20 @@ class Story:
             node = self._nodes[role.node]
             started = await node.start_container(role)
             self._teller.received(Received(role.name, node.name, started.env, started.mounts))
-            what = f"{role.name} received exactly its environment"
-            self._promises.check(what, _environment(node, role), dict(sorted(started.env.items())))
+            expected = receipt.environment(node, role)
+            self._promises.check(f"{role.name}: its environment, exactly", expected, started.env)
+            is_off = "" if node.is_isolated else " (isolation is off)"
+            seen = receipt.seen_mounts(started.mounts)
+            what = f"{role.name}: its mounts, exactly{is_off}"
+            self._promises.check(what, receipt.mounts(node, role), seen)
+            if node.is_isolated:
+                self._limits(node, role, receipt.limits(started.mounts))
+
+    def _limits(self, node: DemoNode, role: Role, told: str) -> None:
+        self._teller.quote(f"its {receipt.LIMITS} file", told)
+        lines = [line for line in told.splitlines() if line.startswith("device=")]
+        what = f"{role.name}: its limits, exactly"
+        self._promises.check(what, receipt.limit_lines(node, role), lines)
 
     async def refusals(self) -> None:
         """Why pods were refused, in the agent's words."""
@@ -160,7 +171,8 @@ class Story:
     async def _verdict(self, role: Role) -> Verdict:
         held = sorted(self._holding(role))
         if self._phase(role) == "rejected":
-            gets = f"refused: {role.refused_for or 'for no reason we know'}"
+            look = partial(_reasons, self._nodes[role.node], role)
+            gets = f"refused: {shown(await settled(look, [role.refused_for], SOON_SECONDS))}"
         else:
             limits = sorted(set((await _limit_mib(self._nodes[role.node], role)).values()))
             each = " each" if len(held) > 1 else ""
@@ -227,17 +239,3 @@ def _card_map(node: DemoNode, roles: Sequence[Role]) -> CardMap:
         rows.append(CardRow(index, int(str(card["units"])), bool(card["healthy"]), shares))
     has_compute = Resource.CORE in resources_of(node.mode)
     return CardMap(node.name, str(node.mode), has_compute, tuple(rows))
-
-
-def _environment(node: DemoNode, role: Role) -> dict[str, str]:
-    """What the container must receive (contract R-550), from the cards themselves."""
-    if node.simulated is None:
-        raise EdgeError(f"{node.name} has no simulated cards")
-    cards = node.simulated.view().cards
-    return {
-        "ALIYUN_COM_GPU_MEM_CONTAINER": str(role.mem_units // len(role.lands_on)),
-        "ALIYUN_COM_GPU_MEM_DEV": str(UNITS_PER_CARD),
-        "ALIYUN_COM_GPU_MEM_IDX": ",".join(map(str, role.lands_on)),
-        "ALIYUN_COM_GPU_MEM_POD": str(role.mem_units),
-        "NVIDIA_VISIBLE_DEVICES": ",".join(cards[index].uuid for index in role.lands_on),
-    }

@@ -1,0 +1,96 @@
+"""The promise: the demo is readable in 80 columns and without colours."""
+
+import io
+
+from rich.console import Console
+
+from gpu_device_plugin.apps.demo.telling import (
+    CardMap,
+    CardRow,
+    Promise,
+    RealCard,
+    Received,
+    Share,
+    Verdict,
+)
+from gpu_device_plugin.cli.demo_screen import Screen
+
+UUID = "GPU-fbe2901d-8128-59f9-9ae5-417b49a41849"
+
+
+def drawn(width: int = 80) -> tuple[Screen, io.StringIO]:
+    """A screen, and what is drawn on it."""
+    paper = io.StringIO()
+    return Screen(Console(file=paper, width=width, highlight=False)), paper
+
+
+def test_a_card_map_shows_each_unit_and_who_holds_it() -> None:
+    """Letters, so that no colour is needed."""
+    screen, paper = drawn()
+    shares = (Share("train", 2, 30), Share("chat", 4, 50))
+
+    row = CardRow(0, 15, is_healthy=True, shares=shares)
+    screen.card_map(CardMap("n1", "core_mem", has_compute=True, cards=(row,)))
+
+    assert "card 0  aabbbb.........  6/15      80 %  a train, b chat" in paper.getvalue()
+
+
+def test_a_broken_promise_shows_both_sides() -> None:
+    """A kept one is a line."""
+    screen, paper = drawn()
+
+    screen.promise(Promise("allocatable", "60", "60"))
+    screen.promise(Promise("capacity", "60", "45"))
+
+    assert paper.getvalue().splitlines() == [
+        "   ok  allocatable: 60",
+        "   FAILED  capacity",
+        "     expected  60",
+        "     seen      45",
+    ]
+
+
+def test_the_end_counts_and_names_what_was_not_kept() -> None:
+    """So that nobody has to scroll."""
+    screen, paper = drawn()
+
+    screen.closing([Promise("a", "1", "1"), Promise("b", "1", "2")], 12.3)
+
+    assert "1 of 2 promises kept in 12 s" in paper.getvalue()
+    assert "not kept: b" in paper.getvalue()
+
+
+def test_nothing_is_wider_than_80_columns() -> None:
+    """UUIDs, long paths, several cards."""
+    screen, paper = drawn()
+    mounts = {f"/run/gpu-device-plugin/cards/{UUID}/0123456789abcdef": ("/x", False)}
+    env = {"NVIDIA_VISIBLE_DEVICES": f"{UUID},{UUID}", "ALIYUN_COM_GPU_MEM_IDX": "0,1"}
+
+    screen.received(Received("train", "n1", env, mounts))
+    screen.real_cards([RealCard(0, "NVIDIA-A100-SXM4-40GB", UUID, 40536, "in MIG mode")])
+    gets = "cards 0 and 1: 4309 MiB each"
+    screen.verdicts([Verdict("two", "n1", "8 units on 2 cards", is_admitted=True, gets=gets)])
+    screen.quote("Event", f"card 1 ({UUID}): " + "a long reason " * 12)
+
+    lines = paper.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert UUID in paper.getvalue()
+    assert "  rw mount /run/gpu-device-plugin/cards/GPU-fbe2901d.../0123456789abcdef" in str(lines)
+
+
+def test_a_quote_keeps_its_columns_when_it_is_folded() -> None:
+    """What follows a label stands below it."""
+    screen, paper = drawn(60)
+
+    screen.quote("why", "  asked    " + "word " * 20)
+
+    first, second = paper.getvalue().splitlines()[2:4]
+    assert first.index("word") == second.index("word")
+
+
+def test_waiting_is_seen_where_there_is_no_terminal() -> None:
+    """In a log it is a line."""
+    screen, paper = drawn()
+
+    with screen.waiting("waiting for the agent"):
+        assert "... waiting for the agent" in paper.getvalue()

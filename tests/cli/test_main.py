@@ -1,0 +1,186 @@
+"""The promise: help is complete, an error names the thing, and the exit code tells which kind."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from click.testing import CliRunner
+
+from gpu_device_plugin import __version__
+from gpu_device_plugin.apps.agent.desk import SOCKET_NAME
+from gpu_device_plugin.cli.main import cli, main
+from gpu_device_plugin.config import ENVIRONMENT_PREFIX, field_names
+
+COMMANDS = ("agent", "demo", "recover", "simulate", "version", "why")
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the machine's own settings."""
+    for name in (*os.environ,):
+        if name.startswith(ENVIRONMENT_PREFIX) or name in ("NODE_NAME", "KUBECONFIG"):
+            monkeypatch.delenv(name)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    captured = capsys.readouterr()
+    code = ended.value.code
+    return code if isinstance(code, int) else 0, captured.out, captured.err
+
+
+@contextmanager
+def desk(run_dir: Path, answer: dict[str, str]) -> Iterator[list[dict[str, str]]]:
+    """Something that listens where an agent would, and answers one question."""
+    asked: list[dict[str, str]] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(run_dir / SOCKET_NAME))
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rw") as stream:
+                asked.append(json.loads(stream.readline()))
+                stream.write(json.dumps(answer) + "\n")
+
+        thread = Thread(target=serve, daemon=True)
+        thread.start()
+        yield asked
+        thread.join(timeout=5)
+
+
+@pytest.mark.parametrize("words", [(), *((name,) for name in COMMANDS)])
+def test_every_command_has_help_that_fits_80_columns(words: tuple[str, ...]) -> None:
+    """No text is cut off with dots but in a list of commands."""
+    result = CliRunner().invoke(cli, [*words, "--help"], terminal_width=80)
+
+    assert result.exit_code == 0
+    assert max(map(len, result.output.splitlines())) <= 80
+
+
+def test_the_list_of_commands_is_whole() -> None:
+    """Each with a sentence that was not cut off."""
+    result = CliRunner().invoke(cli, ["--help"], terminal_width=80)
+
+    listed = result.output.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+
+
+def test_the_agent_has_a_flag_for_every_setting() -> None:
+    """None can be forgotten."""
+    output = CliRunner().invoke(cli, ["agent", "--help"]).output
+
+    for name in field_names():
+        assert f"--{name.replace('_', '-')} " in output
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("agent", "--bogus"), "--bogus"),
+        (("bogus",), "bogus"),
+        (("agent",), "--node-name (NODE_NAME)"),
+        (("agent", "--node-name", "n", "--mode", "cgpuu"), "--mode: 'cgpuu'"),
+        (("agent", "--node-name", "n", "--memory-unit", "128MiB"), "128MiB"),
+        (("agent", "--node-name", "n", "--recovery-seconds", "0"), "--recovery-seconds"),
+        (("agent", "--node-name", "n", "--run-dir", "x"), "--run-dir: 'x'"),
+        (("agent", "--config", "/nowhere.yaml"), "/nowhere.yaml"),
+        (("why", "pod-without-namespace"), "pod-without-namespace"),
+        (("why", "a/b/c"), "a/b/c"),
+        (("why",), "NAMESPACE/POD"),
+        (("recover",), "INDEX|UUID"),
+        (("simulate", "create", "--profile", "v1000"), "v1000"),
+        (("simulate", "xid", "79", "--card", "0", "--state", "/nowhere"), "/nowhere"),
+        (("demo", "--keep"), "--keep"),
+    ],
+)
+def test_a_wrong_word_is_named_and_is_exit_code_2(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
+) -> None:
+    """Flag, value, file or argument."""
+    code, _, errors = run(capsys, *words)
+
+    assert code == 2, errors
+    assert named in errors
+
+
+def test_an_unknown_key_of_the_file_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """With the file that it stands in."""
+    file = tmp_path / "settings.yaml"
+    file.write_text("node_name: n1\nmemory-unit: GiB\n")
+
+    code, _, errors = run(capsys, "agent", "--config", str(file))
+
+    assert code == 2
+    assert f"{file}: unknown key 'memory-unit'" in errors
+
+
+@pytest.mark.parametrize("words", [("why", "default/a"), ("recover", "0")])
+def test_without_an_agent_the_socket_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Exit code 1: the settings are right, the agent is not there."""
+    code, _, errors = run(capsys, *words, "--run-dir", str(tmp_path))
+
+    assert code == 1
+    assert errors.startswith(f"gpu-device-plugin: {tmp_path / SOCKET_NAME}: no agent answers")
+
+
+def test_why_asks_the_agent_and_prints_its_words(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As they are."""
+    with desk(tmp_path, {"text": "decided\n"}) as asked:
+        code, output, _ = run(capsys, "why", "default/a", "--run-dir", str(tmp_path))
+
+    assert (code, output) == (0, "decided\n")
+    assert asked == [{"command": "why", "namespace": "default", "name": "a"}]
+
+
+def test_what_the_agent_refuses_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Exit code 1, on standard error."""
+    with desk(tmp_path, {"error": "no card '9' on this node"}) as asked:
+        code, output, errors = run(capsys, "recover", "9", "--run-dir", str(tmp_path))
+
+    assert (code, output) == (1, "")
+    assert errors == "gpu-device-plugin: no card '9' on this node\n"
+    assert asked == [{"command": "recover", "card": "9"}]
+
+
+def test_the_run_directory_can_come_from_the_environment(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the agent's pod, where a person has only to type the pod's name."""
+    monkeypatch.setenv(f"{ENVIRONMENT_PREFIX}RUN_DIR", str(tmp_path))
+    with desk(tmp_path, {"text": "yes\n"}):
+        code, output, _ = run(capsys, "why", "default/a")
+
+    assert (code, output) == (0, "yes\n")
+
+
+def test_the_version_is_told_in_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a command and as a flag."""
+    assert run(capsys, "version")[1] == f"{__version__}\n"
+    assert __version__ in run(capsys, "--version")[1]
+
+
+def test_the_agent_does_not_load_what_only_the_demo_needs() -> None:
+    """It stands on every node, and is to start within a second."""
+    loaded = "import sys, gpu_device_plugin.cli.main; print(*sys.modules)"
+    output = subprocess.run(
+        [sys.executable, "-c", loaded], check=True, capture_output=True, text=True
+    ).stdout
+
+    assert not {"grpc", "aiohttp", "gpu_device_plugin.apps.demo"} & set(output.split())
