@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 from tests.simulator_cuda.nodes import NATIVE, PROGRAMS, ROOT, Node, described
 
+ENGINE = ROOT / "src" / "simulator" / "cuda"
+# What the library does not export, a program is built with.
+PARTS = {"engine_cases": ("engine.c", "engine_step.c")}
+
 
 def _cuda_include() -> Path:
     """The folder of cuda.h, which a build dependency brought into some Python on the way."""
@@ -39,7 +43,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             subprocess.run(
                 [
                     *(compiler, "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"),
-                    *("-isystem", str(include), str(PROGRAMS / f"{name}.c"), "-o", str(target)),
+                    *("-isystem", str(include), f"-I{ENGINE}", str(PROGRAMS / f"{name}.c")),
+                    *(str(ENGINE / part) for part in PARTS.get(name, ())),
+                    *("-o", str(target)),
                     *(str(NATIVE / "libcuda.so.1"), "-lpthread"),
                 ],
                 check=True,

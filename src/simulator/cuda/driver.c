@@ -6,6 +6,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+_Static_assert(sizeof(struct engine) <= GPUSIM_ENGINE_CARD_BYTES, "the engine fits its room");
+_Static_assert(sizeof(struct clock_area) <= GPUSIM_ENGINE_NODE_BYTES, "the clock fits its room");
+_Static_assert(ENGINE_TENANTS == GPUSIM_PROCESSES, "a tenant is a line of the process table");
+
 struct driver driver;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -51,7 +51,7 @@ void engine_close_tenant(struct engine *engine, uint32_t tenant)
 {
 	engine_lock(engine);
 	if (engine->tenants[tenant].is_open) {
-		for (int i = 0; i < ENGINE_STREAMS; i++) {
+		for (uint32_t i = 0; i < engine->streams_ever; i++) {
 			struct engine_stream *stream = &engine->streams[i];
 
 			if (!stream->is_open || stream->tenant != tenant)
@@ -80,6 +80,8 @@ int engine_open_stream(struct engine *engine, uint32_t tenant)
 		stream->head = stream->tail = 0;
 		stream->marked = stream->reached = 0;
 		stream->is_open = 1;
+		if (engine->streams_ever <= (uint32_t)i)
+			engine->streams_ever = (uint32_t)i + 1;
 		opened = i;
 	}
 	engine_unlock(engine);

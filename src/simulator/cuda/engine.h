@@ -22,9 +22,9 @@
 #include <stdint.h>
 
 enum {
-	ENGINE_LAYOUT = 1,
+	ENGINE_LAYOUT = 2,
 	ENGINE_TENANTS = 1024, /* GPUSIM_PROCESSES */
-	ENGINE_STREAMS = 512, /* with work or open, on one card */
+	ENGINE_STREAMS = 1024, /* with work or open, on one card */
 	ENGINE_ITEMS = 64, /* queued in one stream, then the caller waits */
 	ENGINE_MARKERS = 128, /* finish times a stream remembers; > ENGINE_ITEMS */
 	ENGINE_PARTITIONS = 8,
@@ -84,6 +84,8 @@ struct engine {
 	uint32_t layout; /* 0: not laid out; set last */
 	uint32_t active_count;
 	pthread_mutex_t lock; /* shared and robust */
+	uint32_t streams_ever; /* all beyond were never open: nobody need look there */
+	uint32_t reserved;
 	uint64_t now_ns; /* all items are as they are at this time */
 	uint64_t busy_ns; /* time with a kernel on the card, in all */
 	struct engine_window windows[ENGINE_WINDOWS];

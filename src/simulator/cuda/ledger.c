@@ -92,6 +92,17 @@ static void bury_the_dead(struct device *device)
 	}
 }
 
+bool ledger_reap(struct device *device)
+{
+	bool found;
+
+	gpusim_lock(driver.node);
+	found = gpusim_processes_reap(driver.node) > 0;
+	bury_the_dead(device);
+	gpusim_unlock(driver.node);
+	return found;
+}
+
 bool ledger_take(struct device *device, uint64_t bytes)
 {
 	bool fits;

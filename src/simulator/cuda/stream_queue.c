@@ -12,9 +12,11 @@ static bool run_due_host_call(struct context *context);
 
 static bool has_queue(struct stream *stream)
 {
-	const struct device *device = stream->context->device;
+	struct device *device = stream->context->device;
 
 	if (stream->queue < 0)
+		stream->queue = engine_open_stream(device->engine, device->tenant);
+	if (stream->queue < 0 && ledger_reap(device))
 		stream->queue = engine_open_stream(device->engine, device->tenant);
 	return stream->queue >= 0;
 }
