@@ -26,6 +26,10 @@ void log_line(const char *format, ...)
 
 		if (length > sizeof(line) - 2)
 			length = sizeof(line) - 2;
+		/* A file that is not text may be quoted here; it stays one line. */
+		for (size_t i = 0; i < length; i++)
+			if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
+				line[i] = '?';
 		line[length++] = '\n';
 		/* Nothing can be done when stderr is closed. */
 		ssize_t ignored = write(STDERR_FILENO, line, length);

@@ -41,7 +41,7 @@ static bool exists(const char *path)
 {
 	struct stat status;
 
-	return stat(path, &status) == 0 || (errno != ENOENT && errno != ENOTDIR);
+	return lstat(path, &status) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 /* False: inert. The environment counts only where no agent has been. */
