@@ -81,6 +81,20 @@ void credit_spend(int card, uint64_t busy_ns)
 	atomic_fetch_add(&books(card)->busy_ns, busy_ns);
 }
 
+void credit_spend_alone(int card, uint64_t busy_ns)
+{
+	struct region_card *own = books(card);
+	int64_t old = atomic_load(&own->credit_ns);
+	int64_t fresh;
+
+	do {
+		const int64_t least = old < IDLE_LIMIT_NS ? old : IDLE_LIMIT_NS;
+
+		fresh = old - (int64_t)busy_ns < least ? least : old - (int64_t)busy_ns;
+	} while (!atomic_compare_exchange_weak(&own->credit_ns, &old, fresh));
+	atomic_fetch_add(&own->busy_ns, busy_ns);
+}
+
 void credit_add_inflight(int card, int slot, int64_t work_ns)
 {
 	if (slot >= 0)

@@ -87,8 +87,9 @@ static void tell_and_spend(struct meter *meter, uint64_t from_ns, uint64_t to_ns
 {
 	activity_add(neighbours_own_page(meter->card), from_ns, to_ns);
 	activity_add(&meter->mine, from_ns, to_ns);
-	/* Nobody else there: a share that gives way may have it all. */
-	if (!may_share() || part_ns < to_ns - from_ns)
+	if (may_share() && part_ns >= to_ns - from_ns)
+		credit_spend_alone(meter->card, part_ns);
+	else
 		credit_spend(meter->card, part_ns);
 }
 
