@@ -13,6 +13,7 @@ from tests.simulator_cuda.nodes import NATIVE, PROGRAMS, ROOT, Node, described
 ENGINE = ROOT / "src" / "simulator" / "cuda"
 # What the library does not export, a program is built with.
 PARTS = {"engine_cases": ("engine.c", "engine_step.c")}
+UNLINKED = {"old_driver"}
 
 
 def _cuda_include() -> Path:
@@ -46,7 +47,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
                     *("-isystem", str(include), f"-I{ENGINE}", str(PROGRAMS / f"{name}.c")),
                     *(str(ENGINE / part) for part in PARTS.get(name, ())),
                     *("-o", str(target)),
-                    *(str(NATIVE / "libcuda.so.1"), "-lpthread"),
+                    *(["-ldl"] if name in UNLINKED else [str(NATIVE / "libcuda.so.1")]),
+                    "-lpthread",
                 ],
                 check=True,
             )

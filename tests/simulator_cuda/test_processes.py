@@ -1,6 +1,8 @@
 """Processes on one card see each other's memory and share its time, and the dead leave nothing."""
 
 import contextlib
+import ctypes
+import select
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -259,6 +261,44 @@ def test_mig_slices_share_no_time(make_node: Callable[[str], Node], program: Pat
             _go(each)
 
         assert all(float(_line(each)) <= 260 for each in tenants)
+
+
+@pytest.mark.parametrize(
+    ("loading", "expected"),
+    [pytest.param("EAGER", "8 8\n", id="at once"), pytest.param("LAZY", "0 8\n", id="at use")],
+)
+def test_a_module_takes_memory_that_nobody_allocated(
+    node: Node, program: Path, loading: str, expected: str
+) -> None:
+    """With lazy loading, only a launch shows it."""
+    extra = {"CUDA_MODULE_LOADING": loading, "GPU_SIMULATOR_MODULE_MIB": "8"}
+
+    assert node.run(program, "modules", **extra).stdout == expected
+
+
+def test_a_lost_card_fails_every_call_and_a_hang_ends_when_it_ends(
+    node: Node, program: Path, control: ctypes.CDLL
+) -> None:
+    """What `simulate` does to the node, CUDA programs feel."""
+
+    def change(line: str) -> None:
+        assert control.gpusim_set(str(node.state).encode(), line.encode()) == 0
+
+    with tenant(node, program, "use") as user:
+        assert _line(user) == "ready"
+        _go(user)
+        assert _line(user) == "0"
+        change("cards.0.lost=1")
+        _go(user)
+        assert _line(user) == "999"
+        change("cards.0.lost=0")
+        change("hang=1")
+        _go(user)
+        assert user.stdout is not None
+        assert select.select([user.stdout], [], [], 0.3)[0] == []
+        change("hang=0")
+
+        assert _line(user) == "0"
 
 
 def test_without_a_node_there_is_no_device(node: Node, program: Path) -> None:

@@ -104,6 +104,12 @@ CUresult driver_enter_bare(void)
 	return CUDA_ERROR_NOT_INITIALIZED;
 }
 
+/* Fallen off the bus, or pulled. */
+static bool is_gone(const struct gpusim_card *card)
+{
+	return card->lost || !card->present;
+}
+
 CUresult driver_enter(struct context **context)
 {
 	CUresult result = driver_enter_bare();
@@ -111,7 +117,7 @@ CUresult driver_enter(struct context **context)
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = context_current(context);
-	if (result == CUDA_SUCCESS && device_card((*context)->device)->lost)
+	if (result == CUDA_SUCCESS && is_gone(device_card((*context)->device)))
 		result = CUDA_ERROR_UNKNOWN;
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
