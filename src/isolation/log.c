@@ -19,7 +19,8 @@ void log_line(const char *format, ...)
 	va_list arguments;
 
 	va_start(arguments, format);
-	int written = vsnprintf(line + prefix, sizeof(line) - (size_t)prefix - 1, format, arguments);
+	int written =
+		vsnprintf(line + prefix, sizeof(line) - (size_t)prefix - 1, format, arguments);
 	va_end(arguments);
 	if (written > 0) {
 		size_t length = (size_t)prefix + (size_t)written;

@@ -29,29 +29,29 @@ struct named_process {
 	char name[4096];
 };
 
-static const unsigned char known_id[16] = { 0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e,
-					    0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4 };
+static const unsigned char known_id[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e,
+					   0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
 
 /* The executable; of another user's process at least its short name. */
 static void name_of(uint32_t pid, char *name, size_t bytes)
 {
 	char path[40];
 
-	snprintf(path, sizeof(path), "/proc/%u/exe", pid);
+	(void)snprintf(path, sizeof(path), "/proc/%u/exe", pid);
 	const ssize_t length = readlink(path, name, bytes - 1);
 
 	if (length > 0) {
 		name[length] = 0;
 		return;
 	}
-	snprintf(path, sizeof(path), "/proc/%u/comm", pid);
+	(void)snprintf(path, sizeof(path), "/proc/%u/comm", pid);
 	FILE *file = fopen(path, "re");
 
 	if (!file || !fgets(name, (int)bytes, file))
-		snprintf(name, bytes, "-");
+		(void)snprintf(name, bytes, "-");
 	name[strcspn(name, "\n")] = 0;
 	if (file)
-		fclose(file);
+		(void)fclose(file);
 }
 
 static nvmlReturn_t list_compute(nvmlDevice_t device, unsigned *count,

@@ -5,6 +5,7 @@
  *
  *	0 effective, 1 not effective, 2 no slice here, 3 cannot tell
  */
+/* One thread: NOLINTBEGIN(concurrency-mt-unsafe) */
 #include "limits.h"
 
 #include "api.h"
@@ -35,7 +36,7 @@ static void *find(void *library, const char *name)
 	void *function = dlsym(library, name);
 
 	if (!function) {
-		printf("cannot tell: the driver has no %s\n", name);
+		(void)printf("cannot tell: the driver has no %s\n", name);
 		exit(CANNOT_TELL);
 	}
 	return function;
@@ -46,9 +47,9 @@ __attribute__((format(printf, 2, 3))) static void check(bool holds, const char *
 	va_list arguments;
 
 	va_start(arguments, format);
-	fputs(holds ? "ok      " : "FAILED  ", stdout);
-	vprintf(format, arguments);
-	putchar('\n');
+	(void)fputs(holds ? "ok      " : "FAILED  ", stdout);
+	(void)vprintf(format, arguments);
+	(void)putchar('\n');
 	va_end(arguments);
 	if (!holds)
 		verdict = NOT_EFFECTIVE;
@@ -67,18 +68,18 @@ static void read_limits(struct limits *limits)
 
 	if (access("/run/gpu-device-plugin/config", F_OK) != 0 && getenv("GPUSLICE_ROOT"))
 		root = getenv("GPUSLICE_ROOT");
-	snprintf(path, sizeof(path), "%s/config/limits", root);
+	(void)snprintf(path, sizeof(path), "%s/config/limits", root);
 	FILE *file = fopen(path, "re");
 
 	if (!file) {
-		printf("no slice: %s: %s\n", path, strerror(errno));
+		(void)printf("no slice: %s: %s\n", path, strerror(errno));
 		exit(NO_SLICE);
 	}
 	const size_t length = fread(text, 1, sizeof(text), file);
 
-	fclose(file);
+	(void)fclose(file);
 	if (!limits_parse(text, length, limits, reason, sizeof(reason))) {
-		printf("FAILED  %s, %s\n", path, reason);
+		(void)printf("FAILED  %s, %s\n", path, reason);
 		exit(NOT_EFFECTIVE);
 	}
 }
@@ -94,8 +95,8 @@ static void check_views(const struct limits_card *card, CUdevice device)
 	CUDA(cuMemGetInfo_v2, &free_bytes, &info_total);
 	check(is_near(total, card->memory_bytes), "%s cuDeviceTotalMem: %llu MiB of %llu MiB",
 	      card->uuid, total / MIB, card->memory_bytes / MIB);
-	check(is_near(info_total, card->memory_bytes), "%s cuMemGetInfo: total %llu MiB", card->uuid,
-	      info_total / MIB);
+	check(is_near(info_total, card->memory_bytes), "%s cuMemGetInfo: total %llu MiB",
+	      card->uuid, info_total / MIB);
 	check(free_bytes <= info_total, "%s cuMemGetInfo: free %llu MiB", card->uuid,
 	      free_bytes / MIB);
 	if (!nvml_library || NVML(nvmlInit_v2) != NVML_SUCCESS ||
@@ -104,8 +105,8 @@ static void check_views(const struct limits_card *card, CUdevice device)
 		check(nvml_library == NULL, "%s NVML answers", card->uuid);
 		return;
 	}
-	check(is_near(memory.total, card->memory_bytes), "%s NVML memory: total %llu MiB", card->uuid,
-	      memory.total / MIB);
+	check(is_near(memory.total, card->memory_bytes), "%s NVML memory: total %llu MiB",
+	      card->uuid, memory.total / MIB);
 	check(is_near(memory.free, free_bytes), "%s NVML memory: free %llu MiB, CUDA says %llu MiB",
 	      card->uuid, memory.free / MIB, free_bytes / MIB);
 }
@@ -116,8 +117,8 @@ static void check_refusal(const struct limits_card *card)
 	CUdeviceptr pointer = 0;
 	const CUresult result = CUDA(cuMemAlloc_v2, &pointer, card->memory_bytes + 1);
 
-	check(result == CUDA_ERROR_OUT_OF_MEMORY, "%s cuMemAlloc of a byte too many: %s", card->uuid,
-	      result == CUDA_SUCCESS ? "given" : "refused");
+	check(result == CUDA_ERROR_OUT_OF_MEMORY, "%s cuMemAlloc of a byte too many: %s",
+	      card->uuid, result == CUDA_SUCCESS ? "given" : "refused");
 	if (result == CUDA_SUCCESS)
 		CUDA(cuMemFree_v2, pointer);
 }
@@ -128,7 +129,7 @@ static bool device_of(const struct limits_card *card, CUdevice *device)
 
 	CUDA(cuDeviceGetCount, &count);
 	for (int i = 0; i < count; i++) {
-		CUuuid uuid = { { 0 } };
+		CUuuid uuid = {{0}};
 		char text[33], wanted[33] = "";
 
 		CUDA(cuDeviceGet, device, i);
@@ -138,7 +139,8 @@ static bool device_of(const struct limits_card *card, CUdevice *device)
 		else
 			CUDA(cuDeviceGetUuid, &uuid, *device);
 		for (int j = 0; j < 16; j++)
-			snprintf(text + 2 * j, 3, "%02x", (unsigned char)uuid.bytes[j]);
+			(void)snprintf(text + (size_t)j * 2, 3, "%02x",
+				       (unsigned char)uuid.bytes[j]);
 		for (const char *c = card->uuid + 4; *c; c++)
 			if (*c != '-')
 				strncat(wanted, c, 1);
@@ -165,7 +167,8 @@ static void check_card(const struct limits_card *card)
 		check(true, "%s is full: no context fits", card->uuid);
 		return;
 	}
-	check(made == CUDA_SUCCESS, "%s cuDevicePrimaryCtxRetain answers %d", card->uuid, (int)made);
+	check(made == CUDA_SUCCESS, "%s cuDevicePrimaryCtxRetain answers %d", card->uuid,
+	      (int)made);
 	if (made != CUDA_SUCCESS)
 		return;
 	CUDA(cuCtxSetCurrent, context);
@@ -178,7 +181,7 @@ static void check_card(const struct limits_card *card)
 /* By whose code the driver's functions are found, in a fresh lookup. */
 static void check_library(void)
 {
-	Dl_info object = { 0 };
+	Dl_info object = {0};
 	void *function = dlsym(cuda_library, "cuMemAlloc_v2");
 
 	if (function)
@@ -195,7 +198,7 @@ int main(void)
 	cuda_library = dlopen("libcuda.so.1", RTLD_NOW);
 	nvml_library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
 	if (!cuda_library) {
-		printf("cannot tell: %s\n", dlerror());
+		(void)printf("cannot tell: %s\n", dlerror());
 		return CANNOT_TELL;
 	}
 	check_library();
@@ -206,3 +209,4 @@ int main(void)
 		check_card(&limits.cards[i]);
 	return verdict;
 }
+/* NOLINTEND(concurrency-mt-unsafe) */

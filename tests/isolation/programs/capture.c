@@ -21,7 +21,7 @@ static CUfunction spin;
 static CUresult launch(CUstream stream, int times)
 {
 	uint64_t duration_ns = 1000000;
-	void *parameters[] = { &duration_ns };
+	void *parameters[] = {&duration_ns};
 	CUresult result = CUDA_SUCCESS;
 
 	for (int i = 0; !result && i < times; i++)

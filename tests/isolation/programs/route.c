@@ -66,7 +66,7 @@ static void by_address(void *driver, char **words)
 	}
 	show(words[1], words[2], found);
 	/* Which version: the address of the export with the same code, ours or the driver's. */
-	const char *suffixes[] = { "", "_v2", "_v3", "_v4", "_ptsz", "_ptds", "_v2_ptsz" };
+	const char *suffixes[] = {"", "_v2", "_v3", "_v4", "_ptsz", "_ptds", "_v2_ptsz"};
 	const char *same = "-";
 	char export[128];
 
