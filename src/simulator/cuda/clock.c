@@ -1,4 +1,5 @@
 #include "clock.h"
+#include "settings.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static uint64_t wanted_speed(struct gpusim_node *node)
 
 static void take_speed_from_environment(struct gpusim_node *node)
 {
-	const char *text = getenv("GPU_SIMULATOR_CLOCK_SPEED");
+	const char *text = setting("GPU_SIMULATOR_CLOCK_SPEED");
 	char *end;
 	double speed = text ? strtod(text, &end) : 0;
 
@@ -101,8 +102,8 @@ uint64_t clock_speed_milli(struct gpusim_node *node)
 
 static void sleep_real(uint64_t real_ns)
 {
-	struct timespec left = { .tv_sec = (time_t)(real_ns / 1000000000u),
-				 .tv_nsec = (long)(real_ns % 1000000000u) };
+	struct timespec left = {.tv_sec = (time_t)(real_ns / 1000000000u),
+				.tv_nsec = (long)(real_ns % 1000000000u)};
 
 	while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR)
 		;

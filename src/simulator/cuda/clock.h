@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 struct clock_rate {
-	uint64_t real_ns; /* CLOCK_MONOTONIC at which ... */
+	uint64_t real_ns;    /* CLOCK_MONOTONIC at which ... */
 	uint64_t virtual_ns; /* ... the virtual clock stood here */
 	uint64_t speed_milli;
 };

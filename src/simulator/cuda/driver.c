@@ -2,12 +2,15 @@
 
 #include "clock.h"
 #include "context.h"
+#include "settings.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-_Static_assert(sizeof(struct engine) <= GPUSIM_ENGINE_CARD_BYTES, "the engine fits its room");
-_Static_assert(sizeof(struct clock_area) <= GPUSIM_ENGINE_NODE_BYTES, "the clock fits its room");
+_Static_assert(sizeof(struct engine) <= sizeof(((struct gpusim_node *)0)->engine_card[0]),
+	       "the engine fits");
+_Static_assert(sizeof(struct clock_area) <= sizeof(((struct gpusim_node *)0)->engine_node),
+	       "the clock fits");
 _Static_assert(ENGINE_TENANTS == GPUSIM_PROCESSES, "a tenant is a line of the process table");
 
 struct driver driver;
@@ -26,14 +29,12 @@ static void poison_child(void)
 /* As the environment or the node says, and no newer than the library. */
 static int version_of(const struct gpusim_node *node)
 {
-	const char *text = getenv("GPU_SIMULATOR_CUDA_VERSION");
-	long version = text ? strtol(text, NULL, 10) : 0;
+	uint64_t of_node = node ? node->cuda_version : 0;
+	uint64_t version = setting_number("GPU_SIMULATOR_CUDA_VERSION", of_node);
 
-	if (version <= 0)
-		version = node ? (long)node->cuda_version : 0;
-	if (version <= 0)
+	if (version == 0 || version > INT32_MAX)
 		version = 12090;
-	return version < driver_newest_version ? (int)version : driver_newest_version;
+	return (int)version < driver_newest_version ? (int)version : driver_newest_version;
 }
 
 static void lay_out(struct gpusim_node *node)

@@ -18,10 +18,9 @@ static bool open_line(struct device *device)
 	struct gpusim_process *process;
 
 	gpusim_lock(driver.node);
-	process = gpusim_process_claim(driver.node, device->card,
-				       instance ? instance->gpu_instance : GPUSIM_NO_INSTANCE,
-				       instance ? instance->compute_instance : GPUSIM_NO_INSTANCE,
-				       GPUSIM_PROCESS_COMPUTE);
+	process = gpusim_process_claim(
+		driver.node, device->card, instance ? instance->gpu_instance : GPUSIM_NO_INSTANCE,
+		instance ? instance->compute_instance : GPUSIM_NO_INSTANCE, GPUSIM_PROCESS_COMPUTE);
 	gpusim_unlock(driver.node);
 	if (!process)
 		return false;

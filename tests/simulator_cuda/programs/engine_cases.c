@@ -26,9 +26,10 @@ static int tenant_stream(struct engine *engine, uint32_t tenant)
 	return engine_open_stream(engine, tenant);
 }
 
-static void push(struct engine *engine, int stream, enum engine_kind kind, uint64_t ns, uint64_t now)
+static void push(struct engine *engine, int stream, enum engine_kind kind, uint64_t ns,
+		 uint64_t now)
 {
-	struct engine_item item = { .kind = kind, .launches = 1, .amount = ns };
+	struct engine_item item = {.kind = kind, .launches = 1, .amount = ns};
 
 	CHECK(engine_push(engine, stream, item, now, NULL));
 }
@@ -37,7 +38,8 @@ static uint64_t mark(struct engine *engine, int stream, uint64_t now)
 {
 	uint64_t number;
 
-	CHECK(engine_push(engine, stream, (struct engine_item){ .kind = ENGINE_MARKER }, now, &number));
+	CHECK(engine_push(engine, stream, (struct engine_item){.kind = ENGINE_MARKER}, now,
+			  &number));
 	return number;
 }
 
@@ -89,7 +91,7 @@ static void how_often_one_looks_changes_nothing(void)
 {
 	struct engine *rarely = new_engine();
 	struct engine *often = new_engine();
-	struct engine *engines[] = { rarely, often };
+	struct engine *engines[] = {rarely, often};
 	uint64_t marks[2][7];
 	int streams[7];
 
@@ -144,7 +146,7 @@ static void a_wait_holds_its_stream_and_nobody_else(void)
 	struct engine *engine = new_engine();
 	int one = tenant_stream(engine, 0);
 	int two = tenant_stream(engine, 0);
-	struct engine_item wait = { .kind = ENGINE_WAIT };
+	struct engine_item wait = {.kind = ENGINE_WAIT};
 	uint64_t second;
 
 	push(engine, one, ENGINE_KERNEL, 10 * MS, 0);
@@ -176,7 +178,7 @@ static void a_full_ring_refuses_and_takes_again(void)
 {
 	struct engine *engine = new_engine();
 	int one = tenant_stream(engine, 0);
-	struct engine_item item = { .kind = ENGINE_KERNEL, .launches = 1, .amount = MS };
+	struct engine_item item = {.kind = ENGINE_KERNEL, .launches = 1, .amount = MS};
 	int pushed = 0;
 
 	while (engine_push(engine, one, item, 0, NULL))
@@ -211,9 +213,10 @@ static void a_process_killed_while_it_pushes_stops_nobody(void)
 
 		if (child == 0) {
 			for (uint64_t now = 0;; now += 100)
-				engine_push(engine, two,
-					    (struct engine_item){ .kind = ENGINE_KERNEL, .amount = 90 },
-					    now, NULL);
+				engine_push(
+					engine, two,
+					(struct engine_item){.kind = ENGINE_KERNEL, .amount = 90},
+					now, NULL);
 		}
 		usleep(500);
 		kill(child, SIGKILL);
@@ -228,6 +231,5 @@ CASES(CASE(tenants_share_equally_and_streams_share_a_tenants_part),
       CASE(a_late_comer_shares_from_when_it_comes), CASE(how_often_one_looks_changes_nothing),
       CASE(partitions_share_nothing), CASE(copies_do_not_slow_kernels),
       CASE(a_wait_holds_its_stream_and_nobody_else), CASE(the_dead_leave_the_card_to_the_living),
-      CASE(a_full_ring_refuses_and_takes_again),
-      CASE(utilisation_is_that_of_the_last_whole_window),
+      CASE(a_full_ring_refuses_and_takes_again), CASE(utilisation_is_that_of_the_last_whole_window),
       CASE(a_process_killed_while_it_pushes_stops_nobody));

@@ -184,10 +184,10 @@ static const struct {
 	const char *name;
 	void (*run)(char **words);
 } actions[] = {
-	{ "hold", hold },       { "free", tell_free },       { "work", work },
-	{ "flood", flood },     { "export", export_memory }, { "import", import_memory },
-	{ "devices", devices }, { "fork", fork_child },      { "modules", modules },
-	{ "use", use },
+	{"hold", hold},       {"free", tell_free},       {"work", work},
+	{"flood", flood},     {"export", export_memory}, {"import", import_memory},
+	{"devices", devices}, {"fork", fork_child},      {"modules", modules},
+	{"use", use},
 };
 
 int main(int count, char **words)
