@@ -62,7 +62,9 @@ class Box:
     variables: dict[str, str] = field(default_factory=dict)
     running: list["Program"] = field(default_factory=list)
 
-    def allow(self, memory_bytes: int | None, core_percent: int | None = None, card: int = 0) -> None:
+    def allow(
+        self, memory_bytes: int | None, core_percent: int | None = None, card: int = 0
+    ) -> None:
         """Writes limits of one card."""
         words = [f"device={self.node.uuids[card]}"]
         if memory_bytes is not None:

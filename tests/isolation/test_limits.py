@@ -15,7 +15,7 @@ HEAD = "version=1\nslice=a\n"
 
 
 def init(box: Box, limits: str | bytes) -> tuple[list[int], str]:
-    """cuInit's answer under these limits, and what stderr said."""
+    """CuInit's answer under these limits, and what stderr said."""
     box.write(limits)
     program = box.start(ready=False)
     return program("init"), program.end()
@@ -62,13 +62,17 @@ def test_limits_are_understood(box: Box, limits: str) -> None:
         ),
         pytest.param(f"{HEAD}device={UUID.format(1)} cores=1\n", "unknown key", id="unknown pair"),
         pytest.param(
-            f"{HEAD}device={UUID.format(1)} core_percent=1 core_percent=1\n", "twice", id="pair twice"
+            f"{HEAD}device={UUID.format(1)} core_percent=1 core_percent=1\n",
+            "twice",
+            id="pair twice",
         ),
         *(
             pytest.param(
-                f"{HEAD}device={UUID.format(1)} memory_bytes={text}\n", "decimal", id=f"bytes {text}"
+                f"{HEAD}device={UUID.format(1)} memory_bytes={text}\n",
+                "decimal",
+                id=f"bytes {text}",
             )
-            for text in ("", "1M", "0x10", "-1", "+1", "1.0", "99999999999999999999", "１")
+            for text in ("", "1M", "0x10", "-1", "+1", "1.0", "99999999999999999999", "\uff11")
         ),
         pytest.param(f"{HEAD}device={UUID.format(1)} core_percent=0\n", "1 to 100", id="0 %"),
         pytest.param(f"{HEAD}device={UUID.format(1)} core_percent=101\n", "1 to 100", id="101 %"),

@@ -167,7 +167,8 @@ def test_a_region_that_cannot_be_had_closes(box: Box) -> None:
     assert "region" in program.end()
 
 
-def test_a_grown_region_serves(box: Box, region: Region) -> None:
+@pytest.mark.usefixtures("region")
+def test_a_grown_region_serves(box: Box) -> None:
     """Somebody in the container wrote to it; the agent cuts it back."""
     with (box.root / "state" / "region").open("ab") as file:
         file.write(b"x" * 4096)
@@ -175,7 +176,8 @@ def test_a_grown_region_serves(box: Box, region: Region) -> None:
     assert box.start(ready=False)("init") == [0]
 
 
-def test_a_short_region_closes(box: Box, region: Region) -> None:
+@pytest.mark.usefixtures("region")
+def test_a_short_region_closes(box: Box) -> None:
     """A mapping past the end would kill the application."""
     with (box.root / "state" / "region").open("r+b") as file:
         file.truncate(4096)

@@ -23,7 +23,9 @@ def owners(box: Box, *words: str) -> dict[str, str]:
 @pytest.mark.parametrize("way", ["handle", "default", "next", "next-twice"])
 def test_dlsym_finds_ours(box: Box, way: str) -> None:
     """Hook catalogue: a second RTLD_NEXT lookup returned NULL."""
-    found = owners(box, way, "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuDriverGetVersion", "cuNoSuch")
+    found = owners(
+        box, way, "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuDriverGetVersion", "cuNoSuch"
+    )
 
     assert found == {
         "cuMemAlloc_v2": OURS,
@@ -79,25 +81,34 @@ def test_a_program_linked_to_the_driver_is_capped(box: Box) -> None:
 
 @pytest.mark.parametrize("way", ["address1", "address2"])
 @pytest.mark.parametrize(
-    ("name", "version", "flags", "owner", "suffix"),
+    ("asked", "answer"),
     [
-        pytest.param("cuMemAlloc", 12000, "0", OURS, "_v2", id="newest"),
-        pytest.param("cuMemAlloc", 2000, "0", OURS, "plain", id="before 3.2"),
-        pytest.param("cuLaunchKernel", 12000, "0", OURS, "plain", id="legacy stream by default"),
-        pytest.param("cuLaunchKernel", 12000, LEGACY, OURS, "plain", id="legacy stream"),
-        pytest.param("cuLaunchKernel", 12000, PER_THREAD, OURS, "_ptsz", id="per-thread stream"),
-        pytest.param("cuGraphLaunch", 12000, PER_THREAD, OURS, "_ptsz", id="graphs too"),
-        pytest.param("cuGraphInstantiate", 11000, "0", OURS, "_v2", id="graph of CUDA 11"),
-        pytest.param("cuGetProcAddress", 11030, "0", OURS, "plain", id="itself, four arguments"),
-        pytest.param("cuGetProcAddress", 12000, "0", OURS, "_v2", id="itself, five arguments"),
-        pytest.param("cuDriverGetVersion", 12000, "0", DRIVERS, "plain", id="not hooked"),
+        pytest.param(("cuMemAlloc", "12000", "0"), (OURS, "_v2"), id="newest"),
+        pytest.param(("cuMemAlloc", "2000", "0"), (OURS, "plain"), id="before 3.2"),
+        pytest.param(
+            ("cuLaunchKernel", "12000", "0"), (OURS, "plain"), id="legacy stream by default"
+        ),
+        pytest.param(("cuLaunchKernel", "12000", LEGACY), (OURS, "plain"), id="legacy stream"),
+        pytest.param(
+            ("cuLaunchKernel", "12000", PER_THREAD), (OURS, "_ptsz"), id="per-thread stream"
+        ),
+        pytest.param(("cuGraphLaunch", "12000", PER_THREAD), (OURS, "_ptsz"), id="graphs too"),
+        pytest.param(("cuGraphInstantiate", "11000", "0"), (OURS, "_v2"), id="graph of CUDA 11"),
+        pytest.param(
+            ("cuGetProcAddress", "11030", "0"), (OURS, "plain"), id="itself, four arguments"
+        ),
+        pytest.param(
+            ("cuGetProcAddress", "12000", "0"), (OURS, "_v2"), id="itself, five arguments"
+        ),
+        pytest.param(("cuDriverGetVersion", "12000", "0"), (DRIVERS, "plain"), id="not hooked"),
     ],
 )
 def test_cugetprocaddress_gives_our_version(
-    box: Box, way: str, name: str, version: int, flags: str, owner: str, suffix: str
+    box: Box, way: str, asked: tuple[str, str, str], answer: tuple[str, str]
 ) -> None:
     """Version and flags decide as they do in the driver."""
-    ran = box.run("route", way, name, str(version), flags)
+    owner, suffix = answer
+    ran = box.run("route", way, *asked)
     found, outcome = ran.stdout.splitlines()
     result, status, same = outcome.split()
 
@@ -131,7 +142,12 @@ def test_what_an_old_driver_lacks_stays_missing(make_box: MakeBox, driver: str) 
     """Hook catalogue: a hook was returned for a function that the driver lacks, and crashed."""
     box = make_box(driver=driver)
     box.allow(2154 * MIB)
-    names = ["cuMemAlloc_v2", "cuGraphInstantiateWithParams", "cuGetProcAddress_v2", "cuCtxCreate_v4"]
+    names = [
+        "cuMemAlloc_v2",
+        "cuGraphInstantiateWithParams",
+        "cuGetProcAddress_v2",
+        "cuCtxCreate_v4",
+    ]
     ours = owners(box, "handle", *names)
     raw_lines = box.run("route", "handle", *names, LD_PRELOAD="").stdout.splitlines()
     raw = {line.split()[1]: line.split()[2] for line in raw_lines}

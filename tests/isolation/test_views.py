@@ -1,11 +1,9 @@
 """CUDA, NVML and nvidia-smi show one picture of the slice, and never a negative number."""
 
-import os
 import re
 import subprocess
 from pathlib import Path
 
-import pytest
 from tests.isolation.box import MIB, Box
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
@@ -173,6 +171,6 @@ def test_the_selftest_names_the_view_that_disagrees(box: Box) -> None:
 
 def test_the_selftest_says_when_there_is_no_slice(box: Box) -> None:
     """No limits: nothing to test, and not 0."""
-    os.unlink(box.root / "config" / "limits")
+    (box.root / "config" / "limits").unlink()
 
     assert selftest(box).returncode == 2
