@@ -6,6 +6,7 @@
 #include <time.h>
 
 #define DOZE_LEAST_NS 20000u
+#define TIMER_SLACK_NS 50000u
 #define DOZE_MOST_NS 5000000u
 
 static struct clock_area *area_of(struct gpusim_node *node)
@@ -109,13 +110,24 @@ static void sleep_real(uint64_t real_ns)
 		;
 }
 
+/* A sleep ends up to 50 us late (the kernel's timer slack), so the end of a wait is not slept. */
+static void spin_until(uint64_t real_ns)
+{
+	while (real_now_ns() < real_ns)
+		;
+}
+
 void clock_doze(struct gpusim_node *node, uint64_t virtual_ns)
 {
-	uint64_t real_ns = virtual_ns / clock_speed_milli(node) * 1000;
+	uint64_t real_ns = virtual_ns * 1000 / clock_speed_milli(node);
 
-	if (real_ns < DOZE_LEAST_NS)
-		real_ns = DOZE_LEAST_NS;
-	sleep_real(real_ns < DOZE_MOST_NS ? real_ns : DOZE_MOST_NS);
+	if (virtual_ns == 0)
+		sleep_real(DOZE_LEAST_NS);
+	else if (real_ns < 2 * TIMER_SLACK_NS)
+		spin_until(real_now_ns() + real_ns);
+	else
+		sleep_real(real_ns - TIMER_SLACK_NS < DOZE_MOST_NS ? real_ns - TIMER_SLACK_NS
+								   : DOZE_MOST_NS);
 }
 
 static struct gpusim_node *ready_node(void)
