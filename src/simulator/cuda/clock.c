@@ -6,7 +6,7 @@
 #include <time.h>
 
 #define DOZE_LEAST_NS 20000u
-#define TIMER_SLACK_NS 50000u
+#define TIMER_SLACK_NS 50000ull
 #define DOZE_MOST_NS 5000000u
 
 static struct clock_area *area_of(struct gpusim_node *node)
