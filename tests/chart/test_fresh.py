@@ -11,7 +11,7 @@ from tests.chart.rendering import CHART, HELM, LINTER, PLAIN, ROOT, plain, rende
 
 ACCEPTED = {
     "pod-networkpolicy": "who may scrape is the cluster's to say",
-    "container-security-context-user-group-id": "docs/adr/what-the-agent-may-do-on-its-node.md",
+    "container-security-context-user-group-id": "docs/adr/0009-what-the-agent-may-do-on-its-node.md",
     "container-image-pull-policy": "IfNotPresent: a node that lost its registry keeps its agent",
     "container-ephemeral-storage-request-and-limit": "the root file system is read-only",
 }
