@@ -98,6 +98,8 @@ def _place(directory: Path, asked: argparse.Namespace) -> Place:
     if asked.simulated:
         base = simulated_base(directory, asked.native, base)
     card = find(base)
+    if card.is_simulated != asked.simulated:
+        raise CheckError("the driver here is the simulated one: only with --simulated")
     return Place(
         directory=directory,
         library=asked.library or library,

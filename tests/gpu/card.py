@@ -34,6 +34,7 @@ class Card:
         free_bytes: What is free of it.
         used_bytes: What is taken, the driver's own part with it.
         pids: The processes that use it.
+        is_simulated: Whether the driver is the simulated one.
     """
 
     uuid: str
@@ -44,6 +45,7 @@ class Card:
     free_bytes: int
     used_bytes: int
     pids: tuple[int, ...]
+    is_simulated: bool = False
 
 
 def find(environment: Mapping[str, str], uuid: str | None = None) -> Card:
@@ -78,6 +80,7 @@ def find(environment: Mapping[str, str], uuid: str | None = None) -> Card:
         free_bytes=found["free"],
         used_bytes=found["used"],
         pids=tuple(found["pids"]),
+        is_simulated=told["is_simulated"],
     )
 
 

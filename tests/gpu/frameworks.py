@@ -70,9 +70,7 @@ def _fill(place: Place, name: str, setting: str) -> list[Row]:
     limit = limit_bytes(place)
     inside = place.inside(f"torch-{name}", memory_bytes=limit)
     environment: Environment = {**inside, "PYTORCH_CUDA_ALLOC_CONF": setting}
-    before = place.look().used_bytes
-    with place.running(environment, _command(place, "torch_fill.py")) as told:
-        taken = place.look().used_bytes - before
+    told, taken = place.costing(environment, _command(place, "torch_fill.py"))
     return [*fill_rows(name, limit, told), outside_row(f"PyTorch, {name}", limit, taken)]
 
 

@@ -30,9 +30,7 @@ def measure(place: Place) -> list[Row]:
     for kind in KINDS:
         environment = place.inside(f"fill-{kind}", memory_bytes=limit)
         command = [str(place.program), "fill", kind]
-        before = place.look().used_bytes
-        with place.running(environment, command) as told:
-            taken = place.look().used_bytes - before
+        told, taken = place.costing(environment, command)
         rows += inside_rows(kind, limit, told)
         # Managed memory lies on the card only when it is touched: from outside it tells nothing.
         if kind != "managed":
@@ -89,9 +87,7 @@ def context_rows(place: Place) -> list[Row]:
     """What a context costs, of memory and of time."""
     rows: list[Row] = []
     for what, environment in _with_and_without(place):
-        before = place.look().used_bytes
-        with place.running(environment, [str(place.program), "hold"]) as told:
-            taken = place.look().used_bytes - before
+        told, taken = place.costing(environment, [str(place.program), "hold"])
         rows.append(
             shown(
                 f"a context {what}",

@@ -103,6 +103,17 @@ class Place:
         """The card now, as seen from outside every container."""
         return find(self.base, self.card.uuid)
 
+    def costing(self, environment: Environment, command: Sequence[str]) -> tuple[Told, int]:
+        """What a program told, and the bytes that the card has less while it holds them.
+
+        A context of another process is there before and after: without persistence mode the first
+        one on a card would be charged with what the driver itself takes on waking up.
+        """
+        with self.running(self.base, [str(self.program), "hold"]):
+            before = self.look().used_bytes
+            with self.running(environment, command) as told:
+                return told, self.look().used_bytes - before
+
     @contextlib.contextmanager
     def running(self, environment: Environment, command: Sequence[str]) -> Iterator[Told]:
         """A program that has told and, if it holds what it took, goes on until the block ends."""
@@ -145,8 +156,11 @@ def answer(process: "subprocess.Popen[str]") -> Told:
 
 def end(process: "subprocess.Popen[str]") -> None:
     """Lets a program that holds go on to its end, and waits for it."""
-    with contextlib.suppress(BrokenPipeError):
+    try:
         process.communicate(timeout=_PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 def library_base() -> dict[str, str]:

@@ -14,6 +14,7 @@ from tests.bench.report import kept_section, with_section
 from tests.bench.rows import Chapter, Row
 from tests.gpu import compute, memory, report
 from tests.gpu.card import Card
+from tests.gpu.simulated import simulated_base
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "build" / "native"
@@ -96,6 +97,19 @@ def test_a_library_that_keeps_no_cap_fails() -> None:
     assert "linear: asked for by calls beyond the cap" in done.stdout
     assert "names that do not lead to the library in a slice: 85 of 85" in done.stdout
     assert "checks failed" in done.stdout
+
+
+@pytest.mark.usefixtures("built")
+def test_a_simulated_card_is_never_taken_for_a_real_one(tmp_path: Path) -> None:
+    """Where the simulated driver is what programs find, nothing is measured as if it were not."""
+    base = simulated_base(tmp_path, NATIVE, {})
+    document = tmp_path / "benchmarks.md"
+
+    done = gpu("--document", str(document), "routing", **base)
+
+    assert done.returncode == 1
+    assert "the driver here is the simulated one" in done.stdout
+    assert not document.exists()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 A process of its own: what NVML does to a process, or a driver that hangs, is not the asker's.
 """
 
+import ctypes
 import json
 import sys
 from typing import Any
@@ -35,10 +36,12 @@ def look() -> dict[str, object]:
         return {"unable": f"{sys.executable} cannot import pynvml: {error}"}
     try:
         pynvml.nvmlInit()
+        library = ctypes.CDLL("libnvidia-ml.so.1")
         cuda = pynvml.nvmlSystemGetCudaDriverVersion_v2()
         count = pynvml.nvmlDeviceGetCount()
         return {
             "driver": pynvml.nvmlSystemGetDriverVersion(),
+            "is_simulated": hasattr(library, "gpusim_create"),
             "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
             "cards": [card(pynvml, index) for index in range(count)],
         }
