@@ -15,7 +15,6 @@
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 /* Returned in two registers: jump there with the arguments, or NULL: return `result`. */
 struct route {
@@ -31,7 +30,9 @@ static bool is_driver_name(const char *name)
 {
 	if (name[0] == 'c' && name[1] == 'u')
 		return name[2] >= 'A' && name[2] <= 'Z';
-	return strncmp(name, "nvml", 4) == 0 && name[4] >= 'A' && name[4] <= 'Z';
+	/* Letter by letter: see libc_symbols.c about early lookups. */
+	return name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l' &&
+	       name[4] >= 'A' && name[4] <= 'Z';
 }
 
 /*

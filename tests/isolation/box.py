@@ -27,6 +27,12 @@ def native_directory() -> Path:
     return Path(named) if named else Path(__file__).parents[2] / "build" / "native"
 
 
+def preload(library: Path) -> str:
+    """LD_PRELOAD for a container; GPUSLICE_SANITIZER names a sanitizer's library to go before."""
+    first = os.environ.get("GPUSLICE_SANITIZER")
+    return f"{first}:{library}" if first else str(library)
+
+
 @dataclass
 class Node:
     """Simulated cards in one state file."""
@@ -84,7 +90,10 @@ class Box:
         """As the container runtime would start a process."""
         return {
             "PATH": "/usr/bin:/bin",
-            "LD_PRELOAD": str(self.node.drivers / self.library),
+            "LD_PRELOAD": preload(self.node.drivers / self.library),
+            "ASAN_OPTIONS": "detect_leaks=0",
+            "TSAN_OPTIONS": "halt_on_error=1",
+            "UBSAN_OPTIONS": "halt_on_error=1",
             "LD_LIBRARY_PATH": str(self.node.drivers),
             "GPU_SIMULATOR_STATE": str(self.node.state),
             "GPUSLICE_ROOT": str(self.root),
