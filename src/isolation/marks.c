@@ -1,6 +1,7 @@
 /* Events are made once and used again: making one costs more than a launch. */
 #include "marks.h"
 
+#include "capture.h"
 #include "slice.h"
 
 #include <string.h>
@@ -83,12 +84,14 @@ static void give_event(struct meter *meter, CUevent event)
 /* The stream is named as the plain functions name it, so the plain record serves all. */
 static CUevent record(struct meter *meter, CUstream stream)
 {
+	const CUstreamCaptureMode mode = capture_exempt();
 	CUevent event = cuda.cuEventRecord ? take_event(meter) : NULL;
 
 	if (event && cuda.cuEventRecord(event, stream) != CUDA_SUCCESS) {
 		give_event(meter, event);
-		return NULL;
+		event = NULL;
 	}
+	capture_restore(mode);
 	return event;
 }
 

@@ -18,6 +18,9 @@
 /* A look at NVML costs what it costs; at most this part of the time is spent on it. */
 enum { LOOK_PART = 20 };
 
+/* A context of known price is looked at again after this. */
+#define LOOK_LATER_NS 100000000u
+
 static atomic_bool is_suspect;
 static _Atomic uint64_t look_again_ns; /* not before, on a mere suspicion */
 
@@ -61,6 +64,12 @@ void overhead_suspect(void)
 {
 	if (!atomic_load_explicit(&is_suspect, memory_order_relaxed))
 		atomic_store_explicit(&is_suspect, true, memory_order_relaxed);
+}
+
+void overhead_suspect_later(void)
+{
+	atomic_store(&look_again_ns, now_ns() + LOOK_LATER_NS);
+	overhead_suspect();
 }
 
 void overhead_refresh_now(int card)

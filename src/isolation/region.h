@@ -69,7 +69,8 @@ struct region {
 	uint32_t slots_seen;           /* slots beyond were never used */
 	_Atomic uint64_t drift_total;  /* unknown allocation functions resolved */
 	_Atomic uint64_t reaped_total; /* dead processes' slots cleared */
-	uint8_t reserved0[16];
+	_Atomic uint32_t lists_pids;   /* NVML knows this container's processes by their pids */
+	uint8_t reserved0[12];
 	union {
 		pthread_mutex_t lock;
 		uint8_t room[64];
