@@ -95,7 +95,8 @@ bool probe_own_listing(int card, uint64_t *bytes)
 
 bool probe_knows_pid(void)
 {
-	return process_sees_host_pids() || atomic_load(&slice_region()->lists_pids);
+	return (process_sees_host_pids() || atomic_load(&slice_region()->lists_pids)) &&
+	       start_nvml();
 }
 
 void probe_learn(bool was_listed, bool is_listed)
