@@ -20,7 +20,7 @@ before, so that the first change of a card pays for encoding its {_H200_MIB // 1
 on both of its forms are kept. Messages are sent as these bytes, without any protobuf object."""
 
 
-def measure() -> Chapter:
+async def measure() -> Chapter:
     """Flip a card, and flip it back."""
     first, again, size = [], [], 0
     for number in range(ROUNDS):

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
-from tests.domain.words import CORE, INIT, MEM, SIDECAR, container, grant, listed, pod
+from tests.domain.words import APP, CORE, INIT, MEM, SIDECAR, container, grant, listed, pod
 
 from gpu_device_plugin.domain.identity import Asker, Call, who_allocates, who_asks
 from gpu_device_plugin.domain.ledger import Grant, Ledger
@@ -169,6 +169,19 @@ def test_a_later_container_cannot_ask_before_an_earlier_one() -> None:
         who_asks(Call(MEM, 2), [listed("row")], specs(ROW), Ledger(), NOBODY)
 
 
+def test_a_container_that_lacks_its_other_resource_holds_up_the_next() -> None:
+    """Containers are admitted whole: `second` cannot ask while `first` lacks compute."""
+    request = pod("a", container("first", 1, 5), container("second", 2, 30, index=1))
+    entry = listed("a", first={MEM: M0}, second={})
+
+    with pytest.raises(UnknownPodError):
+        who_asks(Call(MEM, 2), [entry], specs(request), Ledger(), NOBODY)
+    assert told(who_asks(Call(CORE, 5), [entry], specs(request), Ledger(), NOBODY)) == (
+        "a",
+        "first",
+    )
+
+
 def test_handed_on_units_name_their_pod() -> None:
     """Of two pods that lack the same, the one whose init container held the units is asking."""
     rows = [replace(ROW, ref=PodRef("default", name, f"uid-{name}")) for name in ("row", "row-2")]
@@ -291,6 +304,17 @@ def test_an_app_container_takes_over_from_its_init_container() -> None:
     assert without_text == Asker(setup.pod)
 
 
+def test_taking_over_all_units_is_no_repeated_call() -> None:
+    """The very ids of the init container's grant, and yet another container: each takes its turn."""
+    setup = replace(grant("row", "m05 m06", kind=INIT), container="setup")
+    request = pod("row", container("setup", 2, kind=INIT), container("main", 2))
+    call = Call(MEM, 2, frozenset({"m05", "m06"}))
+    main = replace(setup, slice_id="main", container="main", kind=APP)
+
+    assert told_by(who_allocates(call, specs(request), ledger(setup))) == ("row", "main")
+    assert who_allocates(call, specs(request), ledger(setup, main)) == main
+
+
 def test_an_init_container_that_nobody_inherits_from_is_asked_for_again() -> None:
     """All containers after it ask another amount."""
     setup = replace(grant("row", "m05 m06", kind=INIT), container="setup")
@@ -333,10 +357,10 @@ def test_without_texts_no_holder_is_taken_for_gone() -> None:
     """Nobody says so; nor does the API of a pod whose text it never had."""
     unchecked = replace(grant("b", "m00 m01"), is_checked=False)
 
-    with pytest.raises(UnknownPodError):
-        who_allocates(Call(MEM, 1, M0), {}, ledger(grant("b", "m00 m01")))
-    with pytest.raises(UnknownPodError):
-        who_allocates(Call(MEM, 1, M0), specs(A), ledger(unchecked))
+    with pytest.raises(UnknownPodError, match="held already"):
+        who_allocates(Call(MEM, 2, M0 | M2), {}, ledger(grant("b", "m00 m01")))
+    with pytest.raises(UnknownPodError, match="held already"):
+        who_allocates(Call(MEM, 2, M0 | M2), specs(A), ledger(unchecked))
 
 
 def test_exactly_as_many_free_as_asked_leaves_the_texts() -> None:

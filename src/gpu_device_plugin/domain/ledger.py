@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 from gpu_device_plugin.domain.adoption import HeldUnits, adopt
@@ -112,16 +113,26 @@ class Ledger:
         units: dict[int, dict[Resource, set[str]]] = {}
         pods: dict[int, set[PodRef]] = {}
         for grant in self.grants.values():
-            for text in (*grant.mem_ids, *grant.core_ids):
-                unit = parse_unit_id(text)
-                if unit is not None:
-                    held = units.setdefault(unit.card, {Resource.MEM: set(), Resource.CORE: set()})
-                    held[unit.resource].add(text)
-                    pods.setdefault(unit.card, set()).add(grant.pod)
+            for card, resource, texts in (*_by_card(grant.mem_ids), *_by_card(grant.core_ids)):
+                held = units.setdefault(card, {Resource.MEM: set(), Resource.CORE: set()})
+                held[resource].update(texts)
+                pods.setdefault(card, set()).add(grant.pod)
         return {
             card: CardUse(len(held[Resource.MEM]), len(held[Resource.CORE]), frozenset(pods[card]))
             for card, held in units.items()
         }
+
+
+# Every decision adds up all grants, and few of them have changed since the last one.
+@lru_cache(maxsize=1024)
+def _by_card(ids: tuple[str, ...]) -> tuple[tuple[int, Resource, tuple[str, ...]], ...]:
+    """These ids by card and resource."""
+    found: dict[tuple[int, Resource], list[str]] = {}
+    for text in ids:
+        unit = parse_unit_id(text)
+        if unit is not None:
+            found.setdefault((unit.card, unit.resource), []).append(text)
+    return tuple((*key, tuple(texts)) for key, texts in found.items())
 
 
 def live(

@@ -9,6 +9,7 @@ meet, an id alone says which card it belongs to, and none is longer than 8 chara
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from functools import lru_cache
 
 MAX_CARDS = 36
 CORE_UNITS_PER_CARD = 100
@@ -67,6 +68,8 @@ class UnitId:
         return f"{self.resource.letter}{_DIGITS[self.card]}{_base36(self.unit)}"
 
 
+# A decision looks at every id of the node, and they are the same ones each time.
+@lru_cache(maxsize=16384)
 def parse_unit_id(text: str) -> UnitId | None:
     """The unit that an id names, or None where the id is none of ours.
 

@@ -70,12 +70,16 @@ class SliceFiles:
         _make_directory(config)
         failpoint("slices.before-limits")
         changed = _write_text(config / "limits", spec.limits)
-        changed |= _make_zeros(self._slices / spec.slice_id / "region", REGION_BYTES)
+        changed |= _make_zeros(self.region(spec.slice_id), REGION_BYTES)
         for uuid in spec.cards:
             _make_directory(self._cards / uuid)
             changed |= _make_zeros(self._cards / uuid / spec.slice_id, ACTIVITY_BYTES)
         failpoint("slices.after-files")
         return changed
+
+    def region(self, slice_id: str) -> Path:
+        """The region of a slice, whether it is there or not."""
+        return self._slices / slice_id / "region"
 
     def remove(self, slice_id: str) -> None:
         """Remove all files of a slice; files that are gone already are no error."""
@@ -104,7 +108,7 @@ class SliceFiles:
         """
         grown: dict[str, int] = {}
         for slice_id in slice_ids:
-            region = self._slices / slice_id / "region"
+            region = self.region(slice_id)
             with contextlib.suppress(OSError):
                 size = region.stat().st_size
                 if size > REGION_BYTES:

@@ -20,6 +20,7 @@ from typing import Any
 DEFAULT_KUBERNETES = "1.36.3"
 CONTAINERD = "2.4.2"
 HELM = "3.22.0"
+KUBE_SCORE = "1.20.0"
 KUBERNETES_COMMANDS = (
     "kubelet",
     "kube-apiserver",
@@ -92,9 +93,35 @@ def provide_helm() -> Path:
     cache = cache_directory()
     with _one_builder(cache):
         if not program.exists():
-            flags = ("-ldflags", f"-s -w -X {module}/internal/version.version=v{HELM}")
             with _workspace(cache, module, HELM) as workspace:
+                flags = ("-ldflags", _helm_flags(module))
                 _build(workspace, f"{module}/cmd/helm", program.parent, flags)
+    return program
+
+
+def _helm_flags(module: str) -> str:
+    """Without a cluster helm takes charts to be for the version that it was told here."""
+    major, minor, _ = DEFAULT_KUBERNETES.split(".", 2)
+    values = {f"{module}/internal/version.version": f"v{HELM}"}
+    for package in ("chartutil", "lint/rules"):
+        values[f"{module}/pkg/{package}.k8sVersionMajor"] = major
+        values[f"{module}/pkg/{package}.k8sVersionMinor"] = minor
+    return " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in values.items())])
+
+
+def linter_path() -> Path:
+    """Where kube-score, the manifest linter, stands once it is built."""
+    return cache_directory() / f"kube-score-{KUBE_SCORE}" / "bin" / "kube-score"
+
+
+def provide_linter() -> Path:
+    """Build kube-score where the cache lacks it and say where it stands."""
+    program, module = linter_path(), "github.com/zegl/kube-score"
+    cache = cache_directory()
+    with _one_builder(cache):
+        if not program.exists():
+            with _workspace(cache, module, KUBE_SCORE) as workspace:
+                _build(workspace, f"{module}/cmd/kube-score", program.parent, ())
     return program
 
 
@@ -213,7 +240,8 @@ def _installed_go() -> str:
 def main() -> None:
     """Build what is missing and say where it stands."""
     built = provide(kubernetes_version())
-    sys.stdout.write(f"{built.kubernetes}\n{built.containerd}\n{provide_helm().parent}\n")
+    places = (built.kubernetes, built.containerd, provide_helm(), provide_linter())
+    sys.stdout.write("".join(f"{place}\n" for place in places))
 
 
 if __name__ == "__main__":

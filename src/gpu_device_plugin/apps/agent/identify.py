@@ -4,6 +4,7 @@ Inside GetPreferredAllocation, PodResources List holds the pod that is being adm
 none of the asked resource yet (kubelet.md 10). What the pod asks for comes from the API watch.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -107,26 +108,25 @@ class Identifier:
     async def _specs_for(self, listed: Sequence[ListedPod], call: Call) -> Specs:
         """The watch's texts; for a pod that it lacks, or knows only under an old uid, one GET."""
         specs = dict(self.sources.specs())
-        for entry in listed:
-            if any(held.get(call.resource) for held in entry.held.values()):
-                continue
-            key = (entry.pod.namespace, entry.pod.name)
-            known = specs.get(key)
-            if known is None and entry.pod in self._seen:
-                continue
-            if known is None or self._is_stale(known, call.resource, entry):
-                fetched = await self._fetch(*key)
-                if fetched is not None:
-                    specs[key] = fetched
+        wanted = [entry.pod for entry in listed if self._needs_text(entry, call, specs)]
+        # All at once: the call as a whole has to be answered within seconds.
+        fetched = await asyncio.gather(*(self._fetch(pod) for pod in wanted))
+        specs.update((spec.ref.key, spec) for spec in fetched if spec is not None)
         return specs
 
-    async def _fetch(self, namespace: str, name: str) -> PodRequest | None:
+    def _needs_text(self, entry: ListedPod, call: Call, specs: Specs) -> bool:
+        if any(held.get(call.resource) for held in entry.held.values()):
+            return False
+        known = specs.get(entry.pod.key)
+        if known is None:
+            return entry.pod not in self._seen
+        return self._is_stale(known, call.resource, entry)
+
+    async def _fetch(self, pod: PodRef) -> PodRequest | None:
         try:
-            return await self.sources.fetch_spec(namespace, name)
+            return await self.sources.fetch_spec(pod.namespace, pod.name)
         except ClusterError as error:
-            _log.warning(
-                "the pod's text is not to be had", pod=f"{namespace}/{name}", error=str(error)
-            )
+            _log.warning("the pod's text is not to be had", pod=str(pod), error=str(error))
             return None
 
     def _is_stale(self, known: PodRequest, resource: Resource, entry: ListedPod) -> bool:

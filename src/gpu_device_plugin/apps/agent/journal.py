@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
+from gpu_device_plugin.apps.agent.board import Board
 from gpu_device_plugin.apps.agent.decide import Pending
 from gpu_device_plugin.apps.agent.state import StateReader
 from gpu_device_plugin.cluster.events import EventNote
@@ -101,6 +102,15 @@ class Journal:
         _log.warning("node", reason=reason, text=text)
         self._post(EventNote(None, reason, text, is_warning=is_warning))
 
+    def fault(self, board: Board, reason: str, text: str | None) -> None:
+        """Something keeps the whole node from serving, or (None) does no longer; told once."""
+        if board.set_fault(reason, text):
+            is_over = text is None
+            over = f"{reason} is over"
+            self.node_note(
+                f"{reason}Over" if is_over else reason, text or over, is_warning=not is_over
+            )
+
     def file_set_aside(self, text: str) -> None:
         """A file of the state directory could not be trusted."""
         self._metrics.count_file_set_aside()
@@ -113,6 +123,19 @@ class Journal:
             f"container {grant.container}: its slice {grant.slice_id} was adopted from the kubelet"
         )
         self._post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
+
+    def slice_broken(self, grant: Grant, error: RefusalError) -> None:
+        """A slice lacks what its container needs to start again, and we cannot make it."""
+        _log.error("slice broken", pod=str(grant.pod), slice=grant.slice_id, text=str(error))
+        self._post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
+
+    def library_made_again(self, grant: Grant, ours: str) -> None:
+        """The version that a slice mounts was missing from the node."""
+        text = f"version {grant.library_version} of the isolation library was missing, made again"
+        if grant.library_version != ours:
+            text += f" with the content of {ours}"
+        _log.warning("library made again", pod=str(grant.pod), slice=grant.slice_id, text=text)
+        self._post(EventNote(None, "IsolationLibraryMadeAgain", text))
 
     def region_grown(self, grant: Grant, size: int) -> None:
         """A container made its shared region larger than it may be."""

@@ -2,16 +2,15 @@
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from gpu_device_plugin.apps.agent.cluster_side import ClusterSide
 from gpu_device_plugin.apps.agent.desk import Answerer
+from gpu_device_plugin.apps.agent.library import MISSING
 from gpu_device_plugin.apps.agent.offers import message_problem
 from gpu_device_plugin.apps.agent.state import NodeState
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.errors import RequestError
-from gpu_device_plugin.store.library import installed_version
 
 LOOK_SECONDS = 2.0
 
@@ -53,7 +52,8 @@ class Upkeep:
         foreign = cluster.node.foreign_plugin
         allowed = self._wiring.settings.allow_other_plugin
         text = None if foreign is None or allowed else foreign.text
-        self._set_fault(
+        self._wiring.journal.fault(
+            self._wiring.board,
             "OtherPlugin",
             text and f"{text}; nothing is offered. Remove it, or start with --allow-other-plugin",
         )
@@ -70,34 +70,24 @@ class Upkeep:
 
     def _look_at_library(self) -> None:
         wiring, state = self._wiring, self._wiring.board.read()
-        version = installed_version(Path(wiring.settings.library_dir))
+        if not state.wants_isolation:
+            return
+        version, problem = wiring.library.look()
         wiring.board.update(library_version=version)
-        missing = state.isolates and not version
-        self._set_fault(
-            "IsolationLibraryMissing",
-            f"no version of libgpuslice.so with its ld.so.preload lies in "
-            f"{wiring.settings.library_dir}, so slices cannot be enforced; install it, or start "
-            f"with --isolation off"
-            if missing
-            else None,
+        self._wiring.journal.fault(
+            self._wiring.board, MISSING, problem if problem and state.isolates else None
         )
 
     def _look_at_disk(self) -> None:
         book = self._wiring.book
         if book.disk_fault is not None:
             book.probe()
-        self._set_fault("StateNotWritable", book.disk_fault)
+        self._wiring.journal.fault(self._wiring.board, "StateNotWritable", book.disk_fault)
 
     def _look_at_message(self) -> None:
-        self._set_fault("DeviceListTooLong", message_problem(self._wiring.board.read()))
-
-    def _set_fault(self, reason: str, text: str | None) -> None:
-        if self._wiring.board.set_fault(reason, text):
-            if text is not None:
-                self._wiring.journal.node_note(reason, text)
-            else:
-                over = f"{reason} is over"
-                self._wiring.journal.node_note(f"{reason}Over", over, is_warning=False)
+        self._wiring.journal.fault(
+            self._wiring.board, "DeviceListTooLong", message_problem(self._wiring.board.read())
+        )
 
     def _why(self, question: Mapping[str, Any]) -> str:
         namespace, name = str(question.get("namespace", "")), str(question.get("name", ""))

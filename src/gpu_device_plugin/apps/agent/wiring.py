@@ -13,6 +13,7 @@ from gpu_device_plugin.apps.agent.cluster_side import ClusterSide, NoCluster
 from gpu_device_plugin.apps.agent.holders import HolderGuard
 from gpu_device_plugin.apps.agent.identify import Identifier, Sources
 from gpu_device_plugin.apps.agent.journal import Journal
+from gpu_device_plugin.apps.agent.library import LibraryKeeper
 from gpu_device_plugin.apps.agent.mode import ModeFollower, Wishes
 from gpu_device_plugin.apps.agent.offers import Offers
 from gpu_device_plugin.apps.agent.prestart import PreStart
@@ -20,6 +21,7 @@ from gpu_device_plugin.apps.agent.publish import Facts, Publisher, Readers
 from gpu_device_plugin.apps.agent.reconcile import Parts, Reconciler
 from gpu_device_plugin.apps.agent.service import Service
 from gpu_device_plugin.apps.agent.state import NodeState
+from gpu_device_plugin.apps.agent.usage import UsageWatch
 from gpu_device_plugin.apps.agent.witness import Witness
 from gpu_device_plugin.config import Isolation, Settings
 from gpu_device_plugin.domain.pods import PodRef
@@ -32,6 +34,7 @@ from gpu_device_plugin.nvml.source import NvmlSource
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.store.region import read_region
 from gpu_device_plugin.store.slices import SliceFiles
 from gpu_device_plugin.web.metrics import AgentMetrics
 
@@ -81,8 +84,10 @@ class Wiring:
             Wishes(settings.mode, settings.placement, settings.memory_unit),
             self._holders,
         )
+        self.library = LibraryKeeper(Path(settings.library_dir), self.journal)
         self.answers = Answers(
             SliceFiles(Path(settings.run_dir)),
+            self.library,
             settings.device_access,
             settings.run_dir,
             settings.library_dir,
@@ -137,13 +142,19 @@ class Wiring:
             cluster.metadata if cluster else None,
             cluster.annotations if cluster else None,
         )
+        regions = self.answers.files
+        self.usage = UsageWatch(
+            lambda slice_id: read_region(regions.region(slice_id)), self.reconciler.living
+        )
         facts = Facts(
             ledger=self.reconciler.living,
             driver=lambda: (self.cards.driver_version, self.cards.cuda_version),
             drift=lambda: self.reconciler.drift,
             is_api_reachable=lambda: None if cluster is None else not cluster.api.reach.is_away,
+            usage=self.usage.of,
         )
         self.publisher = Publisher(readers, facts, self.board.read)
+        self.usage.on_change = self.publisher.changed
         self.board.listen(self.publisher.changed)
         self.reconciler.after_look = self.publisher.changed
         if cluster is not None:

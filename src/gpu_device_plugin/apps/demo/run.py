@@ -1,13 +1,11 @@
 """Puts the demo on a stage, lets it play, and leaves nothing behind."""
 
 import asyncio
-import shutil
 import signal
 import tempfile
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.demo import real_cards
 from gpu_device_plugin.apps.demo.cast import CORE_MEM_NODE, OFFERS, PROFILE
 from gpu_device_plugin.apps.demo.fault import break_and_recover
@@ -15,16 +13,15 @@ from gpu_device_plugin.apps.demo.node import DemoNode, Surroundings
 from gpu_device_plugin.apps.demo.promises import Promises
 from gpu_device_plugin.apps.demo.story import Story
 from gpu_device_plugin.apps.demo.telling import Promise, Teller
-from gpu_device_plugin.domain.edits import LIBRARY_FILE
 from gpu_device_plugin.domain.reports import Inventory
 from gpu_device_plugin.errors import ConfigError, EdgeError
 from gpu_device_plugin.simulation.api_server import StandInApiServer
-from gpu_device_plugin.simulation.library import native_library
 from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.store.native import native_library
 
 LIMIT_SECONDS = 58.0
 _LIBRARY = "libgpuslice.so"
-_PRELOAD = "ld.so.preload"
+_SELFTEST = "gpu-selftest"
 _PREFIX = "gpu-demo-"
 _LONGEST_ROOT = 55
 """A Unix socket's path has at most 107 bytes, of which an agent's takes 52 below the root."""
@@ -85,7 +82,8 @@ async def _surroundings(root: Path, stage: AsyncExitStack) -> Surroundings:
     await api.start()
     kubeconfig = root / "kubeconfig"
     api.write_kubeconfig(kubeconfig)
-    return Surroundings(root, api, kubeconfig, _library_dir(root))
+    library_dir = root / "library" if _is_built(_LIBRARY) else None
+    return Surroundings(root, api, kubeconfig, library_dir, _is_built(_SELFTEST))
 
 
 async def _nodes(around: Surroundings, stage: AsyncExitStack) -> dict[str, DemoNode]:
@@ -100,17 +98,12 @@ async def _nodes(around: Surroundings, stage: AsyncExitStack) -> dict[str, DemoN
     return nodes
 
 
-def _library_dir(root: Path) -> Path | None:
-    """The isolation library laid out as on a node, or None where it is not built."""
+def _is_built(name: str) -> bool:
     try:
-        library = native_library(_LIBRARY)
+        native_library(name)
     except ConfigError:
-        return None
-    version = root / "library" / __version__
-    version.mkdir(parents=True)
-    shutil.copy2(library, version / _LIBRARY)
-    (version / _PRELOAD).write_text(f"{LIBRARY_FILE}\n", encoding="utf-8")
-    return version.parent
+        return False
+    return True
 
 
 def _opening(teller: Teller, around: Surroundings) -> None:

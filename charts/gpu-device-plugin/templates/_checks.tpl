@@ -1,0 +1,35 @@
+{{/*
+What the schema cannot say in words: combinations that make no sense, and values that other
+products know and this one does not serve yet. Every manifest that the agent needs includes it.
+*/}}
+{{- define "gpu-device-plugin.check" -}}
+{{- if has .Values.mode (list "default" "mps" "topology" "mig") }}
+{{- fail (printf "mode %s is not served yet: set mode to core_mem, cgpu, share or disabled" .Values.mode) }}
+{{- end }}
+{{- if and (eq .Values.gpuMemoryUnit "128MiB") (ne .Values.mode "share") }}
+{{- fail (printf "gpuMemoryUnit 128MiB does not go with mode %s: it is for mode share only, because a card with isolation serves at most 16 pods; set mode to share or gpuMemoryUnit to GiB" .Values.mode) }}
+{{- end }}
+{{- if ne .Values.migStrategy "none" }}
+{{- fail (printf "migStrategy %s is not served yet: cards in MIG mode are left out; set migStrategy to none" .Values.migStrategy) }}
+{{- end }}
+{{- if .Values.gfd.enabled }}
+{{- fail "gfd.enabled is not served yet: this chart brings no GPU feature discovery; set gfd.enabled to false and install NVIDIA's" }}
+{{- end }}
+{{- if and .Values.driverRoot (not .Values.nvmlLibrary) }}
+{{- fail "driverRoot needs nvmlLibrary, the path of libnvidia-ml.so.1 below it: for instance driverRoot /home/kubernetes/bin/nvidia with nvmlLibrary lib64/libnvidia-ml.so.1" }}
+{{- end }}
+{{- if and .Values.nvmlLibrary (not .Values.driverRoot) }}
+{{- fail "nvmlLibrary is a path below driverRoot: set driverRoot as well" }}
+{{- end }}
+{{- if and .Values.simulate.profile (or .Values.driverRoot .Values.runtimeClassName) }}
+{{- fail "simulate.profile is for nodes without a driver: it goes with neither driverRoot nor runtimeClassName" }}
+{{- end }}
+{{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
+{{- fail "serviceMonitor.enabled needs service.enabled: a ServiceMonitor finds the agents through a Service" }}
+{{- end }}
+{{- range list .Values.kubeletDir .Values.libraryDir .Values.driverRoot }}
+{{- if or (eq . "/etc") (eq . "/usr") (eq . "/var") (has ".." (splitList "/" .)) }}
+{{- fail (printf "%s is no directory for this: name the directory itself, without .." .) }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,59 @@
+{{/* Writes out the short forms of rules.yaml. */}}
+{{- define "gpu-device-plugin.cel" -}}
+{{- $cel := regexReplaceAll `mem\((\w+)\)` . `quantity(limits(${1})[?'aliyun.com/gpu-mem'].orValue('0')).asInteger()` }}
+{{- $cel = regexReplaceAll `core\((\w+)\)` $cel `quantity(limits(${1})[?'aliyun.com/gpu-core.percentage'].orValue('0')).asInteger()` }}
+{{- $cel = regexReplaceAll `limits\((\w+)\)` $cel `${1}.resources.limits` }}
+{{- $cel = regexReplaceAll `ours\(([\w.]+)\)` $cel `('..' in ${1}.split('/') || ['/etc/ld.so.preload/', '/run/gpu-device-plugin/', '/var/run/gpu-device-plugin/', '/usr/local/lib/gpu-device-plugin/'].exists(our, ('/' + ${1}.split('/').filter(s, !(s in ['', '.'])).join('/') + '/').startsWith(our)))` }}
+{{- $cel }}
+{{- end }}
+
+{{/* The containers of .pod (CEL) that ask for any of our resources: .macro exists, or filter. */}}
+{{- define "gpu-device-plugin.asks" -}}
+({{ .pod }}.spec.containers + {{ .pod }}.spec.?initContainers.orValue([])).{{ .macro }}(c,
+  ['aliyun.com/gpu-mem', 'aliyun.com/gpu-core.percentage', 'aliyun.com/gpu-count'].exists(r,
+    r in c.?resources.?limits.orValue({})))
+{{- end }}
+
+{{/* The validations that the values leave switched on. */}}
+{{- define "gpu-device-plugin.validations" -}}
+{{- $all := .Files.Get "rules.yaml" | fromYaml }}
+{{- range $group := list "requests" "isolation" }}
+{{- $on := index $.Values.policies $group }}
+{{- range $rule := index $all $group }}
+{{- if index $on $rule.key }}
+{{- $bad := $rule.bad | include "gpu-device-plugin.cel" | nindent 4 }}
+{{- $text := $rule.text | include "gpu-device-plugin.cel" | nindent 4 }}
+# {{ $rule.contract }}
+- message: refused by policies.{{ $group }}.{{ $rule.key }} of gpu-device-plugin
+{{- if $rule.whole }}
+  expression: |-
+    !({{ $bad }}
+    )
+  messageExpression: |-
+    {{- $text }}
+{{- else }}
+  expression: |-
+    !variables.asking.exists(c,{{ $bad }}
+    )
+  messageExpression: |-
+    variables.asking.filter(c,{{ $bad }}
+    ).map(c, 'container ' + c.name + ' ' +{{ $text }}
+    ).join('; ')
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Binds the policy of the same name to the whole cluster. */}}
+{{- define "gpu-device-plugin.binding" -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "gpu-device-plugin.labels" .root | nindent 4 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: {{ toJson .actions }}
+{{- end }}

@@ -1,0 +1,22 @@
+{{/* The agent's settings file (docs/settings.md); a change of it starts the agents again. */}}
+{{- define "gpu-device-plugin.settings" -}}
+config.yaml: |
+  mode: {{ .Values.mode }}
+  memory_unit: {{ .Values.gpuMemoryUnit }}
+  placement: {{ .Values.placement }}
+  isolation: {{ ternary "on" "off" .Values.isolation.enabled | quote }}
+  honor_cgpu_disable: {{ .Values.honorCgpuDisable }}
+  device_access: {{ .Values.deviceAccess }}
+  allow_other_plugin: {{ .Values.allowOtherPlugin }}
+  recovery_seconds: {{ .Values.recoverySeconds }}
+  kubelet_dir: {{ .Values.kubeletDir }}
+  library_dir: {{ .Values.libraryDir }}
+  {{- if .Values.simulate.profile }}
+  nvml_library: /run/gpu-device-plugin/simulator/libnvidia-ml.so.1
+  {{- else if .Values.driverRoot }}
+  nvml_library: /driver-root/{{ .Values.nvmlLibrary }}
+  {{- end }}
+  metrics_address: ":{{ .Values.metrics.port }}"
+  log_level: {{ .Values.logLevel }}
+  log_format: {{ .Values.logFormat }}
+{{- end }}

@@ -1,0 +1,95 @@
+"""What 100,000 allocate and free cycles leave in memory.
+
+    python -m tests.bench.churn [CYCLES]
+
+A process of its own, so that what it has resident is the agent's parts and nothing else.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.bench.bench_node import MEMORY_DISK
+from tests.bench.machine import resident_mib
+from tests.bench.parts import AgentParts
+from tests.bench.rows import Chapter, at_most, shown
+
+CYCLES = 100_000
+WARM_UP = 5_000
+LOOK_EVERY = 100
+_METHOD = """\
+In process, without gRPC and without a disk's flush (state and slices in memory), but with the real
+allocator, identification, decisions, book, grant files, slices' files, journal, metrics, publisher
+and reconciler. One cycle is a new pod: GetPreferredAllocation and Allocate of both resources, then
+its slice ends as the reconciler ends it (`Book.amend`); every {every} cycles its files are removed
+and metrics and annotations are published. {held} other pods stay. Resident memory after
+{warm:,} cycles, then after {cycles:,} more, garbage collected both times. {note}"""
+
+
+def run(cycles: int) -> dict[str, float]:
+    """The cycles, in this process."""
+    with tempfile.TemporaryDirectory(dir=MEMORY_DISK) as directory:
+        return asyncio.run(_cycles(Path(directory), cycles))
+
+
+async def _cycles(directory: Path, cycles: int) -> dict[str, float]:
+    parts = AgentParts(directory)
+    await parts.fill()
+    for number in range(WARM_UP):
+        await _cycle(parts, number)
+    gc.collect()
+    before, started = resident_mib(os.getpid()), time.process_time()
+    for number in range(WARM_UP, WARM_UP + cycles):
+        await _cycle(parts, number)
+    seconds = time.process_time() - started
+    gc.collect()
+    return {
+        "before": before,
+        "after": resident_mib(os.getpid()),
+        "cycles": cycles,
+        "cpu_ms": 1000 * seconds / cycles,
+    }
+
+
+async def _cycle(parts: AgentParts, number: int) -> None:
+    pod = parts.add_pod(f"brief-{number}")
+    await parts.admit(pod)
+    parts.remove_pod(pod)
+    if number % LOOK_EVERY == 0:
+        await parts.look()
+
+
+async def measure() -> Chapter:
+    """The cycles, in a process of their own."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.bench.churn"), stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, "the churn process failed"
+    found = json.loads(output)
+    grown = found["after"] - found["before"]
+    method = _METHOD.format(
+        every=LOOK_EVERY,
+        held=AgentParts.HELD,
+        warm=WARM_UP,
+        cycles=int(found["cycles"]),
+        note=f"It took {found['cpu_ms']:.2f} ms of CPU a cycle.",
+    )
+    return Chapter(
+        "Churn",
+        method,
+        (
+            at_most(f"growth over {int(found['cycles']):,} cycles", grown, 2, "MiB"),
+            shown("resident before / after", f"{found['before']:.1f} / {found['after']:.1f} MiB"),
+        ),
+    )
+
+
+if __name__ == "__main__":
+    wanted = int(sys.argv[1]) if len(sys.argv) > 1 else CYCLES
+    sys.stdout.write(json.dumps(run(wanted)) + "\n")

@@ -1,0 +1,325 @@
+"""The promise: what the documentation names is what the program has, and nothing is left out."""
+
+import json
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from tests.reasons import raised_reasons
+
+from gpu_device_plugin.cli.main import cli
+from gpu_device_plugin.cli.simulate import simulate
+from gpu_device_plugin.cluster.pod_text import pod_request
+from gpu_device_plugin.cluster.wire import Pod
+from gpu_device_plugin.config import ENVIRONMENT_PREFIX, Settings, describe, kind_of, load_settings
+from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, resources_of
+from gpu_device_plugin.domain.requests import Demand, NodeTerms, demand
+from gpu_device_plugin.domain.units import MemoryUnit, Resource
+from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.store.failpoints import POINTS
+from gpu_device_plugin.web.metrics import AgentMetrics, CardSample, SliceSample, Snapshot, UnitCount
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "adr").glob("*.md")]
+)
+OWN_VARIABLES = {"node_name": "NODE_NAME", "kubeconfig": "KUBECONFIG"}
+
+
+def page(name: str) -> str:
+    """The text of one page."""
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def rows(text: str, columns: int) -> list[list[str]]:
+    """The rows of all tables of so many columns; heads and rules are left out."""
+    cells = [
+        [cell.strip() for cell in line.strip().strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+    heads = [index - 1 for index, row in enumerate(cells) if set("".join(row)) <= set("-")]
+    left_out = {*heads, *(head + 1 for head in heads)}
+    kept = [row for index, row in enumerate(cells) if index not in left_out]
+    return [row for row in kept if len(row) == columns]
+
+
+def words(text: str) -> set[str]:
+    """Everything that stands in backticks."""
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+def told_reasons() -> set[str]:
+    """Every word in the first column of a table that has reasons there."""
+    text = page("docs/requests.md") + page("docs/operations.md")
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    found = {word for cell in cells for word in words(cell)}
+    return {word for word in found if re.fullmatch(r"[A-Z][A-Za-z]+[a-z][A-Za-z]*", word)}
+
+
+def test_every_reason_that_is_raised_is_explained() -> None:
+    """A refusal or an Event that nobody documented cannot be acted on."""
+    raised = raised_reasons()
+    assert {"NoRoom", "TooManyPods", "BadPercentage", "XID", "Lost", "ModeNotServedYet"} <= raised
+    text = page("docs/requests.md") + page("docs/operations.md")
+    known = words(text) | {word.partition("<")[0] for word in words(text)}
+    ends = {word.removeprefix("…") for word in words(text) if word.startswith("…")}
+
+    assert raised - known - ends == set()
+
+
+def test_no_reason_is_explained_that_nobody_raises() -> None:
+    """A table of words that are gone leads astray."""
+    assert told_reasons()
+    assert told_reasons() - raised_reasons() == set()
+
+
+def test_every_setting_stands_in_the_table_with_its_default() -> None:
+    """Flag, environment, key, default and effect are those of the program."""
+    texts = describe()
+    expected = []
+    for field in msgspec.structs.fields(Settings):
+        value = getattr(field.default, "value", field.default)
+        variable = f"`{ENVIRONMENT_PREFIX}{field.name.upper()}`"
+        own = OWN_VARIABLES.get(field.name)
+        members = getattr(kind_of(field), "__members__", {})
+        choices = ", ".join(f"`{member.value}`" for member in members.values())
+        expected.append(
+            [
+                f"`--{field.name.replace('_', '-')}`",
+                f"`{own}`, {variable}" if own else variable,
+                f"`{field.name}`",
+                {"": "none", False: "off"}.get(value, f"`{value}`"),
+                texts[field.name] + (f" One of {choices}." if choices else ""),
+            ]
+        )
+
+    assert rows(page("docs/settings.md"), 5) == expected
+
+
+def test_the_example_of_a_settings_file_is_read() -> None:
+    """A file copied from the page works."""
+    (example,) = re.findall(r"```yaml\n(.*?)```", page("docs/settings.md"), re.DOTALL)
+    keys = set(yaml.safe_load(example))
+
+    assert keys
+    assert keys <= set(describe())
+
+
+def test_the_example_of_a_settings_file_is_valid(tmp_path: Path) -> None:
+    """Its values as well as its keys."""
+    (example,) = re.findall(r"```yaml\n(.*?)```", page("docs/settings.md"), re.DOTALL)
+    file = tmp_path / "settings.yaml"
+    file.write_text(example, encoding="utf-8")
+
+    assert load_settings({"node_name": "n"}, {}, file).mode is NodeMode.CGPU
+
+
+def whole_slice() -> SliceSample:
+    """A slice of which everything is known, so that every series has a sample."""
+    values: dict[str, Any] = {
+        field.name: field.name if field.type is str else 1 for field in fields(SliceSample)
+    }
+    return SliceSample(**values)
+
+
+def test_every_metric_stands_in_the_table_with_its_labels() -> None:
+    """Dashboards are written from that table."""
+    metrics = AgentMetrics("1")
+    units = UnitCount("r", 1, 0)
+    metrics.publish(
+        Snapshot(
+            cards=(CardSample(0, "GPU-0", is_healthy=True, units=(units,)),),
+            slices=(whole_slice(),),
+            is_api_reachable=True,
+        )
+    )
+    metrics.count_allocation("r", "granted")
+    metrics.count_registration("r")
+    metrics.count_card_change("GPU-0", "XID79")
+    text = metrics.page("")[0].decode()
+    exposed = set()
+    for family in text_string_to_metric_families(text):
+        if family.name.startswith("gpu_device_plugin_"):
+            name = family.name + ("_total" if family.type == "counter" else "")
+            labels = sorted({key for sample in family.samples for key in sample.labels} - {"le"})
+            exposed.add(f"`{name}{{{','.join(labels)}}}`" if labels else f"`{name}`")
+
+    told = {row[0] for row in rows(page("docs/operations.md"), 2) if "gpu_device_plugin_" in row[0]}
+    assert told == exposed
+
+
+def test_the_table_of_xids_is_the_one_that_is_used() -> None:
+    """Code, name, action and recovery of every row, and of all others."""
+    rules = health_rules(30)
+    expected = {
+        (str(rule.code), rule.name, str(rule.action), str(rule.recovery))
+        for rule in rules.xids.values()
+    } | {("any other", rules.default.name, str(rules.default.action), str(rules.default.recovery))}
+    told = {
+        (code, name, action, recovery or "reset")
+        for code, name, action, recovery in rows(page("docs/operations.md"), 4)
+    }
+
+    assert told == expected
+
+
+def test_the_example_of_an_xid_table_is_read(tmp_path: Path) -> None:
+    """Rows over ours, and another rule for all others."""
+    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
+    (example,) = (block for block in blocks if block.startswith("xids:"))
+    file = tmp_path / "xids.yaml"
+    file.write_text(example, encoding="utf-8")
+    rules = health_rules(30, file)
+
+    assert (rules.rule(74).action, rules.rule(999).action) == ("report", "report")
+    assert rules.rule(79).action == "fault"
+
+
+def test_every_mode_stands_in_the_table_with_its_resources() -> None:
+    """What a node offers in each mode."""
+    told = {
+        row[0].strip("`"): words(row[1])
+        for row in rows(page("docs/node-modes.md"), 3)
+        if row[0].strip("`") in set(NodeMode)
+    }
+
+    assert told == {str(mode): set(map(str, resources_of(mode))) for mode in NodeMode}
+    assert set(PlacementPolicy) <= words(page("docs/node-modes.md"))
+
+
+@pytest.mark.parametrize("variant", sorted((ROOT / "tests/golden/edits").glob("*-nvidia.json")))
+def test_what_a_container_receives_is_told(variant: Path) -> None:
+    """Every variable of the golden answers stands in the table."""
+    answer: dict[str, Any] = json.loads(variant.read_text(encoding="utf-8"))
+    told = words(page("docs/requests.md"))
+
+    assert answer["envs"].keys() <= told
+
+
+def test_the_rights_that_the_page_gives_are_those_that_the_tests_run_with() -> None:
+    """The end-to-end tests prove that they are enough."""
+    from tests.e2e.agent import RULES
+
+    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
+    (role,) = (yaml.safe_load(block) for block in blocks if "ClusterRole" in block)
+    told = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+    assert told == {
+        (g, resource, verb) for g, names, verbs in RULES for resource in names for verb in verbs
+    }
+
+
+def test_every_dependency_verb_and_failpoint_stands_in_the_contributors_page() -> None:
+    """Each outside package has its reason there."""
+    project = tomllib.loads(page("pyproject.toml"))
+    groups = project["dependency-groups"]
+    needed = [*project["project"]["dependencies"], *groups["build"], *groups["dev"]]
+    names = {re.split(r"[><=~;\[ ]", entry)[0] for entry in needed}
+    verbs = set(re.findall(r"^([a-z0-9]+):.*##", page("Makefile"), re.MULTILINE))
+    told = words(page("CONTRIBUTING.md"))
+
+    assert names - told == set()
+    assert {f"make {verb}" for verb in verbs} - told == set()
+    assert set(POINTS) - told == set()
+
+
+def test_every_command_is_told() -> None:
+    """Of the program, and of `simulate`."""
+    texts = "".join(path.read_text(encoding="utf-8") for path in PAGES)
+    simulator = words(page("docs/simulator.md"))
+    simulated = {word.split(" ")[0] for word in simulator}
+
+    assert [name for name in cli.commands if f"gpu-device-plugin {name}" not in texts] == []
+    assert set(simulate.commands) - simulated == set()
+
+
+SAMPLES = {
+    "cuda-sample.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(2, 30)),
+    "two-cards.yaml": (NodeMode.CGPU, MemoryUnit.GIB, Demand(8, cards=2)),
+    "binpack.yaml": (NodeMode.SHARE, MemoryUnit.MIB128, Demand(16)),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_asks_for_what_its_node_gives(name: str) -> None:
+    """No sample is refused on the kind of node that its head names."""
+    mode, unit, expected = SAMPLES[name]
+    sample = yaml.safe_load(page(f"samples/{name}"))
+    body = sample if sample["kind"] == "Pod" else sample["spec"]["template"]
+    request = pod_request(msgspec.convert({"metadata": {"name": "p"}, **body}, Pod))
+
+    assert demand(request, request.containers[0], NodeTerms("n", mode, unit)) == expected
+
+
+def test_every_sample_is_tried() -> None:
+    """And the one that is no pod carries labels that the agent knows."""
+    labels = yaml.safe_load(page("samples/node-labels.yaml"))["metadata"]["labels"]
+
+    assert labels == {
+        "ack.node.gpu.schedule": "core_mem",
+        "ack.node.gpu.placement": "binpack",
+    }
+    found = {path.name for path in (ROOT / "samples").iterdir()}
+    assert found == {*SAMPLES, "node-labels.yaml"}
+
+
+def test_the_readme_opens_with_the_request_of_the_sample() -> None:
+    """The first YAML of the first page is valid, and asks for the documented slice."""
+    first = re.search(r"```yaml\n(.*?)```", page("README.md"), re.DOTALL)
+    assert first is not None
+    request = pod_request(msgspec.convert(yaml.safe_load(first[1]), Pod))
+    terms = NodeTerms("n", NodeMode.CORE_MEM, MemoryUnit.GIB)
+
+    assert demand(request, request.containers[0], terms) == Demand(2, 30)
+    assert {str(Resource.MEM), str(Resource.CORE)} <= set(re.findall(r"[\w./-]+", first[1]))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_inside_the_repository_lead_somewhere(path: Path) -> None:
+    """Files exist, and so do the headings that are linked to."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        other = (path.parent / name).resolve() if name else path
+        if not other.exists() or (anchor and anchor not in anchors(other)):
+            broken.append(target)
+
+    assert broken == []
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_decisions_are_numbered_without_a_gap_and_have_their_three_parts() -> None:
+    """Context, decision, consequence, on one page each."""
+    records = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+    numbers = [int(path.name.split("-")[0]) for path in records]
+
+    assert numbers == list(range(1, len(records) + 1))
+    for path in records:
+        text = path.read_text(encoding="utf-8")
+        assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == [
+            "Context",
+            "Decision",
+            "Consequence",
+        ], path.name
+        assert len(text.splitlines()) <= 60, path.name
+        assert f"({path.name})" in page("docs/adr/README.md")
