@@ -15,6 +15,7 @@
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Returned in two registers: jump there with the arguments, or NULL: return `result`. */
 struct route {
@@ -68,6 +69,25 @@ static void *behind_us(const char *name, void *found)
 	return found;
 }
 
+/* Asked for one of the entry points themselves: what leads to the C library's leads to ours. */
+static void *entry_point(void *found)
+{
+	const struct libc_symbols *libc = libc_symbols();
+
+	if (found == (void *)libc->dlsym)
+		return (void *)dlsym;
+	if (found == (void *)libc->dlvsym)
+		return (void *)dlvsym;
+	return found == (void *)libc->dlopen ? (void *)dlopen : found;
+}
+
+static bool is_entry_point(const char *name)
+{
+	return name && name[0] == 'd' && name[1] == 'l' &&
+	       (strcmp(name, "dlsym") == 0 || strcmp(name, "dlvsym") == 0 ||
+		strcmp(name, "dlopen") == 0);
+}
+
 static bool must_stay_real(const char *name, const void *caller)
 {
 	return !name || !is_driver_name(name) || driver_is_inside() || driver_owns(caller);
@@ -78,6 +98,9 @@ __attribute__((used)) struct route route_dlsym(void *handle, const char *name, c
 {
 	const struct libc_symbols *libc = libc_symbols();
 
+	/* By handle only: what RTLD_NEXT finds for another wrapper is the wrapper's business. */
+	if (is_entry_point(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT)
+		return (struct route){.result = entry_point(libc->dlsym(handle, name))};
 	if (must_stay_real(name, caller))
 		return (struct route){.jump = (void *)libc->dlsym};
 	/* Our RTLD_NEXT starts behind us, in front of every driver: none is missed. */
