@@ -40,6 +40,7 @@ class Node:
     state: Path
     uuids: list[str]
     drivers: Path
+    instances: list[str] = field(default_factory=list)
 
     @classmethod
     def create(cls, directory: Path, profile: str = "v100", driver: str | None = None) -> "Node":
@@ -54,7 +55,8 @@ class Node:
             raise AssertionError(controls.gpusim_error().decode())
         cards = [line.split("=", 1) for line in lines if line.startswith("cards.")]
         uuids = [value for name, value in cards if name.count(".") == 2 and name.endswith(".uuid")]
-        return cls(state, uuids, drivers)
+        mig = [value for _, value in cards if value.startswith("MIG-")]
+        return cls(state, uuids, drivers, mig)
 
 
 @dataclass

@@ -228,3 +228,16 @@ def test_a_pointer_we_do_not_know_is_freed_by_the_driver(box: Box) -> None:
     program = box.start()
 
     assert program("free 9") == [0]  # a null pointer: nothing to free
+
+
+def test_a_mig_instance_can_be_sliced(make_box: MakeBox) -> None:
+    """It is known by its own UUID, as CUDA shows it."""
+    box = make_box(profile="a100-mig", driver=None)
+    instance = box.node.instances[0]
+    box.write(f"version=1\nslice=a\ndevice={instance} memory_bytes={1000 * MIB}\n")
+    program = box.start(NVIDIA_VISIBLE_DEVICES=instance, CUDA_VISIBLE_DEVICES=instance)
+    free = room(program)
+
+    assert program("total") == [0, 1000 * MIB]
+    assert program(f"alloc 1 {free + 1}") == [OUT_OF_MEMORY]
+    assert program(f"alloc 1 {free}") == [0]
