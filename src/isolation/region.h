@@ -35,7 +35,8 @@ struct region_slot {
 	uint32_t state;
 	uint32_t generation; /* grows at each claim */
 	struct process_name owner;
-	uint8_t reserved[24];
+	uint32_t has_presence; /* its owner holds a lock while it lives: presence.h */
+	uint8_t reserved[20];
 };
 
 struct region_card {
