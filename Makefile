@@ -28,6 +28,9 @@ lint: $(STAMP) ## Formatting, lint, types, layers, house rules
 	@echo "==> ruff";        $(BIN)/ruff format --check src tests && $(BIN)/ruff check src tests
 	@echo "==> mypy";        $(BIN)/mypy
 	@echo "==> import-linter"; $(BIN)/lint-imports
+	@echo "==> clang-format"; if command -v clang-format >/dev/null; \
+	  then find src -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror; \
+	  else echo "left out: clang-format is not installed (apt install clang-format)"; fi
 	@echo "==> house rules"; $(BIN)/python -m pytest -q tests/test_house.py
 
 fmt: $(STAMP) ## Format the Python code
