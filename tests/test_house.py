@@ -11,7 +11,9 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULE_LINES = 300
 FUNCTION_LINES = 40
 SOURCES = sorted(
-    path for path in (ROOT / "src" / "gpu_device_plugin").rglob("*.py") if "_proto" not in path.parts
+    path
+    for path in (ROOT / "src" / "gpu_device_plugin").rglob("*.py")
+    if "_proto" not in path.parts
 )
 
 
