@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tests.fakes.api_server import FakeApiServer, running, status, until, working
+from tests.fakes.api_server import FakeApiServer, running, status, working
+from tests.waiting import until
 
 from gpu_device_plugin.cluster.events import EventNote, Events
 from gpu_device_plugin.domain.pods import PodRef

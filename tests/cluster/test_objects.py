@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from tests.fakes.api_server import Seen, running, status, until, working
+from tests.fakes.api_server import Seen, running, status, working
+from tests.waiting import until
 
 from gpu_device_plugin.cluster.node import NodeWatch
 from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations

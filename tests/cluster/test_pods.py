@@ -5,7 +5,8 @@ import time
 from typing import Any
 
 import pytest
-from tests.fakes.api_server import Seen, running, status, until, working
+from tests.fakes.api_server import Seen, running, status, working
+from tests.waiting import until
 
 from gpu_device_plugin.cluster.pods import PodWatch
 from gpu_device_plugin.domain.pods import PodRef, PodRequest

@@ -86,6 +86,21 @@ def test_several_cards_are_lists(access: DeviceAccess) -> None:
     check_golden(f"cgpu-two-cards-{access}", edits(held, access))
 
 
+def test_gpu_selftest_is_mounted_where_the_version_has_it() -> None:
+    """Beside the library; a mount of what is not there would become a directory."""
+    held = source_grant(NodeMode.CORE_MEM)
+    found = container_edits(
+        held,
+        NODE[:1],
+        terms(NodeMode.CORE_MEM),
+        DeviceAccess.NVIDIA,
+        replace(PATHS, has_selftest=True),
+    )
+
+    check_golden("core_mem-selftest", found)
+    assert set(edits(held).mounts) < set(found.mounts)
+
+
 def test_going_without_a_cap_is_said_and_mounts_nothing() -> None:
     """Contract R-507, where the operator allows it."""
     check_golden("cgpu-disabled", edits(replace(source_grant(NodeMode.CGPU), is_isolated=False)))

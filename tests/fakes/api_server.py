@@ -269,13 +269,6 @@ async def working(*loops: Callable[[], Any]) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until(holds: Callable[[], object], deadline_seconds: float = 5.0) -> None:
-    """Wait until `holds()` is true; fail after the deadline."""
-    async with asyncio.timeout(deadline_seconds):
-        while not holds():
-            await asyncio.sleep(0.005)
-
-
 def kubeconfig(path: Path, server: str, user: Json) -> Path:
     """Write a kubeconfig with one context."""
     config = {

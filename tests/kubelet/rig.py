@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from tests import waiting
+
 from gpu_device_plugin.domain.edits import ContainerEdits, Mount
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.kubelet.directory import PluginDirectory
@@ -19,9 +21,7 @@ DEADLINE_SECONDS = 20.0
 
 async def until(condition: Callable[[], bool]) -> None:
     """Returns when `condition` holds; fails the test when it does not come true."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not condition():
-            await asyncio.sleep(0.005)
+    await waiting.until(condition, DEADLINE_SECONDS)
 
 
 @dataclass

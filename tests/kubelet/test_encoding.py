@@ -8,14 +8,10 @@ from hypothesis import strategies as st
 from tests.kubelet.rig import MEM, Rig, mem_cards, until
 
 from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.modes import MAX_MESSAGE_BYTES, list_message_bytes
 from gpu_device_plugin.domain.units import MAX_CARDS, MemoryUnit, Resource, unit_ids
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
-from gpu_device_plugin.kubelet.encoding import (
-    LARGEST_LIST_BYTES,
-    CardUnits,
-    encode_list,
-    list_message_bytes,
-)
+from gpu_device_plugin.kubelet.encoding import CardUnits, encode_list
 
 
 @settings(deadline=None)  # a busy machine is no finding
@@ -56,7 +52,7 @@ def test_predicted_size_is_that_of_the_largest_message(
 
     assert predicted == len(encode_list(offered))
     assert len(encode_list(healthy)) == predicted - 2 * units * cards
-    assert predicted <= LARGEST_LIST_BYTES
+    assert predicted <= MAX_MESSAGE_BYTES
 
 
 def test_a_health_change_encodes_only_the_card_it_concerns() -> None:

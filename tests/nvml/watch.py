@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from tests import waiting
+
 from gpu_device_plugin.domain.reports import NvmlReport
 from gpu_device_plugin.nvml.source import Deadlines, NvmlSource
 
@@ -73,9 +75,7 @@ class Watch:
 
 async def until(condition: Callable[[], bool], *, seconds: float = 40) -> None:
     """Waits for a condition that nothing announces."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.02)
+    await waiting.until(condition, seconds)
 
 
 def is_alive(pid: int) -> bool:

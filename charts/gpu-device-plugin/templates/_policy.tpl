@@ -1,15 +1,17 @@
 {{/* Writes out the short forms of rules.yaml. */}}
 {{- define "gpu-device-plugin.cel" -}}
-{{- $cel := regexReplaceAll `mem\((\w+)\)` . `quantity(string(limits(${1})[?'aliyun.com/gpu-mem'].orValue('0'))).asInteger()` }}
-{{- $cel = regexReplaceAll `core\((\w+)\)` $cel `quantity(string(limits(${1})[?'aliyun.com/gpu-core.percentage'].orValue('0'))).asInteger()` }}
-{{- $cel = regexReplaceAll `limits\((\w+)\)` $cel `${1}.?resources.?limits.orValue({})` }}
-{{- $cel = regexReplaceAll `ours\(([\w.]+)\)` $cel `('..' in ${1}.split('/') || ['/etc/ld.so.preload/', '/run/gpu-device-plugin/', '/var/run/gpu-device-plugin/', '/usr/local/lib/gpu-device-plugin/'].exists(our, ('/' + ${1}.split('/').filter(s, s != '' && s != '.').join('/') + '/').startsWith(our)))` }}
+{{- $cel := regexReplaceAll `mem\((\w+)\)` . `quantity(limits(${1})[?'aliyun.com/gpu-mem'].orValue('0')).asInteger()` }}
+{{- $cel = regexReplaceAll `core\((\w+)\)` $cel `quantity(limits(${1})[?'aliyun.com/gpu-core.percentage'].orValue('0')).asInteger()` }}
+{{- $cel = regexReplaceAll `limits\((\w+)\)` $cel `${1}.resources.limits` }}
+{{- $cel = regexReplaceAll `ours\(([\w.]+)\)` $cel `('..' in ${1}.split('/') || ['/etc/ld.so.preload/', '/run/gpu-device-plugin/', '/var/run/gpu-device-plugin/', '/usr/local/lib/gpu-device-plugin/'].exists(our, ('/' + ${1}.split('/').filter(s, !(s in ['', '.'])).join('/') + '/').startsWith(our)))` }}
 {{- $cel }}
 {{- end }}
 
-{{/* Whether pod `.` (CEL) asks for any of our resources; other pods never reach a rule. */}}
+{{/* The containers of .pod (CEL) that ask for any of our resources: .macro exists, or filter. */}}
 {{- define "gpu-device-plugin.asks" -}}
-({{ . }}.spec.containers + {{ . }}.spec.?initContainers.orValue([])).exists(c, ['aliyun.com/gpu-mem', 'aliyun.com/gpu-core.percentage', 'aliyun.com/gpu-count'].exists(r, r in c.?resources.?limits.orValue({})))
+({{ .pod }}.spec.containers + {{ .pod }}.spec.?initContainers.orValue([])).{{ .macro }}(c,
+  ['aliyun.com/gpu-mem', 'aliyun.com/gpu-core.percentage', 'aliyun.com/gpu-count'].exists(r,
+    r in c.?resources.?limits.orValue({})))
 {{- end }}
 
 {{/* The validations that the values leave switched on. */}}
@@ -19,15 +21,25 @@
 {{- $on := index $.Values.policies $group }}
 {{- range $rule := index $all $group }}
 {{- if index $on $rule.key }}
-# {{ $group }}.{{ $rule.key }} ({{ $rule.contract }})
+{{- $bad := $rule.bad | include "gpu-device-plugin.cel" | nindent 4 }}
+{{- $text := $rule.text | include "gpu-device-plugin.cel" | nindent 4 }}
+# {{ $rule.contract }}
+- message: refused by policies.{{ $group }}.{{ $rule.key }} of gpu-device-plugin
 {{- if $rule.whole }}
-- expression: {{ printf "!(%s)" $rule.bad | include "gpu-device-plugin.cel" | toJson }}
-  messageExpression: {{ $rule.text | include "gpu-device-plugin.cel" | toJson }}
+  expression: |-
+    !({{ $bad }}
+    )
+  messageExpression: |-
+    {{- $text }}
 {{- else }}
-- expression: {{ printf "!variables.asking.exists(c, %s)" $rule.bad | include "gpu-device-plugin.cel" | toJson }}
-  messageExpression: {{ printf "variables.asking.filter(c, %s).map(c, 'container ' + c.name + ' ' + %s).join('; ')" $rule.bad $rule.text | include "gpu-device-plugin.cel" | toJson }}
+  expression: |-
+    !variables.asking.exists(c,{{ $bad }}
+    )
+  messageExpression: |-
+    variables.asking.filter(c,{{ $bad }}
+    ).map(c, 'container ' + c.name + ' ' +{{ $text }}
+    ).join('; ')
 {{- end }}
-  message: {{ printf "refused by the rule policies.%s.%s of gpu-device-plugin" $group $rule.key }}
 {{- end }}
 {{- end }}
 {{- end }}

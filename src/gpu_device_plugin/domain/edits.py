@@ -13,6 +13,7 @@ CONFIG_DIR = "/run/gpu-device-plugin/config"
 REGION_FILE = "/run/gpu-device-plugin/state/region"
 CARDS_DIR = "/run/gpu-device-plugin/cards"
 LIBRARY_FILE = "/usr/local/lib/gpu-device-plugin/libgpuslice.so"
+SELFTEST_FILE = "/usr/local/lib/gpu-device-plugin/gpu-selftest"
 PRELOAD_FILE = "/etc/ld.so.preload"
 VISIBLE_DEVICES_DIR = "/var/run/nvidia-container-devices"
 """Where the NVIDIA runtime looks for cards named by mounts instead of by environment."""
@@ -63,6 +64,7 @@ class Paths:
         run_dir: The agent's `--run-dir`.
         library_dir: The agent's `--library-dir`.
         library_version: Version of the isolation library to mount.
+        has_selftest: Whether that version brings gpu-selftest.
         control_devices: Device nodes beside the cards' own that exist on this host, for instance
             `/dev/nvidiactl` and `/dev/nvidia-uvm`.
     """
@@ -70,6 +72,7 @@ class Paths:
     run_dir: str
     library_dir: str
     library_version: str
+    has_selftest: bool = False
     control_devices: tuple[str, ...] = ()
 
 
@@ -128,7 +131,14 @@ def _isolation_mounts(grant: Grant, paths: Paths) -> tuple[Mount, ...]:
         *(mount for uuid in grant.cards for mount in _activity(uuid, grant.slice_id, paths)),
         Mount(LIBRARY_FILE, f"{library}/libgpuslice.so", is_read_only=True),
         Mount(PRELOAD_FILE, f"{library}/ld.so.preload", is_read_only=True),
+        *_selftest_mount(library, paths),
     )
+
+
+def _selftest_mount(library: str, paths: Paths) -> tuple[Mount, ...]:
+    if not paths.has_selftest:
+        return ()
+    return (Mount(SELFTEST_FILE, f"{library}/gpu-selftest", is_read_only=True),)
 
 
 def _activity(uuid: str, slice_id: str, paths: Paths) -> tuple[Mount, Mount]:

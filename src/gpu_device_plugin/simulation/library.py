@@ -1,4 +1,4 @@
-"""The native libraries: where they are, and the simulated node's controls in one of them.
+"""The simulated node's controls, in the library that shows it.
 
 The state file's layout lives in C only (`src/simulator/state.h`); here are calls of the
 `gpusim_` functions that the simulated libnvidia-ml.so.1 exports.
@@ -6,35 +6,15 @@ The state file's layout lives in C only (`src/simulator/state.h`); here are call
 
 import ctypes
 import errno
-import os
 from functools import cache
 from pathlib import Path
 
-import gpu_device_plugin
 from gpu_device_plugin.errors import ConfigError, StorageError
+from gpu_device_plugin.store.native import native_library
 
 NVML = "libnvidia-ml.so.1"
 CUDA = "libcuda.so.1"
 _DESCRIPTION_BYTES = 4 * 1024 * 1024
-
-
-def native_library(name: str) -> Path:
-    """A library of ours: from the installed package, else from the checkout's build.
-
-    GPU_DEVICE_PLUGIN_NATIVE names another directory, for instance of a build with sanitizers.
-
-    Raises:
-        ConfigError: It was not built.
-    """
-    chosen = os.environ.get("GPU_DEVICE_PLUGIN_NATIVE")
-    package = Path(gpu_device_plugin.__file__).parent
-    candidates = [Path(chosen) / name] if chosen else []
-    candidates += [package / "native" / name]
-    candidates += [parent / "build" / "native" / name for parent in package.parents[:2]]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    raise ConfigError(f"{name} is not built: run `make native`, or install the package")
 
 
 def create_node(state: Path, lines: list[str]) -> None:

@@ -13,6 +13,7 @@ from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.simulation import library
 from gpu_device_plugin.simulation.profiles import driver_lines, node_lines
 from gpu_device_plugin.simulation.view import CardView, NodeView, node_view
+from gpu_device_plugin.store.native import native_library
 
 STATE_NAME = "gpu-simulator.state"
 DEFAULT_STATE = Path("/run/gpu-simulator/state")
@@ -172,7 +173,7 @@ def _put_libraries(directory: Path) -> None:
     """Copies, each in one step: a library may be in use, and in a container it is one's own."""
     for name in (library.NVML, library.CUDA):
         try:
-            source = library.native_library(name)
+            source = native_library(name)
         except ConfigError:
             if name == library.NVML:
                 raise

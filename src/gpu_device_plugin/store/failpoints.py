@@ -20,6 +20,8 @@ POINTS = (
     "allocate.before-answer",
     "reconcile.before-release",
     "reconcile.before-files",
+    "library.before-rename",
+    "library.before-remove",
 )
 _chosen = os.environ.get(VARIABLE, "")
 

@@ -1,29 +1,228 @@
-"""The isolation library on the node: which version lies there, whether it can be mounted.
+"""The isolation library on the node: `<library dir>/<version>/` with all that is mounted from it.
 
-`<library dir>/<version>/libgpuslice.so` and `ld.so.preload` beside it. A version stays until
-the last pod whose grant names it is gone; installing and removing versions is the library's
-own matter (see docs/isolation.md).
+    libgpuslice.so    preloaded into every process of a capped container
+    ld.so.preload     one line that says so, mounted as /etc/ld.so.preload
+    gpu-selftest      says in the container whether the cap holds (newer versions)
+
+The agent carries the library in its package. A version's name holds a digest of its content, so
+two builds never share one, and what containers have mapped is never written to. A version stays
+until the last pod whose grant names it is gone: the kubelet keeps an Allocate answer for the
+life of the pod, and a missing preload file would mean a container without a cap.
 """
 
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.store.failpoints import failpoint
 
 LIBRARY = "libgpuslice.so"
 PRELOAD = "ld.so.preload"
+SELFTEST = "gpu-selftest"
+_NEEDED = (LIBRARY, PRELOAD)
+_OURS = re.compile(r"\w[\w.+!]*-[0-9a-f]{12}")
+_UNFINISHED = re.compile(rf"\.{_OURS.pattern}\.new")
+_DIGEST_LETTERS = 12
 
 
-def installed_version(library_dir: Path) -> str:
-    """The newest complete version under `library_dir`, or "" where there is none."""
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A version of the library, ready to be put on a node.
+
+    Attributes:
+        version: Name of its directory.
+        files: What lies in it, by name.
+    """
+
+    version: str
+    files: Mapping[str, bytes]
+
+
+def package(version: str, library: Path, selftest: Path | None, target: str) -> Package:
+    """The version that these files make.
+
+    Args:
+        version: Of the package that brought them.
+        library: libgpuslice.so.
+        selftest: gpu-selftest, where it is built.
+        target: Where the container finds the library.
+
+    Raises:
+        StorageError: One of them cannot be read.
+    """
     try:
-        entries = sorted(library_dir.iterdir(), key=lambda entry: _order(entry.name))
-    except OSError:
-        return ""
-    complete = [entry.name for entry in entries if is_complete(entry)]
-    return complete[-1] if complete else ""
+        files = {LIBRARY: library.read_bytes(), PRELOAD: f"{target}\n".encode()}
+        if selftest is not None:
+            files[SELFTEST] = selftest.read_bytes()
+    except OSError as error:
+        raise StorageError(f"{error.filename}: cannot be read: {error.strerror}") from error
+    digest = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    return Package(f"{version}-{digest.hexdigest()[:_DIGEST_LETTERS]}", files)
 
 
-def is_complete(version_dir: Path) -> bool:
-    """Whether both files of a version are there, as files."""
-    return (version_dir / LIBRARY).is_file() and (version_dir / PRELOAD).is_file()
+class LibraryVersions:
+    """The versions below one directory; `ours` is the one that this agent brings, or None."""
+
+    def __init__(self, directory: Path, ours: Package | None) -> None:
+        self._directory = directory
+        self._ours = ours
+
+    def install(self) -> bool:
+        """Put our version there, or repair it; one that is whole is left alone.
+
+        Returns:
+            Whether anything was written.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        return self._ours is not None and self._fill(self._ours.version, self._ours.files)
+
+    def current(self) -> str:
+        """The version that new containers get: ours, else the newest that is whole, else ""."""
+        if self._ours is not None:
+            return self._ours.version if self.is_complete(self._ours.version) else ""
+        complete = [name for name in self._names() if self.is_complete(name)]
+        return max(complete, key=_order, default="")
+
+    def is_complete(self, version: str) -> bool:
+        """Whether all that containers of that version need is there, as files."""
+        directory = self._directory / version
+        if self._ours is not None and version == self._ours.version:
+            return all(
+                _has_size(directory / name, len(text)) for name, text in self._ours.files.items()
+            )
+        return all((directory / name).is_file() for name in _NEEDED)
+
+    def has_selftest(self, version: str) -> bool:
+        """Whether that version brings gpu-selftest."""
+        return (self._directory / version / SELFTEST).is_file()
+
+    def provide(self, version: str) -> bool:
+        """Make a version that a grant names whole again; False where nothing was amiss.
+
+        The content of a version that another agent brought is lost with its files. Ours takes
+        its place: layouts of limits and region are frozen, and containers that mount the old
+        name must not start without any.
+
+        Raises:
+            StorageError: We have nothing to put there, or the file system refused.
+        """
+        if self.is_complete(version):
+            return False
+        if self._ours is None:
+            raise StorageError(
+                f"{self._directory / version}: version {version} of the isolation library is not "
+                f"there whole, and this agent brings none"
+            )
+        return self._fill(version, self._ours.files)
+
+    def remove_unused(self, used: Collection[str]) -> tuple[str, ...]:
+        """Remove versions that an agent has put here and that nothing uses; their names.
+
+        Other directories are somebody else's and stay.
+        """
+        kept = {*used, self._ours.version if self._ours else self.current()}
+        removed = []
+        for name in self._names():
+            if _UNFINISHED.fullmatch(name):
+                shutil.rmtree(self._directory / name, ignore_errors=True)
+            if name in kept or not _OURS.fullmatch(name):
+                continue
+            failpoint("library.before-remove")
+            # The preload file first: without it no half of a version looks whole.
+            for file in (PRELOAD, LIBRARY, SELFTEST):
+                with contextlib.suppress(OSError):
+                    (self._directory / name / file).unlink()
+            with contextlib.suppress(OSError):
+                (self._directory / name).rmdir()
+                removed.append(name)
+        return tuple(removed)
+
+    def _names(self) -> list[str]:
+        try:
+            return [entry.name for entry in self._directory.iterdir() if entry.is_dir()]
+        except OSError:
+            return []
+
+    def _fill(self, version: str, files: Mapping[str, bytes]) -> bool:
+        directory = self._directory / version
+        try:
+            amiss = [name for name in files if not _holds(directory / name, files[name])]
+            if not amiss:
+                return False
+            self._directory.mkdir(parents=True, exist_ok=True)
+            if not directory.is_dir():
+                self._make_new(directory, files)
+            else:
+                # Containers may have files of it mounted: it cannot be replaced as a whole.
+                for name in amiss:
+                    _replace(directory / name, files[name])
+                _sync(directory)
+        except OSError as error:
+            raise StorageError(
+                f"{error.filename or directory}: version {version} of the isolation library "
+                f"cannot be installed: {error.strerror}"
+            ) from error
+        return True
+
+    def _make_new(self, directory: Path, files: Mapping[str, bytes]) -> None:
+        fresh = directory.with_name(f".{directory.name}.new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir()
+        fresh.chmod(0o755)
+        for name, content in files.items():
+            _write(fresh / name, content, _mode(name))
+        _sync(fresh)
+        failpoint("library.before-rename")
+        directory.unlink(missing_ok=True)  # not a directory: a file or a dangling link
+        fresh.rename(directory)
+        _sync(directory.parent)
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    return _has_size(path, len(content)) and path.read_bytes() == content
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
+def _replace(path: Path, content: bytes) -> None:
+    fresh = path.with_name(f".{path.name}.new")
+    _write(fresh, content, _mode(path.name))
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)  # what a container runtime makes of a missing mount source
+    fresh.rename(path)
+
+
+def _mode(name: str) -> int:
+    return 0o644 if name == PRELOAD else 0o755
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """A file that is on the disk when this returns: containers start before the agent does."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+        path.chmod(mode)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _order(name: str) -> tuple[tuple[int, str], ...]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from tests.fakes.api_server import FakeApiServer, kubeconfig, until
+from tests.fakes.api_server import FakeApiServer, kubeconfig
+from tests.waiting import until
 
 from gpu_device_plugin.domain.grants import Grant, grant_from_plain
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
@@ -81,18 +82,39 @@ class Rig:
 
     async def until_ready(self, seconds: float = READY_SECONDS) -> None:
         """Wait until /readyz says yes."""
-        last = ""
-        try:
-            async with asyncio.timeout(seconds):
-                while True:
-                    code, last = await self.page("readyz")
-                    if code == 200:
-                        return
-                    assert self.process is not None
-                    assert self.process.returncode is None, self.log.read_text()[-3000:]
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            raise AssertionError(f"not ready: {last}\n{self.log.read_text()[-3000:]}") from None
+
+        async def is_ready() -> bool:
+            assert self.is_running, self.log.read_text()[-3000:]
+            return (await self.page("readyz"))[0] == 200
+
+        await until(is_ready, seconds, lambda: self.log.read_text()[-3000:])
+
+    async def until_page(self, words: str, seconds: float = READY_SECONDS) -> None:
+        """Wait until /readyz says these words."""
+
+        async def says() -> bool:
+            return words in (await self.page("readyz"))[1]
+
+        await until(says, seconds, lambda: f"/readyz does not say {words!r}")
+
+    async def until_metric(self, start: str, end: str, seconds: float = 10) -> None:
+        """Wait until a line of ours on the metrics page starts and ends so."""
+
+        async def stands() -> bool:
+            lines = (await self.page("metrics"))[1].splitlines()
+            begin = f"gpu_device_plugin_{start}"
+            return any(line.startswith(begin) and line.endswith(end) for line in lines)
+
+        await until(stands, seconds, lambda: f"no metric {start} … {end}")
+
+    async def until_offered(self, expected: Mapping[str, int], seconds: float = 10) -> None:
+        """Wait until the kubelet shows exactly that as allocatable."""
+        await until(lambda: self.allocatable() == expected, seconds, self.allocatable)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the agent's process is there."""
+        return self.process is not None and self.process.returncode is None
 
     async def page(self, name: str) -> tuple[int, str]:
         """A page of the agent's web server; code 0 while it does not listen."""
@@ -242,7 +264,8 @@ async def running_rig(
     Args:
         profile: The simulated cards.
         is_started: Start the agent and wait until it is ready.
-        has_library: Put an isolation library where the agent looks.
+        has_library: An isolation library lies where the agent looks, besides the one that it
+            brings where that is built; else there is none, and it brings none.
         **settings: The agent's settings, by key.
     """
     with tempfile.TemporaryDirectory(prefix="rig", dir="/tmp") as directory:
@@ -252,6 +275,8 @@ async def running_rig(
         rig.port = _free_port()
         if has_library:
             rig.install_library()
+        else:
+            rig.environment["GPU_DEVICE_PLUGIN_NATIVE"] = str(rig.root / "not-built")
         await rig.api.start()
         await rig.set_labels()
         kubeconfig(rig.root / "kubeconfig", f"http://127.0.0.1:{rig.api.port}", {"token": "t"})

@@ -10,26 +10,18 @@ ALL = {MEM: 60, CORE: 400, COUNT: 4}
 THREE = {MEM: 45, CORE: 300, COUNT: 3}
 
 
-async def until_offered(rig: Rig, expected: dict[str, int], seconds: float = OUT_SECONDS) -> None:
-    """Wait until the kubelet shows exactly that as allocatable."""
-    try:
-        await until(lambda: rig.allocatable() == expected, seconds)
-    except TimeoutError:
-        raise AssertionError(f"wanted {expected}, have {rig.allocatable()}") from None
-
-
 async def test_an_xid_takes_its_card_out_and_clean_probes_bring_it_back() -> None:
     """XID 79 on card 1: capacity stays, allocatable falls; Event and metric tell."""
     async with running_rig(recovery_seconds=1) as rig:
         rig.cards.lose(1)
-        await until_offered(rig, THREE)
+        await rig.until_offered(THREE)
         assert rig.kubelet.capacity(MEM) == 60
         await until(lambda: rig.events("XID79") or rig.events("Lost"), 10)
         _, metrics = await rig.page("metrics")
         assert 'gpu_device_plugin_card_healthy{card="1"' in metrics
         rig.cards.restore(1)
 
-        await until_offered(rig, ALL, 30)
+        await rig.until_offered(ALL, 30)
 
 
 async def test_application_xids_take_nothing_out() -> None:
@@ -38,35 +30,35 @@ async def test_application_xids_take_nothing_out() -> None:
         for code in (13, 31, 43, 45, 68, 109):
             rig.cards.xid(0, code)
         rig.cards.xid(3, 48)
-        await until_offered(rig, THREE)
+        await rig.until_offered(THREE)
 
-        await until_metric(rig, 'card_healthy{card="3"', " 0.0")
+        await rig.until_metric('card_healthy{card="3"', " 0.0")
         for card in (0, 1, 2):
-            await until_metric(rig, f'card_healthy{{card="{card}"', " 1.0")
+            await rig.until_metric(f'card_healthy{{card="{card}"', " 1.0")
 
 
 async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agent() -> None:
     """XID 48: no clean probe brings it back; the operator's word does."""
     async with running_rig(recovery_seconds=1) as rig:
         rig.cards.xid(2, 48)
-        await until_offered(rig, THREE)
+        await rig.until_offered(THREE)
         await rig.stop_agent()
         await rig.start_agent(recovery_seconds=1)
         await rig.until_ready()
         assert rig.allocatable() == THREE
         rig.cards.restore(2)
 
-        await until_offered(rig, ALL, 30)
+        await rig.until_offered(ALL, 30)
 
 
 async def test_the_recover_command_brings_a_card_back() -> None:
     """`gpu-device-plugin recover 2`: the operator has reset the card."""
     async with running_rig("v100") as rig:
         rig.cards.xid(2, 95)
-        await until_offered(rig, THREE)
+        await rig.until_offered(THREE)
         code, text = await command(rig, "recover", "2")
         assert code == 0, text
-        await until_offered(rig, ALL)
+        await rig.until_offered(ALL)
         code, text = await command(rig, "recover", "9")
 
         assert code == 1
@@ -85,7 +77,7 @@ async def test_a_hanging_driver_takes_all_cards_out_but_never_blocks_the_kubelet
         await until(lambda: rig.events("NVMLStalled"), 10)
         rig.cards.unhang()
 
-        await until_offered(rig, ALL, 30)
+        await rig.until_offered(ALL, 30)
 
 
 async def test_an_unplugged_card_is_out_and_its_neighbours_keep_their_places() -> None:
@@ -95,15 +87,15 @@ async def test_an_unplugged_card_is_out_and_its_neighbours_keep_their_places() -
         await rig.admit("b", slice_of(2, 30))
         before = rig.grant("b")
         rig.cards.unplug(0)
-        await until_offered(rig, THREE, 30)
-        await until_metric(rig, 'card_healthy{card="0",uuid="' + before.cards[0], " 1.0", 30)
+        await rig.until_offered(THREE, 30)
+        await rig.until_metric('card_healthy{card="0",uuid="' + before.cards[0], " 1.0", 30)
         assert (await rig.admit("c", slice_of(2, 30))).is_admitted
         assert rig.card_of("c") == before.cards[0]
         start = await rig.kubelet.start_container(rig.uid("c"), "main-0")
         assert start.env["ALIYUN_COM_GPU_MEM_IDX"] == "0"
         rig.cards.plug(0)
 
-        await until_offered(rig, ALL, 60)
+        await rig.until_offered(ALL, 60)
 
 
 async def test_a_new_driver_ends_the_agent_for_re_injection() -> None:
@@ -121,7 +113,7 @@ async def test_without_a_driver_the_agent_runs_on_and_says_what_is_missing() -> 
     """/readyz names the reason; nothing is offered."""
     async with running_rig(is_started=False) as rig:
         await rig.start_agent(nvml_library=rig.root / "nowhere" / "libnvidia-ml.so.1")
-        await until_page(rig, "libnvidia-ml.so.1")
+        await rig.until_page("libnvidia-ml.so.1")
 
         assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
         assert rig.process is not None
@@ -143,19 +135,7 @@ async def test_a_missing_isolation_library_makes_the_cards_unhealthy_with_an_eve
         await until(lambda: rig.events("IsolationLibraryMissing"), 10)
         rig.install_library()
 
-        await until_offered(rig, ALL)
-
-
-async def until_metric(rig: Rig, start: str, end: str, seconds: float = 10) -> None:
-    """Wait until the metrics page has a line of ours that starts and ends so."""
-    async with asyncio.timeout(seconds):
-        while True:
-            lines = (await rig.page("metrics"))[1].splitlines()
-            if any(
-                li.startswith(f"gpu_device_plugin_{start}") and li.endswith(end) for li in lines
-            ):
-                return
-            await asyncio.sleep(0.02)
+        await rig.until_offered(ALL)
 
 
 async def command(rig: Rig, *arguments: str) -> tuple[int, str]:
@@ -173,10 +153,3 @@ async def command(rig: Rig, *arguments: str) -> tuple[int, str]:
     )
     output, _ = await asyncio.wait_for(process.communicate(), 20)
     return process.returncode or 0, output.decode()
-
-
-async def until_page(rig: Rig, words: str, seconds: float = 20) -> None:
-    """Wait until /readyz says these words."""
-    async with asyncio.timeout(seconds):
-        while words not in (await rig.page("readyz"))[1]:
-            await asyncio.sleep(0.02)

@@ -6,16 +6,11 @@ FOLLOW_SECONDS = 5
 SWITCH_SECONDS = 10
 
 
-async def until_offered(rig: Rig, expected: dict[str, int], seconds: float) -> None:
-    """Wait until the kubelet shows exactly that as allocatable."""
-    await until(lambda: rig.allocatable() == expected, seconds)
-
-
 async def test_an_empty_node_follows_its_label() -> None:
     """core_mem to cgpu: no compute resource any more (R-110)."""
     async with running_rig() as rig:
         await rig.set_labels(schedule="cgpu")
-        await until_offered(rig, {MEM: 60, CORE: 0, COUNT: 4}, FOLLOW_SECONDS)
+        await rig.until_offered({MEM: 60, CORE: 0, COUNT: 4}, FOLLOW_SECONDS)
 
         assert rig.events("ModeSwitched")
 
@@ -31,7 +26,7 @@ async def test_a_switch_waits_for_the_pods_that_hold_slices_and_then_happens() -
         await rig.delete(rig.uid("holder"))
         await rig.delete(rig.uid("more"))
 
-        await until_offered(rig, {MEM: 60, CORE: 0, COUNT: 4}, SWITCH_SECONDS)
+        await rig.until_offered({MEM: 60, CORE: 0, COUNT: 4}, SWITCH_SECONDS)
 
 
 async def test_an_unknown_label_keeps_the_old_mode_and_says_so() -> None:
@@ -58,7 +53,7 @@ async def test_without_a_known_label_and_without_the_api_the_agent_waits() -> No
     async with running_rig(is_started=False) as rig:
         await rig.api.stop()
         await rig.start_agent()
-        await until_page(rig, "waiting for the node's labels")
+        await rig.until_page("waiting for the node's labels")
         assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
         await rig.api.start()
         await rig.until_ready()
@@ -93,7 +88,7 @@ async def test_placement_follows_its_label() -> None:
             cards.add(rig.card_of(f"c{number}"))
             if len(cards) > 1:
                 return
-            await until_page(rig, "ready")
+            await rig.until_page("ready")
 
         raise AssertionError("ten pods after the label, all of them on one card")
 
@@ -122,7 +117,7 @@ async def test_a_unit_change_waits_for_the_pods_that_hold_slices() -> None:
         assert rig.kubelet.allocatable(MEM) == 60
         await rig.delete(rig.uid("holder"))
 
-        await until_offered(rig, {MEM: 4 * 126, CORE: 0, COUNT: 4}, SWITCH_SECONDS)
+        await rig.until_offered({MEM: 4 * 126, CORE: 0, COUNT: 4}, SWITCH_SECONDS)
 
 
 async def test_another_plugin_on_the_same_cards_keeps_us_from_offering_them() -> None:
@@ -132,7 +127,7 @@ async def test_another_plugin_on_the_same_cards_keeps_us_from_offering_them() ->
         foreign = {**node, "status": {"capacity": {"nvidia.com/gpu": "4"}, "nodeInfo": {}}}
         await rig.api.put(f"/api/v1/nodes/{NODE}", foreign)
         await rig.start_agent()
-        await until_page(rig, "nvidia.com/gpu: 4")
+        await rig.until_page("nvidia.com/gpu: 4")
         await until(lambda: rig.events("OtherPlugin"), FOLLOW_SECONDS)
         assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
         await rig.set_labels()
@@ -170,12 +165,3 @@ def annotations(rig: Rig, path: str) -> dict[str, str]:
     """Annotations of an object at the API server."""
     found: dict[str, str] = rig.api.objects[path]["metadata"].get("annotations", {})
     return found
-
-
-async def until_page(rig: Rig, words: str, seconds: float = 10) -> None:
-    """Wait until /readyz says these words."""
-    import asyncio
-
-    async with asyncio.timeout(seconds):
-        while words not in (await rig.page("readyz"))[1]:
-            await asyncio.sleep(0.02)

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of
+from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.store.durable import read_sealed, seal, write_durably
@@ -92,7 +92,7 @@ async def test_a_refusal_is_an_event_on_the_pod_and_a_line_of_why() -> None:
     """Whoever looks at the pod later finds the reason."""
     async with running_rig() as rig:
         await rig.admit("greedy", slice_of(16, 30))
-        await until_event(rig, "NoRoom")
+        await until(lambda: rig.events("NoRoom"), 10)
 
         assert rig.events("NoRoom")[0]["involvedObject"]["name"] == "greedy"
 
@@ -129,13 +129,6 @@ async def test_the_seventeenth_pod_of_an_isolated_card_goes_elsewhere() -> None:
 
         assert len(cards) == 1
         assert rig.card_of("p16") not in cards
-
-
-async def until_event(rig: Rig, reason: str) -> None:
-    """Wait until such an Event was written."""
-    from tests.apps.agent.rig import until
-
-    await until(lambda: rig.events(reason), 10)
 
 
 @pytest.mark.parametrize("access", ["nvidia", "device-specs", "volume-mounts", "cdi"])

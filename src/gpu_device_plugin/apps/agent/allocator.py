@@ -19,7 +19,8 @@ from gpu_device_plugin.domain.edits import ContainerEdits
 from gpu_device_plugin.domain.identity import Asker, Call, who_allocates
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.modes import resources_of
-from gpu_device_plugin.domain.units import Resource, cards_of
+from gpu_device_plugin.domain.placement import follows
+from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError, RequestError
 from gpu_device_plugin.store.failpoints import failpoint
 
@@ -59,7 +60,7 @@ class Allocator:
             try:
                 return await self._prefer(call, frozenset(available) | call.must_include)
             except RefusalError as error:
-                self._journal.refused(self._asker, call, error)
+                self._refuse(call, error)
                 raise
 
     async def _prefer(self, call: Call, available: frozenset[str]) -> Sequence[str]:
@@ -89,7 +90,7 @@ class Allocator:
                 grant = await self._granted(call, self._serving(resource))
                 edits = self._maker.edits(grant, self._state())
             except RefusalError as error:
-                self._journal.refused(self._asker, call, error)
+                self._refuse(call, error)
                 raise
             failpoint("allocate.before-answer")
             self._journal.granted(grant, resource)
@@ -127,10 +128,12 @@ class Allocator:
         pending = self._open(call.resource)
         if pending is None or not pending.is_for(asker):
             pending = self._decided(asker, Offer(call, ids, self._book.ledger), state)
-        if cards_of(ids) != {card.number for card in pending.cards}:
+        if not follows(ids, pending.cards):
+            wanted = ", ".join(str(card.index) for card in pending.cards)
             raise DoesNotFitError(
-                f"pod {asker.pod}: the kubelet gives {call.resource} of cards {sorted(cards_of(ids))} "
-                f"of node {state.node} without asking, wanted {[c.number for c in pending.cards]}",
+                f"pod {asker.pod}: the kubelet hands on {call.resource} {', '.join(sorted(ids))} on "
+                f"node {state.node} without asking, wanted equal parts on card {wanted}; create "
+                f"the pod anew, and let its init containers ask for one card only",
                 reason="OtherCard",
             )
         pending.preferred[call.resource] = ids
@@ -141,6 +144,11 @@ class Allocator:
         self._pending = decide(asker, offer, state)
         self._journal.decided(self._pending)
         return self._pending
+
+    def _refuse(self, call: Call, error: RefusalError) -> None:
+        """Tell, and forget the decision: the kubelet makes no further call for this pod."""
+        self._pending = None
+        self._journal.refused(self._asker, call, error)
 
     def _open(self, resource: Resource) -> Pending | None:
         """The decision that a call for `resource` may still belong to."""

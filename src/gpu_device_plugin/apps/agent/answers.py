@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_device_plugin.apps.agent.library import LibraryKeeper
 from gpu_device_plugin.apps.agent.state import NodeState
 from gpu_device_plugin.domain.edits import ContainerEdits, DeviceAccess, Paths, container_edits
 from gpu_device_plugin.domain.ledger import Grant
@@ -20,6 +21,7 @@ class Answers:
 
     Attributes:
         files: The files on the node.
+        library: The isolation library's versions on the node.
         access: How cards reach containers.
         run_dir: Where the slices' files lie.
         library_dir: Where the library's versions lie.
@@ -27,18 +29,23 @@ class Answers:
     """
 
     files: SliceFiles
+    library: LibraryKeeper
     access: DeviceAccess
     run_dir: str
     library_dir: str
     device_dir: Path = Path("/dev")
 
     def make_files(self, grant: Grant, state: NodeState) -> bool:
-        """Make the slice's files where isolation needs them; whether anything was missing.
+        """Make what isolation mounts for a slice; whether anything was missing.
 
         Raises:
+            NodeError: Its version of the library is gone for good.
             StorageError: The file system refused.
         """
-        return grant.is_capped and self.files.make(slice_spec(grant, state))
+        if not grant.is_capped:
+            return False
+        was_missing = self.library.provide(grant)
+        return self.files.make(slice_spec(grant, state)) or was_missing
 
     def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
         """The whole answer for a container, as it rides on gpu-mem."""
@@ -53,6 +60,7 @@ class Answers:
             run_dir=self.run_dir,
             library_dir=self.library_dir,
             library_version=grant.library_version,
+            has_selftest=self.library.has_selftest(grant.library_version),
             control_devices=self._control_devices(),
         )
         return container_edits(grant, cards, state.terms, self.access, paths)

@@ -76,6 +76,9 @@ def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
         DoesNotFitError: No card has room; the text says what each has.
     """
     needed = _needed(asker, offer.call, state)
+    begun = _begun(asker, needed, offer, state)
+    if begun is not None:
+        return begun
     views = _views(asker, offer, state)
     found = place(
         views,
@@ -89,6 +92,20 @@ def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
         text = no_room_text(asker, needed, found, state.terms)
         raise DoesNotFitError(text, reason=found.reason)
     return Pending(asker, needed, found.cards, found.why, tuple(views))
+
+
+def _begun(asker: Asker, needed: Demand, offer: Offer, state: NodeState) -> Pending | None:
+    """The decision that its other resource has made already, before somebody restarted."""
+    if asker.container is None:
+        return None
+    grant = offer.live.of_container(asker.pod, asker.container.name)
+    if grant is None or grant.ids(offer.call.resource):
+        return None
+    cards = tuple(card for card in map(state.card, grant.cards) if card is not None)
+    if len(cards) != needed.cards:
+        return None
+    why = "the card of its other resource"
+    return Pending(asker, needed, cards, why, rooms=(), slice_id=grant.slice_id)
 
 
 def choose_units(pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:

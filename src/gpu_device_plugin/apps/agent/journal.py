@@ -114,6 +114,19 @@ class Journal:
         )
         self._post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
 
+    def slice_broken(self, grant: Grant, error: RefusalError) -> None:
+        """A slice lacks what its container needs to start again, and we cannot make it."""
+        _log.error("slice broken", pod=str(grant.pod), slice=grant.slice_id, text=str(error))
+        self._post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
+
+    def library_made_again(self, grant: Grant, ours: str) -> None:
+        """The version that a slice mounts was missing from the node."""
+        text = f"version {grant.library_version} of the isolation library was missing, made again"
+        if grant.library_version != ours:
+            text += f" with the content of {ours}"
+        _log.warning("library made again", pod=str(grant.pod), slice=grant.slice_id, text=text)
+        self._post(EventNote(None, "IsolationLibraryMadeAgain", text))
+
     def region_grown(self, grant: Grant, size: int) -> None:
         """A container made its shared region larger than it may be."""
         text = f"container {grant.container}: its region file had grown to {size} bytes, cut back"

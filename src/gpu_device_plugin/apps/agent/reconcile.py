@@ -20,7 +20,7 @@ from gpu_device_plugin.apps.agent.state import StateReader
 from gpu_device_plugin.apps.agent.witness import Testimony, Witness, completed
 from gpu_device_plugin.domain.ledger import Grant, Ledger, adopt, drift, live, survivors
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
-from gpu_device_plugin.errors import KubeletError, StorageError
+from gpu_device_plugin.errors import KubeletError, NodeError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
 LOOK_SECONDS = 30.0
@@ -128,6 +128,7 @@ class Reconciler:
         if any(book.ledger.grants[key].pod.uid in testimony.uids for key in self._gone):
             self._parts.refresh_checkpoint()
         self.repair_files()
+        self._tidy_library(testimony)
         listed = frozenset(entry.pod for entry in testimony.listed)
         self.on_settled(listed & self._listed)
         self._listed = listed
@@ -160,6 +161,8 @@ class Reconciler:
         for grant in ledger.grants.values():
             try:
                 self._parts.answers.make_files(grant, state)
+            except NodeError as error:
+                self._parts.journal.slice_broken(grant, error)
             except StorageError as error:
                 _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
         files = self._parts.answers.files
@@ -167,6 +170,12 @@ class Reconciler:
             files.remove(orphan)
         for slice_id, size in files.cut_back(ledger.grants).items():
             self._parts.journal.region_grown(ledger.grants[slice_id], size)
+
+    def _tidy_library(self, testimony: Testimony) -> None:
+        granted = (grant.library_version for grant in self._parts.book.ledger.grants.values())
+        # Kept answers too: a container that starts again gets the mounts of its first Allocate.
+        mounted = (held.library_version for held in testimony.held())
+        self._parts.answers.library.tidy([*granted, *mounted])
 
     def _kubelet_since(self) -> float | None:
         identity = self._parts.kubelet_identity()

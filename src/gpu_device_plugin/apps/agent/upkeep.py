@@ -2,16 +2,15 @@
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from gpu_device_plugin.apps.agent.cluster_side import ClusterSide
 from gpu_device_plugin.apps.agent.desk import Answerer
+from gpu_device_plugin.apps.agent.library import MISSING
 from gpu_device_plugin.apps.agent.offers import message_problem
 from gpu_device_plugin.apps.agent.state import NodeState
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.errors import RequestError
-from gpu_device_plugin.store.library import installed_version
 
 LOOK_SECONDS = 2.0
 
@@ -70,17 +69,11 @@ class Upkeep:
 
     def _look_at_library(self) -> None:
         wiring, state = self._wiring, self._wiring.board.read()
-        version = installed_version(Path(wiring.settings.library_dir))
+        if not state.wants_isolation:
+            return
+        version, problem = wiring.library.look()
         wiring.board.update(library_version=version)
-        missing = state.isolates and not version
-        self._set_fault(
-            "IsolationLibraryMissing",
-            f"no version of libgpuslice.so with its ld.so.preload lies in "
-            f"{wiring.settings.library_dir}, so slices cannot be enforced; install it, or start "
-            f"with --isolation off"
-            if missing
-            else None,
-        )
+        self._set_fault(MISSING, problem if problem and state.isolates else None)
 
     def _look_at_disk(self) -> None:
         book = self._wiring.book

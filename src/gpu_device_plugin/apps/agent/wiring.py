@@ -13,6 +13,7 @@ from gpu_device_plugin.apps.agent.cluster_side import ClusterSide, NoCluster
 from gpu_device_plugin.apps.agent.holders import HolderGuard
 from gpu_device_plugin.apps.agent.identify import Identifier, Sources
 from gpu_device_plugin.apps.agent.journal import Journal
+from gpu_device_plugin.apps.agent.library import LibraryKeeper
 from gpu_device_plugin.apps.agent.mode import ModeFollower, Wishes
 from gpu_device_plugin.apps.agent.offers import Offers
 from gpu_device_plugin.apps.agent.prestart import PreStart
@@ -81,8 +82,10 @@ class Wiring:
             Wishes(settings.mode, settings.placement, settings.memory_unit),
             self._holders,
         )
+        self.library = LibraryKeeper(Path(settings.library_dir), self.journal)
         self.answers = Answers(
             SliceFiles(Path(settings.run_dir)),
+            self.library,
             settings.device_access,
             settings.run_dir,
             settings.library_dir,

@@ -183,7 +183,7 @@ class DemoNode:
             "--isolation": "on" if around.library_dir else "off",
         }
         if around.library_dir:
-            flags["--library-dir"] = around.library_dir
+            flags["--library-dir"] = around.library_dir / self.name
         if self.simulated is not None:
             flags["--nvml-library"] = self.simulated.library
         return [str(word) for flag in flags.items() for word in flag]

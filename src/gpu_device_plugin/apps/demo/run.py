@@ -1,13 +1,11 @@
 """Puts the demo on a stage, lets it play, and leaves nothing behind."""
 
 import asyncio
-import shutil
 import signal
 import tempfile
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.demo import real_cards
 from gpu_device_plugin.apps.demo.cast import CORE_MEM_NODE, OFFERS, PROFILE
 from gpu_device_plugin.apps.demo.fault import break_and_recover
@@ -15,16 +13,14 @@ from gpu_device_plugin.apps.demo.node import DemoNode, Surroundings
 from gpu_device_plugin.apps.demo.promises import Promises
 from gpu_device_plugin.apps.demo.story import Story
 from gpu_device_plugin.apps.demo.telling import Promise, Teller
-from gpu_device_plugin.domain.edits import LIBRARY_FILE
 from gpu_device_plugin.domain.reports import Inventory
 from gpu_device_plugin.errors import ConfigError, EdgeError
 from gpu_device_plugin.simulation.api_server import StandInApiServer
-from gpu_device_plugin.simulation.library import native_library
 from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.store.native import native_library
 
 LIMIT_SECONDS = 58.0
 _LIBRARY = "libgpuslice.so"
-_PRELOAD = "ld.so.preload"
 _PREFIX = "gpu-demo-"
 _LONGEST_ROOT = 55
 """A Unix socket's path has at most 107 bytes, of which an agent's takes 52 below the root."""
@@ -101,16 +97,12 @@ async def _nodes(around: Surroundings, stage: AsyncExitStack) -> dict[str, DemoN
 
 
 def _library_dir(root: Path) -> Path | None:
-    """The isolation library laid out as on a node, or None where it is not built."""
+    """Where the agents install the isolation library, or None where it is not built."""
     try:
-        library = native_library(_LIBRARY)
+        native_library(_LIBRARY)
     except ConfigError:
         return None
-    version = root / "library" / __version__
-    version.mkdir(parents=True)
-    shutil.copy2(library, version / _LIBRARY)
-    (version / _PRELOAD).write_text(f"{LIBRARY_FILE}\n", encoding="utf-8")
-    return version.parent
+    return root / "library"
 
 
 def _opening(teller: Teller, around: Surroundings) -> None:

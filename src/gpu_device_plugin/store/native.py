@@ -1,0 +1,34 @@
+"""Where our built C libraries and programs lie: in the installed package, or in a checkout."""
+
+import os
+from pathlib import Path
+
+import gpu_device_plugin
+from gpu_device_plugin.errors import ConfigError
+
+DIRECTORY_VARIABLE = "GPU_DEVICE_PLUGIN_NATIVE"
+
+
+def native_library(name: str) -> Path:
+    """A library of ours: from the installed package, else from the checkout's build.
+
+    GPU_DEVICE_PLUGIN_NATIVE names another directory, for instance of a build with sanitizers;
+    what is not there then is nowhere.
+
+    Raises:
+        ConfigError: It was not built.
+    """
+    chosen = os.environ.get(DIRECTORY_VARIABLE)
+    for directory in [Path(chosen)] if chosen else _own_directories():
+        if (directory / name).is_file():
+            return directory / name
+    where = f"in {chosen}" if chosen else "here"
+    raise ConfigError(f"{name} is not built {where}: run `make native`, or install the package")
+
+
+def _own_directories() -> list[Path]:
+    package = Path(gpu_device_plugin.__file__).parent
+    return [
+        package / "native",
+        *(parent / "build" / "native" for parent in package.parents[:2]),
+    ]

@@ -1,0 +1,71 @@
+"""The first call of a container decides for all of it; whatever comes later follows."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpu_device_plugin.apps.agent.decide import Offer, choose_units, decide
+from gpu_device_plugin.apps.agent.state import NodeState
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.identity import Asker, Call
+from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.units import Resource, unit_ids
+from gpu_device_plugin.errors import DoesNotFitError
+
+CARDS = tuple(Card(f"GPU-{n}", n, n, n, "Tesla-V100-SXM2-16GB", 16160) for n in range(2))
+STATE = NodeState("n1", mode=NodeMode.CORE_MEM, cards=CARDS)
+POD = PodRef("default", "p", "u1")
+OTHER = PodRef("default", "q", "u2")
+
+
+def asker(mem: int = 2, core: int = 30) -> Asker:
+    """Pod p's container main."""
+    main = ContainerRequest("main", ContainerKind.APP, 0, mem_units=mem, core_percent=core)
+    return Asker(POD, PodRequest(POD, (main,)), main)
+
+
+def offer(resource: Resource, size: int, live: Ledger | None = None) -> Offer:
+    """All units of both cards are free."""
+    counts = {Resource.MEM: 15, Resource.CORE: 100}
+    free = [i for card in CARDS for i in unit_ids(resource, card.number, counts[resource])]
+    return Offer(Call(resource, size), frozenset(free), live or Ledger())
+
+
+def test_the_card_must_have_room_for_the_resource_that_is_asked_later() -> None:
+    """Memory is asked first; the card whose compute is taken is not chosen for it."""
+    taken = Grant("s1", OTHER, "main", core_ids=unit_ids(Resource.CORE, 0, 80), cards=("GPU-0",))
+
+    pending = decide(asker(), offer(Resource.MEM, 2, Ledger().hold(taken)), STATE)
+
+    assert [card.uuid for card in pending.cards] == ["GPU-1"]
+
+
+def test_after_a_restart_between_two_resources_the_second_follows_the_first() -> None:
+    """The grant on disk says where the container is, though packing would say otherwise."""
+    mine = Grant("s1", POD, "main", mem_ids=unit_ids(Resource.MEM, 1, 2), cards=("GPU-1",))
+    fuller = Grant("s2", OTHER, "main", mem_ids=unit_ids(Resource.MEM, 0, 8), cards=("GPU-0",))
+    ledger = Ledger().hold(mine).hold(fuller)
+
+    pending = decide(asker(), offer(Resource.CORE, 30, ledger), STATE)
+
+    assert ([card.uuid for card in pending.cards], pending.slice_id) == (["GPU-1"], "s1")
+
+
+def test_units_that_another_live_pod_holds_are_not_given_though_the_kubelet_offers_them() -> None:
+    """Kubernetes issue 137534: the kubelet can offer a unit twice."""
+    held = Grant("s1", OTHER, "main", mem_ids=unit_ids(Resource.MEM, 0, 2), cards=("GPU-0",))
+    asked = offer(Resource.MEM, 2, Ledger().hold(held))
+
+    chosen = choose_units(decide(asker(), asked, STATE), asked, STATE)
+
+    assert set(chosen).isdisjoint(held.mem_ids)
+
+
+def test_no_more_is_promised_than_the_kubelet_has_free_itself() -> None:
+    """A terminating pod's units are not in our ledger any more, but the kubelet still counts them."""
+    few = replace(offer(Resource.MEM, 2), available=frozenset(unit_ids(Resource.MEM, 0, 1)))
+
+    with pytest.raises(DoesNotFitError, match="largest free slice is 1 units"):
+        decide(asker(), few, STATE)

@@ -1,0 +1,88 @@
+"""The chart as the manifests that helm makes of it, and daemonset/ as one choice of them.
+
+``python -m tests.chart.rendering`` writes daemonset/ again.
+"""
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.e2e.cluster.binaries import helm_path, linter_path
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "gpu-device-plugin"
+PLAIN = ROOT / "daemonset" / "gpu-device-plugin.yaml"
+NAME = "gpu-device-plugin"
+HELM, LINTER = helm_path(), linter_path()
+HEAD = f"""\
+# Rendered from charts/gpu-device-plugin with its default values by
+#   python -m tests.chart.rendering
+# Do not edit. No image is published: build one and set its name first (docs/install.md).
+---
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: {NAME}
+  labels:
+    # Directories of the node are mounted, which the other levels of pod security forbid.
+    pod-security.kubernetes.io/enforce: privileged
+"""
+
+
+class RefusedError(Exception):
+    """helm would not render the chart with these values."""
+
+
+def render(*settings: str, values: Mapping[str, Any] | None = None) -> str:
+    """The manifests as text.
+
+    Args:
+        settings: `--set` texts.
+        values: Further values.
+
+    Raises:
+        RefusedError: helm refused; the text is helm's.
+    """
+    command = [str(HELM), "template", NAME, str(CHART), "--namespace", NAME, "--values", "-"]
+    command += [f"--set={setting}" for setting in settings]
+    done = subprocess.run(
+        command,
+        input=yaml.safe_dump(dict(values or {})),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RefusedError(done.stderr)
+    return done.stdout
+
+
+def manifests(*settings: str, values: Mapping[str, Any] | None = None) -> Sequence[dict[str, Any]]:
+    """The manifests as objects."""
+    return [made for made in yaml.safe_load_all(render(*settings, values=values)) if made]
+
+
+def one(made: Sequence[dict[str, Any]], kind: str, name: str = NAME) -> dict[str, Any]:
+    """The only manifest of that kind and name."""
+    (found,) = [m for m in made if m["kind"] == kind and m["metadata"]["name"] == name]
+    return found
+
+
+def agent(made: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The pod of the DaemonSet."""
+    return dict(one(made, "DaemonSet")["spec"]["template"]["spec"])
+
+
+def plain() -> str:
+    """What daemonset/ has to hold: nothing in it says helm, which does not own these objects."""
+    text = re.sub(r"^# Source: .*\n", "", render(), flags=re.MULTILINE)
+    return HEAD + re.sub(
+        r"^ *(app\.kubernetes\.io/managed-by|helm\.sh/chart): .*\n", "", text, flags=re.MULTILINE
+    )
+
+
+if __name__ == "__main__":
+    PLAIN.write_text(plain())

@@ -1,0 +1,33 @@
+"""helm against the cluster of these tests, with the chart of this checkout."""
+
+from pathlib import Path
+
+from tests.e2e.cluster.binaries import provide_helm
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.processes import command_output
+
+CHART = Path(__file__).resolve().parents[2] / "charts" / "gpu-device-plugin"
+RELEASE = "gpu-device-plugin"
+RELEASE_NAMESPACE = "gpu-device-plugin"
+
+
+class Helm:
+    """Installs and removes releases as the cluster's admin."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._program = str(provide_helm())
+        self._kubeconfig = str(cluster.admin_kubeconfig)
+
+    def __call__(self, *arguments: str) -> str:
+        """Run helm in the release's namespace and return what it prints."""
+        command = [self._program, "--kubeconfig", self._kubeconfig]
+        return command_output([*command, "--namespace", RELEASE_NAMESPACE, *arguments], None, 90)
+
+    def install(self, *settings: str) -> str:
+        """Install the chart, or bring the release to these values; `settings` are --set texts."""
+        chosen = [f"--set={setting}" for setting in settings]
+        return self("upgrade", "--install", RELEASE, str(CHART), "--create-namespace", *chosen)
+
+    def uninstall(self) -> str:
+        """Remove the release and wait until its objects are gone."""
+        return self("uninstall", RELEASE, "--wait", "--timeout=60s")

@@ -1,0 +1,279 @@
+"""The API server alone refuses what a pod's text decides: none of our processes runs here.
+
+The chart is installed by helm with a node selector that no node has, so its objects are real and
+its DaemonSet has no pod.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.e2e.agent import Agent
+from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.waiting import wait_for
+from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
+from tests.e2e.pods import container, pod
+from tests.e2e.policy_table import BAD_REQUESTS, POLICY, ROWS, Row, asking, in_template, percentages
+from tests.e2e.submission import PATHS, Submission
+
+from gpu_device_plugin.cluster.pod_text import pod_request
+from gpu_device_plugin.cluster.wire import Pod
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.requests import NodeTerms, demand
+from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.errors import RequestError
+
+NOWHERE = {"e2e": "nowhere"}
+NOBODY = "nodeSelector.e2e=nowhere"
+OTHER_NODE = "n2"
+KINDS = tuple(PATHS)
+DAEMONSET = Path(__file__).resolve().parents[2] / "daemonset"
+POLICIES = ("pods", "templates", "cronjobs", "agent-nodes", "agent-pods")
+SEVEN = Row("seven", [asking(2, 7)])
+
+
+def old_objects() -> list[dict[str, Any]]:
+    """Objects that no policy would let in, and that start nothing."""
+    bad = pod("old", asking(2, 7), nodeSelector=NOWHERE)
+    made = [in_template(kind, bad) for kind in KINDS]
+    for content in made:
+        if content["kind"] in ("Deployment", "StatefulSet"):
+            content["spec"]["replicas"] = 0
+        if content["kind"] in ("Job", "CronJob"):
+            content["spec"]["suspend"] = True
+    return made
+
+
+@pytest.fixture(scope="module")
+def helm(cluster: Cluster, serving_agent: Agent) -> Iterator[Helm]:
+    """The chart, installed after the objects of before; everything is gone at the end."""
+    serving_agent.stop()
+    cluster.apply(*old_objects())
+    helm = Helm(cluster)
+    helm.install(NOBODY)
+    yield helm
+    helm.uninstall()
+    assert not [name for name in admission_objects(cluster) if RELEASE in name]
+    for kind in ("cronjob", "job", "daemonset", "statefulset", "deployment", "pod"):
+        cluster.kubectl("delete", kind, "--all", "--wait=true", "--grace-period=1")
+
+
+@pytest.fixture
+def server(cluster: Cluster, helm: Helm) -> Submission:  # noqa: ARG001  # installs the policies
+    """The API server with every policy at work."""
+    admin = Submission(cluster)
+    for kind in KINDS:
+        _wait_until_judged(admin, kind)
+    return admin
+
+
+def _wait_until_judged(admin: Submission, kind: str) -> None:
+    probe = in_template(kind, SEVEN.pod())
+    wait_for(f"a {kind} is judged", lambda: not admin.create(probe).is_accepted)
+
+
+def admission_objects(cluster: Cluster) -> Sequence[str]:
+    """Names of all policies and bindings."""
+    kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings"
+    return cluster.kubectl("get", kinds, "-o", "name").split()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_row_of_the_table_is_judged_as_it_says(server: Submission, kind: str) -> None:
+    wrong = []
+    for row in ROWS:
+        answer = server.create(in_template(kind, row.pod()))
+        told = all(word in answer.text for word in row.words)
+        is_by_policy = POLICY in answer.text
+        if (
+            answer.is_accepted is bool(row.words)
+            or not told
+            or is_by_policy is not bool(row.rule and row.words)
+        ):
+            wrong.append(f"{row.name}: {answer}")
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in (*percentages()[::4], *BAD_REQUESTS) if row.mode and row.words],
+    ids=lambda row: row.name,
+)
+def test_policies_and_agent_refuse_with_the_same_words(server: Submission, row: Row) -> None:
+    made = row.pod()
+    request = pod_request(msgspec.convert(made, Pod, strict=False))
+    terms = NodeTerms("n1", NodeMode(row.mode), MemoryUnit.GIB)
+    with pytest.raises(RequestError) as refusal:
+        demand(request, request.containers[0], terms)
+    words = re.search(r"asks .*\): (.+)", str(refusal.value))
+    assert words is not None
+    assert words.group(1) in server.create(made).text
+
+
+def test_all_faults_of_a_pod_are_told_with_the_container_that_has_them(server: Submission) -> None:
+    privileged = {"privileged": True}
+    bad = pod("row", asking(2, 7, name="first"), asking(2, 8, "second", securityContext=privileged))
+    text = server.create(bad).text
+    assert "container first asks aliyun.com/gpu-core.percentage: 7" in text
+    assert "container second asks aliyun.com/gpu-core.percentage: 8" in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_objects_of_before_can_be_scaled_annotated_and_finalized(
+    server: Submission, cluster: Cluster, kind: str
+) -> None:
+    path = f"{PATHS[kind]}/old"
+    metadata = {"annotations": {"note": "seen"}, "labels": {"note": "seen"}, "finalizers": ["e/f"]}
+    changes: list[dict[str, Any]] = [{"metadata": metadata}]
+    if kind in ("Deployment", "StatefulSet"):
+        changes += [{"spec": {"replicas": 2}}, {"spec": {"minReadySeconds": 3}}]
+    if kind in ("Job", "CronJob"):
+        changes.append({"spec": {"suspend": False}})
+    for change in changes:
+        assert server.patch(path, change).text == ""
+    if kind in ("Deployment", "StatefulSet"):
+        assert server.patch(f"{path}/scale", {"spec": {"replicas": 3}}).text == ""
+    # And it goes away by itself, with a finalizer in between.
+    name = f"{kind.lower()}/old"
+    cluster.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":["e2e.x/y"]}}')
+    cluster.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "CronJob"])
+def test_a_template_that_is_changed_is_judged(server: Submission, kind: str) -> None:
+    good = in_template(kind, Row("good", [asking(2, 30)]).pod())
+    worse = in_template(kind, Row("worse", [asking(2, 31)]).pod())
+    path = f"{PATHS[kind]}/old"
+    refused = server.patch(path, {"spec": worse["spec"]})
+    assert "the percentage must be one of 5, 10, ... 100" in refused.text
+    assert server.patch(path, {"spec": good["spec"]}).text == ""
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_server_finds_nothing_wrong_with_the_text_of_a_policy(
+    cluster: Cluster, name: str
+) -> None:
+    def checked() -> list[Any]:
+        policy = cluster.get("validatingadmissionpolicy", f"{RELEASE}-{name}")
+        status = policy.get("status", {})
+        return [status["typeChecking"]] if "typeChecking" in status else []
+
+    assert wait_for("the policy is type-checked", checked) == [{}]
+
+
+def test_rules_that_are_switched_off_refuse_nothing_and_the_others_go_on(
+    server: Submission, helm: Helm
+) -> None:
+    rules = sorted({row.rule for row in ROWS if row.rule.startswith("requests.")})
+    helm.install(NOBODY, *(f"policies.{rule}=false" for rule in rules))
+    try:
+        seven = SEVEN.pod()
+        wait_for("7 % is accepted", lambda: server.create(seven).is_accepted)
+        for row in ROWS:
+            answer = server.create(row.pod())
+            assert answer.is_accepted is (not row.words or row.rule in rules), row.name
+    finally:
+        helm.install(NOBODY)
+
+
+@pytest.mark.usefixtures("server")
+def test_the_plain_manifests_are_accepted_by_the_server(cluster: Cluster) -> None:
+    told = cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(DAEMONSET))
+    for name in (
+        "daemonset.apps/gpu-device-plugin",
+        "clusterrole.rbac",
+        "validatingadmissionpolicy",
+    ):
+        assert name in told
+
+
+class AgentToken:
+    """The API as an agent's pod on the node reaches it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __enter__(self) -> Submission:
+        """A pod of the agent's account on each of two nodes, one of which has no kubelet."""
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": OTHER_NODE}}
+        self._cluster.apply(node, *(self._pod(name) for name in (NODE, OTHER_NODE)))
+        self._cluster.apply(pod("unscheduled", container("main"), nodeSelector=NOWHERE))
+        bound = ("--bound-object-kind=Pod", f"--bound-object-name=on-{NODE}")
+        token = self._cluster.kubectl("create", "token", RELEASE, "-n", RELEASE_NAMESPACE, *bound)
+        return Submission(self._cluster, token.strip())
+
+    def __exit__(self, *_: object) -> None:
+        """Remove them."""
+        self._cluster.kubectl("delete", "pod", "unscheduled", "--grace-period=1")
+        gone = ("--all", "--force", "--grace-period=0", "-n", RELEASE_NAMESPACE)
+        self._cluster.kubectl("delete", "pod", *gone)
+        self._cluster.kubectl("delete", "node", OTHER_NODE)
+
+    def _pod(self, node: str) -> dict[str, Any]:
+        made = pod(f"on-{node}", container("main"), nodeName=node, serviceAccountName=RELEASE)
+        made["metadata"]["namespace"] = RELEASE_NAMESPACE
+        return made
+
+
+@pytest.fixture
+def as_agent(server: Submission, cluster: Cluster) -> Iterator[Submission]:  # noqa: ARG001  # as above
+    """A Submission with the token that the agent of the node would have."""
+    with AgentToken(cluster) as submission:
+        yield submission
+
+
+def labels(**values: str | None) -> dict[str, Any]:
+    return {
+        "metadata": {"labels": {key.replace("__", "/"): value for key, value in values.items()}}
+    }
+
+
+def test_an_agent_may_write_what_it_writes_and_nothing_else(
+    cluster: Cluster, as_agent: Submission
+) -> None:
+    own, other = f"/api/v1/nodes/{NODE}", f"/api/v1/nodes/{OTHER_NODE}"
+    pods = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/pods"
+    given = {"metadata": {"annotations": {"scheduler.framework.gpushare.assigned": "true"}}}
+    cards = {"metadata": {"annotations": {"gpu-device-plugin/cards": "{}"}}}
+    count = {"metadata": {"labels": {"aliyun.accelerator/nvidia_count": "4"}}}
+    for path, change in ((own, count), (own, cards), (f"{pods}/on-{NODE}", given)):
+        assert as_agent.patch(path, change).text == ""
+
+    nothing_else = "nothing but labels and annotations"
+    another = {"metadata": {"annotations": {"example.com/other": "1"}}}
+    schedule = {"metadata": {"labels": {"ack.node.gpu.schedule": "share"}}}
+    image = {"spec": {"containers": [{**container("main"), "image": "other"}]}}
+    refused = (
+        (other, count, f'agent of node "{NODE}" may change nothing of node "{OTHER_NODE}"'),
+        (own, schedule, "may not change the labels ack.node.gpu.schedule of nodes"),
+        (own, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "kubernetes.io/hostname"),
+        (own, another, "may not change the annotations example.com/other of nodes"),
+        (own, {"spec": {"unschedulable": True}}, nothing_else),
+        (own, {"metadata": {"finalizers": ["example.com/stay"]}}, nothing_else),
+        (f"{own}/status", {"status": {"phase": "Terminated"}}, "forbidden"),
+        (f"{pods}/on-{OTHER_NODE}", given, f'may change nothing of node "{OTHER_NODE}"'),
+        ("/api/v1/namespaces/default/pods/unscheduled", given, 'may change nothing of node ""'),
+        (f"{pods}/on-{NODE}", another, "may not change the annotations example.com/other of pods"),
+        (
+            f"{pods}/on-{NODE}",
+            {"metadata": {"labels": {"app": "other"}}},
+            "may not change the labels app of pods",
+        ),
+        (f"{pods}/on-{NODE}", {"spec": {"activeDeadlineSeconds": 1}}, nothing_else),
+        (f"{pods}/on-{NODE}", image, nothing_else),
+    )
+    wrong = [
+        (path, change, answer)
+        for path, change, words in refused
+        if (answer := as_agent.patch(path, change)).is_accepted or words not in answer.text
+    ]
+    assert not wrong
+
+    # Whoever is not the agent is not limited.
+    admin = Submission(cluster)
+    for path, change in ((own, schedule), (other, count), (f"{pods}/on-{NODE}", another)):
+        assert admin.patch(path, change).text == ""
