@@ -8,7 +8,7 @@ free at admission if the kubelet gives them again.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -18,13 +18,14 @@ from gpu_device_plugin.apps.agent.book import Book
 from gpu_device_plugin.apps.agent.journal import Journal
 from gpu_device_plugin.apps.agent.state import StateReader
 from gpu_device_plugin.apps.agent.witness import Testimony, Witness, completed
-from gpu_device_plugin.domain.ledger import Grant, Ledger, adopt, drift, live, survivors
+from gpu_device_plugin.domain.ledger import Grant, HeldUnits, Ledger, adopt, drift, live, survivors
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import KubeletError, NodeError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
 LOOK_SECONDS = 30.0
 HASTY_SECONDS = 3.0
+_REPAIRS_A_TURN = 8
 _log = structlog.get_logger("reconcile")
 
 
@@ -98,6 +99,8 @@ class Reconciler:
             async with self._calm:
                 testimony = await self._parts.witness.testify()
                 self._settle(testimony)
+            await self._repair_in_turns()
+            self.after_look()
         except KubeletError as error:
             _log.info("the kubelet does not testify", error=str(error))
             return False
@@ -119,7 +122,8 @@ class Reconciler:
             uids,
         )
         failpoint("reconcile.before-release")
-        book.amend([*self._completed(testimony), *self._adopted(testimony)], ended=over)
+        held = testimony.held()
+        book.amend([*self._completed(testimony), *self._adopted(held)], ended=over)
         for slice_id in over:
             _log.info("slice ended", slice=slice_id)
         alive = live(book.ledger, testimony.names, uids)
@@ -127,12 +131,10 @@ class Reconciler:
         self.drift = drift(alive, testimony.listed)
         if any(book.ledger.grants[key].pod.uid in testimony.uids for key in self._gone):
             self._parts.refresh_checkpoint()
-        self.repair_files()
-        self._tidy_library(testimony)
+        self._tidy_library(held)
         listed = frozenset(entry.pod for entry in testimony.listed)
         self.on_settled(listed & self._listed)
         self._listed = listed
-        self.after_look()
 
     def _completed(self, testimony: Testimony) -> list[Grant]:
         """Grants made while nobody could tell uid or container; now the checkpoint can."""
@@ -143,12 +145,13 @@ class Reconciler:
                 found.append(replace(grant, pod=replace(grant.pod, uid=uid), container=container))
         return found
 
-    def _adopted(self, testimony: Testimony) -> list[Grant]:
+    def _adopted(self, held: Sequence[HeldUnits]) -> list[Grant]:
         """Grants for containers that hold units and that we know nothing of."""
         state, ledger = self._parts.state(), self._parts.book.ledger
         if state.mode is None or not state.cards:
             return []
-        unknown = [h for h in testimony.held() if h.ids and not ledger.holders(h.ids)]
+        known = ledger.ids()
+        unknown = [h for h in held if h.ids and known.isdisjoint(h.ids)]
         specs = tuple(self._parts.specs().values())
         adopted = adopt(unknown, specs, state.cards, state.terms)
         for grant in adopted:
@@ -157,24 +160,38 @@ class Reconciler:
 
     def repair_files(self) -> None:
         """Every file that a grant names is there, and no other; grown ones are cut back."""
-        ledger, state = self._parts.book.ledger, self._parts.state()
-        for grant in ledger.grants.values():
-            try:
-                self._parts.answers.make_files(grant, state)
-            except NodeError as error:
-                self._parts.journal.slice_broken(grant, error)
-            except StorageError as error:
-                _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
-        files = self._parts.answers.files
-        for orphan in files.present() - frozenset(ledger.grants):
-            files.remove(orphan)
-        for slice_id, size in files.cut_back(ledger.grants).items():
-            self._parts.journal.region_grown(ledger.grants[slice_id], size)
+        for _ in self._repairs():
+            continue
 
-    def _tidy_library(self, testimony: Testimony) -> None:
+    async def _repair_in_turns(self) -> None:
+        """The same a few slices at a time: no call of the kubelet shall wait for all of them."""
+        for number, _ in enumerate(self._repairs(), 1):
+            if number % _REPAIRS_A_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _repairs(self) -> Iterator[None]:
+        book, files = self._parts.book, self._parts.answers.files
+        for grant in tuple(book.ledger.grants.values()):
+            self._repair(grant)
+            for size in files.cut_back((grant.slice_id,)).values():
+                self._parts.journal.region_grown(grant, size)
+            yield
+        for orphan in files.present() - frozenset(book.ledger.grants):
+            files.remove(orphan)
+            yield
+
+    def _repair(self, grant: Grant) -> None:
+        try:
+            self._parts.answers.make_files(grant, self._parts.state())
+        except NodeError as error:
+            self._parts.journal.slice_broken(grant, error)
+        except StorageError as error:
+            _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
+
+    def _tidy_library(self, held: Sequence[HeldUnits]) -> None:
         granted = (grant.library_version for grant in self._parts.book.ledger.grants.values())
         # Kept answers too: a container that starts again gets the mounts of its first Allocate.
-        mounted = (held.library_version for held in testimony.held())
+        mounted = (units.library_version for units in held)
         self._parts.answers.library.tidy([*granted, *mounted])
 
     def _kubelet_since(self) -> float | None:

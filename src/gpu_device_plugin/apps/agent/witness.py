@@ -70,6 +70,8 @@ class Witness:
 
 def completed(grant: Grant, testimony: Sequence[CheckpointEntry]) -> tuple[str, str]:
     """Uid and container of a grant, as far as the checkpoint tells where the grant does not."""
+    if grant.pod.uid and grant.container:
+        return grant.pod.uid, grant.container
     for entry in testimony:
         ids = grant.ids(entry.resource)
         same_pod = not grant.pod.uid or grant.pod.uid == entry.pod_uid
