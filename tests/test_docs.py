@@ -12,6 +12,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tests.reasons import raised_reasons
 
+from gpu_device_plugin.cli.main import cli
+from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.cluster.pod_text import pod_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.config import ENVIRONMENT_PREFIX, Settings, describe, kind_of, load_settings
@@ -223,6 +225,16 @@ def test_every_dependency_verb_and_failpoint_stands_in_the_contributors_page() -
     assert names - told == set()
     assert {f"make {verb}" for verb in verbs} - told == set()
     assert set(POINTS) - told == set()
+
+
+def test_every_command_is_told() -> None:
+    """Of the program, and of `simulate`."""
+    texts = "".join(path.read_text(encoding="utf-8") for path in PAGES)
+    simulator = words(page("docs/simulator.md"))
+    simulated = {word.split(" ")[0] for word in simulator}
+
+    assert [name for name in cli.commands if f"gpu-device-plugin {name}" not in texts] == []
+    assert set(simulate.commands) - simulated == set()
 
 
 SAMPLES = {

@@ -17,9 +17,9 @@
 
 enum {
 	ACTIVITY_BYTES = 4096,
-	ACTIVITY_OPEN = 64, /* shared by slots of equal remainder */
+	ACTIVITY_OPEN = 64,      /* shared by slots of equal remainder */
 	ACTIVITY_BUCKETS = 1504, /* 1.5 s */
-	ACTIVITY_ONE = 4096, /* one process for the whole bucket */
+	ACTIVITY_ONE = 4096,     /* one process for the whole bucket */
 };
 
 #define ACTIVITY_HISTORY_NS (ACTIVITY_BUCKETS * ACTIVITY_BUCKET_NS)

@@ -7,73 +7,29 @@
 
 enum { UNKNOWN_BITS = 32 }; /* a channel is never wider than a float */
 
-/* Bits a texel where the format fixes its channels; 0 where channels count. */
-static unsigned fixed_bits(unsigned format)
-{
-	if (format >= 0xc0 && format <= 0xcb) { /* (U|S)NORM_INT(8|16)X(1|2|4) */
-		static const unsigned channels[] = { 1, 2, 4 };
-		const unsigned wide = (format - 0xc0) / 3 % 2 ? 16 : 8;
-
-		return channels[(format - 0xc0) % 3] * wide;
-	}
-	switch (format) {
-	case 0x91: /* BC1 */
-	case 0x92:
-	case 0x97: /* BC4 */
-	case 0x98:
-		return 4;
-	case 0x93: /* BC2 */
-	case 0x94:
-	case 0x95: /* BC3 */
-	case 0x96:
-	case 0x99: /* BC5 */
-	case 0x9a:
-	case 0x9b: /* BC6H */
-	case 0x9c:
-	case 0x9d: /* BC7 */
-	case 0x9e:
-		return 8;
-	case 0xb0: /* NV12: 8 bits of 4:2:0 */
-	case 0x53:
-	case 0x59:
-		return 12;
-	case 0xa2: /* NV16 and packed 4:2:2 of 8 bits */
-	case 0xa5:
-	case 0x51:
-	case 0x55:
-	case 0x5b:
-		return 16;
-	case 0x9f: /* P010, P016: 16 bits of 4:2:0 */
-	case 0xa1:
-	case 0x54:
-	case 0x5a:
-	case 0xb2: /* 8 bits of 4:4:4 */
-	case 0xb4:
-	case 0x52:
-	case 0x57:
-	case 0x5d:
-		return 24;
-	case 0xa3: /* 16 bits of 4:2:2; AYUV, Y410, 10:10:10:2 */
-	case 0xa4:
-	case 0xa6:
-	case 0xa7:
-	case 0xa8:
-	case 0xa9:
-	case 0x50:
-	case 0x56:
-	case 0x5c:
-		return 32;
-	case 0xb3: /* 16 bits of 4:4:4 */
-	case 0xb5:
-	case 0x58:
-	case 0x5e:
-		return 48;
-	case 0xb1: /* Y416 */
-		return 64;
-	default:
-		return 0;
-	}
-}
+/*
+ * Bits a texel where the format fixes its channels; 0 where channels count.
+ * 4:2:0 stores half a texel of colour more, 4:2:2 a whole, 4:4:4 two.
+ */
+static const unsigned char fixed_bits[] = {
+	[0x50] = 32,                                                     /* 10:10:10:2 */
+	[0x51] = 16, [0x52] = 24, [0x53] = 12, [0x54] = 24, [0x55] = 16, /* packed, semiplanar */
+	[0x56] = 32, [0x57] = 24, [0x58] = 48, [0x59] = 12, [0x5a] = 24, [0x5b] = 16, [0x5c] = 32,
+	[0x5d] = 24, [0x5e] = 48,                                                    /* planar */
+	[0x91] = 4,  [0x92] = 4,                                                     /* BC1 */
+	[0x93] = 8,  [0x94] = 8,  [0x95] = 8,  [0x96] = 8,                           /* BC2, BC3 */
+	[0x97] = 4,  [0x98] = 4,                                                     /* BC4 */
+	[0x99] = 8,  [0x9a] = 8,  [0x9b] = 8,  [0x9c] = 8,  [0x9d] = 8,  [0x9e] = 8, /* BC5 to BC7
+										      */
+	[0x9f] = 24, [0xa1] = 24,                           /* P010, P016 */
+	[0xa2] = 16, [0xa3] = 32, [0xa4] = 32,              /* NV16, P210, P216 */
+	[0xa5] = 16, [0xa6] = 32, [0xa7] = 32,              /* YUY2, Y210, Y216 */
+	[0xa8] = 32, [0xa9] = 32, [0xb1] = 64,              /* AYUV, Y410, Y416 */
+	[0xb0] = 12,                                        /* NV12 */
+	[0xb2] = 24, [0xb3] = 48, [0xb4] = 24, [0xb5] = 48, /* 4:4:4 */
+	[0xc0] = 8,  [0xc1] = 16, [0xc2] = 32, [0xc3] = 16, [0xc4] = 32, [0xc5] = 64, /* UNORM */
+	[0xc6] = 8,  [0xc7] = 16, [0xc8] = 32, [0xc9] = 16, [0xca] = 32, [0xcb] = 64, /* SNORM */
+};
 
 static unsigned channel_bits(unsigned format)
 {
@@ -108,7 +64,7 @@ static uint64_t whole_blocks(uint64_t size)
 
 uint64_t array_bytes(const struct array_shape *shape)
 {
-	const unsigned fixed = fixed_bits(shape->format);
+	const unsigned fixed = shape->format < sizeof(fixed_bits) ? fixed_bits[shape->format] : 0;
 	uint64_t width = shape->width, height = at_least_one(shape->height);
 	uint64_t bits = fixed ? fixed : (uint64_t)channel_bits(shape->format) * shape->channels;
 

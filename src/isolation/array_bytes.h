@@ -7,7 +7,7 @@
 struct array_shape {
 	unsigned format; /* CUarray_format, also of later CUDA versions */
 	unsigned channels;
-	unsigned flags; /* CUDA_ARRAY3D_* */
+	unsigned flags;                /* CUDA_ARRAY3D_* */
 	uint64_t width, height, depth; /* 0 height or depth: there is none */
 };
 

@@ -23,7 +23,7 @@ static bool uuid_of(CUdevice device, CUuuid *uuid)
 
 static int ask(CUdevice device)
 {
-	static const char *const prefixes[] = { "GPU", "MIG" };
+	static const char *const prefixes[] = {"GPU", "MIG"};
 	CUuuid uuid;
 	char text[LIMITS_UUID_BYTES];
 
@@ -32,11 +32,11 @@ static int ask(CUdevice device)
 	const unsigned char *b = (const unsigned char *)uuid.bytes;
 
 	for (unsigned i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
-		snprintf(text, sizeof(text),
-			 "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
-			 "%02x%02x%02x%02x%02x%02x",
-			 prefixes[i], b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10],
-			 b[11], b[12], b[13], b[14], b[15]);
+		(void)snprintf(text, sizeof(text),
+			       "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-"
+			       "%02x%02x%02x%02x%02x%02x",
+			       prefixes[i], b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8],
+			       b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 		const int card = slice_card(text);
 
 		if (card >= 0)
@@ -90,8 +90,8 @@ CUresult device_of_stream(CUstream stream, CUdevice *device)
 	if (cuda.cuStreamGetDevice && cuda.cuStreamGetDevice(stream, device) == CUDA_SUCCESS)
 		return CUDA_SUCCESS;
 	if (!cuda.cuStreamGetCtx || !cuda.cuCtxPushCurrent_v2 || !cuda.cuCtxPopCurrent_v2 ||
-	    cuda.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS ||
-	    context == context_current() || cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+	    cuda.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == context_current() ||
+	    cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
 		return cuda.cuCtxGetDevice(device);
 	const CUresult result = cuda.cuCtxGetDevice(device);
 

@@ -13,7 +13,7 @@ static _Atomic uint64_t managed_bytes[LIMITS_CARDS];
 
 CUresult charge_card(struct charge *charge, int card, uint64_t bytes)
 {
-	*charge = (struct charge){ .card = card, .bytes = bytes };
+	*charge = (struct charge){.card = card, .bytes = bytes};
 	return account_reserve(card, ACCOUNT_USED, bytes);
 }
 
@@ -150,7 +150,7 @@ static bool forget_some(enum table_kind kind, uint64_t context)
 
 void charge_forget_context(CUcontext context)
 {
-	static const enum table_kind kinds[] = { KIND_MEMORY, KIND_ARRAY, KIND_MIPMAP };
+	static const enum table_kind kinds[] = {KIND_MEMORY, KIND_ARRAY, KIND_MIPMAP};
 
 	for (unsigned i = 0; context && i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		while (forget_some(kinds[i], (uint64_t)(uintptr_t)context))

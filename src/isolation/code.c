@@ -8,15 +8,15 @@
 
 /* Threads may share all of these. */
 
-#define MAY_CHANGE(is_large, call)                    \
-	do {                                          \
-		struct overhead_change change;        \
-                                                      \
-		overhead_begin_change(&change, is_large); \
-		const CUresult result = call;         \
-                                                      \
-		overhead_end_change(&change);         \
-		return result;                        \
+#define MAY_CHANGE(is_large, call)                                                                 \
+	do {                                                                                       \
+		struct overhead_change change;                                                     \
+                                                                                                   \
+		overhead_begin_change(&change, is_large);                                          \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		overhead_end_change(&change);                                                      \
+		return result;                                                                     \
 	} while (0)
 
 CUresult cuModuleLoad(CUmodule *module, const char *fname)
@@ -64,8 +64,9 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
 {
 	ENTER(cuLibraryLoadData, library, code, jitOptions, jitOptionsValues, numJitOptions,
 	      libraryOptions, libraryOptionValues, numLibraryOptions);
-	MAY_CHANGE(true, cuda.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues, numJitOptions,
-					  libraryOptions, libraryOptionValues, numLibraryOptions));
+	MAY_CHANGE(true, cuda.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues,
+						numJitOptions, libraryOptions, libraryOptionValues,
+						numLibraryOptions));
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
@@ -76,8 +77,8 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 	ENTER(cuLibraryLoadFromFile, library, fileName, jitOptions, jitOptionsValues, numJitOptions,
 	      libraryOptions, libraryOptionValues, numLibraryOptions);
 	MAY_CHANGE(true, cuda.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues,
-					      numJitOptions, libraryOptions, libraryOptionValues,
-					      numLibraryOptions));
+						    numJitOptions, libraryOptions,
+						    libraryOptionValues, numLibraryOptions));
 }
 
 CUresult cuLibraryUnload(CUlibrary library)

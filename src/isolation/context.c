@@ -6,17 +6,16 @@
 
 /* Threads may share all of these. */
 
-#define MAKE_CONTEXT(device, pctx, call)                                              \
-	do {                                                                          \
-		struct overhead_context making;                                       \
-		CUresult result = overhead_begin_context(&making, device);            \
-                                                                                      \
-		if (result != CUDA_SUCCESS)                                           \
-			return result;                                                \
-		result = call;                                                        \
-		overhead_end_context(&making, result,                                 \
-				     result == CUDA_SUCCESS ? *(pctx) : NULL);        \
-		return result;                                                        \
+#define MAKE_CONTEXT(device, pctx, call)                                                           \
+	do {                                                                                       \
+		struct overhead_context making;                                                    \
+		CUresult result = overhead_begin_context(&making, device);                         \
+                                                                                                   \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		result = call;                                                                     \
+		overhead_end_context(&making, result, result == CUDA_SUCCESS ? *(pctx) : NULL);    \
+		return result;                                                                     \
 	} while (0)
 
 CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
@@ -113,16 +112,16 @@ static CUcontext primary_of(CUdevice device)
 	return context;
 }
 
-#define END_PRIMARY(device, call)                                                     \
-	do {                                                                          \
-		const CUcontext primary = primary_of(device);                         \
-                                                                                      \
-		meter_forget_context(primary);                                        \
-		const CUresult result = call;                                         \
-                                                                                      \
-		if (result == CUDA_SUCCESS && !is_primary_active(device))             \
-			overhead_forget_context(primary);                             \
-		return result;                                                        \
+#define END_PRIMARY(device, call)                                                                  \
+	do {                                                                                       \
+		const CUcontext primary = primary_of(device);                                      \
+                                                                                                   \
+		meter_forget_context(primary);                                                     \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		if (result == CUDA_SUCCESS && !is_primary_active(device))                          \
+			overhead_forget_context(primary);                                          \
+		return result;                                                                     \
 	} while (0)
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev)

@@ -9,9 +9,9 @@
 #include "slice.h"
 
 /* Saved up while idle: the reaction time of the cap. */
-#define IDLE_LIMIT_NS 20000000ll
+#define IDLE_LIMIT_NS 20000000LL
 /* Saved up while neighbours keep the card from us: theirs to give back. */
-#define BUSY_LIMIT_NS 1000000000ll
+#define BUSY_LIMIT_NS 1000000000LL
 /* Idle this long, the larger savings lapse. */
 #define LAPSE_NS 50000000ull
 
@@ -54,7 +54,8 @@ void credit_earn(int card, bool is_busy, uint64_t now_ns)
 	const uint32_t percent = slice_limits()->cards[card].core_percent;
 
 	/* One process pays each stretch of time; dying in between loses that stretch. */
-	if (now_ns <= last_ns || !atomic_compare_exchange_strong(&own->refilled_ns, &last_ns, now_ns))
+	if (now_ns <= last_ns ||
+	    !atomic_compare_exchange_strong(&own->refilled_ns, &last_ns, now_ns))
 		return;
 	if (is_busy)
 		atomic_store(&own->idle_since_ns, 0);
@@ -81,6 +82,20 @@ void credit_spend(int card, uint64_t busy_ns)
 	atomic_fetch_add(&books(card)->busy_ns, busy_ns);
 }
 
+void credit_spend_alone(int card, uint64_t busy_ns)
+{
+	struct region_card *own = books(card);
+	int64_t old = atomic_load(&own->credit_ns);
+	int64_t fresh;
+
+	do {
+		const int64_t least = old < IDLE_LIMIT_NS ? old : IDLE_LIMIT_NS;
+
+		fresh = old - (int64_t)busy_ns < least ? least : old - (int64_t)busy_ns;
+	} while (!atomic_compare_exchange_weak(&own->credit_ns, &old, fresh));
+	atomic_fetch_add(&own->busy_ns, busy_ns);
+}
+
 void credit_add_inflight(int card, int slot, int64_t work_ns)
 {
 	if (slot >= 0)
@@ -93,8 +108,8 @@ int64_t credit_inflight(int card)
 	int64_t sum = 0;
 
 	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++) {
-		const int64_t one = atomic_load_explicit(&books(card)->inflight_ns[i],
-							 memory_order_relaxed);
+		const int64_t one =
+			atomic_load_explicit(&books(card)->inflight_ns[i], memory_order_relaxed);
 
 		sum += one > 0 ? one : 0;
 	}

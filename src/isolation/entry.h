@@ -5,9 +5,9 @@
 #include "driver.h"
 
 enum entry {
-	ENTRY_PASS, /* not for us: hand it to the driver as it is */
+	ENTRY_PASS,   /* not for us: hand it to the driver as it is */
 	ENTRY_CLOSED, /* refuse */
-	ENTRY_OPEN, /* keep the slice's books */
+	ENTRY_OPEN,   /* keep the slice's books */
 };
 
 /* Any thread, at any time. */
@@ -17,13 +17,13 @@ enum entry enter(void);
 #define PASS(name, ...) (cuda.name ? cuda.name(__VA_ARGS__) : CUDA_ERROR_NOT_SUPPORTED)
 
 /* The first lines of a hook: leaves it unless there are books to keep. */
-#define ENTER(name, ...)                                         \
-	do {                                                     \
-		const enum entry entry_ = enter();               \
-		if (entry_ == ENTRY_CLOSED)                      \
-			return CUDA_ERROR_SYSTEM_NOT_READY;      \
-		if (entry_ == ENTRY_PASS || !cuda.name)          \
-			return PASS(name, __VA_ARGS__);          \
+#define ENTER(name, ...)                                                                           \
+	do {                                                                                       \
+		const enum entry entry_ = enter();                                                 \
+		if (entry_ == ENTRY_CLOSED)                                                        \
+			return CUDA_ERROR_SYSTEM_NOT_READY;                                        \
+		if (entry_ == ENTRY_PASS || !cuda.name)                                            \
+			return PASS(name, __VA_ARGS__);                                            \
 	} while (0)
 
 #endif

@@ -31,7 +31,7 @@ void estimate_learn(uint64_t what, uint64_t measured_ns)
 	struct place *place = place_of(what);
 
 	if (place->what != what)
-		*place = (struct place){ .what = what, .duration_ns = measured_ns };
+		*place = (struct place){.what = what, .duration_ns = measured_ns};
 	else
 		place->duration_ns = (place->duration_ns * (WEIGHT - 1) + measured_ns) / WEIGHT;
 	if (!place->duration_ns)

@@ -10,7 +10,7 @@ static uint64_t sum_of(CUgraph graph, int depth);
 
 static uint64_t node_bytes(CUgraphNode node, int depth)
 {
-	CUDA_MEM_ALLOC_NODE_PARAMS parameters = { 0 };
+	CUDA_MEM_ALLOC_NODE_PARAMS parameters = {0};
 	CUgraphNodeType type;
 	CUgraph child;
 
@@ -34,7 +34,7 @@ static uint64_t sum_of(CUgraph graph, int depth)
 
 	if (cuda.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || !count)
 		return 0;
-	CUgraphNode *nodes = calloc(count, sizeof(*nodes));
+	CUgraphNode *nodes = calloc(count, sizeof(CUgraphNode));
 
 	if (nodes && cuda.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
 		for (size_t i = 0; i < count; i++)
@@ -47,7 +47,7 @@ static uint64_t sum_of(CUgraph graph, int depth)
 /* Success, always: the graph is made; it may be refused when it is launched. */
 static CUresult note(CUgraphExec exec, CUgraph graph)
 {
-	struct table_entry entry = { .key = (uint64_t)(uintptr_t)exec, .kind = KIND_GRAPH };
+	struct table_entry entry = {.key = (uint64_t)(uintptr_t)exec, .kind = KIND_GRAPH};
 	struct table_entry stale;
 
 	if (!cuda.cuGraphGetNodes || !cuda.cuGraphNodeGetType)
@@ -59,11 +59,11 @@ static CUresult note(CUgraphExec exec, CUgraph graph)
 	return CUDA_SUCCESS;
 }
 
-#define NOTED(call)                                                             \
-	do {                                                                    \
-		const CUresult result = call;                                   \
-                                                                                \
-		return result == CUDA_SUCCESS ? note(*phGraphExec, hGraph) : result; \
+#define NOTED(call)                                                                                \
+	do {                                                                                       \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		return result == CUDA_SUCCESS ? note(*phGraphExec, hGraph) : result;               \
 	} while (0)
 
 /* Threads may share all of these. */

@@ -19,7 +19,7 @@
 
 static pthread_mutex_t growing = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t charged[LIMITS_CARDS]; /* of the cards' graph memory; under `growing` */
-static _Atomic uint32_t trims = 1; /* graphs backed before the last trim must ask again */
+static _Atomic uint32_t trims = 1;     /* graphs backed before the last trim must ask again */
 
 void graphs_after_fork(void)
 {
@@ -54,7 +54,7 @@ CUresult graph_begin(struct graph_growth *growth, CUgraphExec exec, CUstream str
 {
 	struct table_entry entry;
 
-	*growth = (struct graph_growth){ .exec = (uint64_t)(uintptr_t)exec };
+	*growth = (struct graph_growth){.exec = (uint64_t)(uintptr_t)exec};
 	if (!table_get(KIND_GRAPH, growth->exec, &entry) || capture_has(stream))
 		return CUDA_SUCCESS;
 	CUresult result = device_of_stream(stream, &growth->device);
@@ -96,8 +96,7 @@ void graph_end(struct graph_growth *growth, CUresult result)
 {
 	if (!growth->is_open)
 		return;
-	const uint64_t now =
-		graph_number(growth->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+	const uint64_t now = graph_number(growth->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
 	const uint64_t grown = now > growth->before ? now - growth->before : 0;
 
 	account_settle(growth->card, ACCOUNT_USED, growth->reserved, grown);

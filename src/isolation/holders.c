@@ -18,7 +18,7 @@ unsigned holders_of(int card, struct holder holders[REGION_SLOTS])
 
 		if (region->slots[i].state == SLOT_USED && bytes)
 			holders[count++] = (struct holder){
-				.pid = (uint32_t)region->slots[i].owner.pid, .bytes = bytes };
+				.pid = (uint32_t)region->slots[i].owner.pid, .bytes = bytes};
 	}
 	region_unlock(region);
 	return count;

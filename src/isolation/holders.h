@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 struct holder {
-	uint32_t pid; /* as this container sees it */
+	uint32_t pid;   /* as this container sees it */
 	uint64_t bytes; /* asked for and overhead */
 };
 

@@ -8,9 +8,9 @@
 enum { LEGACY, PER_THREAD };
 
 static const struct hook hooks[] = {
-#define CUDA_HOOK(name, base, since, streams) \
-	{ #name, base, since, streams == PER_THREAD, (void *)name, (void *const *)&cuda.name },
-#define NVML_HOOK(name) { #name, NULL, 0, false, (void *)name, (void *const *)&nvml.name },
+#define CUDA_HOOK(name, base, since, streams)                                                      \
+	{#name, base, since, streams == PER_THREAD, (void *)name, (void *const *)&cuda.name},
+#define NVML_HOOK(name) {#name, NULL, 0, false, (void *)name, (void *const *)&nvml.name},
 #include "symbols.def"
 };
 

@@ -6,12 +6,12 @@
 #include <stddef.h>
 
 struct hook {
-	const char *name; /* as exported */
-	const char *base; /* as cuGetProcAddress is asked; NULL for NVML */
-	int since; /* CUDA version, 11020 for 11.2 */
+	const char *name;   /* as exported */
+	const char *base;   /* as cuGetProcAddress is asked; NULL for NVML */
+	int since;          /* CUDA version, 11020 for 11.2 */
 	bool is_per_thread; /* the per-thread default stream's variant */
-	void *function; /* ours */
-	void *const *real; /* the driver's, once loaded */
+	void *function;     /* ours */
+	void *const *real;  /* the driver's, once loaded */
 };
 
 /* Exact name; NULL when we have no stand-in. Any thread. */

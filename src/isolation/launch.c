@@ -12,17 +12,17 @@ static CUstream per_thread(CUstream stream)
 	return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
-#define METERED(what, stream, call)                         \
-	do {                                                \
-		struct meter_launch launch;                 \
-                                                            \
-		meter_before(&launch, what, stream);        \
-		const CUresult result = call;               \
-                                                            \
-		meter_after(&launch, result);               \
-		/* a first launch may load code */          \
-		overhead_suspect();                         \
-		return result;                              \
+#define METERED(what, stream, call)                                                                \
+	do {                                                                                       \
+		struct meter_launch launch;                                                        \
+                                                                                                   \
+		meter_before(&launch, what, stream);                                               \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		meter_after(&launch, result);                                                      \
+		/* a first launch may load code */                                                 \
+		overhead_suspect();                                                                \
+		return result;                                                                     \
 	} while (0)
 
 CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
@@ -33,8 +33,8 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 	ENTER(cuLaunchKernel, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
 	      sharedMemBytes, hStream, kernelParams, extra);
 	METERED(f, hStream,
-		cuda.cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
-				    sharedMemBytes, hStream, kernelParams, extra));
+		cuda.cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
+				    blockDimZ, sharedMemBytes, hStream, kernelParams, extra));
 }
 
 CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
@@ -75,8 +75,9 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
 	ENTER(cuLaunchCooperativeKernel, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
 	      blockDimZ, sharedMemBytes, hStream, kernelParams);
 	METERED(f, hStream,
-		cuda.cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
-					       blockDimZ, sharedMemBytes, hStream, kernelParams));
+		cuda.cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX,
+					       blockDimY, blockDimZ, sharedMemBytes, hStream,
+					       kernelParams));
 }
 
 CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
@@ -93,7 +94,8 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, uns
 						    kernelParams));
 }
 
-/* One kernel on several cards at once: metered on the first. Gone from new programs since CUDA 11. */
+/* One kernel on several cards at once: metered on the first. Gone from new programs since CUDA 11.
+ */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList,
 					      unsigned int numDevices, unsigned int flags)
 {
@@ -154,13 +156,13 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 	return launch_graph(hGraphExec, hStream, per_thread(hStream), cuda.cuGraphLaunch_ptsz);
 }
 
-#define WAITED(call)                                  \
-	do {                                          \
-		const CUresult result = call;         \
-                                                      \
-		meter_after_sync();                   \
-		pools_after_sync();                   \
-		return result;                        \
+#define WAITED(call)                                                                               \
+	do {                                                                                       \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		meter_after_sync();                                                                \
+		pools_after_sync();                                                                \
+		return result;                                                                     \
 	} while (0)
 
 CUresult cuStreamSynchronize(CUstream hStream)

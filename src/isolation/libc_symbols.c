@@ -16,7 +16,7 @@
 
 struct object {
 	ElfW(Addr) base;
-	const ElfW(Sym) *symbols;
+	const ElfW(Sym) * symbols;
 	const char *strings;
 	const uint32_t *gnu_hash;
 };
@@ -43,7 +43,7 @@ static bool object_read(const struct dl_phdr_info *info, struct object *object)
 	for (int i = 0; i < info->dlpi_phnum; i++)
 		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
 			entry = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-	*object = (struct object){ .base = info->dlpi_addr };
+	*object = (struct object){.base = info->dlpi_addr};
 	for (; entry && entry->d_tag != DT_NULL; entry++) {
 		if (entry->d_tag == DT_SYMTAB)
 			object->symbols = at(object->base, entry->d_un.d_ptr);
@@ -117,7 +117,7 @@ const struct libc_symbols *libc_symbols(void)
 	static atomic_int is_known;
 
 	if (!atomic_load_explicit(&is_known, memory_order_acquire)) {
-		struct libc_symbols found = { 0 };
+		struct libc_symbols found = {0};
 
 		dl_iterate_phdr(look, &found);
 		/* Atomic stores: another thread may be writing the same values. */

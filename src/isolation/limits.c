@@ -29,16 +29,16 @@ struct span {
 	size_t length;
 };
 
-__attribute__((format(printf, 2, 3))) static bool refuse(struct parser *parser,
-							 const char *format, ...)
+__attribute__((format(printf, 2, 3))) static bool refuse(struct parser *parser, const char *format,
+							 ...)
 {
 	const int used = snprintf(parser->reason, parser->reason_bytes, "line %u: ", parser->line);
 	va_list arguments;
 
 	va_start(arguments, format);
 	if (used > 0 && (size_t)used < parser->reason_bytes)
-		vsnprintf(parser->reason + used, parser->reason_bytes - (size_t)used, format,
-			  arguments);
+		(void)vsnprintf(parser->reason + used, parser->reason_bytes - (size_t)used, format,
+				arguments);
 	va_end(arguments);
 	return false;
 }
@@ -84,8 +84,8 @@ static bool is_uuid(struct span span)
 		return false;
 	for (size_t i = 0; shape[i]; i++) {
 		const char c = span.start[4 + i];
-		const bool is_hex = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') ||
-				    (c >= 'A' && c <= 'F');
+		const bool is_hex =
+			(c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 
 		if (shape[i] == 'x' ? !is_hex : c != '-')
 			return false;
@@ -97,7 +97,7 @@ static bool is_uuid(struct span span)
 static struct span cut(struct span *rest, char separator)
 {
 	const char *end = rest->length ? memchr(rest->start, separator, rest->length) : NULL;
-	struct span head = { rest->start, end ? (size_t)(end - rest->start) : rest->length };
+	struct span head = {rest->start, end ? (size_t)(end - rest->start) : rest->length};
 	const size_t gone = head.length + (end ? 1 : 0);
 
 	rest->start += gone;
@@ -146,10 +146,11 @@ static bool parse_device(struct parser *parser, struct span value)
 	unsigned seen = 0;
 
 	if (!is_uuid(uuid))
-		return refuse(parser, "\"%.*s\" is no GPU or MIG UUID", (int)uuid.length, uuid.start);
+		return refuse(parser, "\"%.*s\" is no GPU or MIG UUID", (int)uuid.length,
+			      uuid.start);
 	if (limits->card_count == LIMITS_CARDS)
 		return refuse(parser, "more than %d devices", LIMITS_CARDS);
-	*card = (struct limits_card){ .memory_bytes = LIMITS_NO_CAP, .core_percent = 100 };
+	*card = (struct limits_card){.memory_bytes = LIMITS_NO_CAP, .core_percent = 100};
 	memcpy(card->uuid, uuid.start, uuid.length);
 	for (unsigned i = 0; i < limits->card_count; i++)
 		if (strcmp(limits->cards[i].uuid, card->uuid) == 0)
@@ -192,8 +193,8 @@ static bool parse_line(struct parser *parser, struct span line)
 		return refuse(parser, "no key=value: \"%.*s\"", (int)line.length, line.start);
 	if (is(key, "version"))
 		return once(parser, &parser->has_version, key) &&
-		       (is(value, "1") || refuse(parser, "unknown version \"%.*s\"",
-						 (int)value.length, value.start));
+		       (is(value, "1") ||
+			refuse(parser, "unknown version \"%.*s\"", (int)value.length, value.start));
 	if (is(key, "slice")) {
 		if (!once(parser, &parser->has_slice, key))
 			return false;
@@ -212,12 +213,10 @@ static bool parse_line(struct parser *parser, struct span line)
 bool limits_parse(const char *text, size_t length, struct limits *limits, char *reason,
 		  size_t reason_bytes)
 {
-	struct parser parser = { .limits = limits,
-				 .reason = reason,
-				 .reason_bytes = reason_bytes };
-	struct span rest = { text, length };
+	struct parser parser = {.limits = limits, .reason = reason, .reason_bytes = reason_bytes};
+	struct span rest = {text, length};
 
-	*limits = (struct limits){ .policy = POLICY_FIXED };
+	*limits = (struct limits){.policy = POLICY_FIXED};
 	while (rest.length) {
 		const struct span line = cut(&rest, '\n');
 

@@ -19,8 +19,8 @@ enum limits_policy { POLICY_FIXED, POLICY_WORK_CONSERVING };
 
 struct limits_card {
 	char uuid[LIMITS_UUID_BYTES]; /* "GPU-..." or "MIG-..." as NVML spells it */
-	uint64_t memory_bytes; /* LIMITS_NO_CAP: none */
-	uint32_t core_percent; /* 1 to 100; 100 is also "none" */
+	uint64_t memory_bytes;        /* LIMITS_NO_CAP: none */
+	uint32_t core_percent;        /* 1 to 100; 100 is also "none" */
 };
 
 struct limits {

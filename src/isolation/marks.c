@@ -107,9 +107,9 @@ bool marks_set(struct meter *meter, CUstream stream, uint64_t known_ns)
 	if (!event)
 		return false;
 	meter->marks[(meter->first + meter->count++) % MARKS] =
-		(struct mark){ .event = event, .work = meter->tail, .known_ns = known_ns };
+		(struct mark){.event = event, .work = meter->tail, .known_ns = known_ns};
 	meter->queued_ns += meter->tail.work_ns;
-	meter->tail = (struct work){ 0 };
+	meter->tail = (struct work){0};
 	return true;
 }
 

@@ -15,7 +15,7 @@ enum { MARKS = 64, MARKS_METERS = 16 };
 
 /* Launches in a row. */
 struct work {
-	uint64_t what; /* of the last */
+	uint64_t what;    /* of the last */
 	uint64_t work_ns; /* their estimates together */
 	uint32_t launches;
 	bool is_alike; /* one function or graph only */
@@ -23,7 +23,7 @@ struct work {
 
 struct mark {
 	CUevent event;
-	struct work work; /* since the mark before */
+	struct work work;  /* since the mark before */
 	uint64_t known_ns; /* estimates of all but one stranger; 0: no stranger among others */
 };
 
@@ -36,11 +36,11 @@ struct meter {
 	CUevent reference;
 	bool has_reference;
 	uint64_t reference_ns;
-	uint64_t cursor_ns; /* charged up to here */
+	uint64_t cursor_ns;     /* charged up to here */
 	uint64_t unfinished_ns; /* the first mark was not reached yet then */
 	uint64_t marked_ns, polled_ns, launched_ns;
 	uint64_t queued_ns; /* estimates of all marks */
-	struct work tail; /* behind the last mark */
+	struct work tail;   /* behind the last mark */
 	uint32_t first, count;
 	struct mark marks[MARKS];
 	uint32_t spare_count;

@@ -12,10 +12,10 @@ CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAlloca
 	ENTER(cuArrayCreate_v2, pHandle, pAllocateArray);
 	if (!pAllocateArray)
 		return cuda.cuArrayCreate_v2(pHandle, pAllocateArray);
-	const struct array_shape shape = { .format = pAllocateArray->Format,
-					   .channels = pAllocateArray->NumChannels,
-					   .width = pAllocateArray->Width,
-					   .height = pAllocateArray->Height };
+	const struct array_shape shape = {.format = pAllocateArray->Format,
+					  .channels = pAllocateArray->NumChannels,
+					  .width = pAllocateArray->Width,
+					  .height = pAllocateArray->Height};
 	CUresult result = charge_current(&charge, array_bytes(&shape));
 
 	if (result != CUDA_SUCCESS)
@@ -35,10 +35,10 @@ CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAlloca
 	ENTER(cuArrayCreate, pHandle, pAllocateArray);
 	if (!pAllocateArray)
 		return cuda.cuArrayCreate(pHandle, pAllocateArray);
-	const struct array_shape shape = { .format = pAllocateArray->Format,
-					   .channels = pAllocateArray->NumChannels,
-					   .width = pAllocateArray->Width,
-					   .height = pAllocateArray->Height };
+	const struct array_shape shape = {.format = pAllocateArray->Format,
+					  .channels = pAllocateArray->NumChannels,
+					  .width = pAllocateArray->Width,
+					  .height = pAllocateArray->Height};
 	CUresult result = charge_current(&charge, array_bytes(&shape));
 
 	if (result != CUDA_SUCCESS)
@@ -53,12 +53,12 @@ CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAlloca
 
 static struct array_shape shape_of_3d(const CUDA_ARRAY3D_DESCRIPTOR *array)
 {
-	return (struct array_shape){ .format = array->Format,
-				     .channels = array->NumChannels,
-				     .flags = array->Flags,
-				     .width = array->Width,
-				     .height = array->Height,
-				     .depth = array->Depth };
+	return (struct array_shape){.format = array->Format,
+				    .channels = array->NumChannels,
+				    .flags = array->Flags,
+				    .width = array->Width,
+				    .height = array->Height,
+				    .depth = array->Depth};
 }
 
 CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
@@ -88,12 +88,12 @@ CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAl
 	ENTER(cuArray3DCreate, pHandle, pAllocateArray);
 	if (!pAllocateArray)
 		return cuda.cuArray3DCreate(pHandle, pAllocateArray);
-	const struct array_shape shape = { .format = pAllocateArray->Format,
-					   .channels = pAllocateArray->NumChannels,
-					   .flags = pAllocateArray->Flags,
-					   .width = pAllocateArray->Width,
-					   .height = pAllocateArray->Height,
-					   .depth = pAllocateArray->Depth };
+	const struct array_shape shape = {.format = pAllocateArray->Format,
+					  .channels = pAllocateArray->NumChannels,
+					  .flags = pAllocateArray->Flags,
+					  .width = pAllocateArray->Width,
+					  .height = pAllocateArray->Height,
+					  .depth = pAllocateArray->Depth};
 	CUresult result = charge_current(&charge, array_bytes(&shape));
 
 	if (result != CUDA_SUCCESS)

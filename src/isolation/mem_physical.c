@@ -114,11 +114,11 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 
 	if (result == CUDA_SUCCESS) {
 		/* Unknown (imported) memory too: unmapping walks over it. */
-		const struct table_entry mapping = { .key = ptr,
-						     .kind = KIND_MAPPING,
-						     .card = CARD_FOREIGN,
-						     .bytes = size,
-						     .other = handle };
+		const struct table_entry mapping = {.key = ptr,
+						    .kind = KIND_MAPPING,
+						    .card = CARD_FOREIGN,
+						    .bytes = size,
+						    .other = handle};
 
 		table_lock();
 		struct table_entry *entry = table_at(KIND_PHYSICAL, handle);

@@ -15,11 +15,11 @@
 #include "marks.h"
 #include "neighbours.h"
 #include "slice.h"
+#include "stretch.h"
 #include "timer.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 
 /*
  * Behind how much estimated work, and how many launches, a mark is set. A launch
@@ -28,9 +28,6 @@
 #define MARK_WORK_NS 200000u
 #define MARK_EVERY_NS 5000000u
 enum { MARK_LAUNCHES = 16 };
-
-/* A gap shorter than this between launches counts as work. */
-#define GAP_NS 20000u
 
 #define NAP_LEAST_NS 50000u
 #define NAP_WORKING_NS 1000000u
@@ -64,127 +61,6 @@ static bool is_any_capped(void)
 	return answer == 1;
 }
 
-static bool may_share(void)
-{
-	return slice_limits()->policy == POLICY_WORK_CONSERVING;
-}
-
-/* How long neighbours may believe that we are at work: somewhat longer than it should take. */
-static void publish(struct meter *meter, uint64_t now_ns)
-{
-	struct activity *page = neighbours_own_page(meter->card);
-	const uint64_t others = neighbours_count(meter->card, meter->place);
-	const uint64_t left_ns = (meter->queued_ns + meter->tail.work_ns) * (1 + others);
-
-	if (meter->is_running)
-		activity_set_open(page, (unsigned)meter->place, meter->cursor_ns,
-				  now_ns + left_ns + left_ns / 4 + GAP_NS);
-	else
-		activity_set_open(page, (unsigned)meter->place, 0, 0);
-}
-
-static void tell_and_spend(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns)
-{
-	activity_add(neighbours_own_page(meter->card), from_ns, to_ns);
-	activity_add(&meter->mine, from_ns, to_ns);
-	/* Nobody else there: a share that gives way may have it all. */
-	if (!may_share() || part_ns < to_ns - from_ns)
-		credit_spend(meter->card, part_ns);
-}
-
-/*
- * Work that was not measured: its estimate is card time, so with others on the
- * card it was there for longer than that.
- */
-static void charge_estimate(struct meter *meter, uint64_t work_ns, uint64_t now_ns)
-{
-	uint64_t to_ns = meter->cursor_ns + neighbours_stretch(meter->card, meter->cursor_ns, work_ns,
-							       meter->place);
-
-	if (to_ns > now_ns)
-		to_ns = now_ns;
-	tell_and_spend(meter, meter->cursor_ns, to_ns, work_ns);
-	meter->cursor_ns = to_ns;
-}
-
-/*
- * The stretch that the first mark ends, on our clock. The clock's place of it
- * is known to within two moments: not reached at the one, reached at the other.
- */
-static void place_stretch(const struct meter *meter, uint64_t took_ns, uint64_t now_ns,
-			  uint64_t *from_ns, uint64_t *to_ns)
-{
-	*from_ns = meter->reference_ns;
-	*to_ns = *from_ns + took_ns;
-	if (*to_ns < meter->unfinished_ns)
-		*to_ns = meter->unfinished_ns;
-	if (*to_ns > now_ns)
-		*to_ns = now_ns;
-	*from_ns = *to_ns > took_ns ? *to_ns - took_ns : 0;
-	if (*from_ns < meter->cursor_ns)
-		*from_ns = meter->cursor_ns;
-}
-
-static void charge_measured(struct meter *meter, const struct mark *mark, uint64_t took_ns,
-			    uint64_t now_ns)
-{
-	uint64_t from_ns, to_ns;
-
-	place_stretch(meter, took_ns, now_ns, &from_ns, &to_ns);
-	if (to_ns <= from_ns)
-		return;
-	const uint64_t part_ns =
-		neighbours_our_part(meter->card, from_ns, to_ns, meter->place, &meter->mine);
-
-	tell_and_spend(meter, from_ns, to_ns, part_ns);
-	if (mark->work.is_alike && part_ns > mark->known_ns)
-		estimate_learn(mark->work.what, (part_ns - mark->known_ns) /
-							(mark->known_ns ? 1u : mark->work.launches));
-	meter->cursor_ns = to_ns;
-}
-
-/* The first mark has been reached: charge the stretch up to it. */
-static void settle_mark(struct meter *meter, uint64_t now_ns)
-{
-	const struct mark *mark = marks_first(meter);
-	uint64_t took_ns;
-
-	if (marks_took(meter, &took_ns))
-		charge_measured(meter, mark, took_ns, now_ns);
-	else
-		charge_estimate(meter, mark->work.work_ns, now_ns);
-	credit_add_inflight(meter->card, slice_slot(), -(int64_t)mark->work.work_ns);
-	marks_pass(meter, meter->cursor_ns);
-}
-
-/* Short work behind the last mark: charged as estimated. */
-static void settle_tail(struct meter *meter, uint64_t now_ns)
-{
-	charge_estimate(meter, meter->tail.work_ns, now_ns);
-	credit_add_inflight(meter->card, slice_slot(), -(int64_t)meter->tail.work_ns);
-	meter->tail = (struct work){ 0 };
-}
-
-/* Charges what has ended. `is_waited_for`: the caller has just waited for the card. */
-static void poll_meter(struct meter *meter, uint64_t now_ns, bool is_waited_for)
-{
-	if (!meter->is_running)
-		return;
-	credit_earn(meter->card, true, now_ns);
-	while (marks_first(meter) && marks_is_reached(meter))
-		settle_mark(meter, now_ns);
-	if (marks_first(meter)) {
-		meter->unfinished_ns = now_ns;
-	} else if (!meter->tail.launches || is_waited_for ||
-		   now_ns > meter->launched_ns + meter->tail.work_ns * 2 + GAP_NS) {
-		if (meter->tail.launches)
-			settle_tail(meter, now_ns);
-		meter->is_running = false;
-	}
-	meter->polled_ns = now_ns;
-	publish(meter, now_ns);
-}
-
 static uint64_t nap_ns(const struct meter *meter, uint64_t wait_ns)
 {
 	const uint64_t most_ns = meter->is_running ? NAP_WORKING_NS : NAP_MOST_NS;
@@ -211,12 +87,12 @@ static struct meter *await_credit(CUcontext context, int card, bool *has_waited)
 	while (meter) {
 		const uint64_t now_ns = timer_now_ns();
 
-		if (now_ns - meter->polled_ns >= GAP_NS)
-			poll_meter(meter, now_ns, false);
+		if (now_ns - meter->polled_ns >= STRETCH_GAP_NS)
+			stretch_poll(meter, now_ns, false);
 		credit_earn(card, credit_inflight(card) > 0, now_ns);
 		const uint64_t wait_ns = credit_wait_ns(card);
 
-		if (!wait_ns || (may_share() && !neighbours_count(card, meter->place)))
+		if (!wait_ns || (stretch_may_share() && !neighbours_count(card, meter->place)))
 			break;
 		const uint64_t nap = nap_ns(meter, wait_ns);
 
@@ -253,7 +129,7 @@ static void begin_stretch(struct meter *meter, const struct meter_launch *launch
 
 void meter_before(struct meter_launch *launch, const void *what, CUstream stream)
 {
-	*launch = (struct meter_launch){ .what = (uint64_t)(uintptr_t)what, .stream = stream };
+	*launch = (struct meter_launch){.what = (uint64_t)(uintptr_t)what, .stream = stream};
 	if (!is_any_capped() || card_current(&launch->card) != CUDA_SUCCESS ||
 	    !credit_is_capped(launch->card) || capture_has(stream))
 		return;
@@ -261,8 +137,7 @@ void meter_before(struct meter_launch *launch, const void *what, CUstream stream
 	const CUstreamCaptureMode mode = capture_exempt();
 
 	pthread_mutex_lock(&metering);
-	struct meter *meter = 
-		await_credit(launch->context, launch->card, &launch->is_held_back);
+	struct meter *meter = await_credit(launch->context, launch->card, &launch->is_held_back);
 
 	if (meter) {
 		launch->is_metered = true;
@@ -295,8 +170,8 @@ static void mark_if_due(struct meter *meter, const struct meter_launch *launch, 
 					  ? tail->work_ns - launch->work_ns
 					  : 0;
 
-	if (!is_stranger && !launch->is_held_back && tail->work_ns < MARK_WORK_NS && tail->launches < MARK_LAUNCHES &&
-	    now_ns - meter->marked_ns < MARK_EVERY_NS)
+	if (!is_stranger && !launch->is_held_back && tail->work_ns < MARK_WORK_NS &&
+	    tail->launches < MARK_LAUNCHES && now_ns - meter->marked_ns < MARK_EVERY_NS)
 		return;
 	if (is_stranger && known_ns)
 		tail->is_alike = true;
@@ -317,7 +192,7 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	if (meter && result == CUDA_SUCCESS) {
 		add_to_tail(meter, launch, now_ns);
 		mark_if_due(meter, launch, now_ns);
-		publish(meter, now_ns);
+		stretch_publish(meter, now_ns);
 	} else {
 		credit_add_inflight(launch->card, slice_slot(), -(int64_t)launch->work_ns);
 	}
@@ -338,7 +213,7 @@ void meter_after_sync(void)
 		struct meter *meter = marks_meter_at(i);
 
 		if (meter)
-			poll_meter(meter, timer_now_ns(), true);
+			stretch_poll(meter, timer_now_ns(), true);
 		is_running = is_running || (meter && meter->is_running);
 	}
 	atomic_store_explicit(&is_any_running, is_running, memory_order_relaxed);
@@ -356,11 +231,11 @@ void meter_forget_context(CUcontext context)
 	if (meter) {
 		const uint64_t now_ns = timer_now_ns();
 
-		poll_meter(meter, now_ns, true);
+		stretch_poll(meter, now_ns, true);
 		credit_add_inflight(meter->card, slice_slot(),
 				    -(int64_t)(meter->queued_ns + meter->tail.work_ns));
 		meter->is_running = false;
-		publish(meter, now_ns);
+		stretch_publish(meter, now_ns);
 		marks_forget(meter);
 	}
 	pthread_mutex_unlock(&metering);

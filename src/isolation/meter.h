@@ -11,10 +11,10 @@
 struct meter_launch {
 	int card;
 	bool is_metered;
-	bool is_known; /* measured before */
+	bool is_known;     /* measured before */
 	bool is_held_back; /* it waited for credit */
-	uint64_t what; /* function or graph */
-	uint64_t work_ns; /* what it should take */
+	uint64_t what;     /* function or graph */
+	uint64_t work_ns;  /* what it should take */
 	CUstream stream;
 	CUcontext context;
 };

@@ -39,8 +39,7 @@ static struct street streets[LIMITS_CARDS];
 
 static int card_directory(int card, char *path, size_t bytes)
 {
-	return snprintf(path, bytes, "%s/cards/%s", slice_root(),
-			slice_limits()->cards[card].uuid);
+	return snprintf(path, bytes, "%s/cards/%s", slice_root(), slice_limits()->cards[card].uuid);
 }
 
 /* Our own file may be mapped: only this container can cut it off. */
@@ -50,7 +49,7 @@ static struct activity *map_own(int card)
 	struct stat status;
 	const int length = card_directory(card, path, sizeof(path));
 
-	snprintf(path + length, sizeof(path) - (size_t)length, "/%s", slice_limits()->slice);
+	(void)snprintf(path + length, sizeof(path) - (size_t)length, "/%s", slice_limits()->slice);
 	const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 
 	if (fd < 0)
@@ -119,14 +118,17 @@ static void scan(int card, struct street *street)
 
 	if (!directory)
 		return;
+	/* The stream is ours alone: NOLINTBEGIN(concurrency-mt-unsafe) */
 	for (const struct dirent *entry = readdir(directory); entry && street->count < NEIGHBOURS;
 	     entry = readdir(directory))
 		if (entry->d_name[0] != '.' && strcmp(entry->d_name, slice_limits()->slice) != 0)
 			meet(street, dirfd(directory), entry->d_name);
+	/* NOLINTEND(concurrency-mt-unsafe) */
 	closedir(directory);
 }
 
-/* From the files, if the last look is old; what cannot be read or is none of ours counts as idle. */
+/* From the files, if the last look is old; what cannot be read or is none of ours counts as idle.
+ */
 static void look(int card, struct street *street)
 {
 	const uint64_t now_ns = timer_now_ns();
@@ -203,8 +205,9 @@ uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int pla
 				   others_in(card, street, bucket, now_ns, place, mine));
 		from_ns = upto_ns;
 	}
-	return known_ns == whole_ns ? part_ns
-				    : (uint64_t)((double)part_ns / (double)known_ns * (double)whole_ns);
+	return known_ns == whole_ns
+		       ? part_ns
+		       : (uint64_t)((double)part_ns / (double)known_ns * (double)whole_ns);
 }
 
 uint64_t neighbours_stretch(int card, uint64_t from_ns, uint64_t part_ns, int place)

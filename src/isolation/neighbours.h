@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The page of this slice on a card: the agent's file, else the one in the region. With the meter's lock. */
+/* The page of this slice on a card: the agent's file, else the one in the region. With the meter's
+ * lock. */
 struct activity *neighbours_own_page(int card);
 
 /*

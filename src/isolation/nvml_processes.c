@@ -16,16 +16,16 @@ enum { NO_INSTANCE = -1 };
 static void put_short(void *infos, unsigned index, const struct holder *holder)
 {
 	((nvmlProcessInfo_v1_t *)infos)[index] =
-		(nvmlProcessInfo_v1_t){ .pid = holder->pid, .usedGpuMemory = holder->bytes };
+		(nvmlProcessInfo_v1_t){.pid = holder->pid, .usedGpuMemory = holder->bytes};
 }
 
 static void put_long(void *infos, unsigned index, const struct holder *holder)
 {
 	((nvmlProcessInfo_v2_t *)infos)[index] =
-		(nvmlProcessInfo_v2_t){ .pid = holder->pid,
-					.usedGpuMemory = holder->bytes,
-					.gpuInstanceId = (unsigned)NO_INSTANCE,
-					.computeInstanceId = (unsigned)NO_INSTANCE };
+		(nvmlProcessInfo_v2_t){.pid = holder->pid,
+				       .usedGpuMemory = holder->bytes,
+				       .gpuInstanceId = (unsigned)NO_INSTANCE,
+				       .computeInstanceId = (unsigned)NO_INSTANCE};
 }
 
 /* As NVML does it: too small an array is told how large it must be. */
@@ -53,18 +53,18 @@ static nvmlReturn_t list_nobody(unsigned *count)
 	return NVML_SUCCESS;
 }
 
-#define COMPUTE_LIST(name, layout, put)                                                         \
-	nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, layout *infos)          \
-	{                                                                                       \
-		NVML_ENTER(name, device, infoCount, infos);                                     \
-		return list(device, infoCount, infos, put);                                     \
+#define COMPUTE_LIST(name, layout, put)                                                            \
+	nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, layout *infos)             \
+	{                                                                                          \
+		NVML_ENTER(name, device, infoCount, infos);                                        \
+		return list(device, infoCount, infos, put);                                        \
 	}
 
-#define EMPTY_LIST(name, layout)                                                                \
-	nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, layout *infos)          \
-	{                                                                                       \
-		NVML_ENTER(name, device, infoCount, infos);                                     \
-		return list_nobody(infoCount);                                                  \
+#define EMPTY_LIST(name, layout)                                                                   \
+	nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, layout *infos)             \
+	{                                                                                          \
+		NVML_ENTER(name, device, infoCount, infos);                                        \
+		return list_nobody(infoCount);                                                     \
 	}
 
 COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, put_short)
@@ -94,10 +94,10 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 
 	for (unsigned i = 0; is_room && i < found; i++)
 		plist->procArray[i] =
-			(nvmlProcessDetail_v1_t){ .pid = holders[i].pid,
-						  .usedGpuMemory = holders[i].bytes,
-						  .gpuInstanceId = (unsigned)NO_INSTANCE,
-						  .computeInstanceId = (unsigned)NO_INSTANCE };
+			(nvmlProcessDetail_v1_t){.pid = holders[i].pid,
+						 .usedGpuMemory = holders[i].bytes,
+						 .gpuInstanceId = (unsigned)NO_INSTANCE,
+						 .computeInstanceId = (unsigned)NO_INSTANCE};
 	plist->numProcArrayEntries = found;
 	return is_room ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
 }

@@ -15,12 +15,12 @@
 /* The making of one context; begin in the thread that makes it. */
 struct overhead_context {
 	int card;
-	bool is_first; /* of this process on this card */
+	bool is_first;  /* of this process on this card */
 	bool is_locked; /* the region: others must not move the card's total */
 	bool was_listed;
 	bool knew_before;
 	uint64_t expected; /* reserved before */
-	uint64_t before; /* bytes of the process or of the card */
+	uint64_t before;   /* bytes of the process or of the card */
 };
 
 /* Success, or the error that the call shall return: no room for what it is known to cost. */
@@ -47,5 +47,14 @@ void overhead_refresh(int card);
 void overhead_refresh_now(int card);
 
 void overhead_after_fork(void);
+
+/* A change of the card's total beyond this is a neighbour's, not our context's. */
+#define OVERHEAD_MOST_BELIEVED (4096ull * 1024 * 1024)
+
+/* The steps that overhead.c and overhead_context.c share. */
+bool overhead_card_used(int card, uint64_t *bytes);
+bool overhead_has_context(int card);
+/* Sets the overhead by what NVML holds against this process; false when that cannot be had now. */
+bool overhead_measure(int card, uint64_t *listed_bytes);
 
 #endif

@@ -2,6 +2,10 @@
 #ifndef GPUSLICE_POOLS_H
 #define GPUSLICE_POOLS_H
 
+#include "api.h"
+
+#include <stdint.h>
+
 /* All may be called from any thread. */
 
 /* Let the pools of a card give back what is unused, and the books follow. */
@@ -11,5 +15,28 @@ void pools_refresh(int card);
 void pools_after_sync(void);
 
 void pools_after_fork(void);
+
+/* One growth of a pool, between its two halves in the same thread. */
+struct pool_growth {
+	CUmemoryPool pool;
+	int card;
+	uint64_t before;   /* what the pool had reserved */
+	uint64_t reserved; /* of the slice, for it */
+};
+
+/* Reserves the most that the call can take. On success the pools are locked until the end. */
+CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes);
+/* Settles with what was taken; the call's result, or out of memory if that was too much. */
+CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdeviceptr pointer,
+			  CUstream stream);
+
+/* From now on the pool is charged; harmless for one that is. */
+void pools_remember(CUmemoryPool pool, int card);
+
+/* Brings one pool's charge to what it has reserved now, and returns that. Between lock and unlock.
+ */
+uint64_t pools_follow(CUmemoryPool pool);
+void pools_lock(void);
+void pools_unlock(void);
 
 #endif

@@ -69,8 +69,8 @@ static bool list_compute(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v
 	    nvml.nvmlDeviceGetComputeRunningProcesses(device, count, short_infos) != NVML_SUCCESS)
 		return false;
 	for (unsigned i = 0; i < *count; i++)
-		infos[i] = (nvmlProcessInfo_v2_t){ .pid = short_infos[i].pid,
-						   .usedGpuMemory = short_infos[i].usedGpuMemory };
+		infos[i] = (nvmlProcessInfo_v2_t){.pid = short_infos[i].pid,
+						  .usedGpuMemory = short_infos[i].usedGpuMemory};
 	return true;
 }
 

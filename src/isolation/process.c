@@ -47,7 +47,7 @@ static bool read_stat(const char *path, struct stat_line *line)
 	if (!field || field[1] != ' ')
 		return false;
 	field += 2;
-	*line = (struct stat_line){ .state = *field };
+	*line = (struct stat_line){.state = *field};
 	for (int number = 3; *field && number <= 28; number++) {
 		if (number == 20)
 			line->threads = strtol(field, NULL, 10);
@@ -102,8 +102,8 @@ static void make_birth_mark(void)
 
 bool process_was_forked(void)
 {
-	const bool is_wiped = birth_mark && atomic_load_explicit(birth_mark,
-								  memory_order_relaxed) == 0;
+	const bool is_wiped =
+		birth_mark && atomic_load_explicit(birth_mark, memory_order_relaxed) == 0;
 
 	if (!is_wiped && !atomic_load_explicit(&forked_by_libc, memory_order_relaxed))
 		return false;
@@ -129,7 +129,7 @@ const struct process_name *process_self(void)
 		if (!has_mark)
 			make_birth_mark();
 		has_mark = true;
-		self = (struct process_name){ .pid = getpid(), .pid_namespace = pid_namespace() };
+		self = (struct process_name){.pid = getpid(), .pid_namespace = pid_namespace()};
 		if (read_stat("/proc/self/stat", &line)) {
 			self.start_ticks = line.start_ticks;
 			self.stack_start = line.stack_start;
@@ -150,7 +150,7 @@ bool process_is_alive(const struct process_name *name)
 		return true;
 	if (kill(name->pid, 0) != 0 && errno == ESRCH)
 		return false;
-	snprintf(path, sizeof(path), "/proc/%d/stat", name->pid);
+	(void)snprintf(path, sizeof(path), "/proc/%d/stat", name->pid);
 	/* No /proc, or one that hides other users' processes: the signal was the answer. */
 	if (!read_stat(path, &line))
 		return true;

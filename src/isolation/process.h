@@ -13,8 +13,8 @@
 struct process_name {
 	int32_t pid; /* in its own pid namespace */
 	uint32_t reserved;
-	uint64_t start_ticks; /* field 22 of /proc/<pid>/stat; 0: unknown */
-	uint64_t stack_start; /* field 28; 0: unknown */
+	uint64_t start_ticks;   /* field 22 of /proc/<pid>/stat; 0: unknown */
+	uint64_t stack_start;   /* field 28; 0: unknown */
 	uint64_t pid_namespace; /* inode of /proc/self/ns/pid; 0: unknown */
 };
 

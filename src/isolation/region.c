@@ -26,16 +26,16 @@ static bool is_blank(const struct region *region)
 /* Against other processes that lay out; released by the kernel when we die. */
 static bool lock_file(int fd)
 {
-	const struct timespec pause = { .tv_nsec = 2000000 };
+	const struct timespec pause = {.tv_nsec = 2000000};
 
 	for (int attempt = 0; attempt < 1000; attempt++) {
-		struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+		struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 
 		if (fcntl(fd, F_SETLK, &lock) == 0)
 			return true;
 		if (errno != EACCES && errno != EAGAIN && errno != EINTR)
 			return false;
-		nanosleep(&pause, NULL);
+		(void)nanosleep(&pause, NULL);
 	}
 	return false;
 }
@@ -103,11 +103,10 @@ static const char *make_ready(struct region *region, int fd, const struct limits
 		if (!lock_file(fd))
 			return "its file lock cannot be had";
 		const uint32_t state = atomic_load(&region->state);
-		const bool is_ours = state == REGION_BEGUN ||
-				     (state == REGION_VIRGIN && is_blank(region));
-		const bool is_done = state == REGION_READY ||
-				     (is_ours && lay_out(region, limits));
-		struct flock lock = { .l_type = F_UNLCK, .l_whence = SEEK_SET };
+		const bool is_ours =
+			state == REGION_BEGUN || (state == REGION_VIRGIN && is_blank(region));
+		const bool is_done = state == REGION_READY || (is_ours && lay_out(region, limits));
+		struct flock lock = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
 
 		fcntl(fd, F_SETLK, &lock);
 		if (!is_done)
@@ -151,7 +150,7 @@ struct region *region_open(const char *path, const struct limits *limits, bool m
 	struct region *region = MAP_FAILED;
 
 	if (fd < 0) {
-		snprintf(reason, reason_bytes, "%s: %s", path, strerror(errno));
+		(void)snprintf(reason, reason_bytes, "%s: %m", path);
 		return NULL;
 	}
 	if (!has_size(fd, may_create))
@@ -159,12 +158,12 @@ struct region *region_open(const char *path, const struct limits *limits, bool m
 	else
 		region = mmap(NULL, REGION_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (!fault && region == MAP_FAILED)
-		fault = strerror(errno);
+		fault = "it cannot be mapped";
 	if (!fault)
 		fault = make_ready(region, fd, limits);
 	close(fd);
 	if (fault) {
-		snprintf(reason, reason_bytes, "%s: %s", path, fault);
+		(void)snprintf(reason, reason_bytes, "%s: %s", path, fault);
 		if (region != MAP_FAILED)
 			munmap(region, REGION_BYTES);
 		return NULL;

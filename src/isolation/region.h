@@ -44,18 +44,18 @@ struct region_card {
 	uint32_t core_percent;
 	uint32_t reserved0;
 	_Atomic uint64_t refused_total; /* allocations refused for want of room */
-	uint64_t first_context_bytes; /* dearest seen in a process without one; 0: unknown */
-	uint64_t next_context_bytes; /* and in a process that had one */
+	uint64_t first_context_bytes;   /* dearest seen in a process without one; 0: unknown */
+	uint64_t next_context_bytes;    /* and in a process that had one */
 	/* compute, all atomic: see meter.c and gate.c */
 	_Atomic int64_t credit_ns;
-	_Atomic uint64_t refilled_ns; /* credit is paid up to here */
-	_Atomic uint64_t busy_ns; /* card time had, in all */
+	_Atomic uint64_t refilled_ns;  /* credit is paid up to here */
+	_Atomic uint64_t busy_ns;      /* card time had, in all */
 	_Atomic uint64_t throttled_ns; /* time launches waited for credit, in all */
 	_Atomic uint64_t idle_since_ns;
 	uint8_t reserved1[112];
 	/* columns, indexed by slot */
-	uint64_t used_bytes[REGION_SLOTS]; /* asked for, or about to be */
-	uint64_t overhead_bytes[REGION_SLOTS]; /* contexts, code: taken unasked */
+	uint64_t used_bytes[REGION_SLOTS];         /* asked for, or about to be */
+	uint64_t overhead_bytes[REGION_SLOTS];     /* contexts, code: taken unasked */
 	_Atomic int64_t inflight_ns[REGION_SLOTS]; /* launched, not yet charged */
 };
 
@@ -66,8 +66,8 @@ struct region {
 	uint32_t bytes;
 	uint32_t slot_count;
 	uint32_t card_count;
-	uint32_t slots_seen; /* slots beyond were never used */
-	_Atomic uint64_t drift_total; /* unknown allocation functions resolved */
+	uint32_t slots_seen;           /* slots beyond were never used */
+	_Atomic uint64_t drift_total;  /* unknown allocation functions resolved */
 	_Atomic uint64_t reaped_total; /* dead processes' slots cleared */
 	uint8_t reserved0[16];
 	union {

@@ -78,27 +78,27 @@ __attribute__((used)) struct route route_dlsym(void *handle, const char *name, c
 	const struct libc_symbols *libc = libc_symbols();
 
 	if (must_stay_real(name, caller))
-		return (struct route){ .jump = (void *)libc->dlsym };
+		return (struct route){.jump = (void *)libc->dlsym};
 	/* Our RTLD_NEXT starts behind us, in front of every driver: none is missed. */
 	void *found = libc->dlsym(handle, name);
 
 	if (found && handle == RTLD_DEFAULT)
 		found = behind_us(name, found);
-	return (struct route){ .result = found ? stand_in(name, found) : NULL };
+	return (struct route){.result = found ? stand_in(name, found) : NULL};
 }
 
-__attribute__((used)) struct route route_dlvsym(void *handle, const char *name,
-						const char *version, const void *caller)
+__attribute__((used)) struct route route_dlvsym(void *handle, const char *name, const char *version,
+						const void *caller)
 {
 	const struct libc_symbols *libc = libc_symbols();
 
 	if (must_stay_real(name, caller))
-		return (struct route){ .jump = (void *)libc->dlvsym };
+		return (struct route){.jump = (void *)libc->dlvsym};
 	void *found = libc->dlvsym(handle, name, version);
 
 	if (found && handle == RTLD_DEFAULT)
 		found = behind_us(name, found);
-	return (struct route){ .result = found ? stand_in(name, found) : NULL };
+	return (struct route){.result = found ? stand_in(name, found) : NULL};
 }
 
 /*
@@ -108,8 +108,8 @@ __attribute__((used)) struct route route_dlvsym(void *handle, const char *name,
 __attribute__((used)) struct route route_dlopen(const char *file, int flags)
 {
 	(void)file;
-	return (struct route){ .jump = (void *)libc_symbols()->dlopen,
-			       .result = (void *)(intptr_t)(flags & ~RTLD_DEEPBIND) };
+	return (struct route){.jump = (void *)libc_symbols()->dlopen,
+			      .result = (void *)(intptr_t)(flags & ~RTLD_DEEPBIND)};
 }
 
 #if defined(__x86_64__)

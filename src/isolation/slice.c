@@ -29,7 +29,7 @@ void slice_close(const char *format, ...)
 	va_list arguments;
 
 	va_start(arguments, format);
-	vsnprintf(reason, sizeof(reason), format, arguments);
+	(void)vsnprintf(reason, sizeof(reason), format, arguments);
 	va_end(arguments);
 	atomic_store(&state, SLICE_CLOSED);
 	if (!atomic_exchange(&is_told, true))
@@ -41,7 +41,7 @@ static bool exists(const char *path)
 {
 	struct stat status;
 
-	return stat(path, &status) == 0 || (errno != ENOENT && errno != ENOTDIR);
+	return lstat(path, &status) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 /* False: inert. The environment counts only where no agent has been. */
@@ -49,7 +49,7 @@ static bool find_root(bool *is_agents)
 {
 	*is_agents = exists(AGENT_ROOT "/config");
 	if (*is_agents) {
-		snprintf(root, sizeof(root), "%s", AGENT_ROOT);
+		(void)snprintf(root, sizeof(root), "%s", AGENT_ROOT);
 		return true;
 	}
 	const char *wanted = secure_getenv("GPUSLICE_ROOT");
@@ -60,7 +60,7 @@ static bool find_root(bool *is_agents)
 		slice_close("GPUSLICE_ROOT is too long");
 		return true;
 	}
-	snprintf(root, sizeof(root), "%s", wanted);
+	(void)snprintf(root, sizeof(root), "%s", wanted);
 	return true;
 }
 
@@ -80,20 +80,21 @@ static bool read_limits(const char *path, char *reason, size_t reason_bytes)
 		length += (size_t)got;
 	}
 	if (fd < 0 || got < 0) {
-		snprintf(reason, reason_bytes, "%s: %s", path, strerror(errno));
+		(void)snprintf(reason, reason_bytes, "%s: %m", path);
 		if (fd >= 0)
 			close(fd);
 		return false;
 	}
 	close(fd);
 	if (length > LIMITS_FILE_BYTES) {
-		snprintf(reason, reason_bytes, "%s: longer than %d bytes", path, LIMITS_FILE_BYTES);
+		(void)snprintf(reason, reason_bytes, "%s: longer than %d bytes", path,
+			       LIMITS_FILE_BYTES);
 		return false;
 	}
 	char fault[160];
 
 	if (!limits_parse(text, length, &limits, fault, sizeof(fault))) {
-		snprintf(reason, reason_bytes, "%s, %s", path, fault);
+		(void)snprintf(reason, reason_bytes, "%s, %s", path, fault);
 		return false;
 	}
 	return true;
@@ -110,16 +111,16 @@ static void decide(void)
 	}
 	if (atomic_load(&state) == SLICE_CLOSED)
 		return;
-	snprintf(path, sizeof(path), "%s/config/limits", root);
+	(void)snprintf(path, sizeof(path), "%s/config/limits", root);
 	if (!read_limits(path, reason, sizeof(reason))) {
 		slice_close("%s", reason);
 		return;
 	}
 	if (!is_agents) {
-		snprintf(path, sizeof(path), "%s/state", root);
+		(void)snprintf(path, sizeof(path), "%s/state", root);
 		mkdir(path, 0777); /* a failure shows at the region */
 	}
-	snprintf(path, sizeof(path), "%s/state/region", root);
+	(void)snprintf(path, sizeof(path), "%s/state/region", root);
 	region = region_open(path, &limits, !is_agents, reason, sizeof(reason));
 	if (!region) {
 		slice_close("%s", reason);
@@ -139,7 +140,7 @@ enum slice_state slice_state(void)
 		pthread_mutex_unlock(&deciding);
 		errno = saved;
 	}
-	return atomic_load_explicit(&state, memory_order_acquire);
+	return (enum slice_state)atomic_load_explicit(&state, memory_order_acquire);
 }
 
 const struct limits *slice_limits(void)

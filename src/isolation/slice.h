@@ -10,7 +10,7 @@
 
 enum slice_state {
 	SLICE_UNKNOWN,
-	SLICE_INERT, /* no agent made this container: the driver as it is */
+	SLICE_INERT,  /* no agent made this container: the driver as it is */
 	SLICE_CLOSED, /* limits that cannot be kept: no card at all */
 	SLICE_OPEN,
 };

@@ -73,7 +73,7 @@ struct table_entry *table_at(enum table_kind kind, uint64_t key)
 {
 	if (!capacity)
 		return NULL;
-	for (uint32_t place = home(kind, key, capacity); entries[place].kind != KIND_NONE;
+	for (uint32_t place = home((uint16_t)kind, key, capacity); entries[place].kind != KIND_NONE;
 	     place = (place + 1) & (capacity - 1))
 		if (entries[place].key == key && entries[place].kind == kind)
 			return &entries[place];

@@ -36,8 +36,8 @@ uint64_t timer_now_ns(void)
 
 void timer_sleep_ns(uint64_t duration_ns)
 {
-	struct timespec left = { .tv_sec = (time_t)(duration_ns / 1000000000u),
-				 .tv_nsec = (long)(duration_ns % 1000000000u) };
+	struct timespec left = {.tv_sec = (time_t)(duration_ns / 1000000000u),
+				.tv_nsec = (long)(duration_ns % 1000000000u)};
 
 #ifdef GPUSLICE_TESTING
 	static void (*simulated_sleep)(uint64_t);

@@ -36,7 +36,7 @@
 
 /* Reserved for the CUDA engine, whose own layout is src/simulator/cuda/engine.h. */
 #define GPUSIM_ENGINE_NODE_BYTES (256u * 1024u)
-#define GPUSIM_ENGINE_CARD_BYTES (2u * 1024u * 1024u) /* of a sparse file */
+#define GPUSIM_ENGINE_CARD_BYTES (4u * 1024u * 1024u) /* of a sparse file */
 
 #define GPUSIM_MIB (1024ull * 1024ull)
 

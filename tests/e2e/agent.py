@@ -5,7 +5,7 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,7 @@ from gpu_device_plugin.store.grants import KIND, VERSION
 
 PROFILE = "v100"
 METRICS = "127.0.0.1:9445"
-NVML_LIBRARY = Path("build/native/libnvidia-ml.so.1")
 PROGRAM = Path(sys.executable).parent / "gpu-device-plugin"
-ISOLATION_LIBRARY = "libgpuslice.so"
 ROLE = "gpu-device-plugin-agent"
 RULES = (
     ("", ("nodes",), ("get", "list", "watch", "patch")),
@@ -58,31 +56,36 @@ class AgentDirectories:
 
     @property
     def simulated_node(self) -> Path:
-        """The file that the stand-in NVML reads the cards from."""
+        """The directory of the stand-in driver's libraries and the file they read cards from."""
         return self.root / "cards"
+
+    @property
+    def nvml_library(self) -> Path:
+        """The NVML that shows these cards to whoever loads it."""
+        return self.simulated_node / "libnvidia-ml.so.1"
 
 
 class Agent:
     """Starts, stops and kills the agent, and reads what it has written."""
 
-    def __init__(self, cluster: Cluster, directories: AgentDirectories) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        directories: AgentDirectories,
+        flags: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._cluster = cluster
         self.directories = directories
-        self.environment = {**os.environ, "GPU_SIMULATOR_STATE": str(directories.simulated_node)}
-        command = [str(PROGRAM), "agent", *(f"--{key}={value}" for key, value in self._flags())]
+        self.environment = {**os.environ, **(environment or {})}
+        given = {**self._flags(), **(flags or {})}
+        command = [str(PROGRAM), "agent", *(f"--{key}={value}" for key, value in given.items())]
         self.program = Program("agent", command, directories.logs / "agent.log", self.environment)
 
-    def prepare(self) -> None:
-        """Make the simulated node, the library's place and the agent's rights."""
-        for directory in (self.directories.state, self.directories.run, self.directories.library):
-            directory.mkdir(parents=True, exist_ok=True)
-        self.simulate("create", "--profile", PROFILE)
-        # The programs of the test image are static: the dynamic loader never opens this file,
-        # so its being there is all that matters.
-        version = self.directories.library / "0.0.0"
-        version.mkdir(exist_ok=True)
-        (version / ISOLATION_LIBRARY).write_bytes(b"")
-        (version / "ld.so.preload").write_text("")
+    def prepare(self, *node: str) -> None:
+        """Make the simulated node (`node`: further words of `simulate create`) and its rights."""
+        self.directories.simulated_node.mkdir(parents=True, exist_ok=True)
+        self.simulate("create", "--profile", PROFILE, *node)
         self._cluster.apply(*_rights())
 
     def simulate(self, *arguments: str) -> str:
@@ -119,18 +122,18 @@ class Agent:
         except OSError:
             return False
 
-    def _flags(self) -> list[tuple[str, str]]:
+    def _flags(self) -> dict[str, str]:
         places = self.directories
-        return [
-            ("node-name", NODE),
-            ("kubeconfig", str(self._cluster.agent_kubeconfig)),
-            ("nvml-library", str(NVML_LIBRARY.absolute())),
-            ("kubelet-dir", str(self._cluster.kubelet_directory)),
-            ("state-dir", str(places.state)),
-            ("run-dir", str(places.run)),
-            ("library-dir", str(places.library)),
-            ("metrics-address", METRICS),
-        ]
+        return {
+            "node-name": NODE,
+            "kubeconfig": str(self._cluster.agent_kubeconfig),
+            "nvml-library": str(places.nvml_library),
+            "kubelet-dir": str(self._cluster.kubelet_directory),
+            "state-dir": str(places.state),
+            "run-dir": str(places.run),
+            "library-dir": str(places.library),
+            "metrics-address": METRICS,
+        }
 
 
 def wait_for_allocatable(cluster: Cluster, expected: dict[str, str], seconds: float = 30) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
@@ -30,7 +31,8 @@ NOWHERE = {"e2e": "nowhere"}
 NOBODY = "nodeSelector.e2e=nowhere"
 OTHER_NODE = "n2"
 KINDS = tuple(PATHS)
-DAEMONSET = Path(__file__).resolve().parents[2] / "daemonset"
+ROOT = Path(__file__).resolve().parents[2]
+DAEMONSET = ROOT / "daemonset"
 POLICIES = ("pods", "templates", "cronjobs", "agent-nodes", "agent-pods")
 SEVEN = Row("seven", [asking(2, 7)])
 
@@ -111,6 +113,15 @@ def test_policies_and_agent_refuse_with_the_same_words(server: Submission, row: 
     words = re.search(r"asks .*\): (.+)", str(refusal.value))
     assert words is not None
     assert words.group(1) in server.create(made).text
+
+
+def test_the_documented_examples_are_accepted_as_they_are(server: Submission) -> None:
+    samples = [yaml.safe_load(path.read_text()) for path in (ROOT / "samples").glob("*.yaml")]
+    submitted = [sample for sample in samples if sample.get("kind") in KINDS]
+    names = {sample["metadata"]["name"] for sample in submitted}
+    assert names >= {"cuda-sample", "binpack", "two-cards"}
+    for sample in submitted:
+        assert server.create(sample).text == ""
 
 
 def test_all_faults_of_a_pod_are_told_with_the_container_that_has_them(server: Submission) -> None:

@@ -62,7 +62,9 @@ class Box:
     variables: dict[str, str] = field(default_factory=dict)
     running: list["Program"] = field(default_factory=list)
 
-    def allow(self, memory_bytes: int | None, core_percent: int | None = None, card: int = 0) -> None:
+    def allow(
+        self, memory_bytes: int | None, core_percent: int | None = None, card: int = 0
+    ) -> None:
         """Writes limits of one card."""
         words = [f"device={self.node.uuids[card]}"]
         if memory_bytes is not None:
@@ -161,9 +163,10 @@ class Program:
         return self.process.pid
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL, and wait until it is gone; harmless on one that is."""
         self.process.send_signal(signal.SIGKILL)
-        self.end()
+        if self.process.stdout and not self.process.stdout.closed:
+            self.end()
 
     def end(self) -> str:
         """Waits for its end; returns what it wrote to stderr."""

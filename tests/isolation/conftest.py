@@ -17,7 +17,7 @@ MakeBox = Callable[..., Box]
 
 def _header_directories() -> list[str]:
     finder = HERE.parents[1] / "src" / "find_header.py"
-    command = [sys.executable, finder]
+    command = [sys.executable, str(finder)]
     return [
         subprocess.run(
             [*command, header], capture_output=True, text=True, check=True
@@ -39,8 +39,19 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     includes = [word for path in _header_directories() for word in ("-isystem", path)]
     for source in sorted((HERE / "programs").glob("*.c")):
         name = source.stem
-        shared = ["-shared", "-fPIC", "-o", f"{name}.so"] if name.startswith("lib") else ["-o", name]
-        command = [compiler, "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
+        shared = (
+            ["-shared", "-fPIC", "-o", f"{name}.so"] if name.startswith("lib") else ["-o", name]
+        )
+        command = [
+            compiler,
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-O1",
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ]
         command += [*includes, str(source), *shared]
         if "LINKED TO THE DRIVER" in source.read_text():
             command += [f"-L{native_directory()}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]

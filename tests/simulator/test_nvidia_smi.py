@@ -5,7 +5,6 @@ never stored. Where that is impossible the tests are skipped and say why.
 """
 
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -13,72 +12,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.nvidia_smi import NvidiaSmi, UnavailableError, download
 from tests.simulator.conftest import MakeNode
 from tests.simulator.programs import end, environment, hear, start
 
 from gpu_device_plugin.simulation.node import SimulatedNode
 
-_SOURCES = Path("/etc/apt/sources.list.d")
 
-
-def _debian_source() -> str:
-    """Our Debian mirror and release with the component non-free, as an apt source."""
-    text = "\n".join(path.read_text() for path in sorted(_SOURCES.glob("*.sources")))
-    mirror = re.search(r"^URIs:\s*(\S+)", text, re.MULTILINE)
-    release = re.search(
-        r"^VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text(), re.MULTILINE
-    )
-    if mirror is None or release is None or "ID=debian" not in Path("/etc/os-release").read_text():
-        pytest.skip("nvidia-smi is a package of Debian, and this is another system")
-    key = re.search(r"^Signed-By:\s*(\S+)", text, re.MULTILINE)
-    signed = f"Signed-By: {key[1]}\n" if key else ""
-    suites = f"{release[1]} {release[1]}-updates"
-    return f"Types: deb\nURIs: {mirror[1]}\nSuites: {suites}\nComponents: non-free\n{signed}"
-
-
-def _failure_of(command: list[str], place: Path) -> str:
-    """Why a download failed, without its address; empty when it did not."""
+@pytest.fixture(scope="module")
+def downloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaSmi]:
+    """The package, removed after the module."""
+    place = tmp_path_factory.mktemp("nvidia-smi")
     try:
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60)
-    except subprocess.TimeoutExpired:
-        return "the mirror did not answer within 60 s"
-    if done.returncode == 0:
-        return ""
-    last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-    return re.sub(r"\w+://\S+", "its mirror", last)
+        yield download(place)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    finally:
+        shutil.rmtree(place)
 
 
 @pytest.fixture(scope="module")
-def nvidia_smi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The binary, removed after the module."""
-    if shutil.which("apt-get") is None or platform.machine() != "x86_64":
-        pytest.skip("nvidia-smi is downloaded with apt-get, for x86_64")
-    place = tmp_path_factory.mktemp("nvidia-smi")
-    for name in ("sources", "lists/partial", "cache/archives/partial"):
-        (place / name).mkdir(parents=True)
-    (place / "sources" / "non-free.sources").write_text(_debian_source())
-    options = [
-        "-oDir::Etc::sourcelist=/dev/null",
-        f"-oDir::Etc::sourceparts={place / 'sources'}",
-        f"-oDir::State::lists={place / 'lists'}",
-        f"-oDir::Cache={place / 'cache'}",
-        "-oAPT::Sandbox::User=root",
-        "-oAcquire::Retries=1",
-    ]
-    for command in (["update"], ["download", "nvidia-smi"]):
-        failure = _failure_of(["apt-get", "-qq", *options, *command], place)
-        if failure:
-            pytest.skip(f"nvidia-smi cannot be downloaded: {failure}")
-    package = next(place.glob("nvidia-smi_*.deb"))
-    subprocess.run(["dpkg-deb", "-x", package, place], check=True)
-    yield next(place.glob("usr/lib/nvidia/*/nvidia-smi"))
-    shutil.rmtree(place)
-
-
-def _version(nvidia_smi: Path) -> str:
-    """The driver that this nvidia-smi accepts: its own package's version."""
-    package = next(nvidia_smi.parents[4].glob("nvidia-smi_*.deb"))
-    return package.name.split("_")[1].split("-")[0]
+def nvidia_smi(downloaded: NvidiaSmi) -> Path:
+    """The program."""
+    return downloaded.path
 
 
 def _run(nvidia_smi: Path, node: SimulatedNode, *arguments: str) -> str:
@@ -90,19 +46,21 @@ def _run(nvidia_smi: Path, node: SimulatedNode, *arguments: str) -> str:
 
 
 @pytest.fixture
-def v100(make_node: MakeNode, nvidia_smi: Path) -> SimulatedNode:
+def v100(make_node: MakeNode, downloaded: NvidiaSmi) -> SimulatedNode:
     """Four V100 under the driver of this nvidia-smi."""
-    return make_node("v100", driver_version=_version(nvidia_smi))
+    return make_node("v100", driver_version=downloaded.driver_version)
 
 
-def test_its_table_shows_the_cards(nvidia_smi: Path, v100: SimulatedNode) -> None:
+def test_its_table_shows_the_cards(
+    nvidia_smi: Path, downloaded: NvidiaSmi, v100: SimulatedNode
+) -> None:
     """Memory, use and temperature of each; nothing it cannot read (ERR!)."""
     v100.use(0, memory_mib=1, gpu_percent=30)
     v100.temperature(0, 41)
 
     table = _run(nvidia_smi, v100)
 
-    assert f"Driver Version: {_version(nvidia_smi)}" in table
+    assert f"Driver Version: {downloaded.driver_version}" in table
     assert "CUDA Version: 12.2" in table
     assert table.count("Tesla V100-SXM2-16GB") == 4
     first = next(line for line in table.splitlines() if "MiB / 16160MiB" in line)
@@ -155,9 +113,9 @@ def test_its_long_report_ends_well(nvidia_smi: Path, v100: SimulatedNode) -> Non
     assert report.count("    Processes ") == 4
 
 
-def test_it_lists_mig_slices(nvidia_smi: Path, make_node: MakeNode) -> None:
+def test_it_lists_mig_slices(nvidia_smi: Path, downloaded: NvidiaSmi, make_node: MakeNode) -> None:
     """`-L` shows seven slices below each card, the table their memory."""
-    node = make_node("a100-mig", cards=2, driver_version=_version(nvidia_smi))
+    node = make_node("a100-mig", cards=2, driver_version=downloaded.driver_version)
 
     listed = _run(nvidia_smi, node, "-L")
     table = _run(nvidia_smi, node)

@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 from tests.simulator_cuda.nodes import NATIVE, PROGRAMS, ROOT, Node, described
 
+ENGINE = ROOT / "src" / "simulator" / "cuda"
+# What the library does not export, a program is built with.
+PARTS = {"engine_cases": ("engine.c", "engine_step.c")}
+UNLINKED = {"old_driver"}
+
 
 def _cuda_include() -> Path:
     """The folder of cuda.h, which a build dependency brought into some Python on the way."""
@@ -39,8 +44,11 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             subprocess.run(
                 [
                     *(compiler, "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"),
-                    *("-isystem", str(include), str(PROGRAMS / f"{name}.c"), "-o", str(target)),
-                    *(str(NATIVE / "libcuda.so.1"), "-lpthread"),
+                    *("-isystem", str(include), f"-I{ENGINE}", str(PROGRAMS / f"{name}.c")),
+                    *(str(ENGINE / part) for part in PARTS.get(name, ())),
+                    *("-o", str(target)),
+                    *(["-ldl"] if name in UNLINKED else [str(NATIVE / "libcuda.so.1")]),
+                    "-lpthread",
                 ],
                 check=True,
             )
@@ -61,12 +69,12 @@ def control() -> ctypes.CDLL:
 
 
 @pytest.fixture
-def make_node(control: ctypes.CDLL, tmp_path: Path) -> Callable[[int], Node]:
-    """Makes a node of so many V100 cards."""
+def make_node(control: ctypes.CDLL, tmp_path: Path) -> Callable[[str], Node]:
+    """Makes a node of what its lines say."""
 
-    def make(cards: int) -> Node:
-        state = tmp_path / f"state-{cards}"
-        failed = control.gpusim_create(str(state).encode(), described(cards).encode())
+    def make(lines: str) -> Node:
+        state = tmp_path / "state"
+        failed = control.gpusim_create(str(state).encode(), lines.encode())
         assert not failed, control.gpusim_error()
         return Node(state)
 
@@ -74,6 +82,6 @@ def make_node(control: ctypes.CDLL, tmp_path: Path) -> Callable[[int], Node]:
 
 
 @pytest.fixture
-def node(make_node: Callable[[int], Node]) -> Node:
+def node(make_node: Callable[[str], Node]) -> Node:
     """A node of one V100."""
-    return make_node(1)
+    return make_node(described(1))

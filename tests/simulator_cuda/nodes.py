@@ -41,6 +41,28 @@ def uuid_of(card: int) -> str:
     return f"GPU-{card:08x}-0000-0000-0000-000000000000"
 
 
+def slice_uuid_of(instance: int) -> str:
+    """The UUID of a MIG slice of the card that `sliced` describes."""
+    return f"MIG-{instance:08x}-0000-0000-0000-000000000000"
+
+
+def sliced() -> str:
+    """The lines that make a node of one A100 with two slices, 1g.5gb each."""
+    values = {"mig_capable": 1, "mig_enabled": 1, "memory_total_mib": 40960, "multiprocessors": 108}
+    lines = [described(1), *(f"cards.0.{name}={value}" for name, value in values.items())]
+    for instance in range(2):
+        fields = {
+            "present": 1,
+            "uuid": slice_uuid_of(instance),
+            "gpu_instance": 7 + instance,
+            "profile": "1g.5gb",
+            "memory_mib": 4864,
+            "multiprocessors": 14,
+        }
+        lines += [f"cards.0.instances.{instance}.{name}={value}" for name, value in fields.items()]
+    return "\n".join(lines) + "\n"
+
+
 def described(cards: int) -> str:
     """The lines that make a node of so many cards."""
     lines = [f"cards_count={cards}", "driver_version=575.57.08", "cuda_version=12090"]

@@ -119,6 +119,25 @@ def test_the_eldest_lookup_has_no_status_and_fails_instead(
     assert node.run(program, "v1", "cuNoSuchThing", "11030").stdout == "500 -\n"
 
 
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [
+        pytest.param("", "12090 1 1 1 1", id="the node's"),
+        pytest.param("drivers/12.9", "12090 1 1 1 0", id="12.9"),
+        pytest.param("drivers/11.4", "11040 1 0 0 0", id="11.4"),
+    ],
+)
+def test_an_old_driver_lacks_what_came_later(
+    node: Node, compiled: Callable[[str], Path], driver: str, expected: str
+) -> None:
+    """Also for dlsym, which no list of versions stands behind."""
+    names = ("cuMemAllocAsync", "cuGetProcAddress_v2", "cuLibraryLoadData", "cuCtxGetDevice_v2")
+
+    told = node.run(*(compiled("old_driver"), "has", *names), LD_LIBRARY_PATH=str(NATIVE / driver))
+
+    assert told.stdout.strip() == expected, told.stderr
+
+
 def test_every_listed_function_is_exported_and_nothing_else_is() -> None:
     """The list is the interface: what it names can be linked, what it does not cannot."""
     exported = {

@@ -1,13 +1,23 @@
 """Processes on one card see each other's memory and share its time, and the dead leave nothing."""
 
 import contextlib
+import ctypes
+import select
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.simulator_cuda.nodes import NATIVE, V100_MIB, Node, uuid_of
+from tests.simulator_cuda.nodes import (
+    NATIVE,
+    V100_MIB,
+    Node,
+    described,
+    slice_uuid_of,
+    sliced,
+    uuid_of,
+)
 
 CONTEXT_MIB = 240  # 3 MiB for each of 80 multiprocessors
 
@@ -183,10 +193,10 @@ def test_imported_memory_is_charged_to_its_exporter_only(node: Node, program: Pa
 
 
 def test_devices_follow_the_runtimes_list_and_then_the_programs(
-    make_node: Callable[[int], Node], program: Path
+    make_node: Callable[[str], Node], program: Path
 ) -> None:
     """NVIDIA_VISIBLE_DEVICES says what is there, CUDA_VISIBLE_DEVICES in which order."""
-    node = make_node(3)
+    node = make_node(described(3))
     lists = {
         "all": {},
         "one": {"NVIDIA_VISIBLE_DEVICES": uuid_of(1)},
@@ -213,6 +223,82 @@ def test_devices_follow_the_runtimes_list_and_then_the_programs(
         "cut": ["00000001", "0"],
         "twice": ["100"],
     }
+
+
+def test_a_mig_slice_is_a_device_of_its_own_size(
+    make_node: Callable[[str], Node], program: Path
+) -> None:
+    """What one slice holds is not missing in the other."""
+    node = make_node(sliced())
+    with tenant(node, program, "hold", "4000", NVIDIA_VISIBLE_DEVICES=slice_uuid_of(0)) as holder:
+        assert _line(holder) == "held"
+        neighbour = _free_mib(node, program, NVIDIA_VISIBLE_DEVICES=slice_uuid_of(1))
+        told = node.run(program, "devices", NVIDIA_VISIBLE_DEVICES=slice_uuid_of(1)).stdout
+        refused = node.run(program, "hold", "1000", NVIDIA_VISIBLE_DEVICES=slice_uuid_of(0))
+
+    assert neighbour == 4864 - 14 * 3
+    assert told == "00000001 Tesla V100-SXM2-16GB MIG 1g.5gb\n0\n"
+    assert refused.returncode == 1
+    assert "2 is not 0" in refused.stderr
+
+
+def test_mig_slices_share_no_time(make_node: Callable[[str], Node], program: Path) -> None:
+    """Two busy slices each take as long as alone."""
+    node = make_node(sliced())
+    with contextlib.ExitStack() as stack:
+        tenants = [
+            stack.enter_context(
+                tenant(
+                    *(node, program, "work", "1000000", "200"),
+                    NVIDIA_VISIBLE_DEVICES=slice_uuid_of(instance),
+                )
+            )
+            for instance in range(2)
+        ]
+        for each in tenants:
+            assert _line(each) == "ready"
+        for each in tenants:
+            _go(each)
+
+        assert all(float(_line(each)) <= 260 for each in tenants)
+
+
+@pytest.mark.parametrize(
+    ("loading", "expected"),
+    [pytest.param("EAGER", "8 8\n", id="at once"), pytest.param("LAZY", "0 8\n", id="at use")],
+)
+def test_a_module_takes_memory_that_nobody_allocated(
+    node: Node, program: Path, loading: str, expected: str
+) -> None:
+    """With lazy loading, only a launch shows it."""
+    extra = {"CUDA_MODULE_LOADING": loading, "GPU_SIMULATOR_MODULE_MIB": "8"}
+
+    assert node.run(program, "modules", **extra).stdout == expected
+
+
+def test_a_lost_card_fails_every_call_and_a_hang_ends_when_it_ends(
+    node: Node, program: Path, control: ctypes.CDLL
+) -> None:
+    """What `simulate` does to the node, CUDA programs feel."""
+
+    def change(line: str) -> None:
+        assert control.gpusim_set(str(node.state).encode(), line.encode()) == 0
+
+    with tenant(node, program, "use") as user:
+        assert _line(user) == "ready"
+        _go(user)
+        assert _line(user) == "0"
+        change("cards.0.lost=1")
+        _go(user)
+        assert _line(user) == "999"
+        change("cards.0.lost=0")
+        change("hang=1")
+        _go(user)
+        assert user.stdout is not None
+        assert select.select([user.stdout], [], [], 0.3)[0] == []
+        change("hang=0")
+
+        assert _line(user) == "0"
 
 
 def test_without_a_node_there_is_no_device(node: Node, program: Path) -> None:

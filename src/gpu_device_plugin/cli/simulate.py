@@ -1,5 +1,6 @@
 """`gpu-device-plugin simulate`: make a node of simulated GPUs and let things happen to it."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpu_device_plugin.errors import GpuPluginError
+from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.node import DEFAULT_STATE, STATE_NAME, SimulatedNode
 from gpu_device_plugin.simulation.profiles import MOST_CARDS, profile_names
 from gpu_device_plugin.simulation.view import CardView, NodeView
@@ -191,6 +193,18 @@ def show(state: Path) -> None:
     Console().print(_cards_table(shown))
     if shown.processes:
         Console().print(_processes_table(shown))
+
+
+@simulate.command()
+@_state_option
+def cdi(state: Path) -> None:
+    """Print a CDI spec that brings the cards into containers, for a file in /etc/cdi.
+
+    The container runtime has to read it (containerd: enable_cdi), and the agent to name cards
+    by it (--device-access cdi). The node must have been created in a directory.
+    """
+    with _told():
+        click.echo(json.dumps(cdi_spec(_node(state)), indent=2))
 
 
 simulate.add_command(restore, "recover")

@@ -88,12 +88,12 @@ uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape)
 
 static bool is_sane(const CUDA_ARRAY3D_DESCRIPTOR *shape)
 {
-	bool is_plain = format_bytes(shape->Format) && (shape->NumChannels == 1 ||
-							shape->NumChannels == 2 ||
-							shape->NumChannels == 4);
+	bool is_plain =
+		format_bytes(shape->Format) &&
+		(shape->NumChannels == 1 || shape->NumChannels == 2 || shape->NumChannels == 4);
 
-	return shape->Width && (is_plain || shape->Format == CU_AD_FORMAT_NV12 ||
-				block_bytes(shape->Format));
+	return shape->Width &&
+	       (is_plain || shape->Format == CU_AD_FORMAT_NV12 || block_bytes(shape->Format));
 }
 
 static struct array *new_array(const CUDA_ARRAY3D_DESCRIPTOR *shape)
@@ -137,7 +137,7 @@ CUresult cuArray3DCreate_v2(CUarray *handle, const CUDA_ARRAY3D_DESCRIPTOR *shap
 
 CUresult cuArrayCreate_v2(CUarray *handle, const CUDA_ARRAY_DESCRIPTOR *flat)
 {
-	CUDA_ARRAY3D_DESCRIPTOR shape = { 0 };
+	CUDA_ARRAY3D_DESCRIPTOR shape = {0};
 
 	if (!flat)
 		return CUDA_ERROR_INVALID_VALUE;

@@ -16,7 +16,8 @@ int backing_file(void)
 	return file;
 }
 
-/* Offsets are never used twice: the file is as long as all there ever was, and holds only what was written. */
+/* Offsets are never used twice: the file is as long as all there ever was, and holds only what was
+ * written. */
 bool backing_reserve(uint64_t bytes, uint64_t *offset)
 {
 	if (backing_file() < 0 || ftruncate(file, (off_t)(next_offset + bytes)) != 0)
@@ -56,7 +57,7 @@ void *backing_map(uint64_t bytes, uint64_t *offset)
 void backing_unmap(void *address, uint64_t bytes, uint64_t offset)
 {
 	if (bytes == MEMORY_BLOCK_BYTES && kept_count < KEPT) {
-		kept[kept_count++] = (struct piece){ address, offset };
+		kept[kept_count++] = (struct piece){address, offset};
 		return;
 	}
 	madvise(address, bytes, MADV_REMOVE);

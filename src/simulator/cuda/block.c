@@ -1,6 +1,7 @@
 #include "block.h"
 
 #include "ledger.h"
+#include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@ enum { UNITS = MEMORY_BLOCK_BYTES / MEMORY_ALIGNMENT };
 struct block {
 	uint64_t address;
 	uint64_t offset; /* in the memory file */
-	uint32_t taken; /* units */
+	uint32_t taken;  /* units */
 	uint32_t cursor; /* where the last search ended */
 	struct context *context;
 	struct block *next;
@@ -27,12 +28,10 @@ static struct block *blocks;
 uint64_t block_bytes(void)
 {
 	static uint64_t bytes;
-	const char *text;
 
 	if (bytes)
 		return bytes;
-	text = getenv("GPU_SIMULATOR_BLOCK_BYTES");
-	bytes = text ? strtoull(text, NULL, 10) : 0;
+	bytes = setting_number("GPU_SIMULATOR_BLOCK_BYTES", 0);
 	if (bytes < MEMORY_ALIGNMENT || bytes > MEMORY_BLOCK_BYTES || bytes & (bytes - 1))
 		bytes = MEMORY_BLOCK_BYTES;
 	return bytes;

@@ -80,7 +80,7 @@ static bool add_end(struct capture_ends *ends, struct graph_node *node)
 static void clear_ends(struct capture_ends *ends)
 {
 	free(ends->at);
-	*ends = (struct capture_ends){ 0 };
+	*ends = (struct capture_ends){0};
 }
 
 CUresult capture_add(struct stream *stream, const struct work *work,
@@ -101,7 +101,7 @@ CUresult capture_add(struct stream *stream, const struct work *work,
 
 CUresult capture_allocate(struct stream *stream, CUdeviceptr *address, uint64_t bytes)
 {
-	CUgraphNodeParams params = { .type = CU_GRAPH_NODE_TYPE_MEM_ALLOC };
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
 	struct work work;
 	CUresult result;
 
@@ -119,7 +119,7 @@ CUresult capture_allocate(struct stream *stream, CUdeviceptr *address, uint64_t 
 
 CUresult capture_release(struct stream *stream, CUdeviceptr address)
 {
-	CUgraphNodeParams params = { .type = CU_GRAPH_NODE_TYPE_MEM_FREE };
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEM_FREE};
 	struct work work;
 	CUresult result;
 

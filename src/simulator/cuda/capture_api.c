@@ -148,7 +148,7 @@ static CUresult tell(CUstream handle, const struct capture_info *wanted, enum de
 	return driver_leave(CUDA_SUCCESS);
 }
 
-#define TELL(...) tell(stream, &(struct capture_info){ __VA_ARGS__ }, NULL_STREAM)
+#define TELL(...) tell(stream, &(struct capture_info){__VA_ARGS__}, NULL_STREAM)
 #define NULL_STREAM LEGACY
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)

@@ -1,10 +1,12 @@
 #include "clock.h"
+#include "settings.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
 
 #define DOZE_LEAST_NS 20000u
+#define TIMER_SLACK_NS 50000ull
 #define DOZE_MOST_NS 5000000u
 
 static struct clock_area *area_of(struct gpusim_node *node)
@@ -37,7 +39,7 @@ static uint64_t wanted_speed(struct gpusim_node *node)
 
 static void take_speed_from_environment(struct gpusim_node *node)
 {
-	const char *text = getenv("GPU_SIMULATOR_CLOCK_SPEED");
+	const char *text = setting("GPU_SIMULATOR_CLOCK_SPEED");
 	char *end;
 	double speed = text ? strtod(text, &end) : 0;
 
@@ -101,20 +103,31 @@ uint64_t clock_speed_milli(struct gpusim_node *node)
 
 static void sleep_real(uint64_t real_ns)
 {
-	struct timespec left = { .tv_sec = (time_t)(real_ns / 1000000000u),
-				 .tv_nsec = (long)(real_ns % 1000000000u) };
+	struct timespec left = {.tv_sec = (time_t)(real_ns / 1000000000u),
+				.tv_nsec = (long)(real_ns % 1000000000u)};
 
 	while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR)
 		;
 }
 
+/* A sleep ends up to 50 us late (the kernel's timer slack), so the end of a wait is not slept. */
+static void spin_until(uint64_t real_ns)
+{
+	while (real_now_ns() < real_ns)
+		;
+}
+
 void clock_doze(struct gpusim_node *node, uint64_t virtual_ns)
 {
-	uint64_t real_ns = virtual_ns / clock_speed_milli(node) * 1000;
+	uint64_t real_ns = virtual_ns * 1000 / clock_speed_milli(node);
 
-	if (real_ns < DOZE_LEAST_NS)
-		real_ns = DOZE_LEAST_NS;
-	sleep_real(real_ns < DOZE_MOST_NS ? real_ns : DOZE_MOST_NS);
+	if (virtual_ns == 0)
+		sleep_real(DOZE_LEAST_NS);
+	else if (real_ns < 2 * TIMER_SLACK_NS)
+		spin_until(real_now_ns() + real_ns);
+	else
+		sleep_real(real_ns - TIMER_SLACK_NS < DOZE_MOST_NS ? real_ns - TIMER_SLACK_NS
+								   : DOZE_MOST_NS);
 }
 
 static struct gpusim_node *ready_node(void)

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 struct clock_rate {
-	uint64_t real_ns; /* CLOCK_MONOTONIC at which ... */
+	uint64_t real_ns;    /* CLOCK_MONOTONIC at which ... */
 	uint64_t virtual_ns; /* ... the virtual clock stood here */
 	uint64_t speed_milli;
 };
@@ -36,7 +36,10 @@ void clock_follow_speed(struct gpusim_node *node);
 uint64_t clock_now_ns(struct gpusim_node *node);
 uint64_t clock_speed_milli(struct gpusim_node *node);
 
-/* Sleeps real time for `virtual_ns` of virtual time, between 20 us and 5 ms. */
+/*
+ * Waits about `virtual_ns`, at most 5 ms of real time, and not a microsecond
+ * too long when it is short; 0 is a short nap for who does not know how long.
+ */
 void clock_doze(struct gpusim_node *node, uint64_t virtual_ns);
 
 /*

@@ -5,6 +5,7 @@
 #include "module.h"
 #include "pool.h"
 #include "stream.h"
+#include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,16 +67,13 @@ CUresult context_current(struct context **context)
 uint64_t context_cost_bytes(const struct device *device)
 {
 	const struct gpusim_instance *instance = device_instance(device);
-	const char *text = getenv("GPU_SIMULATOR_CONTEXT_MIB");
 	uint64_t multiprocessors = device_card(device)->multiprocessors;
-	char *end;
-	unsigned long long mib = text ? strtoull(text, &end, 10) : 0;
 
-	if (text && end != text && *end == '\0')
-		return mib * MIB;
 	if (instance && instance->multiprocessors)
 		multiprocessors = instance->multiprocessors;
-	return (multiprocessors ? multiprocessors : 80) * 3 * MIB;
+	return setting_number("GPU_SIMULATOR_CONTEXT_MIB",
+			      (multiprocessors ? multiprocessors : 80) * 3) *
+	       MIB;
 }
 
 static void set_default_limits(struct context *context)

@@ -11,7 +11,7 @@ enum { CONTEXT_MAGIC = 0x43545830 };
 struct context {
 	uint32_t magic;
 	bool is_primary;
-	bool is_alive; /* a handle outlives its context, so that its use is an error */
+	bool is_alive;       /* a handle outlives its context, so that its use is an error */
 	unsigned references; /* of a primary context */
 	unsigned flags;
 	unsigned api_version;
@@ -19,8 +19,8 @@ struct context {
 	uint64_t cost_bytes;
 	struct device *device;
 	struct stream *default_stream; /* the legacy one */
-	struct stream *streams; /* all others */
-	size_t limits[16]; /* by CUlimit */
+	struct stream *streams;        /* all others */
+	size_t limits[16];             /* by CUlimit */
 };
 
 /* All under the process's lock. */

@@ -189,7 +189,8 @@ CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* Heap and printf buffer lie on the card: a larger one takes more of it, without an allocation call. */
+/* Heap and printf buffer lie on the card: a larger one takes more of it, without an allocation
+ * call. */
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
 	struct context *context;

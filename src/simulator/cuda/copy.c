@@ -10,11 +10,11 @@
 
 struct copy copy_linear(uint64_t to, uint64_t from, uint64_t bytes)
 {
-	return (struct copy){ .to = { .address = to },
-			      .from = { .address = from },
-			      .width_bytes = bytes,
-			      .height = 1,
-			      .depth = 1 };
+	return (struct copy){.to = {.address = to},
+			     .from = {.address = from},
+			     .width_bytes = bytes,
+			     .height = 1,
+			     .depth = 1};
 }
 
 static uint64_t total_bytes(const struct copy *copy)
@@ -34,7 +34,8 @@ void copy_run(const struct copy *copy)
 		return;
 	for (uint64_t plane = 0; plane < copy->depth; plane++) {
 		for (uint64_t row = 0; row < copy->height; row++) {
-			char *to = (char *)(uintptr_t)(copy->to.address + plane * copy->to.plane_bytes +
+			char *to = (char *)(uintptr_t)(copy->to.address +
+						       plane * copy->to.plane_bytes +
 						       row * copy->to.row_bytes);
 			const char *from =
 				(const char *)(uintptr_t)(copy->from.address +
@@ -58,8 +59,8 @@ static bool is_on_card(uint64_t address)
 
 uint64_t copy_ns(const struct copy *copy)
 {
-	bool stays = copy->is_fill ||
-		     (is_on_card(copy->to.address) && is_on_card(copy->from.address));
+	bool stays =
+		copy->is_fill || (is_on_card(copy->to.address) && is_on_card(copy->from.address));
 
 	return BEGIN_NS + total_bytes(copy) * 1000 / (stays ? CARD_BYTES_PER_US : BUS_BYTES_PER_US);
 }

@@ -16,7 +16,7 @@
 
 struct side {
 	uint64_t address;
-	uint64_t row_bytes; /* from one row to the next */
+	uint64_t row_bytes;   /* from one row to the next */
 	uint64_t plane_bytes; /* from one plane to the next */
 	bool is_host;
 };

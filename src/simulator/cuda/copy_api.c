@@ -5,7 +5,7 @@
 
 static CUgraphNodeParams params_of(const struct copy *copy)
 {
-	CUgraphNodeParams params = { .type = CU_GRAPH_NODE_TYPE_MEMCPY };
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
 	CUDA_MEMCPY3D *box = &params.memcpy.copyParams;
 
 	if (copy->is_fill) {
@@ -32,7 +32,7 @@ static CUgraphNodeParams params_of(const struct copy *copy)
 
 static CUresult submit(const struct copy *copy, struct stream *stream, enum copy_wait wait)
 {
-	struct work work = { .type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *copy };
+	struct work work = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .copy = *copy};
 	CUgraphNodeParams params = params_of(copy);
 	CUresult result = wait == COPY_WAITS ? capture_refuse_unsafe() : CUDA_SUCCESS;
 
@@ -74,28 +74,28 @@ CUresult copy_submit_linear(uint64_t to, uint64_t from, size_t bytes, CUstream s
 #define HOST(pointer) ((uint64_t)(uintptr_t)(pointer))
 
 /* The blocking ones: name, parameters, where to, where from. */
-#define COPY(name, to_type, from_type, to_address, from_address)                             \
-	CUresult name(to_type to, from_type from, size_t bytes)                              \
-	{                                                                                    \
-		return copy_submit_linear(to_address, from_address, bytes, NULL, LEGACY,     \
-					  COPY_WAITS);                                       \
-	}                                                                                    \
-	CUresult name##_ptds(to_type to, from_type from, size_t bytes)                       \
-	{                                                                                    \
-		return copy_submit_linear(to_address, from_address, bytes, NULL, PER_THREAD, \
-					  COPY_WAITS);                                       \
+#define COPY(name, to_type, from_type, to_address, from_address)                                   \
+	CUresult name(to_type to, from_type from, size_t bytes)                                    \
+	{                                                                                          \
+		return copy_submit_linear(to_address, from_address, bytes, NULL, LEGACY,           \
+					  COPY_WAITS);                                             \
+	}                                                                                          \
+	CUresult name##_ptds(to_type to, from_type from, size_t bytes)                             \
+	{                                                                                          \
+		return copy_submit_linear(to_address, from_address, bytes, NULL, PER_THREAD,       \
+					  COPY_WAITS);                                             \
 	}
 
-#define COPY_ASYNC(name, to_type, from_type, to_address, from_address)                    \
-	CUresult name(to_type to, from_type from, size_t bytes, CUstream stream)          \
-	{                                                                                 \
-		return copy_submit_linear(to_address, from_address, bytes, stream,        \
-					  LEGACY, COPY_RETURNS);                          \
-	}                                                                                 \
-	CUresult name##_ptsz(to_type to, from_type from, size_t bytes, CUstream stream)   \
-	{                                                                                 \
-		return copy_submit_linear(to_address, from_address, bytes, stream,        \
-					  PER_THREAD, COPY_RETURNS);                      \
+#define COPY_ASYNC(name, to_type, from_type, to_address, from_address)                             \
+	CUresult name(to_type to, from_type from, size_t bytes, CUstream stream)                   \
+	{                                                                                          \
+		return copy_submit_linear(to_address, from_address, bytes, stream, LEGACY,         \
+					  COPY_RETURNS);                                           \
+	}                                                                                          \
+	CUresult name##_ptsz(to_type to, from_type from, size_t bytes, CUstream stream)            \
+	{                                                                                          \
+		return copy_submit_linear(to_address, from_address, bytes, stream, PER_THREAD,     \
+					  COPY_RETURNS);                                           \
 	}
 
 COPY(cuMemcpy, CUdeviceptr, CUdeviceptr, to, from)
@@ -144,7 +144,8 @@ static uint64_t inside(CUarray handle, size_t offset)
 {
 	const struct array *array = array_of(handle);
 
-	return array && array->memory && offset <= array->bytes ? array->memory->address + offset : 0;
+	return array && array->memory && offset <= array->bytes ? array->memory->address + offset
+								: 0;
 }
 
 CUresult cuMemcpyHtoA_v2(CUarray to, size_t offset, const void *from, size_t bytes)

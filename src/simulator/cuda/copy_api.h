@@ -5,7 +5,7 @@
 #include "work.h"
 
 enum copy_wait {
-	COPY_WAITS, /* the call returns when it is done */
+	COPY_WAITS,   /* the call returns when it is done */
 	COPY_RETURNS, /* ...Async */
 };
 

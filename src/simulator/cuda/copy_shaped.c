@@ -41,23 +41,23 @@ static CUresult side_of(const struct end *end, uint64_t width_bytes, uint64_t he
 	side->plane_bytes = side->row_bytes * (end->height ? end->height : height);
 	if (!end->address || side->row_bytes < width_bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	side->address = end->address + end->x_bytes + end->y * side->row_bytes +
-			end->z * side->plane_bytes;
+	side->address =
+		end->address + end->x_bytes + end->y * side->row_bytes + end->z * side->plane_bytes;
 	side->is_host = end->type == CU_MEMORYTYPE_HOST;
 	return CUDA_SUCCESS;
 }
 
-#define END(box, side)                                                                        \
-	((struct end){ .type = (box)->side##MemoryType,                                       \
-		       .address = (box)->side##MemoryType == CU_MEMORYTYPE_HOST               \
-					  ? (uint64_t)(uintptr_t)(box)->side##Host            \
-					  : (box)->side##Device,                              \
-		       .array = (box)->side##Array,                                           \
-		       .x_bytes = (box)->side##XInBytes,                                      \
-		       .y = (box)->side##Y,                                                   \
-		       .z = (box)->side##Z,                                                   \
-		       .pitch = (box)->side##Pitch,                                           \
-		       .height = (box)->side##Height })
+#define END(box, side)                                                                             \
+	((struct end){.type = (box)->side##MemoryType,                                             \
+		      .address = (box)->side##MemoryType == CU_MEMORYTYPE_HOST                     \
+					 ? (uint64_t)(uintptr_t)(box)->side##Host                  \
+					 : (box)->side##Device,                                    \
+		      .array = (box)->side##Array,                                                 \
+		      .x_bytes = (box)->side##XInBytes,                                            \
+		      .y = (box)->side##Y,                                                         \
+		      .z = (box)->side##Z,                                                         \
+		      .pitch = (box)->side##Pitch,                                                 \
+		      .height = (box)->side##Height})
 
 CUresult copy_of_box(const CUDA_MEMCPY3D *box, struct copy *copy)
 {

@@ -82,19 +82,20 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice ordinal)
 /* The 16 bytes that the text behind "GPU-" or "MIG-" spells. */
 static void spell_uuid(const char *text, CUuuid *uuid)
 {
+	unsigned char spelt[sizeof(uuid->bytes)] = {0};
 	unsigned nibble = 0;
 
-	memset(uuid, 0, sizeof(*uuid));
 	for (text += strlen(text) > 4 ? 4 : 0; *text && nibble < 32; text++) {
-		char digit[2] = { *text, '\0' };
+		char digit[2] = {*text, '\0'};
 		char *end;
 		unsigned long value = strtoul(digit, &end, 16);
 
 		if (end == digit)
 			continue;
-		uuid->bytes[nibble / 2] |= (char)(nibble % 2 ? value : value << 4);
+		spelt[nibble / 2] |= (unsigned char)(nibble % 2 ? value : value << 4);
 		nibble++;
 	}
+	memcpy(uuid->bytes, spelt, sizeof(spelt));
 }
 
 static CUresult get_uuid(CUuuid *uuid, CUdevice ordinal, bool of_slice)
@@ -137,23 +138,39 @@ CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice ordinal)
 	return driver_leave(CUDA_SUCCESS);
 }
 
+/* "0000:3b:00.0" or, without the domain, "3b:00.0". */
+static bool read_bus_id(const char *text, unsigned long place[3])
+{
+	unsigned count = 0;
+	char *end;
+
+	for (const char *at = text; count < 3; at = end + 1) {
+		place[count++] = strtoul(at, &end, 16);
+		if (end == at || *end != ':')
+			break;
+	}
+	if (count == 2) {
+		place[2] = place[1];
+		place[1] = place[0];
+		place[0] = 0;
+	}
+	return count >= 2;
+}
+
 CUresult cuDeviceGetByPCIBusId(CUdevice *handle, const char *text)
 {
-	unsigned domain = 0;
-	unsigned bus;
-	unsigned slot;
+	unsigned long place[3];
 	CUresult result = driver_enter_bare();
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!handle || !text ||
-	    (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 &&
-	     (domain = 0, sscanf(text, "%x:%x", &bus, &slot) != 2)))
+	if (!handle || !text || !read_bus_id(text, place))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	for (int i = 0; i < driver.count; i++) {
 		const struct gpusim_card *card = device_card(&driver.devices[i]);
 
-		if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == slot) {
+		if (card->pci_domain == place[0] && card->pci_bus == place[1] &&
+		    card->pci_device == place[2]) {
 			*handle = i;
 			return driver_leave(CUDA_SUCCESS);
 		}

@@ -1,5 +1,7 @@
-/* Which devices a program sees, in which order: CUDA_VISIBLE_DEVICES over NVIDIA_VISIBLE_DEVICES. */
+/* Which devices a program sees, in which order: CUDA_VISIBLE_DEVICES over NVIDIA_VISIBLE_DEVICES.
+ */
 #include "driver.h"
+#include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +37,7 @@ static bool is_listed(const char *list, const char *uuid)
 
 static void find_candidates(const struct gpusim_node *node, struct candidates *candidates)
 {
-	const char *list = getenv("NVIDIA_VISIBLE_DEVICES");
+	const char *list = setting("NVIDIA_VISIBLE_DEVICES");
 	uint32_t cards[GPUSIM_CARDS];
 	unsigned count = gpusim_visible_cards(node, cards);
 
@@ -91,10 +93,12 @@ static void make_visible(struct driver *target, const struct candidates *candida
 	device->engine = (struct engine *)(void *)target->node->engine_card[device->card];
 }
 
-/* As the driver does: the list ends at the first entry that names nothing; twice the same is no list. */
-static void follow_list(struct driver *target, const struct candidates *candidates, const char *list)
+/* As the driver does: the list ends at the first entry that names nothing; twice the same is no
+ * list. */
+static void follow_list(struct driver *target, const struct candidates *candidates,
+			const char *list)
 {
-	bool is_taken[CANDIDATES] = { false };
+	bool is_taken[CANDIDATES] = {false};
 
 	while (*list && target->count < DRIVER_DEVICES) {
 		size_t length = strcspn(list, ",");
@@ -114,7 +118,7 @@ static void follow_list(struct driver *target, const struct candidates *candidat
 
 void driver_enumerate(struct driver *target)
 {
-	const char *list = getenv("CUDA_VISIBLE_DEVICES");
+	const char *list = setting("CUDA_VISIBLE_DEVICES");
 	struct candidates candidates;
 
 	target->count = 0;

@@ -2,9 +2,16 @@
 
 #include "clock.h"
 #include "context.h"
+#include "settings.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+
+_Static_assert(sizeof(struct engine) <= sizeof(((struct gpusim_node *)0)->engine_card[0]),
+	       "the engine fits");
+_Static_assert(sizeof(struct clock_area) <= sizeof(((struct gpusim_node *)0)->engine_node),
+	       "the clock fits");
+_Static_assert(ENGINE_TENANTS == GPUSIM_PROCESSES, "a tenant is a line of the process table");
 
 struct driver driver;
 
@@ -22,14 +29,12 @@ static void poison_child(void)
 /* As the environment or the node says, and no newer than the library. */
 static int version_of(const struct gpusim_node *node)
 {
-	const char *text = getenv("GPU_SIMULATOR_CUDA_VERSION");
-	long version = text ? strtol(text, NULL, 10) : 0;
+	uint64_t of_node = node ? node->cuda_version : 0;
+	uint64_t version = setting_number("GPU_SIMULATOR_CUDA_VERSION", of_node);
 
-	if (version <= 0)
-		version = node ? (long)node->cuda_version : 0;
-	if (version <= 0)
+	if (version == 0 || version > INT32_MAX)
 		version = 12090;
-	return version < driver_newest_version ? (int)version : driver_newest_version;
+	return (int)version < driver_newest_version ? (int)version : driver_newest_version;
 }
 
 static void lay_out(struct gpusim_node *node)
@@ -100,6 +105,12 @@ CUresult driver_enter_bare(void)
 	return CUDA_ERROR_NOT_INITIALIZED;
 }
 
+/* Fallen off the bus, or pulled. */
+static bool is_gone(const struct gpusim_card *card)
+{
+	return card->lost || !card->present;
+}
+
 CUresult driver_enter(struct context **context)
 {
 	CUresult result = driver_enter_bare();
@@ -107,7 +118,7 @@ CUresult driver_enter(struct context **context)
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = context_current(context);
-	if (result == CUDA_SUCCESS && device_card((*context)->device)->lost)
+	if (result == CUDA_SUCCESS && is_gone(device_card((*context)->device)))
 		result = CUDA_ERROR_UNKNOWN;
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }

@@ -16,13 +16,13 @@
 enum { DRIVER_DEVICES = 16 };
 
 struct device {
-	int ordinal; /* what the program calls it */
-	uint32_t card; /* slot in the node */
+	int ordinal;       /* what the program calls it */
+	uint32_t card;     /* slot in the node */
 	uint32_t instance; /* slot of the MIG slice in the card, or GPUSIM_NO_INSTANCE */
 	struct engine *engine;
 	struct gpusim_process *process; /* our line in the node's table; NULL without a context */
-	uint32_t tenant; /* its number */
-	uint64_t sampled_ns; /* when our use was last published, and how much it was */
+	uint32_t tenant;                /* its number */
+	uint64_t sampled_ns;            /* when our use was last published, and how much it was */
 	uint64_t sampled_served_ns;
 	unsigned holders; /* contexts and loose memory that keep the line */
 	struct context *primary;

@@ -32,8 +32,8 @@ void engine_unlock(struct engine *engine)
 	pthread_mutex_unlock(&engine->lock);
 }
 
-void engine_open_tenant(struct engine *engine, uint32_t tenant, int32_t pid,
-			uint64_t start_ticks, uint32_t partition)
+void engine_open_tenant(struct engine *engine, uint32_t tenant, int32_t pid, uint64_t start_ticks,
+			uint32_t partition)
 {
 	engine_close_tenant(engine, tenant);
 	engine_lock(engine);
@@ -51,7 +51,7 @@ void engine_close_tenant(struct engine *engine, uint32_t tenant)
 {
 	engine_lock(engine);
 	if (engine->tenants[tenant].is_open) {
-		for (int i = 0; i < ENGINE_STREAMS; i++) {
+		for (uint32_t i = 0; i < engine->streams_ever; i++) {
 			struct engine_stream *stream = &engine->streams[i];
 
 			if (!stream->is_open || stream->tenant != tenant)
@@ -80,6 +80,8 @@ int engine_open_stream(struct engine *engine, uint32_t tenant)
 		stream->head = stream->tail = 0;
 		stream->marked = stream->reached = 0;
 		stream->is_open = 1;
+		if (engine->streams_ever <= (uint32_t)i)
+			engine->streams_ever = (uint32_t)i + 1;
 		opened = i;
 	}
 	engine_unlock(engine);
@@ -110,7 +112,8 @@ static bool merge(struct engine_stream *stream, const struct engine_item *item)
 	return true;
 }
 
-/* A process killed between the two stores leaves an empty entry's number in both lists: harmless. */
+/* A process killed between the two stores leaves an empty entry's number in both lists: harmless.
+ */
 static void activate(struct engine *engine, uint32_t stream)
 {
 	for (uint32_t i = 0; i < engine->active_count; i++) {
@@ -171,7 +174,7 @@ bool engine_pop_host(struct engine *engine, int stream, uint64_t now_ns, uint64_
 struct engine_view engine_look(struct engine *engine, int stream, uint64_t now_ns)
 {
 	const struct engine_stream *target = &engine->streams[stream];
-	struct engine_view view = { 0 };
+	struct engine_view view = {0};
 
 	engine_lock(engine);
 	engine_advance(engine, now_ns);

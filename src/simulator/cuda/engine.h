@@ -22,14 +22,14 @@
 #include <stdint.h>
 
 enum {
-	ENGINE_LAYOUT = 1,
+	ENGINE_LAYOUT = 2,
 	ENGINE_TENANTS = 1024, /* GPUSIM_PROCESSES */
-	ENGINE_STREAMS = 512, /* with work or open, on one card */
-	ENGINE_ITEMS = 64, /* queued in one stream, then the caller waits */
-	ENGINE_MARKERS = 128, /* finish times a stream remembers; > ENGINE_ITEMS */
+	ENGINE_STREAMS = 1024, /* with work or open, on one card */
+	ENGINE_ITEMS = 64,     /* queued in one stream, then the caller waits */
+	ENGINE_MARKERS = 128,  /* finish times a stream remembers; > ENGINE_ITEMS */
 	ENGINE_PARTITIONS = 8,
-	ENGINE_MERGED = 16, /* launches in a row that become one item */
-	ENGINE_WINDOWS = 16, /* utilisation samples kept */
+	ENGINE_MERGED = 16,   /* launches in a row that become one item */
+	ENGINE_WINDOWS = 16,  /* utilisation samples kept */
 	ENGINE_FRACTION = 10, /* amounts are counted in 2^-10 ns */
 };
 
@@ -38,10 +38,10 @@ enum {
 
 enum engine_kind {
 	ENGINE_KERNEL = 1, /* amount: time on an otherwise idle card */
-	ENGINE_COPY, /* amount: time on the copy engine */
-	ENGINE_MARKER, /* number: remembers when the stream came here */
-	ENGINE_WAIT, /* until marker `number` of stream `other` */
-	ENGINE_HOST, /* until the owner has run its function: engine_pop_host */
+	ENGINE_COPY,       /* amount: time on the copy engine */
+	ENGINE_MARKER,     /* number: remembers when the stream came here */
+	ENGINE_WAIT,       /* until marker `number` of stream `other` */
+	ENGINE_HOST,       /* until the owner has run its function: engine_pop_host */
 };
 
 struct engine_item {
@@ -58,9 +58,9 @@ struct engine_stream {
 	uint32_t tenant;
 	uint32_t is_open;
 	uint32_t is_closing; /* destroyed, its work goes on */
-	uint32_t head; /* items [head, tail), modulo ENGINE_ITEMS */
+	uint32_t head;       /* items [head, tail), modulo ENGINE_ITEMS */
 	uint32_t tail;
-	uint64_t marked; /* number of the last marker queued */
+	uint64_t marked;  /* number of the last marker queued */
 	uint64_t reached; /* number of the last marker reached */
 	uint64_t marker_ns[ENGINE_MARKERS];
 	struct engine_item items[ENGINE_ITEMS];
@@ -70,9 +70,9 @@ struct engine_tenant {
 	uint32_t is_open;
 	int32_t pid; /* with start_ticks: is the slot still this process's? */
 	uint64_t start_ticks;
-	uint64_t served; /* time on the card in all, 2^-10 ns */
+	uint64_t served;    /* time on the card in all, 2^-10 ns */
 	uint32_t partition; /* MIG slices share nothing: 0 the card, 1.. its slices */
-	uint32_t runnable; /* streams on the card in this step */
+	uint32_t runnable;  /* streams on the card in this step */
 };
 
 struct engine_window {
@@ -83,8 +83,10 @@ struct engine_window {
 struct engine {
 	uint32_t layout; /* 0: not laid out; set last */
 	uint32_t active_count;
-	pthread_mutex_t lock; /* shared and robust */
-	uint64_t now_ns; /* all items are as they are at this time */
+	pthread_mutex_t lock;  /* shared and robust */
+	uint32_t streams_ever; /* all beyond were never open: nobody need look there */
+	uint32_t reserved;
+	uint64_t now_ns;  /* all items are as they are at this time */
 	uint64_t busy_ns; /* time with a kernel on the card, in all */
 	struct engine_window windows[ENGINE_WINDOWS];
 	struct engine_tenant tenants[ENGINE_TENANTS];
@@ -105,8 +107,8 @@ struct engine_view {
 /* Zeroed memory becomes an idle engine; harmless on one that is. Call it under the node's lock. */
 void engine_lay_out(struct engine *engine);
 
-void engine_open_tenant(struct engine *engine, uint32_t tenant, int32_t pid,
-			uint64_t start_ticks, uint32_t partition);
+void engine_open_tenant(struct engine *engine, uint32_t tenant, int32_t pid, uint64_t start_ticks,
+			uint32_t partition);
 void engine_close_tenant(struct engine *engine, uint32_t tenant);
 
 /* -1 when all streams of the card are in use. */

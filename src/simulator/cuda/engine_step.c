@@ -22,7 +22,8 @@ static bool settle_stream(struct engine *engine, struct engine_stream *stream)
 	bool moved = false;
 
 	for (struct engine_item *item; (item = head_of(stream)); stream->head++, moved = true) {
-		if (item->kind == ENGINE_HOST || (item->kind == ENGINE_WAIT && !is_over(engine, item)))
+		if (item->kind == ENGINE_HOST ||
+		    (item->kind == ENGINE_WAIT && !is_over(engine, item)))
 			break;
 		if ((item->kind == ENGINE_KERNEL || item->kind == ENGINE_COPY) && item->amount)
 			break;
@@ -64,7 +65,7 @@ static struct engine_tenant *tenant_of(struct engine *engine, const struct engin
 
 static struct load count_runnable(struct engine *engine)
 {
-	struct load load = { 0 };
+	struct load load = {0};
 
 	for (uint32_t i = 0; i < engine->active_count; i++)
 		tenant_of(engine, &engine->streams[engine->active[i]])->runnable = 0;
@@ -82,7 +83,8 @@ static struct load count_runnable(struct engine *engine)
 }
 
 /* By how much slower than alone the head of this stream moves; 0: not at all. */
-static uint64_t divisor(struct engine *engine, struct engine_stream *stream, const struct load *load)
+static uint64_t divisor(struct engine *engine, struct engine_stream *stream,
+			const struct load *load)
 {
 	const struct engine_tenant *tenant = tenant_of(engine, stream);
 
@@ -142,7 +144,7 @@ static void note_busy(struct engine *engine, uint64_t from_ns, uint64_t to_ns)
 		if (end_ns > to_ns)
 			end_ns = to_ns;
 		if (window->index != index)
-			*window = (struct engine_window){ .index = index };
+			*window = (struct engine_window){.index = index};
 		window->busy_ns += end_ns - from_ns;
 		from_ns = end_ns;
 	}
@@ -186,7 +188,8 @@ unsigned engine_busy_percent(struct engine *engine, uint64_t now_ns)
 	engine_advance(engine, now_ns);
 	if (last > 0 && engine->windows[(last - 1) % ENGINE_WINDOWS].index == last - 1)
 		percent = (unsigned)((engine->windows[(last - 1) % ENGINE_WINDOWS].busy_ns * 100 +
-				      ENGINE_WINDOW_NS / 2) / ENGINE_WINDOW_NS);
+				      ENGINE_WINDOW_NS / 2) /
+				     ENGINE_WINDOW_NS);
 	engine_unlock(engine);
 	return percent > 100 ? 100 : percent;
 }

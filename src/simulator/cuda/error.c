@@ -8,7 +8,10 @@ static const struct {
 	const char *name;
 	const char *text;
 } errors[] = {
-#define ERROR(code, text) { code, #code, text }
+#define ERROR(code, text)                                                                          \
+	{                                                                                          \
+		code, #code, text                                                                  \
+	}
 	ERROR(CUDA_SUCCESS, "no error"),
 	ERROR(CUDA_ERROR_INVALID_VALUE, "invalid argument"),
 	ERROR(CUDA_ERROR_OUT_OF_MEMORY, "out of memory"),
@@ -29,8 +32,7 @@ static const struct {
 	ERROR(CUDA_ERROR_FILE_NOT_FOUND, "file not found"),
 	ERROR(CUDA_ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS"),
 	ERROR(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"),
-	ERROR(CUDA_ERROR_ILLEGAL_STATE,
-	      "the operation cannot be performed in the present state"),
+	ERROR(CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state"),
 	ERROR(CUDA_ERROR_NOT_FOUND, "named symbol not found"),
 	ERROR(CUDA_ERROR_NOT_READY, "device not ready"),
 	ERROR(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"),
@@ -54,9 +56,9 @@ static const struct {
 	      "operation failed due to a previous error during capture"),
 	ERROR(CUDA_ERROR_STREAM_CAPTURE_MERGE,
 	      "operation would result in a merge of separate capture sequences"),
-	ERROR(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"),
-	ERROR(CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
-	      "capturing stream has unjoined work"),
+	ERROR(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+	      "capture was not ended in the same stream as it began"),
+	ERROR(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"),
 	ERROR(CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
 	      "dependency created on uncaptured work in another stream"),
 	ERROR(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,

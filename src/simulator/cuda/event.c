@@ -195,7 +195,8 @@ CUresult cuEventQuery(CUevent handle)
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	ledger_publish(event->context->device);
-	return driver_leave(event_is_reached(event, &left_ns) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+	return driver_leave(event_is_reached(event, &left_ns) ? CUDA_SUCCESS
+							      : CUDA_ERROR_NOT_READY);
 }
 
 CUresult cuEventSynchronize(CUevent handle)

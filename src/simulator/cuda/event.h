@@ -10,9 +10,9 @@ struct event {
 	uint32_t magic;
 	unsigned flags;
 	struct context *context;
-	struct stream *stream; /* of a record that has not been reached yet */
-	uint64_t number; /* its marker there */
-	uint64_t time_ns; /* of the last record that was reached; 0: never recorded */
+	struct stream *stream;   /* of a record that has not been reached yet */
+	uint64_t number;         /* its marker there */
+	uint64_t time_ns;        /* of the last record that was reached; 0: never recorded */
 	struct capture *capture; /* recorded in a capture, after these nodes */
 	struct capture_ends ends;
 	struct event *next; /* of all there are */

@@ -17,44 +17,43 @@ static CUresult fill(CUdeviceptr to, size_t pitch, uint32_t value, unsigned elem
 	return copy_submit(&copy, stream, null, COPY_RETURNS);
 }
 
-#define FILL(bits, type)                                                                     \
-	CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, size_t count)              \
-	{                                                                                    \
-		return fill(to, 0, value, bits / 8, count, 1, NULL, LEGACY);                 \
-	}                                                                                    \
-	CUresult cuMemsetD##bits##_v2_ptds(CUdeviceptr to, type value, size_t count)         \
-	{                                                                                    \
-		return fill(to, 0, value, bits / 8, count, 1, NULL, PER_THREAD);             \
-	}                                                                                    \
-	CUresult cuMemsetD##bits##Async(CUdeviceptr to, type value, size_t count,            \
-					CUstream stream)                                     \
-	{                                                                                    \
-		return fill(to, 0, value, bits / 8, count, 1, stream, LEGACY);               \
-	}                                                                                    \
-	CUresult cuMemsetD##bits##Async_ptsz(CUdeviceptr to, type value, size_t count,       \
-					     CUstream stream)                                \
-	{                                                                                    \
-		return fill(to, 0, value, bits / 8, count, 1, stream, PER_THREAD);           \
-	}                                                                                    \
-	CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, type value,            \
-					size_t width, size_t height)                         \
-	{                                                                                    \
-		return fill(to, pitch, value, bits / 8, width, height, NULL, LEGACY);        \
-	}                                                                                    \
-	CUresult cuMemsetD2D##bits##_v2_ptds(CUdeviceptr to, size_t pitch, type value,       \
-					     size_t width, size_t height)                    \
-	{                                                                                    \
-		return fill(to, pitch, value, bits / 8, width, height, NULL, PER_THREAD);    \
-	}                                                                                    \
-	CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, type value,          \
-					  size_t width, size_t height, CUstream stream)      \
-	{                                                                                    \
-		return fill(to, pitch, value, bits / 8, width, height, stream, LEGACY);      \
-	}                                                                                    \
-	CUresult cuMemsetD2D##bits##Async_ptsz(CUdeviceptr to, size_t pitch, type value,     \
-					       size_t width, size_t height, CUstream stream) \
-	{                                                                                    \
-		return fill(to, pitch, value, bits / 8, width, height, stream, PER_THREAD);  \
+#define FILL(bits, type)                                                                           \
+	CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, size_t count)                    \
+	{                                                                                          \
+		return fill(to, 0, value, bits / 8, count, 1, NULL, LEGACY);                       \
+	}                                                                                          \
+	CUresult cuMemsetD##bits##_v2_ptds(CUdeviceptr to, type value, size_t count)               \
+	{                                                                                          \
+		return fill(to, 0, value, bits / 8, count, 1, NULL, PER_THREAD);                   \
+	}                                                                                          \
+	CUresult cuMemsetD##bits##Async(CUdeviceptr to, type value, size_t count, CUstream stream) \
+	{                                                                                          \
+		return fill(to, 0, value, bits / 8, count, 1, stream, LEGACY);                     \
+	}                                                                                          \
+	CUresult cuMemsetD##bits##Async_ptsz(CUdeviceptr to, type value, size_t count,             \
+					     CUstream stream)                                      \
+	{                                                                                          \
+		return fill(to, 0, value, bits / 8, count, 1, stream, PER_THREAD);                 \
+	}                                                                                          \
+	CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, type value, size_t width,    \
+					size_t height)                                             \
+	{                                                                                          \
+		return fill(to, pitch, value, bits / 8, width, height, NULL, LEGACY);              \
+	}                                                                                          \
+	CUresult cuMemsetD2D##bits##_v2_ptds(CUdeviceptr to, size_t pitch, type value,             \
+					     size_t width, size_t height)                          \
+	{                                                                                          \
+		return fill(to, pitch, value, bits / 8, width, height, NULL, PER_THREAD);          \
+	}                                                                                          \
+	CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, type value, size_t width,  \
+					  size_t height, CUstream stream)                          \
+	{                                                                                          \
+		return fill(to, pitch, value, bits / 8, width, height, stream, LEGACY);            \
+	}                                                                                          \
+	CUresult cuMemsetD2D##bits##Async_ptsz(CUdeviceptr to, size_t pitch, type value,           \
+					       size_t width, size_t height, CUstream stream)       \
+	{                                                                                          \
+		return fill(to, pitch, value, bits / 8, width, height, stream, PER_THREAD);        \
 	}
 
 FILL(8, unsigned char)

@@ -1,5 +1,6 @@
 /* What a kernel's name says, and its attributes. */
 #include "module.h"
+#include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +9,7 @@
 
 static uint64_t default_ns(void)
 {
-	const char *text = getenv("GPU_SIMULATOR_KERNEL_NS");
-	unsigned long long ns = text ? strtoull(text, NULL, 10) : 0;
-
-	return ns ? ns : DEFAULT_KERNEL_NS;
+	return setting_number("GPU_SIMULATOR_KERNEL_NS", DEFAULT_KERNEL_NS);
 }
 
 struct function *function_new(const char *name)

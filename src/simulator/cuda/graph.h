@@ -18,7 +18,7 @@ struct graph_node {
 	struct graph_node *original; /* in the graph this one was cloned from */
 	struct graph_node *next;
 	struct graph_node *copy; /* while it is being cloned */
-	unsigned rank; /* while an order is being found */
+	unsigned rank;           /* while an order is being found */
 };
 
 struct graph {

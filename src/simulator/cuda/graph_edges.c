@@ -1,4 +1,5 @@
-/* Who comes before whom: told and changed. Edge data is accepted and not kept: all edges are plain. */
+/* Who comes before whom: told and changed. Edge data is accepted and not kept: all edges are plain.
+ */
 #include "graph.h"
 
 #include <string.h>
@@ -90,12 +91,12 @@ static void nodes_after(struct listing *listing, const void *subject)
 	}
 }
 
-#define LIST(subject, function, ...)                                                   \
-	CUresult result = driver_enter_bare();                                         \
-                                                                                       \
-	if (result != CUDA_SUCCESS)                                                    \
-		return result;                                                         \
-	return list((struct listing){ __VA_ARGS__ }, count, subject, function)
+#define LIST(subject, function, ...)                                                               \
+	CUresult result = driver_enter_bare();                                                     \
+                                                                                                   \
+	if (result != CUDA_SUCCESS)                                                                \
+		return result;                                                                     \
+	return list((struct listing){__VA_ARGS__}, count, subject, function)
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {

@@ -12,7 +12,8 @@ static CUresult enter_node(CUgraphNode handle, CUgraphNodeType type, struct grap
 	if (result != CUDA_SUCCESS)
 		return result;
 	*node = node_of(handle);
-	return *node && (*node)->work.type == type ? result : driver_leave(CUDA_ERROR_INVALID_VALUE);
+	return *node && (*node)->work.type == type ? result
+						   : driver_leave(CUDA_ERROR_INVALID_VALUE);
 }
 
 /* In the graph when `exec` is NULL, else in the executable only. */
@@ -45,23 +46,23 @@ static CUresult set_params(CUgraphExec exec_handle, bool in_exec, CUgraphNode ha
 	return driver_leave(CUDA_SUCCESS);
 }
 
-#define SET(exec, in_exec, node_type, member, ...)                                        \
-	CUgraphNodeParams changed = { .type = node_type };                                \
-	if (!params)                                                                      \
-		return CUDA_ERROR_INVALID_VALUE;                                          \
-	memcpy(&changed.member, params, sizeof(*params));                                 \
-	__VA_ARGS__;                                                                      \
+#define SET(exec, in_exec, node_type, member, ...)                                                 \
+	CUgraphNodeParams changed = {.type = node_type};                                           \
+	if (!params)                                                                               \
+		return CUDA_ERROR_INVALID_VALUE;                                                   \
+	memcpy(&changed.member, params, sizeof(*params));                                          \
+	__VA_ARGS__;                                                                               \
 	return set_params(exec, in_exec, node, &changed)
 
-#define GET(node_type, member)                                                            \
-	struct graph_node *found;                                                         \
-	CUresult result = enter_node(node, node_type, &found);                            \
-                                                                                          \
-	if (result != CUDA_SUCCESS)                                                       \
-		return result;                                                            \
-	if (!params)                                                                      \
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);                            \
-	memcpy(params, &found->params.member, sizeof(*params));                           \
+#define GET(node_type, member)                                                                     \
+	struct graph_node *found;                                                                  \
+	CUresult result = enter_node(node, node_type, &found);                                     \
+                                                                                                   \
+	if (result != CUDA_SUCCESS)                                                                \
+		return result;                                                                     \
+	if (!params)                                                                               \
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);                                     \
+	memcpy(params, &found->params.member, sizeof(*params));                                    \
 	return driver_leave(CUDA_SUCCESS)
 
 CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1 *params)
@@ -155,28 +156,60 @@ CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *params)
 	GET(CU_GRAPH_NODE_TYPE_MEM_FREE, free.dptr);
 }
 
-CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent *params)
+static CUresult get_event(CUgraphNode handle, CUgraphNodeType type, CUevent *event)
 {
-	GET(CU_GRAPH_NODE_TYPE_EVENT_RECORD, eventRecord.event);
+	struct graph_node *node;
+	CUresult result = enter_node(handle, type, &node);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!event)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*event = (CUevent)(void *)node->work.event;
+	return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent *params)
+/* In a graph when `in_exec` is false, else in the executable only. */
+static CUresult set_event(CUgraphExec exec, bool in_exec, CUgraphNode node, CUgraphNodeType type,
+			  CUevent event)
 {
-	GET(CU_GRAPH_NODE_TYPE_WAIT_EVENT, eventWait.event);
+	CUgraphNodeParams changed = {.type = type};
+
+	if (type == CU_GRAPH_NODE_TYPE_EVENT_RECORD)
+		changed.eventRecord.event = event;
+	else
+		changed.eventWait.event = event;
+	return set_params(exec, in_exec, node, &changed);
+}
+
+CUresult cuGraphEventRecordNodeGetEvent(CUgraphNode node, CUevent *event)
+{
+	return get_event(node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event);
+}
+
+CUresult cuGraphEventWaitNodeGetEvent(CUgraphNode node, CUevent *event)
+{
+	return get_event(node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
 }
 
 CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event)
 {
-	CUevent *params = &event;
-
-	SET(NULL, false, CU_GRAPH_NODE_TYPE_EVENT_RECORD, eventRecord.event);
+	return set_event(NULL, false, node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event);
 }
 
 CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event)
 {
-	CUevent *params = &event;
+	return set_event(NULL, false, node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
+}
 
-	SET(NULL, false, CU_GRAPH_NODE_TYPE_WAIT_EVENT, eventWait.event);
+CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event)
+{
+	return set_event(exec, true, node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event);
+}
+
+CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event)
+{
+	return set_event(exec, true, node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
 }
 
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *params)

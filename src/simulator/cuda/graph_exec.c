@@ -20,7 +20,7 @@ static bool append(struct graph_exec *exec, const struct graph_node *node)
 		return false;
 	exec->steps = grown;
 	exec->steps[exec->count++] =
-		(struct graph_step){ .work = node->work, .node = node, .is_enabled = true };
+		(struct graph_step){.work = node->work, .node = node, .is_enabled = true};
 	if (node->work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
 		graph_memory_keep(node->work.memory);
 	return node->child ? graph_order(node->child, exec) : true;
@@ -218,7 +218,8 @@ static CUresult settle_leftovers(const struct graph_exec *exec)
 	for (size_t i = 0; i < exec->count; i++) {
 		const struct work *work = &exec->steps[i].work;
 
-		if (work->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || !graph_memory_is_live(work->memory))
+		if (work->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+		    !graph_memory_is_live(work->memory))
 			continue;
 		if (!(exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH))
 			return CUDA_ERROR_INVALID_VALUE;
@@ -246,7 +247,7 @@ static CUresult capture_steps(const struct graph_exec *exec, struct stream *stre
 	CUresult result = CUDA_SUCCESS;
 
 	for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++) {
-		CUgraphNodeParams params = { .type = exec->steps[i].work.type };
+		CUgraphNodeParams params = {.type = exec->steps[i].work.type};
 
 		if (exec->steps[i].is_enabled)
 			result = capture_add(stream, &exec->steps[i].work, &params);

@@ -14,7 +14,7 @@ struct graph_memory {
 	uint64_t used_bytes;
 	uint64_t used_high;
 	uint64_t claimed_bytes; /* of reserved, by executable graphs that were launched */
-	uint64_t trims; /* each ends all claims */
+	uint64_t trims;         /* each ends all claims */
 };
 
 /* What an executable graph needs while it runs. */

@@ -32,9 +32,9 @@ static CUresult add(CUgraphNode *handle, CUgraph graph_handle, const CUgraphNode
 	return driver_leave(CUDA_SUCCESS);
 }
 
-#define ADD(node_type, member, ...)                                                          \
-	CUgraphNodeParams params = { .type = node_type };                                    \
-	params.member = __VA_ARGS__;                                                         \
+#define ADD(node_type, member, ...)                                                                \
+	CUgraphNodeParams params = {.type = node_type};                                            \
+	params.member = __VA_ARGS__;                                                               \
 	return add(handle, graph, before, count, &params)
 
 CUresult cuGraphAddEmptyNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *before,
@@ -45,7 +45,7 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *handle, CUgraph graph, const CUgraphNo
 
 static CUDA_KERNEL_NODE_PARAMS_v3 widen_v1(const CUDA_KERNEL_NODE_PARAMS_v1 *old)
 {
-	CUDA_KERNEL_NODE_PARAMS_v3 wide = { 0 };
+	CUDA_KERNEL_NODE_PARAMS_v3 wide = {0};
 
 	memcpy(&wide, old, sizeof(*old));
 	return wide;
@@ -53,7 +53,7 @@ static CUDA_KERNEL_NODE_PARAMS_v3 widen_v1(const CUDA_KERNEL_NODE_PARAMS_v1 *old
 
 static CUDA_KERNEL_NODE_PARAMS_v3 widen_v2(const CUDA_KERNEL_NODE_PARAMS_v2 *old)
 {
-	CUDA_KERNEL_NODE_PARAMS_v3 wide = { 0 };
+	CUDA_KERNEL_NODE_PARAMS_v3 wide = {0};
 
 	memcpy(&wide, old, sizeof(*old));
 	return wide;
@@ -75,13 +75,13 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *handle, CUgraph graph, const CUgraphN
 			      size_t count, const CUDA_MEMCPY3D *box, CUcontext context)
 {
 	ADD(CU_GRAPH_NODE_TYPE_MEMCPY, memcpy,
-	    (CUDA_MEMCPY_NODE_PARAMS){ .copyCtx = context, .copyParams = *box });
+	    (CUDA_MEMCPY_NODE_PARAMS){.copyCtx = context, .copyParams = *box});
 }
 
 static CUDA_MEMSET_NODE_PARAMS_v2 widen_memset(const CUDA_MEMSET_NODE_PARAMS_v1 *old,
 					       CUcontext context)
 {
-	CUDA_MEMSET_NODE_PARAMS_v2 wide = { 0 };
+	CUDA_MEMSET_NODE_PARAMS_v2 wide = {0};
 
 	memcpy(&wide, old, sizeof(*old));
 	wide.ctx = context;
@@ -99,31 +99,31 @@ CUresult cuGraphAddHostNode(CUgraphNode *handle, CUgraph graph, const CUgraphNod
 			    size_t count, const CUDA_HOST_NODE_PARAMS_v1 *host)
 {
 	ADD(CU_GRAPH_NODE_TYPE_HOST, host,
-	    (CUDA_HOST_NODE_PARAMS_v2){ .fn = host->fn, .userData = host->userData });
+	    (CUDA_HOST_NODE_PARAMS_v2){.fn = host->fn, .userData = host->userData});
 }
 
 CUresult cuGraphAddChildGraphNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *before,
 				  size_t count, CUgraph child)
 {
-	ADD(CU_GRAPH_NODE_TYPE_GRAPH, graph, (CUDA_CHILD_GRAPH_NODE_PARAMS){ .graph = child });
+	ADD(CU_GRAPH_NODE_TYPE_GRAPH, graph, (CUDA_CHILD_GRAPH_NODE_PARAMS){.graph = child});
 }
 
 CUresult cuGraphAddEventRecordNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *before,
 				   size_t count, CUevent event)
 {
-	ADD(CU_GRAPH_NODE_TYPE_EVENT_RECORD, eventRecord, (CUDA_EVENT_RECORD_NODE_PARAMS){ event });
+	ADD(CU_GRAPH_NODE_TYPE_EVENT_RECORD, eventRecord, (CUDA_EVENT_RECORD_NODE_PARAMS){event});
 }
 
 CUresult cuGraphAddEventWaitNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *before,
 				 size_t count, CUevent event)
 {
-	ADD(CU_GRAPH_NODE_TYPE_WAIT_EVENT, eventWait, (CUDA_EVENT_WAIT_NODE_PARAMS){ event });
+	ADD(CU_GRAPH_NODE_TYPE_WAIT_EVENT, eventWait, (CUDA_EVENT_WAIT_NODE_PARAMS){event});
 }
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *before,
 				size_t count, CUDA_MEM_ALLOC_NODE_PARAMS_v1 *alloc)
 {
-	CUgraphNodeParams params = { .type = CU_GRAPH_NODE_TYPE_MEM_ALLOC };
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
 	CUresult result;
 
 	if (!alloc)
@@ -137,7 +137,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *handle, CUgraph graph, const CUgrap
 CUresult cuGraphAddMemFreeNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *before,
 			       size_t count, CUdeviceptr address)
 {
-	ADD(CU_GRAPH_NODE_TYPE_MEM_FREE, free, (CUDA_MEM_FREE_NODE_PARAMS){ address });
+	ADD(CU_GRAPH_NODE_TYPE_MEM_FREE, free, (CUDA_MEM_FREE_NODE_PARAMS){address});
 }
 
 CUresult cuGraphAddNode(CUgraphNode *handle, CUgraph graph, const CUgraphNode *before, size_t count,

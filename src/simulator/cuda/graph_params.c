@@ -39,7 +39,8 @@ static CUresult alloc_work(struct context *context, CUDA_MEM_ALLOC_NODE_PARAMS_v
 
 	if (alloc->bytesize == 0 || alloc->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = graph_memory_new(device ? device : context->device, alloc->bytesize, &work->memory);
+	result =
+		graph_memory_new(device ? device : context->device, alloc->bytesize, &work->memory);
 	if (result == CUDA_SUCCESS)
 		alloc->dptr = work->memory->address;
 	return result;

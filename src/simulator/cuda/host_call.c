@@ -18,10 +18,9 @@ static CUresult call_host(CUstream handle, struct host_call call, enum default_s
 	if (call.callback)
 		return driver_leave(stream->capture ? capture_invalidate(stream->capture)
 						    : stream_call_host(stream, call));
-	struct work work = { .type = CU_GRAPH_NODE_TYPE_HOST,
-			     .host = call.function,
-			     .argument = call.argument };
-	CUgraphNodeParams params = { .type = CU_GRAPH_NODE_TYPE_HOST };
+	struct work work = {
+		.type = CU_GRAPH_NODE_TYPE_HOST, .host = call.function, .argument = call.argument};
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_HOST};
 	params.host.fn = call.function;
 	params.host.userData = call.argument;
 	return driver_leave(work_submit(stream, &work, &params));
@@ -29,20 +28,20 @@ static CUresult call_host(CUstream handle, struct host_call call, enum default_s
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument)
 {
-	return call_host(stream, (struct host_call){ .function = function, .argument = argument },
+	return call_host(stream, (struct host_call){.function = function, .argument = argument},
 			 LEGACY);
 }
 
 CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void *argument)
 {
-	return call_host(stream, (struct host_call){ .function = function, .argument = argument },
+	return call_host(stream, (struct host_call){.function = function, .argument = argument},
 			 PER_THREAD);
 }
 
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *argument,
 			     unsigned int flags)
 {
-	struct host_call call = { .callback = callback, .argument = argument, .handle = stream };
+	struct host_call call = {.callback = callback, .argument = argument, .handle = stream};
 
 	return flags ? CUDA_ERROR_INVALID_VALUE : call_host(stream, call, LEGACY);
 }
@@ -50,7 +49,7 @@ CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *a
 CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void *argument,
 				  unsigned int flags)
 {
-	struct host_call call = { .callback = callback, .argument = argument, .handle = stream };
+	struct host_call call = {.callback = callback, .argument = argument, .handle = stream};
 
 	return flags ? CUDA_ERROR_INVALID_VALUE : call_host(stream, call, PER_THREAD);
 }

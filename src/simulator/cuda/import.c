@@ -30,7 +30,7 @@ enum { TICKET_MAGIC = 0x49504330, EXTERNAL_MAGIC = 0x45585430 };
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
-	struct ticket ticket = { .magic = TICKET_MAGIC, .pid = getpid(), .file = backing_file() };
+	struct ticket ticket = {.magic = TICKET_MAGIC, .pid = getpid(), .file = backing_file()};
 	CUresult result = driver_enter_bare();
 
 	if (result != CUDA_SUCCESS)

@@ -14,7 +14,7 @@ static bool is_sane(const CUlaunchConfig *config)
 static CUgraphNodeParams node_params(const CUlaunchConfig *config, const void *handle,
 				     void **parameters, void **extra)
 {
-	CUgraphNodeParams params = { .type = CU_GRAPH_NODE_TYPE_KERNEL };
+	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
 
 	params.kernel = (CUDA_KERNEL_NODE_PARAMS_v3){
 		.func = (CUfunction)(uintptr_t)handle,
@@ -35,7 +35,7 @@ static CUresult submit(const CUlaunchConfig *config, const void *handle, void **
 		       void **extra, struct stream *stream)
 {
 	const struct function *function = function_of(handle);
-	struct work work = { .type = CU_GRAPH_NODE_TYPE_KERNEL };
+	struct work work = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
 	CUgraphNodeParams params;
 	CUresult result = function_module(function, stream->context, &work.module);
 
@@ -67,10 +67,15 @@ static CUresult launch(const CUlaunchConfig *config, const void *handle, void **
 	return driver_leave(result);
 }
 
-#define CONFIG                                                                                \
-	(&(CUlaunchConfig){ .gridDimX = grid_x, .gridDimY = grid_y, .gridDimZ = grid_z,       \
-			    .blockDimX = block_x, .blockDimY = block_y, .blockDimZ = block_z, \
-			    .sharedMemBytes = shared_bytes, .hStream = stream })
+#define CONFIG                                                                                     \
+	(&(CUlaunchConfig){.gridDimX = grid_x,                                                     \
+			   .gridDimY = grid_y,                                                     \
+			   .gridDimZ = grid_z,                                                     \
+			   .blockDimX = block_x,                                                   \
+			   .blockDimY = block_y,                                                   \
+			   .blockDimZ = block_z,                                                   \
+			   .sharedMemBytes = shared_bytes,                                         \
+			   .hStream = stream})
 
 CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
 			unsigned int grid_z, unsigned int block_x, unsigned int block_y,
@@ -94,8 +99,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
 	return launch(config, function, parameters, extra, LEGACY);
 }
 
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function,
-			       void **parameters, void **extra)
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **parameters,
+			       void **extra)
 {
 	return launch(config, function, parameters, extra, PER_THREAD);
 }
@@ -129,8 +134,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsi
 
 		result = cuLaunchCooperativeKernel(one->function, one->gridDimX, one->gridDimY,
 						   one->gridDimZ, one->blockDimX, one->blockDimY,
-						   one->blockDimZ, one->sharedMemBytes, one->hStream,
-						   one->kernelParams);
+						   one->blockDimZ, one->sharedMemBytes,
+						   one->hStream, one->kernelParams);
 	}
 	return result;
 }
@@ -138,9 +143,13 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsi
 /* The launch calls of CUDA 3: one block, no parameters to speak of. */
 static CUresult launch_old(CUfunction function, int width, int height, CUstream stream)
 {
-	CUlaunchConfig config = { .gridDimX = (unsigned)width, .gridDimY = (unsigned)height,
-				  .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1, .blockDimZ = 1,
-				  .hStream = stream };
+	CUlaunchConfig config = {.gridDimX = (unsigned)width,
+				 .gridDimY = (unsigned)height,
+				 .gridDimZ = 1,
+				 .blockDimX = 1,
+				 .blockDimY = 1,
+				 .blockDimZ = 1,
+				 .hStream = stream};
 
 	return width > 0 && height > 0 ? launch(&config, function, NULL, NULL, LEGACY)
 				       : CUDA_ERROR_INVALID_VALUE;

@@ -18,10 +18,9 @@ static bool open_line(struct device *device)
 	struct gpusim_process *process;
 
 	gpusim_lock(driver.node);
-	process = gpusim_process_claim(driver.node, device->card,
-				       instance ? instance->gpu_instance : GPUSIM_NO_INSTANCE,
-				       instance ? instance->compute_instance : GPUSIM_NO_INSTANCE,
-				       GPUSIM_PROCESS_COMPUTE);
+	process = gpusim_process_claim(
+		driver.node, device->card, instance ? instance->gpu_instance : GPUSIM_NO_INSTANCE,
+		instance ? instance->compute_instance : GPUSIM_NO_INSTANCE, GPUSIM_PROCESS_COMPUTE);
 	gpusim_unlock(driver.node);
 	if (!process)
 		return false;
@@ -90,6 +89,17 @@ static void bury_the_dead(struct device *device)
 		     process->start_ticks != open->start_ticks))
 			engine_close_tenant(device->engine, tenant);
 	}
+}
+
+bool ledger_reap(struct device *device)
+{
+	bool found;
+
+	gpusim_lock(driver.node);
+	found = gpusim_processes_reap(driver.node) > 0;
+	bury_the_dead(device);
+	gpusim_unlock(driver.node);
+	return found;
 }
 
 bool ledger_take(struct device *device, uint64_t bytes)

@@ -21,6 +21,9 @@ void ledger_let_go(struct device *device);
 bool ledger_take(struct device *device, uint64_t bytes);
 void ledger_give(struct device *device, uint64_t bytes);
 
+/* Frees what dead processes held of the device. True when there were any. */
+bool ledger_reap(struct device *device);
+
 uint64_t ledger_free_bytes(struct device *device);
 
 /*

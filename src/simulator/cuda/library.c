@@ -11,7 +11,7 @@ struct library {
 		uint64_t context_id; /* contexts' addresses come again, their numbers do not */
 		struct module *module;
 		struct placed *next;
-	} *placed;
+	} * placed;
 };
 
 static struct library *library_of(CUlibrary handle)
@@ -40,7 +40,7 @@ CUresult library_module(struct library *library, struct context *context, struct
 		free(placed);
 		return result;
 	}
-	*placed = (struct placed){ context, context->id, *module, library->placed };
+	*placed = (struct placed){context, context->id, *module, library->placed};
 	library->placed = placed;
 	return CUDA_SUCCESS;
 }
@@ -70,9 +70,9 @@ static CUresult load(CUlibrary *handle, const void *code)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
-			   unsigned int jit_count, CUlibraryOption *options, void **values,
-			   unsigned int count)
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit,
+			   void **jit_values, unsigned int jit_count, CUlibraryOption *options,
+			   void **values, unsigned int count)
 {
 	(void)jit;
 	(void)jit_values;

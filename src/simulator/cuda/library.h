@@ -1,4 +1,5 @@
-/* Libraries: code that belongs to no context; each context brings it to its card when it is used. */
+/* Libraries: code that belongs to no context; each context brings it to its card when it is used.
+ */
 #ifndef GPUSIM_LIBRARY_H
 #define GPUSIM_LIBRARY_H
 

@@ -84,8 +84,8 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
 
 		if (!memory || !memory->physical || memory->bytes > end - address)
 			return driver_leave(CUDA_ERROR_INVALID_VALUE);
-		mmap((void *)(uintptr_t)address, memory->bytes, PROT_NONE,
-		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+		(void)mmap((void *)(uintptr_t)address, memory->bytes, PROT_NONE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 		address += memory->bytes;
 		memory->physical->mappings--;
 		physical_put(memory->physical);

@@ -22,7 +22,7 @@ enum memory_kind {
 	MEMORY_HOST, /* pinned: takes nothing on the card */
 	MEMORY_HOST_REGISTERED,
 	MEMORY_POOL,
-	MEMORY_MAPPED, /* cuMemMap */
+	MEMORY_MAPPED,   /* cuMemMap */
 	MEMORY_IMPORTED, /* of another process, which pays for it */
 	MEMORY_ARRAY,
 	MEMORY_GRAPH,
@@ -30,19 +30,19 @@ enum memory_kind {
 
 struct memory {
 	uint64_t address;
-	uint64_t bytes; /* as asked */
-	uint64_t span_bytes; /* from address: as mapped; 0 when a part of a block */
+	uint64_t bytes;         /* as asked */
+	uint64_t span_bytes;    /* from address: as mapped; 0 when a part of a block */
 	uint64_t charged_bytes; /* on the card, for this alone */
 	uint64_t id;
 	enum memory_kind kind;
 	unsigned flags;
 	unsigned references; /* of a graph's: nodes and executables that allocate it */
 	struct device *device;
-	struct context *context; /* that it ends with, or NULL */
-	struct block *block; /* that it is a part of */
-	struct pool *pool; /* that it came from */
+	struct context *context;   /* that it ends with, or NULL */
+	struct block *block;       /* that it is a part of */
+	struct pool *pool;         /* that it came from */
 	struct physical *physical; /* that is mapped here */
-	uint64_t offset; /* in the memory file */
+	uint64_t offset;           /* in the memory file */
 };
 
 /* All under the process's lock. */

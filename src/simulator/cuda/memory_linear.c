@@ -75,6 +75,9 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 	if (!memory || memory->kind == MEMORY_HOST || memory->kind == MEMORY_HOST_REGISTERED ||
 	    memory->kind == MEMORY_MAPPED || memory->kind == MEMORY_IMPORTED)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	/* As with the real driver: what was queued before may still use it. */
+	if (memory->context)
+		context_wait(memory->context);
 	return driver_leave(memory->kind == MEMORY_GRAPH ? graph_memory_end(memory)
 							 : memory_release(memory));
 }

@@ -33,7 +33,7 @@ bool memory_insert(struct memory *memory)
 
 	if (table.count == table.room) {
 		size_t room = table.room ? table.room * 2 : 64;
-		struct memory **grown = realloc(table.at, room * sizeof(*grown));
+		struct memory **grown = realloc(table.at, room * sizeof(struct memory *));
 
 		if (!grown)
 			return false;
@@ -41,7 +41,7 @@ bool memory_insert(struct memory *memory)
 		table.room = room;
 	}
 	memmove(&table.at[place + 1], &table.at[place],
-		(table.count - place) * sizeof(*table.at));
+		(table.count - place) * sizeof(struct memory *));
 	table.at[place] = memory;
 	table.count++;
 	return true;
@@ -56,7 +56,7 @@ void memory_remove(struct memory *memory)
 	if (place == 0)
 		return;
 	memmove(&table.at[place - 1], &table.at[place],
-		(table.count - place) * sizeof(*table.at));
+		(table.count - place) * sizeof(struct memory *));
 	table.count--;
 }
 

@@ -36,7 +36,7 @@ static uint64_t lay_out(struct mipmap *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *sh
 {
 	uint64_t bytes = 0;
 
-	for (unsigned i = 0; i < mipmap->count; i++) {
+	for (unsigned i = 0; i < mipmap->count && i < MIPMAP_LEVELS; i++) {
 		struct array *level = &mipmap->levels[i];
 
 		level->magic = ARRAY_MAGIC;

@@ -1,6 +1,7 @@
 #include "module.h"
 
 #include "ledger.h"
+#include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,14 +10,12 @@ static struct module *modules;
 
 static uint64_t module_cost_bytes(void)
 {
-	const char *text = getenv("GPU_SIMULATOR_MODULE_MIB");
-
-	return text ? strtoull(text, NULL, 10) << 20 : 0;
+	return setting_number("GPU_SIMULATOR_MODULE_MIB", 0) << 20;
 }
 
 static bool is_lazy(void)
 {
-	const char *loading = getenv("CUDA_MODULE_LOADING");
+	const char *loading = setting("CUDA_MODULE_LOADING");
 
 	return loading ? strcmp(loading, "LAZY") == 0 : driver.cuda_version >= 12020;
 }
@@ -178,7 +177,8 @@ CUresult cuModuleGetFunction(CUfunction *handle, CUmodule module, const char *na
 }
 
 /* A variable of the module; its memory is part of what the module takes. */
-CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module, const char *name)
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module,
+			      const char *name)
 {
 	(void)address;
 	(void)bytes;

@@ -1,4 +1,5 @@
-/* How many blocks fit a multiprocessor, by threads alone; and what else launches are planned with. */
+/* How many blocks fit a multiprocessor, by threads alone; and what else launches are planned with.
+ */
 #include "module.h"
 
 enum { THREADS_OF_MULTIPROCESSOR = 2048, MOST_THREADS_OF_BLOCK = 1024 };
@@ -88,7 +89,8 @@ CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CU
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
 {
 	return !context_of(peer) ? CUDA_ERROR_INVALID_CONTEXT
-				 : flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	       : flags           ? CUDA_ERROR_INVALID_VALUE
+				 : CUDA_SUCCESS;
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peer)

@@ -10,12 +10,12 @@ enum { PHYSICAL_MAGIC = 0x50485930 };
 
 struct physical {
 	uint32_t magic;
-	unsigned handles; /* that the program holds */
+	unsigned handles;  /* that the program holds */
 	unsigned mappings; /* each keeps the memory as well */
 	uint64_t bytes;
 	uint64_t charged_bytes; /* 0 for host memory and imports */
-	int file; /* its own, when it can be exported; else -1 */
-	uint64_t offset; /* in the memory file, or 0 in its own */
+	int file;               /* its own, when it can be exported; else -1 */
+	uint64_t offset;        /* in the memory file, or 0 in its own */
 	CUmemAllocationProp properties;
 	struct device *device; /* NULL for host memory */
 };

@@ -15,8 +15,8 @@ static bool is_hosts(const struct memory *memory)
 	return memory->kind == MEMORY_HOST || memory->kind == MEMORY_HOST_REGISTERED;
 }
 
-static CUresult tell(const struct memory *memory, CUpointer_attribute attribute, CUdeviceptr address,
-		     void *value)
+static CUresult tell(const struct memory *memory, CUpointer_attribute attribute,
+		     CUdeviceptr address, void *value)
 {
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:

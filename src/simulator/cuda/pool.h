@@ -25,7 +25,7 @@ struct pool {
 	uint64_t used_high;
 	uint64_t release_threshold;
 	uint64_t most_bytes; /* 0: the card's size */
-	int reuse[4]; /* the three CU_MEMPOOL_ATTR_REUSE_*, by number */
+	int reuse[4];        /* the three CU_MEMPOOL_ATTR_REUSE_*, by number */
 	struct pool *next;
 };
 

@@ -17,7 +17,7 @@ struct entry {
 #undef ENTRY
 
 static const struct entry entries[] = {
-#define ENTRY(name, version, null, symbol) { #name, version, null, address_of_##symbol },
+#define ENTRY(name, version, null, symbol) {#name, version, null, address_of_##symbol},
 #include "symbols.def"
 #undef ENTRY
 };
@@ -76,7 +76,8 @@ static CUresult look_up(const char *name, void **address, int version, cuuint64_
 	    flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 		return CUDA_ERROR_INVALID_VALUE;
 	first = first_named(name);
-	chosen = first ? choose(first, version, flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+	chosen = first ? choose(first, version,
+				flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 		       : NULL;
 	*address = chosen ? chosen->address : NULL;
 	if (chosen)
@@ -94,8 +95,9 @@ CUresult cuGetProcAddress(const char *name, void **address, int version, cuuint6
 	CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
 	CUresult result = look_up(name, address, version, flags, &status);
 
-	return result == CUDA_SUCCESS && status != CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_ERROR_NOT_FOUND
-									       : result;
+	return result == CUDA_SUCCESS && status != CU_GET_PROC_ADDRESS_SUCCESS
+		       ? CUDA_ERROR_NOT_FOUND
+		       : result;
 }
 
 CUresult cuGetProcAddress_v2(const char *name, void **address, int version, cuuint64_t flags,

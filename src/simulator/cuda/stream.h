@@ -24,7 +24,7 @@ struct capture_ends {
 
 struct stream {
 	uint32_t magic;
-	int queue; /* the engine's number for it, -1 before the first work */
+	int queue;       /* the engine's number for it, -1 before the first work */
 	bool is_default; /* the legacy stream: ordered with all blocking ones */
 	bool is_per_thread;
 	bool is_destroyed; /* its work goes on; freed when that ends */

@@ -143,26 +143,26 @@ CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int fla
 }
 
 /* One number of a stream, by a function each: the entry points differ in nothing else. */
-#define STREAM_PROPERTY(name, type, value)                                              \
-	static CUresult name##_of(CUstream handle, type *property, enum default_stream null) \
-	{                                                                               \
-		struct stream *stream;                                                  \
-		CUresult result = enter_stream(handle, null, &stream);                  \
-                                                                                        \
-		if (result != CUDA_SUCCESS)                                             \
-			return result;                                                  \
-		if (!property)                                                          \
-			return driver_leave(CUDA_ERROR_INVALID_VALUE);                  \
-		*property = (value);                                                    \
-		return driver_leave(CUDA_SUCCESS);                                      \
-	}                                                                               \
-	CUresult name(CUstream handle, type *property)                                  \
-	{                                                                               \
-		return name##_of(handle, property, LEGACY);                             \
-	}                                                                               \
-	CUresult name##_ptsz(CUstream handle, type *property)                           \
-	{                                                                               \
-		return name##_of(handle, property, PER_THREAD);                         \
+#define STREAM_PROPERTY(name, type, value)                                                         \
+	static CUresult name##_of(CUstream handle, type *property, enum default_stream null)       \
+	{                                                                                          \
+		struct stream *stream;                                                             \
+		CUresult result = enter_stream(handle, null, &stream);                             \
+                                                                                                   \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		if (!property)                                                                     \
+			return driver_leave(CUDA_ERROR_INVALID_VALUE);                             \
+		*property = (value);                                                               \
+		return driver_leave(CUDA_SUCCESS);                                                 \
+	}                                                                                          \
+	CUresult name(CUstream handle, type *property)                                             \
+	{                                                                                          \
+		return name##_of(handle, property, LEGACY);                                        \
+	}                                                                                          \
+	CUresult name##_ptsz(CUstream handle, type *property)                                      \
+	{                                                                                          \
+		return name##_of(handle, property, PER_THREAD);                                    \
 	}
 
 STREAM_PROPERTY(cuStreamGetFlags, unsigned int, stream->flags)

@@ -42,23 +42,22 @@ static CUresult submit(CUstream handle, struct store wanted, enum default_stream
 	if (!store)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	*store = wanted;
-	return driver_leave(stream_call_host(stream, (struct host_call){ .function = do_store,
-									 .argument = store }));
+	return driver_leave(stream_call_host(
+		stream, (struct host_call){.function = do_store, .argument = store}));
 }
 
-#define WRITE(bits)                                                                           \
-	CUresult cuStreamWriteValue##bits##_v2(CUstream stream, CUdeviceptr address,          \
-					       cuuint##bits##_t value, unsigned int flags)    \
-	{                                                                                     \
-		(void)flags;                                                                  \
-		return submit(stream, (struct store){ address, value, bits / 8 }, LEGACY);    \
-	}                                                                                     \
-	CUresult cuStreamWriteValue##bits##_v2_ptsz(CUstream stream, CUdeviceptr address,     \
-						    cuuint##bits##_t value,                   \
-						    unsigned int flags)                       \
-	{                                                                                     \
-		(void)flags;                                                                  \
-		return submit(stream, (struct store){ address, value, bits / 8 }, PER_THREAD); \
+#define WRITE(bits)                                                                                \
+	CUresult cuStreamWriteValue##bits##_v2(CUstream stream, CUdeviceptr address,               \
+					       cuuint##bits##_t value, unsigned int flags)         \
+	{                                                                                          \
+		(void)flags;                                                                       \
+		return submit(stream, (struct store){address, value, bits / 8}, LEGACY);           \
+	}                                                                                          \
+	CUresult cuStreamWriteValue##bits##_v2_ptsz(CUstream stream, CUdeviceptr address,          \
+						    cuuint##bits##_t value, unsigned int flags)    \
+	{                                                                                          \
+		(void)flags;                                                                       \
+		return submit(stream, (struct store){address, value, bits / 8}, PER_THREAD);       \
 	}
 
 WRITE(32)

@@ -12,9 +12,11 @@ static bool run_due_host_call(struct context *context);
 
 static bool has_queue(struct stream *stream)
 {
-	const struct device *device = stream->context->device;
+	struct device *device = stream->context->device;
 
 	if (stream->queue < 0)
+		stream->queue = engine_open_stream(device->engine, device->tenant);
+	if (stream->queue < 0 && ledger_reap(device))
 		stream->queue = engine_open_stream(device->engine, device->tenant);
 	return stream->queue >= 0;
 }
@@ -38,8 +40,8 @@ bool stream_run_host_call(struct stream *stream)
 {
 	uint64_t cookie;
 
-	if (stream->queue < 0 ||
-	    !engine_pop_host(stream->context->device->engine, stream->queue, driver_now_ns(), &cookie))
+	if (stream->queue < 0 || !engine_pop_host(stream->context->device->engine, stream->queue,
+						  driver_now_ns(), &cookie))
 		return false;
 	run_host_call(cookie);
 	return true;
@@ -73,7 +75,7 @@ static void settle_place(struct stream *stream, uint64_t number)
 
 CUresult stream_mark(struct stream *stream, struct event *event, uint64_t *number)
 {
-	struct engine_item item = { .kind = ENGINE_MARKER };
+	struct engine_item item = {.kind = ENGINE_MARKER};
 	CUresult result;
 
 	if (!has_queue(stream))
@@ -102,7 +104,7 @@ void stream_harvest(struct stream *stream)
 CUresult stream_follow(struct stream *stream, const struct stream *other, uint64_t number)
 {
 	struct engine *engine = other->context->device->engine;
-	struct engine_item item = { .kind = ENGINE_WAIT, .number = number };
+	struct engine_item item = {.kind = ENGINE_WAIT, .number = number};
 
 	if (other->queue < 0 || stream == other)
 		return CUDA_SUCCESS;
@@ -151,7 +153,8 @@ static CUresult order(struct stream *stream)
 		return follow_end(stream, context->default_stream);
 	if (!stream->is_default)
 		return result;
-	for (struct stream *each = context->streams; each && result == CUDA_SUCCESS; each = each->next) {
+	for (struct stream *each = context->streams; each && result == CUDA_SUCCESS;
+	     each = each->next) {
 		if (is_blocking(each))
 			result = follow_end(stream, each);
 	}
@@ -174,8 +177,8 @@ CUresult stream_call_host(struct stream *stream, struct host_call call)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*kept = call;
 	host_calls++;
-	result = stream_push(stream, (struct engine_item){ .kind = ENGINE_HOST,
-							   .number = (uint64_t)(uintptr_t)kept });
+	result = stream_push(stream, (struct engine_item){.kind = ENGINE_HOST,
+							  .number = (uint64_t)(uintptr_t)kept});
 	if (result != CUDA_SUCCESS) {
 		host_calls--;
 		free(kept);
@@ -240,4 +243,3 @@ void stream_wait(struct stream *stream)
 	}
 	ledger_publish(stream->context->device);
 }
-

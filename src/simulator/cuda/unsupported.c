@@ -6,10 +6,10 @@
  */
 enum { NOT_SUPPORTED = 801 };
 
-#define ENTRY(name, version, null, symbol)                                              \
-	__attribute__((weak, visibility("default"))) int symbol(void);                  \
-	int symbol(void)                                                                \
-	{                                                                               \
-		return NOT_SUPPORTED;                                                   \
+#define ENTRY(name, version, null, symbol)                                                         \
+	__attribute__((weak, visibility("default"))) int symbol(void);                             \
+	int symbol(void)                                                                           \
+	{                                                                                          \
+		return NOT_SUPPORTED;                                                              \
 	}
 #include "symbols.def"

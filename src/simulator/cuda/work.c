@@ -11,16 +11,16 @@ static CUresult run_kernel(struct stream *stream, const struct work *work)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return stream_push(stream, (struct engine_item){ .kind = ENGINE_KERNEL,
-							 .launches = 1,
-							 .amount = work->ns });
+	return stream_push(
+		stream,
+		(struct engine_item){.kind = ENGINE_KERNEL, .launches = 1, .amount = work->ns});
 }
 
 static CUresult run_copy(struct stream *stream, const struct work *work)
 {
 	copy_run(&work->copy);
-	return stream_push(stream, (struct engine_item){ .kind = ENGINE_COPY,
-							 .amount = copy_ns(&work->copy) });
+	return stream_push(
+		stream, (struct engine_item){.kind = ENGINE_COPY, .amount = copy_ns(&work->copy)});
 }
 
 CUresult work_run(struct stream *stream, const struct work *work)
@@ -32,8 +32,8 @@ CUresult work_run(struct stream *stream, const struct work *work)
 	case CU_GRAPH_NODE_TYPE_MEMSET:
 		return run_copy(stream, work);
 	case CU_GRAPH_NODE_TYPE_HOST:
-		return stream_call_host(stream, (struct host_call){ .function = work->host,
-								    .argument = work->argument });
+		return stream_call_host(stream, (struct host_call){.function = work->host,
+								   .argument = work->argument});
 	case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
 		return event_record(work->event, stream);
 	case CU_GRAPH_NODE_TYPE_WAIT_EVENT:

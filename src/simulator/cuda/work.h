@@ -10,12 +10,12 @@
 
 struct work {
 	CUgraphNodeType type;
-	uint64_t ns; /* of a kernel */
+	uint64_t ns;           /* of a kernel */
 	struct module *module; /* of a kernel: brought to the card first */
-	struct copy copy; /* of a copy or fill */
-	CUhostFn host; /* of a host function */
+	struct copy copy;      /* of a copy or fill */
+	CUhostFn host;         /* of a host function */
 	void *argument;
-	struct event *event; /* of a record or a wait */
+	struct event *event;   /* of a record or a wait */
 	struct memory *memory; /* of a graph's allocation or free */
 };
 

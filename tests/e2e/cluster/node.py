@@ -88,6 +88,11 @@ class Node:
         )
         archive.unlink()
 
+    def add_cdi_spec(self, name: str, content: str) -> None:
+        """Make devices known to containerd, which looks at the directory for every container."""
+        self._file("cdi").mkdir(exist_ok=True)
+        self._file(f"cdi/{name}.json").write_text(content)
+
     def restart_kubelet(self, *, kill: bool = False) -> None:
         """End the kubelet, politely or not, and start it again; running pods are left alone."""
         if kill:

@@ -55,7 +55,7 @@ static CUstream stream_of(unsigned number)
 
 static CUresult launch(uint64_t duration_ns, unsigned stream)
 {
-	void *parameters[] = { &duration_ns };
+	void *parameters[] = {&duration_ns};
 
 	if (!spin) {
 		CUresult result = make_spin();
@@ -105,11 +105,10 @@ static void do_free(char *words[])
 static void do_create(char *words[])
 {
 	CUmemGenericAllocationHandle handle = 0;
-	const CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-					   .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE,
-							 .id = words[3] ? atoi(words[3]) : 0 } };
-	const CUresult result =
-		CALL(cuMemCreate, &handle, strtoull(words[2], NULL, 10), &prop, 0);
+	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+					  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+						       .id = words[3] ? atoi(words[3]) : 0}};
+	const CUresult result = CALL(cuMemCreate, &handle, strtoull(words[2], NULL, 10), &prop, 0);
 
 	objects[atoi(words[1]) % OBJECTS] = handle;
 	printf("%d\n", result);
@@ -134,16 +133,15 @@ static void do_map(char *words[])
 
 static void do_unmap(char *words[])
 {
-	printf("%d\n", CALL(cuMemUnmap, objects[atoi(words[1]) % OBJECTS],
-			    strtoull(words[2], NULL, 10)));
+	printf("%d\n",
+	       CALL(cuMemUnmap, objects[atoi(words[1]) % OBJECTS], strtoull(words[2], NULL, 10)));
 }
 
 static void do_retain_handle(char *words[])
 {
 	CUmemGenericAllocationHandle handle = 0;
-	const CUresult result =
-		CALL(cuMemRetainAllocationHandle, &handle,
-		     (void *)(uintptr_t)objects[atoi(words[2]) % OBJECTS]);
+	const CUresult result = CALL(cuMemRetainAllocationHandle, &handle,
+				     (void *)(uintptr_t)objects[atoi(words[2]) % OBJECTS]);
 
 	objects[atoi(words[1]) % OBJECTS] = handle;
 	printf("%d\n", result);
@@ -167,8 +165,8 @@ static void do_free_async(char *words[])
 static void do_pool(char *words[])
 {
 	CUmemoryPool pool = NULL;
-	const CUmemPoolProps props = { .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-				       .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0 } };
+	const CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+				      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
 	const CUresult result = CALL(cuMemPoolCreate, &pool, &props);
 
 	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)pool;
@@ -178,10 +176,9 @@ static void do_pool(char *words[])
 static void do_from_pool(char *words[])
 {
 	CUdeviceptr pointer = 0;
-	const CUresult result = CALL(cuMemAllocFromPoolAsync, &pointer,
-				     strtoull(words[3], NULL, 10),
-				     (CUmemoryPool)(uintptr_t)objects[atoi(words[2]) % OBJECTS],
-				     stream_of(0));
+	const CUresult result =
+		CALL(cuMemAllocFromPoolAsync, &pointer, strtoull(words[3], NULL, 10),
+		     (CUmemoryPool)(uintptr_t)objects[atoi(words[2]) % OBJECTS], stream_of(0));
 
 	objects[atoi(words[1]) % OBJECTS] = pointer;
 	printf("%d\n", result);
@@ -196,7 +193,8 @@ static void do_pool_keep(char *words[])
 	if (!strcmp(words[1], "default"))
 		result = CALL(cuDeviceGetDefaultMemPool, &pool, 0);
 	if (!result)
-		result = CALL(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
+		result =
+			CALL(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep);
 	printf("%d\n", result);
 }
 
@@ -208,17 +206,17 @@ static void do_pool_trim(char *words[])
 
 static void do_pool_destroy(char *words[])
 {
-	printf("%d\n", CALL(cuMemPoolDestroy,
-			    (CUmemoryPool)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
+	printf("%d\n",
+	       CALL(cuMemPoolDestroy, (CUmemoryPool)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
 }
 
 static void do_array(char *words[])
 {
 	CUarray array = NULL;
-	const CUDA_ARRAY_DESCRIPTOR shape = { .Width = strtoull(words[2], NULL, 10),
-					      .Height = strtoull(words[3], NULL, 10),
-					      .Format = (CUarray_format)strtoul(words[4], NULL, 0),
-					      .NumChannels = (unsigned)atoi(words[5]) };
+	const CUDA_ARRAY_DESCRIPTOR shape = {.Width = strtoull(words[2], NULL, 10),
+					     .Height = strtoull(words[3], NULL, 10),
+					     .Format = (CUarray_format)strtoul(words[4], NULL, 0),
+					     .NumChannels = (unsigned)atoi(words[5])};
 	const CUresult result = CALL(cuArrayCreate_v2, &array, &shape);
 
 	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)array;
@@ -228,11 +226,11 @@ static void do_array(char *words[])
 static void do_array3d(char *words[])
 {
 	CUarray array = NULL;
-	const CUDA_ARRAY3D_DESCRIPTOR shape = { .Width = strtoull(words[2], NULL, 10),
-						.Height = strtoull(words[3], NULL, 10),
-						.Depth = strtoull(words[4], NULL, 10),
-						.Format = (CUarray_format)strtoul(words[5], NULL, 0),
-						.NumChannels = (unsigned)atoi(words[6]) };
+	const CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = strtoull(words[2], NULL, 10),
+					       .Height = strtoull(words[3], NULL, 10),
+					       .Depth = strtoull(words[4], NULL, 10),
+					       .Format = (CUarray_format)strtoul(words[5], NULL, 0),
+					       .NumChannels = (unsigned)atoi(words[6])};
 	const CUresult result = CALL(cuArray3DCreate_v2, &array, &shape);
 
 	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)array;
@@ -247,10 +245,10 @@ static void do_array_destroy(char *words[])
 static void do_mipmap(char *words[])
 {
 	CUmipmappedArray array = NULL;
-	const CUDA_ARRAY3D_DESCRIPTOR shape = { .Width = strtoull(words[2], NULL, 10),
-						.Height = strtoull(words[3], NULL, 10),
-						.Format = CU_AD_FORMAT_UNSIGNED_INT8,
-						.NumChannels = 4 };
+	const CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = strtoull(words[2], NULL, 10),
+					       .Height = strtoull(words[3], NULL, 10),
+					       .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+					       .NumChannels = 4};
 	const CUresult result =
 		CALL(cuMipmappedArrayCreate, &array, &shape, (unsigned)atoi(words[4]));
 
@@ -278,10 +276,9 @@ static void do_graph(char *words[])
 	CUgraphNode node, freeing;
 	CUgraphExec exec = NULL;
 	CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
-		.poolProps = { .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-			       .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0 } },
-		.bytesize = strtoull(words[2], NULL, 10)
-	};
+		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+			      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}},
+		.bytesize = strtoull(words[2], NULL, 10)};
 	CUresult result = CALL(cuGraphCreate, &graph, 0);
 
 	if (!result)
@@ -301,19 +298,24 @@ static void do_kernel_graph(char *words[])
 	CUgraphNode last = NULL;
 	CUgraphExec exec = NULL;
 	uint64_t duration_ns = strtoull(words[2], NULL, 10);
-	void *parameters[] = { &duration_ns };
+	void *parameters[] = {&duration_ns};
 	CUresult result = spin ? CUDA_SUCCESS : make_spin();
-	CUDA_KERNEL_NODE_PARAMS kernel = { .func = spin, .gridDimX = 1, .gridDimY = 1,
-					   .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1,
-					   .blockDimZ = 1, .kernelParams = parameters };
+	CUDA_KERNEL_NODE_PARAMS kernel = {.func = spin,
+					  .gridDimX = 1,
+					  .gridDimY = 1,
+					  .gridDimZ = 1,
+					  .blockDimX = 1,
+					  .blockDimY = 1,
+					  .blockDimZ = 1,
+					  .kernelParams = parameters};
 
 	if (!result)
 		result = CALL(cuGraphCreate, &graph, 0);
 	for (int i = 0; !result && i < atoi(words[3]); i++) {
 		CUgraphNode next;
 
-		result = CALL(cuGraphAddKernelNode_v2, &next, graph, last ? &last : NULL, last ? 1 : 0,
-			      &kernel);
+		result = CALL(cuGraphAddKernelNode_v2, &next, graph, last ? &last : NULL,
+			      last ? 1 : 0, &kernel);
 		last = next;
 	}
 	if (!result)
@@ -324,9 +326,9 @@ static void do_kernel_graph(char *words[])
 
 static void do_graph_launch(char *words[])
 {
-	CUresult result = CALL(cuGraphLaunch,
-			       (CUgraphExec)(uintptr_t)objects[atoi(words[1]) % OBJECTS],
-			       stream_of(0));
+	CUresult result =
+		CALL(cuGraphLaunch, (CUgraphExec)(uintptr_t)objects[atoi(words[1]) % OBJECTS],
+		     stream_of(0));
 
 	if (!result)
 		result = CALL(cuStreamSynchronize, stream_of(0));
@@ -350,8 +352,8 @@ static void do_context(char *words[])
 
 static void do_context_destroy(char *words[])
 {
-	printf("%d\n", CALL(cuCtxDestroy_v2,
-			    (CUcontext)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
+	printf("%d\n",
+	       CALL(cuCtxDestroy_v2, (CUcontext)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
 }
 
 static void do_retain(char *words[])
@@ -423,7 +425,8 @@ static void do_launch(char *words[])
 	const int count = words[2] ? atoi(words[2]) : 1;
 
 	for (int i = 0; !result && i < count; i++)
-		result = launch(strtoull(words[1], NULL, 10), words[2] && words[3] ? (unsigned)atoi(words[3]) : 0);
+		result = launch(strtoull(words[1], NULL, 10),
+				words[2] && words[3] ? (unsigned)atoi(words[3]) : 0);
 	printf("%d\n", result);
 }
 
@@ -435,7 +438,7 @@ static void do_sync(char *words[])
 
 static uint64_t now_ns(void)
 {
-	uint64_t (*simulated)(void) = (uint64_t (*)(void))dlsym(driver, "gpusim_now_ns");
+	uint64_t (*simulated)(void) = (uint64_t(*)(void))dlsym(driver, "gpusim_now_ns");
 	struct timespec now;
 
 	if (simulated)
@@ -463,7 +466,8 @@ static void do_work(char *words[])
 
 	while (!result && now_ns() < end_ns) {
 		for (int i = 0; !result && i < batch; i++, pieces++)
-			result = is_graph ? CALL(cuGraphLaunch, exec, stream_of(0)) : launch(unit_ns, 0);
+			result = is_graph ? CALL(cuGraphLaunch, exec, stream_of(0))
+					  : launch(unit_ns, 0);
 		if (!result)
 			result = CALL(cuStreamSynchronize, stream_of(0));
 	}
@@ -488,13 +492,14 @@ static nvmlReturn_t nvml_card(const char *index, nvmlDevice_t *device)
 	nvmlReturn_t result = NVML(nvmlInit_v2);
 
 	return result ? result
-		      : NVML(nvmlDeviceGetHandleByIndex_v2, index ? (unsigned)atoi(index) : 0, device);
+		      : NVML(nvmlDeviceGetHandleByIndex_v2, index ? (unsigned)atoi(index) : 0,
+			     device);
 }
 
 static void do_nvml(char *words[])
 {
 	nvmlDevice_t device;
-	nvmlMemory_t memory = { 0 };
+	nvmlMemory_t memory = {0};
 	nvmlReturn_t result = nvml_card(words[1], &device);
 
 	if (!result)
@@ -505,7 +510,7 @@ static void do_nvml(char *words[])
 static void do_nvml2(char *words[])
 {
 	nvmlDevice_t device;
-	nvmlMemory_v2_t memory = { .version = nvmlMemory_v2 };
+	nvmlMemory_v2_t memory = {.version = nvmlMemory_v2};
 	nvmlReturn_t result = nvml_card(words[1], &device);
 
 	if (!result)
@@ -589,22 +594,52 @@ struct command {
 };
 
 static const struct command commands[] = {
-	{ "alloc", do_alloc }, { "managed", do_managed }, { "pitch", do_pitch },
-	{ "free", do_free }, { "create", do_create }, { "release", do_release },
-	{ "map", do_map }, { "unmap", do_unmap }, { "retain_handle", do_retain_handle },
-	{ "async", do_async }, { "free_async", do_free_async }, { "pool", do_pool },
-	{ "from_pool", do_from_pool }, { "pool_keep", do_pool_keep }, { "pool_trim", do_pool_trim },
-	{ "pool_destroy", do_pool_destroy }, { "array", do_array }, { "array3d", do_array3d },
-	{ "array_destroy", do_array_destroy }, { "mipmap", do_mipmap },
-	{ "mipmap_destroy", do_mipmap_destroy }, { "host", do_host }, { "graph", do_graph },
-	{ "kernel_graph", do_kernel_graph }, { "graph_launch", do_graph_launch },
-	{ "graph_trim", do_graph_trim }, { "context", do_context },
-	{ "context_destroy", do_context_destroy }, { "retain", do_retain }, { "reset", do_reset },
-	{ "module", do_module }, { "init", do_init }, { "info", do_info },
-	{ "info_null", do_info_null }, { "total", do_total }, { "count", do_count },
-	{ "launch", do_launch }, { "sync", do_sync }, { "work", do_work }, { "nvml", do_nvml },
-	{ "nvml2", do_nvml2 }, { "processes", do_processes }, { "pid", do_pid }, { "fork", do_fork },
-	{ "vfork", do_vfork }, { "exec", do_exec },
+	{"alloc", do_alloc},
+	{"managed", do_managed},
+	{"pitch", do_pitch},
+	{"free", do_free},
+	{"create", do_create},
+	{"release", do_release},
+	{"map", do_map},
+	{"unmap", do_unmap},
+	{"retain_handle", do_retain_handle},
+	{"async", do_async},
+	{"free_async", do_free_async},
+	{"pool", do_pool},
+	{"from_pool", do_from_pool},
+	{"pool_keep", do_pool_keep},
+	{"pool_trim", do_pool_trim},
+	{"pool_destroy", do_pool_destroy},
+	{"array", do_array},
+	{"array3d", do_array3d},
+	{"array_destroy", do_array_destroy},
+	{"mipmap", do_mipmap},
+	{"mipmap_destroy", do_mipmap_destroy},
+	{"host", do_host},
+	{"graph", do_graph},
+	{"kernel_graph", do_kernel_graph},
+	{"graph_launch", do_graph_launch},
+	{"graph_trim", do_graph_trim},
+	{"context", do_context},
+	{"context_destroy", do_context_destroy},
+	{"retain", do_retain},
+	{"reset", do_reset},
+	{"module", do_module},
+	{"init", do_init},
+	{"info", do_info},
+	{"info_null", do_info_null},
+	{"total", do_total},
+	{"count", do_count},
+	{"launch", do_launch},
+	{"sync", do_sync},
+	{"work", do_work},
+	{"nvml", do_nvml},
+	{"nvml2", do_nvml2},
+	{"processes", do_processes},
+	{"pid", do_pid},
+	{"fork", do_fork},
+	{"vfork", do_vfork},
+	{"exec", do_exec},
 };
 
 static void run(char *words[])
@@ -627,7 +662,7 @@ int main(void)
 		return 3;
 	}
 	while (fgets(line, sizeof(line), stdin)) {
-		char *words[16] = { 0 };
+		char *words[16] = {0};
 		char *rest = NULL;
 		int count = 0;
 

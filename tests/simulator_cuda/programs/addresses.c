@@ -25,8 +25,8 @@ int main(int count, char **words)
 	}
 	if (count != 4)
 		return 2;
-	result = cuGetProcAddress_v2(words[1], &address, atoi(words[2]), strtoull(words[3], NULL, 10),
-				     &status);
+	result = cuGetProcAddress_v2(words[1], &address, atoi(words[2]),
+				     strtoull(words[3], NULL, 10), &status);
 	printf("%d %d %s\n", result, (int)status, name_of(address));
 	return 0;
 }

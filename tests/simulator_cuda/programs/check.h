@@ -27,14 +27,18 @@ struct test_case {
 
 extern const struct test_case cases[];
 
-#define CASES(...) const struct test_case cases[] = { __VA_ARGS__, { NULL, NULL } }
-#define CASE(name) { #name, name }
+#define CASES(...) const struct test_case cases[] = {__VA_ARGS__, {NULL, NULL}}
+#define CASE(name)                                                                                 \
+	{                                                                                          \
+#name, name                                                                        \
+	}
 
 #define CHECK(condition) check((condition), __FILE__, __LINE__, #condition)
-#define CHECK_EQUAL(left, right)                                                       \
+#define CHECK_EQUAL(left, right)                                                                   \
 	check_equal((long long)(left), (long long)(right), __FILE__, __LINE__, #left " == " #right)
-#define CHECK_NEAR(value, wanted, tolerance)                                           \
-	check_near((double)(value), (double)(wanted), (double)(tolerance), __FILE__, __LINE__, #value)
+#define CHECK_NEAR(value, wanted, tolerance)                                                       \
+	check_near((double)(value), (double)(wanted), (double)(tolerance), __FILE__, __LINE__,     \
+		   #value)
 #define OK(call) check_equal((call), CUDA_SUCCESS, __FILE__, __LINE__, #call)
 #define FAILS(call, error) check_equal((call), (error), __FILE__, __LINE__, #call)
 
@@ -99,7 +103,7 @@ static inline CUfunction kernel(const char *name)
 /* A kernel of `ns` nanoseconds on an idle card. */
 static inline void spin(CUstream stream, uint64_t ns)
 {
-	void *parameters[] = { &ns };
+	void *parameters[] = {&ns};
 
 	OK(cuLaunchKernel(kernel("spin"), 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
 }

@@ -52,8 +52,8 @@ static void a_release_threshold_keeps_memory_until_it_is_trimmed(void)
 
 static void a_pool_of_ones_own_is_charged_and_destroyed(void)
 {
-	CUmemPoolProps properties = { .allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-				      .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
+	CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+				     .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 	CUmemoryPool pool;
 	CUdeviceptr address;
 	size_t before;
@@ -78,16 +78,16 @@ static void a_pool_on_a_full_card_refuses(void)
 
 static CUmemAllocationProp on_the_device(CUmemAllocationHandleType handle)
 {
-	return (CUmemAllocationProp){ .type = CU_MEM_ALLOCATION_TYPE_PINNED,
-				      .requestedHandleTypes = handle,
-				      .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
+	return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				     .requestedHandleTypes = handle,
+				     .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 }
 
 static void physical_memory_lives_until_handle_and_mappings_are_gone(void)
 {
 	CUmemAllocationProp properties = on_the_device(CU_MEM_HANDLE_TYPE_NONE);
-	CUmemAccessDesc access = { { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
-				   CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0},
+				  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr range;
 	size_t before;
@@ -122,7 +122,8 @@ static void a_shared_handle_is_charged_to_its_exporter_only(void)
 	begin();
 	before = free_bytes();
 	OK(cuMemCreate(&handle, 2 * MIB, &properties, 0));
-	OK(cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	OK(cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+					0));
 	OK(cuMemImportFromShareableHandle(&imported, (void *)(intptr_t)file,
 					  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	CHECK_EQUAL(before - free_bytes(), 2 * MIB);
@@ -137,7 +138,8 @@ static void a_full_card_creates_no_physical_memory(void)
 	CUmemGenericAllocationHandle handle;
 
 	begin();
-	FAILS(cuMemCreate(&handle, free_bytes() + 2 * MIB, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
+	FAILS(cuMemCreate(&handle, free_bytes() + 2 * MIB, &properties, 0),
+	      CUDA_ERROR_OUT_OF_MEMORY);
 	OK(cuMemCreate(&handle, free_bytes(), &properties, 0));
 	CHECK_EQUAL(free_bytes(), 0);
 }
@@ -158,24 +160,35 @@ static size_t taken_by(CUDA_ARRAY3D_DESCRIPTOR shape)
 static void arrays_take_what_their_format_says(void)
 {
 	begin();
-	CHECK_EQUAL(taken_by((CUDA_ARRAY3D_DESCRIPTOR){ .Width = 4096, .Height = 4096,
-							.Format = CU_AD_FORMAT_FLOAT,
-							.NumChannels = 4 }), 256 * MIB);
-	CHECK_EQUAL(taken_by((CUDA_ARRAY3D_DESCRIPTOR){ .Width = 256, .Height = 256, .Depth = 256,
-							.Format = CU_AD_FORMAT_HALF,
-							.NumChannels = 1 }), 32 * MIB);
-	CHECK_EQUAL(taken_by((CUDA_ARRAY3D_DESCRIPTOR){ .Width = 4096, .Height = 4096,
-							.Format = CU_AD_FORMAT_NV12,
-							.NumChannels = 3 }), 24 * MIB);
-	CHECK_EQUAL(taken_by((CUDA_ARRAY3D_DESCRIPTOR){ .Width = 8192, .Height = 4096,
-							.Format = CU_AD_FORMAT_BC1_UNORM,
-							.NumChannels = 4 }), 16 * MIB);
+	CHECK_EQUAL(taken_by((CUDA_ARRAY3D_DESCRIPTOR){.Width = 4096,
+						       .Height = 4096,
+						       .Format = CU_AD_FORMAT_FLOAT,
+						       .NumChannels = 4}),
+		    256 * MIB);
+	CHECK_EQUAL(taken_by((CUDA_ARRAY3D_DESCRIPTOR){.Width = 256,
+						       .Height = 256,
+						       .Depth = 256,
+						       .Format = CU_AD_FORMAT_HALF,
+						       .NumChannels = 1}),
+		    32 * MIB);
+	CHECK_EQUAL(taken_by((CUDA_ARRAY3D_DESCRIPTOR){.Width = 4096,
+						       .Height = 4096,
+						       .Format = CU_AD_FORMAT_NV12,
+						       .NumChannels = 3}),
+		    24 * MIB);
+	CHECK_EQUAL(taken_by((CUDA_ARRAY3D_DESCRIPTOR){.Width = 8192,
+						       .Height = 4096,
+						       .Format = CU_AD_FORMAT_BC1_UNORM,
+						       .NumChannels = 4}),
+		    16 * MIB);
 }
 
 static void mipmapped_arrays_take_all_their_levels(void)
 {
-	CUDA_ARRAY3D_DESCRIPTOR shape = { .Width = 4096, .Height = 4096,
-					  .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 4 };
+	CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 4096,
+					 .Height = 4096,
+					 .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+					 .NumChannels = 4};
 	CUmipmappedArray array;
 	CUarray level;
 	CUDA_ARRAY_DESCRIPTOR found;
@@ -194,11 +207,11 @@ static void mipmapped_arrays_take_all_their_levels(void)
 
 static void a_row_of_an_array_is_copied_and_read(void)
 {
-	CUDA_ARRAY_DESCRIPTOR shape = { .Width = 16, .Height = 4,
-					.Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 1 };
-	CUDA_MEMCPY2D copy = { 0 };
+	CUDA_ARRAY_DESCRIPTOR shape = {
+		.Width = 16, .Height = 4, .Format = CU_AD_FORMAT_UNSIGNED_INT8, .NumChannels = 1};
+	CUDA_MEMCPY2D copy = {0};
 	char in[16] = "fifteen letters";
-	char out[16] = { 0 };
+	char out[16] = {0};
 	CUarray array;
 
 	begin();
@@ -218,9 +231,8 @@ static void a_row_of_an_array_is_copied_and_read(void)
 static void external_memory_is_its_exporters(void)
 {
 	CUDA_EXTERNAL_MEMORY_HANDLE_DESC description = {
-		.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = 64 * MIB
-	};
-	CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = { .size = 64 * MIB };
+		.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = 64 * MIB};
+	CUDA_EXTERNAL_MEMORY_BUFFER_DESC buffer = {.size = 64 * MIB};
 	CUexternalMemory external;
 	CUdeviceptr address;
 	size_t before;

@@ -3,9 +3,13 @@
 
 static CUgraphNode add_kernel(CUgraph graph, CUgraphNode before, const char *name)
 {
-	CUDA_KERNEL_NODE_PARAMS_v2 params = { .func = kernel(name), .gridDimX = 1, .gridDimY = 1,
-					      .gridDimZ = 1, .blockDimX = 1, .blockDimY = 1,
-					      .blockDimZ = 1 };
+	CUDA_KERNEL_NODE_PARAMS_v2 params = {.func = kernel(name),
+					     .gridDimX = 1,
+					     .gridDimY = 1,
+					     .gridDimZ = 1,
+					     .blockDimX = 1,
+					     .blockDimY = 1,
+					     .blockDimZ = 1};
 	CUgraphNode node;
 
 	OK(cuGraphAddKernelNode_v2(&node, graph, &before, before ? 1 : 0, &params));
@@ -154,7 +158,7 @@ static void the_legacy_stream_is_closed_while_a_blocking_stream_captures(void)
 	CUstream work;
 	CUgraph graph;
 	uint64_t ns = 1;
-	void *parameters[] = { &ns };
+	void *parameters[] = {&ns};
 
 	begin();
 	OK(cuStreamCreate(&work, CU_STREAM_DEFAULT));
@@ -217,7 +221,7 @@ static uint64_t graph_memory(CUgraphMem_attribute attribute)
 
 static void memory_nodes_take_room_at_launch_and_keep_it_until_trimmed(void)
 {
-	CUDA_MEM_ALLOC_NODE_PARAMS alloc = { .bytesize = 10 * MIB };
+	CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.bytesize = 10 * MIB};
 	CUgraph graph;
 	CUgraphExec exec;
 	CUgraphNode first;
@@ -270,7 +274,7 @@ static void captured_allocations_outlive_their_graph_until_freed(void)
 
 static void a_graph_that_does_not_fit_the_card_is_not_launched(void)
 {
-	CUDA_MEM_ALLOC_NODE_PARAMS alloc = { 0 };
+	CUDA_MEM_ALLOC_NODE_PARAMS alloc = {0};
 	CUgraph graph;
 	CUgraphExec exec;
 	CUgraphNode node;

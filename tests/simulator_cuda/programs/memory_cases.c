@@ -79,7 +79,8 @@ static void sizes_that_overflow_are_refused(void)
 	begin();
 	FAILS(cuMemAlloc_v2(&address, 0), CUDA_ERROR_INVALID_VALUE);
 	FAILS(cuMemAlloc_v2(&address, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
-	FAILS(cuMemAllocPitch_v2(&address, &pitch, SIZE_MAX, SIZE_MAX, 4), CUDA_ERROR_INVALID_VALUE);
+	FAILS(cuMemAllocPitch_v2(&address, &pitch, SIZE_MAX, SIZE_MAX, 4),
+	      CUDA_ERROR_INVALID_VALUE);
 }
 
 static void pitched_memory_takes_pitch_times_height(void)
@@ -126,7 +127,7 @@ static void pinned_host_memory_takes_nothing(void)
 static void what_is_copied_in_comes_back_out(void)
 {
 	char in[1000];
-	char out[1000] = { 0 };
+	char out[1000] = {0};
 	CUdeviceptr one;
 	CUdeviceptr other;
 

@@ -37,6 +37,40 @@ static void tell_free(char **words)
 	printf("%llu\n", (unsigned long long)(free_bytes() / MIB));
 }
 
+/* modules: free MiB before a module is loaded, after, and after a kernel of it has run. */
+static void modules(char **words)
+{
+	CUmodule module;
+	CUfunction function;
+	size_t seen[3];
+
+	(void)words;
+	begin();
+	seen[0] = free_bytes();
+	OK(cuModuleLoadData(&module, "any"));
+	seen[1] = free_bytes();
+	OK(cuModuleGetFunction(&function, module, "spin_1"));
+	OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+	seen[2] = free_bytes();
+	printf("%lld %lld\n", (long long)((seen[0] - seen[1]) / MIB),
+	       (long long)((seen[0] - seen[2]) / MIB));
+}
+
+/* use: allocates on each line of stdin, and tells how that went. */
+static void use(char **words)
+{
+	CUdeviceptr memory;
+
+	(void)words;
+	begin();
+	for (say_and_wait("ready");;) {
+		char told[16];
+
+		snprintf(told, sizeof(told), "%d", (int)cuMemAlloc_v2(&memory, MIB));
+		say_and_wait(told);
+	}
+}
+
 /* work NS COUNT: that many kernels after the starting line; the milliseconds they took. */
 static void work(char **words)
 {
@@ -150,9 +184,10 @@ static const struct {
 	const char *name;
 	void (*run)(char **words);
 } actions[] = {
-	{ "hold", hold },       { "free", tell_free },       { "work", work },
-	{ "flood", flood },     { "export", export_memory }, { "import", import_memory },
-	{ "devices", devices }, { "fork", fork_child },
+	{"hold", hold},       {"free", tell_free},       {"work", work},
+	{"flood", flood},     {"export", export_memory}, {"import", import_memory},
+	{"devices", devices}, {"fork", fork_child},      {"modules", modules},
+	{"use", use},
 };
 
 int main(int count, char **words)

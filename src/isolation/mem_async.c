@@ -1,0 +1,180 @@
+/* cuMemAllocAsync and friends: every call that draws from a pool, makes one or ends it. */
+#include "account.h"
+#include "capture.h"
+#include "cards.h"
+#include "charge.h"
+#include "entry.h"
+#include "pools.h"
+#include "table.h"
+
+/* The pool that cuMemAllocAsync draws from on this stream. */
+static CUresult pool_of_stream(CUstream stream, struct pool_growth *growth)
+{
+	CUdevice device;
+	CUresult result = device_of_stream(stream, &device);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	growth->card = card_of_device(device);
+	if (growth->card < 0 || !cuda.cuDeviceGetMemPool)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = cuda.cuDeviceGetMemPool(&growth->pool, device);
+	if (result == CUDA_SUCCESS)
+		pools_remember(growth->pool, growth->card);
+	return result;
+}
+
+static CUstream per_thread(CUstream stream)
+{
+	return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
+/*
+ * Both variants: `named` is the stream as the plain functions would name it. In
+ * a capture nothing is allocated now: the graph is charged when it is launched.
+ */
+static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUstream stream, CUstream named,
+			 __typeof__(cuMemAllocAsync) *real)
+{
+	struct pool_growth growth;
+
+	if (capture_has(named))
+		return real(dptr, bytes, stream);
+	const CUstreamCaptureMode mode = capture_exempt();
+	CUresult result = pool_of_stream(named, &growth);
+
+	if (result == CUDA_SUCCESS)
+		result = pools_begin_growth(&growth, bytes);
+	if (result == CUDA_SUCCESS) {
+		capture_restore(mode);
+		result = real(dptr, bytes, stream);
+		capture_exempt();
+		result = pools_end_growth(&growth, result, result == CUDA_SUCCESS ? *dptr : 0,
+					  named);
+	}
+	capture_restore(mode);
+	return result;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+{
+	ENTER(cuMemAllocAsync, dptr, bytesize, hStream);
+	return allocate(dptr, bytesize, hStream, hStream, cuda.cuMemAllocAsync);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
+{
+	ENTER(cuMemAllocAsync_ptsz, dptr, bytesize, hStream);
+	return allocate(dptr, bytesize, hStream, per_thread(hStream), cuda.cuMemAllocAsync_ptsz);
+}
+
+/* An unknown pool is another process's, imported: its exporter is charged. */
+static CUresult allocate_from(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream stream,
+			      CUstream named, __typeof__(cuMemAllocFromPoolAsync) *real)
+{
+	struct pool_growth growth = {.pool = pool};
+	struct table_entry entry;
+	CUmemoryPool current;
+	CUdevice device;
+
+	if (capture_has(named))
+		return real(dptr, bytes, pool, stream);
+	const CUstreamCaptureMode mode = capture_exempt();
+
+	/* A default pool may come here before anything was drawn from it by stream. */
+	if (!table_get(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry) &&
+	    device_of_stream(named, &device) == CUDA_SUCCESS && cuda.cuDeviceGetDefaultMemPool &&
+	    cuda.cuDeviceGetDefaultMemPool(&current, device) == CUDA_SUCCESS && current == pool)
+		pools_remember(pool, card_of_device(device));
+	if (!table_get(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry)) {
+		capture_restore(mode);
+		return real(dptr, bytes, pool, stream);
+	}
+	growth.card = entry.card;
+	CUresult result = pools_begin_growth(&growth, bytes);
+
+	if (result == CUDA_SUCCESS) {
+		capture_restore(mode);
+		result = real(dptr, bytes, pool, stream);
+		capture_exempt();
+		result = pools_end_growth(&growth, result, result == CUDA_SUCCESS ? *dptr : 0,
+					  named);
+	}
+	capture_restore(mode);
+	return result;
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+				 CUstream hStream)
+{
+	ENTER(cuMemAllocFromPoolAsync, dptr, bytesize, pool, hStream);
+	return allocate_from(dptr, bytesize, pool, hStream, hStream, cuda.cuMemAllocFromPoolAsync);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
+				      CUstream hStream)
+{
+	ENTER(cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, pool, hStream);
+	return allocate_from(dptr, bytesize, pool, hStream, per_thread(hStream),
+			     cuda.cuMemAllocFromPoolAsync_ptsz);
+}
+
+/* The memory stays the pool's; only what cuMemAlloc made is released here. */
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+{
+	struct charge_taken taken;
+
+	ENTER(cuMemFreeAsync, dptr, hStream);
+	charge_take(&taken, KIND_MEMORY, dptr);
+	const CUresult result = cuda.cuMemFreeAsync(dptr, hStream);
+
+	charge_taken_done(&taken, result == CUDA_SUCCESS);
+	return result;
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
+{
+	struct charge_taken taken;
+
+	ENTER(cuMemFreeAsync_ptsz, dptr, hStream);
+	charge_take(&taken, KIND_MEMORY, dptr);
+	const CUresult result = cuda.cuMemFreeAsync_ptsz(dptr, hStream);
+
+	charge_taken_done(&taken, result == CUDA_SUCCESS);
+	return result;
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
+{
+	ENTER(cuMemPoolCreate, pool, poolProps);
+	const CUresult result = cuda.cuMemPoolCreate(pool, poolProps);
+
+	if (result == CUDA_SUCCESS && poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+		pools_remember(*pool, card_of_device(poolProps->location.id));
+	return result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	struct table_entry entry;
+
+	ENTER(cuMemPoolDestroy, pool);
+	pools_lock();
+	const CUresult result = cuda.cuMemPoolDestroy(pool);
+
+	if (result == CUDA_SUCCESS && table_take(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry))
+		account_adjust(entry.card, ACCOUNT_USED, entry.bytes, 0);
+	pools_unlock();
+	return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
+{
+	ENTER(cuMemPoolTrimTo, pool, minBytesToKeep);
+	pools_lock();
+	const CUresult result = cuda.cuMemPoolTrimTo(pool, minBytesToKeep);
+
+	pools_follow(pool);
+	pools_unlock();
+	return result;
+}

@@ -1,0 +1,212 @@
+/*
+ * gpu-selftest: is the cap of this container effective? Mounted beside the
+ * library; exits 0 only if every view and an allocation say so, else names what
+ * disagrees.
+ *
+ *	0 effective, 1 not effective, 2 no slice here, 3 cannot tell
+ */
+/* One thread: NOLINTBEGIN(concurrency-mt-unsafe) */
+#include "limits.h"
+
+#include "api.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MIB (1024ull * 1024)
+
+/* Views may differ by what the driver rounds to. */
+#define TOLERANCE (2 * MIB)
+
+enum { EFFECTIVE, NOT_EFFECTIVE, NO_SLICE, CANNOT_TELL };
+
+static void *cuda_library, *nvml_library;
+static int verdict = EFFECTIVE;
+
+#define CUDA(name, ...) (((__typeof__(name) *)find(cuda_library, #name))(__VA_ARGS__))
+#define NVML(name, ...) (((__typeof__(name) *)find(nvml_library, #name))(__VA_ARGS__))
+
+static void *find(void *library, const char *name)
+{
+	void *function = dlsym(library, name);
+
+	if (!function) {
+		(void)printf("cannot tell: the driver has no %s\n", name);
+		exit(CANNOT_TELL);
+	}
+	return function;
+}
+
+__attribute__((format(printf, 2, 3))) static void check(bool holds, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	(void)fputs(holds ? "ok      " : "FAILED  ", stdout);
+	(void)vprintf(format, arguments);
+	(void)putchar('\n');
+	va_end(arguments);
+	if (!holds)
+		verdict = NOT_EFFECTIVE;
+}
+
+static bool is_near(uint64_t a, uint64_t b)
+{
+	return (a > b ? a - b : b - a) <= TOLERANCE;
+}
+
+static void read_limits(struct limits *limits)
+{
+	static char text[LIMITS_FILE_BYTES];
+	char path[300], reason[160];
+	const char *root = "/run/gpu-device-plugin";
+
+	if (access("/run/gpu-device-plugin/config", F_OK) != 0 && getenv("GPUSLICE_ROOT"))
+		root = getenv("GPUSLICE_ROOT");
+	(void)snprintf(path, sizeof(path), "%s/config/limits", root);
+	FILE *file = fopen(path, "re");
+
+	if (!file) {
+		(void)printf("no slice: %s: %s\n", path, strerror(errno));
+		exit(NO_SLICE);
+	}
+	const size_t length = fread(text, 1, sizeof(text), file);
+
+	(void)fclose(file);
+	if (!limits_parse(text, length, limits, reason, sizeof(reason))) {
+		(void)printf("FAILED  %s, %s\n", path, reason);
+		exit(NOT_EFFECTIVE);
+	}
+}
+
+/* The figures of CUDA and NVML for one card against its line. */
+static void check_views(const struct limits_card *card, CUdevice device)
+{
+	nvmlDevice_t handle;
+	nvmlMemory_t memory;
+	size_t total = 0, free_bytes = 0, info_total = 0;
+
+	CUDA(cuDeviceTotalMem_v2, &total, device);
+	CUDA(cuMemGetInfo_v2, &free_bytes, &info_total);
+	check(is_near(total, card->memory_bytes), "%s cuDeviceTotalMem: %llu MiB of %llu MiB",
+	      card->uuid, total / MIB, card->memory_bytes / MIB);
+	check(is_near(info_total, card->memory_bytes), "%s cuMemGetInfo: total %llu MiB",
+	      card->uuid, info_total / MIB);
+	check(free_bytes <= info_total, "%s cuMemGetInfo: free %llu MiB", card->uuid,
+	      free_bytes / MIB);
+	if (!nvml_library || NVML(nvmlInit_v2) != NVML_SUCCESS ||
+	    NVML(nvmlDeviceGetHandleByUUID, card->uuid, &handle) != NVML_SUCCESS ||
+	    NVML(nvmlDeviceGetMemoryInfo, handle, &memory) != NVML_SUCCESS) {
+		check(nvml_library == NULL, "%s NVML answers", card->uuid);
+		return;
+	}
+	check(is_near(memory.total, card->memory_bytes), "%s NVML memory: total %llu MiB",
+	      card->uuid, memory.total / MIB);
+	check(is_near(memory.free, free_bytes), "%s NVML memory: free %llu MiB, CUDA says %llu MiB",
+	      card->uuid, memory.free / MIB, free_bytes / MIB);
+}
+
+/* One byte more than the slice must be refused, whatever the views say. */
+static void check_refusal(const struct limits_card *card)
+{
+	CUdeviceptr pointer = 0;
+	const CUresult result = CUDA(cuMemAlloc_v2, &pointer, card->memory_bytes + 1);
+
+	check(result == CUDA_ERROR_OUT_OF_MEMORY, "%s cuMemAlloc of a byte too many: %s",
+	      card->uuid, result == CUDA_SUCCESS ? "given" : "refused");
+	if (result == CUDA_SUCCESS)
+		CUDA(cuMemFree_v2, pointer);
+}
+
+static bool device_of(const struct limits_card *card, CUdevice *device)
+{
+	int count = 0;
+
+	CUDA(cuDeviceGetCount, &count);
+	for (int i = 0; i < count; i++) {
+		CUuuid uuid = {{0}};
+		char text[33], wanted[33] = "";
+
+		CUDA(cuDeviceGet, device, i);
+		/* MIG devices have their own UUID only in the second version. */
+		if (dlsym(cuda_library, "cuDeviceGetUuid_v2"))
+			CUDA(cuDeviceGetUuid_v2, &uuid, *device);
+		else
+			CUDA(cuDeviceGetUuid, &uuid, *device);
+		for (int j = 0; j < 16; j++)
+			(void)snprintf(text + (size_t)j * 2, 3, "%02x",
+				       (unsigned char)uuid.bytes[j]);
+		for (const char *c = card->uuid + 4; *c; c++)
+			if (*c != '-')
+				strncat(wanted, c, 1);
+		if (strcasecmp(text, wanted) == 0)
+			return true;
+	}
+	return false;
+}
+
+static void check_card(const struct limits_card *card)
+{
+	CUcontext context = NULL;
+	CUdevice device = 0;
+
+	if (!device_of(card, &device)) {
+		check(false, "%s is not among the devices that CUDA shows", card->uuid);
+		return;
+	}
+	if (card->memory_bytes == LIMITS_NO_CAP)
+		return;
+	const CUresult made = CUDA(cuDevicePrimaryCtxRetain, &context, device);
+
+	if (made == CUDA_ERROR_OUT_OF_MEMORY) {
+		check(true, "%s is full: no context fits", card->uuid);
+		return;
+	}
+	check(made == CUDA_SUCCESS, "%s cuDevicePrimaryCtxRetain answers %d", card->uuid,
+	      (int)made);
+	if (made != CUDA_SUCCESS)
+		return;
+	CUDA(cuCtxSetCurrent, context);
+	check_views(card, device);
+	check_refusal(card);
+	if (dlsym(cuda_library, "cuDevicePrimaryCtxRelease_v2"))
+		CUDA(cuDevicePrimaryCtxRelease_v2, device);
+}
+
+/* By whose code the driver's functions are found, in a fresh lookup. */
+static void check_library(void)
+{
+	Dl_info object = {0};
+	void *function = dlsym(cuda_library, "cuMemAlloc_v2");
+
+	if (function)
+		dladdr(function, &object);
+	check(object.dli_fname && strstr(object.dli_fname, "libgpuslice"),
+	      "cuMemAlloc is answered by %s", object.dli_fname ? object.dli_fname : "nobody");
+}
+
+int main(void)
+{
+	static struct limits limits;
+
+	read_limits(&limits);
+	cuda_library = dlopen("libcuda.so.1", RTLD_NOW);
+	nvml_library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	if (!cuda_library) {
+		(void)printf("cannot tell: %s\n", dlerror());
+		return CANNOT_TELL;
+	}
+	check_library();
+	const CUresult started = CUDA(cuInit, 0);
+
+	check(started == CUDA_SUCCESS, "cuInit answers %d", (int)started);
+	for (unsigned i = 0; started == CUDA_SUCCESS && i < limits.card_count; i++)
+		check_card(&limits.cards[i]);
+	return verdict;
+}
+/* NOLINTEND(concurrency-mt-unsafe) */

@@ -1,0 +1,128 @@
+/* Charging work as it ends, and telling the neighbours. Everything with the meter's lock. */
+#include "stretch.h"
+
+#include "credit.h"
+#include "estimate.h"
+#include "neighbours.h"
+#include "slice.h"
+
+bool stretch_may_share(void)
+{
+	return slice_limits()->policy == POLICY_WORK_CONSERVING;
+}
+
+void stretch_publish(const struct meter *meter, uint64_t now_ns)
+{
+	struct activity *page = neighbours_own_page(meter->card);
+	const uint64_t others = neighbours_count(meter->card, meter->place);
+	const uint64_t left_ns = (meter->queued_ns + meter->tail.work_ns) * (1 + others);
+
+	if (meter->is_running)
+		activity_set_open(page, (unsigned)meter->place, meter->cursor_ns,
+				  now_ns + left_ns + left_ns / 4 + STRETCH_GAP_NS);
+	else
+		activity_set_open(page, (unsigned)meter->place, 0, 0);
+}
+
+static void tell_and_spend(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns)
+{
+	activity_add(neighbours_own_page(meter->card), from_ns, to_ns);
+	activity_add(&meter->mine, from_ns, to_ns);
+	if (stretch_may_share() && part_ns >= to_ns - from_ns)
+		credit_spend_alone(meter->card, part_ns);
+	else
+		credit_spend(meter->card, part_ns);
+}
+
+/*
+ * Work that was not measured: its estimate is card time, so with others on the
+ * card it was there for longer than that.
+ */
+static void charge_estimate(struct meter *meter, uint64_t work_ns, uint64_t now_ns)
+{
+	uint64_t to_ns = meter->cursor_ns +
+			 neighbours_stretch(meter->card, meter->cursor_ns, work_ns, meter->place);
+
+	if (to_ns > now_ns)
+		to_ns = now_ns;
+	tell_and_spend(meter, meter->cursor_ns, to_ns, work_ns);
+	meter->cursor_ns = to_ns;
+}
+
+/*
+ * The stretch that the first mark ends, on our clock. The clock's place of it
+ * is known to within two moments: not reached at the one, reached at the other.
+ */
+static void place_stretch(const struct meter *meter, uint64_t took_ns, uint64_t now_ns,
+			  uint64_t *from_ns, uint64_t *to_ns)
+{
+	*from_ns = meter->reference_ns;
+	*to_ns = *from_ns + took_ns;
+	if (*to_ns < meter->unfinished_ns)
+		*to_ns = meter->unfinished_ns;
+	if (*to_ns > now_ns)
+		*to_ns = now_ns;
+	*from_ns = *to_ns > took_ns ? *to_ns - took_ns : 0;
+	if (*from_ns < meter->cursor_ns)
+		*from_ns = meter->cursor_ns;
+}
+
+static void charge_measured(struct meter *meter, const struct mark *mark, uint64_t took_ns,
+			    uint64_t now_ns)
+{
+	uint64_t from_ns, to_ns;
+
+	place_stretch(meter, took_ns, now_ns, &from_ns, &to_ns);
+	if (to_ns <= from_ns)
+		return;
+	const uint64_t part_ns =
+		neighbours_our_part(meter->card, from_ns, to_ns, meter->place, &meter->mine);
+
+	tell_and_spend(meter, from_ns, to_ns, part_ns);
+	if (mark->work.is_alike && part_ns > mark->known_ns)
+		estimate_learn(mark->work.what,
+			       (part_ns - mark->known_ns) /
+				       (mark->known_ns ? 1u : mark->work.launches));
+	meter->cursor_ns = to_ns;
+}
+
+/* The first mark has been reached: charge the stretch up to it. */
+static void settle_mark(struct meter *meter, uint64_t now_ns)
+{
+	const struct mark *mark = marks_first(meter);
+	uint64_t took_ns;
+
+	if (marks_took(meter, &took_ns))
+		charge_measured(meter, mark, took_ns, now_ns);
+	else
+		charge_estimate(meter, mark->work.work_ns, now_ns);
+	credit_add_inflight(meter->card, slice_slot(), -(int64_t)mark->work.work_ns);
+	marks_pass(meter, meter->cursor_ns);
+}
+
+/* Short work behind the last mark: charged as estimated. */
+static void settle_tail(struct meter *meter, uint64_t now_ns)
+{
+	charge_estimate(meter, meter->tail.work_ns, now_ns);
+	credit_add_inflight(meter->card, slice_slot(), -(int64_t)meter->tail.work_ns);
+	meter->tail = (struct work){0};
+}
+
+void stretch_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for)
+{
+	if (!meter->is_running)
+		return;
+	credit_earn(meter->card, true, now_ns);
+	while (marks_first(meter) && marks_is_reached(meter))
+		settle_mark(meter, now_ns);
+	if (marks_first(meter)) {
+		meter->unfinished_ns = now_ns;
+	} else if (!meter->tail.launches || is_waited_for ||
+		   now_ns > meter->launched_ns + meter->tail.work_ns * 2 + STRETCH_GAP_NS) {
+		if (meter->tail.launches)
+			settle_tail(meter, now_ns);
+		meter->is_running = false;
+	}
+	meter->polled_ns = now_ns;
+	stretch_publish(meter, now_ns);
+}

@@ -1,0 +1,146 @@
+"""The agent asks its node for nothing but what docs/adr lists, whatever the values are."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from tests.chart.rendering import agent, manifests, one
+
+from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, pod_annotations
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.labels import NODE_LABELS
+from gpu_device_plugin.domain.pods import ContainerKind, PodRef
+
+CHOICES: Mapping[str, Sequence[str]] = {
+    "default": (),
+    "share": ("mode=share", "gpuMemoryUnit=128MiB"),
+    "driver elsewhere": ("driverRoot=/run/nvidia/driver", "nvmlLibrary=lib/libnvidia-ml.so.1"),
+    "simulated": ("simulate.profile=v100",),
+    "everything": (
+        "service.enabled=true",
+        "serviceMonitor.enabled=true",
+        "runtimeClassName=nvidia",
+        "seLinuxOptions.type=container_device_plugin_t",
+        "kubeletDir=/data/kubelet",
+        "libraryDir=/opt/gpu-device-plugin",
+    ),
+}
+OURS = {"/var/lib/gpu-device-plugin", "/run/gpu-device-plugin", "/usr/local/lib/gpu-device-plugin"}
+KUBELETS = {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
+
+
+@pytest.fixture(params=list(CHOICES.values()), ids=list(CHOICES))
+def pod(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The agent's pod with one choice of values."""
+    return agent(manifests(*request.param))
+
+
+def host_paths(pod: Mapping[str, Any]) -> set[str]:
+    """Directories of the node that the pod mounts."""
+    return {v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
+
+
+def test_no_container_has_a_privilege(pod: Mapping[str, Any]) -> None:
+    for container in (*pod["containers"], *pod.get("initContainers", ())):
+        assert container["securityContext"] == {
+            "privileged": False,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert all("hostPort" not in port for port in container.get("ports", ()))
+
+
+def test_the_pod_shares_no_namespace_of_its_node(pod: Mapping[str, Any]) -> None:
+    assert not {"hostNetwork", "hostPID", "hostIPC", "hostUsers"} & pod.keys()
+    context = pod["securityContext"]
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"sysctls", "supplementalGroups", "fsGroup", "windowsOptions"} & context.keys()
+
+
+def test_nothing_but_the_listed_directories_of_the_node_is_mounted() -> None:
+    assert host_paths(agent(manifests())) == OURS | KUBELETS
+    elsewhere = agent(manifests(*CHOICES["driver elsewhere"]))
+    assert host_paths(elsewhere) == OURS | KUBELETS | {"/run/nvidia/driver"}
+    simulated = agent(manifests(*CHOICES["simulated"]))
+    assert host_paths(simulated) == OURS | KUBELETS | {"/run/gpu-device-plugin/simulator"}
+
+
+def test_what_others_may_write_is_mounted_read_only() -> None:
+    (container,) = agent(manifests(*CHOICES["driver elsewhere"]))["containers"]
+    read_only = {m["mountPath"] for m in container["volumeMounts"] if m.get("readOnly")}
+    kubelets = "/var/lib/kubelet/pod-resources"
+    assert read_only == {"/driver-root", kubelets, "/etc/gpu-device-plugin"}
+
+
+def test_directories_of_the_node_have_the_same_path_in_the_agent(pod: Mapping[str, Any]) -> None:
+    """Allocate answers with paths of the node, which the agent knows only as its own."""
+    paths = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
+    for container in (*pod["containers"], *pod.get("initContainers", ())):
+        for mount in container["volumeMounts"]:
+            wanted = paths.get(mount["name"], mount["mountPath"])
+            assert mount["mountPath"] == (
+                "/driver-root" if mount["name"] == "driver-root" else wanted
+            )
+
+
+def test_the_role_holds_each_verb_that_the_agent_uses_and_no_other() -> None:
+    role = one(manifests(), "ClusterRole")
+    held = {
+        (rule["apiGroups"][0], rule["resources"][0]): set(rule["verbs"]) for rule in role["rules"]
+    }
+    assert held == {
+        ("", "nodes"): {"list", "watch", "patch"},  # cluster/node.py, cluster/objects.py
+        ("", "pods"): {"get", "list", "watch", "patch"},  # cluster/pods.py, cluster/objects.py
+        ("", "events"): {"create", "patch"},  # cluster/events.py
+        ("resource.k8s.io", "resourceslices"): {"list", "watch"},  # cluster/node.py
+    }
+    assert all(len(rule["apiGroups"]) == len(rule["resources"]) == 1 for rule in role["rules"])
+    kinds = {made["kind"] for made in manifests()}
+    assert "Role" not in kinds
+    assert "Secret" not in kinds
+
+
+def allowed(policy: Mapping[str, Any], variable: str) -> str:
+    """The text of one variable of a policy."""
+    (found,) = [v["expression"] for v in policy["spec"]["variables"] if v["name"] == variable]
+    return str(found)
+
+
+def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
+    made = manifests()
+    nodes = one(made, "ValidatingAdmissionPolicy", "gpu-device-plugin-agent-nodes")
+    pods = one(made, "ValidatingAdmissionPolicy", "gpu-device-plugin-agent-pods")
+    card = Card("GPU-0", 0, 0, 0, "Tesla V100", 16160)
+    grant = Grant(
+        slice_id="s",
+        pod=PodRef("default", "p", "u"),
+        container="main",
+        kind=ContainerKind.APP,
+        index=0,
+        mem_ids=("m00",),
+        core_ids=("c00",),
+        cards=("GPU-0",),
+        mem_units=1,
+        core_percent=5,
+    )
+    written = pod_annotations([grant], [card], 1)
+    assert keys(allowed(nodes, "labelsAllowed")) == set(NODE_LABELS)
+    assert keys(allowed(nodes, "annotationsAllowed")) == {CARDS_ANNOTATION}
+    assert keys(allowed(pods, "labelsAllowed")) == set()
+    assert keys(allowed(pods, "annotationsAllowed")) == set(written)
+
+
+def keys(text: str) -> set[str]:
+    """The texts of a CEL list."""
+    return {item.strip(" '\n") for item in text.strip("[]").split(",")} - {""}
+
+
+def test_the_agents_policies_name_the_account_that_the_agent_runs_as() -> None:
+    made = manifests(values={"serviceAccount": {"create": False, "name": "somebody"}})
+    assert agent(made)["serviceAccountName"] == "somebody"
+    for resource in ("nodes", "pods"):
+        name = f"gpu-device-plugin-agent-{resource}"
+        (condition,) = one(made, "ValidatingAdmissionPolicy", name)["spec"]["matchConditions"]
+        assert "'system:serviceaccount:gpu-device-plugin:somebody'" in condition["expression"]

@@ -1,0 +1,223 @@
+"""A value does what docs/install.md says, or is an error that says why it cannot."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.chart.rendering import CHART, RefusedError, agent, manifests, one, render
+
+from gpu_device_plugin.config import Settings, field_names, load_settings
+from gpu_device_plugin.simulation.profiles import profile_names
+
+REFUSED = {
+    "gpuMemoryUnit=128MiB": "gpuMemoryUnit 128MiB does not go with mode core_mem: it is for mode share only",
+    "gpuMemoryUnit=256MiB": "at '/gpuMemoryUnit': value must be one of 'GiB', '128MiB'",
+    "migStrategy=single": "migStrategy single is not served yet",
+    "migStrategy=mixed": "migStrategy mixed is not served yet",
+    "migStrategy=both": "at '/migStrategy': value must be one of",
+    "gfd.enabled=true": "gfd.enabled is not served yet",
+    "mode=mps": "mode mps is not served yet",
+    "mode=exclusive": "at '/mode': value must be one of",
+    "placement=pack": "at '/placement': value must be one of 'binpack', 'spread'",
+    "deviceAccess=envvar": "at '/deviceAccess'",
+    "isolation.enabled=perhaps": "at '/isolation/enabled'",
+    "nodeselector.x=y": "additional properties 'nodeselector' not allowed",
+    "policies.requests.percent=false": "additional properties 'percent' not allowed",
+    "simulate.profile=b200": "at '/simulate/profile'",
+    "driverRoot=/run/nvidia/driver": "driverRoot needs nvmlLibrary",
+    "nvmlLibrary=lib/libnvidia-ml.so.1": "nvmlLibrary is a path below driverRoot",
+    "serviceMonitor.enabled=true": "serviceMonitor.enabled needs service.enabled",
+    "libraryDir=lib": "at '/libraryDir'",
+    "libraryDir=/": "at '/libraryDir'",
+    "libraryDir=/etc": "/etc is no directory for this",
+    "kubeletDir=/var/lib/../kubelet": "name the directory itself, without ..",
+    "serviceAccount.create=false": "serviceAccount.name is needed",
+    "updateStrategy.rollingUpdate.maxSurge=1": "additional properties 'maxSurge' not allowed",
+    "recoverySeconds=0": "at '/recoverySeconds'",
+}
+NOT_IN_THE_FILE = {
+    "node_name",  # NODE_NAME, by the downward API
+    "kubeconfig",  # the pod's service account
+    "standalone",  # a chart is for a cluster
+    "xid_table",  # no value for it yet
+    "state_dir",  # its default; a hostPath
+    "run_dir",  # its default; a hostPath
+    "nvml_library",  # by driverRoot or simulate.profile only
+}
+
+
+def settings(tmp_path: Path, *values: str) -> Settings:
+    """What the agent makes of the rendered ConfigMap."""
+    file = tmp_path / "config.yaml"
+    file.write_text(one(manifests(*values), "ConfigMap")["data"]["config.yaml"])
+    return load_settings({}, {"NODE_NAME": "n1"}, file)
+
+
+@pytest.mark.parametrize(("value", "words"), REFUSED.items(), ids=REFUSED)
+def test_what_cannot_be_is_an_error_that_says_why(value: str, words: str) -> None:
+    with pytest.raises(RefusedError) as refusal:
+        render(value)
+    assert words in str(refusal.value)
+
+
+def test_simulated_cards_go_with_no_driver() -> None:
+    with pytest.raises(RefusedError, match="goes with neither driverRoot nor runtimeClassName"):
+        render("simulate.profile=v100", "runtimeClassName=nvidia")
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "expected"),
+    [
+        (["mode=cgpu"], "mode", "cgpu"),
+        (["placement=spread"], "placement", "spread"),
+        (["mode=share", "gpuMemoryUnit=128MiB"], "memory_unit", "128MiB"),
+        (["isolation.enabled=false"], "isolation", "off"),
+        (["honorCgpuDisable=true"], "honor_cgpu_disable", True),
+        (["deviceAccess=cdi"], "device_access", "cdi"),
+        (["allowOtherPlugin=true"], "allow_other_plugin", True),
+        (["recoverySeconds=90"], "recovery_seconds", 90),
+        (["kubeletDir=/data/kubelet"], "kubelet_dir", "/data/kubelet"),
+        (["libraryDir=/opt/slices"], "library_dir", "/opt/slices"),
+        (["metrics.port=9500"], "metrics_address", ":9500"),
+        (["logLevel=debug"], "log_level", "debug"),
+        (["logFormat=text"], "log_format", "text"),
+        (
+            ["driverRoot=/run/nvidia/driver", "nvmlLibrary=lib/libnvidia-ml.so.1"],
+            "nvml_library",
+            "/driver-root/lib/libnvidia-ml.so.1",
+        ),
+    ],
+    ids=lambda given: given[-1] if isinstance(given, list) else None,
+)
+def test_a_value_reaches_the_agent(
+    tmp_path: Path, values: list[str], key: str, expected: Any
+) -> None:
+    found = getattr(settings(tmp_path, *values), key)
+    assert getattr(found, "value", found) == expected
+    assert found != getattr(settings(tmp_path), key)
+
+
+def test_the_defaults_of_the_chart_are_those_of_the_agent(tmp_path: Path) -> None:
+    assert settings(tmp_path) == Settings(node_name="n1")
+
+
+def test_every_setting_of_the_agent_is_in_the_file_or_left_out_on_purpose() -> None:
+    file = one(manifests(), "ConfigMap")["data"]["config.yaml"]
+    assert set(yaml.safe_load(file)) == set(field_names()) - NOT_IN_THE_FILE
+
+
+def test_other_settings_start_the_agents_again() -> None:
+    def checksum(*values: str) -> str:
+        template = one(manifests(*values), "DaemonSet")["spec"]["template"]
+        return str(template["metadata"]["annotations"]["gpu-device-plugin/settings-checksum"])
+
+    assert checksum() != checksum("mode=cgpu")
+    assert checksum() == checksum("nodeSelector.a=b")
+
+
+def test_every_value_is_in_the_schema_and_nothing_else() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def compare(part: Mapping[str, Any], value: Mapping[str, Any], path: str) -> None:
+        properties = part.get("properties")
+        if properties is None:
+            return
+        assert part["additionalProperties"] is False, path
+        assert set(properties) - {"global"} >= set(value), path
+        for key in value:
+            if isinstance(value[key], dict):
+                compare(properties[key], value[key], f"{path}.{key}")
+
+    compare(schema, values, "")
+    assert set(schema["properties"]) == {*values, "global"}
+    assert schema["properties"]["simulate"]["properties"]["profile"]["enum"] == [
+        "",
+        *sorted(profile_names()),
+    ]
+
+
+def labels_of(pod: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Node label -> how the affinity wants it."""
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    found: dict[str, set[str]] = {}
+    for term in terms["nodeSelectorTerms"]:
+        for wanted in term["matchExpressions"]:
+            found.setdefault(wanted["key"], set()).add(wanted["operator"])
+    return found
+
+
+def test_agents_go_to_nodes_with_a_card_and_simulated_ones_to_all_others() -> None:
+    real, simulated = (
+        labels_of(agent(manifests())),
+        labels_of(agent(manifests("simulate.profile=v100"))),
+    )
+    assert real.pop("ack.node.gpu.schedule") == {"Exists"}
+    assert real.keys() == simulated.keys()
+    assert set.union(*real.values()) == {"In", "Exists"}
+    assert set.union(*simulated.values()) == {"NotIn", "DoesNotExist"}
+
+
+def test_a_pod_is_told_where_it_may_run_and_by_which_runtime() -> None:
+    values = {
+        "nodeSelector": {"pool": "gpu"},
+        "affinity": {"podAffinity": {}},
+        "tolerations": [{"operator": "Exists"}],
+        "runtimeClassName": "nvidia",
+        "seLinuxOptions": {"type": "container_device_plugin_t"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
+    pod = agent(manifests(values=values))
+    for key in ("nodeSelector", "affinity", "tolerations", "runtimeClassName", "imagePullSecrets"):
+        assert pod[key] == values[key]
+    assert pod["securityContext"]["seLinuxOptions"] == values["seLinuxOptions"]
+    assert pod["containers"][0]["resources"]["limits"] == {"memory": "1Gi"}
+
+
+def test_the_nvidia_runtime_is_asked_for_nvml_and_only_where_there_is_a_driver() -> None:
+    def environment(*values: str) -> dict[str, str]:
+        entries = agent(manifests(*values))["containers"][0]["env"]
+        return {entry["name"]: entry.get("value", "") for entry in entries}
+
+    assert environment()["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert environment()["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment("simulate.profile=v100")
+
+
+def test_simulated_nodes_have_cards_of_their_own() -> None:
+    pod = agent(manifests("simulate.profile=t4"))
+    (first,) = pod["initContainers"]
+    assert "--profile=t4" in first["args"]
+    assert "--seed=$(NODE_NAME)" in first["args"]
+    assert {entry["name"] for entry in first["env"]} == {"NODE_NAME"}
+
+
+def test_metrics_are_found_by_a_service_only_where_wanted() -> None:
+    kinds = {made["kind"] for made in manifests()}
+    assert not {"Service", "ServiceMonitor"} & kinds
+    made = manifests("service.enabled=true", "serviceMonitor.enabled=true", "metrics.port=9500")
+    service, monitor = one(made, "Service"), one(made, "ServiceMonitor")
+    pod_labels = one(made, "DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= pod_labels.items()
+    assert (
+        monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    )
+    (port,) = agent(made)["containers"][0]["ports"]
+    assert service["spec"]["ports"][0]["targetPort"] == port["name"] == "metrics"
+    assert port["containerPort"] == service["spec"]["ports"][0]["port"] == 9500
+
+
+def test_probes_ask_the_agents_own_pages() -> None:
+    (container,) = agent(manifests())["containers"]
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
+
+
+def test_nothing_is_left_of_what_is_switched_off() -> None:
+    values = ("rbac.create=false", "serviceAccount.create=false", "serviceAccount.name=mine")
+    kinds = {made["kind"] for made in manifests(*values, "policies.enabled=false")}
+    assert kinds == {"ConfigMap", "DaemonSet"}

@@ -1,0 +1,171 @@
+"""Tenants: containers of the real containerd in which a CUDA program does what it is told.
+
+The image is made for the run from this machine's own files: a static busybox, glibc, and the
+told program of tests/isolation. The driver's libraries come from the simulated node by CDI.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.images import Image, ImageError
+from tests.e2e.cluster.waiting import wait_for
+from tests.e2e.pods import pod
+
+CUDA_TEST = "e2e.local/cuda-test:1"
+OWN_PRELOAD = "e2e.local/own-preload:1"
+MIB = 1024 * 1024
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = ROOT / "tests" / "isolation" / "programs" / "client.c"
+APPLETS = (
+    *("sh", "cat", "echo", "env", "grep", "head", "id", "ls", "mkfifo", "printf", "ps", "sleep"),
+    *("tail", "touch", "true", "wc"),
+)
+# The program answers each line of /told/in with a line of /told/out; the shell keeps it open.
+SERVE = """
+mkfifo /told/in
+: >/told/out
+client </told/in >>/told/out 2>/told/errors &
+exec 3>/told/in
+trap 'exit 0' TERM
+while :; do sleep 1; done
+"""
+TELL = """
+lines=$(wc -l </told/out)
+echo "$0" >/told/in
+tries=0
+while [ "$(wc -l </told/out)" -le "$lines" ] && [ $tries -lt 400 ]; do
+    sleep 0.05
+    tries=$((tries + 1))
+done
+tail -n +$((lines + 1)) /told/out
+"""
+
+
+def compile_program(directory: Path) -> Path:
+    """The told program, built with this machine's compiler, or zig's where there is none."""
+    compiler = ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
+    finder = [sys.executable, str(ROOT / "src" / "find_header.py")]
+    includes = [
+        subprocess.run([*finder, header], capture_output=True, text=True, check=True).stdout.strip()
+        for header in ("cuda.h", "nvml.h")
+    ]
+    program = directory / "client"
+    words = ["-std=c11", "-D_GNU_SOURCE", "-O1", str(PROGRAM), "-o", str(program), "-ldl"]
+    search = [word for path in includes for word in ("-isystem", path)]
+    subprocess.run([*compiler, *search, *words], check=True)
+    return program
+
+
+def cuda_images(program: Path, others: Iterable[Path]) -> tuple[Image, Image]:
+    """The tenants' image, and one that brings an /etc/ld.so.preload of its own.
+
+    Args:
+        program: The told program.
+        others: What else must find its libraries in the image.
+    """
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        raise ImageError("busybox is not installed; run tests/e2e/install.sh")
+    files = {
+        "bin/busybox": Path(busybox).read_bytes(),
+        "bin/client": program.read_bytes(),
+        **{path.lstrip("/"): Path(path).read_bytes() for path in _needed([program, *others])},
+    }
+    links = {f"bin/{name}": "busybox" for name in APPLETS}
+    own = {**files, "etc/ld.so.preload": b"/usr/lib/of-the-image.so\n"}
+    return Image(CUDA_TEST, files, links, ()), Image(OWN_PRELOAD, own, links, ())
+
+
+def _needed(programs: Sequence[Path]) -> set[str]:
+    """Paths of the shared libraries of these programs, and of the loader itself."""
+    found: set[str] = set()
+    for program in programs:
+        told = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+        found |= set(re.findall(r"(?:=>|^)\s*(/\S+) \(0x", told, re.MULTILINE))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A pod with one told program in it."""
+
+    cluster: Cluster
+    name: str
+
+    def run(self, *command: str, seconds: float = 60.0) -> str:
+        """`kubectl exec`: what the command prints."""
+        return self.cluster.kubectl("exec", self.name, "--", *command, seconds=seconds)
+
+    def told(self, line: str) -> list[int]:
+        """The program's answer: a result of CUDA, then figures."""
+        answer = self.run("sh", "-c", TELL, line).split()
+        assert answer, f"{self.name}: no answer to {line!r}; {self.run('cat', '/told/errors')}"
+        return [int(word) for word in answer]
+
+    def tell(self, line: str) -> None:
+        """Have it begin something that takes long."""
+        self.run("sh", "-c", 'echo "$0" >/told/in', line)
+
+    def open(self) -> None:
+        """Have it start CUDA and make a context."""
+        assert self.told("init") == [0]
+        assert self.told("retain") == [0]
+
+    def hold(self, mib: int) -> None:
+        """Have it take memory until it holds so much, its context included."""
+        result, free, total = self.told("info")
+        assert result == 0
+        assert self.told(f"alloc 0 {mib * MIB - (total - free)}") == [0]
+
+    def work(self, seconds: int = 600) -> None:
+        """Have it keep the card as busy as it may, with kernels of 1 ms."""
+        self.tell(f"work stream 1000000 {seconds}")
+
+    def once(self, *lines: str) -> list[list[int]]:
+        """Another process in the container, as `kubectl exec` starts it; its answers."""
+        script = 'printf "%s\\n" "$@" | client'
+        answers = self.run("sh", "-c", script, "sh", *lines).splitlines()
+        return [[int(word) for word in answer.split()] for answer in answers]
+
+    def nvidia_smi(self, *arguments: str) -> str:
+        """What the real nvidia-smi prints in the container."""
+        return self.run("/usr/bin/nvidia-smi", *arguments)
+
+
+def tenant_pod(
+    name: str,
+    resources: Mapping[str, Any] | None,
+    image: str = CUDA_TEST,
+    script: str = SERVE,
+    **spec: Any,
+) -> dict[str, Any]:
+    """The pod of a tenant; `spec` goes to the container, `pod_` entries to the pod."""
+    for_pod = {key.removeprefix("pod_"): value for key, value in spec.items() if "pod_" in key}
+    for_container = {key: value for key, value in spec.items() if "pod_" not in key}
+    body = {
+        "name": "main",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", script],
+        "volumeMounts": [{"name": "told", "mountPath": "/told"}],
+        **({"resources": resources} if resources else {}),
+        **for_container,
+    }
+    return pod(name, body, volumes=[{"name": "told", "emptyDir": {}}], **for_pod)
+
+
+def start_tenant(cluster: Cluster, body: Mapping[str, Any]) -> Tenant:
+    """Create the pod and wait until its program listens."""
+    name = str(body["metadata"]["name"])
+    cluster.apply(body)
+    cluster.wait_for_phase(name, "Running")
+    tenant = Tenant(cluster, name)
+    wait_for(f"{name} listens", lambda: "out" in tenant.run("ls", "/told").split())
+    return tenant

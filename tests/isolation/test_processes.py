@@ -1,0 +1,264 @@
+"""Processes of a container share one account: races, deaths anywhere, forks and reused pids."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.isolation.box import MIB, NOT_READY, OUT_OF_MEMORY, Box, Program
+from tests.isolation.conftest import MakeBox
+from tests.isolation.region import SLOTS, USED, Region, Slot
+
+SLICE = 2154 * MIB
+TESTING = "libgpuslice-testing.so"
+KILL_POINTS = (
+    "layout_begun",
+    "layout_mutex",
+    "claim_before_state",
+    "claim_after_state",
+    "reserve_before_add",
+    "reserve_after_add",
+    "reserve_done",
+    "keep_before_settle",
+    "settle_before_add",
+    "keep_after_settle",
+    "free_before_release",
+    "context_begun",
+    "context_made",
+)
+
+
+def room(program: Program) -> int:
+    """Free bytes as CUDA shows them."""
+    result, free, _ = program("info")
+    assert result == 0
+    return free
+
+
+@pytest.fixture
+def region(box: Box) -> Iterator[Region]:
+    """The region of a container in which one process has run."""
+    box.start().kill()
+    region = Region(box.root / "state" / "region")
+    yield region
+    region.close()
+
+
+def identity(pid: str = "self") -> Slot:
+    """Who a living process is, as the library would write it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    namespace = Path(f"/proc/{pid}/ns/pid").stat().st_ino
+    number = int(Path(f"/proc/{pid}/stat").read_text().split(" ", 1)[0])
+    return Slot(USED, number, int(fields[19]), int(fields[25]), namespace)
+
+
+@pytest.mark.timeout(300)
+def test_eight_processes_race_for_the_last_bytes(make_box: MakeBox) -> None:
+    """Hook catalogue: two processes both passed the check. 1000 rounds, never one too many."""
+    box = make_box()
+    box.allow(8 * 240 * MIB + 350 * MIB)  # eight contexts, and three of the eight requests
+    ran = box.run("race", "8", "1000", str(100 * MIB))
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["3", "3"]
+
+
+@pytest.mark.parametrize("point", KILL_POINTS)
+def test_a_death_at_any_point_costs_nothing(make_box: MakeBox, point: str) -> None:
+    """Hook catalogue: a kill at the wrong moment cost every waiter minutes, or the limit."""
+    box = make_box(library=TESTING)
+    box.allow(SLICE)
+    victim = box.start(ready=False, GPUSLICE_KILLPOINT=point)
+    for line in ("init", "retain", "alloc 1 1000000000", "free 1"):
+        try:
+            answer = victim(line)
+        except BrokenPipeError:
+            answer = []
+        if not answer:
+            break
+    assert victim.process.wait(10) == -9
+    fresh = box.start()
+    free = room(fresh)
+
+    assert fresh(f"alloc 1 {free}") == [0]
+    assert SLICE - free == 240 * MIB
+
+
+def test_a_death_gives_everything_back(box: Box) -> None:
+    """Also to a process that was there before."""
+    survivor = box.start()
+    before = room(survivor)
+    victim = box.start()
+    assert victim(f"alloc 1 {500 * MIB}") == [0]
+    assert before - room(survivor) >= 500 * MIB
+    victim.kill()
+
+    assert room(survivor) == before
+    assert survivor(f"alloc 1 {before}") == [0]
+
+
+def test_a_pid_that_came_back_is_another_process(box: Box, region: Region) -> None:
+    """Hook catalogue: without the start time a reused pid keeps a dead slot alive."""
+    me = identity()
+    region.put(5, Slot(USED, me.pid, me.start_ticks - 1, 0, me.pid_namespace))
+    region.put_used(5, 1500 * MIB)
+
+    assert room(box.start()) == SLICE - 240 * MIB
+    assert region.slot(5).state != USED
+
+
+def test_another_pid_namespace_is_not_judged(box: Box, region: Region) -> None:
+    """A pid means nothing outside its namespace: in doubt the process lives."""
+    region.put(5, Slot(USED, 2**22 - 1, 1, 0, 1))
+    region.put_used(5, 1500 * MIB)
+
+    assert room(box.start()) == SLICE - 1500 * MIB - 240 * MIB
+
+
+def test_a_slot_is_never_moved(box: Box) -> None:
+    """Hook catalogue: slots were compacted, and a process went on writing into another's."""
+    first, second, third = box.start(), box.start(), box.start()
+    region = Region(box.root / "state" / "region")
+    places = {region.slot(i).pid: i for i in range(3)}
+    first.kill()
+    assert third(f"alloc 1 {100 * MIB}") == [0]
+
+    assert region.slot(places[third.pid]).pid == third.pid
+    assert region.used(places[third.pid]) == 100 * MIB
+    assert region.used(places[second.pid]) == 0
+    region.close()
+
+
+def test_slots_full_is_a_clear_error(box: Box, region: Region) -> None:
+    """The 257th process is told why, and the next is served when one has ended."""
+    for index in range(SLOTS):
+        region.put(index, identity())
+    program = box.start(ready=False)
+    assert program("init") == [NOT_READY]
+    assert f"{SLOTS} processes" in program.end()
+    region.put(200, Slot(0, 0, 0, 0, 0))
+
+    assert box.start(ready=False)("init") == [0]
+
+
+def test_a_corrupt_region_closes(box: Box, region: Region) -> None:
+    """It is never made again while others may use it."""
+    region.scribble(0, b"nonsense")
+    program = box.start(ready=False)
+
+    assert program("init") == [NOT_READY]
+    assert "corrupt" in program.end()
+
+
+def test_a_region_of_the_future_closes(box: Box, region: Region) -> None:
+    """The layout number is frozen; another layout is another number."""
+    region.scribble(8, b"\x09")
+    program = box.start(ready=False)
+
+    assert program("init") == [NOT_READY]
+    assert "another layout" in program.end()
+
+
+def test_a_region_that_cannot_be_had_closes(box: Box) -> None:
+    """For instance a directory that a container runtime made in its place."""
+    (box.root / "state" / "region").mkdir(parents=True)
+    program = box.start(ready=False)
+
+    assert program("init") == [NOT_READY]
+    assert "region" in program.end()
+
+
+@pytest.mark.usefixtures("region")
+def test_a_grown_region_serves(box: Box) -> None:
+    """Somebody in the container wrote to it; the agent cuts it back."""
+    with (box.root / "state" / "region").open("ab") as file:
+        file.write(b"x" * 4096)
+
+    assert box.start(ready=False)("init") == [0]
+
+
+@pytest.mark.usefixtures("region")
+def test_a_short_region_closes(box: Box) -> None:
+    """A mapping past the end would kill the application."""
+    with (box.root / "state" / "region").open("r+b") as file:
+        file.truncate(4096)
+    program = box.start(ready=False)
+
+    assert program("init") == [NOT_READY]
+    assert "1 MiB" in program.end()
+
+
+def test_a_child_has_an_account_of_its_own(box: Box) -> None:
+    """Forked before CUDA was started."""
+    parent = box.start(ready=False)
+    assert parent("fork init") == [0]
+    assert parent("init") == [0]
+    assert parent("retain") == [0]
+
+    assert room(parent) == SLICE - 240 * MIB
+
+
+def test_a_child_of_a_cuda_process_takes_nothing_of_its_parents(box: Box) -> None:
+    """The driver refuses it; its end must not empty the parent's slot."""
+    parent = box.start()
+    assert parent(f"alloc 1 {100 * MIB}") == [0]
+    before = room(parent)
+    assert parent("fork alloc 2 4096")[0] != 0
+    assert parent("fork free 1")[0] != 0
+
+    assert room(parent) == before
+    assert box.start()("alloc 1 1") == [0]
+
+
+def test_vfork_changes_nothing(box: Box) -> None:
+    """The child borrows the parent's memory until it execs."""
+    parent = box.start()
+    assert parent(f"alloc 1 {100 * MIB}") == [0]
+    before = room(parent)
+    assert parent("vfork") == [0]
+
+    assert room(parent) == before
+    assert parent("free 1") == [0]
+
+
+def test_exec_leaves_nothing_behind(box: Box) -> None:
+    """Pid and start time stay, but what the old image held is gone."""
+    program = box.start()
+    assert program(f"alloc 1 {1000 * MIB}") == [0]
+    assert program("exec /bin/sleep 60") == [0]
+    other = box.start()
+
+    assert other(f"alloc 1 {SLICE - 240 * MIB}") == [0]
+
+
+def test_threads_may_allocate_while_others_fork(box: Box) -> None:
+    """Children forked while the locks were held are not stuck, and nothing is lost."""
+    ran = box.run("threads", "4", "60")
+    failures, before, after = ran.stdout.split()
+
+    assert failures == "0", ran.stderr
+    assert before == after
+
+
+@pytest.mark.timeout(300)
+def test_three_hundred_processes_start_at_once(make_box: MakeBox) -> None:
+    """Hook catalogue: 227 s at the 99th percentile, for one probe after the other."""
+    box = make_box(profile="h200", driver=None)
+    box.allow(None)
+    ran = box.run("inits", "250")  # one container has 256 places
+    other = make_box("b", profile="h200", driver=None)
+    other.allow(None)
+    more = other.run("inits", "50")
+
+    assert ran.stdout.split()[0] == "0", ran.stderr
+    assert more.stdout.split()[0] == "0", more.stderr
+
+
+def test_refusals_are_counted(box: Box) -> None:
+    """For gpu_device_plugin_slice_refused_total."""
+    program = box.start()
+    assert program(f"alloc 1 {SLICE}") == [OUT_OF_MEMORY]
+    assert program(f"alloc 1 {SLICE}") == [OUT_OF_MEMORY]
+    region = Region(box.root / "state" / "region")
+
+    assert region.refused() == 2
+    region.close()

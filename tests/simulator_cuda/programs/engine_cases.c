@@ -1,0 +1,235 @@
+/* The virtual card by itself: every time here is an argument, so every result is exact. */
+#include "check.h"
+
+#include "engine.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MS 1000000ull
+
+static struct engine *new_engine(void)
+{
+	struct engine *engine = mmap(NULL, sizeof(*engine), PROT_READ | PROT_WRITE,
+				     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	engine_lay_out(engine);
+	return engine;
+}
+
+static int tenant_stream(struct engine *engine, uint32_t tenant)
+{
+	if (!engine->tenants[tenant].is_open)
+		engine_open_tenant(engine, tenant, (int32_t)tenant + 1, 1, 0);
+	return engine_open_stream(engine, tenant);
+}
+
+static void push(struct engine *engine, int stream, enum engine_kind kind, uint64_t ns,
+		 uint64_t now)
+{
+	struct engine_item item = {.kind = kind, .launches = 1, .amount = ns};
+
+	CHECK(engine_push(engine, stream, item, now, NULL));
+}
+
+static uint64_t mark(struct engine *engine, int stream, uint64_t now)
+{
+	uint64_t number;
+
+	CHECK(engine_push(engine, stream, (struct engine_item){.kind = ENGINE_MARKER}, now,
+			  &number));
+	return number;
+}
+
+static uint64_t reached(struct engine *engine, int stream, uint64_t number, uint64_t now)
+{
+	CHECK(engine_look(engine, stream, now).reached >= number);
+	return engine_marker_ns(engine, stream, number);
+}
+
+static void tenants_share_equally_and_streams_share_a_tenants_part(void)
+{
+	struct engine *engine = new_engine();
+	int one = tenant_stream(engine, 0);
+	int two = tenant_stream(engine, 1);
+	int second_of_two = tenant_stream(engine, 1);
+	uint64_t marks[3];
+
+	push(engine, one, ENGINE_KERNEL, 10 * MS, 0);
+	push(engine, two, ENGINE_KERNEL, 10 * MS, 0);
+	push(engine, second_of_two, ENGINE_KERNEL, 10 * MS, 0);
+	marks[0] = mark(engine, one, 0);
+	marks[1] = mark(engine, two, 0);
+	marks[2] = mark(engine, second_of_two, 0);
+	/* One has half the card until it is done; then the two streams have half each. */
+	CHECK_EQUAL(reached(engine, one, marks[0], 100 * MS), 20 * MS);
+	CHECK_EQUAL(reached(engine, two, marks[1], 100 * MS), 30 * MS);
+	CHECK_EQUAL(reached(engine, second_of_two, marks[2], 100 * MS), 30 * MS);
+	CHECK_EQUAL(engine_served_ns(engine, 1), 20 * MS);
+	CHECK_EQUAL(engine->busy_ns, 30 * MS);
+}
+
+static void a_late_comer_shares_from_when_it_comes(void)
+{
+	struct engine *engine = new_engine();
+	int one = tenant_stream(engine, 0);
+	int two = tenant_stream(engine, 1);
+	uint64_t first;
+	uint64_t second;
+
+	push(engine, one, ENGINE_KERNEL, 30 * MS, 0);
+	first = mark(engine, one, 0);
+	push(engine, two, ENGINE_KERNEL, 5 * MS, 10 * MS);
+	second = mark(engine, two, 10 * MS);
+	CHECK_EQUAL(reached(engine, two, second, 100 * MS), 20 * MS);
+	CHECK_EQUAL(reached(engine, one, first, 100 * MS), 35 * MS);
+}
+
+static void how_often_one_looks_changes_nothing(void)
+{
+	struct engine *rarely = new_engine();
+	struct engine *often = new_engine();
+	struct engine *engines[] = {rarely, often};
+	uint64_t marks[2][7];
+	int streams[7];
+
+	for (int e = 0; e < 2; e++) {
+		for (int i = 0; i < 7; i++) {
+			streams[i] = tenant_stream(engines[e], (uint32_t)i / 2);
+			push(engines[e], streams[i], ENGINE_KERNEL, (uint64_t)(i + 1) * 1234567, 0);
+			marks[e][i] = mark(engines[e], streams[i], 0);
+		}
+	}
+	for (uint64_t now = 0; now < 100 * MS; now += 3333)
+		engine_look(often, streams[0], now);
+	for (int i = 0; i < 7; i++)
+		CHECK_NEAR(reached(often, streams[i], marks[1][i], 100 * MS),
+			   reached(rarely, streams[i], marks[0][i], 100 * MS), 30000);
+}
+
+static void partitions_share_nothing(void)
+{
+	struct engine *engine = new_engine();
+	int streams[2];
+	uint64_t marks[2];
+
+	for (uint32_t i = 0; i < 2; i++) {
+		engine_open_tenant(engine, i, 1, 1, i + 1);
+		streams[i] = engine_open_stream(engine, i);
+		push(engine, streams[i], ENGINE_KERNEL, 10 * MS, 0);
+		marks[i] = mark(engine, streams[i], 0);
+	}
+	CHECK_EQUAL(reached(engine, streams[0], marks[0], 100 * MS), 10 * MS);
+	CHECK_EQUAL(reached(engine, streams[1], marks[1], 100 * MS), 10 * MS);
+}
+
+static void copies_do_not_slow_kernels(void)
+{
+	struct engine *engine = new_engine();
+	int one = tenant_stream(engine, 0);
+	int two = tenant_stream(engine, 0);
+	uint64_t first;
+	uint64_t second;
+
+	push(engine, one, ENGINE_KERNEL, 10 * MS, 0);
+	push(engine, two, ENGINE_COPY, 10 * MS, 0);
+	first = mark(engine, one, 0);
+	second = mark(engine, two, 0);
+	CHECK_EQUAL(reached(engine, one, first, 100 * MS), 10 * MS);
+	CHECK_EQUAL(reached(engine, two, second, 100 * MS), 10 * MS);
+}
+
+static void a_wait_holds_its_stream_and_nobody_else(void)
+{
+	struct engine *engine = new_engine();
+	int one = tenant_stream(engine, 0);
+	int two = tenant_stream(engine, 0);
+	struct engine_item wait = {.kind = ENGINE_WAIT};
+	uint64_t second;
+
+	push(engine, one, ENGINE_KERNEL, 10 * MS, 0);
+	wait.number = mark(engine, one, 0);
+	wait.other = (uint32_t)one;
+	wait.generation = engine->streams[one].generation;
+	CHECK(engine_push(engine, two, wait, 0, NULL));
+	push(engine, two, ENGINE_KERNEL, 1 * MS, 0);
+	second = mark(engine, two, 0);
+	CHECK_EQUAL(reached(engine, two, second, 100 * MS), 11 * MS);
+}
+
+static void the_dead_leave_the_card_to_the_living(void)
+{
+	struct engine *engine = new_engine();
+	int one = tenant_stream(engine, 0);
+	int two = tenant_stream(engine, 1);
+	uint64_t first;
+
+	push(engine, one, ENGINE_KERNEL, 20 * MS, 0);
+	first = mark(engine, one, 0);
+	push(engine, two, ENGINE_KERNEL, 1000 * MS, 0);
+	engine_look(engine, one, 10 * MS);
+	engine_close_tenant(engine, 1);
+	CHECK_EQUAL(reached(engine, one, first, 100 * MS), 25 * MS);
+}
+
+static void a_full_ring_refuses_and_takes_again(void)
+{
+	struct engine *engine = new_engine();
+	int one = tenant_stream(engine, 0);
+	struct engine_item item = {.kind = ENGINE_KERNEL, .launches = 1, .amount = MS};
+	int pushed = 0;
+
+	while (engine_push(engine, one, item, 0, NULL))
+		pushed++;
+	CHECK(pushed > 900 && pushed <= 1024);
+	CHECK(engine_push(engine, one, item, 100 * MS, NULL));
+	CHECK_EQUAL(engine_look(engine, one, 10000 * MS).queued, 0);
+	CHECK_EQUAL(engine_served_ns(engine, 0), (uint64_t)(pushed + 1) * MS);
+}
+
+static void utilisation_is_that_of_the_last_whole_window(void)
+{
+	struct engine *engine = new_engine();
+	int one = tenant_stream(engine, 0);
+	uint64_t start = 60 * ENGINE_WINDOW_NS;
+
+	push(engine, one, ENGINE_KERNEL, ENGINE_WINDOW_NS / 2, start);
+	CHECK_EQUAL(engine_busy_percent(engine, start + ENGINE_WINDOW_NS), 50);
+	push(engine, one, ENGINE_KERNEL, 3 * ENGINE_WINDOW_NS, start + ENGINE_WINDOW_NS);
+	CHECK_EQUAL(engine_busy_percent(engine, start + 2 * ENGINE_WINDOW_NS), 100);
+	CHECK_EQUAL(engine_busy_percent(engine, start + 6 * ENGINE_WINDOW_NS), 0);
+}
+
+static void a_process_killed_while_it_pushes_stops_nobody(void)
+{
+	struct engine *engine = new_engine();
+	int one = tenant_stream(engine, 0);
+
+	for (int round = 0; round < 50; round++) {
+		int two = tenant_stream(engine, 1);
+		pid_t child = fork();
+
+		if (child == 0) {
+			for (uint64_t now = 0;; now += 100)
+				engine_push(
+					engine, two,
+					(struct engine_item){.kind = ENGINE_KERNEL, .amount = 90},
+					now, NULL);
+		}
+		usleep(500);
+		kill(child, SIGKILL);
+		waitpid(child, NULL, 0);
+		engine_close_tenant(engine, 1);
+		push(engine, one, ENGINE_KERNEL, 100, engine->now_ns);
+	}
+	CHECK_EQUAL(engine_look(engine, one, engine->now_ns + 1000 * MS).queued, 0);
+}
+
+CASES(CASE(tenants_share_equally_and_streams_share_a_tenants_part),
+      CASE(a_late_comer_shares_from_when_it_comes), CASE(how_often_one_looks_changes_nothing),
+      CASE(partitions_share_nothing), CASE(copies_do_not_slow_kernels),
+      CASE(a_wait_holds_its_stream_and_nobody_else), CASE(the_dead_leave_the_card_to_the_living),
+      CASE(a_full_ring_refuses_and_takes_again), CASE(utilisation_is_that_of_the_last_whole_window),
+      CASE(a_process_killed_while_it_pushes_stops_nobody));
