@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,14 @@ def test_the_example_of_a_settings_file_is_valid(tmp_path: Path) -> None:
     assert load_settings({"node_name": "n"}, {}, file).mode is NodeMode.CGPU
 
 
+def whole_slice() -> SliceSample:
+    """A slice of which everything is known, so that every series has a sample."""
+    values: dict[str, Any] = {
+        field.name: field.name if field.type is str else 1 for field in fields(SliceSample)
+    }
+    return SliceSample(**values)
+
+
 def test_every_metric_stands_in_the_table_with_its_labels() -> None:
     """Dashboards are written from that table."""
     metrics = AgentMetrics("1")
@@ -127,7 +136,7 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
     metrics.publish(
         Snapshot(
             cards=(CardSample(0, "GPU-0", is_healthy=True, units=(units,)),),
-            slices=(SliceSample("ns", "p", "c", 0, 1, 30),),
+            slices=(whole_slice(),),
             is_api_reachable=True,
         )
     )

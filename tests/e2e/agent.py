@@ -25,7 +25,7 @@ METRICS = "127.0.0.1:9445"
 PROGRAM = Path(sys.executable).parent / "gpu-device-plugin"
 ROLE = "gpu-device-plugin-agent"
 RULES = (
-    ("", ("nodes",), ("get", "list", "watch", "patch")),
+    ("", ("nodes",), ("list", "watch", "patch")),
     ("", ("pods",), ("get", "list", "watch", "patch")),
     ("", ("events",), ("create", "patch")),
     ("resource.k8s.io", ("resourceslices",), ("list", "watch")),

@@ -7,7 +7,6 @@ told program of tests/isolation. The driver's libraries come from the simulated 
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,6 @@ from tests.e2e.pods import pod
 CUDA_TEST = "e2e.local/cuda-test:1"
 OWN_PRELOAD = "e2e.local/own-preload:1"
 MIB = 1024 * 1024
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "tests" / "isolation" / "programs" / "client.c"
 APPLETS = (
     *("sh", "cat", "echo", "env", "grep", "head", "id", "ls", "mkfifo", "printf", "ps", "sleep"),
     *("tail", "touch", "true", "wc"),
@@ -46,21 +43,6 @@ while [ "$(wc -l </told/out)" -le "$lines" ] && [ $tries -lt 400 ]; do
 done
 tail -n +$((lines + 1)) /told/out
 """
-
-
-def compile_program(directory: Path) -> Path:
-    """The told program, built with this machine's compiler, or zig's where there is none."""
-    compiler = ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
-    finder = [sys.executable, str(ROOT / "src" / "find_header.py")]
-    includes = [
-        subprocess.run([*finder, header], capture_output=True, text=True, check=True).stdout.strip()
-        for header in ("cuda.h", "nvml.h")
-    ]
-    program = directory / "client"
-    words = ["-std=c11", "-D_GNU_SOURCE", "-O1", str(PROGRAM), "-o", str(program), "-ldl"]
-    search = [word for path in includes for word in ("-isystem", path)]
-    subprocess.run([*compiler, *search, *words], check=True)
-    return program
 
 
 def cuda_images(program: Path, others: Iterable[Path]) -> tuple[Image, Image]:

@@ -20,12 +20,12 @@ from tests.e2e.conftest import FOUR_CARDS, STATE
 from tests.e2e.pods import slice_of
 from tests.e2e.tenants import (
     Tenant,
-    compile_program,
     cuda_images,
     start_tenant,
     tenant_pod,
 )
 from tests.nvidia_smi import NvidiaSmi, UnavailableError, download
+from tests.told import compile_program
 
 from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.node import SimulatedNode

@@ -26,6 +26,15 @@ gpu_device_plugin_slice_memory_limit_bytes{card="0",container="c",namespace="ns"
 # HELP gpu_device_plugin_slice_core_percent Percent of a card's compute that a container may use; 0 is no cap.
 # TYPE gpu_device_plugin_slice_core_percent gauge
 gpu_device_plugin_slice_core_percent{card="0",container="c",namespace="ns",pod="p"} 30.0
+# HELP gpu_device_plugin_slice_memory_used_bytes Memory of a card that a container uses, contexts included.
+# TYPE gpu_device_plugin_slice_memory_used_bytes gauge
+gpu_device_plugin_slice_memory_used_bytes{card="0",container="c",namespace="ns",pod="p"} 3.53370112e+08
+# HELP gpu_device_plugin_slice_core_used_ratio Share of a card's time that a container with a compute cap had of late, 0 to 1.
+# TYPE gpu_device_plugin_slice_core_used_ratio gauge
+gpu_device_plugin_slice_core_used_ratio{card="0",container="c",namespace="ns",pod="p"} 0.25
+# HELP gpu_device_plugin_slice_refused_total Allocations of a container refused for want of room in its slice.
+# TYPE gpu_device_plugin_slice_refused_total counter
+gpu_device_plugin_slice_refused_total{card="0",container="c",namespace="ns",pod="p"} 3.0
 # HELP gpu_device_plugin_reconcile_drift Differences from the kubelet that the last reconcile found.
 # TYPE gpu_device_plugin_reconcile_drift gauge
 gpu_device_plugin_reconcile_drift 1.0
@@ -89,7 +98,7 @@ def test_the_page_is_the_golden_one() -> None:
                 CardSample(0, "GPU-a", is_healthy=True, units=(UnitCount(MEM, 13, 2),)),
                 CardSample(1, "GPU-b", is_healthy=False),
             ),
-            slices=(SliceSample("ns", "p", "c", 0, 2154 * 2**20, 30),),
+            slices=(SliceSample("ns", "p", "c", 0, 2154 * 2**20, 30, 337 * 2**20, 0.25, 3),),
             drift=1,
             is_api_reachable=True,
         )
@@ -120,6 +129,16 @@ def test_what_a_new_snapshot_lacks_leaves_no_series() -> None:
     assert 'uuid="' not in ours(metrics)
     assert 'pod="' not in ours(metrics)
     assert "api_reachable" not in ours(metrics)
+
+
+def test_a_slice_whose_use_nobody_knows_has_no_series_of_use() -> None:
+    """A nought would say that the container uses nothing."""
+    metrics = AgentMetrics("1.2.3")
+    metrics.publish(Snapshot((), (SliceSample("ns", "p", "c", 0, 1, 30),)))
+
+    assert "slice_memory_limit_bytes{" in ours(metrics)
+    for name in ("memory_used_bytes", "core_used_ratio", "refused_total"):
+        assert f"slice_{name}{{" not in ours(metrics)
 
 
 def test_two_agents_in_one_process_do_not_share_a_count() -> None:

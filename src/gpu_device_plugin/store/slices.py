@@ -81,6 +81,10 @@ class SliceFiles:
         failpoint("slices.after-files")
         return changed
 
+    def region(self, slice_id: str) -> Path:
+        """The region of a slice, whether it is there or not."""
+        return self._slices / slice_id / "region"
+
     def remove(self, slice_id: str) -> None:
         """Remove all files of a slice; files that are gone already are no error."""
         failpoint("reconcile.before-files")
@@ -108,7 +112,7 @@ class SliceFiles:
         """
         grown: dict[str, int] = {}
         for slice_id in slice_ids:
-            region = self._slices / slice_id / "region"
+            region = self.region(slice_id)
             with contextlib.suppress(OSError):
                 size = region.stat().st_size
                 if size > REGION_BYTES:

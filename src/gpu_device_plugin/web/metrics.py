@@ -10,7 +10,7 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -42,7 +42,19 @@ class CardSample:
 
 @dataclass(frozen=True, slots=True)
 class SliceSample:
-    """One container's slice of one card; `core_percent` 0 is no cap."""
+    """One container's slice of one card.
+
+    Attributes:
+        namespace: Of the pod.
+        pod: Its name.
+        container: The container's name.
+        card: NVML's index of the card.
+        memory_limit_bytes: What it may use.
+        core_percent: Of the card's time; 0 is no cap.
+        memory_used_bytes: What it uses; None while its library has told nothing.
+        core_used_ratio: Share of the card's time that it had of late, 0 to 1; None while unknown.
+        refused_total: Allocations refused for want of room; None as above.
+    """
 
     namespace: str
     pod: str
@@ -50,6 +62,9 @@ class SliceSample:
     card: int
     memory_limit_bytes: int
     core_percent: int
+    memory_used_bytes: int | None = None
+    core_used_ratio: float | None = None
+    refused_total: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +165,13 @@ class _Gauges(Collector):
         self.snapshot = Snapshot()
         self._version = version
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """The families, in the order of the page."""
         snapshot = self.snapshot
         yield _gauge("build_info", "The version that runs.", ("version",), [((self._version,), 1)])
         yield from _card_gauges(snapshot.cards)
         yield from _slice_gauges(snapshot.slices)
+        yield from _slice_usage(snapshot.slices)
         yield _gauge(
             "reconcile_drift",
             "Differences from the kubelet that the last reconcile found.",
@@ -209,11 +225,38 @@ def _slice_gauges(slices: Iterable[SliceSample]) -> Iterator[GaugeMetricFamily]:
     )
 
 
+def _slice_usage(slices: Iterable[SliceSample]) -> Iterator[Metric]:
+    """What containers use, as their regions tell; a region that tells nothing has no series."""
+    labels = ("namespace", "pod", "container", "card")
+    rows = [((s.namespace, s.pod, s.container, str(s.card)), s) for s in slices]
+    yield _gauge(
+        "slice_memory_used_bytes",
+        "Memory of a card that a container uses, contexts included.",
+        labels,
+        [(row, s.memory_used_bytes) for row, s in rows if s.memory_used_bytes is not None],
+    )
+    yield _gauge(
+        "slice_core_used_ratio",
+        "Share of a card's time that a container with a compute cap had of late, 0 to 1.",
+        labels,
+        [(row, s.core_used_ratio) for row, s in rows if s.core_used_ratio is not None],
+    )
+    refused = CounterMetricFamily(
+        f"{_PREFIX}_slice_refused",
+        "Allocations of a container refused for want of room in its slice.",
+        labels=labels,
+    )
+    for row, sample in rows:
+        if sample.refused_total is not None:
+            refused.add_metric(row, sample.refused_total)
+    yield refused
+
+
 def _gauge(
     name: str,
     text: str,
     labels: tuple[str, ...],
-    rows: Iterable[tuple[tuple[str, ...], int]],
+    rows: Iterable[tuple[tuple[str, ...], float]],
 ) -> GaugeMetricFamily:
     family = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=labels)
     for values, amount in rows:

@@ -150,7 +150,7 @@ class CardWatch:
         return self._numbers[uuid]
 
     def _reuse(self, uuid: str) -> int:
-        """More UUIDs than numbers over the life of the node: the longest absent one gives way."""
+        """More UUIDs than numbers over the life of the node: one that is not there gives way."""
         present = {card.uuid for card in self._board.read().cards}
         gone = next(known for known in self._numbers if known not in present and known != uuid)
         return self._numbers.pop(gone)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
+from gpu_device_plugin.apps.agent.board import Board
 from gpu_device_plugin.apps.agent.decide import Pending
 from gpu_device_plugin.apps.agent.state import StateReader
 from gpu_device_plugin.cluster.events import EventNote
@@ -100,6 +101,15 @@ class Journal:
         """Something about the node as a whole."""
         _log.warning("node", reason=reason, text=text)
         self._post(EventNote(None, reason, text, is_warning=is_warning))
+
+    def fault(self, board: Board, reason: str, text: str | None) -> None:
+        """Something keeps the whole node from serving, or (None) does no longer; told once."""
+        if board.set_fault(reason, text):
+            is_over = text is None
+            over = f"{reason} is over"
+            self.node_note(
+                f"{reason}Over" if is_over else reason, text or over, is_warning=not is_over
+            )
 
     def file_set_aside(self, text: str) -> None:
         """A file of the state directory could not be trusted."""

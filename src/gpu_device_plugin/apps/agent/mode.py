@@ -29,6 +29,7 @@ from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.store.memory import MemoryFile
 
 _log = structlog.get_logger("mode")
+_GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +120,9 @@ class ModeFollower:
         try:
             check_unit(mode, unit)
         except ConfigError as error:
-            if self._board.set_fault("UnitNotAllowed", str(error)):
-                self._journal.node_note("UnitNotAllowed", str(error))
+            self._journal.fault(self._board, "UnitNotAllowed", str(error))
         else:
-            self._board.set_fault("UnitNotAllowed", None)
+            self._journal.fault(self._board, "UnitNotAllowed", None)
 
     def _note(self, topic: str, reason: str, text: str | None) -> None:
         """Say a thing once, not at every look."""
@@ -130,7 +130,7 @@ class ModeFollower:
             self._last_notes.pop(topic, None)
         elif self._last_notes.get(topic) != text:
             self._last_notes[topic] = text
-            self._journal.node_note(reason, text)
+            self._journal.node_note(reason, text, is_warning=reason not in _GOOD_NEWS)
 
     def _remember(self) -> None:
         content: dict[str, Any] = {

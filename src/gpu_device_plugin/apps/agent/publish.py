@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_device_plugin.apps.agent.state import NodeState, StateReader
+from gpu_device_plugin.apps.agent.usage import SliceUsage
 from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, cards_annotation, pod_annotations
 from gpu_device_plugin.domain.device import Card
@@ -24,6 +25,8 @@ from gpu_device_plugin.web.metrics import (
 )
 
 _TOGETHER_SECONDS = 0.05
+_BYTES_PER_MIB = 1024 * 1024
+_WHOLE_CARD = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,14 @@ class Facts:
         driver: Driver and CUDA version.
         drift: What the last reconcile found.
         is_api_reachable: None where no API is used.
+        usage: What a slice uses of a card, by slice id and UUID; None where nobody knows.
     """
 
     ledger: Callable[[], Ledger]
     driver: Callable[[], tuple[str, str]]
     drift: Callable[[], int]
     is_api_reachable: Callable[[], bool | None]
+    usage: Callable[[str, str], SliceUsage | None] = lambda _slice, _uuid: None
 
 
 class Publisher:
@@ -85,7 +90,7 @@ class Publisher:
         self._readers.metrics.publish(
             Snapshot(
                 cards=tuple(_card_samples(state, ledger)),
-                slices=tuple(_slice_samples(state, ledger)),
+                slices=tuple(_slice_samples(state, ledger, self._facts.usage)),
                 drift=self._facts.drift(),
                 is_api_reachable=self._facts.is_api_reachable(),
             )
@@ -133,13 +138,15 @@ def _unit_count(card: Card, resource: Resource, held: CardUse, unit: MemoryUnit)
     return UnitCount(str(resource), max(0, total - amount), amount)
 
 
-def _slice_samples(state: NodeState, ledger: Ledger) -> Iterable[SliceSample]:
+def _slice_samples(
+    state: NodeState, ledger: Ledger, usage_of: Callable[[str, str], SliceUsage | None]
+) -> Iterable[SliceSample]:
     for grant in ledger.grants.values():
         unit = next(unit for unit in MemoryUnit if unit.mib == grant.unit_mib)
         for uuid in grant.cards:
             card = state.card(uuid)
             if card is not None and grant.mem_units:
-                yield SliceSample(
+                sample = SliceSample(
                     namespace=grant.pod.namespace,
                     pod=grant.pod.name,
                     container=grant.container,
@@ -147,3 +154,18 @@ def _slice_samples(state: NodeState, ledger: Ledger) -> Iterable[SliceSample]:
                     memory_limit_bytes=slice_bytes(card, grant.units_per_card, unit),
                     core_percent=grant.core_percent,
                 )
+                yield _with_usage(sample, usage_of(grant.slice_id, uuid), card)
+
+
+def _with_usage(sample: SliceSample, usage: SliceUsage | None, card: Card) -> SliceSample:
+    """The container wrote these figures: more than the card has is no figure at all."""
+    if usage is None or usage.memory_bytes > card.memory_mib * _BYTES_PER_MIB:
+        return sample
+    # Without a compute cap the library does not measure time, so 0 would be untrue.
+    is_measured = 0 < sample.core_percent < _WHOLE_CARD
+    return replace(
+        sample,
+        memory_used_bytes=usage.memory_bytes,
+        core_used_ratio=usage.core_ratio if is_measured else None,
+        refused_total=usage.refused_total,
+    )

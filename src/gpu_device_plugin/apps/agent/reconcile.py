@@ -65,6 +65,7 @@ class Reconciler:
         self._hurry = asyncio.Event()
         self._gone: frozenset[str] = frozenset()
         self._listed: frozenset[PodRef] = frozenset()
+        self._silence = ""
         self.after_look: Callable[[], None] = lambda: None
         self.on_settled: Callable[[Iterable[PodRef]], None] = lambda _: None
         self.is_hasty: Callable[[], bool] = lambda: False
@@ -102,11 +103,14 @@ class Reconciler:
             await self._repair_in_turns()
             self.after_look()
         except KubeletError as error:
-            _log.info("the kubelet does not testify", error=str(error))
+            if str(error) != self._silence:
+                _log.info("the kubelet does not testify", error=str(error))
+            self._silence = str(error)
             return False
         except StorageError as error:
             _log.error("what was found cannot be written", error=str(error))
             return False
+        self._silence = ""
         return True
 
     def _settle(self, testimony: Testimony) -> None:

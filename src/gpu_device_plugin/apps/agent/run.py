@@ -99,6 +99,7 @@ class Agent:
             *wiring.cluster.tasks(),
             wiring.publisher.run(),
             upkeep.run(),
+            wiring.usage.run(),
             desk.run(),
             self._prepare_and_offer(),
         ]

@@ -51,7 +51,8 @@ class Upkeep:
         foreign = cluster.node.foreign_plugin
         allowed = self._wiring.settings.allow_other_plugin
         text = None if foreign is None or allowed else foreign.text
-        self._set_fault(
+        self._wiring.journal.fault(
+            self._wiring.board,
             "OtherPlugin",
             text and f"{text}; nothing is offered. Remove it, or start with --allow-other-plugin",
         )
@@ -72,24 +73,20 @@ class Upkeep:
             return
         version, problem = wiring.library.look()
         wiring.board.update(library_version=version)
-        self._set_fault(MISSING, problem if problem and state.isolates else None)
+        self._wiring.journal.fault(
+            self._wiring.board, MISSING, problem if problem and state.isolates else None
+        )
 
     def _look_at_disk(self) -> None:
         book = self._wiring.book
         if book.disk_fault is not None:
             book.probe()
-        self._set_fault("StateNotWritable", book.disk_fault)
+        self._wiring.journal.fault(self._wiring.board, "StateNotWritable", book.disk_fault)
 
     def _look_at_message(self) -> None:
-        self._set_fault("DeviceListTooLong", message_problem(self._wiring.board.read()))
-
-    def _set_fault(self, reason: str, text: str | None) -> None:
-        if self._wiring.board.set_fault(reason, text):
-            if text is not None:
-                self._wiring.journal.node_note(reason, text)
-            else:
-                over = f"{reason} is over"
-                self._wiring.journal.node_note(f"{reason}Over", over, is_warning=False)
+        self._wiring.journal.fault(
+            self._wiring.board, "DeviceListTooLong", message_problem(self._wiring.board.read())
+        )
 
     def _why(self, question: Mapping[str, Any]) -> str:
         namespace, name = str(question.get("namespace", "")), str(question.get("name", ""))

@@ -21,6 +21,7 @@ from gpu_device_plugin.apps.agent.publish import Facts, Publisher, Readers
 from gpu_device_plugin.apps.agent.reconcile import Parts, Reconciler
 from gpu_device_plugin.apps.agent.service import Service
 from gpu_device_plugin.apps.agent.state import NodeState
+from gpu_device_plugin.apps.agent.usage import UsageWatch
 from gpu_device_plugin.apps.agent.witness import Witness
 from gpu_device_plugin.config import Isolation, Settings
 from gpu_device_plugin.domain.pods import PodRef
@@ -33,6 +34,7 @@ from gpu_device_plugin.nvml.source import NvmlSource
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.store.region import read_region
 from gpu_device_plugin.store.slices import SliceFiles
 from gpu_device_plugin.web.metrics import AgentMetrics
 
@@ -140,13 +142,19 @@ class Wiring:
             cluster.metadata if cluster else None,
             cluster.annotations if cluster else None,
         )
+        regions = self.answers.files
+        self.usage = UsageWatch(
+            lambda slice_id: read_region(regions.region(slice_id)), self.reconciler.living
+        )
         facts = Facts(
             ledger=self.reconciler.living,
             driver=lambda: (self.cards.driver_version, self.cards.cuda_version),
             drift=lambda: self.reconciler.drift,
             is_api_reachable=lambda: None if cluster is None else not cluster.api.reach.is_away,
+            usage=self.usage.of,
         )
         self.publisher = Publisher(readers, facts, self.board.read)
+        self.usage.on_change = self.publisher.changed
         self.board.listen(self.publisher.changed)
         self.reconciler.after_look = self.publisher.changed
         if cluster is not None:

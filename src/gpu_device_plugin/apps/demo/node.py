@@ -33,12 +33,14 @@ class Surroundings:
         api: The stand-in API server.
         kubeconfig: How its clients find it.
         library_dir: The isolation library's versions, or None: isolation is off.
+        has_selftest: Whether gpu-selftest is built beside that library.
     """
 
     root: Path
     api: StandInApiServer
     kubeconfig: Path
     library_dir: Path | None
+    has_selftest: bool
 
 
 class DemoNode:
@@ -51,6 +53,7 @@ class DemoNode:
         self.mode = mode
         self.simulated = simulated
         self.is_isolated = around.library_dir is not None
+        self.has_selftest = around.has_selftest
         self._api = around.api
         self._dir = around.root / name
         self._dir.mkdir(exist_ok=True)

@@ -11,6 +11,7 @@ from gpu_device_plugin.domain.edits import (
     LIBRARY_FILE,
     PRELOAD_FILE,
     REGION_FILE,
+    SELFTEST_FILE,
 )
 from gpu_device_plugin.errors import EdgeError
 
@@ -33,7 +34,9 @@ def mounts(node: DemoNode, role: Role) -> dict[str, str]:
     """Its mounts, by path in the container; none where isolation is off."""
     if not node.is_isolated:
         return {}
-    read_only = (CONFIG_DIR, LIBRARY_FILE, PRELOAD_FILE)
+    read_only = [CONFIG_DIR, LIBRARY_FILE, PRELOAD_FILE]
+    if node.has_selftest:
+        read_only.append(SELFTEST_FILE)
     cards = [f"{CARDS_DIR}/{uuid}" for uuid in _uuids(node, role)]
     return {
         **dict.fromkeys((*read_only, *cards), "read-only"),

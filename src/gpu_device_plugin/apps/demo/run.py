@@ -21,6 +21,7 @@ from gpu_device_plugin.store.native import native_library
 
 LIMIT_SECONDS = 58.0
 _LIBRARY = "libgpuslice.so"
+_SELFTEST = "gpu-selftest"
 _PREFIX = "gpu-demo-"
 _LONGEST_ROOT = 55
 """A Unix socket's path has at most 107 bytes, of which an agent's takes 52 below the root."""
@@ -81,7 +82,8 @@ async def _surroundings(root: Path, stage: AsyncExitStack) -> Surroundings:
     await api.start()
     kubeconfig = root / "kubeconfig"
     api.write_kubeconfig(kubeconfig)
-    return Surroundings(root, api, kubeconfig, _library_dir(root))
+    library_dir = root / "library" if _is_built(_LIBRARY) else None
+    return Surroundings(root, api, kubeconfig, library_dir, _is_built(_SELFTEST))
 
 
 async def _nodes(around: Surroundings, stage: AsyncExitStack) -> dict[str, DemoNode]:
@@ -96,13 +98,12 @@ async def _nodes(around: Surroundings, stage: AsyncExitStack) -> dict[str, DemoN
     return nodes
 
 
-def _library_dir(root: Path) -> Path | None:
-    """Where the agents install the isolation library, or None where it is not built."""
+def _is_built(name: str) -> bool:
     try:
-        native_library(_LIBRARY)
+        native_library(name)
     except ConfigError:
-        return None
-    return root / "library"
+        return False
+    return True
 
 
 def _opening(teller: Teller, around: Surroundings) -> None:

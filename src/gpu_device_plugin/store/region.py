@@ -1,0 +1,76 @@
+"""What a slice's shared region says of its use; the layout is that of src/isolation/region.h.
+
+The container writes the region, so nothing in it is believed further than this: a region that
+is not laid out, cut short or scribbled over says nothing. It is read with pread and never
+mapped: a tenant that cuts its file must not end the agent.
+"""
+
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+MAGIC = 0x4543494C53555047  # "GPUSLICE"
+LAYOUT = 1
+READY = 2
+SLOTS = 256
+CARDS = 32
+CARDS_OFFSET = 256 + 64 * SLOTS
+CARD_BYTES = 240 + 24 * SLOTS
+UUID_BYTES = 48
+REFUSED_OFFSET = 64  # in a card
+BUSY_OFFSET = 104
+USED_OFFSET = 240
+OVERHEAD_OFFSET = USED_OFFSET + 8 * SLOTS
+_HEADER = struct.Struct("<QIIIIII")
+_U64 = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class CardUsage:
+    """What the processes of one slice use of one card.
+
+    Attributes:
+        memory_bytes: Asked for, and taken unasked (contexts, code).
+        busy_ns: Card time had so far; counted only under a compute cap.
+        refused_total: Allocations refused so far for want of room.
+    """
+
+    memory_bytes: int
+    busy_ns: int
+    refused_total: int
+
+
+def read_region(path: Path) -> Mapping[str, CardUsage]:
+    """Use by card UUID; empty where the region says nothing (yet)."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return {}
+    try:
+        return _read(descriptor)
+    except (OSError, struct.error, UnicodeDecodeError):
+        return {}
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int) -> Mapping[str, CardUsage]:
+    header = _HEADER.unpack(os.pread(descriptor, _HEADER.size, 0))
+    magic, layout, state, _, slots, cards, slots_seen = header
+    if (magic, layout, state, slots) != (MAGIC, LAYOUT, READY, SLOTS) or cards > CARDS:
+        return {}
+    used = min(slots_seen, SLOTS)
+    return dict(_card(descriptor, CARDS_OFFSET + i * CARD_BYTES, used) for i in range(cards))
+
+
+def _card(descriptor: int, offset: int, slots: int) -> tuple[str, CardUsage]:
+    card = os.pread(descriptor, OVERHEAD_OFFSET + 8 * slots, offset)
+    column = struct.Struct(f"<{slots}Q")
+    return card[:UUID_BYTES].partition(b"\0")[0].decode("ascii"), CardUsage(
+        memory_bytes=sum(column.unpack_from(card, USED_OFFSET))
+        + sum(column.unpack_from(card, OVERHEAD_OFFSET)),
+        busy_ns=_U64.unpack_from(card, BUSY_OFFSET)[0],
+        refused_total=_U64.unpack_from(card, REFUSED_OFFSET)[0],
+    )

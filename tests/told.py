@@ -1,0 +1,28 @@
+"""The told program of tests/isolation, for tests that need a CUDA program elsewhere."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAM = ROOT / "tests" / "isolation" / "programs" / "client.c"
+
+
+def compiler() -> list[str]:
+    """This machine's C compiler, or zig's where there is none."""
+    return ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
+
+
+def compile_program(directory: Path) -> Path:
+    """Build it there."""
+    finder = [sys.executable, str(ROOT / "src" / "find_header.py")]
+    includes = [
+        subprocess.run([*finder, header], capture_output=True, text=True, check=True).stdout.strip()
+        for header in ("cuda.h", "nvml.h")
+    ]
+    program = directory / "client"
+    words = ["-std=c11", "-D_GNU_SOURCE", "-O1", str(PROGRAM), "-o", str(program), "-ldl"]
+    search = [word for path in includes for word in ("-isystem", path)]
+    subprocess.run([*compiler(), *search, *words], check=True)
+    return program
