@@ -47,6 +47,9 @@ e2e: $(STAMP) $(NATIVE) ## A whole Kubernetes on this machine: KUBE=1.36.3
 bench: $(STAMP) $(NATIVE) ## Measure, and write docs/benchmarks.md
 	@$(BIN)/python -m tests.bench
 
+gpu: $(STAMP) $(NATIVE) ## What needs a real card; says so where there is none
+	@$(BIN)/python -m tests.gpu
+
 lock: $(STAMP) ## Write .ci/constraints.txt again from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --all-extras \
 	  --group build --group dev --python-version 3.11 --universal pyproject.toml -o .ci/constraints.txt

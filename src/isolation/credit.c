@@ -12,6 +12,8 @@
 #define IDLE_LIMIT_NS 20000000LL
 /* Saved up while neighbours keep the card from us: theirs to give back. */
 #define BUSY_LIMIT_NS 1000000000LL
+/* Shorter stretches wait for the next time. */
+#define EARN_EVERY_NS 20000u
 /* Idle this long, the larger savings lapse. */
 #define LAPSE_NS 50000000ull
 
@@ -54,7 +56,7 @@ void credit_earn(int card, bool is_busy, uint64_t now_ns)
 	const uint32_t percent = slice_limits()->cards[card].core_percent;
 
 	/* One process pays each stretch of time; dying in between loses that stretch. */
-	if (now_ns <= last_ns ||
+	if (now_ns < last_ns + EARN_EVERY_NS ||
 	    !atomic_compare_exchange_strong(&own->refilled_ns, &last_ns, now_ns))
 		return;
 	if (is_busy)

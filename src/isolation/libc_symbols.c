@@ -4,6 +4,9 @@
  * We export dlsym, dlvsym and dlopen, so every ordinary reference, ours too,
  * ends at us. The loaded objects' own symbol tables say where the real ones
  * are: in libc.so.6 since glibc 2.34, in libdl.so.2 before.
+ *
+ * Others may look functions up before the C library's own string functions can
+ * be called (a sanitizer that stands in for them), so none is used here.
  */
 #include "libc_symbols.h"
 
@@ -11,8 +14,8 @@
 #include <link.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 struct object {
 	ElfW(Addr) base;
@@ -20,6 +23,16 @@ struct object {
 	const char *strings;
 	const uint32_t *gnu_hash;
 };
+
+/* Does the text begin with the word? All of it: `is_whole`. */
+static bool begins(const char *text, const char *word, bool is_whole)
+{
+	while (*word && *text == *word) {
+		text++;
+		word++;
+	}
+	return !*word && (!is_whole || !*text);
+}
 
 static uint32_t gnu_hash_of(const char *name)
 {
@@ -36,15 +49,10 @@ static const void *at(ElfW(Addr) base, ElfW(Addr) pointer)
 	return (const void *)(pointer < base ? base + pointer : pointer);
 }
 
-static bool object_read(const struct dl_phdr_info *info, struct object *object)
+static bool object_read(const struct link_map *map, struct object *object)
 {
-	const ElfW(Dyn) *entry = NULL;
-
-	for (int i = 0; i < info->dlpi_phnum; i++)
-		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-			entry = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-	*object = (struct object){.base = info->dlpi_addr};
-	for (; entry && entry->d_tag != DT_NULL; entry++) {
+	*object = (struct object){.base = map->l_addr};
+	for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
 		if (entry->d_tag == DT_SYMTAB)
 			object->symbols = at(object->base, entry->d_un.d_ptr);
 		else if (entry->d_tag == DT_STRTAB)
@@ -74,7 +82,7 @@ static void *object_find(const struct object *object, const char *name)
 		const ElfW(Sym) *symbol = &object->symbols[index];
 
 		if ((entry | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-		    strcmp(object->strings + symbol->st_name, name) == 0)
+		    begins(object->strings + symbol->st_name, name, true))
 			return (void *)(object->base + symbol->st_value);
 		if (entry & 1)
 			return NULL;
@@ -83,28 +91,27 @@ static void *object_find(const struct object *object, const char *name)
 
 static bool is_c_library(const char *path)
 {
-	const char *slash = strrchr(path, '/');
-	const char *name = slash ? slash + 1 : path;
+	const char *name = path;
 
-	return strncmp(name, "libc.so.", 8) == 0 || strncmp(name, "libc-2.", 7) == 0 ||
-	       strncmp(name, "libdl.so.", 9) == 0 || strncmp(name, "libdl-2.", 8) == 0;
+	for (const char *at = path; *at; at++)
+		if (*at == '/')
+			name = at + 1;
+	return begins(name, "libc.so.", false) || begins(name, "libc-2.", false) ||
+	       begins(name, "libdl.so.", false) || begins(name, "libdl-2.", false);
 }
 
-static int look(struct dl_phdr_info *info, size_t size, void *argument)
+static void look(const struct link_map *map, struct libc_symbols *found)
 {
-	struct libc_symbols *found = argument;
 	struct object object;
 
-	(void)size;
-	if (!info->dlpi_name || !is_c_library(info->dlpi_name) || !object_read(info, &object))
-		return 0;
+	if (!map->l_name || !map->l_ld || !is_c_library(map->l_name) || !object_read(map, &object))
+		return;
 	if (!found->dlsym)
 		*(void **)&found->dlsym = object_find(&object, "dlsym");
 	if (!found->dlvsym)
 		*(void **)&found->dlvsym = object_find(&object, "dlvsym");
 	if (!found->dlopen)
 		*(void **)&found->dlopen = object_find(&object, "dlopen");
-	return found->dlsym && found->dlvsym && found->dlopen;
 }
 
 /*
@@ -119,7 +126,10 @@ const struct libc_symbols *libc_symbols(void)
 	if (!atomic_load_explicit(&is_known, memory_order_acquire)) {
 		struct libc_symbols found = {0};
 
-		dl_iterate_phdr(look, &found);
+		/* The C library is loaded before us and never unloaded: no lock is needed. */
+		for (const struct link_map *map = _r_debug.r_map;
+		     map && !(found.dlsym && found.dlvsym && found.dlopen); map = map->l_next)
+			look(map, &found);
 		/* Atomic stores: another thread may be writing the same values. */
 		__atomic_store_n(&symbols.dlsym, found.dlsym, __ATOMIC_RELAXED);
 		__atomic_store_n(&symbols.dlvsym, found.dlvsym, __ATOMIC_RELAXED);

@@ -1,6 +1,7 @@
 /* Events are made once and used again: making one costs more than a launch. */
 #include "marks.h"
 
+#include "capture.h"
 #include "slice.h"
 
 #include <string.h>
@@ -83,12 +84,14 @@ static void give_event(struct meter *meter, CUevent event)
 /* The stream is named as the plain functions name it, so the plain record serves all. */
 static CUevent record(struct meter *meter, CUstream stream)
 {
+	const CUstreamCaptureMode mode = capture_exempt();
 	CUevent event = cuda.cuEventRecord ? take_event(meter) : NULL;
 
 	if (event && cuda.cuEventRecord(event, stream) != CUDA_SUCCESS) {
 		give_event(meter, event);
-		return NULL;
+		event = NULL;
 	}
+	capture_restore(mode);
 	return event;
 }
 
@@ -125,13 +128,21 @@ bool marks_is_reached(const struct meter *meter)
 	       cuda.cuEventQuery(meter->marks[meter->first].event) != CUDA_ERROR_NOT_READY;
 }
 
+/* The second version differs only for events that have no time. */
+static bool elapsed(CUevent from, CUevent to, float *took_ms)
+{
+	if (cuda.cuEventElapsedTime)
+		return cuda.cuEventElapsedTime(took_ms, from, to) == CUDA_SUCCESS;
+	return cuda.cuEventElapsedTime_v2 &&
+	       cuda.cuEventElapsedTime_v2(took_ms, from, to) == CUDA_SUCCESS;
+}
+
 bool marks_took(const struct meter *meter, uint64_t *took_ns)
 {
 	float took_ms = 0;
 
-	if (!meter->has_reference || !cuda.cuEventElapsedTime ||
-	    cuda.cuEventElapsedTime(&took_ms, meter->reference, meter->marks[meter->first].event) !=
-		    CUDA_SUCCESS)
+	if (!meter->has_reference ||
+	    !elapsed(meter->reference, meter->marks[meter->first].event, &took_ms))
 		return false;
 	/* Of another stream, and reached before the reference: it took nothing more. */
 	*took_ns = took_ms > 0 ? (uint64_t)((double)took_ms * 1e6) : 0;
@@ -144,8 +155,8 @@ void marks_pass(struct meter *meter, uint64_t reached_ns)
 	float later_ms = 1;
 
 	meter->queued_ns -= mark->work.work_ns;
-	if (meter->has_reference && cuda.cuEventElapsedTime)
-		cuda.cuEventElapsedTime(&later_ms, meter->reference, mark->event);
+	if (meter->has_reference)
+		(void)elapsed(meter->reference, mark->event, &later_ms);
 	if (later_ms >= 0) {
 		give_event(meter, meter->reference);
 		meter->reference = mark->event;

@@ -39,8 +39,10 @@ struct meter {
 	uint64_t cursor_ns;     /* charged up to here */
 	uint64_t unfinished_ns; /* the first mark was not reached yet then */
 	uint64_t marked_ns, polled_ns, launched_ns;
-	uint64_t queued_ns; /* estimates of all marks */
-	struct work tail;   /* behind the last mark */
+	uint64_t queued_ns;          /* estimates of all marks */
+	uint64_t told_until_ns;      /* neighbours believe us at work until then; 0: idle */
+	uint64_t counted_ns, others; /* how many others there were, and when that was */
+	struct work tail;            /* behind the last mark */
 	uint32_t first, count;
 	struct mark marks[MARKS];
 	uint32_t spare_count;

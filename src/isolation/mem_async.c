@@ -160,10 +160,16 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 
 	ENTER(cuMemPoolDestroy, pool);
 	pools_lock();
+	const uint64_t used = pools_used(pool);
 	const CUresult result = cuda.cuMemPoolDestroy(pool);
 
+	/*
+	 * What is still out of it stays on the card until it is freed, and nobody
+	 * can ask the pool any more: it stays charged until the process ends.
+	 */
 	if (result == CUDA_SUCCESS && table_take(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry))
-		account_adjust(entry.card, ACCOUNT_USED, entry.bytes, 0);
+		account_adjust(entry.card, ACCOUNT_USED, entry.bytes,
+			       used < entry.bytes ? used : entry.bytes);
 	pools_unlock();
 	return result;
 }

@@ -78,23 +78,30 @@ static void reap(void)
 	}
 }
 
+/* May this context's work go on at `now_ns`? 0, or how long to wait before asking again. */
+static uint64_t must_wait_ns(struct meter *meter, uint64_t now_ns)
+{
+	if (now_ns - meter->polled_ns >= STRETCH_GAP_NS)
+		stretch_poll(meter, now_ns, false);
+	credit_earn(meter->card, credit_inflight(meter->card) > 0, now_ns);
+	const uint64_t wait_ns = credit_wait_ns(meter->card);
+
+	if (!wait_ns || (stretch_may_share() && !neighbours_count(meter->card, meter->place)))
+		return 0;
+	return nap_ns(meter, wait_ns);
+}
+
 /* Sleeps without the lock until there is credit; NULL when the context ended meanwhile. */
-static struct meter *await_credit(CUcontext context, int card, bool *has_waited)
+static struct meter *await_credit(struct meter *meter, struct meter_launch *launch)
 {
 	uint64_t waited_ns = 0, reaped_ns = 0;
-	struct meter *meter = marks_meter(context, card);
 
 	while (meter) {
-		const uint64_t now_ns = timer_now_ns();
+		launch->now_ns = timer_now_ns();
+		const uint64_t nap = must_wait_ns(meter, launch->now_ns);
 
-		if (now_ns - meter->polled_ns >= STRETCH_GAP_NS)
-			stretch_poll(meter, now_ns, false);
-		credit_earn(card, credit_inflight(card) > 0, now_ns);
-		const uint64_t wait_ns = credit_wait_ns(card);
-
-		if (!wait_ns || (stretch_may_share() && !neighbours_count(card, meter->place)))
+		if (!nap)
 			break;
-		const uint64_t nap = nap_ns(meter, wait_ns);
 
 		pthread_mutex_unlock(&metering);
 		timer_sleep_ns(nap);
@@ -104,18 +111,18 @@ static struct meter *await_credit(CUcontext context, int card, bool *has_waited)
 			reaped_ns = waited_ns;
 		}
 		pthread_mutex_lock(&metering);
-		meter = marks_meter(context, card);
+		meter = marks_meter_of(launch->context);
 	}
-	*has_waited = waited_ns > 0;
-	if (waited_ns)
-		credit_note_wait(card, waited_ns);
+	launch->is_held_back = waited_ns > 0;
+	if (meter && waited_ns)
+		credit_note_wait(meter->card, waited_ns);
 	return meter;
 }
 
 /* The card was idle: from here on it is at work. */
 static void begin_stretch(struct meter *meter, const struct meter_launch *launch)
 {
-	const uint64_t now_ns = timer_now_ns();
+	const uint64_t now_ns = launch->now_ns;
 	const bool will_be_marked = launch->is_held_back || !launch->is_known ||
 				    launch->work_ns >= MARK_WORK_NS ||
 				    now_ns - meter->marked_ns >= MARK_EVERY_NS;
@@ -127,27 +134,37 @@ static void begin_stretch(struct meter *meter, const struct meter_launch *launch
 	atomic_store_explicit(&is_any_running, true, memory_order_relaxed);
 }
 
+/* The meter of the current context; NULL where the card has no cap. With the lock. */
+static struct meter *meter_here(CUcontext context)
+{
+	struct meter *meter = marks_meter_of(context);
+	int card;
+
+	if (!meter && card_current(&card) == CUDA_SUCCESS)
+		meter = marks_meter(context, card);
+	return meter && credit_is_capped(meter->card) ? meter : NULL;
+}
+
 void meter_before(struct meter_launch *launch, const void *what, CUstream stream)
 {
 	*launch = (struct meter_launch){.what = (uint64_t)(uintptr_t)what, .stream = stream};
-	if (!is_any_capped() || card_current(&launch->card) != CUDA_SUCCESS ||
-	    !credit_is_capped(launch->card) || capture_has(stream))
+	if (!is_any_capped())
 		return;
 	launch->context = context_current();
-	const CUstreamCaptureMode mode = capture_exempt();
-
+	if (!launch->context || capture_has(stream))
+		return;
 	pthread_mutex_lock(&metering);
-	struct meter *meter = await_credit(launch->context, launch->card, &launch->is_held_back);
+	struct meter *meter = await_credit(meter_here(launch->context), launch);
 
 	if (meter) {
 		launch->is_metered = true;
+		launch->card = meter->card;
 		launch->work_ns = estimate_of(launch->what, &launch->is_known);
 		if (!meter->is_running)
 			begin_stretch(meter, launch);
 		credit_add_inflight(launch->card, slice_slot(), (int64_t)launch->work_ns);
 	}
 	pthread_mutex_unlock(&metering);
-	capture_restore(mode);
 }
 
 static void add_to_tail(struct meter *meter, const struct meter_launch *launch, uint64_t now_ns)
@@ -183,21 +200,17 @@ void meter_after(struct meter_launch *launch, CUresult result)
 {
 	if (!launch->is_metered)
 		return;
-	const CUstreamCaptureMode mode = capture_exempt();
-
 	pthread_mutex_lock(&metering);
-	struct meter *meter = marks_meter(launch->context, launch->card);
-	const uint64_t now_ns = timer_now_ns();
+	struct meter *meter = marks_meter_of(launch->context);
 
 	if (meter && result == CUDA_SUCCESS) {
-		add_to_tail(meter, launch, now_ns);
-		mark_if_due(meter, launch, now_ns);
-		stretch_publish(meter, now_ns);
+		add_to_tail(meter, launch, launch->now_ns);
+		mark_if_due(meter, launch, launch->now_ns);
+		stretch_extend(meter, launch->now_ns);
 	} else {
 		credit_add_inflight(launch->card, slice_slot(), -(int64_t)launch->work_ns);
 	}
 	pthread_mutex_unlock(&metering);
-	capture_restore(mode);
 }
 
 void meter_after_sync(void)
@@ -206,8 +219,6 @@ void meter_after_sync(void)
 
 	if (!atomic_load_explicit(&is_any_running, memory_order_relaxed))
 		return;
-	const CUstreamCaptureMode mode = capture_exempt();
-
 	pthread_mutex_lock(&metering);
 	for (unsigned i = 0; i < MARKS_METERS; i++) {
 		struct meter *meter = marks_meter_at(i);
@@ -218,7 +229,6 @@ void meter_after_sync(void)
 	}
 	atomic_store_explicit(&is_any_running, is_running, memory_order_relaxed);
 	pthread_mutex_unlock(&metering);
-	capture_restore(mode);
 }
 
 void meter_forget_context(CUcontext context)

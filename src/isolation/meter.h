@@ -15,6 +15,7 @@ struct meter_launch {
 	bool is_held_back; /* it waited for credit */
 	uint64_t what;     /* function or graph */
 	uint64_t work_ns;  /* what it should take */
+	uint64_t now_ns;   /* when it was let go */
 	CUstream stream;
 	CUcontext context;
 };

@@ -18,8 +18,12 @@
 /* A look at NVML costs what it costs; at most this part of the time is spent on it. */
 enum { LOOK_PART = 20 };
 
+/* A context of known price is looked at again after this. */
+#define LOOK_LATER_NS 100000000u
+
 static atomic_bool is_suspect;
-static _Atomic uint64_t look_again_ns; /* not before, on a mere suspicion */
+static _Atomic uint64_t look_again_ns; /* not before, or too much time would go into it */
+static _Atomic uint64_t look_later_ns; /* then also without a suspicion; 0: no need */
 
 /* The whole card: from NVML, or from the current context where that is on this card. */
 bool overhead_card_used(int card, uint64_t *bytes)
@@ -63,6 +67,11 @@ void overhead_suspect(void)
 		atomic_store_explicit(&is_suspect, true, memory_order_relaxed);
 }
 
+void overhead_suspect_later(void)
+{
+	atomic_store(&look_later_ns, now_ns() + LOOK_LATER_NS);
+}
+
 void overhead_refresh_now(int card)
 {
 	uint64_t ignored;
@@ -72,6 +81,7 @@ void overhead_refresh_now(int card)
 	const uint64_t begin_ns = now_ns();
 
 	atomic_store(&is_suspect, false);
+	atomic_store(&look_later_ns, 0);
 	if (!overhead_measure(card, &ignored))
 		atomic_store(&is_suspect, true);
 	const uint64_t end_ns = now_ns();
@@ -81,8 +91,14 @@ void overhead_refresh_now(int card)
 
 void overhead_refresh(int card)
 {
-	if (atomic_load_explicit(&is_suspect, memory_order_relaxed) &&
-	    now_ns() >= atomic_load(&look_again_ns))
+	const uint64_t later_ns = atomic_load_explicit(&look_later_ns, memory_order_relaxed);
+	const bool is_now = atomic_load_explicit(&is_suspect, memory_order_relaxed);
+
+	if (!is_now && !later_ns)
+		return;
+	const uint64_t time_ns = now_ns();
+
+	if ((is_now || time_ns >= later_ns) && time_ns >= atomic_load(&look_again_ns))
 		overhead_refresh_now(card);
 }
 

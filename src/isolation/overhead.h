@@ -41,6 +41,8 @@ void overhead_end_change(struct overhead_change *change);
 
 /* Something may have changed without such a call (a first launch). Costs nothing. */
 void overhead_suspect(void);
+/* The same, but not worth a look at once: what it should cost is in the books. */
+void overhead_suspect_later(void);
 
 /* Measure again if there is a suspicion and the last look is old enough; or at once. */
 void overhead_refresh(int card);

@@ -50,19 +50,34 @@ static uint64_t *known_cost(const struct overhead_context *making)
 	return making->is_first ? &books->first_context_bytes : &books->next_context_bytes;
 }
 
+/*
+ * Nobody knows the price yet. NVML's figure afterwards will tell it, if that is
+ * ours; else the card is watched while our other processes stand still.
+ */
+static void watch(struct overhead_context *making)
+{
+	uint64_t listed = 0;
+	const bool has_list = probe_own_listing(making->card, &listed);
+
+	making->was_listed = !has_list || listed > 0;
+	if (has_list && probe_knows_pid())
+		return;
+	slice_slot();
+	making->is_locked = region_lock(slice_region());
+	making->knew_before =
+		making->is_locked && overhead_card_used(making->card, &making->before);
+}
+
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device)
 {
 	*making = (struct overhead_context){.card = card_of_device(device)};
 	if (making->card < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&making_context);
-	uint64_t listed = 0;
-	const bool has_list = probe_own_listing(making->card, &listed);
-
-	making->was_listed = !has_list || listed > 0;
 	making->is_first = !overhead_has_context(making->card);
 	making->expected = __atomic_load_n(known_cost(making), __ATOMIC_RELAXED);
 	if (making->expected) {
+		/* The price is known: NVML, slow to start, is asked only when it is needed. */
 		const CUresult result =
 			account_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
 
@@ -70,13 +85,9 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 			pthread_mutex_unlock(&making_context);
 			return result;
 		}
-	} else if (!(has_list && probe_knows_pid())) {
-		/* Nobody knows the price yet: watch the card while our others stand still. */
-		slice_slot();
-		making->is_locked = region_lock(slice_region());
+	} else {
+		watch(making);
 	}
-	making->knew_before =
-		making->is_locked && overhead_card_used(making->card, &making->before);
 	KILLPOINT(context_begun);
 	driver_go_inside();
 	return CUDA_SUCCESS;
@@ -128,7 +139,7 @@ static uint64_t settle_listed(struct overhead_context *making, bool is_made)
 	/* The reservation ends before the look, or the books would never be still. */
 	account_settle(making->card, ACCOUNT_OVERHEAD, making->expected,
 		       is_made ? making->expected : 0);
-	if (!is_made || !probe_own_listing(making->card, &listed))
+	if (!is_made || making->expected || !probe_own_listing(making->card, &listed))
 		return making->expected;
 	probe_learn(making->was_listed, listed > 0);
 	if (!probe_knows_pid() || !overhead_measure(making->card, &listed))
@@ -169,7 +180,7 @@ void overhead_end_context(struct overhead_context *making, CUresult result, CUco
 						  .bytes = cost};
 		table_put(&entry);
 		atomic_fetch_add(&contexts[making->card], 1);
-		overhead_suspect();
+		overhead_suspect_later();
 	}
 	pthread_mutex_unlock(&making_context);
 }

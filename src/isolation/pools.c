@@ -133,6 +133,11 @@ static void learn_chunk(uint64_t growth)
 	chunk = a;
 }
 
+uint64_t pools_used(CUmemoryPool pool)
+{
+	return pool_number(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+}
+
 void pools_lock(void)
 {
 	pthread_mutex_lock(&pooling);
@@ -147,7 +152,7 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 {
 	pthread_mutex_lock(&pooling);
 	growth->before = pools_follow(growth->pool);
-	const uint64_t used = pool_number(growth->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+	const uint64_t used = pools_used(growth->pool);
 	const uint64_t most = round_up(bytes, chunk ? chunk : FIRST_CHUNK);
 	const bool may_fit_inside = growth->before >= used && bytes <= growth->before - used;
 	CUresult result = account_reserve(growth->card, ACCOUNT_USED, most);

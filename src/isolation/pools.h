@@ -36,6 +36,8 @@ void pools_remember(CUmemoryPool pool, int card);
 /* Brings one pool's charge to what it has reserved now, and returns that. Between lock and unlock.
  */
 uint64_t pools_follow(CUmemoryPool pool);
+/* Bytes that are out of it. */
+uint64_t pools_used(CUmemoryPool pool);
 void pools_lock(void);
 void pools_unlock(void);
 

@@ -10,8 +10,6 @@
 
 enum { LISTED = 256 };
 
-static atomic_bool has_learnt;
-
 static bool start_nvml(void)
 {
 	static _Atomic int result; /* 0: not tried, 1: there, 2: not there */
@@ -97,11 +95,12 @@ bool probe_own_listing(int card, uint64_t *bytes)
 
 bool probe_knows_pid(void)
 {
-	return process_sees_host_pids() || atomic_load(&has_learnt);
+	return (process_sees_host_pids() || atomic_load(&slice_region()->lists_pids)) &&
+	       start_nvml();
 }
 
 void probe_learn(bool was_listed, bool is_listed)
 {
 	if (!was_listed && is_listed)
-		atomic_store(&has_learnt, true);
+		atomic_store(&slice_region()->lists_pids, 1);
 }

@@ -14,9 +14,10 @@ bool probe_card_used(int card, uint64_t *bytes);
 bool probe_own_listing(int card, uint64_t *bytes);
 
 /*
- * Is our pid the one that NVML means by it? In a pid namespace it may be some
+ * Is NVML there, and our pid the one that it means by it? In a pid namespace it may be some
  * other process's on the host: known only once our first context made it
- * appear. Tell what was seen before and after one was made.
+ * appear, and then for all processes of the container. Tell what was seen
+ * before and after one was made.
  */
 bool probe_knows_pid(void);
 void probe_learn(bool was_listed, bool is_listed);

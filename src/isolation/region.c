@@ -2,6 +2,7 @@
 #include "region.h"
 
 #include "killpoint.h"
+#include "presence.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -149,6 +150,7 @@ struct region *region_open(const char *path, const struct limits *limits, bool m
 	const char *fault = NULL;
 	struct region *region = MAP_FAILED;
 
+	presence_use(path);
 	if (fd < 0) {
 		(void)snprintf(reason, reason_bytes, "%s: %m", path);
 		return NULL;
@@ -202,6 +204,14 @@ void region_clear(struct region *region, unsigned slot)
 	region->slots[slot].state = SLOT_FREE;
 }
 
+/* Pids of another namespace say nothing here; the lock that its owner holds does. */
+static bool is_alive(const struct region_slot *slot, unsigned index)
+{
+	if (slot->owner.pid_namespace == process_self()->pid_namespace)
+		return process_is_alive(&slot->owner);
+	return !slot->has_presence || presence_is_held(index);
+}
+
 unsigned region_reap(struct region *region)
 {
 	unsigned reaped = 0;
@@ -209,7 +219,7 @@ unsigned region_reap(struct region *region)
 	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++) {
 		const struct region_slot *slot = &region->slots[i];
 
-		if (slot->state == SLOT_FREE || process_is_alive(&slot->owner))
+		if (slot->state == SLOT_FREE || is_alive(slot, i))
 			continue;
 		region_clear(region, i);
 		reaped++;
@@ -255,6 +265,7 @@ int region_claim(struct region *region)
 
 	slot->owner = *process_self();
 	slot->generation++;
+	slot->has_presence = presence_hold((unsigned)index);
 	KILLPOINT(claim_before_state);
 	slot->state = SLOT_USED;
 	if (region->slots_seen <= (uint32_t)index)

@@ -35,7 +35,8 @@ struct region_slot {
 	uint32_t state;
 	uint32_t generation; /* grows at each claim */
 	struct process_name owner;
-	uint8_t reserved[24];
+	uint32_t has_presence; /* its owner holds a lock while it lives: presence.h */
+	uint8_t reserved[20];
 };
 
 struct region_card {
@@ -69,7 +70,8 @@ struct region {
 	uint32_t slots_seen;           /* slots beyond were never used */
 	_Atomic uint64_t drift_total;  /* unknown allocation functions resolved */
 	_Atomic uint64_t reaped_total; /* dead processes' slots cleared */
-	uint8_t reserved0[16];
+	_Atomic uint32_t lists_pids;   /* NVML knows this container's processes by their pids */
+	uint8_t reserved0[12];
 	union {
 		pthread_mutex_t lock;
 		uint8_t room[64];

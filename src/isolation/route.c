@@ -31,7 +31,9 @@ static bool is_driver_name(const char *name)
 {
 	if (name[0] == 'c' && name[1] == 'u')
 		return name[2] >= 'A' && name[2] <= 'Z';
-	return strncmp(name, "nvml", 4) == 0 && name[4] >= 'A' && name[4] <= 'Z';
+	/* Letter by letter: see libc_symbols.c about early lookups. */
+	return name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l' &&
+	       name[4] >= 'A' && name[4] <= 'Z';
 }
 
 /*
@@ -67,6 +69,25 @@ static void *behind_us(const char *name, void *found)
 	return found;
 }
 
+/* Asked for one of the entry points themselves: what leads to the C library's leads to ours. */
+static void *entry_point(void *found)
+{
+	const struct libc_symbols *libc = libc_symbols();
+
+	if (found == (void *)libc->dlsym)
+		return (void *)dlsym;
+	if (found == (void *)libc->dlvsym)
+		return (void *)dlvsym;
+	return found == (void *)libc->dlopen ? (void *)dlopen : found;
+}
+
+static bool is_entry_point(const char *name)
+{
+	return name && name[0] == 'd' && name[1] == 'l' &&
+	       (strcmp(name, "dlsym") == 0 || strcmp(name, "dlvsym") == 0 ||
+		strcmp(name, "dlopen") == 0);
+}
+
 static bool must_stay_real(const char *name, const void *caller)
 {
 	return !name || !is_driver_name(name) || driver_is_inside() || driver_owns(caller);
@@ -77,6 +98,9 @@ __attribute__((used)) struct route route_dlsym(void *handle, const char *name, c
 {
 	const struct libc_symbols *libc = libc_symbols();
 
+	/* By handle only: what RTLD_NEXT finds for another wrapper is the wrapper's business. */
+	if (is_entry_point(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT)
+		return (struct route){.result = entry_point(libc->dlsym(handle, name))};
 	if (must_stay_real(name, caller))
 		return (struct route){.jump = (void *)libc->dlsym};
 	/* Our RTLD_NEXT starts behind us, in front of every driver: none is missed. */

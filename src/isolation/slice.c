@@ -2,6 +2,7 @@
 #include "slice.h"
 
 #include "log.h"
+#include "presence.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -202,4 +203,5 @@ void slice_after_fork(void)
 {
 	deciding = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	atomic_store(&slot, -1);
+	presence_after_fork();
 }

@@ -5,7 +5,7 @@
 #include "log.h"
 #include "slice.h"
 
-#include <string.h>
+#include <stdatomic.h>
 
 /* Closed means no card; a process without a slot could not be counted. Any thread. */
 CUresult cuInit(unsigned int Flags)
@@ -25,8 +25,27 @@ CUresult cuInit(unsigned int Flags)
 }
 
 /*
+ * Does this driver give out the addresses that dlsym finds? Then a pointer that
+ * we do not know is a newer version of the function, not one of ours.
+ */
+static bool gives_exports(void)
+{
+	static _Atomic int answer; /* 0: not asked, 1: yes, 2: no */
+	void *function = NULL;
+
+	if (!atomic_load(&answer)) {
+		if (cuda.cuGetProcAddress_v2)
+			cuda.cuGetProcAddress_v2("cuInit", &function, 12000, 0, NULL);
+		else if (cuda.cuGetProcAddress)
+			cuda.cuGetProcAddress("cuInit", &function, 11030, 0);
+		atomic_store(&answer, function == (void *)cuda.cuInit ? 1 : 2);
+	}
+	return atomic_load(&answer) == 1;
+}
+
+/*
  * The driver has chosen, by version and flags, as only it can; its pointer says
- * which of our stand-ins has the same interface. Where drivers give out other
+ * which of our stand-ins has the same interface. Where a driver gives out other
  * addresses than dlsym does, name, version and flags must do.
  */
 static void replace(const char *symbol, void **pfn, int version, cuuint64_t flags)
@@ -37,7 +56,7 @@ static void replace(const char *symbol, void **pfn, int version, cuuint64_t flag
 		return;
 	const struct hook *hook = hook_by_real(*pfn);
 
-	if (!hook)
+	if (!hook && !gives_exports())
 		hook = hook_by_base(symbol, version, is_per_thread);
 	if (hook)
 		*pfn = hook->function;

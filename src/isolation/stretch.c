@@ -1,27 +1,46 @@
 /* Charging work as it ends, and telling the neighbours. Everything with the meter's lock. */
 #include "stretch.h"
 
+#include "capture.h"
 #include "credit.h"
 #include "estimate.h"
 #include "neighbours.h"
 #include "slice.h"
+
+/* How many others there are changes slowly, and counting them takes a while. */
+#define COUNT_EVERY_NS 1000000u
 
 bool stretch_may_share(void)
 {
 	return slice_limits()->policy == POLICY_WORK_CONSERVING;
 }
 
-void stretch_publish(const struct meter *meter, uint64_t now_ns)
+void stretch_publish(struct meter *meter, uint64_t now_ns)
 {
 	struct activity *page = neighbours_own_page(meter->card);
-	const uint64_t others = neighbours_count(meter->card, meter->place);
-	const uint64_t left_ns = (meter->queued_ns + meter->tail.work_ns) * (1 + others);
 
-	if (meter->is_running)
-		activity_set_open(page, (unsigned)meter->place, meter->cursor_ns,
-				  now_ns + left_ns + left_ns / 4 + STRETCH_GAP_NS);
-	else
-		activity_set_open(page, (unsigned)meter->place, 0, 0);
+	if (!meter->is_running) {
+		if (meter->told_until_ns)
+			activity_set_open(page, (unsigned)meter->place, 0, 0);
+		meter->told_until_ns = 0;
+		return;
+	}
+	if (now_ns - meter->counted_ns >= COUNT_EVERY_NS) {
+		meter->others = neighbours_count(meter->card, meter->place);
+		meter->counted_ns = now_ns;
+	}
+	const uint64_t left_ns = (meter->queued_ns + meter->tail.work_ns) * (1 + meter->others);
+
+	meter->told_until_ns = now_ns + left_ns + left_ns / 4 + STRETCH_GAP_NS;
+	activity_set_open(page, (unsigned)meter->place, meter->cursor_ns, meter->told_until_ns);
+}
+
+void stretch_extend(struct meter *meter, uint64_t now_ns)
+{
+	const uint64_t left_ns = (meter->queued_ns + meter->tail.work_ns) * (1 + meter->others);
+
+	if (now_ns + left_ns > meter->told_until_ns)
+		stretch_publish(meter, now_ns);
 }
 
 static void tell_and_spend(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns)
@@ -113,8 +132,13 @@ void stretch_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for)
 	if (!meter->is_running)
 		return;
 	credit_earn(meter->card, true, now_ns);
-	while (marks_first(meter) && marks_is_reached(meter))
-		settle_mark(meter, now_ns);
+	if (marks_first(meter)) {
+		const CUstreamCaptureMode mode = capture_exempt();
+
+		while (marks_first(meter) && marks_is_reached(meter))
+			settle_mark(meter, now_ns);
+		capture_restore(mode);
+	}
 	if (marks_first(meter)) {
 		meter->unfinished_ns = now_ns;
 	} else if (!meter->tail.launches || is_waited_for ||

@@ -17,6 +17,8 @@ bool stretch_may_share(void);
 void stretch_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for);
 
 /* Tells neighbours that we are at work, for somewhat longer than it should take; or that not. */
-void stretch_publish(const struct meter *meter, uint64_t now_ns);
+void stretch_publish(struct meter *meter, uint64_t now_ns);
+/* The same after a launch: nothing to do while what was told still holds. */
+void stretch_extend(struct meter *meter, uint64_t now_ns);
 
 #endif

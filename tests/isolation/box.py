@@ -27,6 +27,12 @@ def native_directory() -> Path:
     return Path(named) if named else Path(__file__).parents[2] / "build" / "native"
 
 
+def preload(library: Path) -> str:
+    """LD_PRELOAD for a container; GPUSLICE_SANITIZER names a sanitizer's library to go before."""
+    first = os.environ.get("GPUSLICE_SANITIZER")
+    return f"{first}:{library}" if first else str(library)
+
+
 @dataclass
 class Node:
     """Simulated cards in one state file."""
@@ -34,6 +40,7 @@ class Node:
     state: Path
     uuids: list[str]
     drivers: Path
+    instances: list[str] = field(default_factory=list)
 
     @classmethod
     def create(cls, directory: Path, profile: str = "v100", driver: str | None = None) -> "Node":
@@ -48,7 +55,8 @@ class Node:
             raise AssertionError(controls.gpusim_error().decode())
         cards = [line.split("=", 1) for line in lines if line.startswith("cards.")]
         uuids = [value for name, value in cards if name.count(".") == 2 and name.endswith(".uuid")]
-        return cls(state, uuids, drivers)
+        mig = [value for _, value in cards if value.startswith("MIG-")]
+        return cls(state, uuids, drivers, mig)
 
 
 @dataclass
@@ -84,7 +92,10 @@ class Box:
         """As the container runtime would start a process."""
         return {
             "PATH": "/usr/bin:/bin",
-            "LD_PRELOAD": str(self.node.drivers / self.library),
+            "LD_PRELOAD": preload(self.node.drivers / self.library),
+            "ASAN_OPTIONS": "detect_leaks=0",
+            "TSAN_OPTIONS": "halt_on_error=1",
+            "UBSAN_OPTIONS": "halt_on_error=1",
             "LD_LIBRARY_PATH": str(self.node.drivers),
             "GPU_SIMULATOR_STATE": str(self.node.state),
             "GPUSLICE_ROOT": str(self.root),

@@ -1,29 +1,16 @@
 """The test programs, compiled once; a node and a container a test."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.isolation.box import Box, Node, native_directory
+from tests.isolation.compile import compile_programs
 
-HERE = Path(__file__).parent
 NEEDED = ("libgpuslice.so", "libgpuslice-testing.so", "libcuda.so.1", "libnvidia-ml.so.1")
 
 MakeBox = Callable[..., Box]
-
-
-def _header_directories() -> list[str]:
-    finder = HERE.parents[1] / "src" / "find_header.py"
-    command = [sys.executable, str(finder)]
-    return [
-        subprocess.run(
-            [*command, header], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        for header in ("cuda.h", "nvml.h")
-    ]
 
 
 @pytest.fixture(scope="session")
@@ -32,31 +19,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     missing = [name for name in NEEDED if not (native_directory() / name).exists()]
     if missing:
         pytest.skip(f"not built: {', '.join(missing)} (make native)")
-    compiler = shutil.which("cc")
-    if compiler is None:
+    if shutil.which("cc") is None:
         pytest.skip("no C compiler: cc")
-    directory = tmp_path_factory.mktemp("programs")
-    includes = [word for path in _header_directories() for word in ("-isystem", path)]
-    for source in sorted((HERE / "programs").glob("*.c")):
-        name = source.stem
-        shared = (
-            ["-shared", "-fPIC", "-o", f"{name}.so"] if name.startswith("lib") else ["-o", name]
-        )
-        command = [
-            compiler,
-            "-std=c11",
-            "-D_GNU_SOURCE",
-            "-O1",
-            "-g",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-        ]
-        command += [*includes, str(source), *shared]
-        if "LINKED TO THE DRIVER" in source.read_text():
-            command += [f"-L{native_directory()}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
-        subprocess.run([*command, "-ldl", "-lpthread"], cwd=directory, check=True)
-    return directory
+    return compile_programs(tmp_path_factory.mktemp("programs"))
 
 
 @pytest.fixture

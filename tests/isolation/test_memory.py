@@ -44,7 +44,8 @@ def test_the_last_step_fits_and_one_more_does_not(
     assert program(give_back)[0] == 0
     program("sync")
     assert program(line(most - step))[0] == 0
-    assert step <= room(program) < 2 * step
+    # Less where the driver, which hands out whole blocks, took more than was asked.
+    assert room(program) < 2 * step
 
 
 def test_all_of_the_slice_can_be_had(box: Box) -> None:
@@ -84,10 +85,10 @@ def test_a_pitch_is_charged_as_the_driver_makes_it(box: Box) -> None:
     """Hook catalogue: the pitch was guessed from the element size, and undercounted."""
     program = box.start()
     before = room(program)
-    result, pitch = program("pitch 1 1000 1000")
+    result, pitch = program("pitch 1 1000 2048")
 
-    assert result == 0
-    assert before - room(program) == pitch * 1000
+    assert (result, pitch) == (0, 1024)
+    assert before - room(program) == pitch * 2048
 
 
 def test_physical_memory_lives_until_the_last_handle_and_mapping(box: Box) -> None:
@@ -140,7 +141,8 @@ def test_a_mipmap_costs_all_its_levels(box: Box) -> None:
     program = box.start()
     before = room(program)
     assert program("mipmap 1 1024 1024 3") == [0]
-    assert before - room(program) == 4 * (1024 * 1024 + 512 * 512 + 256 * 256)
+    asked = 4 * (1024 * 1024 + 512 * 512 + 256 * 256)
+    assert asked <= before - room(program) < asked + 2 * MIB  # the driver takes whole blocks
     assert program("mipmap_destroy 1") == [0]
 
     assert room(program) == before
@@ -227,3 +229,16 @@ def test_a_pointer_we_do_not_know_is_freed_by_the_driver(box: Box) -> None:
     program = box.start()
 
     assert program("free 9") == [0]  # a null pointer: nothing to free
+
+
+def test_a_mig_instance_can_be_sliced(make_box: MakeBox) -> None:
+    """It is known by its own UUID, as CUDA shows it."""
+    box = make_box(profile="a100-mig", driver=None)
+    instance = box.node.instances[0]
+    box.write(f"version=1\nslice=a\ndevice={instance} memory_bytes={1000 * MIB}\n")
+    program = box.start(NVIDIA_VISIBLE_DEVICES=instance, CUDA_VISIBLE_DEVICES=instance)
+    free = room(program)
+
+    assert program("total") == [0, 1000 * MIB]
+    assert program(f"alloc 1 {free + 1}") == [OUT_OF_MEMORY]
+    assert program(f"alloc 1 {free}") == [0]

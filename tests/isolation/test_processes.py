@@ -1,5 +1,8 @@
 """Processes of a container share one account: races, deaths anywhere, forks and reused pids."""
 
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,11 +110,29 @@ def test_a_pid_that_came_back_is_another_process(box: Box, region: Region) -> No
 
 
 def test_another_pid_namespace_is_not_judged(box: Box, region: Region) -> None:
-    """A pid means nothing outside its namespace: in doubt the process lives."""
+    """A pid means nothing outside its namespace: without its owner's lock, in doubt it lives."""
     region.put(5, Slot(USED, 2**22 - 1, 1, 0, 1))
     region.put_used(5, 1500 * MIB)
 
     assert room(box.start()) == SLICE - 1500 * MIB - 240 * MIB
+
+
+def test_a_restarted_container_does_not_inherit(box: Box) -> None:
+    """The same region, a new pid namespace: what the old processes held is free."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare for a pid namespace")
+    for _ in range(2):
+        ran = subprocess.run(
+            ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", box.programs / "client"],
+            env=box.environment,
+            input="init\nretain\nalloc 1 1500000000\nexec /bin/false\n",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+        assert ran.stdout.split() == ["0", "0", "0", "0"], ran.stderr
 
 
 def test_a_slot_is_never_moved(box: Box) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 from tests.isolation.box import MIB, Box
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
-from tests.simulator.test_nvidia_smi import nvidia_smi
-
-__all__ = ["nvidia_smi"]  # a fixture
+from tests.nvidia_smi import NvidiaSmi
+from tests.simulator.test_nvidia_smi import downloaded as downloaded
 
 SLICE = 2154 * MIB
 
@@ -110,16 +109,17 @@ def smi(nvidia_smi: Path, box: Box, *words: str) -> str:
     return ran.stdout
 
 
-def test_nvidia_smi_shows_the_proof(nvidia_smi: Path, make_box: MakeBox) -> None:
+def test_nvidia_smi_shows_the_proof(downloaded: NvidiaSmi, make_box: MakeBox) -> None:
     """A process that holds 337 MiB in a 2-unit slice: 337MiB / 2154MiB, by every way it asks."""
-    package = next(nvidia_smi.parents[4].glob("nvidia-smi_*.deb"))
-    box = make_box(driver=package.name.split("_")[1].split("-")[0])
+    box = make_box(driver=downloaded.driver_version)
     box.allow(SLICE)
     program = box.start()
     assert program(f"alloc 1 {97 * MIB}") == [0]  # 240 MiB are the context's
-    table = smi(nvidia_smi, box)
-    total = smi(nvidia_smi, box, "--query-gpu=memory.total", "--format=csv,noheader")
-    apps = smi(nvidia_smi, box, "--query-compute-apps=pid,used_memory", "--format=csv,noheader")
+    table = smi(downloaded.path, box)
+    total = smi(downloaded.path, box, "--query-gpu=memory.total", "--format=csv,noheader")
+    apps = smi(
+        downloaded.path, box, "--query-compute-apps=pid,used_memory", "--format=csv,noheader"
+    )
 
     assert "337MiB /  2154MiB" in table
     assert re.search(rf"\|\s+0\s+N/A\s+N/A\s+{program.pid}\s+C\s.*client\s+337MiB \|", table)
@@ -127,15 +127,14 @@ def test_nvidia_smi_shows_the_proof(nvidia_smi: Path, make_box: MakeBox) -> None
     assert apps.strip() == f"{program.pid}, 337 MiB"
 
 
-def test_nvidia_smi_shows_no_neighbour(nvidia_smi: Path, make_box: MakeBox) -> None:
+def test_nvidia_smi_shows_no_neighbour(downloaded: NvidiaSmi, make_box: MakeBox) -> None:
     """Its private table is answered from the container's own books."""
-    package = next(nvidia_smi.parents[4].glob("nvidia-smi_*.deb"))
-    driver = package.name.split("_")[1].split("-")[0]
+    driver = downloaded.driver_version
     one, other = make_box("one", driver=driver), make_box("other", driver=driver)
     one.allow(SLICE)
     other.allow(SLICE)
     busy = one.start()
-    table = smi(nvidia_smi, other)
+    table = smi(downloaded.path, other)
 
     assert str(busy.pid) not in table
     assert "No running processes found" in table

@@ -1,0 +1,23 @@
+/*
+ * A lock on a byte of the region's file for each slot: it is there as long as
+ * the process is, whatever pid namespace looks. After a restart of the container
+ * the namespace is another, and pids of the old one can be asked of nobody.
+ */
+#ifndef GPUSLICE_PRESENCE_H
+#define GPUSLICE_PRESENCE_H
+
+#include <stdbool.h>
+
+/* The file; remembered for the other calls. Before the region is used. */
+void presence_use(const char *path);
+
+/* False where there are no such locks: then nobody may conclude anything from their absence. */
+bool presence_hold(unsigned slot);
+
+/* Is there a living process that holds this slot? In doubt yes. */
+bool presence_is_held(unsigned slot);
+
+/* In a forked child: the lock is the parent's, and must end with the parent. */
+void presence_after_fork(void);
+
+#endif

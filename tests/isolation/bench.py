@@ -1,0 +1,83 @@
+"""What the library costs: the same program with and without it, alternating, in one run.
+
+`measure()` makes a chapter of docs/benchmarks.md; `python -m tests.isolation.bench` prints it.
+"""
+
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.bench.rows import Chapter, Row, at_most
+from tests.isolation.box import Box, Node
+from tests.isolation.compile import compile_programs
+
+ROUNDS = 9
+METHOD = (
+    "The same C program against the simulated driver, with and without libgpuslice.so, in turn, "
+    f"{ROUNDS} rounds; the cost is the difference of the medians. The simulated driver's own calls "
+    "take locks and cost more than a real one's, so its noise is in these figures."
+)
+
+
+def _figures(box: Box, *words: str) -> tuple[list[float], list[float]]:
+    """Medians of what a program prints, without and with the library."""
+    rounds: tuple[list[list[float]], list[list[float]]] = ([], [])
+    for _ in range(ROUNDS):
+        for figures, variables in zip(rounds, ({"LD_PRELOAD": ""}, {}), strict=True):
+            ran = box.run(words[0], *words[1:], **variables)
+            if ran.returncode != 0:
+                raise RuntimeError(f"{words} ended with {ran.returncode}: {ran.stderr}")
+            figures.append([float(word) for word in ran.stdout.split()])
+    without, with_us = (
+        [statistics.median(column) for column in zip(*figures, strict=True)] for figures in rounds
+    )
+    return without, with_us
+
+
+def _box(directory: Path, node: Node, percent: int) -> Box:
+    box = Box(directory / f"core{percent}", node, directory)
+    box.allow(None, percent)
+    return box
+
+
+def _rows(directory: Path) -> tuple[Row, ...]:
+    node = Node.create(directory, "h200")
+    free, capped = _box(directory, node, 100), _box(directory, node, 99)
+    plain, ours = _figures(free, "bench", "launch", "40000")
+    launch = at_most(
+        "hook cost of a launch, no compute cap", (ours[0] - plain[0]) / 1000, 0.1, "µs"
+    )
+    plain, ours = _figures(capped, "bench", "launch", "40000")
+    metered = at_most("… with a cap that does not bite", (ours[0] - plain[0]) / 1000, 0.3, "µs")
+    plain, ours = _figures(free, "bench", "alloc", "20000")
+    allocate = at_most("hook cost of cuMemAlloc, p50", (ours[0] - plain[0]) / 1000, 0.5, "µs")
+    free_row = at_most("hook cost of cuMemFree, p50", (ours[2] - plain[2]) / 1000, 0.5, "µs")
+    plain, ours = _figures(free, "bench", "init")
+    init = at_most("the library's own share of cuInit", (ours[0] - plain[0]) / 1e6, 5, "ms")
+    plain, ours = _figures(free, "inits", "64")
+    many = at_most(
+        "64 processes, exec to first allocation, over native", ours[1] / plain[1], 2, "x"
+    )
+    return launch, metered, allocate, free_row, init, many
+
+
+def measure() -> Chapter:
+    """The isolation chapter."""
+    directory = Path(tempfile.mkdtemp())
+    try:
+        compile_programs(directory)
+        return Chapter("Isolation", METHOD, _rows(directory))
+    finally:
+        shutil.rmtree(directory)
+
+
+def main() -> None:
+    """Prints the chapter."""
+    for row in measure().rows:
+        sys.stdout.write(f"{row.what}: {row.measured} ({row.target}) {row.verdict}\n")
+
+
+if __name__ == "__main__":
+    main()

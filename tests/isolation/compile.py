@@ -1,0 +1,32 @@
+"""Compiles programs/*.c with the system's compiler, against the headers of the build."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.isolation.box import native_directory
+
+_HERE = Path(__file__).parent
+_FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]
+
+
+def header_directory(name: str) -> str:
+    """Where a header of NVIDIA's lies; CalledProcessError when it is not installed."""
+    finder = _HERE.parents[1] / "src" / "find_header.py"
+    command = [sys.executable, str(finder), name]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def compile_programs(directory: Path) -> Path:
+    """Each program under its name; a shared library where the name begins with lib."""
+    includes = ["-isystem", header_directory("cuda.h"), "-isystem", header_directory("nvml.h")]
+    for source in sorted((_HERE / "programs").glob("*.c")):
+        name = source.stem
+        output = ["-o", name]
+        if name.startswith("lib"):
+            output = ["-shared", "-fPIC", "-o", f"{name}.so"]
+        command = ["cc", *_FLAGS, *includes, str(source), *output]
+        if "LINKED TO THE DRIVER" in source.read_text():
+            command += [f"-L{native_directory()}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
+        subprocess.run([*command, "-ldl", "-lpthread"], cwd=directory, check=True)
+    return directory

@@ -1,0 +1,123 @@
+/*
+ * The smallest driver that a slice can be guarded on, and a little of the
+ * future: an allocation function that nobody knows yet, and a cuGetProcAddress
+ * that gives out other addresses than dlsym does. libpast.c is the same without
+ * a function that is needed.
+ */
+#define __CUDA_API_VERSION_INTERNAL 1
+#include <cuda.h>
+
+#include <string.h>
+
+static CUcontext context = (CUcontext)0x1000;
+
+CUresult cuInit(unsigned int flags)
+{
+	return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int *count)
+{
+	*count = 1;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+	*device = ordinal;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+	memset(uuid, 0, sizeof(*uuid));
+	uuid->bytes[15] = (char)(device + 1);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device)
+{
+	(void)device;
+	*made = context;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext wanted)
+{
+	return wanted == context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *current)
+{
+	*current = context;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+	*device = 0;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
+{
+	static CUdeviceptr next = 1 << 20;
+
+	*pointer = next;
+	next += bytes;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer)
+{
+	(void)pointer;
+	return CUDA_SUCCESS;
+}
+
+#ifndef PAST
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
+{
+	*free_bytes = *total_bytes = 1ull << 34;
+	return CUDA_SUCCESS;
+}
+#endif
+
+/* Of CUDA 20. */
+CUresult cuMemAllocEntangled(CUdeviceptr *pointer, size_t bytes);
+CUresult cuMemAllocEntangled(CUdeviceptr *pointer, size_t bytes)
+{
+	return cuMemAlloc_v2(pointer, bytes);
+}
+
+/* The same code at another address, as a driver with internal entry points has it. */
+static CUresult inner_alloc(CUdeviceptr *pointer, size_t bytes)
+{
+	return cuMemAlloc_v2(pointer, bytes);
+}
+
+static CUresult inner_init(unsigned int flags)
+{
+	return cuInit(flags);
+}
+
+CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
+			     CUdriverProcAddressQueryResult *symbolStatus)
+{
+	(void)flags;
+	*pfn = NULL;
+	if (!strcmp(symbol, "cuInit"))
+		*pfn = (void *)inner_init;
+	if (!strcmp(symbol, "cuMemAlloc") && cudaVersion >= 3020)
+		*pfn = (void *)inner_alloc;
+	if (!strcmp(symbol, "cuMemAllocEntangled") && cudaVersion >= 20000)
+		*pfn = (void *)cuMemAllocEntangled;
+	if (symbolStatus)
+		*symbolStatus =
+			*pfn ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+	return *pfn ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
+{
+	return cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, NULL);
+}

@@ -1,0 +1,100 @@
+"""Memory that nobody asks for is counted by whichever way there is to know it."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.isolation.box import MIB, OUT_OF_MEMORY, Box
+
+SLICE = 2154 * MIB
+CONTEXT = 240 * MIB  # of the simulated V100
+TABLE = (107 + (80 - 34) * 3) * MIB  # what its multiprocessors suggest
+
+
+def room(answer: list[int]) -> int:
+    """Free bytes of an `info`."""
+    result, free, _ = answer
+    assert result == 0
+    return free
+
+
+@pytest.fixture
+def box_without_nvml(box: Box, tmp_path: Path) -> Box:
+    """A container into which only libcuda was brought (NVIDIA_DRIVER_CAPABILITIES=compute)."""
+    drivers = tmp_path / "drivers"
+    drivers.mkdir()
+    for name in ("libcuda.so.1", "libgpuslice.so"):
+        shutil.copy(box.node.drivers / name, drivers)
+    box.node.drivers = drivers
+    return box
+
+
+def test_without_nvml_the_first_context_costs_what_the_table_says(box_without_nvml: Box) -> None:
+    """Nothing can be measured before there is a context."""
+    program = box_without_nvml.start()
+
+    assert room(program("info")) == SLICE - TABLE
+
+
+def test_without_nvml_later_costs_are_changes_of_the_card(box_without_nvml: Box) -> None:
+    """A second context and a module, watched under the region's lock."""
+    program = box_without_nvml.start(GPU_SIMULATOR_MODULE_MIB="50", CUDA_MODULE_LOADING="EAGER")
+    before = room(program("info"))
+    assert program("module") == [0]
+    assert before - room(program("info")) == 50 * MIB
+    assert program("context 1") == [0]
+
+    assert room(program("info")) < before - 50 * MIB
+
+
+def test_in_a_pid_namespace_the_cost_is_measured_too(box: Box) -> None:
+    """NVML's pid is believed only after our first context made it appear."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare for a pid namespace")
+    lines = "init\nretain\ninfo\nalloc 1 1000000\ninfo\nprocesses 3\n"
+    ran = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", str(box.programs / "client")],
+        env=box.environment,
+        input=lines,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    answers = ran.stdout.splitlines()
+
+    assert room([int(word) for word in answers[2].split()]) == SLICE - CONTEXT, ran.stderr
+    # Process 1 of its own namespace, as it sees itself.
+    assert answers[5].split()[1].startswith("1:")
+
+
+def test_a_neighbour_of_another_namespace_is_not_reaped(box: Box) -> None:
+    """Two processes of one container in different pid namespaces hold their parts."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare for a pid namespace")
+    first = box.start()
+    assert first(f"alloc 1 {1500 * MIB}") == [0]
+    ran = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", str(box.programs / "client")],
+        env=box.environment,
+        input=f"init\nretain\nalloc 1 {1000 * MIB}\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ran.stdout.split() == ["0", "0", str(OUT_OF_MEMORY)], ran.stderr
+
+
+def test_lazily_loaded_code_is_found_out(box: Box) -> None:
+    """It comes with the first launch, for which no allocation call is made."""
+    program = box.start(GPU_SIMULATOR_MODULE_MIB="300", CUDA_MODULE_LOADING="LAZY")
+    before = room(program("info"))
+    assert program("launch 1000") == [0]
+    assert program("sync") == [0]
+
+    assert before - room(program("info")) == 300 * MIB
+    assert program(f"alloc 1 {before - 299 * MIB}") == [OUT_OF_MEMORY]
