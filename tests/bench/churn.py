@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.bench.bench_node import MEMORY_DISK
+from tests.bench.bench_node import HELD_PODS, MEMORY_DISK
 from tests.bench.machine import resident_mib
 from tests.bench.parts import AgentParts
 from tests.bench.rows import Chapter, at_most, shown
@@ -24,8 +24,8 @@ WARM_UP = 5_000
 LOOK_EVERY = 100
 _METHOD = """\
 In process, without gRPC and without a disk's flush (state and slices in memory), but with the real
-allocator, identification, decisions, book, grant files, slices' files, journal, metrics, publisher
-and reconciler. One cycle is a new pod: GetPreferredAllocation and Allocate of both resources, then
+allocator, identification, decisions, book, grant files, slices' files, journal, metrics and
+publisher. One cycle is a new pod: GetPreferredAllocation and Allocate of both resources, then
 its slice ends as the reconciler ends it (`Book.amend`); every {every} cycles its files are removed
 and metrics and annotations are published. {held} other pods stay. Resident memory after
 {warm:,} cycles, then after {cycles:,} more, garbage collected both times. {note}"""
@@ -39,7 +39,7 @@ def run(cycles: int) -> dict[str, float]:
 
 async def _cycles(directory: Path, cycles: int) -> dict[str, float]:
     parts = AgentParts(directory)
-    await parts.fill()
+    await parts.fill(HELD_PODS)
     for number in range(WARM_UP):
         await _cycle(parts, number)
     gc.collect()
@@ -61,7 +61,7 @@ async def _cycle(parts: AgentParts, number: int) -> None:
     await parts.admit(pod)
     parts.remove_pod(pod)
     if number % LOOK_EVERY == 0:
-        await parts.look()
+        parts.look()
 
 
 async def measure() -> Chapter:
@@ -75,7 +75,7 @@ async def measure() -> Chapter:
     grown = found["after"] - found["before"]
     method = _METHOD.format(
         every=LOOK_EVERY,
-        held=AgentParts.HELD,
+        held=HELD_PODS,
         warm=WARM_UP,
         cycles=int(found["cycles"]),
         note=f"It took {found['cpu_ms']:.2f} ms of CPU a cycle.",

@@ -82,6 +82,11 @@ class Ledger:
             if not wanted.isdisjoint(g.mem_ids) or not wanted.isdisjoint(g.core_ids)
         )
 
+    def ids(self) -> frozenset[str]:
+        """Every unit that anybody holds."""
+        grants = self.grants.values()
+        return frozenset().union(*(g.mem_ids for g in grants), *(g.core_ids for g in grants))
+
     def rivals(self, pod: PodRef, ids: Iterable[str]) -> tuple[Grant, ...]:
         """Grants of other pods that hold any of `ids`: while one lives, `pod` may not have them."""
         return tuple(g for g in self.holders(ids) if not g.pod.is_same_pod(pod))

@@ -11,6 +11,7 @@ instance after a reboot; such a directory in a file's place is replaced.
 import contextlib
 import os
 import shutil
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ REGION_BYTES = 1 << 20
 ACTIVITY_BYTES = 4096
 _SHARED_MODE = 0o666  # written by the container, whatever user it runs as
 _READ_MODE = 0o644
+_DIRECTORY_MODE = 0o755
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,16 @@ class SliceFiles:
             ) from error
 
     def _make(self, spec: SliceSpec) -> bool:
-        config = self._slices / spec.slice_id / "config"
+        directory = self._slices / spec.slice_id
+        config = directory / "config"
         _make_directory(config)
         failpoint("slices.before-limits")
         changed = _write_text(config / "limits", spec.limits)
-        changed |= _make_zeros(self.region(spec.slice_id), REGION_BYTES)
+        changed |= _make_zeros(directory / "region", REGION_BYTES)
         for uuid in spec.cards:
-            _make_directory(self._cards / uuid)
-            changed |= _make_zeros(self._cards / uuid / spec.slice_id, ACTIVITY_BYTES)
+            card = self._cards / uuid
+            _make_directory(card)
+            changed |= _make_zeros(card / spec.slice_id, ACTIVITY_BYTES)
         failpoint("slices.after-files")
         return changed
 
@@ -127,17 +131,20 @@ class SliceFiles:
 
 
 def _make_directory(path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
+    found = _look(path)
     # The container's user, whoever it is, must be able to read what is mounted from here.
-    path.chmod(0o755)
+    if found is None or found.st_mode != stat.S_IFDIR | _DIRECTORY_MODE:
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(_DIRECTORY_MODE)
 
 
 def _write_text(path: Path, text: str) -> bool:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
-        if path.read_text(encoding="utf-8") == text:
+    found = _look(path)
+    if found is not None and stat.S_ISREG(found.st_mode):
+        if found.st_size == len(text) and path.read_bytes() == text.encode():
             return False
+    elif found is not None and stat.S_ISDIR(found.st_mode):
+        shutil.rmtree(path)
     temporary = path.with_name(".limits.new")
     temporary.write_text(text, encoding="utf-8")
     temporary.chmod(_READ_MODE)
@@ -146,16 +153,25 @@ def _write_text(path: Path, text: str) -> bool:
 
 
 def _make_zeros(path: Path, size: int) -> bool:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    if path.is_file() and path.stat().st_size >= size:
+    found = _look(path)
+    if found is not None and stat.S_ISREG(found.st_mode) and found.st_size >= size:
         return False
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        shutil.rmtree(path)
     temporary = path.with_name(f".{path.name}.new")
     with temporary.open("wb") as file:
         file.truncate(size)
     temporary.chmod(_SHARED_MODE)
     temporary.rename(path)
     return True
+
+
+def _look(path: Path) -> os.stat_result | None:
+    """What is at `path`; one call, since every look at the node asks this of every file."""
+    try:
+        return path.lstat()
+    except FileNotFoundError:
+        return None
 
 
 def _directories(path: Path) -> list[Path]:

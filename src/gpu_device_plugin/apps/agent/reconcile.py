@@ -8,7 +8,7 @@ free at admission if the kubelet gives them again.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ from gpu_device_plugin.apps.agent.holders import checked
 from gpu_device_plugin.apps.agent.journal import Journal
 from gpu_device_plugin.apps.agent.state import StateReader
 from gpu_device_plugin.apps.agent.witness import Testimony, Witness, completed, corrected_uid
-from gpu_device_plugin.domain.ledger import Grant, Ledger, adopt, drift, live, survivors
+from gpu_device_plugin.domain.ledger import Grant, HeldUnits, Ledger, adopt, drift, live, survivors
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import KubeletError, NodeError, RequestError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
@@ -28,6 +28,7 @@ from gpu_device_plugin.store.failpoints import failpoint
 LOOK_SECONDS = 30.0
 HASTY_SECONDS = 3.0
 QUIET_SECONDS = 6.0
+_REPAIRS_A_TURN = 8
 _log = structlog.get_logger("reconcile")
 
 
@@ -102,6 +103,8 @@ class Reconciler:
         try:
             async with self._quiet():
                 self._settle(await self._parts.witness.testify())
+            await self._repair_in_turns()
+            self.after_look()
         except KubeletError as error:
             if str(error) != self._silence:
                 _log.info("the kubelet does not testify", error=str(error))
@@ -137,8 +140,8 @@ class Reconciler:
             uids,
         )
         failpoint("reconcile.before-release")
-        left = book.ledger.release(over)
-        book.amend([*self._completed(left, testimony), *self._adopted(left, testimony)], ended=over)
+        left, held = book.ledger.release(over), testimony.held()
+        book.amend([*self._completed(left, testimony), *self._adopted(left, held)], ended=over)
         for slice_id in over:
             _log.info("slice ended", slice=slice_id)
         alive = live(book.ledger, testimony.names, uids)
@@ -146,12 +149,10 @@ class Reconciler:
         self.drift = drift(alive, testimony.listed)
         if any(book.ledger.grants[key].pod.uid in testimony.uids for key in self._gone):
             self._parts.refresh_checkpoint()
-        self.repair_files()
-        self._tidy_library(testimony)
+        self._tidy_library(held)
         listed = frozenset(entry.pod for entry in testimony.listed)
         self.on_settled(listed & self._listed)
         self._listed = listed
-        self.after_look()
 
     def _completed(self, ledger: Ledger, testimony: Testimony) -> list[Grant]:
         """Grants of which more, or something else, is known now than when they were made."""
@@ -172,12 +173,13 @@ class Reconciler:
                 found.append(named)
         return found
 
-    def _adopted(self, ledger: Ledger, testimony: Testimony) -> list[Grant]:
+    def _adopted(self, ledger: Ledger, held: Sequence[HeldUnits]) -> list[Grant]:
         """Grants for containers that hold units and that we know nothing of."""
         state = self._parts.state()
         if state.mode is None or not state.cards:
             return []
-        unknown = [h for h in testimony.held() if h.ids and not ledger.holders(h.ids)]
+        known = ledger.ids()
+        unknown = [h for h in held if h.ids and known.isdisjoint(h.ids)]
         specs = tuple(self._parts.specs().values())
         adopted = adopt(unknown, specs, state.cards, state.terms)
         for grant in adopted:
@@ -186,27 +188,41 @@ class Reconciler:
 
     def repair_files(self) -> None:
         """Every file that a grant names is there, and no other; grown ones are cut back."""
-        ledger = self._parts.book.ledger
-        for grant in ledger.grants.values():
-            try:
-                self._parts.answers.make_files(grant)
-            except NodeError as error:
-                self._parts.journal.slice_broken(grant, error)
-            except StorageError as error:
-                _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
-        files = self._parts.answers.files
+        for _ in self._repairs():
+            continue
+
+    async def _repair_in_turns(self) -> None:
+        """The same a few slices at a time: no call of the kubelet shall wait for all of them."""
+        for number, _ in enumerate(self._repairs(), 1):
+            if number % _REPAIRS_A_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _repairs(self) -> Iterator[None]:
+        book, files = self._parts.book, self._parts.answers.files
+        for grant in tuple(book.ledger.grants.values()):
+            self._repair(grant)
+            for size in files.cut_back((grant.slice_id,)).values():
+                self._parts.journal.region_grown(grant, size)
+            yield
         try:
-            for orphan in files.present() - frozenset(ledger.grants):
+            for orphan in files.present() - frozenset(book.ledger.grants):
                 files.remove(orphan)
+                yield
         except StorageError as error:
             _log.error("files that no grant names stay", error=str(error))
-        for slice_id, size in files.cut_back(ledger.grants).items():
-            self._parts.journal.region_grown(ledger.grants[slice_id], size)
 
-    def _tidy_library(self, testimony: Testimony) -> None:
+    def _repair(self, grant: Grant) -> None:
+        try:
+            self._parts.answers.make_files(grant)
+        except NodeError as error:
+            self._parts.journal.slice_broken(grant, error)
+        except StorageError as error:
+            _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
+
+    def _tidy_library(self, held: Sequence[HeldUnits]) -> None:
         granted = (grant.library_version for grant in self._parts.book.ledger.grants.values())
         # Kept answers too: a container that starts again gets the mounts of its first Allocate.
-        mounted = (held.library_version for held in testimony.held())
+        mounted = (units.library_version for units in held)
         self._parts.answers.library.tidy([*granted, *mounted])
 
     def _kubelet_since(self) -> float | None:

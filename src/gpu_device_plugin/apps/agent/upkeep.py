@@ -41,7 +41,6 @@ class Upkeep:
         while self._restarts < self._wiring.nvml.restarts:
             self._restarts += 1
             self._wiring.metrics.count_nvml_restart()
-        self._wiring.publisher.changed()
 
     def node_changed(self) -> None:
         """The API told something of our node."""

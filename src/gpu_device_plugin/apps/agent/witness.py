@@ -7,6 +7,7 @@ from pathlib import Path
 from gpu_device_plugin.domain.edits import slice_of_mounts
 from gpu_device_plugin.domain.ledger import Grant, HeldUnits
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.kubelet.checkpoint import CheckpointEntry, read_checkpoint
 
 
@@ -70,6 +71,8 @@ class Witness:
 
 def completed(grant: Grant, entries: Sequence[CheckpointEntry]) -> tuple[str, str]:
     """Uid and container of a grant, as far as the checkpoint tells where the grant does not."""
+    if grant.pod.uid and grant.container:
+        return grant.pod.uid, grant.container
     for entry in entries:
         ids = grant.ids(entry.resource)
         same_pod = not grant.pod.uid or grant.pod.uid == entry.pod_uid
@@ -85,8 +88,9 @@ def corrected_uid(grant: Grant, testimony: Testimony) -> str:
     and so under the old uid.
     """
     listed = next((entry for entry in testimony.listed if entry.pod.key == grant.pod.key), None)
+    units = {resource: frozenset(grant.ids(resource)) for resource in Resource}
     for entry in testimony.entries:
-        ids = frozenset(grant.ids(entry.resource))
+        ids = units[entry.resource]
         if not ids or entry.ids != ids or entry.container != grant.container or listed is None:
             continue
         if listed.ids(grant.container, entry.resource) == ids:
