@@ -28,6 +28,9 @@ lint: $(STAMP) ## Formatting, lint, types, layers, house rules
 	@echo "==> ruff";        $(BIN)/ruff format --check src tests && $(BIN)/ruff check src tests
 	@echo "==> mypy";        $(BIN)/mypy
 	@echo "==> import-linter"; $(BIN)/lint-imports
+	@echo "==> clang-format"; if command -v clang-format >/dev/null; \
+	  then find src -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror; \
+	  else echo "left out: clang-format is not installed (apt install clang-format)"; fi
 	@echo "==> house rules"; $(BIN)/python -m pytest -q tests/test_house.py
 
 fmt: $(STAMP) ## Format the Python code
@@ -46,6 +49,9 @@ e2e: $(STAMP) $(NATIVE) ## A whole Kubernetes on this machine: KUBE=1.36.3
 
 bench: $(STAMP) $(NATIVE) ## Measure, and write docs/benchmarks.md
 	@$(BIN)/python -m tests.bench
+
+gpu: $(STAMP) $(NATIVE) ## What needs a real card; says so where there is none
+	@$(BIN)/python -m tests.gpu
 
 lock: $(STAMP) ## Write .ci/constraints.txt again from pyproject.toml
 	@$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --all-extras \

@@ -13,7 +13,7 @@ POSITIONS = {
     "node_note": 0,
     "_note": 1,
     "set_fault": 0,
-    "_set_fault": 0,
+    "fault": 1,
     "EventNote": 1,
     "Fault": 0,
     "Outage": 0,

@@ -158,9 +158,22 @@ def _flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
+class _Loader(yaml.SafeLoader):
+    """YAML in which no key stands twice: the operator could not tell which one holds."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        """The mapping, or an error that names the second key."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.YAMLError(f"key {key.value!r} stands twice, again{key.start_mark}")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
 def _from_file(file: Path) -> dict[str, tuple[object, str]]:
     try:
-        content: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content: Any = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
     except yaml.YAMLError as error:
@@ -233,3 +246,8 @@ def _check_combination(settings: Settings) -> None:
         value = getattr(settings, key)
         if not Path(value).is_absolute():
             raise ConfigError(f"{_flag(key)}: {value!r} is not an absolute path")
+    if settings.run_dir == settings.state_dir:
+        raise ConfigError(
+            f"--run-dir and --state-dir are both {settings.run_dir!r}: what must survive a boot and "
+            f"what must not cannot lie in one directory"
+        )

@@ -7,6 +7,8 @@ from rich.console import Console
 from gpu_device_plugin.apps.demo.telling import (
     CardMap,
     CardRow,
+    ComputeShare,
+    GpuView,
     Promise,
     RealCard,
     Received,
@@ -33,6 +35,28 @@ def test_a_card_map_shows_each_unit_and_who_holds_it() -> None:
     screen.card_map(CardMap("n1", "core_mem", has_compute=True, cards=(row,)))
 
     assert "card 0  aabbbb.........  6/15      80 %  a train, b chat" in paper.getvalue()
+
+
+def test_memory_is_written_as_nvidia_smi_writes_it() -> None:
+    """So that nobody has to translate."""
+    screen, paper = drawn()
+
+    screen.gpu_views([GpuView("train", 337, 2154, 30, 1)])
+
+    assert "train      337MiB / 2154MiB       30%          1" in paper.getvalue()
+
+
+def test_a_bar_shows_what_was_granted_and_what_was_had() -> None:
+    """Also where it had more than that, or more than there is."""
+    screen, paper = drawn()
+
+    screen.compute_shares([ComputeShare(*share) for share in (("a", 30, 20.4), ("b", 50, 101.0))])
+
+    lines = [line.split() for line in paper.getvalue().splitlines() if "#" in line]
+    assert lines == [
+        ["a", f"{'#' * 10}.....|{'.' * 35}", "20.4", "%"],
+        ["b", f"{'#' * 25}|{'#' * 25}", "101.0", "%"],
+    ]
 
 
 def test_a_broken_promise_shows_both_sides() -> None:

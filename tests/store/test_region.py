@@ -55,9 +55,9 @@ def test_the_numbers_are_those_of_the_header(tmp_path: Path) -> None:
     """Compiled from src/isolation: whoever changes the layout there is told here."""
     source = tmp_path / "layout.c"
     source.write_text(LAYOUT_PROGRAM)
-    words = ["-std=c11", "-D_GNU_SOURCE", f"-I{ROOT / 'src' / 'isolation'}", source]
-    subprocess.run([*compiler(), *words, "-o", tmp_path / "layout"], check=True)
-    told = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True)
+    words = ["-std=c11", "-D_GNU_SOURCE", f"-I{ROOT / 'src' / 'isolation'}", str(source)]
+    subprocess.run([*compiler(), *words, "-o", str(tmp_path / "layout")], check=True)
+    told = subprocess.run([str(tmp_path / "layout")], capture_output=True, text=True, check=True)
 
     numbers = {name: int(number) for name, number in map(str.split, told.stdout.splitlines())}
 
@@ -90,7 +90,7 @@ def laid_out(slots_seen: int = 2, **header: int) -> bytearray:
     return content
 
 
-def read(tmp_path: Path, content: bytes) -> Mapping[str, CardUsage]:
+def read(tmp_path: Path, content: bytes | bytearray) -> Mapping[str, CardUsage]:
     path = tmp_path / "region"
     path.write_bytes(content)
     return read_region(path)

@@ -14,6 +14,8 @@ from rich.text import Text
 from gpu_device_plugin.apps.demo.telling import (
     CardMap,
     CardRow,
+    ComputeShare,
+    GpuView,
     Offered,
     Promise,
     RealCard,
@@ -28,6 +30,7 @@ _WIDEST = 100
 # What stands before a line's own text: its indent, and a word like `asked`.
 _LABEL = re.compile(r" *(?:(?:asked|decided|card \d+) {2,})?")
 _FOLD_AT = 40
+_SHARE_SIGNS = 50
 _LONG_UUID = re.compile(r"(GPU-[0-9a-f]{8})-[0-9a-f-]{27}")
 _MEANINGS = {
     "NVIDIA_VISIBLE_DEVICES": "",
@@ -129,6 +132,26 @@ class Screen:
             for part in self._wrapped(line, hanging) or [""]:
                 self._console.print(Text.assemble((f" {self._edge} ", "dim"), (part, "yellow")))
 
+    def gpu_views(self, views: Sequence[GpuView]) -> None:
+        """One line a place, written as nvidia-smi does."""
+        table = _table("seen from")
+        for heading in ("Memory-Usage", "GPU-Util", "processes"):
+            table.add_column(heading, justify="right")
+        for view in views:
+            busy = f"{view.gpu_percent}%"
+            table.add_row(view.who, view.memory, busy, str(view.processes))
+        self._draw(table)
+
+    def compute_shares(self, shares: Sequence[ComputeShare]) -> None:
+        """A bar a pod: what it had; `|` is what it may have."""
+        table = _table("pod", "0 to 100 % of the card's time, | is what was granted")
+        table.add_column("had", justify="right")
+        for number, share in enumerate(shares):
+            colour = _COLOURS[number % len(_COLOURS)]
+            bar = Text(_share_bar(share), style=colour)
+            table.add_row(share.pod, bar, f"{share.measured_percent:.1f} %")
+        self._draw(table)
+
     def real_cards(self, cards: Sequence[RealCard]) -> None:
         """One line a card."""
         table = _table("card", "model", "MiB", "UUID")
@@ -225,6 +248,14 @@ def _bar(row: CardRow, marks: dict[str, tuple[str, str]]) -> Text:
         bar.append(letter * share.units, style=f"black on {colour}")
     bar.append("." * (row.units - len(bar)), style="dim")
     return bar
+
+
+def _share_bar(share: ComputeShare) -> str:
+    """A sign is two percent."""
+    length = min(_SHARE_SIGNS, round(share.measured_percent * _SHARE_SIGNS / 100))
+    signs = list("#" * length + "." * (_SHARE_SIGNS - length))
+    signs.insert(share.granted_percent * _SHARE_SIGNS // 100, "|")
+    return "".join(signs)
 
 
 def _holders(row: CardRow, marks: dict[str, tuple[str, str]]) -> Text:

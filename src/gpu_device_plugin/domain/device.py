@@ -12,7 +12,8 @@ class Card:
     Attributes:
         uuid: NVML's UUID, for instance `GPU-4f…`.
         number: Our stable number on this node (it stands in unit ids), kept in the state directory.
-        index: NVML's index now; it moves when cards are unplugged or the node reboots.
+        index: NVML's index now; it moves when cards are unplugged or the node reboots. -1 while
+            NVML does not show the card.
         minor: `/dev/nvidia<minor>`.
         model: NVML's name with spaces as hyphens, for instance `Tesla-V100-SXM2-16GB`.
         memory_mib: Total memory in MiB, rounded down.
@@ -24,6 +25,11 @@ class Card:
     minor: int
     model: str
     memory_mib: int
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether NVML shows the card now; one that was unplugged is kept, unhealthy."""
+        return self.index >= 0
 
     def capacity(self, unit: MemoryUnit) -> int:
         """Whole memory units on this card (contract R-111: 16160 MiB are 15 units of 1 GiB)."""

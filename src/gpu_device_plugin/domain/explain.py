@@ -61,6 +61,8 @@ def no_room_text(asker: Asker, demand: Demand, found: NoRoom, terms: NodeTerms) 
             f"on card {found.largest_card.index}"
         )
     cards = "; ".join(f"card {index}: {lack}" for index, lack in found.lacks) or "no cards"
+    if len(found.lacks) < demand.cards:
+        cards = f"the node has {len(found.lacks)} cards, {demand.cards} are asked; {cards}"
     on_one = ", all from one card" if demand.cards == 1 else ""
     return (
         f"pod {_who(asker)} on node {terms.node} (mode {terms.mode}) asks "

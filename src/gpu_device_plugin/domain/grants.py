@@ -22,6 +22,8 @@ class Grant:
         mem_ids: Unit ids of gpu-mem, sorted; empty while only compute has been asked.
         core_ids: Unit ids of gpu-core.percentage, sorted.
         cards: UUIDs of the cards decided on, in order of NVML index at that time.
+        card_bytes: Memory of the slice on each of `cards`, in bytes; empty while nobody knows.
+            A card may show less later (ECC, another driver): what was promised stays.
         mem_units: Memory units decided on, over all cards.
         core_percent: Compute decided on; 0 is no cap.
         pod_units: Memory units of the pod's app containers (`ALIYUN_COM_GPU_MEM_POD`).
@@ -41,6 +43,7 @@ class Grant:
     mem_ids: tuple[str, ...] = ()
     core_ids: tuple[str, ...] = ()
     cards: tuple[str, ...] = ()
+    card_bytes: tuple[int, ...] = ()
     mem_units: int = 0
     core_percent: int = 0
     pod_units: int = 0
@@ -107,7 +110,7 @@ _PLAIN_TYPES: Mapping[str, type] = {
     "is_checked": bool,
     "library_version": str,
 }
-_LISTS = ("mem_ids", "core_ids", "cards")
+_LISTS = ("mem_ids", "core_ids", "cards", "card_bytes")
 
 
 def grant_to_plain(grant: Grant) -> dict[str, object]:
@@ -145,6 +148,7 @@ def grant_from_plain(plain: object) -> Grant:
         mem_ids=_ids(plain, "mem_ids", Resource.MEM),
         core_ids=_ids(plain, "core_ids", Resource.CORE),
         cards=_texts(plain, "cards"),
+        card_bytes=_sizes(plain["card_bytes"]),
         pod=_pod(plain["pod"]),
         kind=_kind(plain["kind"]),
         created_seconds=_seconds(plain["created_seconds"]),
@@ -165,6 +169,12 @@ def _ids(plain: Mapping[str, object], name: str, resource: Resource) -> tuple[st
         if unit is None or unit.resource is not resource:
             raise StateError(f"grant key {name} has {text!r}, which is no unit of {resource}")
     return ids
+
+
+def _sizes(value: object) -> tuple[int, ...]:
+    if isinstance(value, list) and all(type(size) is int and size >= 0 for size in value):
+        return tuple(value)
+    raise StateError(f"grant key card_bytes is {value!r}, not a list of sizes")
 
 
 def _pod(value: object) -> PodRef:

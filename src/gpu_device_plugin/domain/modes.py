@@ -158,36 +158,51 @@ class UnitDecision:
 
 
 def next_mode(
-    current: NodeMode | None, label: str | None, fallback: NodeMode, holders: Sequence[PodRef]
+    current: NodeMode | None,
+    label: str | None,
+    fallback: NodeMode,
+    holders: Sequence[PodRef],
+    *,
+    is_from_label: bool = True,
 ) -> ModeDecision:
     """What the node's label means for its mode now.
 
     Deleting the label restores nothing (contract 2.1), an unknown value changes nothing, and
-    no switch pulls slices away from under running pods (R-107, R-502).
+    no switch pulls slices away from under running pods (R-107, R-502). A node that never had
+    a label follows the operator's setting.
 
     Args:
         current: The mode until now; None only at the very first start.
         label: Value of `ack.node.gpu.schedule`, or None where there is no label.
         fallback: The operator's `--mode`, for nodes without a label.
         holders: Pods that hold slices.
+        is_from_label: Whether a label brought the node into its current mode.
     """
-    wanted = (current or fallback) if label is None else parse_mode(label)
+    kept = current if current is not None and is_from_label else fallback
+    wanted = kept if label is None else parse_mode(label)
+    asked = f"--mode {wanted}" if label is None else f"label {MODE_LABEL}={label}"
     if wanted is None:
-        kept = current or fallback
         return ModeDecision(
-            kept,
-            note=f"label {MODE_LABEL}={label} names no mode; the node stays in {kept}. "
+            current or fallback,
+            note=f"{asked} names no mode; the node stays in {current or fallback}. "
             f"Known: {', '.join(NodeMode)}",
             note_reason="UnknownMode",
         )
     if current is None or wanted is current:
         return ModeDecision(wanted)
+    return _switch(current, wanted, asked, holders)
+
+
+def _switch(
+    current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[PodRef]
+) -> ModeDecision:
+    """From one mode to another: at once on an empty node, else not yet."""
     if holders:
         return ModeDecision(
             current,
             is_switch_refused=True,
-            note=f"label {MODE_LABEL}={wanted} waits: the node stays in {current} while pods "
-            f"hold slices: {_names(holders)}. Delete or drain them",
+            note=f"{asked} waits: the node stays in {current} while pods hold slices: "
+            f"{_names(holders)}. Delete or drain them",
             note_reason="ModeSwitchRefused",
         )
     later = "" if is_served(wanted) else "; this mode is not served yet, the node offers nothing"

@@ -83,6 +83,8 @@ def read_sealed(path: Path, kind: str, version: int) -> Sealed | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
+    except IsADirectoryError as error:
+        raise StateError(f"{path}: is a directory, not a file of ours") from error
     except OSError as error:
         raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
     header, newline, payload = content.partition(b"\n")

@@ -41,7 +41,7 @@ class MemoryFile:
             StorageError: The file system refused.
         """
         text = json.dumps(content, sort_keys=True)
-        if text != self._last:
+        if text != self._last or not self._path.exists():
             write_durably(self._path, seal(self._kind, VERSION, self._boot_id, [text.encode()]))
             self._last = text
 

@@ -82,22 +82,31 @@ class SliceFiles:
         return self._slices / slice_id / "region"
 
     def remove(self, slice_id: str) -> None:
-        """Remove all files of a slice; files that are gone already are no error."""
+        """Remove all files of a slice; files that are gone already are no error.
+
+        Raises:
+            StorageError: The file system refused.
+        """
         failpoint("reconcile.before-files")
-        shutil.rmtree(self._slices / slice_id, ignore_errors=True)
-        if self._cards.is_dir():
-            for card in self._cards.iterdir():
+        try:
+            _discard(self._slices / slice_id)
+            for card in _directories(self._cards):
                 _discard(card / slice_id)
+        except OSError as error:
+            raise StorageError(f"{error.filename}: cannot be removed: {error.strerror}") from error
 
     def present(self) -> frozenset[str]:
-        """Slices that have files on this node, whoever made them."""
-        found = set()
-        if self._slices.is_dir():
-            found |= {entry.name for entry in self._slices.iterdir()}
-        if self._cards.is_dir():
-            for card in self._cards.iterdir():
-                if card.is_dir():
-                    found |= {entry.name for entry in card.iterdir()}
+        """Slices that have files on this node, whoever made them.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        try:
+            found = {entry.name for entry in _directories(self._slices)}
+            for card in _directories(self._cards):
+                found |= {entry.name for entry in card.iterdir()}
+        except OSError as error:
+            raise StorageError(f"{error.filename}: cannot be listed: {error.strerror}") from error
         return frozenset(found)
 
     def cut_back(self, slice_ids: Iterable[str]) -> dict[str, int]:
@@ -149,8 +158,15 @@ def _make_zeros(path: Path, size: int) -> bool:
     return True
 
 
+def _directories(path: Path) -> list[Path]:
+    """Directories in `path`; what somebody else put beside them is left alone."""
+    if not path.is_dir():
+        return []
+    return [entry for entry in path.iterdir() if entry.is_dir() and not entry.is_symlink()]
+
+
 def _discard(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -57,10 +57,10 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(f"{text!r} was never printed:\n{''.join(lines)}")
 
 
-def command_lines(text: str) -> dict[int, str]:
+def command_lines(text: str, where: str = "cmdline") -> dict[int, str]:
     """Processes whose command line contains `text`, by pid."""
     found = {}
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for entry in Path("/proc").glob(f"[0-9]*/{where}"):
         try:
             line = entry.read_bytes().replace(b"\0", b" ").decode()
         except OSError:
@@ -70,12 +70,17 @@ def command_lines(text: str) -> dict[int, str]:
     return found
 
 
+def users(tmp: Path) -> dict[int, str]:
+    """Processes that know the directory: by their command line, or by their slice."""
+    return command_lines(str(tmp)) | command_lines(f"GPUSLICE_ROOT={tmp}", "environ")
+
+
 def assert_no_process(tmp: Path) -> None:
     """Within seconds no process knows the directory."""
     deadline = time.monotonic() + 10
-    while command_lines(str(tmp)) and time.monotonic() < deadline:
+    while users(tmp) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert command_lines(str(tmp)) == {}
+    assert users(tmp) == {}
 
 
 def assert_nothing_is_left(tmp: Path) -> None:
@@ -100,6 +105,15 @@ def test_the_demo_keeps_every_promise_within_80_columns(tmp: Path) -> None:
     assert "percentage must" in output
     assert "without card 1: 45, 300, 3" in output
     assert "with card 1: 60, 400, 4" in output
+    assert re.search(r"cuda-sample +337MiB / 2154MiB +\d+% +1\b", output)
+    assert re.search(r"node gpu-a +\d+MiB / 16160MiB +\d+% +3\b", output)
+    assert "cuda-sample asks 2048 MiB: CUDA_ERROR_OUT_OF_MEMORY (2)" in output
+    assert "chat meanwhile: goes on" in output
+    assert re.findall(r"^ +([\w-]+) +[#.]*\|[#.]* +[\d.]+ %", output, re.MULTILINE) == [
+        "cuda-sample",
+        "chat",
+        "trainer",
+    ]
     assert re.search(r"\b(\d+) of \1 promises kept", output)
     assert max(len(line) for line in output.splitlines()) <= 80
     assert_nothing_is_left(tmp)
@@ -119,10 +133,12 @@ def test_a_demo_that_is_ended_leaves_nothing(tmp: Path, number: signal.Signals, 
     assert_nothing_is_left(tmp)
 
 
-def test_agents_end_with_a_demo_that_is_killed(tmp: Path) -> None:
+@pytest.mark.parametrize("chapter", ["Pods ask", "CUDA_ERROR_OUT_OF_MEMORY"])
+def test_agents_and_programs_end_with_a_demo_that_is_killed(tmp: Path, chapter: str) -> None:
     """SIGKILL leaves no time for anything; files stay, processes do not."""
     with playing(tmp) as process:
-        read_until(process, "Pods ask")
+        read_until(process, chapter)
+        assert users(tmp)
         process.kill()
         process.wait()
 

@@ -6,11 +6,20 @@ a container decides for its whole request; every later one is held to that decis
 """
 
 import asyncio
+import math
+import time
 from collections.abc import Sequence
 
 from gpu_device_plugin.apps.agent.answers import Answers
 from gpu_device_plugin.apps.agent.book import Book
-from gpu_device_plugin.apps.agent.decide import Offer, Pending, choose_units, decide
+from gpu_device_plugin.apps.agent.decide import (
+    Offer,
+    Pending,
+    check_parts,
+    choose_units,
+    decide,
+    unequal_parts,
+)
 from gpu_device_plugin.apps.agent.granting import GrantMaker
 from gpu_device_plugin.apps.agent.identify import Identifier
 from gpu_device_plugin.apps.agent.journal import Journal
@@ -18,11 +27,15 @@ from gpu_device_plugin.apps.agent.state import NodeState, StateReader
 from gpu_device_plugin.domain.edits import ContainerEdits
 from gpu_device_plugin.domain.identity import Asker, Call, who_allocates
 from gpu_device_plugin.domain.ledger import Grant
-from gpu_device_plugin.domain.modes import resources_of
+from gpu_device_plugin.domain.modes import MODE_LABEL, resources_of
 from gpu_device_plugin.domain.placement import follows
+from gpu_device_plugin.domain.requests import asked_text, demand_from_size
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError, RequestError
 from gpu_device_plugin.store.failpoints import failpoint
+
+_BETWEEN_SECONDS = 5.0  # the kubelet's Allocate follows at once, or never
+_NOTING_SECONDS = 0.1  # after our answer the kubelet notes the units down
 
 
 class Allocator:
@@ -43,6 +56,7 @@ class Allocator:
         self._maker = GrantMaker(book, answers, journal)
         self._pending: Pending | None = None
         self._asker: Asker | None = None
+        self._busy_since = -math.inf
         self.calm = asyncio.Lock()
         """Held over every call and over every List: the two must never overlap (#137534)."""
 
@@ -60,8 +74,9 @@ class Allocator:
             try:
                 return await self._prefer(call, frozenset(available) | call.must_include)
             except RefusalError as error:
-                self._refuse(call, error)
-                raise
+                told = self._told(call, error)
+                self._refuse(call, told)
+                raise told from error
 
     async def _prefer(self, call: Call, available: frozenset[str]) -> Sequence[str]:
         state = self._serving(call.resource)
@@ -72,8 +87,12 @@ class Allocator:
         offer = Offer(call, available, found.live)
         if open_pending is None or not open_pending.is_for(found.asker):
             open_pending = self._decided(found.asker, offer, state)
+        elif found.asker.container is None:
+            # Nobody knows the pod's text, so the size of each call is all that can be checked.
+            demand_from_size(call.resource, call.size, state.terms)
         chosen = choose_units(open_pending, offer, state)
         open_pending.preferred[call.resource] = frozenset(chosen)
+        self._busy_since = time.monotonic()
         failpoint("prefer.decided")
         return chosen
 
@@ -90,9 +109,11 @@ class Allocator:
                 grant = await self._granted(call, self._serving(resource))
                 edits = self._maker.edits(grant, self._state())
             except RefusalError as error:
-                self._refuse(call, error)
-                raise
+                told = self._told(call, error)
+                self._refuse(call, told)
+                raise told from error
             failpoint("allocate.before-answer")
+            self._busy_since = time.monotonic()
             self._journal.granted(grant, resource)
             return edits if resource is Resource.MEM else ContainerEdits()
 
@@ -106,7 +127,7 @@ class Allocator:
                 self._session(call.resource),
             )
             if isinstance(found, Grant):
-                return self._maker.again(found, state)
+                return self._maker.again(found)
             self._asker = found
             pending = await self._unasked(found, call, state)
         self._asker = pending.asker
@@ -117,25 +138,20 @@ class Allocator:
     async def _unasked(self, asker: Asker, call: Call, state: NodeState) -> Pending:
         """The kubelet did not ask first: it hands on the units of an init container."""
         ids = call.must_include
-        for other in self._book.ledger.holders(ids):
-            is_other = not other.pod.is_same_name(asker.pod)
-            if is_other and await self._identifier.holds(other.pod, ids):
+        for other in self._book.ledger.rivals(asker.pod, ids):
+            if await self._identifier.holds(other.pod, ids):
                 raise DoesNotFitError(
-                    f"pod {asker.pod}: the kubelet gives units that pod {other.pod} still holds "
-                    f"(kubernetes issue 137534); create the pod anew",
+                    f"the kubelet gives units that pod {other.pod} still holds (kubernetes issue "
+                    f"137534); create the pod anew",
                     reason="DoubleBooked",
                 )
         pending = self._open(call.resource)
         if pending is None or not pending.is_for(asker):
-            pending = self._decided(asker, Offer(call, ids, self._book.ledger), state)
+            offer = Offer(call, ids, self._book.ledger, is_given=True)
+            check_parts(asker, offer, state)
+            pending = self._decided(asker, offer, state)
         if not follows(ids, pending.cards):
-            wanted = ", ".join(str(card.index) for card in pending.cards)
-            raise DoesNotFitError(
-                f"pod {asker.pod}: the kubelet hands on {call.resource} {', '.join(sorted(ids))} on "
-                f"node {state.node} without asking, wanted equal parts on card {wanted}; create "
-                f"the pod anew, and let its init containers ask for one card only",
-                reason="OtherCard",
-            )
+            raise unequal_parts(ids, len(pending.cards))
         pending.preferred[call.resource] = ids
         return pending
 
@@ -145,10 +161,30 @@ class Allocator:
         self._journal.decided(self._pending)
         return self._pending
 
+    def _told(self, call: Call, error: RefusalError) -> RefusalError:
+        """The refusal with pod, container, node and what was asked, where its text has them not."""
+        if str(error).startswith("pod "):
+            return error
+        state = self._state()
+        who = f"pod {self._asker.pod}" if self._asker else "a pod"
+        if self._asker and self._asker.container:
+            who += f", container {self._asker.container.name},"
+        asked = asked_text(call.resource, call.size, state.unit)
+        text = f"{who} on node {state.node} (mode {state.mode}) asks {asked}: {error}"
+        return type(error)(text, reason=error.reason)
+
     def _refuse(self, call: Call, error: RefusalError) -> None:
         """Tell, and forget the decision: the kubelet makes no further call for this pod."""
         self._pending = None
         self._journal.refused(self._asker, call, error)
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the kubelet is about to ask for what it was just told to, or to note it down."""
+        idle_seconds = time.monotonic() - self._busy_since
+        pending = self._pending
+        is_awaited = pending is not None and pending.preferred.keys() - pending.granted
+        return idle_seconds < (_BETWEEN_SECONDS if is_awaited else _NOTING_SECONDS)
 
     def _open(self, resource: Resource) -> Pending | None:
         """The decision that a call for `resource` may still belong to."""
@@ -164,7 +200,7 @@ class Allocator:
         state = self._state()
         if state.mode is None or resource not in resources_of(state.mode):
             raise RequestError(
-                f"node {state.node} is in mode {state.mode} and does not serve {resource}",
+                f"this mode does not serve {resource}; use another node (nodeSelector {MODE_LABEL})",
                 reason="NotServed",
             )
         return state

@@ -1,6 +1,6 @@
 """From a grant to what lies on the node and what the container receives."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.library import LibraryKeeper
@@ -35,7 +35,7 @@ class Answers:
     library_dir: str
     device_dir: Path = Path("/dev")
 
-    def make_files(self, grant: Grant, state: NodeState) -> bool:
+    def make_files(self, grant: Grant) -> bool:
         """Make what isolation mounts for a slice; whether anything was missing.
 
         Raises:
@@ -45,15 +45,15 @@ class Answers:
         if not grant.is_capped:
             return False
         was_missing = self.library.provide(grant)
-        return self.files.make(slice_spec(grant, state)) or was_missing
+        return self.files.make(slice_spec(grant)) or was_missing
 
     def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
         """The whole answer for a container, as it rides on gpu-mem."""
         cards = tuple(card for card in map(state.card, grant.cards) if card is not None)
         if len(cards) != len(grant.cards):
             raise NodeError(
-                f"node {state.node}: a card of slice {grant.slice_id} has gone "
-                f"({', '.join(grant.cards)}); create the pod anew",
+                f"a card of slice {grant.slice_id} has gone ({', '.join(grant.cards)}); create the "
+                f"pod anew",
                 reason="CardGone",
             )
         paths = Paths(
@@ -70,13 +70,29 @@ class Answers:
         return tuple(f"/dev/{name}" for name in names)
 
 
-def slice_spec(grant: Grant, state: NodeState) -> SliceSpec:
-    """What must lie on the node for `grant`."""
-    limits = []
+def sized(grant: Grant, state: NodeState) -> Grant:
+    """The grant with its memory on each card in bytes, as the cards are now.
+
+    A card that is away leaves the sizes unknown; one that shows less than was granted (for
+    instance to a grant made again from the kubelet's checkpoint) gives what it has.
+    """
     unit = next(unit for unit in MemoryUnit if unit.mib == grant.unit_mib)
-    for uuid in grant.cards:
-        card = state.card(uuid)
-        if card is not None:
-            share = slice_bytes(card, grant.units_per_card, unit) if grant.mem_units else 0
-            limits.append(CardLimit(uuid, share, grant.core_percent or None))
+    cards = [card for card in map(state.card, grant.cards) if card is not None]
+    if not grant.units_per_card or len(cards) != len(grant.cards):
+        return replace(grant, card_bytes=())
+    sizes = (
+        slice_bytes(card, min(grant.units_per_card, card.capacity(unit)), unit)
+        if card.capacity(unit)
+        else 0
+        for card in cards
+    )
+    return replace(grant, card_bytes=tuple(sizes))
+
+
+def slice_spec(grant: Grant) -> SliceSpec:
+    """What must lie on the node for `grant`: a card without a known size gives nothing."""
+    is_known = len(grant.card_bytes) == len(grant.cards)
+    sizes = grant.card_bytes if is_known else (0,) * len(grant.cards)
+    core = grant.core_percent or None
+    limits = [CardLimit(uuid, size, core) for uuid, size in zip(grant.cards, sizes, strict=True)]
     return SliceSpec(grant.slice_id, limits_text(grant.slice_id, limits), grant.cards)

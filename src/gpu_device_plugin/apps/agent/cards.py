@@ -5,8 +5,8 @@ number for as long as this node has a state directory; NVML's index may move.
 """
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
 
 import structlog
 
@@ -53,11 +53,23 @@ class CardWatch:
         self.cuda_version = ""
         self.has_inventory = False
         self.missing = "NVML has not answered yet"
-        self.uses: dict[str, Use] = {}
         self.on_driver_changed: Callable[[DriverChanged], None] = lambda _: None
 
-    def load(self, now_seconds: float) -> str | None:
-        """Remember the last run; the text says why that was not possible, or None."""
+    def load(self, now_seconds: float, told: Mapping[str, int]) -> str | None:
+        """Remember the last run; the text says why that was not possible, or None.
+
+        Args:
+            now_seconds: The wall clock.
+            told: UUID -> number, as grants and the kubelet's checkpoint have them. They stand
+                over what was remembered: running containers hold units under these numbers.
+        """
+        bad = self._load(now_seconds)
+        taken = frozenset(told.values())
+        others = {uuid: n for uuid, n in self._numbers.items() if n not in taken}
+        self._numbers = {**others, **told}
+        return bad
+
+    def _load(self, now_seconds: float) -> str | None:
         content, _, bad = self._memory.load(now_seconds)
         try:
             self._numbers = {str(k): int(v) for k, v in content.get("numbers", {}).items()}
@@ -73,7 +85,6 @@ class CardWatch:
         """Take in one report."""
         match report:
             case Use():
-                self.uses[report.uuid] = report
                 return
             case DriverChanged():
                 self.on_driver_changed(report)
@@ -104,11 +115,6 @@ class CardWatch:
         self._board.update(cards=tuple(self._remembered))
         self._settle()
 
-    def faults(self) -> dict[str, str]:
-        """UUID -> reason for every card that is out, whether or not it is shown."""
-        known = [card.uuid for card in self._health.cards]
-        return {uuid: reason for uuid in known if (reason := self._health.reason(uuid))}
-
     def _enumerate(self, inventory: Inventory) -> None:
         self.driver_version = inventory.driver_version
         self.cuda_version = inventory.cuda_version
@@ -118,7 +124,8 @@ class CardWatch:
         shown = {report.uuid for report in served}
         cards = [self._card(report) for report in served]
         # A card that went away keeps its place, unhealthy, while the kubelet may still count it.
-        kept = [card for card in self._board.read().cards if card.uuid not in shown]
+        known = self._board.read().cards
+        kept = [replace(card, index=-1) for card in known if card.uuid not in shown]
         self._board.update(cards=tuple(sorted([*cards, *kept], key=lambda card: card.index)))
 
     def _can_serve(self, report: CardReport) -> bool:

@@ -26,6 +26,7 @@ class ClusterSide:
         self.annotations = PodAnnotations(self.api, self.pods.watched)
         self.events = Events(self.api, node, api_uid=self._api_uid, on_drop=on_drop)
         self.on_pod_gone: Callable[[], None] = lambda: None
+        self.on_pod_told: Callable[[PodRef], None] = lambda _: None
         self.on_node: Callable[[], None] = lambda: None
 
     def specs(self) -> Mapping[tuple[str, str], PodRequest]:
@@ -69,6 +70,7 @@ class ClusterSide:
         self.annotations.observe(request.ref)
         if request.is_finished:
             self.on_pod_gone()
+        self.on_pod_told(request.ref)
 
     def _pod_gone(self, ref: PodRef) -> None:
         self.annotations.forget(ref)

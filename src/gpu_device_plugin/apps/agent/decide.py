@@ -3,15 +3,23 @@
 The first call of a container decides for its whole request; the second one follows.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.apps.agent.state import NodeState
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.explain import no_room_text
 from gpu_device_plugin.domain.identity import Asker, Call
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.placement import NoRoom, Room, at_most, pick_units, place, rooms
+from gpu_device_plugin.domain.placement import (
+    NoRoom,
+    Room,
+    at_most,
+    follows,
+    pick_units,
+    place,
+    rooms,
+)
 from gpu_device_plugin.domain.requests import Demand, demand, demand_from_size
 from gpu_device_plugin.domain.units import Resource, cards_of, parse_unit_id
 from gpu_device_plugin.errors import DoesNotFitError
@@ -61,11 +69,13 @@ class Offer:
         call: Resource, size and the units it must include.
         available: Unit ids that the kubelet has free.
         live: Grants of pods that the kubelet still has.
+        is_given: The kubelet has chosen already: it hands these units on.
     """
 
     call: Call
     available: frozenset[str]
     live: Ledger
+    is_given: bool = False
 
 
 def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
@@ -118,13 +128,51 @@ def choose_units(pending: Pending, offer: Offer, state: NodeState) -> tuple[str,
     usable = _usable(pending.asker, offer)
     chosen = pick_units(call.resource, usable, call.must_include, pending.cards, call.size)
     if chosen is None:
-        indexes = ", ".join(str(card.index) for card in pending.cards)
-        raise DoesNotFitError(
-            f"pod {pending.asker}: {call} goes on card {indexes} of node {state.node}, but the "
-            f"kubelet has not as many of its units free",
-            reason="NoRoom",
-        )
+        raise _no_units(pending, offer, state)
     return chosen
+
+
+def check_parts(asker: Asker, offer: Offer, state: NodeState) -> None:
+    """Units that the kubelet hands on must lie on as many cards as asked, in equal parts.
+
+    Raises:
+        DoesNotFitError: They do not.
+    """
+    needed, ids = _needed(asker, offer.call, state), offer.call.must_include
+    numbers = cards_of(ids)
+    cards = [card for card in state.cards if card.number in numbers]
+    if len(numbers) != needed.cards or not follows(ids, cards):
+        raise unequal_parts(ids, needed.cards)
+
+
+def unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
+    """The refusal for units that the kubelet hands on in a way that makes no slice."""
+    return DoesNotFitError(
+        f"the kubelet hands on the units {', '.join(sorted(ids))} of an init container, which are "
+        f"not equal parts of {cards} cards; it picks them at random, so create the pod anew, or let "
+        f"its init containers ask exactly what the container after them asks",
+        reason="OtherCard",
+    )
+
+
+def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitError:
+    """The card was decided by the other resource, and lacks this one."""
+    call, asker = offer.call, pending.asker
+    amount = {Resource.MEM: "mem_units", Resource.CORE: "core_percent"}.get(call.resource)
+    lacking = replace(pending.demand, **{amount: call.size}) if amount else pending.demand
+    numbers = frozenset(card.number for card in pending.cards)
+    views = _views(asker, offer, state)
+    found = place(views, lacking, state.policy, prefer=(), wish=(), must=numbers)
+    if isinstance(found, NoRoom):
+        return DoesNotFitError(
+            no_room_text(asker, lacking, found, state.terms), reason=found.reason
+        )
+    indexes = ", ".join(str(card.index) for card in pending.cards)
+    return DoesNotFitError(
+        f"card {indexes} was decided on, but the kubelet has not as many of its units free; create "
+        f"the pod anew",
+        reason="NoRoom",
+    )
 
 
 def _needed(asker: Asker, call: Call, state: NodeState) -> Demand:
@@ -151,7 +199,10 @@ def _views(asker: Asker, offer: Offer, state: NodeState) -> Sequence[Room]:
         unit = parse_unit_id(text)
         if unit is not None:
             free[unit.card] = free.get(unit.card, 0) + 1
-    found = rooms(state.cards, state.healthy, offer.live, state.terms, asker.pod)
+    shown = [card for card in state.cards if card.is_shown]
+    found = rooms(shown, state.healthy, offer.live, state.terms, asker.pod)
+    if offer.is_given:
+        return found
     return [at_most(room, offer.call.resource, free.get(room.card.number, 0)) for room in found]
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import structlog
 
-from gpu_device_plugin.errors import EdgeError, GpuPluginError, StorageError
+from gpu_device_plugin.errors import EdgeError, GpuPluginError
 
 SOCKET_NAME = "agent.sock"
 _ANSWER_SECONDS = 5.0
 _LINE_BYTES = 1 << 20
+_LOOK_SECONDS = 2.0
 _log = structlog.get_logger("desk")
 
 Answerer = Callable[[Mapping[str, Any]], str]
@@ -32,20 +33,28 @@ class Desk:
         self._commands = commands
 
     async def run(self) -> None:
-        """Serve until cancelled.
+        """Serve until cancelled; where the socket is wiped or cannot be made, try again."""
+        told = ""
+        while True:
+            try:
+                await self._serve_while_there()
+                told = ""
+            except OSError as error:
+                if str(error) != told:
+                    _log.error(
+                        "nobody can ask this agent", socket=str(self._path), error=str(error)
+                    )
+                told = str(error)
+            await asyncio.sleep(_LOOK_SECONDS)
 
-        Raises:
-            StorageError: The socket cannot be made.
-        """
+    async def _serve_while_there(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self._serve, self._path, limit=_LINE_BYTES)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            server = await asyncio.start_unix_server(self._serve, self._path, limit=_LINE_BYTES)
-        except OSError as error:
-            raise StorageError(f"{self._path}: cannot listen: {error.strerror}") from error
-        self._path.chmod(0o600)
-        try:
-            await asyncio.Event().wait()
+            self._path.chmod(0o600)
+            while self._path.is_socket():
+                await asyncio.sleep(_LOOK_SECONDS)
         finally:
             server.close()
             self._path.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ import secrets
 import time
 from dataclasses import replace
 
-from gpu_device_plugin.apps.agent.answers import Answers
+from gpu_device_plugin.apps.agent.answers import Answers, sized
 from gpu_device_plugin.apps.agent.book import Book
 from gpu_device_plugin.apps.agent.decide import Pending
 from gpu_device_plugin.apps.agent.journal import Journal
@@ -36,27 +36,31 @@ class GrantMaker:
         grant = (known or self._first(pending, state)).with_ids(call.resource, call.must_include)
         if pending.asker.container is None:
             grant = _counted(grant)
+        if not grant.card_bytes or pending.asker.container is None:
+            grant = sized(grant, state)
         if grant.is_capped and not grant.library_version:
             raise NodeError(
-                f"pod {pending.asker.pod}: node {state.node} has no isolation library, so the slice "
-                f"could not be enforced; see the node's Events",
+                f"the isolation library is missing on node {state.node}, so the slice could not be "
+                f"enforced; install it (see the node's Events), or use another node",
                 reason="IsolationLibraryMissing",
             )
         failpoint("allocate.before-grant")
         self._book.hold(grant, self._superseded(grant, call.must_include))
         pending.slice_id = grant.slice_id
-        return self.again(grant, state)
+        return self.again(grant)
 
-    def again(self, grant: Grant, state: NodeState) -> Grant:
+    def again(self, grant: Grant) -> Grant:
         """The same grant, its files made where they are missing.
 
         Raises:
             NodeError: The disk refuses.
         """
         try:
-            self._answers.make_files(grant, state)
+            self._answers.make_files(grant)
         except StorageError as error:
-            raise NodeError(str(error), reason="StateNotWritable") from error
+            raise NodeError(
+                f"{error}; free the disk, or use another node", reason="StateNotWritable"
+            ) from error
         return grant
 
     def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
@@ -95,9 +99,8 @@ class GrantMaker:
         this very container held before (the kubelet admitted it anew).
         """
         mine = self._book.ledger.of_pod(grant.pod)
-        own = {g.slice_id for g in mine}
         before = {g.slice_id for g in mine if grant.container and g.container == grant.container}
-        others = {g.slice_id for g in self._book.ledger.holders(ids)} - own
+        others = {g.slice_id for g in self._book.ledger.rivals(grant.pod, ids)}
         return (others | before) - {grant.slice_id}
 
 

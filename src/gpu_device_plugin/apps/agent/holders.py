@@ -1,14 +1,16 @@
 """Whether the kubelet gives a slice to the container that it was granted to."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import structlog
 
 from gpu_device_plugin.apps.agent.witness import Witness, completed
 from gpu_device_plugin.domain.ledger import Grant
-from gpu_device_plugin.domain.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
+from gpu_device_plugin.domain.requests import NodeTerms, demand
 from gpu_device_plugin.domain.units import Resource
-from gpu_device_plugin.errors import KubeletError, UnknownPodError
+from gpu_device_plugin.errors import KubeletError, RequestError, UnknownPodError
 from gpu_device_plugin.kubelet.checkpoint import CheckpointEntry
 
 _log = structlog.get_logger("prestart")
@@ -62,6 +64,33 @@ class HolderGuard:
         except KubeletError as error:
             _log.info("the kubelet's checkpoint cannot be read", error=str(error))
             return ()
+
+
+def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
+    """The grant, held to the rules that need its pod's text; what is not known stays unchecked.
+
+    Raises:
+        RequestError: The pod asks for something that this node does not give.
+    """
+    container = spec.container(grant.container)
+    if container is None:
+        return grant
+    needed = demand(spec, container, terms)
+    if grant.mem_ids and len(grant.card_numbers) != needed.cards:
+        raise RequestError(
+            f"pod {spec.ref}, container {container.name}, on node {terms.node}: its label asks for "
+            f"{needed.cards} cards, the slice is on {len(grant.card_numbers)}, given while the API "
+            f"server was away; create the pod anew",
+            reason="CardCountUnknown",
+        )
+    return replace(
+        grant,
+        pod=replace(spec.ref, uid=grant.pod.uid or spec.ref.uid),
+        kind=container.kind,
+        index=container.index,
+        pod_units=spec.app_units,
+        is_checked=True,
+    )
 
 
 def _is_of(grant: Grant, entry: CheckpointEntry) -> bool:

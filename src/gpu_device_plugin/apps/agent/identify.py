@@ -102,7 +102,8 @@ class Identifier:
             return await self.sources.list_pods()
         except KubeletError as error:
             raise UnknownPodError(
-                f"the kubelet does not say which pod asks: {error}", reason="KubeletSilent"
+                f"the kubelet does not say which pod this is: {error}; create the pod anew",
+                reason="KubeletSilent",
             ) from error
 
     async def _specs_for(self, listed: Sequence[ListedPod], call: Call) -> Specs:

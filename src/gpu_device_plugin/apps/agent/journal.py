@@ -65,7 +65,12 @@ class Journal:
         self._metrics.count_allocation(str(call.resource), "refused", error.reason)
         pod = asker.pod if asker else None
         _log.warning(
-            "refused", pod=str(pod or ""), asked=str(call), reason=error.reason, text=str(error)
+            "refused",
+            pod=str(pod or ""),
+            container=asker.container.name if asker and asker.container else "",
+            asked=str(call),
+            reason=error.reason,
+            text=str(error),
         )
         asked = asked_text(call.resource, call.size, self._state().unit)
         self._keep(asker, asked, outcome=f"refused: {error}", reason=error.reason)
@@ -85,14 +90,16 @@ class Journal:
             f"container {asker.container.name if asker.container else ''}: CGPU_DISABLE is ignored "
             f"on node {self._state().node}; the operator allows it with --honor-cgpu-disable"
         )
-        _log.info("CGPU_DISABLE ignored", pod=str(asker.pod))
+        name = asker.container.name if asker.container else ""
+        _log.info("CGPU_DISABLE ignored", pod=str(asker.pod), container=name)
         self._post(EventNote(asker.pod, "IsolationKept", text))
 
     def card_changed(self, change: Change) -> None:
         """A card went out, came back, or reported something."""
         card = self._state().card(change.uuid) if change.uuid else None
         name = f"card {card.index} ({change.uuid})" if card else (change.uuid or "a card")
-        _log.warning("card", card=change.uuid, reason=change.reason, text=change.text)
+        index = card.index if card else None
+        _log.warning("card", card=change.uuid, index=index, reason=change.reason, text=change.text)
         self._metrics.count_card_change(change.uuid or "", change.reason)
         is_bad = change.kind is ChangeKind.FAULT
         self._post(EventNote(None, change.reason, f"{name}: {change.text}", is_warning=is_bad))

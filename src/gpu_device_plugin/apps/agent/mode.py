@@ -60,6 +60,8 @@ class ModeFollower:
         self._labels: Mapping[str, str] | None = None
         self._mode: NodeMode | None = None
         self._unit: MemoryUnit | None = None
+        self._is_from_label = False
+        self._foreign = ""
         self._last_notes: dict[str, str] = {}
         self.is_waiting = False
         """A switch of mode or unit waits for the node to be empty."""
@@ -69,6 +71,10 @@ class ModeFollower:
         content, _, bad = self._memory.load(now_seconds)
         self._mode = parse_mode(str(content.get("mode", "")))
         self._unit = next((u for u in MemoryUnit if u.value == content.get("unit")), None)
+        # A setting that the operator has changed since is a wish; the label's mode ends with it.
+        is_same_wish = content.get("wished") == str(self._wishes.mode)
+        self._is_from_label = bool(content.get("is_from_label")) and is_same_wish
+        self.note_foreign(str(content.get("foreign", "")))
         labels = content.get("labels")
         if self._mode is not None and isinstance(labels, dict):
             self._labels = {str(key): str(value) for key, value in labels.items()}
@@ -77,8 +83,16 @@ class ModeFollower:
 
     def serve_settings(self) -> None:
         """No API will ever tell (`--standalone`): the operator's settings decide."""
-        self._labels = {}
+        self._labels, self._is_from_label = {}, False
+        self.note_foreign("")
         self.settle()
+
+    def note_foreign(self, text: str) -> None:
+        """Another plugin serves these cards (or, empty, none does); remembered over a restart."""
+        self._foreign = text
+        self._journal.fault(self._board, "OtherPlugin", text or None)
+        if self._labels is not None:
+            self._remember()
 
     def follow(self, labels: Mapping[str, str]) -> None:
         """The API told the node's labels."""
@@ -93,12 +107,16 @@ class ModeFollower:
         holders = self._holders()
         unit = next_unit(self._unit, self._wishes.unit, holders)
         self._note("unit", unit.note_reason, unit.note)
-        mode = next_mode(self._mode, self._labels.get(MODE_LABEL), self._wishes.mode, holders)
+        label = self._labels.get(MODE_LABEL)
+        mode = next_mode(
+            self._mode, label, self._wishes.mode, holders, is_from_label=self._is_from_label
+        )
         self._note("mode", mode.note_reason, mode.note)
         self._mode, self._unit = mode.mode, unit.unit
+        self._is_from_label = self._is_from_label or label is not None
         self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
-        self._board.update(mode=mode.mode, unit=unit.unit, policy=self._policy())
         self._check_unit(mode.mode, unit.unit)
+        self._board.update(mode=mode.mode, unit=unit.unit, policy=self._policy())
         self._remember()
 
     def _policy(self) -> PlacementPolicy:
@@ -137,6 +155,9 @@ class ModeFollower:
             "mode": str(self._mode),
             "unit": self._unit.value if self._unit else "",
             "labels": dict(self._labels or {}),
+            "is_from_label": self._is_from_label,
+            "wished": str(self._wishes.mode),
+            "foreign": self._foreign,
         }
         try:
             self._memory.save(content)

@@ -8,12 +8,11 @@ import structlog
 
 from gpu_device_plugin.apps.agent.answers import Answers
 from gpu_device_plugin.apps.agent.book import Book
-from gpu_device_plugin.apps.agent.holders import HolderGuard
+from gpu_device_plugin.apps.agent.holders import HolderGuard, checked
 from gpu_device_plugin.apps.agent.journal import Journal
 from gpu_device_plugin.apps.agent.state import NodeState, StateReader
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
-from gpu_device_plugin.domain.requests import demand
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import (
     ClusterError,
@@ -89,7 +88,7 @@ class PreStart:
                 reason="IsolationLibraryMissing",
             )
         try:
-            if self._answers.make_files(grant, state):
+            if self._answers.make_files(grant):
                 _log.warning(
                     "files of a slice were made again", pod=str(grant.pod), slice=grant.slice_id
                 )
@@ -101,35 +100,22 @@ class PreStart:
         uid, name = self._guard.named(grant)
         named = replace(grant, pod=replace(grant.pod, uid=uid), container=name)
         spec = await self._spec(named.pod)
-        container = spec.container(name) if spec is not None else None
-        if spec is None or container is None:
+        if spec is None or spec.container(name) is None:
             self._book.hold(named)
             self._check_shape(named, state)
             return named
-        needed = demand(spec, container, state.terms)
-        if len(grant.card_numbers) != needed.cards:
-            raise RequestError(
-                f"pod {spec.ref}: label asks for {needed.cards} cards, the slice is on "
-                f"{len(grant.card_numbers)}, given while the API server was away; create it anew",
-                reason="CardCountUnknown",
-            )
-        checked = replace(
-            named,
-            kind=container.kind,
-            index=container.index,
-            pod_units=spec.app_units,
-            is_checked=True,
-        )
-        self._check_shape(checked, state)
-        self._book.hold(checked)
-        return checked
+        found = checked(named, spec, state.terms)
+        self._check_shape(found, state)
+        self._book.hold(found)
+        return found
 
     def _check_shape(self, grant: Grant, state: NodeState) -> None:
         """What needs no text: a core_mem node serves memory and compute together (R-526)."""
         if grant.mode == "core_mem" and not (grant.mem_ids and grant.core_ids):
             raise RequestError(
-                f"pod {grant.pod}: node {state.node} is in mode core_mem and serves gpu-mem and "
-                f"gpu-core.percentage only together; ask for both, or set nodeSelector "
+                f"pod {grant.pod}, container {grant.container or '(not known)'}, asks for one of "
+                f"gpu-mem and gpu-core.percentage only; node {state.node} is in mode core_mem and "
+                f"serves them together: ask for both, or set nodeSelector "
                 f"ack.node.gpu.schedule: cgpu",
                 reason="MemoryOnly",
             )

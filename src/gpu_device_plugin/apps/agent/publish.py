@@ -14,7 +14,6 @@ from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.ledger import CardUse, Grant, Ledger
 from gpu_device_plugin.domain.modes import resources_of
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.slices import slice_bytes
 from gpu_device_plugin.domain.units import MemoryUnit, Resource
 from gpu_device_plugin.web.metrics import (
     AgentMetrics,
@@ -95,13 +94,12 @@ class Publisher:
                 is_api_reachable=self._facts.is_api_reachable(),
             )
         )
-        if self._readers.node is not None and state.mode is not None and state.cards:
-            found = node_labels(state.cards, *self._facts.driver())
+        shown = tuple(card for card in state.cards if card.is_shown)
+        if self._readers.node is not None and state.mode is not None and shown:
+            found = node_labels(shown, *self._facts.driver())
             self._readers.node.put(
                 labels={key: found.get(key) for key in NODE_LABELS},
-                annotations={
-                    CARDS_ANNOTATION: cards_annotation(state.cards, state.healthy, state.terms)
-                },
+                annotations={CARDS_ANNOTATION: cards_annotation(shown, state.healthy, state.terms)},
             )
         if self._readers.pods is not None:
             self._annotate(self._readers.pods, state.cards, ledger)
@@ -109,7 +107,8 @@ class Publisher:
     def _annotate(self, pods: PodAnnotations, cards: tuple[Card, ...], ledger: Ledger) -> None:
         by_pod: dict[PodRef, list[Grant]] = {}
         for grant in ledger.grants.values():
-            if grant.pod.uid and grant.pod.name:
+            # Without the pod's text nobody knows which of its containers this is.
+            if grant.pod.uid and grant.pod.name and grant.is_checked:
                 by_pod.setdefault(grant.pod, []).append(grant)
         for pod, grants in by_pod.items():
             told = tuple(grants)
@@ -142,16 +141,17 @@ def _slice_samples(
     state: NodeState, ledger: Ledger, usage_of: Callable[[str, str], SliceUsage | None]
 ) -> Iterable[SliceSample]:
     for grant in ledger.grants.values():
-        unit = next(unit for unit in MemoryUnit if unit.mib == grant.unit_mib)
-        for uuid in grant.cards:
+        if not grant.pod.name:
+            continue  # adopted from the kubelet's checkpoint, and nobody has told whose it is
+        for uuid, size in zip(grant.cards, grant.card_bytes, strict=False):
             card = state.card(uuid)
-            if card is not None and grant.mem_units:
+            if card is not None:
                 sample = SliceSample(
                     namespace=grant.pod.namespace,
                     pod=grant.pod.name,
                     container=grant.container,
                     card=card.index,
-                    memory_limit_bytes=slice_bytes(card, grant.units_per_card, unit),
+                    memory_limit_bytes=size,
                     core_percent=grant.core_percent,
                 )
                 yield _with_usage(sample, usage_of(grant.slice_id, uuid), card)

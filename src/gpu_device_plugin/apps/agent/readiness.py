@@ -1,5 +1,6 @@
 """Whether the node can place pods now, and if not, why not."""
 
+from gpu_device_plugin.apps.agent.cluster_side import ClusterSide
 from gpu_device_plugin.apps.agent.offers import offered_resources
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.domain.modes import is_served, resources_of
@@ -16,7 +17,7 @@ class Readiness:
         """Ready or not, and the reasons, one a line."""
         state = self._wiring.board.read()
         if state.mode is None:
-            return False, "mode: waiting for the node's labels; the API server has not answered"
+            return False, f"mode: waiting for the node's labels; {self._api_trouble(state.node)}"
         if not resources_of(state.mode):
             later = "" if is_served(state.mode) else ", which is not served yet"
             return True, f"ready: mode {state.mode}{later}; no resources"
@@ -30,8 +31,16 @@ class Readiness:
             return False, "\n".join(problems)
         served = ", ".join(str(resource) for resource in offered_resources(state))
         out = ", ".join(
-            f"card {c.index} {state.unhealthy[c.uuid]}"
+            f"card {c.index if c.is_shown else c.uuid} {state.unhealthy[c.uuid]}"
             for c in state.cards
             if c.uuid in state.unhealthy
         )
         return True, f"ready: mode {state.mode}, {served}" + (f"; out: {out}" if out else "")
+
+    def _api_trouble(self, node: str) -> str:
+        cluster = self._wiring.cluster
+        if isinstance(cluster, ClusterSide) and cluster.node.trouble:
+            return cluster.node.trouble
+        if isinstance(cluster, ClusterSide) and cluster.node.is_synced:
+            return f"the API server has no node {node}"
+        return "the API server has not answered"

@@ -8,23 +8,26 @@ free at admission if the kubelet gives them again.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import structlog
 
-from gpu_device_plugin.apps.agent.answers import Answers
+from gpu_device_plugin.apps.agent.answers import Answers, sized
 from gpu_device_plugin.apps.agent.book import Book
+from gpu_device_plugin.apps.agent.holders import checked
 from gpu_device_plugin.apps.agent.journal import Journal
 from gpu_device_plugin.apps.agent.state import StateReader
-from gpu_device_plugin.apps.agent.witness import Testimony, Witness, completed
+from gpu_device_plugin.apps.agent.witness import Testimony, Witness, completed, corrected_uid
 from gpu_device_plugin.domain.ledger import Grant, Ledger, adopt, drift, live, survivors
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
-from gpu_device_plugin.errors import KubeletError, NodeError, StorageError
+from gpu_device_plugin.errors import KubeletError, NodeError, RequestError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
 LOOK_SECONDS = 30.0
 HASTY_SECONDS = 3.0
+QUIET_SECONDS = 6.0
 _log = structlog.get_logger("reconcile")
 
 
@@ -68,6 +71,7 @@ class Reconciler:
         self.after_look: Callable[[], None] = lambda: None
         self.on_settled: Callable[[Iterable[PodRef]], None] = lambda _: None
         self.is_hasty: Callable[[], bool] = lambda: False
+        self.is_between: Callable[[], bool] = lambda: False
         self.drift = 0
 
     def hurry(self) -> None:
@@ -96,9 +100,8 @@ class Reconciler:
     async def look(self) -> bool:
         """One look; whether the kubelet answered."""
         try:
-            async with self._calm:
-                testimony = await self._parts.witness.testify()
-                self._settle(testimony)
+            async with self._quiet():
+                self._settle(await self._parts.witness.testify())
         except KubeletError as error:
             if str(error) != self._silence:
                 _log.info("the kubelet does not testify", error=str(error))
@@ -109,6 +112,17 @@ class Reconciler:
             return False
         self._silence = ""
         return True
+
+    @asynccontextmanager
+    async def _quiet(self) -> AsyncIterator[None]:
+        """Between two calls of one container is no time for a List (kubernetes #137534)."""
+        deadline = time.monotonic() + QUIET_SECONDS
+        while True:
+            async with self._calm:
+                if not self.is_between() or time.monotonic() > deadline:
+                    yield
+                    return
+            await asyncio.sleep(0.02)
 
     def _settle(self, testimony: Testimony) -> None:
         book, specs = self._parts.book, self._parts.specs()
@@ -123,7 +137,8 @@ class Reconciler:
             uids,
         )
         failpoint("reconcile.before-release")
-        book.amend([*self._completed(testimony), *self._adopted(testimony)], ended=over)
+        left = book.ledger.release(over)
+        book.amend([*self._completed(left, testimony), *self._adopted(left, testimony)], ended=over)
         for slice_id in over:
             _log.info("slice ended", slice=slice_id)
         alive = live(book.ledger, testimony.names, uids)
@@ -138,18 +153,28 @@ class Reconciler:
         self._listed = listed
         self.after_look()
 
-    def _completed(self, testimony: Testimony) -> list[Grant]:
-        """Grants made while nobody could tell uid or container; now the checkpoint can."""
+    def _completed(self, ledger: Ledger, testimony: Testimony) -> list[Grant]:
+        """Grants of which more, or something else, is known now than when they were made."""
+        specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
         found = []
-        for grant in self._parts.book.ledger.grants.values():
+        for grant in ledger.grants.values():
             uid, container = completed(grant, testimony.entries)
-            if (uid, container) != (grant.pod.uid, grant.container):
-                found.append(replace(grant, pod=replace(grant.pod, uid=uid), container=container))
+            named = replace(grant, pod=replace(grant.pod, uid=uid), container=container)
+            named = replace(named, pod=replace(named.pod, uid=corrected_uid(named, testimony)))
+            spec = specs.get(named.pod.uid)
+            if not named.is_checked and spec is not None:
+                # What breaks a rule stays unchecked: PreStart refuses it with the reason.
+                with contextlib.suppress(RequestError):
+                    named = checked(named, spec, self._parts.state().terms)
+            if not named.card_bytes:
+                named = sized(named, self._parts.state())
+            if named != grant:
+                found.append(named)
         return found
 
-    def _adopted(self, testimony: Testimony) -> list[Grant]:
+    def _adopted(self, ledger: Ledger, testimony: Testimony) -> list[Grant]:
         """Grants for containers that hold units and that we know nothing of."""
-        state, ledger = self._parts.state(), self._parts.book.ledger
+        state = self._parts.state()
         if state.mode is None or not state.cards:
             return []
         unknown = [h for h in testimony.held() if h.ids and not ledger.holders(h.ids)]
@@ -157,21 +182,24 @@ class Reconciler:
         adopted = adopt(unknown, specs, state.cards, state.terms)
         for grant in adopted:
             self._parts.journal.adopted(grant)
-        return [replace(grant, created_seconds=time.time()) for grant in adopted]
+        return [sized(replace(grant, created_seconds=time.time()), state) for grant in adopted]
 
     def repair_files(self) -> None:
         """Every file that a grant names is there, and no other; grown ones are cut back."""
-        ledger, state = self._parts.book.ledger, self._parts.state()
+        ledger = self._parts.book.ledger
         for grant in ledger.grants.values():
             try:
-                self._parts.answers.make_files(grant, state)
+                self._parts.answers.make_files(grant)
             except NodeError as error:
                 self._parts.journal.slice_broken(grant, error)
             except StorageError as error:
                 _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
         files = self._parts.answers.files
-        for orphan in files.present() - frozenset(ledger.grants):
-            files.remove(orphan)
+        try:
+            for orphan in files.present() - frozenset(ledger.grants):
+                files.remove(orphan)
+        except StorageError as error:
+            _log.error("files that no grant names stay", error=str(error))
         for slice_id, size in files.cut_back(ledger.grants).items():
             self._parts.journal.region_grown(ledger.grants[slice_id], size)
 

@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,13 +17,15 @@ import structlog
 
 from gpu_device_plugin.apps.agent.cluster_side import ClusterSide
 from gpu_device_plugin.apps.agent.desk import SOCKET_NAME, Desk
+from gpu_device_plugin.apps.agent.numbers import told_numbers
 from gpu_device_plugin.apps.agent.offers import message_problem
 from gpu_device_plugin.apps.agent.readiness import Readiness
 from gpu_device_plugin.apps.agent.upkeep import Upkeep
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config import Settings
 from gpu_device_plugin.domain.reports import DriverChanged
-from gpu_device_plugin.errors import ConfigError, StorageError
+from gpu_device_plugin.errors import ConfigError, KubeletError, StorageError
+from gpu_device_plugin.kubelet.checkpoint import CheckpointEntry
 from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.web.server import Pages, WebServer
 
@@ -73,7 +76,8 @@ class Agent:
         """What the last run left in the state directory."""
         now, wiring = time.time(), self._wiring
         loaded = wiring.book.load(now)
-        for bad in (loaded.bad, wiring.cards.load(now), wiring.mode.load(now)):
+        told = told_numbers(loaded.ledger, self._kept_answers())
+        for bad in (loaded.bad, wiring.cards.load(now, told), wiring.mode.load(now)):
             if bad is not None:
                 wiring.journal.file_set_aside(bad)
         _log.info(
@@ -82,8 +86,17 @@ class Agent:
             grants=len(wiring.book.ledger.grants),
             is_new_boot=loaded.is_new_boot,
         )
+        if self._settings.allow_other_plugin:
+            wiring.mode.note_foreign("")
         if self._settings.standalone:
             wiring.mode.serve_settings()
+
+    def _kept_answers(self) -> Sequence[CheckpointEntry]:
+        try:
+            return self._wiring.witness.entries()
+        except KubeletError as error:
+            _log.info("the kubelet's checkpoint cannot be read", error=str(error))
+            return ()
 
     async def _serve(self) -> None:
         wiring = self._wiring

@@ -48,15 +48,12 @@ class Upkeep:
         cluster = self._wiring.cluster
         if not isinstance(cluster, ClusterSide) or cluster.node.view is None:
             return
-        self._wiring.mode.follow(cluster.node.view.labels)
         foreign = cluster.node.foreign_plugin
         allowed = self._wiring.settings.allow_other_plugin
-        text = None if foreign is None or allowed else foreign.text
-        self._wiring.journal.fault(
-            self._wiring.board,
-            "OtherPlugin",
-            text and f"{text}; nothing is offered. Remove it, or start with --allow-other-plugin",
-        )
+        text = "" if foreign is None or allowed else foreign.text
+        cure = "nothing is offered. Remove it, or start with --allow-other-plugin"
+        self._wiring.mode.note_foreign(text and f"{text}; {cure}")
+        self._wiring.mode.follow(cluster.node.view.labels)
 
     def commands(self) -> Mapping[str, Answerer]:
         """What a person can ask on this node."""
@@ -91,7 +88,7 @@ class Upkeep:
 
     def _why(self, question: Mapping[str, Any]) -> str:
         namespace, name = str(question.get("namespace", "")), str(question.get("name", ""))
-        return self._wiring.journal.why(namespace, name, self._wiring.book.ledger)
+        return self._wiring.journal.why(namespace, name, self._wiring.reconciler.living())
 
     def _recover(self, question: Mapping[str, Any]) -> str:
         wanted = str(question.get("card", ""))

@@ -1,6 +1,7 @@
 """Puts the agent's parts together; the life of the process is in `run`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_device_plugin import __version__
@@ -127,6 +128,7 @@ class Wiring:
         )
         self.reconciler = Reconciler(parts, self.allocator.calm)
         self.reconciler.on_settled = self.identifier.remember_too
+        self.reconciler.is_between = lambda: self.allocator.is_between
         self.prestart.adopt = self.reconciler.look
         service = Service(self.allocator, self.prestart, self.metrics)
         self.endpoints = {
@@ -159,10 +161,17 @@ class Wiring:
         self.reconciler.after_look = self.publisher.changed
         if cluster is not None:
             cluster.on_pod_gone = self.reconciler.hurry
+            cluster.on_pod_told = self._pod_told
             cluster.api.reach.on_change = self.publisher.changed
 
     def _ledger_changed(self, _: object) -> None:
         self.publisher.changed()
+
+    def _pod_told(self, pod: PodRef) -> None:
+        """The text of a pod that was granted without it can be checked, and passed on, now."""
+        by_name = replace(pod, uid="")
+        if any(not grant.is_checked for grant in self.book.ledger.of_pod(by_name)):
+            self.reconciler.hurry()
 
     def _holders(self) -> Sequence[PodRef]:
         return self.reconciler.holders()

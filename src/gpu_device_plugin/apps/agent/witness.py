@@ -68,14 +68,30 @@ class Witness:
         return read_checkpoint(self._checkpoint)
 
 
-def completed(grant: Grant, testimony: Sequence[CheckpointEntry]) -> tuple[str, str]:
+def completed(grant: Grant, entries: Sequence[CheckpointEntry]) -> tuple[str, str]:
     """Uid and container of a grant, as far as the checkpoint tells where the grant does not."""
-    for entry in testimony:
+    for entry in entries:
         ids = grant.ids(entry.resource)
         same_pod = not grant.pod.uid or grant.pod.uid == entry.pod_uid
         if ids and entry.ids == frozenset(ids) and same_pod:
             return grant.pod.uid or entry.pod_uid, grant.container or entry.container
     return grant.pod.uid, grant.container
+
+
+def corrected_uid(grant: Grant, testimony: Testimony) -> str:
+    """The grant's uid, or the one that both witnesses give to the pod of that name now.
+
+    A pod made again under its name while the API was away was granted under the old text,
+    and so under the old uid.
+    """
+    listed = next((entry for entry in testimony.listed if entry.pod.key == grant.pod.key), None)
+    for entry in testimony.entries:
+        ids = frozenset(grant.ids(entry.resource))
+        if not ids or entry.ids != ids or entry.container != grant.container or listed is None:
+            continue
+        if listed.ids(grant.container, entry.resource) == ids:
+            return entry.pod_uid
+    return grant.pod.uid
 
 
 def _from_checkpoint(entry: CheckpointEntry) -> HeldUnits:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gpu_device_plugin.config import ENVIRONMENT_PREFIX
 from gpu_device_plugin.errors import EdgeError
+from gpu_device_plugin.store.native import DIRECTORY_VARIABLE
 
 # Loaded before any fork: between fork and exec nothing may take a lock.
 _LIBC = ctypes.CDLL(None)
@@ -42,7 +43,7 @@ class AgentProcess:
                 stdout=log,
                 stderr=log,
                 env=_environment(os.environ),
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
                 # Ctrl-C is for the demo, which then ends its agents in order.
                 start_new_session=True,
             )
@@ -108,11 +109,12 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         key: value
         for key, value in environ.items()
-        if key not in _FOREIGN and not key.startswith(ENVIRONMENT_PREFIX)
+        if key == DIRECTORY_VARIABLE
+        or (key not in _FOREIGN and not key.startswith(ENVIRONMENT_PREFIX))
     }
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Runs in the child before exec: the kernel ends it if the demo is killed outright."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 

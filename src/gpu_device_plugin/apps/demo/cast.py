@@ -111,11 +111,14 @@ OFFERS = (
 )
 FIRST = Role("cuda-sample", CORE_MEM_NODE, 2, 30, lands_on=(0,))
 """The example Job of Alibaba Cloud's documentation (contract R-113)."""
+NEIGHBOUR = Role("chat", CORE_MEM_NODE, 4, 50, lands_on=(0,))
 CROWDED_OUT = Role("batch", CORE_MEM_NODE, 8, 40, lands_on=(1,))
 TWO_CARDS = Role("two-cards", CGPU_NODE, 8, spread=2, lands_on=(0, 1))
+LATECOMER = Role("trainer", CORE_MEM_NODE, 8, 20, lands_on=(0,))
+"""Comes when the limits are put to work: too large for what is left of card 1."""
 CAST = (
     FIRST,
-    Role("chat", CORE_MEM_NODE, 4, 50, lands_on=(0,)),
+    NEIGHBOUR,
     CROWDED_OUT,
     Role("too-big", CORE_MEM_NODE, 16, 30, refused_for="NoRoom"),
     Role("odd-share", CORE_MEM_NODE, 2, 7, refused_for="BadPercentage"),

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from gpu_device_plugin.apps.demo import real_cards
+from gpu_device_plugin.apps.demo.at_work import run_in_slices
 from gpu_device_plugin.apps.demo.cast import CORE_MEM_NODE, OFFERS, PROFILE
 from gpu_device_plugin.apps.demo.fault import break_and_recover
 from gpu_device_plugin.apps.demo.node import DemoNode, Surroundings
@@ -67,6 +68,7 @@ async def _play(teller: Teller, promises: Promises) -> None:
         await story.why()
         await story.receipts()
         await story.refusals()
+        await run_in_slices(nodes[CORE_MEM_NODE], root, teller, promises)
         await break_and_recover(nodes[CORE_MEM_NODE], teller, promises)
         with teller.waiting("looking for cards of this machine"):
             found = await looking
@@ -110,17 +112,12 @@ def _opening(teller: Teller, around: Surroundings) -> None:
     teller.chapter(
         "Two nodes with four V100 each, on this machine",
         "Real: one agent process a node, the same program as on a GPU node. Simulated: the "
-        "cards (a libnvidia-ml.so.1 of ours), the kubelets, the API server.",
+        "cards (drivers of ours), the kubelets, the API server.",
     )
     if around.library_dir is None:
         teller.text(
             "Not shown: the limits inside a container. libgpuslice.so is not built here, so "
             "the agents run with --isolation off."
-        )
-    else:
-        teller.text(
-            "Not shown: the limits at work inside a container (nothing runs on the cards). "
-            "The agents run with --isolation on: what they mount is shown."
         )
 
 

@@ -88,6 +88,31 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuView:
+    """A card as NVML tells it to a process, which is in a slice or on the node."""
+
+    who: str
+    used_mib: int
+    total_mib: int
+    gpu_percent: int
+    processes: int
+
+    @property
+    def memory(self) -> str:
+        """As nvidia-smi writes it."""
+        return f"{self.used_mib}MiB / {self.total_mib}MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeShare:
+    """What a pod may have of a card's time, and what it had."""
+
+    pod: str
+    granted_percent: int
+    measured_percent: float
+
+
+@dataclass(frozen=True, slots=True)
 class RealCard:
     """A card of this very machine."""
 
@@ -124,6 +149,12 @@ class Teller(Protocol):
 
     def quote(self, who: str, text: str) -> None:
         """Show the very words of the plugin, and where a person finds them."""
+
+    def gpu_views(self, views: Sequence[GpuView]) -> None:
+        """Show what NVML tells to each."""
+
+    def compute_shares(self, shares: Sequence[ComputeShare]) -> None:
+        """Show what each had of a card's time."""
 
     def real_cards(self, cards: Sequence[RealCard]) -> None:
         """Show the cards of this machine."""

@@ -1,0 +1,194 @@
+"""A chapter of its own: processes in three slices of one card, and what holds them there."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from gpu_device_plugin.apps.demo.cast import CARD_MIB, FIRST, LATECOMER, NEIGHBOUR, Role
+from gpu_device_plugin.apps.demo.container import GpuProcess, environment, node_environment
+from gpu_device_plugin.apps.demo.node import DemoNode
+from gpu_device_plugin.apps.demo.promises import Promises
+from gpu_device_plugin.apps.demo.telling import ComputeShare, GpuView, Teller
+from gpu_device_plugin.domain.edits import CONFIG_DIR
+from gpu_device_plugin.errors import EdgeError
+from gpu_device_plugin.simulation.library import CUDA
+
+TENANTS = (FIRST, NEIGHBOUR, LATECOMER)
+CARD = FIRST.lands_on[0]
+TOLERANCE = 5
+"""Points of a share: what a short window and a busy machine may cost; the library's is 2."""
+_TAKEN_MIB = 97
+_SHOWN_MIB = 337
+"""97 MiB and the 240 MiB that a context takes of such a card."""
+_TOO_MUCH_MIB = 2048
+_PIECE_US = 2000
+_WARM_MS = 300
+_WINDOW_MS = 1500
+_ATTEMPTS = 4
+_PAUSE_SECONDS = 0.1
+_RESULTS = {0: "CUDA_SUCCESS (0)", 2: "CUDA_ERROR_OUT_OF_MEMORY (2)"}
+Running = Mapping[str, GpuProcess]
+
+
+async def run_in_slices(node: DemoNode, root: Path, teller: Teller, promises: Promises) -> None:
+    """Run a process in each slice of a card, and one on the node beside them."""
+    teller.chapter(
+        "The limits at work",
+        f"Three slices of card {CARD} of {node.name}, a process in each. Real: the processes, "
+        f"libgpuslice.so, the files that the agent made. Simulated: the driver which they call "
+        f"(a libcuda.so.1 of ours) and the mounts (GPUSLICE_ROOT names a directory instead).",
+    )
+    missing = _missing(node)
+    if missing:
+        teller.text(f"Left out: {missing}.")
+        return
+    admission = await node.admit(LATECOMER)
+    promises.check(
+        f"{LATECOMER.name} ({LATECOMER.asks}) gets the rest of the card's compute",
+        {CARD: (LATECOMER.mem_units, LATECOMER.core_percent)},
+        node.holding(LATECOMER) or admission.message,
+    )
+    if not admission.is_admitted:
+        return
+    async with AsyncExitStack() as stage:
+        running = await _start(node, root, stage)
+        await _refuse(running, teller, promises)
+        await _look(running, node.name, teller, promises)
+        await _divide(running, teller, promises)
+
+
+def _missing(node: DemoNode) -> str:
+    """Why the chapter cannot be shown here; empty where it can."""
+    if not node.is_isolated:
+        return "libgpuslice.so is not built here; `make native` builds it"
+    if not (_driver_dir(node) / CUDA).is_file():
+        return f"the simulated {CUDA} is not built here; `make native` builds it"
+    if Path(CONFIG_DIR).exists():
+        return f"{CONFIG_DIR} is here: this is a slice's container already, and its limits hold"
+    return ""
+
+
+def _driver_dir(node: DemoNode) -> Path:
+    if node.simulated is None:
+        raise EdgeError(f"{node.name}: nothing is run on real cards for a demo")
+    return node.simulated.library.parent
+
+
+async def _start(node: DemoNode, root: Path, stage: AsyncExitStack) -> dict[str, GpuProcess]:
+    """A process in each slice, with CUDA started, and one on the node, by name."""
+    environments = {node.name: node_environment(_driver_dir(node))}
+    for role in TENANTS:
+        started = await node.start_container(role)
+        shown = root / f"{role.name}-shown"
+        environments[role.name] = environment(started, _driver_dir(node), shown)
+    running = {name: GpuProcess(name, env) for name, env in environments.items()}
+    for process in running.values():
+        stage.push_async_callback(process.stop)
+        await process.start()
+    for role in TENANTS:
+        await running[role.name].ask("start")
+    return running
+
+
+async def _refuse(running: Running, teller: Teller, promises: Promises) -> None:
+    """One asks beyond its slice while its neighbour works, and then asks the same."""
+    first, neighbour = running[FIRST.name], running[NEIGHBOUR.name]
+    taken = await first.ask("allocate", _TAKEN_MIB)
+    working = asyncio.ensure_future(neighbour.ask("work", _PIECE_US, 0, _WINDOW_MS))
+    refused = []
+    try:
+        # From before its first kernel until after its last.
+        while not working.done():
+            refused.append((await first.ask("allocate", _TOO_MUCH_MIB))["result"])
+            await asyncio.wait({working}, timeout=_PAUSE_SECONDS)
+        completed = (await working)["pieces"]
+    finally:
+        working.cancel()
+    granted = await neighbour.ask("allocate", _TOO_MUCH_MIB)
+    teller.text(
+        f"A slice of {FIRST.slice_mib} MiB, of which a context and {_TAKEN_MIB} MiB are taken, "
+        f"has no room for {_TOO_MUCH_MIB} MiB, though the card has. {FIRST.name} asks for them "
+        f"{len(refused)} times, while {NEIGHBOUR.name} completes {completed} kernels on that card:"
+    )
+    _check_results(promises, f"{FIRST.name} asks {_TAKEN_MIB} MiB", 0, [taken["result"]])
+    _check_results(promises, f"{FIRST.name} asks {_TOO_MUCH_MIB} MiB", 2, refused)
+    seen = "goes on" if completed else "stands still"
+    promises.check(f"{NEIGHBOUR.name} meanwhile", "goes on", seen)
+    _check_results(promises, f"{NEIGHBOUR.name} asks {_TOO_MUCH_MIB} MiB", 0, [granted["result"]])
+
+
+def _check_results(promises: Promises, what: str, wanted: int, seen: list[int]) -> None:
+    told = [_RESULTS.get(result, f"CUDA error {result}") for result in sorted(set(seen))]
+    promises.check(what, _RESULTS[wanted], told)
+
+
+async def _look(running: Running, node_name: str, teller: Teller, promises: Promises) -> None:
+    """The same NVML calls in each slice and on the node, after the first has worked alone."""
+    with teller.waiting(f"{FIRST.name} works alone, as hard as it may"):
+        await running[FIRST.name].ask("work", _PIECE_US, _WARM_MS, _WINDOW_MS)
+    views = {role.name: await _view(running[role.name], role.name, 0) for role in TENANTS}
+    whole = await _view(running[node_name], f"node {node_name}", CARD)
+    teller.text(
+        "What NVML, and so nvidia-smi, then tells: of memory the slice, of GPU-Util the card, of "
+        "processes the container's own. The node sees the card as it is:"
+    )
+    teller.gpu_views([*views.values(), whole])
+    wanted = f"{_SHOWN_MIB}MiB / {FIRST.slice_mib}MiB"
+    promises.check(f"{FIRST.name} sees", wanted, views[FIRST.name].memory)
+    promises.check(
+        "every slice sees its size in MiB, the node the card's",
+        {**{role.name: role.slice_mib for role in TENANTS}, whole.who: CARD_MIB},
+        {view.who: view.total_mib for view in (*views.values(), whole)},
+    )
+    busy = whole.gpu_percent
+    promises.check(
+        *_share_promise(f"the card, {FIRST.name} alone at work, is busy at", FIRST, busy)
+    )
+
+
+async def _view(process: GpuProcess, who: str, card: int) -> GpuView:
+    seen = await process.ask("look", card)
+    used, total = seen["used_bytes"] >> 20, seen["total_bytes"] >> 20
+    return GpuView(who, used, total, seen["gpu_percent"], seen["processes"])
+
+
+async def _divide(running: Running, teller: Teller, promises: Promises) -> None:
+    """All three work as hard as they may; each counts what it completed."""
+    measured: dict[str, float] = {}
+    for attempt in range(_ATTEMPTS):
+        with teller.waiting("all three work as hard as they may"):
+            measured = await _measure(running)
+        if all(_is_kept(role, measured[role.name]) for role in TENANTS):
+            break
+        if attempt + 1 < _ATTEMPTS:
+            told = ", ".join(f"{name} {percent:.0f} %" for name, percent in measured.items())
+            teller.note(f"off: {told}; this machine may be too busy, measured again")
+    teller.text(
+        f"Then all three launch kernels of {_PIECE_US // 1000} ms without a pause. What each "
+        f"completed in {_WINDOW_MS / 1000:g} s, as percent of the card's time:"
+    )
+    teller.compute_shares(
+        [ComputeShare(role.name, role.core_percent, measured[role.name]) for role in TENANTS]
+    )
+    for role in TENANTS:
+        promises.check(*_share_promise(f"{role.name} gets", role, measured[role.name]))
+
+
+async def _measure(running: Running) -> dict[str, float]:
+    """Percent of the card's time, by pod."""
+    work = ("work", _PIECE_US, _WARM_MS, _WINDOW_MS)
+    answers = await asyncio.gather(*(running[role.name].ask(*work) for role in TENANTS))
+    return {
+        role.name: 100_000 * _PIECE_US * answer["pieces"] / answer["took_ns"]
+        for role, answer in zip(TENANTS, answers, strict=True)
+    }
+
+
+def _is_kept(role: Role, percent: float) -> bool:
+    return abs(percent - role.core_percent) <= TOLERANCE
+
+
+def _share_promise(what: str, role: Role, percent: float) -> tuple[str, str, str]:
+    wanted = f"{role.core_percent} % +- {TOLERANCE}"
+    return what, wanted, wanted if _is_kept(role, percent) else f"{percent:.1f} %"

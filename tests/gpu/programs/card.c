@@ -1,0 +1,414 @@
+/*
+ * What is asked of a card, with our library preloaded or without; prints one
+ * JSON object. The real driver and the simulated one run the same code.
+ *
+ *	card fill KIND          linear, physical, pool or managed: allocates until refused, tells
+ *	                        every view, holds it until a line comes in
+ *	card hold               starts CUDA, tells how long that took, holds the context
+ *	card launches COUNT     nanoseconds of the host a launch of an empty kernel
+ *	card allocations COUNT  nanoseconds of 4 KiB allocations and frees
+ *	card calibrate NS       turns of the kernel's loop in so many nanoseconds
+ *	card work KIND TURNS S  sync, stream or graph: how many kernels of TURNS in S seconds
+ *	card names              how each name that we stand in for is found
+ *
+ * CARD_UUID names the card to NVML; CUDA sees it as its device 0.
+ */
+#define __CUDA_API_VERSION_INTERNAL 1
+#include <cuda.h>
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MIB (1024ull * 1024)
+enum { BATCH = 500, STREAM_BATCH = 200, GRAPH_KERNELS = 10, MOST_ALLOCATIONS = 65536 };
+
+/* A loop whose end the compiler cannot foresee: work, not waiting, so that what a neighbour gets
+ * of the card makes it longer. */
+static const char code[] = ".version 6.4\n.target sm_70\n.address_size 64\n"
+			   ".visible .entry empty() { ret; }\n"
+			   ".visible .entry spin(.param .u64 turns, .param .u64 place)\n"
+			   "{\n"
+			   "\t.reg .pred %done;\n"
+			   "\t.reg .b64 %turns, %place, %turn, %value;\n"
+			   "\tld.param.u64 %turns, [turns];\n"
+			   "\tld.param.u64 %place, [place];\n"
+			   "\tmov.u64 %turn, 0;\n"
+			   "\tmov.u64 %value, 1;\n"
+			   "again:\n"
+			   "\tsetp.ge.u64 %done, %turn, %turns;\n"
+			   "\t@%done bra after;\n"
+			   "\tmad.lo.u64 %value, %value, 6364136223846793005, %turns;\n"
+			   "\tadd.u64 %turn, %turn, 1;\n"
+			   "\tbra again;\n"
+			   "after:\n"
+			   "\tsetp.eq.u64 %done, %place, 0;\n"
+			   "\t@%done ret;\n"
+			   "\tst.global.u64 [%place], %value;\n"
+			   "\tret;\n"
+			   "}\n";
+
+static void *driver;
+static CUdevice device;
+static CUcontext context;
+static CUfunction empty, spin;
+static CUstream stream;
+
+static void fail(const char *what, int result)
+{
+	fprintf(stderr, "%s: %d\n", what, result);
+	exit(1);
+}
+
+static void *find(const char *name)
+{
+	void *function = dlsym(driver, name);
+
+	if (!function)
+		fail(name, -1);
+	return function;
+}
+
+#define CALL(name, ...) (((__typeof__(name) *)find(#name))(__VA_ARGS__))
+#define OK(name, ...)                                                                             \
+	do {                                                                                      \
+		const CUresult result_ = CALL(name, __VA_ARGS__);                                 \
+		if (result_)                                                                      \
+			fail(#name, result_);                                                     \
+	} while (0)
+
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+static void start(void)
+{
+	OK(cuInit, 0);
+	OK(cuDeviceGet, &device, 0);
+	OK(cuDevicePrimaryCtxRetain, &context, device);
+	OK(cuCtxSetCurrent, context);
+}
+
+static void load(void)
+{
+	CUmodule module;
+
+	start();
+	OK(cuModuleLoadData, &module, code);
+	OK(cuModuleGetFunction, &empty, module, "empty");
+	OK(cuModuleGetFunction, &spin, module, "spin");
+	OK(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+}
+
+static void hold(void)
+{
+	fflush(stdout);
+	(void)getchar();
+}
+
+/* --- memory ---------------------------------------------------------------------- */
+
+static CUresult take(const char *kind, size_t bytes)
+{
+	static CUmemGenericAllocationHandle handle;
+	CUdeviceptr pointer;
+
+	if (!strcmp(kind, "linear"))
+		return CALL(cuMemAlloc_v2, &pointer, bytes);
+	if (!strcmp(kind, "managed"))
+		return CALL(cuMemAllocManaged, &pointer, bytes, CU_MEM_ATTACH_GLOBAL);
+	if (!strcmp(kind, "pool"))
+		return CALL(cuMemAllocAsync, &pointer, bytes, NULL);
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+
+	return CALL(cuMemCreate, &handle, bytes, &prop, 0);
+}
+
+/* NVML's few declarations that are needed: its header is not on every machine. */
+struct nvml_memory {
+	unsigned long long total, free, used;
+};
+
+static struct nvml_memory nvml_view(void)
+{
+	struct nvml_memory memory = {0, 0, 0};
+	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW), *card;
+	int (*init)(void);
+	int (*by_uuid)(const char *, void **);
+	int (*info)(void *, struct nvml_memory *);
+
+	if (!library)
+		fail("libnvidia-ml.so.1", -1);
+	*(void **)&init = dlsym(library, "nvmlInit_v2");
+	*(void **)&by_uuid = dlsym(library, "nvmlDeviceGetHandleByUUID");
+	*(void **)&info = dlsym(library, "nvmlDeviceGetMemoryInfo");
+	if (init() || by_uuid(getenv("CARD_UUID"), &card))
+		fail("NVML does not know the card", -1);
+	const int result = info(card, &memory);
+
+	if (result)
+		fail("nvmlDeviceGetMemoryInfo", result);
+	return memory;
+}
+
+static void do_fill(char *words[])
+{
+	const size_t sizes[] = {64 * MIB, 16 * MIB, 4 * MIB, 2 * MIB};
+	size_t free_bytes = 0, total_bytes = 0, device_bytes = 0;
+	uint64_t taken = 0, count = 0;
+	CUresult refusal = CUDA_SUCCESS;
+
+	start();
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		while (count < MOST_ALLOCATIONS && !(refusal = take(words[0], sizes[i]))) {
+			taken += sizes[i];
+			count++;
+		}
+	}
+	OK(cuMemGetInfo_v2, &free_bytes, &total_bytes);
+	OK(cuDeviceTotalMem_v2, &device_bytes, device);
+	const struct nvml_memory nvml = nvml_view();
+
+	printf("{\"taken\": %" PRIu64 ", \"refusal\": %d, \"cuda_total\": %zu, \"cuda_free\": %zu, "
+	       "\"device_total\": %zu, \"nvml_total\": %llu, \"nvml_free\": %llu, "
+	       "\"nvml_used\": %llu}\n",
+	       taken, refusal, total_bytes, free_bytes, device_bytes, nvml.total, nvml.free,
+	       nvml.used);
+	hold();
+}
+
+static void do_hold(char *words[])
+{
+	const uint64_t begin_ns = now_ns();
+
+	(void)words;
+	OK(cuInit, 0);
+	const uint64_t started_ns = now_ns();
+
+	start();
+	printf("{\"init_ns\": %" PRIu64 ", \"context_ns\": %" PRIu64 "}\n", started_ns - begin_ns,
+	       now_ns() - started_ns);
+	hold();
+}
+
+/* --- what a call costs ------------------------------------------------------------- */
+
+static int compare(const void *a, const void *b)
+{
+	const double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static double quantile(double *values, size_t count, double part)
+{
+	qsort(values, count, sizeof(*values), compare);
+	return values[(size_t)(part * (double)(count - 1))];
+}
+
+static void do_launches(char *words[])
+{
+	const size_t batches = strtoul(words[0], NULL, 10) / BATCH;
+	double *each_ns = calloc(batches, sizeof(*each_ns));
+	__typeof__(cuLaunchKernel) *launch;
+
+	if (!batches || !each_ns)
+		fail("too few launches", -1);
+	load();
+	*(void **)&launch = find("cuLaunchKernel");
+	for (size_t i = 0; i < batches; i++) {
+		const uint64_t begin_ns = now_ns();
+
+		for (int k = 0; k < BATCH; k++)
+			if (launch(empty, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL))
+				fail("cuLaunchKernel", -1);
+		each_ns[i] = (double)(now_ns() - begin_ns) / BATCH;
+		/* Not timed: the queue must never fill, or the card's speed is measured. */
+		OK(cuStreamSynchronize, stream);
+	}
+	printf("{\"p50\": %.1f, \"p99\": %.1f}\n", quantile(each_ns, batches, 0.5),
+	       quantile(each_ns, batches, 0.99));
+}
+
+static void do_allocations(char *words[])
+{
+	const size_t count = strtoul(words[0], NULL, 10);
+	double *alloc_ns = calloc(count, sizeof(*alloc_ns)), *free_ns = calloc(count, sizeof(*free_ns));
+	__typeof__(cuMemAlloc_v2) *allocate;
+	__typeof__(cuMemFree_v2) *give;
+	CUdeviceptr kept, pointer;
+
+	if (!count || !alloc_ns || !free_ns)
+		fail("too few allocations", -1);
+	start();
+	*(void **)&allocate = find("cuMemAlloc_v2");
+	*(void **)&give = find("cuMemFree_v2");
+	/* One stays, so that the driver's block does: else every turn would map memory. */
+	OK(cuMemAlloc_v2, &kept, 4096);
+	for (size_t i = 0; i < count; i++) {
+		const uint64_t begin_ns = now_ns();
+
+		if (allocate(&pointer, 4096))
+			fail("cuMemAlloc_v2", -1);
+		const uint64_t between_ns = now_ns();
+
+		if (give(pointer))
+			fail("cuMemFree_v2", -1);
+		alloc_ns[i] = (double)(between_ns - begin_ns);
+		free_ns[i] = (double)(now_ns() - between_ns);
+	}
+	printf("{\"alloc_p50\": %.0f, \"alloc_p99\": %.0f, \"free_p50\": %.0f, \"free_p99\": "
+	       "%.0f}\n",
+	       quantile(alloc_ns, count, 0.5), quantile(alloc_ns, count, 0.99),
+	       quantile(free_ns, count, 0.5), quantile(free_ns, count, 0.99));
+}
+
+/* --- the card's time --------------------------------------------------------------- */
+
+static void spin_for(uint64_t turns)
+{
+	CUdeviceptr nowhere = 0;
+	void *parameters[] = {&turns, &nowhere};
+
+	OK(cuLaunchKernel, spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+}
+
+static uint64_t spin_takes_ns(uint64_t turns)
+{
+	const uint64_t begin_ns = now_ns();
+
+	spin_for(turns);
+	OK(cuStreamSynchronize, stream);
+	return now_ns() - begin_ns;
+}
+
+static void do_calibrate(char *words[])
+{
+	const uint64_t wanted_ns = strtoull(words[0], NULL, 10), long_ns = 100000000ull;
+	uint64_t turns = 1024, took_ns;
+
+	load();
+	/* Long enough that neither the launch nor a clock that still rises matters. */
+	while ((took_ns = spin_takes_ns(turns)) < long_ns)
+		turns *= 2;
+	took_ns = spin_takes_ns(turns);
+	printf("{\"turns\": %.0f}\n", (double)turns * (double)wanted_ns / (double)took_ns);
+}
+
+static CUgraphExec record(uint64_t turns)
+{
+	CUgraph graph;
+	CUgraphExec exec;
+
+	OK(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+	for (int i = 0; i < GRAPH_KERNELS; i++)
+		spin_for(turns);
+	OK(cuStreamEndCapture, stream, &graph);
+	OK(cuGraphInstantiateWithFlags, &exec, graph, 0);
+	return exec;
+}
+
+static void do_work(char *words[])
+{
+	const bool is_graph = !strcmp(words[0], "graph");
+	const int launches = !strcmp(words[0], "stream") ? STREAM_BATCH : 1;
+	const uint64_t turns = strtoull(words[1], NULL, 10);
+	uint64_t pieces = 0;
+
+	load();
+	spin_takes_ns(1);
+	CUgraphExec exec = is_graph ? record(turns) : NULL;
+	const uint64_t begin_ns = now_ns();
+	const uint64_t end_ns = begin_ns + (uint64_t)(atof(words[2]) * 1e9);
+
+	while (now_ns() < end_ns) {
+		for (int i = 0; i < launches; i++) {
+			if (is_graph)
+				OK(cuGraphLaunch, exec, stream);
+			else
+				spin_for(turns);
+			pieces += is_graph ? GRAPH_KERNELS : 1;
+		}
+		OK(cuStreamSynchronize, stream);
+	}
+	printf("{\"pieces\": %" PRIu64 ", \"took_ns\": %" PRIu64 "}\n", pieces,
+	       now_ns() - begin_ns);
+}
+
+/* --- names -------------------------------------------------------------------------- */
+
+static bool is_ours(void *function)
+{
+	Dl_info object;
+
+	return function && dladdr(function, &object) && strstr(object.dli_fname, "libgpuslice");
+}
+
+static void show_name(const char *name, const char *base, int since, cuuint64_t streams)
+{
+	static bool is_later;
+	CUresult (*look)(const char *, void **, int, cuuint64_t);
+	CUresult (*look_v2)(const char *, void **, int, cuuint64_t,
+			    CUdriverProcAddressQueryResult *);
+	CUdriverProcAddressQueryResult status;
+	void *address = NULL, *symbol = dlsym(driver, name);
+
+	*(void **)&look = dlsym(driver, "cuGetProcAddress");
+	*(void **)&look_v2 = dlsym(driver, "cuGetProcAddress_v2");
+	if (look_v2 ? look_v2(base, &address, since, streams, &status)
+		    : look(base, &address, since, streams))
+		address = NULL;
+	printf("%s{\"name\": \"%s\", \"symbol\": %s, \"address\": %s, \"same\": %s, "
+	       "\"symbol_ours\": %s, \"address_ours\": %s}",
+	       is_later ? ", " : "", name, symbol ? "true" : "false", address ? "true" : "false",
+	       symbol == address ? "true" : "false", is_ours(symbol) ? "true" : "false",
+	       is_ours(address) ? "true" : "false");
+	is_later = true;
+}
+
+static void do_names(char *words[])
+{
+	(void)words;
+	start();
+	printf("{\"names\": [");
+#define LEGACY 1     /* CU_GET_PROC_ADDRESS_LEGACY_STREAM */
+#define PER_THREAD 2 /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */
+#define CUDA_HOOK(name, base, since, streams) show_name(#name, base, since, streams);
+#include "symbols.def"
+	printf("]}\n");
+}
+
+int main(int count, char *words[])
+{
+	static const struct {
+		const char *name;
+		int words;
+		void (*run)(char *[]);
+	} commands[] = {
+		{"fill", 1, do_fill},           {"hold", 0, do_hold},
+		{"launches", 1, do_launches},   {"allocations", 1, do_allocations},
+		{"calibrate", 1, do_calibrate}, {"work", 3, do_work},
+		{"names", 0, do_names},
+	};
+
+	driver = dlopen("libcuda.so.1", RTLD_NOW);
+	if (!driver)
+		fail(dlerror(), -1);
+	for (size_t i = 0; count > 1 && i < sizeof(commands) / sizeof(*commands); i++)
+		if (!strcmp(commands[i].name, words[1]) && count == commands[i].words + 2) {
+			commands[i].run(words + 2);
+			return 0;
+		}
+	fprintf(stderr, "see the first lines of card.c\n");
+	return 2;
+}

@@ -1,0 +1,36 @@
+"""The section "On a real card" of docs/benchmarks.md, between marks that `make bench` respects."""
+
+import datetime
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.bench.report import chapter_text, with_section
+from tests.bench.rows import Chapter
+from tests.gpu.card import Card
+
+MIB = 1024 * 1024
+
+
+def write(document: Path, card: Card, chapters: Sequence[Chapter]) -> None:
+    """Puts the section into the document, in the old one's place or at the end."""
+    before = document.read_text(encoding="utf-8") if document.exists() else "# Benchmarks\n"
+    document.write_text(with_section(before, section(card, chapters)), encoding="utf-8")
+
+
+def section(card: Card, chapters: Sequence[Chapter]) -> str:
+    """The machine, then a table a chapter."""
+    date = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    head = [
+        "## On a real card",
+        "",
+        "Written by `make gpu`. One card, nothing else on it; its modes and clocks are as they",
+        "were found.",
+        "",
+        f"- Card: {card.name}, {card.total_bytes // MIB} MiB",
+        f"- Driver {card.driver}, CUDA {card.cuda}; Linux {platform.release()}",
+        f"- Date: {date}",
+        "",
+    ]
+    parts = [chapter_text(chapter, level=3) for chapter in chapters]
+    return "\n".join(["\n".join(head), *parts])

@@ -1,0 +1,145 @@
+"""The checks of `make gpu` hold where the cap is kept, fail where it is not, and say what is missing.
+
+The card is the simulated driver's; what PyTorch would do, nothing here tells.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.bench.report import kept_section, with_section
+from tests.bench.rows import Chapter, Row
+from tests.gpu import compute, memory, report
+from tests.gpu.card import Card
+from tests.gpu.simulated import simulated_base
+
+ROOT = Path(__file__).parents[2]
+NATIVE = ROOT / "build" / "native"
+MIB = 1024 * 1024
+CARD = Card("GPU-1", "Test V100", "580.1", "13.0", 16384 * MIB, 16000 * MIB, 384 * MIB, ())
+
+
+def gpu(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m tests.gpu`."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.gpu", *words],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def built() -> None:
+    """Skips where the libraries or a compiler are missing."""
+    if not (NATIVE / "libgpuslice.so").exists() or not (NATIVE / "libcuda.so.1").exists():
+        pytest.skip("not built: make native")
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler: cc")
+
+
+@pytest.mark.usefixtures("built")
+def test_without_a_card_it_says_so_and_ends_well(tmp_path: Path) -> None:
+    """One line names what was looked for; the document stays as it is."""
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("this machine has a card: make gpu measures it")
+    document = tmp_path / "benchmarks.md"
+
+    done = gpu("--document", str(document))
+
+    assert done.returncode == 0, done.stderr
+    assert "no GPU: looked for libnvidia-ml.so.1 and /dev/nvidia*" in done.stdout
+    assert not document.exists()
+
+
+@pytest.mark.usefixtures("built")
+def test_names_and_memory_pass_on_the_simulated_card(tmp_path: Path) -> None:
+    """Every check that asks the driver runs, is met, and is not written down as a real one's."""
+    document = tmp_path / "benchmarks.md"
+
+    done = gpu("--simulated", "--document", str(document), "routing", "memory", "pytorch")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SIMULATED" in done.stdout
+    assert "missed" not in done.stdout
+    for kind in memory.KINDS:
+        assert f"{kind}: refused with CUDA's own out of memory: 2" in done.stdout
+    assert "PyTorch in a slice: not run: " in done.stdout
+    assert not document.exists()
+
+
+@pytest.mark.usefixtures("built")
+def test_time_and_cost_are_measured_on_the_simulated_card() -> None:
+    """The figures of a shared machine are not judged here; that there are figures is."""
+    done = gpu("--simulated", "--seconds", "0.2", "--count", "500", "cost", "compute")
+
+    assert "the check itself" not in done.stdout, done.stdout
+    assert "added to a launch, memory cap: " in done.stdout
+    for what in compute.TELLS.values():
+        for percent in compute.PERCENTS:
+            assert f"{what}, {percent} %: the card's time: " in done.stdout
+    assert "tenants of 10 and 90 % at once, work completed: 1:" in done.stdout
+
+
+@pytest.mark.usefixtures("built")
+def test_a_library_that_keeps_no_cap_fails() -> None:
+    """With another library preloaded nothing is capped: memory and names say so, the status too."""
+    other = str(NATIVE / "libnvidia-ml.so.1")
+
+    done = gpu("--simulated", "--library", other, "routing", "memory")
+
+    assert done.returncode == 1
+    assert "linear: asked for by calls beyond the cap" in done.stdout
+    assert "names that do not lead to the library in a slice: 85 of 85" in done.stdout
+    assert "checks failed" in done.stdout
+
+
+@pytest.mark.usefixtures("built")
+def test_a_simulated_card_is_never_taken_for_a_real_one(tmp_path: Path) -> None:
+    """Where the simulated driver is what programs find, nothing is measured as if it were not."""
+    base = simulated_base(tmp_path, NATIVE, {})
+    document = tmp_path / "benchmarks.md"
+
+    done = gpu("--document", str(document), "routing", **base)
+
+    assert done.returncode == 1
+    assert "the driver here is the simulated one" in done.stdout
+    assert not document.exists()
+
+
+@pytest.mark.parametrize(
+    ("percent", "part", "is_met"),
+    [(30, 0.279, False), (30, 0.281, True), (30, 0.321, False), (90, 0.92, True)],
+)
+def test_a_share_may_be_two_points_off(percent: int, part: float, *, is_met: bool) -> None:
+    """Too much is as wrong as too little."""
+    assert compute.share_row("work", percent, part).is_met is is_met
+
+
+@pytest.mark.parametrize(("ratio", "is_met"), [(0.284, False), (0.286, True)])
+def test_a_twentieth_of_the_throughput_may_be_lost(ratio: float, *, is_met: bool) -> None:
+    """Of 30 % of what is completed without a cap, 28.5 must be left."""
+    assert compute.kept_row("work", 30, ratio).is_met is is_met
+
+
+def test_the_section_replaces_its_elder_and_nothing_else(tmp_path: Path) -> None:
+    """Written twice it stands once, and the tables of `make bench` stay."""
+    document = tmp_path / "benchmarks.md"
+    document.write_text("# Benchmarks\n\n## Allocate\n\nfigures\n")
+    chapter = Chapter("Names", "How.", (Row("what", "0", "none", is_met=True),))
+
+    report.write(document, CARD, [chapter])
+    once = document.read_text()
+    report.write(document, CARD, [chapter])
+    text = document.read_text()
+
+    assert text.count("## On a real card") == once.count("## On a real card") == 1
+    assert "## Allocate\n\nfigures\n" in text
+    assert "Test V100, 16384 MiB" in text
+    assert "### Names\n" in text
+    assert kept_section(with_section("# New tables\n", "kept\n")).splitlines()[1] == "kept"
