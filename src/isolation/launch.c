@@ -20,8 +20,7 @@ static CUstream per_thread(CUstream stream)
 		const CUresult result = call;                                                      \
                                                                                                    \
 		meter_after(&launch, result);                                                      \
-		/* a first launch may load code */                                                 \
-		overhead_suspect();                                                                \
+		overhead_saw_launch((const void *)(what));                                         \
 		return result;                                                                     \
 	} while (0)
 
@@ -140,7 +139,7 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 	result = real(exec, stream);
 	meter_after(&launch, result);
 	graph_end(&growth, result);
-	overhead_suspect();
+	overhead_saw_launch(exec);
 	return result;
 }
 

@@ -22,6 +22,7 @@ enum { LOOK_PART = 20 };
 #define LOOK_LATER_NS 100000000u
 
 static atomic_bool is_suspect;
+static atomic_bool is_urgent;          /* look whatever it costs */
 static _Atomic uint64_t look_again_ns; /* not before, or too much time would go into it */
 static _Atomic uint64_t look_later_ns; /* then also without a suspicion; 0: no need */
 
@@ -67,6 +68,28 @@ void overhead_suspect(void)
 		atomic_store_explicit(&is_suspect, true, memory_order_relaxed);
 }
 
+void overhead_saw_launch(const void *what)
+{
+	enum { PLACES = 4096, PROBES = 8 };
+	static _Atomic uintptr_t seen[PLACES];
+	const uintptr_t wanted = (uintptr_t)what;
+	const unsigned home = (unsigned)((wanted * 0x9E3779B97F4A7C15ull) >> 52);
+
+	for (unsigned i = 0; i < PROBES; i++) {
+		_Atomic uintptr_t *place = &seen[(home + i) % PLACES];
+		uintptr_t there = atomic_load_explicit(place, memory_order_relaxed);
+
+		if (there == wanted)
+			return;
+		if (!there && atomic_compare_exchange_strong(place, &there, wanted)) {
+			atomic_store(&is_urgent, true);
+			return;
+		}
+	}
+	/* More functions than places: then now and then must do. */
+	overhead_suspect();
+}
+
 void overhead_suspect_later(void)
 {
 	atomic_store(&look_later_ns, now_ns() + LOOK_LATER_NS);
@@ -80,6 +103,7 @@ void overhead_refresh_now(int card)
 		return;
 	const uint64_t begin_ns = now_ns();
 
+	atomic_store(&is_urgent, false);
 	atomic_store(&is_suspect, false);
 	atomic_store(&look_later_ns, 0);
 	if (!overhead_measure(card, &ignored))
@@ -94,6 +118,10 @@ void overhead_refresh(int card)
 	const uint64_t later_ns = atomic_load_explicit(&look_later_ns, memory_order_relaxed);
 	const bool is_now = atomic_load_explicit(&is_suspect, memory_order_relaxed);
 
+	if (atomic_load_explicit(&is_urgent, memory_order_relaxed)) {
+		overhead_refresh_now(card);
+		return;
+	}
 	if (!is_now && !later_ns)
 		return;
 	const uint64_t time_ns = now_ns();

@@ -39,7 +39,9 @@ struct overhead_change {
 void overhead_begin_change(struct overhead_change *change, bool is_large);
 void overhead_end_change(struct overhead_change *change);
 
-/* Something may have changed without such a call (a first launch). Costs nothing. */
+/* A function or graph was launched: the first time may have brought its code and local memory. */
+void overhead_saw_launch(const void *what);
+/* Something may have changed without any call that says so. */
 void overhead_suspect(void);
 /* The same, but not worth a look at once: what it should cost is in the books. */
 void overhead_suspect_later(void);

@@ -24,13 +24,19 @@ static bool is_blank(const struct region *region)
 	return true;
 }
 
+/* The file itself; the bytes behind it are presence.c's. */
+static struct flock layout_lock(short type)
+{
+	return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_len = REGION_BYTES};
+}
+
 /* Against other processes that lay out; released by the kernel when we die. */
 static bool lock_file(int fd)
 {
 	const struct timespec pause = {.tv_nsec = 2000000};
 
 	for (int attempt = 0; attempt < 1000; attempt++) {
-		struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+		struct flock lock = layout_lock(F_WRLCK);
 
 		if (fcntl(fd, F_SETLK, &lock) == 0)
 			return true;
@@ -107,7 +113,7 @@ static const char *make_ready(struct region *region, int fd, const struct limits
 		const bool is_ours =
 			state == REGION_BEGUN || (state == REGION_VIRGIN && is_blank(region));
 		const bool is_done = state == REGION_READY || (is_ours && lay_out(region, limits));
-		struct flock lock = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+		struct flock lock = layout_lock(F_UNLCK);
 
 		fcntl(fd, F_SETLK, &lock);
 		if (!is_done)

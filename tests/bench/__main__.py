@@ -12,6 +12,12 @@ from tests.bench.bench_node import BenchNode, bench_node
 from tests.bench.machine import say, this_machine
 from tests.bench.report import DOCUMENT, write
 from tests.bench.rows import Chapter
+from tests.isolation import bench as isolation_bench
+
+
+async def _isolation() -> Chapter:
+    return isolation_bench.measure()
+
 
 _ON_NODE: Mapping[str, Callable[[BenchNode], Awaitable[Chapter]]] = {
     "allocate": allocate.measure,
@@ -22,6 +28,7 @@ _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "health": health.measure,
     "churn": churn.measure,
     "rejections": rejections.measure,
+    "isolation": _isolation,
 }
 
 

@@ -17,6 +17,7 @@ from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.pods import CORE, COUNT, MEMORY
 
 from gpu_device_plugin.domain.grants import Grant, grant_from_plain
+from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
 from gpu_device_plugin.store.durable import read_sealed
 from gpu_device_plugin.store.grants import KIND, VERSION
 
@@ -76,6 +77,7 @@ class Agent:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._cluster = cluster
+        self._flags_given = dict(flags or {})
         self.directories = directories
         self.environment = {**os.environ, **(environment or {})}
         given = {**self._flags(), **(flags or {})}
@@ -87,6 +89,10 @@ class Agent:
         self.directories.simulated_node.mkdir(parents=True, exist_ok=True)
         self.simulate("create", "--profile", PROFILE, *node)
         self._cluster.apply(*_rights())
+
+    def another(self, environment: Mapping[str, str]) -> "Agent":
+        """One that takes this one's place, in another environment."""
+        return Agent(self._cluster, self.directories, self._flags_given, environment)
 
     def simulate(self, *arguments: str) -> str:
         """Change the simulated cards."""
@@ -111,6 +117,18 @@ class Agent:
         sealed = read_sealed(self.directories.state / "grants", KIND, VERSION)
         lines = sealed.payload.splitlines() if sealed else ()
         return [grant_from_plain(json.loads(line)) for line in lines]
+
+    def uuids(self) -> list[str]:
+        """The cards, by index."""
+        state = self.directories.simulated_node / STATE_NAME
+        return [card.uuid for card in SimulatedNode(state).view().cards]
+
+    def samples(self, metric: str) -> dict[str, float]:
+        """Pod -> value of one of its metrics."""
+        with urllib.request.urlopen(f"http://{METRICS}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        found = [line for line in lines if line.startswith(metric + "{")]
+        return {line.split('pod="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
 
     def _is_ready(self) -> bool:
         self.program.check()

@@ -1,18 +1,30 @@
 """One cluster and one agent for all end-to-end tests, and what is kept when one of them fails."""
 
 import datetime
-from collections.abc import Iterator
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.agent import Agent, AgentDirectories, wait_for_allocatable
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.layout import Layout
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import CORE, COUNT, MEMORY
+from tests.e2e.pods import CORE, COUNT, MEMORY, slice_of
+from tests.e2e.tenants import Tenant, cuda_images, start_tenant, tenant_pod
+from tests.nvidia_smi import NvidiaSmi, UnavailableError, download
+from tests.told import compile_program
+
+from gpu_device_plugin.simulation.containers import cdi_spec
+from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
+from gpu_device_plugin.store.native import native_library
 
 STATE = Path("/run/gpu-device-plugin-e2e")
 RESULTS = Path("build/e2e")
+Start = Callable[..., Tenant]
 FOUR_CARDS = {MEMORY: "60", CORE: "400", COUNT: "4"}
 
 
@@ -73,3 +85,62 @@ def kept_on_failure(
         kept = results / request.node.name
         cluster.collect(kept)
         request.node.add_report_section("teardown", "kept", f"logs: {results}\nobjects: {kept}")
+
+
+@pytest.fixture(scope="session")
+def nvidia_smi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaSmi]:
+    """The program, fetched through the network that tests/e2e/run.sh left; removed after."""
+    place = tmp_path_factory.mktemp("nvidia-smi")
+    try:
+        yield download(place, int(os.environ["GPU_DEVICE_PLUGIN_E2E_NETWORK"]))
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    finally:
+        shutil.rmtree(place)
+
+
+@pytest.fixture(scope="module")
+def isolating_agent(
+    cluster: Cluster,
+    serving_agent: Agent,
+    nvidia_smi: NvidiaSmi,
+    results: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Agent]:
+    """In the usual agent's place one that names cards by CDI, on a node of nvidia-smi's driver."""
+    serving_agent.stop()
+    directories = AgentDirectories(STATE / "isolating", results / "isolation")
+    agent = Agent(cluster, directories, {"device-access": "cdi"})
+    agent.prepare("--driver-version", nvidia_smi.driver_version)
+    node = SimulatedNode(directories.simulated_node / STATE_NAME)
+    spec = cdi_spec(node, {"/usr/bin/nvidia-smi": nvidia_smi.path})
+    cluster.node.add_cdi_spec("nvidia", json.dumps(spec))
+    program = compile_program(tmp_path_factory.mktemp("client"))
+    libraries = [*node.state.parent.glob("*.so.1"), native_library("libgpuslice.so")]
+    for image in cuda_images(program, [nvidia_smi.path, *libraries]):
+        cluster.node.load(image)
+    agent.start()
+    yield agent
+    agent.stop()
+
+
+@pytest.fixture
+def isolating(cluster: Cluster, isolating_agent: Agent) -> Iterator[Agent]:
+    """The isolating agent at work on an empty node; whatever a test leaves is removed."""
+    if not isolating_agent.program.running():
+        isolating_agent.start()
+    wait_for_allocatable(cluster, FOUR_CARDS)
+    yield isolating_agent
+    cluster.kubectl("delete", "pod", "--all", "--wait=true", "--grace-period=1")
+    wait_for("no pod is left", lambda: not cluster.every("pod"), 60, 0.3)
+
+
+@pytest.fixture
+def start(cluster: Cluster, isolating: Agent) -> Start:
+    """Starts tenants: `start(name, memory units, compute, **what else stands in the pod)`."""
+    assert isolating.program.running()
+
+    def started(name: str, memory: int = 2, core: int = 30, **more: Any) -> Tenant:
+        return start_tenant(cluster, tenant_pod(name, slice_of(memory, core), **more))
+
+    return started

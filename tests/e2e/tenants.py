@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.images import Image, ImageError
 from tests.e2e.cluster.waiting import wait_for
@@ -20,6 +21,9 @@ from tests.e2e.pods import pod
 CUDA_TEST = "e2e.local/cuda-test:1"
 OWN_PRELOAD = "e2e.local/own-preload:1"
 MIB = 1024 * 1024
+SLICE_MIB = 2154  # 2 of 15 units of a 16160 MiB V100
+OUT_OF_MEMORY = 2
+INSIDE = "/usr/local/lib/gpu-device-plugin"
 APPLETS = (
     *("sh", "cat", "echo", "env", "grep", "head", "id", "ls", "mkfifo", "printf", "ps", "sleep"),
     *("tail", "touch", "true", "wc"),
@@ -151,3 +155,27 @@ def start_tenant(cluster: Cluster, body: Mapping[str, Any]) -> Tenant:
     tenant = Tenant(cluster, name)
     wait_for(f"{name} listens", lambda: "out" in tenant.run("ls", "/told").split())
     return tenant
+
+
+def row(table: str) -> Mapping[str, str]:
+    """Memory and utilisation columns of the only card in nvidia-smi's table."""
+    found = re.findall(r"\|\s+(\d+MiB / +\d+MiB) \|\s+(\d+)%", table)
+    assert len(found) == 1, table
+    return {"memory": " ".join(found[0][0].split()), "percent": found[0][1]}
+
+
+def check_capped(tenant: Tenant) -> None:
+    """A process that comes in anew sees the slice, and is refused what the card would have."""
+    answers = tenant.once("init", "retain", "info", f"alloc 0 {SLICE_MIB * MIB}")
+
+    assert answers[:2] == [[0], [0]]
+    assert answers[2][2] == SLICE_MIB * MIB
+    assert answers[3] == [OUT_OF_MEMORY]
+
+
+def same_card(agent: Agent, *tenants: Tenant) -> str:
+    """The card that all of them have a slice of."""
+    granted = {grant.pod.name: grant.cards for grant in agent.grants()}
+    (cards,) = {granted[tenant.name] for tenant in tenants}
+    (card,) = cards
+    return card

@@ -4,94 +4,16 @@ NVIDIA's own nvidia-smi is downloaded for the run; where that is impossible thes
 skipped and say why.
 """
 
-import json
-import os
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.e2e.agent import Agent, AgentDirectories, wait_for_allocatable
-from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.agent import Agent
+from tests.e2e.cluster.processes import ProgramError
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.conftest import FOUR_CARDS, STATE
-from tests.e2e.pods import slice_of
-from tests.e2e.tenants import (
-    Tenant,
-    cuda_images,
-    start_tenant,
-    tenant_pod,
-)
-from tests.nvidia_smi import NvidiaSmi, UnavailableError, download
-from tests.told import compile_program
+from tests.e2e.conftest import Start
+from tests.e2e.tenants import INSIDE, MIB, OUT_OF_MEMORY, SLICE_MIB, check_capped, row, same_card
 
-from gpu_device_plugin.simulation.containers import cdi_spec
-from gpu_device_plugin.simulation.node import SimulatedNode
-
-OUT_OF_MEMORY = 2
-SLICE_MIB = 2154  # 2 of 15 units of a 16160 MiB V100
-
-Start = Callable[..., Tenant]
-
-
-@pytest.fixture(scope="module")
-def nvidia_smi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaSmi]:
-    """The program, fetched through the network that tests/e2e/run.sh left; removed after."""
-    place = tmp_path_factory.mktemp("nvidia-smi")
-    try:
-        yield download(place, int(os.environ["GPU_DEVICE_PLUGIN_E2E_NETWORK"]))
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    finally:
-        shutil.rmtree(place)
-
-
-@pytest.fixture(scope="module")
-def isolating_agent(
-    cluster: Cluster,
-    serving_agent: Agent,
-    nvidia_smi: NvidiaSmi,
-    results: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Agent]:
-    """In the usual agent's place one that names cards by CDI, on a node of nvidia-smi's driver."""
-    serving_agent.stop()
-    directories = AgentDirectories(STATE / "isolating", results / "isolation")
-    agent = Agent(cluster, directories, {"device-access": "cdi"})
-    agent.prepare("--driver-version", nvidia_smi.driver_version)
-    node = SimulatedNode(directories.simulated_node / "gpu-simulator.state")
-    spec = cdi_spec(node, {"/usr/bin/nvidia-smi": nvidia_smi.path})
-    cluster.node.add_cdi_spec("nvidia", json.dumps(spec))
-    program = compile_program(tmp_path_factory.mktemp("client"))
-    for image in cuda_images(program, [nvidia_smi.path, *node.state.parent.glob("*.so.1")]):
-        cluster.node.load(image)
-    agent.start()
-    yield agent
-    agent.stop()
-
-
-@pytest.fixture
-def start(cluster: Cluster, isolating_agent: Agent) -> Iterator[Start]:
-    """Starts tenants: `start(name, memory units, compute, **what else stands in the pod)`."""
-    if not isolating_agent.program.running():
-        isolating_agent.start()
-    wait_for_allocatable(cluster, FOUR_CARDS)
-
-    def start(name: str, memory: int = 2, core: int = 30, **more: Any) -> Tenant:
-        return start_tenant(cluster, tenant_pod(name, slice_of(memory, core), **more))
-
-    yield start
-    cluster.kubectl("delete", "pod", "--all", "--wait=true", "--grace-period=1")
-    wait_for("no pod is left", lambda: not cluster.every("pod"), 60, 0.3)
-
-
-def row(table: str) -> Mapping[str, str]:
-    """Memory and utilisation columns of the only card in nvidia-smi's table."""
-    found = re.findall(r"\|\s+(\d+MiB / +\d+MiB) \|\s+(\d+)%", table)
-    assert len(found) == 1, table
-    return {"memory": " ".join(found[0][0].split()), "percent": found[0][1]}
+METRIC = "gpu_device_plugin_slice"
 
 
 @pytest.mark.timeout(240)
@@ -106,5 +28,79 @@ def test_nvidia_smi_shows_what_the_source_shows(start: Start) -> None:
     tenant.work()
 
     assert row(table)["memory"] == f"337MiB / {SLICE_MIB}MiB", table
+    assert re.search(r"\|\s+0\s+N/A\s+N/A\s+\d+\s+C\s+\S*client\s+337MiB \|", table), table
     assert figures.strip() == f"{SLICE_MIB} MiB, 337 MiB"
     wait_for("the card is at 30 %", lambda: row(tenant.nvidia_smi())["percent"] == "30", 30, 0.5)
+
+
+@pytest.mark.timeout(240)
+def test_who_asks_for_more_is_refused_while_the_neighbour_goes_on(
+    isolating: Agent, start: Start
+) -> None:
+    """CUDA's own out of memory, in one container; each sees its own figures on the one card."""
+    greedy, neighbour = start("greedy"), start("neighbour")
+    same_card(isolating, greedy, neighbour)
+    for tenant in (greedy, neighbour):
+        tenant.open()
+    neighbour.hold(337)
+    greedy.hold(SLICE_MIB)
+
+    assert greedy.told("info") == [0, 0, SLICE_MIB * MIB]
+    assert greedy.told("alloc 1 1048576") == [OUT_OF_MEMORY]
+    assert neighbour.told("alloc 1 1048576") == [0]
+    assert row(greedy.nvidia_smi())["memory"] == f"{SLICE_MIB}MiB / {SLICE_MIB}MiB"
+    assert row(neighbour.nvidia_smi())["memory"] == f"338MiB / {SLICE_MIB}MiB"
+    assert neighbour.told("launch 1000000") == [0]
+    assert neighbour.told("sync") == [0]
+    assert greedy.told("free 0") == [0]
+    assert greedy.told("alloc 1 1048576") == [0]
+
+
+@pytest.mark.timeout(300)
+def test_three_jobs_of_thirty_percent_show_ninety(isolating: Agent, start: Start) -> None:
+    """Utilisation is the card's; the agent's metrics say who had how much of it."""
+    jobs = [start(f"job-{number}") for number in range(3)]
+    same_card(isolating, *jobs)
+    for job in jobs:
+        job.open()
+        job.work()
+
+    def shown() -> bool:
+        return 88 <= int(row(jobs[0].nvidia_smi())["percent"]) <= 92
+
+    def told() -> bool:
+        shares = isolating.samples(f"{METRIC}_core_used_ratio")
+        return len(shares) == 3 and all(0.27 <= share <= 0.33 for share in shares.values())
+
+    wait_for("the card is at 90 %", shown, 60, 0.5)
+    wait_for("each has 30 %", told, 60, 0.5)
+
+
+@pytest.mark.timeout(240)
+def test_a_process_started_by_exec_is_capped_as_well(isolating: Agent, start: Start) -> None:
+    """It counts with those that were there, and ends with its memory."""
+    tenant = start("entered")
+    tenant.open()
+    tenant.hold(337)
+
+    check_capped(tenant)
+    _, free, _ = tenant.once("init", "retain", "info")[2]
+    assert free < (SLICE_MIB - 337) * MIB
+    assert row(tenant.nvidia_smi())["memory"] == f"337MiB / {SLICE_MIB}MiB"
+
+    def told() -> bool:
+        return isolating.samples(f"{METRIC}_refused_total") == {"entered": 1.0}
+
+    wait_for("the refusal is counted", told, 30, 0.5)
+
+
+@pytest.mark.timeout(240)
+def test_gpu_selftest_says_whether_the_cap_is_effective(start: Start) -> None:
+    """It exits 0 in a slice; where the library does not come first it says so and does not."""
+    tenant = start("tested")
+    told = tenant.run(f"{INSIDE}/gpu-selftest")
+
+    assert "ok " in told
+    assert "FAILED" not in told
+    with pytest.raises(ProgramError, match="ended with"):
+        tenant.run("sh", "-c", f"LD_PRELOAD=libc.so.6 {INSIDE}/gpu-selftest")

@@ -101,13 +101,29 @@ class Node:
             self.kubelet.stop()
         self.kubelet.start()
 
+    def power_off(self) -> None:
+        """As a reboot does it: everything is killed at once, what is on disk stays."""
+        self.kubelet.kill()
+        self._kill_containers()
+        self.containerd.kill()
+        self._socket.unlink()  # of /run
+
+    def power_on(self) -> None:
+        """What a boot starts; the containers are the kubelet's to start again."""
+        self.containerd.start()
+        wait_for("containerd answers", self._containerd_answers, 30)
+        self.kubelet.start()
+
     def stop(self) -> None:
         """Stop the kubelet, then every container, then containerd."""
         self.kubelet.stop()
         if self.containerd.running():
-            for task in self.containerd_command("tasks", "ls", "-q").split():
-                self.containerd_command("tasks", "kill", "-s", "SIGKILL", task)
+            self._kill_containers()
         self.containerd.stop()
+
+    def _kill_containers(self) -> None:
+        for task in self.containerd_command("tasks", "ls", "-q").split():
+            self.containerd_command("tasks", "kill", "-s", "SIGKILL", task)
 
     def containerd_command(self, *arguments: str) -> str:
         """Ask this node's containerd with its own client."""
