@@ -7,7 +7,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from tests.bench import allocate, churn, footprint, health, start
+from tests.bench import allocate, churn, footprint, health, rejections, start
 from tests.bench.bench_node import BenchNode, bench_node
 from tests.bench.machine import say, this_machine
 from tests.bench.report import DOCUMENT, write
@@ -27,6 +27,7 @@ _ON_NODE: Mapping[str, Callable[[BenchNode], Awaitable[Chapter]]] = {
 _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "health": health.measure,
     "churn": churn.measure,
+    "rejections": rejections.measure,
     "isolation": _isolation,
 }
 

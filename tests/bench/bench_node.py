@@ -20,6 +20,11 @@ from gpu_device_plugin.simulation.kubelet_link import PluginLink
 
 DISK = Path("build/bench")
 MEMORY_DISK = Path("/dev/shm")  # noqa: S108 - where a node's /run would be
+COMPILED = {
+    "PYTHONDONTWRITEBYTECODE": "",
+    "PYTHONPYCACHEPREFIX": str((DISK / "bytecode").absolute()),
+}
+"""Bytecode is kept as in an image, whatever this machine's settings are."""
 POD = slice_of(8, 5)
 HELD_PODS = 109
 
@@ -126,6 +131,7 @@ async def bench_node(profile: str = "h200") -> AsyncIterator[BenchNode]:
     ):
         async with running_rig(profile, is_started=False) as rig:
             rig.state, rig.run = Path(disk), Path(memory)
+            rig.environment |= COMPILED
             await rig.set_labels(schedule="core_mem")
             await rig.start_agent()
             await rig.until_ready()

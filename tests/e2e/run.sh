@@ -1,5 +1,6 @@
 #!/bin/bash
 # Runs the end-to-end tests, all of them or those named: tests/e2e/run.sh [pytest arguments]
+# Runs another program where they would run:             tests/e2e/run.sh -- COMMAND ...
 #
 # Everything runs in namespaces of its own (processes, mounts, network). So the cluster may use
 # /var/lib/kubelet and the usual ports whatever this machine already runs, and when the tests end,
@@ -27,7 +28,11 @@ export GPU_DEVICE_PLUGIN_E2E=1
 # A way out, for the one test that downloads something: the network that we leave here.
 exec 9</proc/self/ns/net
 export GPU_DEVICE_PLUGIN_E2E_NETWORK=9
+if [ "${1-}" = "--" ]; then
+    shift
+else
+    set -- .venv/bin/python -m pytest -o addopts="$options" -m cluster "${chosen[@]}" "$@"
+fi
 # bash stays as the first process: it reaps what the containers' shims leave behind.
 exec unshare --net --mount --propagation private --pid --fork --kill-child --mount-proc -- \
-    bash -c '"$@"; exit $?' e2e \
-    .venv/bin/python -m pytest -o addopts="$options" -m cluster "${chosen[@]}" "$@"
+    bash -c '"$@"; exit $?' e2e "$@"

@@ -6,10 +6,11 @@ meet, an id alone says which card it belongs to, and none is longer than 8 chara
 (kubelet.md 2: every id of a container stands in the pod's status from 1.36 on).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import lru_cache
+from itertools import count, islice, product, repeat
 
 MAX_CARDS = 36
 CORE_UNITS_PER_CARD = 100
@@ -85,16 +86,24 @@ def parse_unit_id(text: str) -> UnitId | None:
     return UnitId(resource, _DIGITS.index(digits[0]), int(digits[1:], 36))
 
 
-def unit_ids(resource: Resource, card: int, count: int) -> tuple[str, ...]:
-    """The ids of the first `count` units of a card, in order."""
+def unit_ids(resource: Resource, card: int, units: int) -> tuple[str, ...]:
+    """The ids of the first `units` units of a card, in order."""
     prefix = f"{resource.letter}{_DIGITS[card]}"
-    return tuple(prefix + _base36(unit) for unit in range(count))
+    return tuple(prefix + text for text in islice(_counted(), units))
 
 
 def cards_of(ids: Iterable[str]) -> frozenset[int]:
     """The numbers of the cards that these ids belong to; foreign ids count for none."""
     parsed = (parse_unit_id(text) for text in ids)
     return frozenset(unit.card for unit in parsed if unit is not None)
+
+
+def _counted() -> Iterator[str]:
+    """0, 1, 2 … in base 36, without end; much faster than one division a digit."""
+    yield from _DIGITS
+    for length in count(1):
+        for digits in product(_DIGITS[1:], *repeat(_DIGITS, length)):
+            yield "".join(digits)
 
 
 def _base36(number: int) -> str:

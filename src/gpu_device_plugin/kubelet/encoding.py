@@ -8,6 +8,7 @@ swaps one chunk instead of building thousands of objects (performance.md 3.3).
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 from gpu_device_plugin.domain.units import Resource, unit_ids
 
@@ -47,8 +48,10 @@ def _encode_card(card: CardUnits) -> bytes:
     health = HEALTHY if card.is_healthy else UNHEALTHY
     tail = _DEVICE_HEALTH_TAG + bytes([len(health)]) + health
     chunks = []
-    for text in unit_ids(card.resource, card.card_number, card.units):
-        unit = text.encode("ascii")
-        device = _DEVICE_ID_TAG + bytes([len(unit)]) + unit + tail
-        chunks.append(_LIST_DEVICES_TAG + bytes([len(device)]) + device)
+    # Devices differ by their ids alone, and only ids of another length frame them otherwise.
+    for length, texts in groupby(unit_ids(card.resource, card.card_number, card.units), len):
+        head = _DEVICE_ID_TAG + bytes([length])
+        head = _LIST_DEVICES_TAG + bytes([len(head) + length + len(tail)]) + head
+        between = (tail + head).decode("ascii")
+        chunks.append(head + between.join(texts).encode("ascii") + tail)
     return b"".join(chunks)
