@@ -7,7 +7,7 @@ from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.pods import FOREVER, container, environment_of, pod, slice_of
-from tests.e2e.views import check_agreement, granted
+from tests.e2e.views import check_agreement, granted, held
 
 UNTIL_TOLD = "env; while [ ! -e /end ]; do sleep 0.2; done"
 REPLICAS = 8
@@ -91,6 +91,8 @@ def test_an_agent_killed_and_a_kubelet_restarted_in_the_middle_lose_nothing(
     agent.start()
     cluster.restart_kubelet(kill=True)
     wait_for("all pods run", lambda: ready() == REPLICAS, 180, 0.5)
+    # They may all have run before the kubelet ended: it has to know of them again.
+    wait_for("the kubelet lists them", lambda: len(held(cluster)) == REPLICAS + 1, 60, 0.5)
 
     holders = check_agreement(cluster, agent)
     assert len(holders) == REPLICAS + 1
