@@ -7,7 +7,7 @@ from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.pods import FOREVER, container, environment_of, pod, slice_of
-from tests.e2e.views import check_agreement, granted
+from tests.e2e.views import check_agreement, granted, held
 
 UNTIL_TOLD = "env; while [ ! -e /end ]; do sleep 0.2; done"
 REPLICAS = 8
@@ -19,6 +19,14 @@ def main_status(cluster: Cluster, name: str) -> dict[str, Any]:
     return dict(status)
 
 
+def told(cluster: Cluster, name: str) -> dict[str, str]:
+    """The environment that a pod's container has printed; Running comes before the first line."""
+    return wait_for(
+        f"{name} has told its environment",
+        lambda: environment_of(cluster.kubectl("logs", name)),
+    )
+
+
 @pytest.mark.timeout(240)
 def test_a_container_that_restarts_while_the_agent_is_down_keeps_its_slice(
     cluster: Cluster, agent: Agent
@@ -26,7 +34,7 @@ def test_a_container_that_restarts_while_the_agent_is_down_keeps_its_slice(
     body = container("main", UNTIL_TOLD, resources=slice_of(2, 30))
     cluster.apply(pod("restarts", body, restartPolicy="Always"))
     cluster.wait_for_phase("restarts", "Running")
-    first = environment_of(cluster.kubectl("logs", "restarts"))
+    first = told(cluster, "restarts")
     held_before = check_agreement(cluster, agent)
     slice_before = granted(agent)[("restarts", "main")].slice_id
 
@@ -47,7 +55,7 @@ def test_a_container_that_restarts_while_the_agent_is_down_keeps_its_slice(
         return status["containerID"] != old and "running" in status["state"]
 
     wait_for("the container runs again", runs_again, 120, 0.5)
-    assert environment_of(cluster.kubectl("logs", "restarts")) == first
+    assert told(cluster, "restarts") == first
     assert check_agreement(cluster, agent) == held_before
     assert granted(agent)[("restarts", "main")].slice_id == slice_before
 
@@ -91,6 +99,8 @@ def test_an_agent_killed_and_a_kubelet_restarted_in_the_middle_lose_nothing(
     agent.start()
     cluster.restart_kubelet(kill=True)
     wait_for("all pods run", lambda: ready() == REPLICAS, 180, 0.5)
+    # They may all have run before the kubelet ended: it has to know of them again.
+    wait_for("the kubelet lists them", lambda: len(held(cluster)) == REPLICAS + 1, 60, 0.5)
 
     holders = check_agreement(cluster, agent)
     assert len(holders) == REPLICAS + 1

@@ -1,6 +1,7 @@
 """Nothing is lost and nothing is given twice, wherever the agent dies and whatever comes back."""
 
 import asyncio
+import shutil
 import signal
 from collections import Counter
 
@@ -112,6 +113,20 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
         )
         assert list(rig.state.glob("grants.bad-*"))
         await until(lambda: rig.events("StateFileBad"), 10)
+
+
+async def test_a_pod_that_only_a_stale_checkpoint_names_is_not_brought_back() -> None:
+    """On a quiet node the kubelet's checkpoint names pods that are long gone."""
+    async with running_rig() as rig:
+        await rig.admit("gone", slice_of(2, 30))
+        await rig.stop_agent()
+        await rig.delete(rig.uid("gone"))
+        shutil.rmtree(rig.state)
+        assert b"uid-gone" in (rig.kubelet.plugin_dir / "kubelet_internal_checkpoint").read_bytes()
+        await rig.start_agent()
+        await rig.until_ready()
+
+        assert rig.grants() == []
 
 
 async def test_after_a_reboot_every_file_of_a_slice_is_there_before_the_first_register() -> None:

@@ -147,7 +147,8 @@ class Reconciler:
         )
         failpoint("reconcile.before-release")
         left, held = book.ledger.release(over), testimony.held()
-        book.amend([*self._completed(left, testimony), *self._adopted(left, held)], ended=over)
+        adopted = self._adopted(left, testimony)
+        book.amend([*self._completed(left, testimony), *adopted], ended=over)
         for slice_id in over:
             _log.info("slice ended", slice=slice_id)
         alive = live(book.ledger, testimony.names, uids)
@@ -178,14 +179,14 @@ class Reconciler:
                 found.append(named)
         return found
 
-    def _adopted(self, ledger: Ledger, held: Sequence[HeldUnits]) -> list[Grant]:
+    def _adopted(self, ledger: Ledger, testimony: Testimony) -> list[Grant]:
         """Grants for containers that hold units and that we know nothing of."""
         state = self._parts.state()
         if state.mode is None or not state.cards:
             return []
-        known = ledger.ids()
+        specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]
+        held, known = testimony.living({spec.ref.uid for spec in specs}), ledger.ids()
         unknown = [h for h in held if h.ids and known.isdisjoint(h.ids)]
-        specs = tuple(self._parts.specs().values())
         adopted = adopt(unknown, specs, state.cards, state.terms)
         for grant in adopted:
             self._parts.journal.adopted(grant)

@@ -1,6 +1,6 @@
 """What the kubelet knows of our units, from both of its witnesses: List and its checkpoint."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +32,22 @@ class Testimony:
     def uids(self) -> frozenset[str]:
         """Uids of every pod in the checkpoint."""
         return frozenset(entry.pod_uid for entry in self.entries)
+
+    def living(self, known: Collection[str]) -> list[HeldUnits]:
+        """What is held by pods that are there: listed, or known by uid to the API.
+
+        On a quiet node the checkpoint names pods that are long gone (see docs/adr, the
+        checkpoint nudge); nobody holds what it says of them.
+        """
+        told = {
+            (container, resource, ids)
+            for entry in self.listed
+            for container, by_resource in entry.held.items()
+            for resource, ids in by_resource.items()
+        }
+        listed = {e.pod_uid for e in self.entries if (e.container, e.resource, e.ids) in told}
+        alive = listed | frozenset(known)
+        return [held for held in self.held() if held.pod.name or held.pod.uid in alive]
 
     def held(self) -> list[HeldUnits]:
         """What either of them says is held."""
