@@ -53,7 +53,7 @@ class Deadlines:
     stall_seconds: float = 10.0
     death_seconds: float = 2.0
     backoff_seconds: float = 5.0
-    wait_seconds: float = 1.0
+    wait_seconds: float = 2.0
     probe_seconds: float = 5.0
     reopen_seconds: float = 10.0
 

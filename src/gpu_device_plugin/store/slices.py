@@ -83,7 +83,7 @@ class SliceFiles:
 
     def region(self, slice_id: str) -> Path:
         """The region of a slice, whether it is there or not."""
-        return self._slices / slice_id / "region"
+        return self._slices.joinpath(slice_id, "region")
 
     def remove(self, slice_id: str) -> None:
         """Remove all files of a slice; files that are gone already are no error.

@@ -95,7 +95,10 @@ class CardWatch:
                 self.missing = report.reason
             case _:
                 pass
-        self._health, changes = observe(self._health, report, boottime_seconds(), self._rules)
+        health, changes = observe(self._health, report, boottime_seconds(), self._rules)
+        if health == self._health and not isinstance(report, Inventory):
+            return  # as most of the time: a clean probe of a card that is well
+        self._health = health
         for change in changes:
             self._journal.card_changed(change)
         self._settle()

@@ -19,7 +19,13 @@ from gpu_device_plugin.apps.agent.book import Book
 from gpu_device_plugin.apps.agent.holders import checked
 from gpu_device_plugin.apps.agent.journal import Journal
 from gpu_device_plugin.apps.agent.state import StateReader
-from gpu_device_plugin.apps.agent.witness import Testimony, Witness, completed, corrected_uid
+from gpu_device_plugin.apps.agent.witness import (
+    Testimony,
+    Witness,
+    completed,
+    corrected_uid,
+    renamed,
+)
 from gpu_device_plugin.domain.ledger import Grant, HeldUnits, Ledger, adopt, drift, live, survivors
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import KubeletError, NodeError, RequestError, StorageError
@@ -160,9 +166,8 @@ class Reconciler:
         specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
         found = []
         for grant in ledger.grants.values():
-            uid, container = completed(grant, testimony.entries)
-            named = replace(grant, pod=replace(grant.pod, uid=uid), container=container)
-            named = replace(named, pod=replace(named.pod, uid=corrected_uid(named, testimony)))
+            named = renamed(grant, *completed(grant, testimony.entries))
+            named = renamed(named, corrected_uid(named, testimony), named.container)
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 # What breaks a rule stays unchecked: PreStart refuses it with the reason.

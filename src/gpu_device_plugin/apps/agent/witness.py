@@ -1,7 +1,7 @@
 """What the kubelet knows of our units, from both of its witnesses: List and its checkpoint."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_device_plugin.domain.edits import slice_of_mounts
@@ -112,6 +112,13 @@ def corrected_uid(grant: Grant, testimony: Testimony) -> str:
         if listed.ids(grant.container, entry.resource) == ids:
             return entry.pod_uid
     return grant.pod.uid
+
+
+def renamed(grant: Grant, uid: str, container: str) -> Grant:
+    """The grant under this uid and container; itself where it stands under them already."""
+    if (uid, container) == (grant.pod.uid, grant.container):
+        return grant
+    return replace(grant, pod=replace(grant.pod, uid=uid), container=container)
 
 
 def _from_checkpoint(entry: CheckpointEntry) -> HeldUnits:
