@@ -83,10 +83,15 @@ bool probe_own_listing(int card, uint64_t *bytes)
 	const bool is_listed = device_of(card, &device) && list_compute(device, &count, infos);
 
 	driver_come_back();
+	unsigned found = 0;
+
 	for (unsigned i = 0; is_listed && i < count; i++) {
 		if (infos[i].pid != (unsigned)process_self()->pid)
 			continue;
-		if (infos[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
+		/* Other containers have processes of this pid as well: which is us, nobody can
+		 * tell. */
+		if (found++ ||
+		    infos[i].usedGpuMemory == (unsigned long long)NVML_VALUE_NOT_AVAILABLE)
 			return false;
 		*bytes = infos[i].usedGpuMemory;
 	}
