@@ -81,7 +81,7 @@ def seal(kind: str, version: int, boot_id: str, payload: Iterable[bytes]) -> lis
     length = sum(map(len, parts))
     header = f"{_MAGIC} {kind} {version} {length} {crc:08x} {boot_id or '-'}\n".encode()
     # Whole blocks: from one write to the next the size seldom changes.
-    return [header, *parts, bytes(-(len(header) + length) % _BLOCK_BYTES)]
+    return [header, *parts, _padding(len(header) + length)]
 
 
 def read_sealed(path: Path, kind: str, version: int) -> Sealed | None:
@@ -105,9 +105,9 @@ def read_sealed(path: Path, kind: str, version: int) -> Sealed | None:
         raise StateError(f"{path}: not a file of ours, or its first line is damaged")
     if fields[1] != kind or fields[2] != str(version):
         raise StateError(f"{path}: is {fields[1]} format {fields[2]}, wanted {kind} {version}")
-    length = int(fields[3]) if fields[3].isdecimal() else len(rest) + 1
+    length = int(fields[3]) if fields[3].isdecimal() else -1
     payload, padding = rest[:length], rest[length:]
-    if len(payload) != length or padding.strip(b"\0"):
+    if length < 0 or padding != _padding(len(header) + 1 + length):
         raise StateError(f"{path}: {len(rest)} bytes of content, its header says {fields[3]}")
     if fields[4] != f"{zlib.crc32(payload):08x}":
         raise StateError(f"{path}: the content does not match its checksum {fields[4]}")
@@ -126,6 +126,10 @@ def set_aside(path: Path, now_seconds: float) -> Path:
     except OSError as error:
         raise StorageError(f"{path}: cannot be set aside: {error.strerror}") from error
     return aside
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % _BLOCK_BYTES)
 
 
 def _write_all(descriptor: int, content: bytes) -> int:
