@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 from tests.apps.agent.rig import MEM, Rig, running_rig, slice_of, until
+from tests.chart.rendering import CHART
 from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Node, native_directory
 from tests.monitoring.dashboard import PLACE, build
-from tests.monitoring.prometheus import NODE, filled_in, programs, running_prometheus
+from tests.monitoring.prometheus import NODE, Prometheus, filled_in, programs, running_prometheus
 from tests.test_docs import page
 from tests.told import compile_program
 
 XID, CARD_OF_XID = 48, 3
 DASHBOARD: dict[str, Any] = json.loads(PLACE.read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = [p for p in DASHBOARD["panels"] if p["type"] != "row"]
+RULES = CHART / "monitoring" / "alerts.yaml"
 UNITS = {"short", "percent", "percentunit", "bytes", "s", "cps"}
 
 
@@ -128,13 +130,32 @@ async def keep_busy(rig: Rig, boxes: list[Box], program: Path) -> None:
     rig.cards.xid(CARD_OF_XID, XID)
 
 
+async def until_fired(prometheus: Prometheus, names: set[str]) -> None:
+    """The alerts that need no patience fire on real series, and every rule can be evaluated."""
+    fired: set[str] = set()
+
+    async def all_fired() -> bool:
+        rows = await prometheus.series('ALERTS{alertstate="firing"}')
+        fired.update(row["metric"]["alertname"] for row in rows)
+        return names <= fired
+
+    await until(all_fired, 60, lambda: f"only {fired}")
+    groups = (await prometheus.ask("rules"))["data"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert rules
+    assert [(rule["name"], rule["lastError"]) for rule in rules if rule["health"] != "ok"] == []
+
+
 @pytest.mark.timeout(300)
 async def test_every_query_finds_something_in_a_prometheus_that_scrapes_an_agent(
     told_program: Path, boxes: list[Box], tmp_path: Path
 ) -> None:
     """Each parses, and none is empty on a node where everything happened that has a panel."""
     programs()
-    async with running_rig() as rig, running_prometheus(tmp_path, rig.port) as prometheus:
+    async with (
+        running_rig() as rig,
+        running_prometheus(tmp_path, rig.port, RULES) as prometheus,
+    ):
         await keep_busy(rig, boxes, told_program)
         empty = {query: title for title, query in queries()}
 
@@ -145,6 +166,7 @@ async def test_every_query_finds_something_in_a_prometheus_that_scrapes_an_agent
             return not empty
 
         await until(all_found, 150, lambda: f"without a result: {empty}")
+        await until_fired(prometheus, {"GpuXid", "GpuRegionGrown"})
         for variable in DASHBOARD["templating"]["list"][1:]:
             found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
             assert found, variable
