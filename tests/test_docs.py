@@ -345,6 +345,22 @@ def test_links_inside_the_repository_lead_somewhere(path: Path) -> None:
     assert broken == []
 
 
+def test_what_is_said_of_others_has_its_source() -> None:
+    """Every reference leads somewhere, and no source is left that nothing refers to."""
+    text, _, _ = page("docs/comparison.md").partition("\n[ACK]: ")
+    sources = dict(
+        re.findall(r"^\[([\w-]+)\]: (https://\S+)$", page("docs/comparison.md"), re.MULTILINE)
+    )
+    named = set(re.findall(r"\[[^\]]+\]\[([\w-]+)\]", text))
+    alone = set(re.findall(r"\[([\w-]+)\](?![\[(:])", text))
+
+    assert sources
+    assert named | alone == sources.keys()
+    heads = [line for line in text.splitlines() if line.startswith("| | ")]
+    assert {head.count("|") for head in heads} == {6}
+    assert len(rows(text, 5)) > 20
+
+
 def anchors(path: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     heads = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
