@@ -177,7 +177,7 @@ void gpusim_sleep_ns(uint64_t virtual_ns)
 	uint64_t speed = node ? clock_speed_milli(node) : 1000;
 
 	if (node && steps_is_member()) {
-		steps_wait(&area_of(node)->steps, virtual_ns + TIMER_SLACK_NS);
+		steps_wait(&area_of(node)->steps, virtual_ns + steps_lateness_ns(TIMER_SLACK_NS));
 		return;
 	}
 	sleep_real(virtual_ns / speed * 1000 + virtual_ns % speed * 1000 / speed);

@@ -44,7 +44,8 @@ uint64_t clock_speed_milli(struct gpusim_node *node);
  */
 void clock_doze(struct gpusim_node *node, uint64_t virtual_ns);
 
-/* A launch takes the host a while: time in steps would not know. Without locks of several processes. */
+/* A launch takes the host a while: time in steps would not know. Without locks of several
+ * processes. */
 void clock_pay_launch(struct gpusim_node *node);
 
 /*

@@ -117,6 +117,16 @@ static void await_turn(struct steps *steps, struct steps_member *member)
 	}
 }
 
+/* Waits end late by an amount that differs, as on a real machine: or tenants would fall in step. */
+uint64_t steps_lateness_ns(uint64_t mean_ns)
+{
+	static __thread uint64_t seed;
+
+	seed = (seed ? seed : 0x9E3779B97F4A7C15u * (uint64_t)(own + 1)) * 6364136223846793005u +
+	       1442695040888963407u;
+	return mean_ns / 2 + (seed >> 33) % mean_ns;
+}
+
 void steps_wait(struct steps *steps, uint64_t duration_ns)
 {
 	struct steps_member *member = &steps->members[own];
@@ -162,8 +172,8 @@ static void enrol(struct steps *steps, uint32_t count, uint64_t now_ns)
 		member++;
 	own = (int)(member - steps->members);
 	owed_ns = 0;
-	*member = (struct steps_member){
-		.pid = getpid(), .is_waiting = 1, .until_ns = steps->now_ns};
+	*member =
+		(struct steps_member){.pid = getpid(), .is_waiting = 1, .until_ns = steps->now_ns};
 	if (count_members(steps) >= steps->wanted)
 		steps->is_full = 1;
 	turn(steps);

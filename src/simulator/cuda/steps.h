@@ -46,7 +46,10 @@ uint64_t steps_now_ns(const struct steps *steps);
 bool steps_is_member(void);
 /* Waits on the common clock. Members only. */
 void steps_wait(struct steps *steps, uint64_t duration_ns);
-/* What a call costs; waited for when it has become something. Not under a lock of several processes. */
+/* By how much a thread wakes late: half to one and a half of the mean, the same in each run. */
+uint64_t steps_lateness_ns(uint64_t mean_ns);
+/* What a call costs; waited for when it has become something. Not under a lock of several
+ * processes. */
 void steps_pay(struct steps *steps, uint64_t duration_ns);
 
 /* Returns when `count` threads of any processes have called it; `now_ns`: the clock so far. */
