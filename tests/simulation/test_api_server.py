@@ -49,7 +49,7 @@ async def test_a_watch_tells_every_change_after_the_list(
     async with client.get("/api/v1/pods") as answer:
         version = (await answer.json())["metadata"]["resourceVersion"]
     query = {"watch": "1", "resourceVersion": version, "fieldSelector": "spec.nodeName=n1"}
-    async with asyncio.timeout(5), client.get("/api/v1/pods", params=query) as watch:
+    async with asyncio.timeout(30), client.get("/api/v1/pods", params=query) as watch:
         server.put("/api/v1/namespaces/x/pods/other", {"spec": {"nodeName": "n2"}})
         server.patch(POD, {"status": {"phase": "Running"}})
         line = json.loads(await watch.content.readline())

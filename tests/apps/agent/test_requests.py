@@ -166,8 +166,7 @@ async def test_a_container_does_not_start_on_units_that_the_kubelet_says_are_ano
         await rig.admit("p", slice_of(2, 30))
         pod = rig.kubelet.pods[rig.uid("p")]
         await rig.stop_agent()
-        content = (rig.state / "grants").read_bytes()
-        _rewrite(rig, content.split(b"\n", 1)[1].replace(b'"main-0"', b'"other"'))
+        _rewrite(rig, b'"main-0"', b'"other"')
         await rig.start_agent()
         await rig.until_ready()
 
@@ -175,10 +174,11 @@ async def test_a_container_does_not_start_on_units_that_the_kubelet_says_are_ano
             await rig.kubelet.start_container(pod.uid, "main-0")
 
 
-def _rewrite(rig: Rig, payload: bytes) -> None:
+def _rewrite(rig: Rig, old: bytes, new: bytes) -> None:
     """Put other grants on disk, sealed as the agent seals them."""
     sealed = read_sealed(rig.state / "grants", KIND, VERSION)
     assert sealed is not None
+    payload = sealed.payload.replace(old, new)
     write_durably(rig.state / "grants", seal(KIND, VERSION, sealed.boot_id, [payload]))
 
 

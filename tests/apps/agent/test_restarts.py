@@ -8,7 +8,9 @@ from collections import Counter
 import pytest
 from tests.apps.agent.rig import MEM, Rig, running_rig, slice_of, until
 
+from gpu_device_plugin.store.durable import read_sealed, seal, write_durably
 from gpu_device_plugin.store.failpoints import POINTS, VARIABLE
+from gpu_device_plugin.store.grants import KIND, VERSION
 
 IN_ADMISSION = [
     point for point in POINTS if point.startswith(("prefer.", "allocate.", "durable.", "slices."))
@@ -135,9 +137,9 @@ async def test_after_a_reboot_every_file_of_a_slice_is_there_before_the_first_re
         await rig.admit("p", slice_of(2, 30))
         grant = rig.grant("p")
         await rig.stop_agent()
-        content = (rig.state / "grants").read_bytes()
-        boot = content.split(b"\n", 1)[0].rsplit(b" ", 1)[1]
-        (rig.state / "grants").write_bytes(content.replace(boot, b"another-boot", 1))
+        sealed = read_sealed(rig.state / "grants", KIND, VERSION)
+        assert sealed is not None
+        write_durably(rig.state / "grants", seal(KIND, VERSION, "another-boot", [sealed.payload]))
         slices = rig.run / "slices" / grant.slice_id
         limits = (slices / "config" / "limits").read_text()
         (slices / "region").unlink()

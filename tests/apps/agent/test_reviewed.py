@@ -22,8 +22,9 @@ async def test_without_a_label_the_operators_mode_counts_at_every_start() -> Non
         await rig.until_offered({MEM: 60, CORE: 0, COUNT: 4})
         await rig.set_labels(schedule="share")
         await until(lambda: len(rig.events("ModeSwitched")) == 2, 10)
-        await rig.set_labels()
-        await restart(rig, mode="core_mem")
+        await rig.stop_agent()
+        await rig.set_labels()  # gone while nobody watched: the remembered one is no news
+        await rig.start_agent(mode="core_mem")
 
         await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4})
 

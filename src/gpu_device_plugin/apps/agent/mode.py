@@ -61,6 +61,7 @@ class ModeFollower:
         self._mode: NodeMode | None = None
         self._unit: MemoryUnit | None = None
         self._is_from_label = False
+        self._is_told = False
         self._foreign = ""
         self._last_notes: dict[str, str] = {}
         self.is_waiting = False
@@ -83,7 +84,7 @@ class ModeFollower:
 
     def serve_settings(self) -> None:
         """No API will ever tell (`--standalone`): the operator's settings decide."""
-        self._labels, self._is_from_label = {}, False
+        self._labels, self._is_from_label, self._is_told = {}, False, True
         self.note_foreign("")
         self.settle()
 
@@ -97,6 +98,7 @@ class ModeFollower:
     def follow(self, labels: Mapping[str, str]) -> None:
         """The API told the node's labels."""
         wanted = (MODE_LABEL, PLACEMENT_LABEL)
+        self._is_told = True
         self._labels = {key: labels[key] for key in wanted if key in labels}
         self.settle()
 
@@ -113,7 +115,8 @@ class ModeFollower:
         )
         self._note("mode", mode.note_reason, mode.note)
         self._mode, self._unit = mode.mode, unit.unit
-        self._is_from_label = self._is_from_label or label is not None
+        # A remembered label may be gone since: only one that stands now outlives the wish.
+        self._is_from_label = self._is_from_label or (self._is_told and label is not None)
         self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
         self._check_unit(mode.mode, unit.unit)
         self._board.update(mode=mode.mode, unit=unit.unit, policy=self._policy())

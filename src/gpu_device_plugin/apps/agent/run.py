@@ -6,6 +6,7 @@ grant names lies where running containers expect it.
 """
 
 import asyncio
+import gc
 import os
 import signal
 import time
@@ -147,6 +148,8 @@ class Agent:
         wiring.board.listen(wiring.offers.publish)
         wiring.offers.publish(wiring.board.read())
         self._readiness.is_prepared = True
+        # What exists by now stays: no collection shall look through all of it during a call.
+        gc.freeze()
         await wiring.reconciler.run()
 
     async def _until_cards(self) -> None:
