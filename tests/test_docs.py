@@ -330,6 +330,20 @@ def test_the_readme_opens_with_the_request_of_the_sample() -> None:
     assert {str(Resource.MEM), str(Resource.CORE)} <= set(re.findall(r"[\w./-]+", first[1]))
 
 
+def test_the_readme_says_which_kubernetes_was_tested() -> None:
+    """The version of `make e2e` is one of them, and each names tests that are there."""
+    from tests.e2e.cluster.binaries import DEFAULT_KUBERNETES
+
+    told = {row[0]: row[1] for row in rows(section(page("README.md"), "install-it"), 2)}
+    versions = {cell: text for cell, text in told.items() if re.fullmatch(r"1\.\d+\.\d+", cell)}
+    named = {word for text in versions.values() for word in words(text)}
+
+    assert DEFAULT_KUBERNETES in versions
+    assert f"KUBE ?= {DEFAULT_KUBERNETES}" in page("Makefile")
+    assert named
+    assert [word for word in named if not (ROOT / word).exists()] == []
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_inside_the_repository_lead_somewhere(path: Path) -> None:
     """Files exist, and so do the headings that are linked to."""
