@@ -136,6 +136,65 @@ def test_a_pool_of_ones_own_is_charged_too(box: Box) -> None:
     assert room(program) == before
 
 
+def test_what_is_less_than_a_pools_chunk_is_there_for_others(box: Box) -> None:
+    """A pool grows as on a card of that size: by whole chunks. All the rest can be had otherwise."""
+    program = box.start()
+    chunks, rest = divmod(room(program), POOL_CHUNK)
+    for number in range(chunks * POOL_CHUNK // CHUNK):
+        assert program(f"async {number} {CHUNK}") == [0]
+    assert program(f"async 4000 {CHUNK}") == [OUT_OF_MEMORY]
+    assert room(program) == rest
+    assert program(f"alloc 4001 {rest}") == [0]
+    assert program("alloc 4002 1") == [OUT_OF_MEMORY]
+
+    assert room(program) == 0
+
+
+def test_unused_chunks_of_a_pool_are_given_up_before_anything_is_refused(box: Box) -> None:
+    """Of another pool, and kept by its threshold."""
+    program = box.start()
+    before = room(program)
+    assert program("pool 1") == [0]
+    assert program(f"pool_keep 1 {1 << 40}") == [0]
+    assert program(f"from_pool 2 1 {before // POOL_CHUNK * POOL_CHUNK}") == [0]
+    assert program("free_async 2") == [0]
+    assert program("sync") == [0]
+
+    assert program(f"async 3 {before // POOL_CHUNK * POOL_CHUNK}") == [0]
+
+
+def test_a_pool_may_grow_by_more_than_it_ever_did(box: Box) -> None:
+    """Drivers may take a chunk for the small and no more than asked for the large."""
+    program = box.start(GPU_SIMULATOR_POOL_EXACT="1")
+    before = room(program)
+    assert program(f"pool_keep default {1 << 40}") == [0]
+    # 100 and 66 MiB teach that growths are multiples of 2; then the small one takes 32.
+    for number, mib in enumerate([100, 66, 1]):
+        assert program(f"async {number} {mib * MIB}") == [0]
+    assert before - room(program) == (100 + 66 + 32) * MIB
+    # Its chunk is full, and the next again larger than asked; nothing is left that was not used.
+    assert program(f"async 4 {31 * MIB}") == [0]
+    assert program(f"async 5 {1 * MIB}") == [0]
+
+    assert before - room(program) == (100 + 66 + 32 + 32) * MIB
+
+
+def test_a_pools_unforeseen_growth_beyond_the_slice_is_undone(box: Box) -> None:
+    """The call fails, nothing of it stays, and the books know."""
+    program = box.start(GPU_SIMULATOR_POOL_EXACT="1")
+    assert program(f"pool_keep default {1 << 40}") == [0]
+    for number, mib in enumerate([100, 66]):
+        assert program(f"async {number} {mib * MIB}") == [0]
+    before = room(program)
+    # Leaves less than a chunk and more than what is asked next.
+    assert program(f"alloc 2 {before - 20 * MIB}") == [0]
+    assert program(f"async 3 {1 * MIB}") == [OUT_OF_MEMORY]
+    assert room(program) == 20 * MIB
+    assert program("free 2") == [0]
+
+    assert room(program) == before
+
+
 def test_a_mipmap_costs_all_its_levels(box: Box) -> None:
     """Hook catalogue: the bytes of mipmapped arrays were never added."""
     program = box.start()
