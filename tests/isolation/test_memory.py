@@ -24,6 +24,7 @@ def room(program: Program) -> int:
         pytest.param("pitch 1 {rows} 1024", "free 1", 512 * 1024, id="cuMemAllocPitch"),
         pytest.param("create 1 {}", "release 1", CHUNK, id="cuMemCreate"),
         pytest.param("async 1 {}", "free_async 1", POOL_CHUNK, id="cuMemAllocAsync"),
+        pytest.param("from_pool 1 9 {}", "free_async 1", POOL_CHUNK, id="cuMemAllocFromPoolAsync"),
         pytest.param("array 1 {row16} 1024 1 1", "array_destroy 1", 1024, id="cuArrayCreate"),
         pytest.param("array3d 1 {layer} 64 64 1 1", "array_destroy 1", 4096, id="cuArray3DCreate"),
     ],
@@ -33,6 +34,7 @@ def test_the_last_step_fits_and_one_more_does_not(
 ) -> None:
     """Limit minus a step, the limit, the limit plus a step."""
     program = box.start()
+    assert program("pool 9") == [0]
     most = room(program) // step * step
 
     def line(size: int) -> str:
