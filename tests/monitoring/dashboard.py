@@ -318,7 +318,7 @@ def variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
         dashboard.QueryVariable(name)
         .label(label)
         .datasource(SOURCE)
-        .query({"query": query, "refId": name})
+        .query(query)
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.ALPHABETICAL_ASC)
         .multi(True)  # noqa: FBT003  # the builder's
