@@ -6,7 +6,13 @@
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 python=${PYTHON:-python3}
+case "$python" in */*) python=$(cd "$(dirname "$python")" && pwd)/$(basename "$python") ;; esac
 cc=${CC:-cc}
+if [ "$("$cc" -print-file-name=libasan.so 2>/dev/null || true)" = "libasan.so" ] ||
+	! command -v "$cc" >/dev/null; then
+	echo "left out: no C compiler with sanitizers (apt install gcc)"
+	exit 0
+fi
 # Left out: thousands of processes or long runs, which are slow here and show the same code; what
 # looks at the plain build, or at a process without us, which a sanitizer's library does not suit.
 left_out="three_hundred or share_is_kept or race_for_the_last_bytes or runtime"
