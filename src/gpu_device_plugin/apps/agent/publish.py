@@ -98,6 +98,7 @@ class Publisher:
                 slices=tuple(_slice_samples(state, ledger, self._facts.usage)),
                 drift=self._facts.drift(),
                 is_api_reachable=self._facts.is_api_reachable(),
+                faults=tuple(state.faults),
             )
         )
         if self._readers.node is not None:
@@ -147,7 +148,8 @@ def _card_samples(state: NodeState, ledger: Ledger) -> Iterable[CardSample]:
     for card in state.cards:
         held = use.get(card.number, CardUse())
         counts = [_unit_count(card, resource, held, state.unit) for resource in resources]
-        yield CardSample(card.index, card.uuid, healthy[card.uuid], tuple(counts))
+        fault = state.unhealthy.get(card.uuid, "")
+        yield CardSample(card.index, card.uuid, healthy[card.uuid], tuple(counts), fault)
 
 
 def _unit_count(card: Card, resource: Resource, held: CardUse, unit: MemoryUnit) -> UnitCount:

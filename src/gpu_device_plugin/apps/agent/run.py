@@ -65,6 +65,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         self._remember()
+        self._wiring.metrics.ask_readiness(lambda: self._readiness.tell()[0])
         pages = Pages(self._wiring.metrics.page, lambda: True, self._readiness.tell)
         web = WebServer(self._settings.metrics_address, pages)
         await web.start()
