@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.credentials import AGENT
+from tests.e2e.cluster.node import KUBELET_DIRECTORY, Node
 from tests.e2e.cluster.processes import Program, command_output
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.pods import CORE, COUNT, MEMORY
@@ -22,7 +23,7 @@ from gpu_device_plugin.store.durable import read_sealed
 from gpu_device_plugin.store.grants import KIND, VERSION
 
 PROFILE = "v100"
-METRICS = "127.0.0.1:9445"
+METRICS_PORT = 9445
 PROGRAM = Path(sys.executable).parent / "gpu-device-plugin"
 ROLE = "gpu-device-plugin-agent"
 RULES = (
@@ -35,10 +36,17 @@ RULES = (
 
 @dataclass(frozen=True, slots=True)
 class AgentDirectories:
-    """Where the agent of this run keeps its things."""
+    """Where the agent of this run keeps its things, and the node it serves.
+
+    Attributes:
+        root: Its directories lie here.
+        logs: Where its log goes.
+        node: None: the cluster's first.
+    """
 
     root: Path
     logs: Path
+    node: Node | None = None
 
     @property
     def state(self) -> Path:
@@ -77,11 +85,14 @@ class Agent:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._cluster = cluster
+        self.node = directories.node or cluster.node
+        self._metrics = f"{self.node.place.address}:{METRICS_PORT}"
         self._flags_given = dict(flags or {})
         self.directories = directories
         self.environment = {**os.environ, **(environment or {})}
         given = {**self._flags(), **(flags or {})}
-        command = [str(PROGRAM), "agent", *(f"--{key}={value}" for key, value in given.items())]
+        command = [*self.node.place.enter, str(PROGRAM), "agent"]
+        command += [f"--{key}={value}" for key, value in given.items()]
         self.program = Program("agent", command, directories.logs / "agent.log", self.environment)
 
     def prepare(self, *node: str) -> None:
@@ -125,7 +136,7 @@ class Agent:
 
     def samples(self, metric: str) -> dict[str, float]:
         """Pod -> value of one of its metrics."""
-        with urllib.request.urlopen(f"http://{METRICS}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
         found = [line for line in lines if line.startswith(metric + "{")]
         return {line.split('pod="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
@@ -134,7 +145,7 @@ class Agent:
         self.program.check()
         try:
             with urllib.request.urlopen(
-                f"http://{METRICS}/readyz", timeout=5
+                f"http://{self._metrics}/readyz", timeout=5
             ) as answer:  # a constant
                 return bool(answer.status == 200)
         except OSError:
@@ -143,29 +154,31 @@ class Agent:
     def _flags(self) -> dict[str, str]:
         places = self.directories
         return {
-            "node-name": NODE,
+            "node-name": self.node.name,
             "kubeconfig": str(self._cluster.agent_kubeconfig),
             "nvml-library": str(places.nvml_library),
-            "kubelet-dir": str(self._cluster.kubelet_directory),
+            "kubelet-dir": str(KUBELET_DIRECTORY),
             "state-dir": str(places.state),
             "run-dir": str(places.run),
             "library-dir": str(places.library),
-            "metrics-address": METRICS,
+            "metrics-address": self._metrics,
         }
 
 
-def wait_for_allocatable(cluster: Cluster, expected: dict[str, str], seconds: float = 30) -> None:
+def wait_for_allocatable(
+    cluster: Cluster, expected: dict[str, str], seconds: float = 30, node: str = NODE
+) -> None:
     """Return when the node offers exactly that."""
 
     def offered() -> bool:
-        return resources(cluster, "allocatable") == expected
+        return resources(cluster, "allocatable", node) == expected
 
-    wait_for(f"the node offers {expected}", offered, seconds, 0.3)
+    wait_for(f"node {node} offers {expected}", offered, seconds, 0.3)
 
 
-def resources(cluster: Cluster, side: str) -> dict[str, str]:
+def resources(cluster: Cluster, side: str, node: str = NODE) -> dict[str, str]:
     """Our resources in a node's capacity or allocatable."""
-    status: dict[str, Any] = cluster.get("node", NODE)["status"]
+    status: dict[str, Any] = cluster.get("node", node)["status"]
     return {name: status[side][name] for name in (MEMORY, CORE, COUNT) if name in status[side]}
 
 

@@ -30,7 +30,7 @@ def test_200_pods_created_and_deleted_leave_no_grant(cluster: Cluster, agent: Ag
 
         wait_for(f"batch {batch} has run", ended, 120, 1)
         cluster.kubectl("delete", "pod", "--all", "--wait=true", seconds=120)
-    assert not held(cluster)
+    assert not held(cluster.node)
     wait_for("no grant is left", lambda: not agent.grants(), RELEASE_SECONDS, 1)
     slices = agent.directories.run / "slices"
     wait_for("no slice is left", lambda: not any(slices.iterdir()), RELEASE_SECONDS, 1)

@@ -1,27 +1,15 @@
 """The source's own Job, with only its image and command replaced, gets its slice of a card."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.images import GPU_TEST
 from tests.e2e.pods import environment_of
+from tests.e2e.source_jobs import CUDA_SAMPLE, source_job
 
 pytestmark = pytest.mark.usefixtures("agent")
 
-SAMPLE = Path("samples/cuda-sample.yaml")
 SCRIPT = "env; cat /run/gpu-device-plugin/config/limits; cat /proc/mounts"
-
-
-def sample_with_our_image() -> dict[str, Any]:
-    """The sample as it is published, made to print what it received."""
-    job: dict[str, Any] = yaml.safe_load(SAMPLE.read_text())
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    container |= {"image": GPU_TEST, "imagePullPolicy": "Never", "command": ["sh", "-c", SCRIPT]}
-    return job
 
 
 def cards_by_uuid(cluster: Cluster) -> dict[str, int]:
@@ -34,7 +22,7 @@ def cards_by_uuid(cluster: Cluster) -> dict[str, int]:
 def test_the_sample_job_runs_with_two_units_and_thirty_percent_of_one_card(
     cluster: Cluster,
 ) -> None:
-    cluster.apply(sample_with_our_image())
+    cluster.apply(source_job(CUDA_SAMPLE, SCRIPT))
     cluster.kubectl("wait", "--for=condition=complete", "job/cuda-sample", "--timeout=60s")
     log = cluster.kubectl("logs", "-l", "app=cuda-sample", "--tail=-1")
     received = environment_of(log)
@@ -48,7 +36,7 @@ def test_the_sample_job_runs_with_two_units_and_thirty_percent_of_one_card(
 
 
 def test_the_limits_are_mounted_read_only(cluster: Cluster) -> None:
-    cluster.apply(sample_with_our_image())
+    cluster.apply(source_job(CUDA_SAMPLE, SCRIPT))
     cluster.kubectl("wait", "--for=condition=complete", "job/cuda-sample", "--timeout=60s")
     log = cluster.kubectl("logs", "-l", "app=cuda-sample", "--tail=-1")
     mounts = {fields[1]: fields[3] for line in log.splitlines() if len(fields := line.split()) == 6}

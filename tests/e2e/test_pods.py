@@ -32,7 +32,7 @@ def test_ten_pods_at_once_each_have_both_resources_on_one_card(
     cluster.apply(*(pod(name, body) for name in names))
     for name in names:
         cluster.wait_for_phase(name, "Running")
-    holders = check_agreement(cluster, agent)
+    holders = check_agreement(agent)
     assert set(holders) == {(name, "main") for name in names}
     for units in holders.values():
         assert (len(units[MEMORY]), len(units[CORE])) == (2, 30)
@@ -52,7 +52,7 @@ def test_two_containers_of_a_pod_share_a_card_and_hold_their_own_units(
     second = container("second", TELL_AND_STAY, resources=slice_of(3, 40))
     cluster.apply(pod("pair", first, second))
     cluster.wait_for_phase("pair", "Running")
-    holders = check_agreement(cluster, agent)
+    holders = check_agreement(agent)
     cards = [cards_of(holders[("pair", name)]) for name in ("first", "second")]
     assert cards[0] == cards[1]
     for name, units in (("first", "2"), ("second", "3")):
@@ -66,7 +66,7 @@ def test_an_init_container_hands_its_units_on(cluster: Cluster, agent: Agent) ->
     main = container("main", TELL_AND_STAY, resources=slice_of(2, 30))
     cluster.apply(pod("prepared", main, initContainers=[first]))
     cluster.wait_for_phase("prepared", "Running")
-    holders = check_agreement(cluster, agent)
+    holders = check_agreement(agent)
     before = environment(cluster, "prepared", "prepare")
     after = environment(cluster, "prepared", "main")
     assert before["ALIYUN_COM_GPU_MEM_CONTAINER"] == "4"
@@ -84,7 +84,7 @@ def test_a_native_sidecar_keeps_its_own_units_beside_the_app(
     main = container("main", TELL_AND_STAY, resources=slice_of(2, 20))
     cluster.apply(pod("accompanied", main, initContainers=[sidecar]))
     cluster.wait_for_phase("accompanied", "Running")
-    holders = check_agreement(cluster, agent)
+    holders = check_agreement(agent)
     units = {name: holders[("accompanied", name)] for name in ("sidecar", "main")}
     assert not units["sidecar"][MEMORY] & units["main"][MEMORY]
     assert cards_of(units["sidecar"]) == cards_of(units["main"])
@@ -99,7 +99,7 @@ def test_a_static_pod_gets_its_slice(cluster: Cluster, agent: Agent) -> None:
     mirror = f"static-{NODE}"
     try:
         cluster.wait_for_phase(mirror, "Running")
-        assert set(check_agreement(cluster, agent)) == {(mirror, "main")}
+        assert set(check_agreement(agent)) == {(mirror, "main")}
         assert environment(cluster, mirror, "main")["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
     finally:
         manifest.unlink()

@@ -26,7 +26,7 @@ def test_a_pod_that_fits_no_single_card_is_rejected_with_the_largest_free_slice(
     # 5 of 15 units of 16160 MiB are 5386 MiB.
     for words in ("UnexpectedAdmissionError", "default/too-large", NODE, MEMORY, "5386 MiB"):
         assert words in described
-    assert set(check_agreement(cluster, agent)) == {(name, "main") for name in names}
+    assert set(check_agreement(agent)) == {(name, "main") for name in names}
 
 
 def test_a_percentage_that_is_no_multiple_of_five_is_rejected(
@@ -37,7 +37,7 @@ def test_a_percentage_that_is_no_multiple_of_five_is_rejected(
     described = cluster.kubectl("describe", "pod", "seven")
     for words in ("default/seven", CORE, "7", "multiple of 5"):
         assert words in described
-    assert not check_agreement(cluster, agent)
+    assert not check_agreement(agent)
 
 
 def set_mode(cluster: Cluster, mode: str) -> None:
@@ -67,7 +67,7 @@ def test_the_label_of_a_node_that_is_in_use_does_not_switch_it(
         assert resources(cluster, "allocatable") == FOUR_CARDS
         cluster.apply(pod("follower", container("main", resources=slice_of(2, 30))))
         cluster.wait_for_phase("follower", "Running")
-        assert len(check_agreement(cluster, agent)) == 2
+        assert len(check_agreement(agent)) == 2
         cluster.kubectl("delete", "pod", "--all", "--wait=true")
         # The kubelet keeps a withdrawn resource as 0 for a while.
         wait_for_allocatable(cluster, {**FOUR_CARDS, CORE: "0"})

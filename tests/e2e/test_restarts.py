@@ -35,7 +35,7 @@ def test_a_container_that_restarts_while_the_agent_is_down_keeps_its_slice(
     cluster.apply(pod("restarts", body, restartPolicy="Always"))
     cluster.wait_for_phase("restarts", "Running")
     first = told(cluster, "restarts")
-    held_before = check_agreement(cluster, agent)
+    held_before = check_agreement(agent)
     slice_before = granted(agent)[("restarts", "main")].slice_id
 
     agent.stop()
@@ -56,7 +56,7 @@ def test_a_container_that_restarts_while_the_agent_is_down_keeps_its_slice(
 
     wait_for("the container runs again", runs_again, 120, 0.5)
     assert told(cluster, "restarts") == first
-    assert check_agreement(cluster, agent) == held_before
+    assert check_agreement(agent) == held_before
     assert granted(agent)[("restarts", "main")].slice_id == slice_before
 
 
@@ -85,7 +85,7 @@ def test_an_agent_killed_and_a_kubelet_restarted_in_the_middle_lose_nothing(
 ) -> None:
     cluster.apply(pod("keeper", container("main", FOREVER, resources=slice_of(2, 30))))
     cluster.wait_for_phase("keeper", "Running")
-    kept = check_agreement(cluster, agent)[("keeper", "main")]
+    kept = check_agreement(agent)[("keeper", "main")]
     slice_before = granted(agent)[("keeper", "main")].slice_id
     container_before = main_status(cluster, "keeper")["containerID"]
 
@@ -100,9 +100,9 @@ def test_an_agent_killed_and_a_kubelet_restarted_in_the_middle_lose_nothing(
     cluster.restart_kubelet(kill=True)
     wait_for("all pods run", lambda: ready() == REPLICAS, 180, 0.5)
     # They may all have run before the kubelet ended: it has to know of them again.
-    wait_for("the kubelet lists them", lambda: len(held(cluster)) == REPLICAS + 1, 60, 0.5)
+    wait_for("the kubelet lists them", lambda: len(held(cluster.node)) == REPLICAS + 1, 60, 0.5)
 
-    holders = check_agreement(cluster, agent)
+    holders = check_agreement(agent)
     assert len(holders) == REPLICAS + 1
     assert holders[("keeper", "main")] == kept
     assert granted(agent)[("keeper", "main")].slice_id == slice_before

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import grpc
 from tests.e2e.agent import Agent
-from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.node import Node
 
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.units import Resource, parse_unit_id
@@ -18,14 +18,14 @@ Held = Mapping[str, frozenset[str]]
 """Unit ids by resource."""
 
 
-def held(cluster: Cluster) -> dict[Holder, Held]:
-    """What the kubelet says that containers hold of our resources.
+def held(node: Node) -> dict[Holder, Held]:
+    """What a node's kubelet says that containers hold of our resources.
 
     Only to be asked while no pod is being admitted: asked in the middle of an Allocate it can
     make the kubelet give a unit away twice (kubernetes #137534).
     """
     found: dict[Holder, Held] = {}
-    for pod in _listed(cluster.kubelet_directory / "pod-resources" / "kubelet.sock"):
+    for pod in _listed(node.kubelet_directory / "pod-resources" / "kubelet.sock"):
         for container in pod.containers:
             units: dict[str, frozenset[str]] = {}
             for device in container.devices:
@@ -41,9 +41,9 @@ def granted(agent: Agent) -> dict[Holder, Grant]:
     return {(grant.pod.name, grant.container): grant for grant in agent.grants()}
 
 
-def check_agreement(cluster: Cluster, agent: Agent) -> dict[Holder, Held]:
+def check_agreement(agent: Agent) -> dict[Holder, Held]:
     """Assert that both say the same, that no unit is held twice, and each holder has one card."""
-    from_kubelet, from_agent = held(cluster), granted(agent)
+    from_kubelet, from_agent = held(agent.node), granted(agent)
     for holder, units in from_kubelet.items():
         grant = from_agent[holder]
         assert units[str(Resource.MEM)] == set(grant.mem_ids), holder

@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,22 +19,27 @@ from tests.e2e.cluster.credentials import (
 )
 from tests.e2e.cluster.images import standard_images
 from tests.e2e.cluster.layout import ADDRESS, Layout, isolate, remove_empty_cgroups
-from tests.e2e.cluster.node import KUBELET_DIRECTORY, Node, NodePlace
+from tests.e2e.cluster.namespaces import Namespaces
+from tests.e2e.cluster.node import Node, NodePlace
 from tests.e2e.cluster.processes import ProgramError, command_output
 from tests.e2e.cluster.waiting import wait_for
 
 NODE = "n1"
+FURTHER_NODE = "n2"
+PODS = "10.201.0.0/16"
+FURTHER_ADDRESS = "10.200.0.2"
+FURTHER_PODS = "10.202.0.0/16"
 NAMESPACE = "default"
 
 
 class Cluster:
-    """One control plane and one node, from start to stop."""
+    """One control plane and one node, from start to stop, and another node while it is wanted."""
 
     def __init__(self, layout: Layout, version: str | None = None) -> None:
         self.layout = layout
         self.binaries = programs.provide(version or programs.kubernetes_version())
         self.credentials = Credentials(layout.credentials, SERVER)
-        place = NodePlace(NODE, ADDRESS, layout.node(NODE), layout.logs)
+        place = NodePlace(NODE, ADDRESS, PODS, layout.node(NODE), layout.logs)
         self.node = Node(place, self.binaries, self.credentials)
         self.control_plane = ControlPlane(self.binaries, layout, self.credentials)
 
@@ -50,11 +56,6 @@ class Cluster:
         return self.node.name
 
     @property
-    def kubelet_directory(self) -> Path:
-        """Where the kubelet keeps its sockets and its checkpoint."""
-        return KUBELET_DIRECTORY
-
-    @property
     def admin_kubeconfig(self) -> Path:
         """For somebody who may do everything."""
         return self.credentials.kubeconfig(ADMIN)
@@ -67,7 +68,8 @@ class Cluster:
     def start(self) -> None:
         """Bring everything up and return when a pod could run; on failure take it down again."""
         isolate(self.layout)
-        users = (ADMIN, AGENT, SCHEDULER, CONTROLLER_MANAGER, node_user(NODE))
+        nodes = (node_user(NODE), node_user(FURTHER_NODE))
+        users = (ADMIN, AGENT, SCHEDULER, CONTROLLER_MANAGER, *nodes)
         self.credentials.create((ADDRESS, "127.0.0.1", SERVICE_ADDRESS), users)
         try:
             self.control_plane.start()
@@ -83,9 +85,28 @@ class Cluster:
         self.control_plane.stop()
         remove_empty_cgroups()
 
-    def wait_until_ready(self) -> None:
+    @contextmanager
+    def another_node(self) -> Iterator[Node]:
+        """A second node, for as long as it is needed; its Node object goes with it."""
+        name, directory = FURTHER_NODE, self.layout.node(FURTHER_NODE)
+        namespaces = Namespaces(name, FURTHER_ADDRESS, FURTHER_PODS, self.layout.logs)
+        enter = namespaces.open()
+        place = NodePlace(name, FURTHER_ADDRESS, FURTHER_PODS, directory, self.layout.logs, enter)
+        node = Node(place, self.binaries, self.credentials)
+        try:
+            node.start(standard_images())
+            self.wait_until_ready(node)
+            yield node
+        finally:
+            self.kubectl("delete", "node", name, "--ignore-not-found=true")
+            node.stop()
+            namespaces.close()
+            shutil.rmtree(directory)
+
+    def wait_until_ready(self, node: Node | None = None) -> None:
         """Return when the node is ready and pods may be created and scheduled."""
-        wait_for(f"node {NODE} is ready", self._node_is_ready, 90)
+        looked_at = node or self.node
+        wait_for(f"node {looked_at.name} is ready", lambda: self._is_ready(looked_at), 90)
         wait_for("the default service account exists", self._account_exists, 30)
 
     def restart_kubelet(self, *, kill: bool = False) -> None:
@@ -138,14 +159,14 @@ class Cluster:
             except ProgramError as error:
                 text = str(error)
             (directory / f"{kind}.yaml").write_text(text)
-        checkpoint = KUBELET_DIRECTORY / "device-plugins" / "kubelet_internal_checkpoint"
+        checkpoint = self.node.kubelet_directory / "device-plugins" / "kubelet_internal_checkpoint"
         if checkpoint.exists():
             shutil.copy(checkpoint, directory)
 
-    def _node_is_ready(self) -> bool:
-        for program in (*self.control_plane.programs, self.node.containerd, self.node.kubelet):
+    def _is_ready(self, looked_at: Node) -> bool:
+        for program in (*self.control_plane.programs, looked_at.containerd, looked_at.kubelet):
             program.check()
-        node = self.find("node", NODE)
+        node = self.find("node", looked_at.name)
         if node is None or node["spec"].get("taints"):
             return False
         conditions = node["status"].get("conditions", [])

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +62,17 @@ def isolate(layout: Layout) -> None:
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1\n")
 
 
-def overlay(target: Path, source: Path) -> None:
-    """Let a directory that programs insist on show one of ours, in this namespace only."""
+def overlay(target: Path, source: Path, enter: Sequence[str] = ()) -> None:
+    """Let a directory that programs insist on show one of ours, in one namespace only.
+
+    Args:
+        target: The directory that programs insist on.
+        source: Ours.
+        enter: The command that enters the namespace; empty: this one.
+    """
     source.mkdir(parents=True, exist_ok=True)
     target.mkdir(parents=True, exist_ok=True)
-    command_output(["mount", "--bind", str(source), str(target)])
+    command_output([*enter, "mount", "--bind", str(source), str(target)])
 
 
 def remove_empty_cgroups() -> None:

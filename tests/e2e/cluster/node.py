@@ -1,8 +1,4 @@
-"""One node of the cluster: containerd and a kubelet.
-
-A further node would get its own Node with another name and address and with `enter` set to the
-command that enters its namespaces; nothing below assumes that there is only one.
-"""
+"""One node of the cluster: containerd and a kubelet."""
 
 import json
 import os
@@ -26,16 +22,25 @@ FIXED_DIRECTORIES = {
     "network-namespaces": Path("/var/run/netns"),
     "network-state": Path("/var/lib/cni"),
 }
-POD_RANGE = "10.201.0.0/16"
 MAXIMUM_PODS = 250
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """Who a node is and where it keeps its things."""
+    """Who a node is and where it keeps its things.
+
+    Attributes:
+        name: Of the Node object.
+        address: Of the machine that the node would be.
+        pods: The range of its pods' addresses.
+        directory: What kubelet and containerd keep.
+        logs: What they say.
+        enter: The command that enters the node's namespaces; empty: it has those of the tests.
+    """
 
     name: str
     address: str
+    pods: str
     directory: Path
     logs: Path
     enter: Sequence[str] = ()
@@ -59,6 +64,11 @@ class Node:
         self.kubelet = self._program("kubelet", binaries.kubernetes / "kubelet", *self._flags())
 
     @property
+    def kubelet_directory(self) -> Path:
+        """The kubelet's directory, as the tests see it."""
+        return self.place.directory / "kubelet"
+
+    @property
     def static_pods(self) -> Path:
         """The directory whose manifests the kubelet runs without the API."""
         return self.place.directory / "static-pods"
@@ -66,13 +76,13 @@ class Node:
     def start(self, images: Sequence[Image]) -> None:
         """Start containerd, give it the images, and start the kubelet."""
         for name, target in FIXED_DIRECTORIES.items():
-            overlay(target, self.place.directory / name)
+            overlay(target, self.place.directory / name, self.place.enter)
         self.static_pods.mkdir()
         self._file("containerd.toml").write_text(self._containerd_settings())
         self._file("kubelet.json").write_text(json.dumps(self._kubelet_settings()))
         networks = self._file("networks")
         networks.mkdir()
-        (networks / "10-e2e.conflist").write_text(json.dumps(_network()))
+        (networks / "10-e2e.conflist").write_text(json.dumps(_network(self.place.pods)))
         self.containerd.start()
         wait_for("containerd answers", self._containerd_answers, 30)
         for image in images:
@@ -204,7 +214,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 """
 
 
-def _network() -> dict[str, object]:
-    addresses = {"type": "host-local", "ranges": [[{"subnet": POD_RANGE}]]}
+def _network(pods: str) -> dict[str, object]:
+    addresses = {"type": "host-local", "ranges": [[{"subnet": pods}]]}
     link = {"type": "ptp", "ipMasq": False, "ipam": addresses}
     return {"cniVersion": "0.4.0", "name": "e2e", "plugins": [link]}

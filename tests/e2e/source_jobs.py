@@ -1,0 +1,18 @@
+"""The jobs of the source documents, as samples/ publishes them; only image and command are ours."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.e2e.cluster.images import GPU_TEST
+
+CUDA_SAMPLE = Path("samples/cuda-sample.yaml")
+BINPACK = Path("samples/binpack.yaml")
+
+
+def source_job(sample: Path, script: str, image: str = GPU_TEST) -> dict[str, Any]:
+    """The object of a sample, with a shell script in an image of ours in place of the vendors'."""
+    job: dict[str, Any] = yaml.safe_load(sample.read_text())
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    container |= {"image": image, "imagePullPolicy": "Never", "command": ["sh", "-c", script]}
+    return job
