@@ -107,7 +107,9 @@ class Allocator:
             self._asker = None
             try:
                 grant = await self._granted(call, self._serving(resource))
-                edits = self._maker.edits(grant, self._state())
+                # The whole answer rides on gpu-mem (contract R-550).
+                is_answer = resource is Resource.MEM
+                edits = self._maker.edits(grant, self._state()) if is_answer else ContainerEdits()
             except RefusalError as error:
                 told = self._told(call, error)
                 self._refuse(call, told)
@@ -115,7 +117,7 @@ class Allocator:
             failpoint("allocate.before-answer")
             self._busy_since = time.monotonic()
             self._journal.granted(grant, resource)
-            return edits if resource is Resource.MEM else ContainerEdits()
+            return edits
 
     async def _granted(self, call: Call, state: NodeState) -> Grant:
         pending = self._pending
