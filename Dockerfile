@@ -38,7 +38,7 @@ RUN machine=$(sed -n 's/^machine=//p' /image.env) && \
     CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$machine" \
     _PYTHON_HOST_PLATFORM=linux-$machine \
     PATH="/tools/bin:$PATH" \
-    uv build -q --wheel --no-build-isolation --python /tools/bin/python --out-dir /wheel .
+    uv build --wheel --no-build-isolation --python /tools/bin/python --out-dir /wheel .
 RUN --mount=type=secret,id=certificates \
     if [ -s /run/secrets/certificates ]; then export SSL_CERT_FILE=/run/secrets/certificates; fi; \
     machine=$(sed -n 's/^machine=//p' /image.env) && \
