@@ -85,6 +85,7 @@ for architecture in "$@"; do
     fi
     provide_base
     work=$(mktemp -d -p "$cache")
+    trap 'rm -rf "$work"' EXIT
     build "$architecture" "$work"
     rm -rf "$kept"
     mv "$work" "$kept"
