@@ -45,7 +45,7 @@ RUN --mount=type=secret,id=certificates \
     site=/image/usr/local/lib/python3.11/dist-packages && \
     /tools/bin/uv pip install -q --no-cache --python /usr/bin/python3.11 --python-platform "$machine-manylinux_2_36" \
       --only-binary :all: --constraints constraints.txt --target $site /wheel/*.whl && \
-    mkdir -p /image/usr/local/bin && mv $site/bin/gpu-device-plugin /image/usr/local/bin/ && rm -rf $site/bin && \
+    mkdir -p /image/usr/local/bin && mv $site/bin/gpu-device-plugin /image/usr/local/bin/ && rm -rf $site/bin $site/.lock && \
     python3.11 -m compileall -q --invalidation-mode unchecked-hash -s /image /image/usr/lib/python3.11 $site
 
 FROM scratch
