@@ -90,6 +90,18 @@ def test_neither_user_nor_a_read_only_root_changes_anything(start: Start) -> Non
 
 
 @pytest.mark.timeout(240)
+def test_a_user_namespace_changes_nothing(start: Start) -> None:
+    """hostUsers: false: root in there is nobody out here, and the region is his all the same."""
+    tenant = start("mapped", pod_hostUsers=False)
+    tenant.open()
+    tenant.hold(337)
+
+    assert tenant.run("cat", "/proc/self/uid_map").split()[1] != "0"
+    check_capped(tenant)
+    assert row(tenant.nvidia_smi())["memory"] == f"337MiB / {SLICE_MIB}MiB"
+
+
+@pytest.mark.timeout(240)
 def test_an_image_with_a_preload_file_of_its_own_is_capped(start: Start) -> None:
     """Our file hides the image's."""
     tenant = start("own-preload", image=OWN_PRELOAD)
