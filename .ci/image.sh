@@ -36,6 +36,8 @@ fi
 mkdir -p "$cache" build/image
 exec 9>"$cache/lock"
 flock 9
+# What buildah noted of mounts is of a namespace that has ended.
+rm -rf "$cache/run"
 
 # What a build depends on; what git ignores (generated modules, bytecode) is none of it.
 content=$({
