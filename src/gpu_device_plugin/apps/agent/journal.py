@@ -97,8 +97,8 @@ class Journal:
     def card_changed(self, change: Change) -> None:
         """A card went out, came back, or reported something."""
         card = self._state().card(change.uuid) if change.uuid else None
-        name = f"card {card.index} ({change.uuid})" if card else (change.uuid or "a card")
-        index = card.index if card else None
+        index = card.index if card and card.is_shown else None
+        name = (change.uuid or "a card") if index is None else f"card {index} ({change.uuid})"
         _log.warning("card", card=change.uuid, index=index, reason=change.reason, text=change.text)
         self._metrics.count_card_change(change.uuid or "", change.reason)
         is_bad = change.kind is ChangeKind.FAULT
@@ -194,4 +194,6 @@ def _held_line(grant: Grant, card_of: Callable[[str], Card | None]) -> str:
 
 
 def _card_name(uuid: str, card: Card | None) -> str:
-    return f"card {card.index} ({uuid})" if card else f"a card that is not there now ({uuid})"
+    if card is None or not card.is_shown:
+        return f"a card that is not there now ({uuid})"
+    return f"card {card.index} ({uuid})"
