@@ -70,7 +70,7 @@ class CardWatch:
         return bad
 
     def _load(self, now_seconds: float) -> str | None:
-        content, _, bad = self._memory.load(now_seconds)
+        content, bad = self._memory.load(now_seconds)
         try:
             self._numbers = {str(k): int(v) for k, v in content.get("numbers", {}).items()}
             self._remembered = [Card(**entry) for entry in content.get("cards", [])]

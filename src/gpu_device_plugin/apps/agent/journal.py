@@ -83,6 +83,11 @@ class Journal:
         _log.warning("start refused", pod=str(pod or ""), reason=error.reason, text=str(error))
         if pod is not None and pod.name:
             self._post(EventNote(pod, error.reason, str(error)))
+            outcome = f"refused: {error}"
+            # The kubelet tries again and again; `why` tells it once.
+            if not any(d.pod == str(pod) and d.outcome == outcome for d in self._decisions):
+                asked = f"to start a container that holds {resource}"
+                self._keep(Asker(pod), asked, outcome=outcome, reason=error.reason)
 
     def ignored_disable(self, asker: Asker) -> None:
         """A container asked for no isolation, and the operator does not allow that."""
