@@ -68,6 +68,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _says("Choice of a card where the node carries no `ack.node.gpu.placement` label."),
     ] = PlacementPolicy.BINPACK
     nvml_library: Annotated[str, _says("Path of libnvidia-ml.so.1; without it the loader's.")] = ""
+    simulator_dir: Annotated[
+        str,
+        _says(
+            "Directory of a simulated node, for evaluation: its cards are served, and containers get its driver."
+        ),
+    ] = ""
     isolation: Annotated[
         Isolation,
         _says(
@@ -257,12 +263,18 @@ def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
         check_unit(settings.mode, settings.memory_unit)
     except ConfigError as error:
         raise ConfigError(f"{sources['memory_unit']}: {error}") from error
-    if settings.standalone and settings.kubeconfig:
-        both = f"{sources['standalone']} and {sources['kubeconfig']}"
-        raise ConfigError(f"{both} exclude each other: give one of them")
-    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir"):
+    for one, other in (("standalone", "kubeconfig"), ("simulator_dir", "nvml_library")):
+        if getattr(settings, one) and getattr(settings, other):
+            both = f"{sources[one]} and {sources[other]}"
+            raise ConfigError(f"{both} exclude each other: give one of them")
+    _check_paths(settings, sources)
+
+
+def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
+    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "simulator_dir"):
         value = getattr(settings, key)
-        if not Path(value).is_absolute():
+        is_left_out = key == "simulator_dir" and not value
+        if not is_left_out and not Path(value).is_absolute():
             raise ConfigError(f"{sources[key]}: {value!r} is not an absolute path")
     if settings.run_dir == settings.state_dir:
         raise ConfigError(

@@ -10,6 +10,7 @@ import yaml
 from tests.chart.rendering import CHART, RefusedError, agent, manifests, one, render
 
 from gpu_device_plugin.config import Settings, field_names, load_settings
+from gpu_device_plugin.domain.edits import VISIBLE_DEVICES_DIR
 from gpu_device_plugin.simulation.profiles import profile_names
 
 REFUSED = {
@@ -45,7 +46,8 @@ NOT_IN_THE_FILE = {
     "xid_table",  # no value for it yet
     "state_dir",  # its default; a hostPath
     "run_dir",  # its default; a hostPath
-    "nvml_library",  # by driverRoot or simulate.profile only
+    "nvml_library",  # by driverRoot only
+    "simulator_dir",  # by simulate.profile only
 }
 
 
@@ -186,6 +188,8 @@ def test_the_nvidia_runtime_is_asked_for_nvml_and_only_where_there_is_a_driver()
     assert environment()["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert environment()["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
     assert "NVIDIA_VISIBLE_DEVICES" not in environment("simulate.profile=v100")
+    by_mounts = environment("deviceAccess=volume-mounts")["NVIDIA_VISIBLE_DEVICES"]
+    assert by_mounts == VISIBLE_DEVICES_DIR
 
 
 def test_simulated_nodes_have_cards_of_their_own() -> None:
@@ -194,6 +198,9 @@ def test_simulated_nodes_have_cards_of_their_own() -> None:
     assert "--profile=t4" in first["args"]
     assert "--seed=$(NODE_NAME)" in first["args"]
     assert {entry["name"] for entry in first["env"]} == {"NODE_NAME"}
+    file = one(manifests("simulate.profile=t4"), "ConfigMap")["data"]["config.yaml"]
+    (state,) = (arg for arg in first["args"] if arg.startswith("--state="))
+    assert yaml.safe_load(file)["simulator_dir"] == state.partition("=")[2]
 
 
 def test_metrics_are_found_by_a_service_only_where_wanted() -> None:
