@@ -91,6 +91,7 @@ async def test_the_recover_command_says_that_an_unplugged_card_is_not_there() ->
         await until(lambda: rig.events("Forgotten"), 10)
 
         assert not any("card -1" in event["message"] for event in rig.events())
+        await rig.until_metric(f'card_healthy{{card="{uuid}"', " 0.0")
 
 
 async def test_a_hanging_driver_takes_all_cards_out_but_never_blocks_the_kubelet() -> None:
