@@ -26,6 +26,7 @@ KUBERNETES_COMMANDS = (
     "kube-apiserver",
     "kube-controller-manager",
     "kube-scheduler",
+    "kube-proxy",
 )
 CONTAINERD_COMMANDS = ("containerd", "containerd-shim-runc-v2", "ctr")
 CONTAINERD_TAGS = "no_btrfs no_zfs no_devmapper"

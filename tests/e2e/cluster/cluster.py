@@ -13,6 +13,7 @@ from tests.e2e.cluster.credentials import (
     ADMIN,
     AGENT,
     CONTROLLER_MANAGER,
+    PROXY,
     SCHEDULER,
     Credentials,
     node_user,
@@ -69,7 +70,7 @@ class Cluster:
         """Bring everything up and return when a pod could run; on failure take it down again."""
         isolate(self.layout)
         nodes = (node_user(NODE), node_user(FURTHER_NODE))
-        users = (ADMIN, AGENT, SCHEDULER, CONTROLLER_MANAGER, *nodes)
+        users = (ADMIN, AGENT, SCHEDULER, CONTROLLER_MANAGER, PROXY, *nodes)
         self.credentials.create((ADDRESS, "127.0.0.1", SERVICE_ADDRESS), users)
         try:
             self.control_plane.start()
@@ -164,7 +165,7 @@ class Cluster:
             shutil.copy(checkpoint, directory)
 
     def _is_ready(self, looked_at: Node) -> bool:
-        for program in (*self.control_plane.programs, looked_at.containerd, looked_at.kubelet):
+        for program in (*self.control_plane.programs, *looked_at.programs):
             program.check()
         node = self.find("node", looked_at.name)
         if node is None or node["spec"].get("taints"):

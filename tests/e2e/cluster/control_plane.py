@@ -85,7 +85,6 @@ class ControlPlane:
             "etcd-servers": f"http://127.0.0.1:{STORE_PORT}",
             "advertise-address": ADDRESS,
             "secure-port": str(SERVER_PORT),
-            "endpoint-reconciler-type": "none",
             "authorization-mode": "Node,RBAC",
             "enable-admission-plugins": "NodeRestriction",
             "token-auth-file": str(path("tokens.csv")),

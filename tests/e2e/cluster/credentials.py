@@ -22,6 +22,7 @@ class User:
 ADMIN = User("admin", ("system:masters",))
 SCHEDULER = User("system:kube-scheduler")
 CONTROLLER_MANAGER = User("system:kube-controller-manager")
+PROXY = User("system:kube-proxy")
 AGENT = User("gpu-device-plugin-agent")
 
 

@@ -1,4 +1,4 @@
-"""One node of the cluster: containerd and a kubelet."""
+"""One node of the cluster: containerd, a kubelet and kube-proxy."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.cluster.binaries import Binaries
-from tests.e2e.cluster.credentials import Credentials, node_user
+from tests.e2e.cluster.credentials import PROXY, Credentials, node_user
 from tests.e2e.cluster.images import PAUSE, Image, write_archive
 from tests.e2e.cluster.layout import overlay, overlay_file
 from tests.e2e.cluster.processes import Program, command_output
@@ -60,7 +60,7 @@ class NodePlace:
 
 
 class Node:
-    """containerd and the kubelet of one node."""
+    """containerd, the kubelet and kube-proxy of one node."""
 
     def __init__(self, place: NodePlace, binaries: Binaries, credentials: Credentials) -> None:
         self.place = place
@@ -75,6 +75,13 @@ class Node:
             self._file("containerd.toml"),
         )
         self.kubelet = self._program("kubelet", binaries.kubernetes / "kubelet", *self._flags())
+        proxy = binaries.kubernetes / "kube-proxy"
+        self.proxy = self._program("kube-proxy", proxy, *self._proxy_flags())
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """All of them, in the order of their start."""
+        return (self.containerd, self.kubelet, self.proxy)
 
     @property
     def kubelet_directory(self) -> Path:
@@ -101,15 +108,20 @@ class Node:
         for image in images:
             self.load(image)
         self.kubelet.start()
+        self.proxy.start()
 
     def load(self, image: Image) -> None:
         """Make an image known to this node."""
         archive = self._file("image.tar")
         write_archive(image, archive)
+        self.load_archive(archive)
+        archive.unlink()
+
+    def load_archive(self, archive: Path) -> None:
+        """Make an image known to this node that stands in an archive, of Docker's or OCI's kind."""
         self.containerd_command(
             "images", "import", "--local", "--snapshotter", "native", str(archive)
         )
-        archive.unlink()
 
     def add_cdi_spec(self, name: str, content: str) -> None:
         """Make devices known to containerd, which looks at the directory for every container."""
@@ -126,6 +138,7 @@ class Node:
 
     def power_off(self) -> None:
         """Everything is killed at once; what is on disk stays, /run does not."""
+        self.proxy.kill()
         self.kubelet.kill()
         self._kill_containers()
         wait_for("no container runs", lambda: not self._running_containers(), 30)
@@ -142,9 +155,11 @@ class Node:
         self.containerd.start()
         wait_for("containerd answers", self._containerd_answers, 30)
         self.kubelet.start()
+        self.proxy.start()
 
     def stop(self) -> None:
-        """Stop the kubelet, then every container, then containerd."""
+        """Stop kube-proxy and the kubelet, then every container, then containerd."""
+        self.proxy.stop()
         self.kubelet.stop()
         if self.containerd.running():
             self._kill_containers()
@@ -193,6 +208,19 @@ class Node:
             f"--kubeconfig={self._credentials.kubeconfig(node_user(self.name))}",
             f"--hostname-override={self.name}",
             f"--node-ip={self.place.address}",
+        ]
+
+    def _proxy_flags(self) -> list[str]:
+        return [
+            f"--kubeconfig={self._credentials.kubeconfig(PROXY)}",
+            f"--hostname-override={self.name}",
+            f"--bind-address={self.place.address}",
+            "--proxy-mode=iptables",
+            # The machine's limits are not this namespace's to set.
+            "--conntrack-max-per-core=0",
+            "--conntrack-min=0",
+            "--conntrack-tcp-timeout-established=0s",
+            "--conntrack-tcp-timeout-close-wait=0s",
         ]
 
     def _kubelet_settings(self) -> dict[str, object]:
