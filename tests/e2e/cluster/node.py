@@ -276,6 +276,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 
 
 def _network(pods: str) -> dict[str, object]:
-    addresses = {"type": "host-local", "ranges": [[{"subnet": pods}]]}
+    everywhere = [{"dst": "0.0.0.0/0"}]
+    addresses = {"type": "host-local", "ranges": [[{"subnet": pods}]], "routes": everywhere}
     link = {"type": "ptp", "ipMasq": False, "ipam": addresses}
     return {"cniVersion": "0.4.0", "name": "e2e", "plugins": [link]}

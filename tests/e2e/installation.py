@@ -1,0 +1,112 @@
+"""The product as an operator has it: the image on the nodes, and a release of the chart for each kind.
+
+The unit of memory is a value of the chart, so nodes that count in 128 MiB have a release of their
+own. Cards are simulated; containers receive them by the steps of docs/install.md.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.node import Node
+from tests.e2e.cluster.waiting import wait_for
+from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
+from tests.e2e.pods import CORE, COUNT, MEMORY
+
+MODE_LABEL = "ack.node.gpu.schedule"
+SHARED_RELEASE = "shared"
+SIMULATOR = "/run/gpu-device-plugin/simulator"
+OFFERED = {
+    RELEASE: {MEMORY: "60", CORE: "400", COUNT: "4"},
+    # floor(16160 / 128) = 126 units a card.
+    SHARED_RELEASE: {MEMORY: "504", COUNT: "4"},
+}
+KINDS: Mapping[str, Sequence[str]] = {
+    RELEASE: ("mode=core_mem", "gpuMemoryUnit=GiB"),
+    SHARED_RELEASE: ("mode=share", "gpuMemoryUnit=128MiB"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Two releases, one for each node.
+
+    Attributes:
+        cluster: Where.
+        second: The node in mode share; the cluster's first divides time as well.
+        repository: Name of the image.
+    """
+
+    cluster: Cluster
+    second: Node
+    repository: str
+
+    def node(self, release: str) -> Node:
+        """The node of a release."""
+        return self.cluster.node if release == RELEASE else self.second
+
+    def helm(self, release: str) -> Helm:
+        """The helm of one of them."""
+        return Helm(self.cluster, release)
+
+    def bring(self, release: str, tag: str, *settings: str) -> None:
+        """Install a release, or upgrade it, and wait until its agent serves its node."""
+        self.helm(release).install(*self.values(release, tag), *settings)
+        self.wait_until_served(release, tag)
+
+    def values(self, release: str, tag: str) -> Sequence[str]:
+        """What the operator sets."""
+        mode = KINDS[release][0].partition("=")[2]
+        return (
+            f"image.repository={self.repository}",
+            f"image.tag={tag}",
+            "image.pullPolicy=Never",
+            "simulate.profile=v100",
+            "deviceAccess=cdi",
+            f"nodeSelector.ack\\.node\\.gpu\\.schedule={mode}",
+            *KINDS[release],
+        )
+
+    def wait_until_served(self, release: str, tag: str) -> None:
+        """Return when an agent of that image serves the node, and the node offers its cards."""
+        name = daemonset(release)
+        self.cluster.kubectl(
+            *("-n", RELEASE_NAMESPACE, "rollout", "status", f"daemonset/{name}", "--timeout=120s"),
+            seconds=150,
+        )
+        wait_for(f"{name} runs {tag}", lambda: self._runs(release, tag), 120, 0.5)
+        wait_for(f"{name} serves", lambda: self.offered(release) == OFFERED[release], 60, 0.5)
+
+    def agent_pod(self, release: str) -> dict[str, Any]:
+        """The pod of a release's agent; empty while there is none."""
+        label = f"app.kubernetes.io/instance={release}"
+        pods = self.cluster.every("pod", RELEASE_NAMESPACE, label)
+        ended = [one for one in pods if "deletionTimestamp" in one["metadata"]]
+        living = [one for one in pods if one not in ended]
+        return dict(living[0]) if len(living) == 1 and not ended else {}
+
+    def show_cards(self, release: str) -> None:
+        """What docs/install.md says about cards in containers, for the node of a release."""
+        pod = self.agent_pod(release)["metadata"]["name"]
+        command = ("gpu-device-plugin", "simulate", "cdi", "--state", SIMULATOR)
+        spec = self.cluster.kubectl("exec", "-n", RELEASE_NAMESPACE, pod, "--", *command)
+        self.node(release).add_cdi_spec("nvidia", spec)
+
+    def offered(self, release: str) -> dict[str, str]:
+        """Our resources in the allocatable of a release's node."""
+        status = self.cluster.get("node", self.node(release).name)["status"]
+        return {n: v for n, v in status["allocatable"].items() if n in (MEMORY, CORE, COUNT)}
+
+    def _runs(self, release: str, tag: str) -> bool:
+        pod = self.agent_pod(release)
+        statuses = pod.get("status", {}).get("containerStatuses", [])
+        wanted = f"{self.repository}:{tag}"
+        return bool(statuses) and all(
+            one["ready"] and one["image"].endswith(wanted) for one in statuses
+        )
+
+
+def daemonset(release: str) -> str:
+    """The name that the chart gives it."""
+    return release if "gpu-device-plugin" in release else f"{release}-gpu-device-plugin"

@@ -1,0 +1,110 @@
+"""An installation from its first day to its last, by the chart and the image, under running jobs.
+
+The tests are the steps of one life, in their order; each leaves the source's two jobs running.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.agent import Agent
+from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.waiting import wait_for
+from tests.e2e.helm import RELEASE
+from tests.e2e.installation import MODE_LABEL, OFFERED, SHARED_RELEASE, Installation
+from tests.e2e.newer_image import write_next_version
+from tests.e2e.pods import FOREVER
+from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
+from tests.e2e.tenants import CUDA_TEST, INSIDE, Tenant, check_capped, cuda_images
+from tests.told import compile_program
+
+from gpu_device_plugin.store.native import native_library
+
+FIRST, NEXT = "first", "next"
+NEXT_VERSION = "0.2.0"
+STAY = f"env >/told-environment; {FOREVER}"
+APPS = {RELEASE: "cuda-sample", SHARED_RELEASE: "binpack-1"}
+# A grant ends when the kubelet lacks it twice, 30 s apart.
+RELEASE_SECONDS = 150
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def installation(
+    cluster: Cluster, serving_agent: Agent, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """Two nodes with the image and no agent; whatever is installed is removed at the end."""
+    serving_agent.stop()
+    place = tmp_path_factory.mktemp("images")
+    with cluster.another_node() as second:
+        cluster.kubectl("label", "node", second.name, f"{MODE_LABEL}=share")
+        found = Installation(cluster, second, "localhost/gpu-device-plugin")
+        write_next_version(
+            Path("/tmp/dev/first.tar"), NEXT_VERSION, f"{found.repository}:{NEXT}", place / "next"
+        )
+        libraries = [native_library(n) for n in ("libnvidia-ml.so.1", "libgpuslice.so")]
+        program = compile_program(tmp_path_factory.mktemp("client"))
+        for node in (cluster.node, second):
+            node.load_archive(Path("/tmp/dev/first.tar"))
+            node.load_archive(place / "next")
+            for image in cuda_images(program, libraries):
+                node.load(image)
+        yield found
+        for kind in ("job", "statefulset"):
+            cluster.kubectl("delete", kind, "--all", "--cascade=foreground")
+        for release in OFFERED:
+            found.helm(release)("uninstall", release, "--ignore-not-found", "--no-hooks", "--wait")
+
+
+@pytest.fixture(scope="module")
+def life(installation: Installation, results: Path) -> Installation:
+    """Both releases of the first version, and the source's two jobs at work."""
+    jobs = (source_job(CUDA_SAMPLE, STAY, CUDA_TEST), source_job(BINPACK, STAY, CUDA_TEST))
+    try:
+        for release in OFFERED:
+            installation.bring(release, FIRST)
+            installation.show_cards(release)
+        installation.cluster.apply(*jobs)
+        check_works(installation)
+    except Exception:
+        installation.cluster.collect(results / "life")
+        raise
+    return installation
+
+
+def running(life: Installation, release: str) -> dict[str, Any]:
+    """The pod of a release's job, once it runs and is ready."""
+
+    def found() -> dict[str, Any]:
+        for one in life.cluster.every("pod", selector=f"app={APPS[release]}"):
+            told = {each["type"]: each["status"] for each in one["status"].get("conditions", [])}
+            if told.get("Ready") == "True" and "deletionTimestamp" not in one["metadata"]:
+                return one
+        return {}
+
+    return wait_for(f"{APPS[release]} runs", found, 180, 0.5)
+
+
+def check_works(life: Installation) -> None:
+    """Assert that both jobs run where they belong, each with the slice that it asked for."""
+    timed, shared = (running(life, release) for release in OFFERED)
+    assert (timed["spec"]["nodeName"], shared["spec"]["nodeName"]) == (NODE, life.second.name)
+    tenant = Tenant(life.cluster, timed["metadata"]["name"])
+    check_capped(tenant)
+    assert "FAILED" not in tenant.run(f"{INSIDE}/gpu-selftest")
+    told = Tenant(life.cluster, shared["metadata"]["name"]).run("cat", "/told-environment")
+    assert "ALIYUN_COM_GPU_MEM_CONTAINER=16\n" in told
+    assert "ALIYUN_COM_GPU_MEM_DEV=126\n" in told
+
+
+def containers(pod: dict[str, Any]) -> list[tuple[str, int]]:
+    """Which containers a pod has, and how often each was restarted."""
+    return [(one["containerID"], one["restartCount"]) for one in pod["status"]["containerStatuses"]]
+
+
+def test_an_empty_cluster_offers_60_400_4_and_runs_the_sources_jobs(life: Installation) -> None:
+    assert life.offered(RELEASE) == OFFERED[RELEASE]
+    assert life.offered(SHARED_RELEASE) == OFFERED[SHARED_RELEASE]
+    check_works(life)
