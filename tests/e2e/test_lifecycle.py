@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.node import AGENT_LIBRARY, AGENT_RUN, AGENT_STATE, Node
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.helm import RELEASE
 from tests.e2e.installation import MODE_LABEL, OFFERED, SHARED_RELEASE, Installation
@@ -19,6 +20,8 @@ from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
 from tests.e2e.tenants import CUDA_TEST, INSIDE, Tenant, check_capped, cuda_images
 from tests.told import compile_program
 
+from gpu_device_plugin.store.durable import read_sealed, seal, write_durably
+from gpu_device_plugin.store.grants import KIND, VERSION
 from gpu_device_plugin.store.native import native_library
 
 FIRST, NEXT = "first", "next"
@@ -108,3 +111,48 @@ def test_an_empty_cluster_offers_60_400_4_and_runs_the_sources_jobs(life: Instal
     assert life.offered(RELEASE) == OFFERED[RELEASE]
     assert life.offered(SHARED_RELEASE) == OFFERED[SHARED_RELEASE]
     check_works(life)
+
+
+def library_versions(life: Installation) -> set[str]:
+    """Versions of the isolation library on the first node."""
+    return {path.name for path in (life.node(RELEASE).place.directory / AGENT_LIBRARY).iterdir()}
+
+
+def test_an_upgrade_restarts_no_container_and_keeps_what_they_have_mounted(
+    life: Installation,
+) -> None:
+    """The new library lies beside the old one, which goes with the last pod that mounts it."""
+    (old,) = library_versions(life)
+    before = {release: running(life, release) for release in OFFERED}
+    for release in OFFERED:
+        life.bring(release, NEXT)
+    for release, pod in before.items():
+        after = life.cluster.get("pod", pod["metadata"]["name"])
+        assert containers(after) == containers(pod), release
+    check_works(life)
+    (new,) = library_versions(life) - {old}
+    assert new.startswith(f"{NEXT_VERSION}-")
+    assert old in library_versions(life)
+    life.cluster.kubectl("delete", "pod", before[RELEASE]["metadata"]["name"], "--wait=true")
+    wait_for("the old library is gone", lambda: library_versions(life) == {new}, RELEASE_SECONDS)
+    check_works(life)
+
+
+def test_after_a_reboot_every_container_is_capped_as_before(life: Installation) -> None:
+    """The node's /run is empty then, its boot id another one, and no agent is there at first."""
+    node = life.cluster.node
+    node.power_off()
+    pretend_another_boot(node)
+    node.power_on()
+    assert not any((node.place.directory / AGENT_RUN).iterdir())
+    life.cluster.wait_until_ready()
+    life.wait_until_served(RELEASE, NEXT)
+    check_works(life)
+
+
+def pretend_another_boot(node: Node) -> None:
+    """Let the agent's grants be of another boot than the one that the kernel tells containers of."""
+    path = node.place.directory / AGENT_STATE / "grants"
+    sealed = read_sealed(path, KIND, VERSION)
+    assert sealed is not None
+    write_durably(path, seal(KIND, VERSION, "the-boot-before", [sealed.payload]))
