@@ -135,14 +135,16 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
     units = UnitCount("r", 1, 0)
     metrics.publish(
         Snapshot(
-            cards=(CardSample(0, "GPU-0", is_healthy=True, units=(units,)),),
+            cards=(CardSample(0, "GPU-0", is_healthy=False, units=(units,), fault="XID79"),),
             slices=(whole_slice(),),
             is_api_reachable=True,
+            faults=("OtherPlugin",),
         )
     )
     metrics.count_allocation("r", "granted")
     metrics.count_registration("r")
     metrics.count_card_change("GPU-0", "XID79")
+    metrics.count_repair("RegionGrown")
     text = metrics.page("")[0].decode()
     exposed = set()
     for family in text_string_to_metric_families(text):

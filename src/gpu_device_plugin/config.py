@@ -15,7 +15,7 @@ import msgspec
 import yaml
 
 from gpu_device_plugin.domain.edits import DeviceAccess
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, check_unit
+from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, check_unit, parse_mode
 from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import ConfigError
 
@@ -141,6 +141,15 @@ def load_settings(
     settings = _convert(merged)
     _check_combination(settings)
     return settings
+
+
+def mode_in(text: str) -> NodeMode | None:
+    """The mode that a settings file of any version names, or None where it names none."""
+    try:
+        content: Any = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
+    return parse_mode(str(content.get("mode", ""))) if isinstance(content, dict) else None
 
 
 def field_names() -> tuple[str, ...]:

@@ -4,6 +4,7 @@
 #include "hooks.h"
 #include "libc_symbols.h"
 #include "log.h"
+#include "object.h"
 #include "slice.h"
 
 #include <dlfcn.h>
@@ -40,21 +41,13 @@ void driver_after_fork(void)
 	depth_inside = 0;
 }
 
-static bool is_driver_file(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-	const char *name = slash ? slash + 1 : path;
-
-	return strncmp(name, "libcuda.so", 10) == 0 || strncmp(name, "libcuda_", 8) == 0 ||
-	       strncmp(name, "libnvidia-ml.so", 15) == 0;
-}
-
 bool driver_owns(const void *address)
 {
+	struct link_map *map = NULL;
 	Dl_info object;
 
-	return address && dladdr(address, &object) && object.dli_fname &&
-	       is_driver_file(object.dli_fname);
+	return address && dladdr1(address, &object, (void **)&map, RTLD_DL_LINKMAP) && map &&
+	       object_is_driver(map);
 }
 
 /* The soname is what everybody loads; `may_open` as in driver.h. */

@@ -10,6 +10,8 @@
  */
 #include "libc_symbols.h"
 
+#include "object.h"
+
 #include <elf.h>
 #include <link.h>
 #include <stdatomic.h>
@@ -24,14 +26,13 @@ struct object {
 	const uint32_t *gnu_hash;
 };
 
-/* Does the text begin with the word? All of it: `is_whole`. */
-static bool begins(const char *text, const char *word, bool is_whole)
+static bool is_same(const char *a, const char *b)
 {
-	while (*word && *text == *word) {
-		text++;
-		word++;
+	while (*a && *a == *b) {
+		a++;
+		b++;
 	}
-	return !*word && (!is_whole || !*text);
+	return *a == *b;
 }
 
 static uint32_t gnu_hash_of(const char *name)
@@ -82,29 +83,18 @@ static void *object_find(const struct object *object, const char *name)
 		const ElfW(Sym) *symbol = &object->symbols[index];
 
 		if ((entry | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-		    begins(object->strings + symbol->st_name, name, true))
+		    is_same(object->strings + symbol->st_name, name))
 			return (void *)(object->base + symbol->st_value);
 		if (entry & 1)
 			return NULL;
 	}
 }
 
-static bool is_c_library(const char *path)
-{
-	const char *name = path;
-
-	for (const char *at = path; *at; at++)
-		if (*at == '/')
-			name = at + 1;
-	return begins(name, "libc.so.", false) || begins(name, "libc-2.", false) ||
-	       begins(name, "libdl.so.", false) || begins(name, "libdl-2.", false);
-}
-
 static void look(const struct link_map *map, struct libc_symbols *found)
 {
 	struct object object;
 
-	if (!map->l_name || !map->l_ld || !is_c_library(map->l_name) || !object_read(map, &object))
+	if (!map->l_ld || !object_is_c_library(map) || !object_read(map, &object))
 		return;
 	if (!found->dlsym)
 		*(void **)&found->dlsym = object_find(&object, "dlsym");

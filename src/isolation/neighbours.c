@@ -7,6 +7,7 @@
 #include "limits.h"
 #include "slice.h"
 #include "timer.h"
+#include "witness.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -31,6 +32,8 @@ struct neighbour {
 struct street {
 	struct activity *own;
 	uint64_t scanned_ns, looked_ns; /* 0: never */
+	bool is_unknown;                /* no directory of them: NVML's word must do */
+	uint32_t witnessed;             /* by NVML, in parts of ACTIVITY_ONE */
 	unsigned count;
 	struct neighbour *neighbours; /* NEIGHBOURS of them, made at the first look */
 };
@@ -116,6 +119,7 @@ static void scan(int card, struct street *street)
 	card_directory(card, path, sizeof(path));
 	DIR *directory = opendir(path);
 
+	street->is_unknown = !directory;
 	if (!directory)
 		return;
 	/* The stream is ours alone: NOLINTBEGIN(concurrency-mt-unsafe) */
@@ -148,6 +152,8 @@ static void look(int card, struct street *street)
 		scan(card, street);
 		street->scanned_ns = now_ns;
 	}
+	street->witnessed =
+		street->is_unknown ? witness_others(card, neighbours_own_page(card), now_ns) : 0;
 	for (unsigned i = 0; i < street->count; i++) {
 		struct neighbour *neighbour = &street->neighbours[i];
 
@@ -163,7 +169,7 @@ static uint32_t others_in(int card, const struct street *street, uint64_t bucket
 {
 	const uint32_t all = activity_in(neighbours_own_page(card), bucket, now_ns, place);
 	const uint32_t own = mine ? activity_in(mine, bucket, now_ns, -1) : 0;
-	uint32_t others = all > own ? all - own : 0;
+	uint32_t others = (all > own ? all - own : 0) + street->witnessed;
 
 	for (unsigned i = 0; i < street->count; i++)
 		others += activity_in(&street->neighbours[i].page, bucket, now_ns, -1);

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 enum { LISTED = 256 };
 
@@ -96,6 +97,33 @@ bool probe_own_listing(int card, uint64_t *bytes)
 		*bytes = infos[i].usedGpuMemory;
 	}
 	return is_listed;
+}
+
+/* Samples are stamped by the wall clock, in microseconds; old ones are of processes at rest. */
+static unsigned long long a_second_ago_us(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (unsigned long long)(now.tv_sec - 1) * 1000000u +
+	       (unsigned long long)now.tv_nsec / 1000u;
+}
+
+unsigned probe_shares(int card, struct probe_share shares[PROBE_SHARES])
+{
+	nvmlProcessUtilizationSample_t samples[PROBE_SHARES];
+	nvmlDevice_t device;
+	unsigned count = PROBE_SHARES;
+
+	driver_go_inside();
+	const bool is_known = device_of(card, &device) && nvml.nvmlDeviceGetProcessUtilization &&
+			      nvml.nvmlDeviceGetProcessUtilization(
+				      device, samples, &count, a_second_ago_us()) == NVML_SUCCESS;
+	driver_come_back();
+	for (unsigned i = 0; is_known && i < count; i++)
+		shares[i] =
+			(struct probe_share){.pid = samples[i].pid, .percent = samples[i].smUtil};
+	return is_known ? count : 0;
 }
 
 bool probe_knows_pid(void)

@@ -45,6 +45,13 @@ static bool exists(const char *path)
 	return lstat(path, &status) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
+bool slice_is_meant(void)
+{
+	const char *wanted = secure_getenv("GPUSLICE_ROOT");
+
+	return exists(AGENT_ROOT "/config") || (wanted && *wanted);
+}
+
 /* False: inert. The environment counts only where no agent has been. */
 static bool find_root(bool *is_agents)
 {

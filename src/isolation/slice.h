@@ -18,6 +18,9 @@ enum slice_state {
 /* Decides at the first call: reads the limits, maps the region. Any thread. */
 enum slice_state slice_state(void);
 
+/* Is there a slice to keep at all? Looks and reads nothing; any thread. */
+bool slice_is_meant(void);
+
 /* From now on closed, with one line that says why. Any thread. */
 __attribute__((format(printf, 1, 2))) void slice_close(const char *format, ...);
 

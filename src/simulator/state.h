@@ -236,7 +236,7 @@ void gpusim_process_release(struct gpusim_node *node, struct gpusim_process *pro
 /* Free the slots of dead processes; returns how many. Cheap when the table is short. */
 unsigned gpusim_processes_reap(struct gpusim_node *node);
 
-/* The process's pid as the caller's pid namespace sees it; its own number if it is not in there. */
+/* The process's pid as the caller's pid namespace sees it; 0 if it is not in there. */
 int32_t gpusim_process_visible_pid(const struct gpusim_node *node,
 				   const struct gpusim_process *process);
 

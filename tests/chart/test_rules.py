@@ -46,14 +46,19 @@ def test_a_value_switches_off_its_rule_and_no_other(key: str) -> None:
         assert rules_in(after, shape) == expected
 
 
-def test_without_rules_there_are_no_policies_but_the_agents() -> None:
+# Policies that limit our own tokens; a warning would limit nothing.
+TOKENS = ("-agent-nodes", "-agent-pods", "-uninstall-nodes")
+
+
+def test_without_rules_there_are_no_policies_but_those_of_our_tokens() -> None:
     off = {group: dict.fromkeys(VALUES[group], False) for group in RULES}
     names = {
         made["metadata"]["name"]
         for made in manifests(values={"policies": off})
         if made["kind"].startswith("ValidatingAdmission")
     }
-    assert names == {"gpu-device-plugin-agent-nodes", "gpu-device-plugin-agent-pods"}
+    ours = ("agent-nodes", "agent-pods", "uninstall-nodes")
+    assert names == {f"gpu-device-plugin-{name}" for name in ours}
 
 
 def test_every_policy_is_bound_and_every_binding_has_its_policy() -> None:
@@ -66,7 +71,7 @@ def test_every_policy_is_bound_and_every_binding_has_its_policy() -> None:
     }
     assert sorted(bindings) == sorted(policies)
     for name, actions in bindings.items():
-        assert actions == (["Deny"] if "-agent-" in name else ["Warn", "Audit"])
+        assert actions == (["Deny"] if name.endswith(TOKENS) else ["Warn", "Audit"])
 
 
 def test_no_short_form_is_left_in_a_rendered_rule() -> None:

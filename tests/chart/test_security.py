@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 from tests.chart.rendering import agent, manifests, one
 
-from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, pod_annotations
+from gpu_device_plugin.domain.annotations import (
+    CARDS_ANNOTATION,
+    UNINSTALL_ANNOTATION,
+    WITHDRAWN_ANNOTATION,
+    pod_annotations,
+)
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.labels import NODE_LABELS
@@ -97,9 +102,8 @@ def test_the_role_holds_each_verb_that_the_agent_uses_and_no_other() -> None:
         ("resource.k8s.io", "resourceslices"): {"list", "watch"},  # cluster/node.py
     }
     assert all(len(rule["apiGroups"]) == len(rule["resources"]) == 1 for rule in role["rules"])
-    kinds = {made["kind"] for made in manifests()}
-    assert "Role" not in kinds
-    assert "Secret" not in kinds
+    kept = [made for made in manifests() if "annotations" not in made["metadata"]]  # no hooks
+    assert not {"Role", "Secret"} & {made["kind"] for made in kept}
 
 
 def allowed(policy: Mapping[str, Any], variable: str) -> str:
@@ -127,7 +131,9 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
     )
     written = pod_annotations([grant], [card], 1)
     assert keys(allowed(nodes, "labelsAllowed")) == set(NODE_LABELS)
-    assert keys(allowed(nodes, "annotationsAllowed")) == {CARDS_ANNOTATION}
+    answered = {CARDS_ANNOTATION, WITHDRAWN_ANNOTATION}
+    # The mark it may only remove, which tests/e2e/test_policies.py holds it to.
+    assert keys(allowed(nodes, "annotationsAllowed")) == {*answered, UNINSTALL_ANNOTATION}
     assert keys(allowed(pods, "labelsAllowed")) == set()
     assert keys(allowed(pods, "annotationsAllowed")) == set(written)
 

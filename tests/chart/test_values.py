@@ -219,5 +219,7 @@ def test_probes_ask_the_agents_own_pages() -> None:
 
 def test_nothing_is_left_of_what_is_switched_off() -> None:
     values = ("rbac.create=false", "serviceAccount.create=false", "serviceAccount.name=mine")
-    kinds = {made["kind"] for made in manifests(*values, "policies.enabled=false")}
-    assert kinds == {"ConfigMap", "DaemonSet"}
+    made = manifests(*values, "policies.enabled=false")
+    assert {one["kind"] for one in made} == {"ConfigMap", "DaemonSet", "Job"}
+    jobs = [one["spec"]["template"]["spec"] for one in made if one["kind"] == "Job"]
+    assert {pod["serviceAccountName"] for pod in jobs} == {"mine"}

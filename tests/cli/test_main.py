@@ -18,7 +18,17 @@ from gpu_device_plugin.apps.agent.desk import SOCKET_NAME
 from gpu_device_plugin.cli.main import cli, main
 from gpu_device_plugin.config import ENVIRONMENT_PREFIX, field_names
 
-COMMANDS = ("agent", "demo", "recover", "simulate", "version", "why")
+COMMANDS = (
+    "agent",
+    "check-upgrade",
+    "cleanup",
+    "demo",
+    "recover",
+    "simulate",
+    "uninstall",
+    "version",
+    "why",
+)
 
 
 @pytest.fixture(autouse=True)

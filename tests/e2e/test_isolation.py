@@ -8,7 +8,6 @@ import re
 
 import pytest
 from tests.e2e.agent import Agent
-from tests.e2e.cluster.processes import ProgramError
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import Start
 from tests.e2e.tenants import INSIDE, MIB, OUT_OF_MEMORY, SLICE_MIB, check_capped, row, same_card
@@ -96,11 +95,10 @@ def test_a_process_started_by_exec_is_capped_as_well(isolating: Agent, start: St
 
 @pytest.mark.timeout(240)
 def test_gpu_selftest_says_whether_the_cap_is_effective(start: Start) -> None:
-    """It exits 0 in a slice; where the library does not come first it says so and does not."""
+    """It exits 0 in a slice, also where a pod's list would put libc before the library."""
     tenant = start("tested")
     told = tenant.run(f"{INSIDE}/gpu-selftest")
 
     assert "ok " in told
     assert "FAILED" not in told
-    with pytest.raises(ProgramError, match="ended with"):
-        tenant.run("sh", "-c", f"LD_PRELOAD=libc.so.6 {INSIDE}/gpu-selftest")
+    assert "FAILED" not in tenant.run("sh", "-c", f"LD_PRELOAD=libc.so.6 {INSIDE}/gpu-selftest")

@@ -57,9 +57,6 @@ def test_a_pods_own_environment_gains_nothing(isolating: Agent, start: Start) ->
         check_capped(tenant)
 
 
-@pytest.mark.xfail(
-    reason="glibc loads LD_PRELOAD before /etc/ld.so.preload, so what it names comes before ours"
-)
 @pytest.mark.timeout(240)
 def test_a_preload_list_that_puts_the_driver_first_gains_nothing(start: Start) -> None:
     """Not even libc's own dlsym, or the driver, named in LD_PRELOAD."""

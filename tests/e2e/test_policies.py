@@ -28,12 +28,14 @@ from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import RequestError
 
 NOWHERE = {"e2e": "nowhere"}
-NOBODY = "nodeSelector.e2e=nowhere"
+# No pod of ours at all, hooks included: their image is not on this node.
+NOBODY = "nodeSelector.e2e=nowhere,hooks.uninstall.enabled=false,hooks.upgrade.enabled=false"
 OTHER_NODE = "n2"
 KINDS = tuple(PATHS)
 ROOT = Path(__file__).resolve().parents[2]
 DAEMONSET = ROOT / "daemonset"
 POLICIES = ("pods", "templates", "cronjobs", "agent-nodes", "agent-pods")
+MARK = "gpu-device-plugin/uninstall"
 SEVEN = Row("seven", [asking(2, 7)])
 
 
@@ -251,7 +253,13 @@ def test_an_agent_may_write_what_it_writes_and_nothing_else(
     given = {"metadata": {"annotations": {"scheduler.framework.gpushare.assigned": "true"}}}
     cards = {"metadata": {"annotations": {"gpu-device-plugin/cards": "{}"}}}
     count = {"metadata": {"labels": {"aliyun.accelerator/nvidia_count": "4"}}}
-    for path, change in ((own, count), (own, cards), (f"{pods}/on-{NODE}", given)):
+    withdrawn = {"metadata": {"annotations": {"gpu-device-plugin/withdrawn": "{}"}}}
+    mark = {"metadata": {"annotations": {MARK: "uid"}}}
+    unmark = {"metadata": {"annotations": {MARK: None}}}
+    admin = Submission(cluster)
+    assert admin.patch(own, mark).text == ""
+    changes = ((own, count), (own, cards), (own, withdrawn), (own, unmark))
+    for path, change in (*changes, (f"{pods}/on-{NODE}", given)):
         assert as_agent.patch(path, change).text == ""
 
     nothing_else = "nothing but labels and annotations"
@@ -263,6 +271,7 @@ def test_an_agent_may_write_what_it_writes_and_nothing_else(
         (own, schedule, "may not change the labels ack.node.gpu.schedule of nodes"),
         (own, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "kubernetes.io/hostname"),
         (own, another, "may not change the annotations example.com/other of nodes"),
+        (own, mark, "may remove the mark for uninstalling, and not set it"),
         (own, {"spec": {"unschedulable": True}}, nothing_else),
         (own, {"metadata": {"finalizers": ["example.com/stay"]}}, nothing_else),
         (f"{own}/status", {"status": {"phase": "Terminated"}}, "forbidden"),
@@ -285,6 +294,5 @@ def test_an_agent_may_write_what_it_writes_and_nothing_else(
     assert not wrong
 
     # Whoever is not the agent is not limited.
-    admin = Submission(cluster)
     for path, change in ((own, schedule), (other, count), (f"{pods}/on-{NODE}", another)):
         assert admin.patch(path, change).text == ""

@@ -23,7 +23,9 @@ Json = dict[str, Any]
 QUICK = Pace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, settle_seconds=0.1)
 
 _COLLECTION = re.compile(
-    r"(?P<base>/api/v1/nodes|/api/v1/pods|/api/v1/namespaces/(?P<ns>[^/]+)/(?:pods|events)"
+    r"(?P<base>/api/v1/nodes|/api/v1/pods"
+    r"|/api/v1/namespaces/(?P<ns>[^/]+)/(?:pods|events|configmaps)"
+    r"|/apis/apps/v1/namespaces/[^/]+/daemonsets"
     r"|/apis/resource\.k8s\.io/v1/resourceslices)(?:/(?P<name>[^/]+))?"
 )
 
@@ -46,12 +48,14 @@ class FakeApiServer:
     Attributes:
         fault: Called with every request; an answer it returns is sent instead of the real one.
         has_dra: Whether resource.k8s.io/v1 is served.
+        page_size: Objects a page to who asks with a limit; 0 is all of them.
     """
 
     objects: dict[str, Json] = field(default_factory=dict)
     requests: list[Seen] = field(default_factory=list)
     fault: Callable[[Seen], web.Response | None] = lambda _: None
     has_dra: bool = True
+    page_size: int = 0
     port: int = 0
     _version: int = 100
     _oldest: int = 0
@@ -175,6 +179,11 @@ class FakeApiServer:
     def _list(self, seen: Seen) -> web.Response:
         items = [v for p, v in self.objects.items() if _is_in(p, v, seen)]
         meta = {"resourceVersion": str(self._version)}
+        if self.page_size and "limit" in seen.query:
+            start = int(seen.query.get("continue", 0))
+            end = start + self.page_size
+            meta |= {"continue": str(end)} if end < len(items) else {}
+            items = items[start:end]
         return web.json_response({"kind": "List", "metadata": meta, "items": items or None})
 
     async def _watch(self, request: web.Request, seen: Seen) -> web.StreamResponse:

@@ -135,6 +135,35 @@ def test_a_restarted_container_does_not_inherit(box: Box) -> None:
         assert ran.stdout.split() == ["0", "0", "0", "0"], ran.stderr
 
 
+@pytest.mark.parametrize("strangers", ["", "inner"])
+def test_two_containers_may_have_processes_of_one_pid(
+    make_box: MakeBox, tmp_path: Path, strangers: str
+) -> None:
+    """In a container small pids repeat; one's memory was taken for the other's, beyond the cap."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare for a pid namespace")
+    programs = tmp_path / "numbered"
+    programs.mkdir()
+    first, second = (make_box(name) for name in ("first", "second"))
+    enter = "env -u LD_PRELOAD unshare --pid --fork --kill-child --mount-proc"
+    (programs / "client").write_text(
+        f'#!/bin/sh\nexec {enter} env LD_PRELOAD="$LD_PRELOAD" {first.programs}/client\n'
+    )
+    (programs / "client").chmod(0o755)
+    for box in (first, second):
+        box.allow(SLICE)
+        box.programs = programs
+        box.variables["GPU_SIMULATOR_STRANGERS"] = strangers
+    greedy, neighbour = first.start(), second.start()
+    assert neighbour(f"alloc 0 {97 * MIB}") == [0]
+    free = room(greedy)
+
+    assert free == SLICE - 240 * MIB
+    assert greedy(f"alloc 0 {free}") == [0]
+    assert greedy("info") == [0, 0, SLICE]
+    assert greedy(f"alloc 1 {MIB}") == [OUT_OF_MEMORY]
+
+
 def test_a_slot_is_never_moved(box: Box) -> None:
     """Hook catalogue: slots were compacted, and a process went on writing into another's."""
     first, second, third = box.start(), box.start(), box.start()

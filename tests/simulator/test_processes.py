@@ -1,10 +1,13 @@
 """Memory that one program takes shows in every other, and goes with it."""
 
+import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 from tests.simulator.conftest import MakeNode
-from tests.simulator.programs import PRELUDE, end, hear, run, start, until
+from tests.simulator.programs import PRELUDE, end, environment, hear, run, start, until
 
 from gpu_device_plugin.simulation.node import SimulatedNode
 
@@ -174,5 +177,33 @@ def test_a_mig_slice_has_its_own_memory_and_processes(make_node: MakeNode) -> No
         )
 
         assert seen == [[0, 500, 0, 0, 0, 0, 0], [[pid, 8, 0]], [0, 1, 0, 0, 0, 0, 0]]
+    finally:
+        end(program)
+
+
+def test_a_namespace_lists_only_whom_it_can_see(node: SimulatedNode) -> None:
+    """A process outside it has no pid in there; the memory that it holds is seen all the same."""
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare(1) is not installed")
+    ask = """
+nvml.nvmlInit()
+card = nvml.nvmlDeviceGetHandleByIndex(0)
+say([len(nvml.nvmlDeviceGetComputeRunningProcesses(card)), nvml.nvmlDeviceGetMemoryInfo(card).used >> 20])
+"""
+    program = start(node, _TAKE + "take(0, 64); say(os.getpid()); time.sleep(600)")
+    try:
+        hear(program)
+        told = subprocess.run(
+            ["unshare", "--pid", "--fork", sys.executable, "-c", PRELUDE + ask],
+            env=environment(node),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if "Operation not permitted" in told.stderr:
+            pytest.skip("this user may not make a pid namespace")
+
+        assert json.loads(told.stdout) == [0, 64], told.stderr
+        assert len(node.view().processes) == 1
     finally:
         end(program)

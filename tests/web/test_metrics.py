@@ -16,10 +16,16 @@ gpu_device_plugin_build_info{version="1.2.3"} 1.0
 # TYPE gpu_device_plugin_card_healthy gauge
 gpu_device_plugin_card_healthy{card="0",uuid="GPU-a"} 1.0
 gpu_device_plugin_card_healthy{card="1",uuid="GPU-b"} 0.0
+# HELP gpu_device_plugin_card_fault Why a card is out.
+# TYPE gpu_device_plugin_card_fault gauge
+gpu_device_plugin_card_fault{card="1",reason="XID79",uuid="GPU-b"} 1.0
 # HELP gpu_device_plugin_units Units of a resource on a card.
 # TYPE gpu_device_plugin_units gauge
 gpu_device_plugin_units{card="0",resource="aliyun.com/gpu-mem",state="free",uuid="GPU-a"} 13.0
 gpu_device_plugin_units{card="0",resource="aliyun.com/gpu-mem",state="held",uuid="GPU-a"} 2.0
+# HELP gpu_device_plugin_node_fault What keeps the whole node from serving.
+# TYPE gpu_device_plugin_node_fault gauge
+gpu_device_plugin_node_fault{reason="OtherPlugin"} 1.0
 # HELP gpu_device_plugin_slice_memory_limit_bytes Memory of a card that a container may use.
 # TYPE gpu_device_plugin_slice_memory_limit_bytes gauge
 gpu_device_plugin_slice_memory_limit_bytes{card="0",container="c",namespace="ns",pod="p"} 2.258632704e+09
@@ -41,6 +47,9 @@ gpu_device_plugin_reconcile_drift 1.0
 # HELP gpu_device_plugin_api_reachable Whether the Kubernetes API answers.
 # TYPE gpu_device_plugin_api_reachable gauge
 gpu_device_plugin_api_reachable 1.0
+# HELP gpu_device_plugin_ready Whether /readyz answers 200.
+# TYPE gpu_device_plugin_ready gauge
+gpu_device_plugin_ready 1.0
 # HELP gpu_device_plugin_allocate_seconds Time to answer Allocate.
 # TYPE gpu_device_plugin_allocate_seconds histogram
 gpu_device_plugin_allocate_seconds_bucket{le="0.0005"} 0.0
@@ -68,10 +77,13 @@ gpu_device_plugin_allocations_total{outcome="refused",reason="NoRoom",resource="
 gpu_device_plugin_registrations_total{resource="aliyun.com/gpu-mem"} 1.0
 # HELP gpu_device_plugin_card_changes_total Changes of a card's health.
 # TYPE gpu_device_plugin_card_changes_total counter
-gpu_device_plugin_card_changes_total{reason="Xid79",uuid="GPU-b"} 1.0
+gpu_device_plugin_card_changes_total{reason="XID79",uuid="GPU-b"} 1.0
 # HELP gpu_device_plugin_nvml_restarts_total Restarts of the NVML child process.
 # TYPE gpu_device_plugin_nvml_restarts_total counter
 gpu_device_plugin_nvml_restarts_total 1.0
+# HELP gpu_device_plugin_slice_repairs_total Slices that were found amiss and put right.
+# TYPE gpu_device_plugin_slice_repairs_total counter
+gpu_device_plugin_slice_repairs_total{reason="RegionGrown"} 1.0
 # HELP gpu_device_plugin_state_files_set_aside_total Files of the state directory that could not be trusted.
 # TYPE gpu_device_plugin_state_files_set_aside_total counter
 gpu_device_plugin_state_files_set_aside_total 1.0
@@ -96,20 +108,23 @@ def test_the_page_is_the_golden_one() -> None:
         Snapshot(
             cards=(
                 CardSample(0, "GPU-a", is_healthy=True, units=(UnitCount(MEM, 13, 2),)),
-                CardSample(1, "GPU-b", is_healthy=False),
+                CardSample(1, "GPU-b", is_healthy=False, fault="XID79"),
             ),
             slices=(SliceSample("ns", "p", "c", 0, 2154 * 2**20, 30, 337 * 2**20, 0.25, 3),),
             drift=1,
             is_api_reachable=True,
+            faults=("OtherPlugin",),
         )
     )
+    metrics.ask_readiness(lambda: True)
     metrics.observe_allocate(0.0015)
     metrics.count_allocation(MEM, "granted")
     metrics.count_allocation(MEM, "refused", "NoRoom")
     metrics.count_allocation(MEM, "refused", "NoRoom")
     metrics.count_registration(MEM)
-    metrics.count_card_change("GPU-b", "Xid79")
+    metrics.count_card_change("GPU-b", "XID79")
     metrics.count_nvml_restart()
+    metrics.count_repair("RegionGrown")
     metrics.count_file_set_aside()
     metrics.count_dropped_event()
 
@@ -149,6 +164,17 @@ def test_two_agents_in_one_process_do_not_share_a_count() -> None:
 
     assert "nvml_restarts_total 1.0" in ours(one)
     assert "nvml_restarts_total 0.0" in ours(other)
+
+
+def test_readiness_is_asked_at_each_scrape() -> None:
+    """What was true a minute ago is of no use to an alert; unasked, nothing is ready."""
+    metrics, answers = AgentMetrics("1"), iter((True, False))
+    assert "gpu_device_plugin_ready 0.0" in ours(metrics)
+
+    metrics.ask_readiness(lambda: next(answers))
+
+    assert "gpu_device_plugin_ready 1.0" in ours(metrics)
+    assert "gpu_device_plugin_ready 0.0" in ours(metrics)
 
 
 def test_openmetrics_is_spoken_where_it_is_asked_for() -> None:

@@ -13,6 +13,7 @@ import msgspec
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.desk import SOCKET_NAME, ask
 from gpu_device_plugin.cli.demo import demo
+from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.config import Settings, describe, kind_of, load_settings
@@ -37,7 +38,8 @@ def cli() -> None:
     """Fractions of GPUs, schedulable and real.
 
     `agent` runs on every GPU node. `why` and `recover` are for a person on such a node (or in
-    the agent's pod). `demo` and `simulate` need no GPU.
+    the agent's pod). `uninstall` and `check-upgrade` are what the chart's hooks run, `cleanup`
+    removes what stays on a node. `demo` and `simulate` need no GPU.
     """
 
 
@@ -156,8 +158,8 @@ def version() -> None:
     click.echo(__version__)
 
 
-cli.add_command(simulate)
-cli.add_command(demo)
+for _command in (simulate, demo, uninstall, check_upgrade, cleanup):
+    cli.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -24,6 +24,7 @@ class NodeMetadata:
         self._view = view
         self._labels: dict[str, str | None] = {}
         self._annotations: dict[str, str | None] = {}
+        self._passing: set[str] = set()
         self._queue = PatchQueue[str](api, self._difference, self._forget)
 
     def put(self, *, labels: Wanted | None = None, annotations: Wanted | None = None) -> None:
@@ -32,8 +33,16 @@ class NodeMetadata:
         self._annotations.update(annotations or {})
         self._queue.mark(self._node_name)
 
+    def drop(self, annotation: str) -> None:
+        """Remove this annotation once; whoever sets it afterwards is left alone."""
+        self._passing.add(annotation)
+        self._queue.mark(self._node_name)
+
     def observe(self) -> None:
         """The node has changed."""
+        view = self._view()
+        if view is not None:
+            self._passing &= view.annotations.keys()
         if self._labels or self._annotations:
             self._queue.mark(self._node_name)
 
@@ -45,11 +54,12 @@ class NodeMetadata:
         view = self._view()
         if view is None:
             return None
+        annotations = {**self._annotations, **dict.fromkeys(self._passing)}
         metadata = {
             key: missing
             for key, missing in (
                 ("labels", _missing(self._labels, view.labels)),
-                ("annotations", _missing(self._annotations, view.annotations)),
+                ("annotations", _missing(annotations, view.annotations)),
             )
             if missing
         }

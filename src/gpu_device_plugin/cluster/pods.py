@@ -28,11 +28,13 @@ class WatchedPod:
         request: What it asks for; its `ref.uid` is the kubelet's.
         api_uid: The API object's uid; another one than the kubelet's for a static pod's mirror.
         annotations: All of its annotations.
+        owner_uid: Uid of the controller that made it, or "".
     """
 
     request: PodRequest
     api_uid: str
     annotations: Mapping[str, str]
+    owner_uid: str = ""
 
 
 class PodWatch:
@@ -112,8 +114,9 @@ class PodWatch:
 
     def _put(self, pod: Pod) -> None:
         key = (pod.metadata.namespace, pod.metadata.name)
+        meta = pod.metadata
         try:
-            watched = WatchedPod(pod_request(pod), pod.metadata.uid, pod.metadata.annotations or {})
+            watched = WatchedPod(pod_request(pod), meta.uid, meta.annotations or {}, meta.owner_uid)
         except ClusterError as error:
             _log.warning("pod not understood", pod="/".join(key), error=str(error))
             return

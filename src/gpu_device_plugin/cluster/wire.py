@@ -5,6 +5,13 @@ from typing import Generic, TypeVar
 import msgspec
 
 
+class OwnerReference(msgspec.Struct):
+    """One entry of `ownerReferences`."""
+
+    uid: str
+    controller: bool | None = None
+
+
 class ObjectMeta(msgspec.Struct, rename="camel"):
     """`metadata`."""
 
@@ -14,6 +21,13 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
     resource_version: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+    @property
+    def owner_uid(self) -> str:
+        """Uid of the controller that made the object, or ""."""
+        owners = (owner.uid for owner in self.owner_references or () if owner.controller)
+        return next(owners, "")
 
 
 class Bare(msgspec.Struct):
@@ -101,10 +115,17 @@ class ResourceSlice(Bare):
 Item = TypeVar("Item", bound=Bare)
 
 
+class ListMeta(msgspec.Struct, rename="camel"):
+    """`metadata` of a list; `next_page` is empty at its end."""
+
+    resource_version: str = ""
+    next_page: str = msgspec.field(default="", name="continue")
+
+
 class ListOf(msgspec.Struct, Generic[Item]):
     """A list answer."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
     items: list[Item] | None = None
 
 

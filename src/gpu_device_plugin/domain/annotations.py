@@ -12,6 +12,11 @@ from gpu_device_plugin.domain.units import MemoryUnit
 
 CARDS_ANNOTATION = "gpu-device-plugin/cards"
 CARDS_VERSION = 1
+UNINSTALL_ANNOTATION = "gpu-device-plugin/uninstall"
+"""Marks a node for the agents of one installation; its value is the uid of their DaemonSet, so
+that a mark of before says nothing to what is installed after it."""
+WITHDRAWN_ANNOTATION = "gpu-device-plugin/withdrawn"
+WITHDRAWN_VERSION = 1
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 ASSIGNED = "scheduler.framework.gpushare.assigned"
 ASSUME_TIME = "scheduler.framework.gpushare.assume-time"
@@ -48,6 +53,54 @@ def cards_annotation(cards: Sequence[Card], healthy: Mapping[str, bool], terms: 
             ],
         }
     )
+
+
+def withdrawn_annotation(mark: str, kept: Sequence[str]) -> str:
+    """An agent's answer to the mark, as compact JSON.
+
+    Args:
+        mark: The mark that is answered.
+        kept: Pods whose files stay, because they run on.
+    """
+    return _compact({"version": WITHDRAWN_VERSION, "mark": mark, "kept": sorted(kept)})
+
+
+def kept_pods(text: str, mark: str) -> tuple[str, ...] | None:
+    """The pods whose files stay, or None where `text` is no answer to this mark.
+
+    >>> kept_pods(withdrawn_annotation("u1", ["default/p"]), "u1")
+    ('default/p',)
+    >>> kept_pods(withdrawn_annotation("u1", []), "u2") is None
+    True
+    """
+    plain = _object(text)
+    kept = plain.get("kept")
+    if plain.get("mark") != mark or not isinstance(kept, list):
+        return None
+    return tuple(str(pod) for pod in kept)
+
+
+def counted_unit_mib(text: str) -> int | None:
+    """The unit in which a node counts, by its annotation of cards; None where it does not say.
+
+    >>> counted_unit_mib('{"version":1,"unit_mib":1024}')
+    1024
+    """
+    found = _object(text).get("unit_mib")
+    return found if isinstance(found, int) else None
+
+
+def served_mode(text: str) -> str:
+    """The mode that a node serves, by its annotation of cards; empty where it does not say."""
+    return str(_object(text).get("mode", ""))
+
+
+def _object(text: str) -> Mapping[str, object]:
+    try:
+        plain: object = json.loads(text)
+    except ValueError:
+        return {}
+    return plain if isinstance(plain, dict) else {}
 
 
 def pod_annotations(

@@ -125,12 +125,17 @@ class LibraryVersions:
             )
         return self._fill(version, self._ours.files)
 
-    def remove_unused(self, used: Collection[str]) -> tuple[str, ...]:
+    def remove_unused(self, used: Collection[str], *, is_leaving: bool = False) -> tuple[str, ...]:
         """Remove versions that an agent has put here and that nothing uses; their names.
 
         Other directories are somebody else's and stay.
+
+        Args:
+            used: Versions that containers mount.
+            is_leaving: No container will come: ours has to be used as well to stay.
         """
-        kept = {*used, self._ours.version if self._ours else self.current()}
+        ours = self._ours.version if self._ours else self.current()
+        kept = {*used} if is_leaving else {*used, ours}
         removed = []
         for name in self._names():
             if _UNFINISHED.fullmatch(name):

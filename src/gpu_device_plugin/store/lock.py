@@ -31,6 +31,10 @@ class NodeLock:
             raise StorageError(f"{self._path}: cannot be opened: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not self._is_at_its_path(descriptor):  # removed meanwhile: another one is the lock
+                os.close(descriptor)
+                self.take(pod, pid)
+                return
         except BlockingIOError as error:
             holder = os.read(descriptor, 4096).decode("utf-8", "replace").strip()
             os.close(descriptor)
@@ -41,6 +45,18 @@ class NodeLock:
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"pod {pod or '(none)'}, pid {pid}\n".encode())
         self._descriptor = descriptor
+
+    def remove(self) -> None:
+        """Let the next agent in, and leave no file; only who holds the lock may."""
+        if self._descriptor >= 0:
+            self._path.unlink(missing_ok=True)
+        self.release()
+
+    def _is_at_its_path(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._path.stat())
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
         """Let the next agent in."""

@@ -1,11 +1,12 @@
 """What Prometheus reads: names and labels are an interface that stays."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     ProcessCollector,
     disable_created_metrics,
@@ -32,12 +33,13 @@ class UnitCount:
 
 @dataclass(frozen=True, slots=True)
 class CardSample:
-    """One card now; `index` is NVML's index, `uuid` its identity."""
+    """One card now; `index` is NVML's index, `fault` why the card itself is out, or ""."""
 
     index: int
     uuid: str
     is_healthy: bool
     units: tuple[UnitCount, ...] = ()
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,14 @@ class Snapshot:
         slices: Slices held, one entry for each container and card.
         drift: Differences between our grants and the kubelet that the last reconcile found.
         is_api_reachable: Whether the API server answers; None where none is used.
+        faults: Reasons that keep the whole node from serving.
     """
 
     cards: tuple[CardSample, ...] = ()
     slices: tuple[SliceSample, ...] = ()
     drift: int = 0
     is_api_reachable: bool | None = None
+    faults: tuple[str, ...] = ()
 
 
 class AgentMetrics:
@@ -92,6 +96,9 @@ class AgentMetrics:
         self._gauges = _Gauges(version)
         self._registry.register(self._gauges)
         ProcessCollector(registry=self._registry)
+        self._ready = Gauge(
+            f"{_PREFIX}_ready", "Whether /readyz answers 200.", registry=self._registry
+        )
         self._allocate_seconds = Histogram(
             f"{_PREFIX}_allocate_seconds",
             "Time to answer Allocate.",
@@ -110,6 +117,9 @@ class AgentMetrics:
             "card_changes", "Changes of a card's health.", ("uuid", "reason")
         )
         self._nvml_restarts = self._counter("nvml_restarts", "Restarts of the NVML child process.")
+        self._repairs = self._counter(
+            "slice_repairs", "Slices that were found amiss and put right.", ("reason",)
+        )
         self._files_set_aside = self._counter(
             "state_files_set_aside", "Files of the state directory that could not be trusted."
         )
@@ -120,6 +130,10 @@ class AgentMetrics:
     def publish(self, snapshot: Snapshot) -> None:
         """Show these cards and slices from now on, and no others."""
         self._gauges.snapshot = snapshot
+
+    def ask_readiness(self, is_ready: Callable[[], bool]) -> None:
+        """Ask this at each scrape; until it is told nothing is ready."""
+        self._ready.set_function(is_ready)
 
     def observe_allocate(self, seconds: float) -> None:
         """One Allocate took so long."""
@@ -140,6 +154,10 @@ class AgentMetrics:
     def count_nvml_restart(self) -> None:
         """The NVML child process was started again."""
         self._nvml_restarts.inc()
+
+    def count_repair(self, reason: str) -> None:
+        """Something of a slice was found amiss and put right."""
+        self._repairs.labels(reason).inc()
 
     def count_file_set_aside(self) -> None:
         """A truncated, altered or foreign file of ours was set aside."""
@@ -170,6 +188,12 @@ class _Gauges(Collector):
         snapshot = self.snapshot
         yield _gauge("build_info", "The version that runs.", ("version",), [((self._version,), 1)])
         yield from _card_gauges(snapshot.cards)
+        yield _gauge(
+            "node_fault",
+            "What keeps the whole node from serving.",
+            ("reason",),
+            [((reason,), 1) for reason in snapshot.faults],
+        )
         yield from _slice_gauges(snapshot.slices)
         yield from _slice_usage(snapshot.slices)
         yield _gauge(
@@ -194,6 +218,12 @@ def _card_gauges(cards: Iterable[CardSample]) -> Iterator[GaugeMetricFamily]:
         "Whether the card can be given out.",
         ("card", "uuid"),
         [((str(card.index), card.uuid), int(card.is_healthy)) for card in cards],
+    )
+    yield _gauge(
+        "card_fault",
+        "Why a card is out.",
+        ("card", "uuid", "reason"),
+        [((str(card.index), card.uuid, card.fault), 1) for card in cards if card.fault],
     )
     yield _gauge(
         "units",

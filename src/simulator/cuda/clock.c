@@ -8,6 +8,9 @@
 #define DOZE_LEAST_NS 20000u
 #define TIMER_SLACK_NS 50000ull
 #define DOZE_MOST_NS 5000000u
+/* Where time goes in steps. */
+#define STEP_LAUNCH_NS 2000u
+#define STEP_LEAST_NS 1000u
 
 static struct clock_area *area_of(struct gpusim_node *node)
 {
@@ -52,6 +55,7 @@ void clock_lay_out(struct gpusim_node *node)
 	struct clock_area *area = area_of(node);
 
 	take_speed_from_environment(node);
+	steps_lay_out(&area->steps);
 	/* CLOCK_MONOTONIC starts anew at a boot, so a rate of an older boot is in the future. */
 	if (area->layout && area->rates[area->current].real_ns <= real_now_ns()) {
 		clock_follow_speed(node);
@@ -87,6 +91,8 @@ uint64_t clock_now_ns(struct gpusim_node *node)
 	struct clock_area *area = area_of(node);
 	uint32_t current = __atomic_load_n(&area->current, __ATOMIC_ACQUIRE);
 
+	if (steps_is_on(&area->steps))
+		return steps_now_ns(&area->steps);
 	if (area->rates[current].speed_milli != wanted_speed(node)) {
 		gpusim_lock(node);
 		clock_follow_speed(node);
@@ -117,17 +123,33 @@ static void spin_until(uint64_t real_ns)
 		;
 }
 
+/* As a wait in real time: not for ever, and a little late. */
+static uint64_t doze_in_steps_ns(uint64_t virtual_ns)
+{
+	if (virtual_ns == 0)
+		return DOZE_LEAST_NS;
+	return (virtual_ns < DOZE_MOST_NS ? virtual_ns : DOZE_MOST_NS) + STEP_LEAST_NS;
+}
+
 void clock_doze(struct gpusim_node *node, uint64_t virtual_ns)
 {
 	uint64_t real_ns = virtual_ns * 1000 / clock_speed_milli(node);
 
-	if (virtual_ns == 0)
+	if (steps_is_member())
+		steps_wait(&area_of(node)->steps, doze_in_steps_ns(virtual_ns));
+	else if (virtual_ns == 0)
 		sleep_real(DOZE_LEAST_NS);
 	else if (real_ns < 2 * TIMER_SLACK_NS)
 		spin_until(real_now_ns() + real_ns);
 	else
 		sleep_real(real_ns - TIMER_SLACK_NS < DOZE_MOST_NS ? real_ns - TIMER_SLACK_NS
 								   : DOZE_MOST_NS);
+}
+
+void clock_pay_launch(struct gpusim_node *node)
+{
+	if (steps_is_member())
+		steps_pay(&area_of(node)->steps, STEP_LAUNCH_NS);
 }
 
 static struct gpusim_node *ready_node(void)
@@ -154,5 +176,35 @@ void gpusim_sleep_ns(uint64_t virtual_ns)
 	struct gpusim_node *node = ready_node();
 	uint64_t speed = node ? clock_speed_milli(node) : 1000;
 
+	if (node && steps_is_member()) {
+		steps_wait(&area_of(node)->steps, virtual_ns + steps_lateness_ns(TIMER_SLACK_NS));
+		return;
+	}
 	sleep_real(virtual_ns / speed * 1000 + virtual_ns % speed * 1000 / speed);
+}
+
+int gpusim_step_together(unsigned count)
+{
+	struct gpusim_node *node = ready_node();
+
+	return node && steps_join(&area_of(node)->steps, count, clock_now_ns(node)) ? 0 : -1;
+}
+
+/* Behind the last one the clock runs on by itself, from where it stands. */
+void gpusim_step_apart(void)
+{
+	struct gpusim_node *node = ready_node();
+	struct clock_area *area = node ? area_of(node) : NULL;
+
+	if (!area || !steps_leave(&area->steps))
+		return;
+	gpusim_lock(node);
+	area->rates[!area->current] = (struct clock_rate){
+		.real_ns = real_now_ns(),
+		.virtual_ns = steps_now_ns(&area->steps),
+		.speed_milli = wanted_speed(node),
+	};
+	__atomic_store_n(&area->current, !area->current, __ATOMIC_RELEASE);
+	__atomic_store_n(&area->steps.is_on, 0, __ATOMIC_RELEASE);
+	gpusim_unlock(node);
 }

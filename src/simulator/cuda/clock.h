@@ -12,6 +12,7 @@
 #include "cuda_api.h"
 
 #include "../state.h"
+#include "steps.h"
 
 #include <stdint.h>
 
@@ -26,6 +27,7 @@ struct clock_area {
 	uint32_t layout; /* 0: no process has used it yet */
 	uint32_t current;
 	struct clock_rate rates[2];
+	struct steps steps; /* while they are on, their clock is this one */
 };
 
 /* Both under the node's lock; safe in any process at any time. */
@@ -41,6 +43,10 @@ uint64_t clock_speed_milli(struct gpusim_node *node);
  * too long when it is short; 0 is a short nap for who does not know how long.
  */
 void clock_doze(struct gpusim_node *node, uint64_t virtual_ns);
+
+/* A launch takes the host a while: time in steps would not know. Without locks of several
+ * processes. */
+void clock_pay_launch(struct gpusim_node *node);
 
 /*
  * For tests and for a library under test that wants its own timers to run on

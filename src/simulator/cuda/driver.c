@@ -123,6 +123,13 @@ CUresult driver_enter(struct context **context)
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
 
+CUresult driver_enter_launch(struct context **context)
+{
+	if (driver.node)
+		clock_pay_launch(driver.node);
+	return driver_enter(context);
+}
+
 CUresult driver_leave(CUresult result)
 {
 	pthread_mutex_unlock(&lock);

@@ -48,6 +48,7 @@ extern const int driver_newest_version; /* this library's list of names ends the
  */
 CUresult driver_enter_bare(void);
 CUresult driver_enter(struct context **context);
+CUresult driver_enter_launch(struct context **context); /* takes the host some time */
 CUresult driver_leave(CUresult result);
 
 /* In between, for a wait: the lock is given to other threads while we sleep. */

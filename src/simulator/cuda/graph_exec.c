@@ -260,7 +260,7 @@ static CUresult launch(CUgraphExec handle, CUstream stream_handle, enum default_
 {
 	struct context *context;
 	struct stream *stream;
-	CUresult result = driver_enter(&context);
+	CUresult result = driver_enter_launch(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;

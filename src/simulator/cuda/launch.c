@@ -53,7 +53,7 @@ static CUresult launch(const CUlaunchConfig *config, const void *handle, void **
 {
 	struct context *context;
 	struct stream *stream;
-	CUresult result = driver_enter(&context);
+	CUresult result = driver_enter_launch(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -40,11 +40,14 @@ static const struct layout named = {.bytes = sizeof(struct named_process),
 					    offsetof(struct named_process, protected_bytes),
 				    .name = offsetof(struct named_process, name)};
 
+/* Processes that the caller's pid namespace cannot see have no pid in it, and are not told. */
 static bool is_listed(const struct call *call, const struct gpusim_process *process, uint32_t kind)
 {
 	if (!process->used || process->card != call->slot || process->kind != kind)
 		return false;
-	return !call->instance || process->gpu_instance == call->instance->gpu_instance;
+	if (call->instance && process->gpu_instance != call->instance->gpu_instance)
+		return false;
+	return gpusim_process_visible_pid(call->node, process) > 0;
 }
 
 static void write_entry(const struct layout *layout, const struct call *call,

@@ -447,8 +447,24 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* Steps with count - 1 other programs, so that their time is not this machine's. */
+static CUresult step_together(unsigned count)
+{
+	int (*join)(unsigned) = (int (*)(unsigned))dlsym(driver, "gpusim_step_together");
+
+	return join && join(count) == 0 ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
+static void step_apart(void)
+{
+	void (*leave)(void) = (void (*)(void))dlsym(driver, "gpusim_step_apart");
+
+	if (leave)
+		leave();
+}
+
 /*
- * work KIND UNIT_NS SECONDS: the whole run on the simulated clock; answers with
+ * work KIND UNIT_NS SECONDS [TOGETHER]: the whole run on the simulated clock; answers with
  * the pieces of UNIT_NS completed and the nanoseconds it took.
  * sync: one kernel after another, each waited for. stream: launched as fast as
  * may be, waited for now and then. graph: ten kernels a launch, waited for.
@@ -456,13 +472,14 @@ static uint64_t now_ns(void)
 static void do_work(char *words[])
 {
 	const uint64_t unit_ns = strtoull(words[2], NULL, 10);
+	const unsigned together = words[4] ? (unsigned)atoi(words[4]) : 0;
+	CUresult result = together ? step_together(together) : CUDA_SUCCESS;
 	const uint64_t begin_ns = now_ns();
 	const uint64_t end_ns = begin_ns + (uint64_t)(atof(words[3]) * 1e9);
 	const bool is_graph = !strcmp(words[1], "graph");
 	const int batch = !strcmp(words[1], "stream") ? 200 : 1;
 	CUgraphExec exec = is_graph ? (CUgraphExec)(uintptr_t)objects[0] : NULL;
 	uint64_t pieces = 0;
-	CUresult result = CUDA_SUCCESS;
 
 	while (!result && now_ns() < end_ns) {
 		for (int i = 0; !result && i < batch; i++, pieces++)
@@ -472,6 +489,8 @@ static void do_work(char *words[])
 			result = CALL(cuStreamSynchronize, stream_of(0));
 	}
 	printf("%d %" PRIu64 " %" PRIu64 "\n", result, pieces, now_ns() - begin_ns);
+	if (together)
+		step_apart();
 }
 
 /* --- NVML ------------------------------------------------------------------------ */

@@ -19,6 +19,8 @@
 
 uint64_t gpusim_now_ns(void);
 void gpusim_sleep_ns(uint64_t virtual_ns);
+int gpusim_step_together(unsigned count);
+void gpusim_step_apart(void);
 
 struct test_case {
 	const char *name;

@@ -1,6 +1,9 @@
 /* Kernels take virtual time, events tell it, streams order it. */
 #include "check.h"
 
+#include <pthread.h>
+#include <time.h>
+
 static void events_enclose_the_kernels_between_them(void)
 {
 	CUstream work;
@@ -247,6 +250,38 @@ static void the_virtual_clock_runs_as_fast_as_asked(void)
 	CHECK(gpusim_now_ns() - before >= 50000000);
 }
 
+/* Sleeps ten times a millisecond, then reports when it was done. */
+static void *sleep_in_steps(void *done_ns)
+{
+	CHECK(gpusim_step_together(2) == 0);
+	for (int i = 0; i < 10; i++)
+		gpusim_sleep_ns(1000000);
+	*(uint64_t *)done_ns = gpusim_now_ns();
+	gpusim_step_apart();
+	return NULL;
+}
+
+/* While one computes for however long, no time passes for the other. */
+static void time_in_steps_stands_still_while_anybody_runs(void)
+{
+	const struct timespec long_for_a_machine = {.tv_nsec = 300000000};
+	uint64_t done_ns, before, after;
+	pthread_t other;
+
+	begin();
+	CHECK(pthread_create(&other, NULL, sleep_in_steps, &done_ns) == 0);
+	CHECK(gpusim_step_together(2) == 0);
+	before = gpusim_now_ns();
+	nanosleep(&long_for_a_machine, NULL);
+	CHECK(gpusim_now_ns() == before);
+	gpusim_sleep_ns(5000000);
+	after = gpusim_now_ns();
+	CHECK(after - before >= 5000000 && after - before < 5200000);
+	gpusim_step_apart();
+	CHECK(pthread_join(other, NULL) == 0);
+	CHECK(done_ns - before >= 10000000 && done_ns - before < 11000000);
+}
+
 CASES(CASE(events_enclose_the_kernels_between_them), CASE(a_kernels_name_says_how_long_it_takes),
       CASE(packed_parameters_say_it_too), CASE(two_streams_of_a_process_share_the_card),
       CASE(a_stream_waits_for_an_event_of_another),
@@ -257,4 +292,5 @@ CASES(CASE(events_enclose_the_kernels_between_them), CASE(a_kernels_name_says_ho
       CASE(more_events_than_a_stream_remembers_keep_their_times),
       CASE(a_destroyed_streams_work_still_counts),
       CASE(events_without_timing_or_record_have_no_time),
-      CASE(the_virtual_clock_runs_as_fast_as_asked));
+      CASE(the_virtual_clock_runs_as_fast_as_asked),
+      CASE(time_in_steps_stands_still_while_anybody_runs));

@@ -28,6 +28,13 @@ class ClusterSide:
         self.on_pod_gone: Callable[[], None] = lambda: None
         self.on_pod_told: Callable[[PodRef], None] = lambda _: None
         self.on_node: Callable[[], None] = lambda: None
+        self.own_pod = ("", "")
+
+    @property
+    def installation(self) -> str:
+        """Uid of the DaemonSet that this agent is of; empty outside one, or not known yet."""
+        watched = self.pods.watched(*self.own_pod)
+        return watched.owner_uid if watched else ""
 
     def specs(self) -> Mapping[tuple[str, str], PodRequest]:
         """Pods as the watch knows them."""

@@ -125,6 +125,7 @@ class Journal:
 
     def adopted(self, grant: Grant) -> None:
         """A container held units that we knew nothing of."""
+        self._metrics.count_repair("SliceAdopted")
         _log.warning("adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id)
         text = (
             f"container {grant.container}: its slice {grant.slice_id} was adopted from the kubelet"
@@ -142,12 +143,14 @@ class Journal:
         if grant.library_version != ours:
             text += f" with the content of {ours}"
         _log.warning("library made again", pod=str(grant.pod), slice=grant.slice_id, text=text)
+        self._metrics.count_repair("IsolationLibraryMadeAgain")
         self._post(EventNote(None, "IsolationLibraryMadeAgain", text))
 
     def region_grown(self, grant: Grant, size: int) -> None:
         """A container made its shared region larger than it may be."""
         text = f"container {grant.container}: its region file had grown to {size} bytes, cut back"
         _log.warning("region grown", pod=str(grant.pod), bytes=size)
+        self._metrics.count_repair("RegionGrown")
         self._post(EventNote(grant.pod, "RegionGrown", text))
 
     def why(self, namespace: str, name: str, ledger: Ledger) -> str:

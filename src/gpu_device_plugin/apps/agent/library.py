@@ -26,10 +26,12 @@ class LibraryKeeper:
         self._ours, self._problem = _packaged()
         self._versions = LibraryVersions(directory, self._ours)
         self._is_verified = False
+        self.is_leaving = False
+        """The node is marked for uninstalling: nothing is installed any more."""
 
     def look(self) -> tuple[str, str]:
         """The version for new containers, or "" and why there is none; installs what we bring."""
-        if self._ours is not None:
+        if self._ours is not None and not self.is_leaving:
             self._install(self._ours)
         version = self._versions.current()
         if version:
@@ -61,7 +63,7 @@ class LibraryKeeper:
 
     def tidy(self, used: Iterable[str]) -> None:
         """Remove versions of earlier agents that no pod's grant and no kept answer names."""
-        for version in self._versions.remove_unused(frozenset(used)):
+        for version in self._versions.remove_unused(frozenset(used), is_leaving=self.is_leaving):
             _log.info("unused version removed", version=version)
 
     def _install(self, ours: Package) -> None:

@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from gpu_device_plugin.apps.agent.state import NodeState, StateReader
 from gpu_device_plugin.apps.agent.usage import SliceUsage
 from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations
-from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, cards_annotation, pod_annotations
+from gpu_device_plugin.domain.annotations import (
+    CARDS_ANNOTATION,
+    WITHDRAWN_ANNOTATION,
+    cards_annotation,
+    pod_annotations,
+    withdrawn_annotation,
+)
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.ledger import CardUse, Grant, Ledger
@@ -92,17 +98,31 @@ class Publisher:
                 slices=tuple(_slice_samples(state, ledger, self._facts.usage)),
                 drift=self._facts.drift(),
                 is_api_reachable=self._facts.is_api_reachable(),
+                faults=tuple(state.faults),
             )
         )
+        if self._readers.node is not None:
+            self._describe(self._readers.node, state)
+        if self._readers.pods is not None:
+            self._annotate(self._readers.pods, state.cards, ledger)
+
+    def _describe(self, node: NodeMetadata, state: NodeState) -> None:
+        """What the node is said to be; of one that is given up, only that."""
+        if state.mark:
+            answer = None if state.kept is None else withdrawn_annotation(state.mark, state.kept)
+            node.put(
+                labels=dict.fromkeys(NODE_LABELS),
+                annotations={CARDS_ANNOTATION: None, WITHDRAWN_ANNOTATION: answer},
+            )
+            return
+        node.put(annotations={WITHDRAWN_ANNOTATION: None})
         shown = tuple(card for card in state.cards if card.is_shown)
-        if self._readers.node is not None and state.mode is not None and shown:
+        if state.mode is not None and shown:
             found = node_labels(shown, *self._facts.driver())
-            self._readers.node.put(
+            node.put(
                 labels={key: found.get(key) for key in NODE_LABELS},
                 annotations={CARDS_ANNOTATION: cards_annotation(shown, state.healthy, state.terms)},
             )
-        if self._readers.pods is not None:
-            self._annotate(self._readers.pods, state.cards, ledger)
 
     def _annotate(self, pods: PodAnnotations, cards: tuple[Card, ...], ledger: Ledger) -> None:
         by_pod: dict[PodRef, list[Grant]] = {}
@@ -128,7 +148,8 @@ def _card_samples(state: NodeState, ledger: Ledger) -> Iterable[CardSample]:
     for card in state.cards:
         held = use.get(card.number, CardUse())
         counts = [_unit_count(card, resource, held, state.unit) for resource in resources]
-        yield CardSample(card.index, card.uuid, healthy[card.uuid], tuple(counts))
+        fault = state.unhealthy.get(card.uuid, "")
+        yield CardSample(card.index, card.uuid, healthy[card.uuid], tuple(counts), fault)
 
 
 def _unit_count(card: Card, resource: Resource, held: CardUse, unit: MemoryUnit) -> UnitCount:

@@ -16,6 +16,9 @@ class Readiness:
     def tell(self) -> tuple[bool, str]:
         """Ready or not, and the reasons, one a line."""
         state = self._wiring.board.read()
+        if state.mark:
+            kept = "not done yet" if state.kept is None else f"{len(state.kept)} pods keep files"
+            return True, f"ready: withdrawn from this node, which is to be uninstalled; {kept}"
         if state.mode is None:
             return False, f"mode: waiting for the node's labels; {self._api_trouble(state.node)}"
         if not resources_of(state.mode):

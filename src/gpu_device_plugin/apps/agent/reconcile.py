@@ -89,6 +89,11 @@ class Reconciler:
         """Grants of pods that were there at the last look, and what was granted since."""
         return self._parts.book.ledger.release(self._gone)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no grant waits for its end to be certain."""
+        return not self._gone
+
     def holders(self) -> Sequence[PodRef]:
         """Pods that hold slices now."""
         return tuple(dict.fromkeys(grant.pod for grant in self.living().grants.values()))

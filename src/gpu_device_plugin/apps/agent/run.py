@@ -23,6 +23,7 @@ from gpu_device_plugin.apps.agent.offers import message_problem
 from gpu_device_plugin.apps.agent.readiness import Readiness
 from gpu_device_plugin.apps.agent.upkeep import Upkeep
 from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.apps.agent.withdrawal import Withdrawal
 from gpu_device_plugin.config import Settings
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.errors import ConfigError, KubeletError, StorageError
@@ -47,6 +48,7 @@ class Agent:
         self._exit_code = 0
         self._lock = NodeLock(Path(settings.state_dir) / "lock")
         self._readiness = Readiness(self._wiring)
+        self._withdrawal = Withdrawal(self._wiring)
 
     async def run(self) -> int:
         """Serve until told to end; the exit code.
@@ -55,12 +57,15 @@ class Agent:
             ConfigError: Another agent serves this node.
             StorageError: The state directory cannot be used.
         """
-        pod = "/".join(filter(None, (os.environ.get("POD_NAMESPACE"), os.environ.get("POD_NAME"))))
-        self._lock.take(pod, os.getpid())
+        own_pod = (os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", ""))
+        self._lock.take("/".join(filter(None, own_pod)), os.getpid())
+        if isinstance(self._wiring.cluster, ClusterSide):
+            self._wiring.cluster.own_pod = own_pod
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         self._remember()
+        self._wiring.metrics.ask_readiness(lambda: self._readiness.tell()[0])
         pages = Pages(self._wiring.metrics.page, lambda: True, self._readiness.tell)
         web = WebServer(self._settings.metrics_address, pages)
         await web.start()
@@ -69,6 +74,7 @@ class Agent:
         finally:
             await web.stop()
             await self._wiring.pod_resources.close()
+            self._withdrawal.end()
             self._lock.release()
         _log.info("ended", exit_code=self._exit_code)
         return self._exit_code
@@ -102,7 +108,8 @@ class Agent:
     async def _serve(self) -> None:
         wiring = self._wiring
         wiring.cards.on_driver_changed = self._driver_changed
-        upkeep = Upkeep(wiring)
+        upkeep = Upkeep(wiring, self._withdrawal)
+        wiring.reconciler.after_look = self._looked
         if isinstance(wiring.cluster, ClusterSide):
             wiring.cluster.on_node = upkeep.node_changed
         desk = Desk(Path(self._settings.run_dir) / SOCKET_NAME, upkeep.commands())
@@ -161,6 +168,10 @@ class Agent:
         while not await self._wiring.reconciler.look():
             await asyncio.sleep(0.5)
         self._wiring.identifier.remember(await self._wiring.pod_resources.list())
+
+    def _looked(self) -> None:
+        self._wiring.publisher.changed()
+        self._withdrawal.settle()
 
     def _driver_changed(self, change: DriverChanged) -> None:
         """The container was injected with another driver, or with none: it has to be made anew."""

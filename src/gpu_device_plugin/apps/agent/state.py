@@ -24,6 +24,8 @@ class NodeState:
         wants_isolation: The operator's `--isolation`.
         honors_disable: The operator's `--honor-cgpu-disable`.
         library_version: Version of the isolation library that is mounted, or "".
+        mark: The uninstall mark that this agent obeys, or "".
+        kept: Pods whose files stay although it does; None while it is not done.
     """
 
     node: str
@@ -36,6 +38,8 @@ class NodeState:
     wants_isolation: bool = True
     honors_disable: bool = False
     library_version: str = ""
+    mark: str = ""
+    kept: tuple[str, ...] | None = None
 
     @property
     def terms(self) -> NodeTerms:

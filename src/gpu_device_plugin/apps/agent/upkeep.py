@@ -10,6 +10,7 @@ from gpu_device_plugin.apps.agent.library import MISSING
 from gpu_device_plugin.apps.agent.offers import message_problem
 from gpu_device_plugin.apps.agent.state import NodeState
 from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.apps.agent.withdrawal import Withdrawal
 from gpu_device_plugin.errors import RequestError
 
 LOOK_SECONDS = 2.0
@@ -18,12 +19,14 @@ LOOK_SECONDS = 2.0
 class Upkeep:
     """Turns what it sees into faults of the node, and clears them when they are over."""
 
-    def __init__(self, wiring: Wiring) -> None:
+    def __init__(self, wiring: Wiring, withdrawal: Withdrawal) -> None:
         self._wiring = wiring
+        self._withdrawal = withdrawal
+        withdrawal.on_stay = self._look_at_library
         self._restarts = 0
         self._mode = wiring.board.read().mode
         wiring.board.listen(self._state_changed)
-        wiring.reconciler.is_hasty = lambda: wiring.mode.is_waiting
+        wiring.reconciler.is_hasty = lambda: wiring.mode.is_waiting or withdrawal.is_going
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -33,6 +36,7 @@ class Upkeep:
 
     def look(self) -> None:
         """One look."""
+        self._withdrawal.follow()
         self._look_at_library()
         self._look_at_disk()
         self._look_at_message()
@@ -52,6 +56,8 @@ class Upkeep:
         text = "" if foreign is None or allowed else foreign.text
         cure = "nothing is offered. Remove it, or start with --allow-other-plugin"
         self._wiring.mode.note_foreign(text and f"{text}; {cure}")
+        # Before the labels: a node that is given up must not be offered meanwhile.
+        self._withdrawal.follow()
         self._wiring.mode.follow(cluster.node.view.labels)
 
     def commands(self) -> Mapping[str, Answerer]:
@@ -66,7 +72,7 @@ class Upkeep:
 
     def _look_at_library(self) -> None:
         wiring, state = self._wiring, self._wiring.board.read()
-        if not state.wants_isolation:
+        if not state.wants_isolation or state.mark:
             return
         version, problem = wiring.library.look()
         wiring.board.update(library_version=version)

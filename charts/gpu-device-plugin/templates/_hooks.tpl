@@ -1,0 +1,135 @@
+{{/*
+One hook: its account, what it may do, and its Job. Given: root, name, event, cluster (rules over all
+of the cluster), release (rules in the release's namespace), args, deadline (seconds).
+Accounts and roles come before the Job and go with it, so that no right outlives its use.
+*/}}
+{{- define "gpu-device-plugin.hook" -}}
+{{- $name := printf "%s-%s" (include "gpu-device-plugin.fullname" .root) .name }}
+{{- $labels := include "gpu-device-plugin.labels" .root }}
+{{- $namespace := .root.Release.Namespace }}
+{{- $account := include "gpu-device-plugin.hookAccount" (dict "root" .root "name" .name) }}
+{{- $event := .event }}
+{{- if .root.Values.serviceAccount.create }}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ $account }}
+  namespace: {{ $namespace }}
+  labels:
+    {{- $labels | nindent 4 }}
+  annotations:
+    {{- include "gpu-device-plugin.hookAnnotations" (dict "event" $event "weight" "-10") | nindent 4 }}
+automountServiceAccountToken: false
+---
+{{- end }}
+{{- if .root.Values.rbac.create }}
+{{- range $kind := list "ClusterRole" "Role" }}
+{{- $place := ternary "" (printf "\n  namespace: %s" $namespace) (eq $kind "ClusterRole") }}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}
+metadata:
+  name: {{ $name }}{{ $place }}
+  labels:
+    {{- $labels | nindent 4 }}
+  annotations:
+    {{- include "gpu-device-plugin.hookAnnotations" (dict "event" $event "weight" "-10") | nindent 4 }}
+rules:
+  {{- toYaml (ternary $.cluster $.release (eq $kind "ClusterRole")) | nindent 2 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}Binding
+metadata:
+  name: {{ $name }}{{ $place }}
+  labels:
+    {{- $labels | nindent 4 }}
+  annotations:
+    {{- include "gpu-device-plugin.hookAnnotations" (dict "event" $event "weight" "-5") | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ $kind }}
+  name: {{ $name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ $account }}
+    namespace: {{ $namespace }}
+---
+{{- end }}
+{{- end }}
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ $name }}
+  namespace: {{ $namespace }}
+  labels:
+    {{- $labels | nindent 4 }}
+  annotations:
+    {{- include "gpu-device-plugin.hookAnnotations" (dict "event" $event "weight" "0") | nindent 4 }}
+    # helm 3.18 and later show what the hook says.
+    helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
+spec:
+  backoffLimit: 0
+  # Its own deadline comes first, and says why.
+  activeDeadlineSeconds: {{ add .deadline 40 }}
+  template:
+    metadata:
+      labels:
+        app.kubernetes.io/name: {{ $name }}
+        app.kubernetes.io/instance: {{ .root.Release.Name }}
+    spec:
+      restartPolicy: Never
+      serviceAccountName: {{ $account }}
+      automountServiceAccountToken: true
+      enableServiceLinks: false
+      {{- with .root.Values.imagePullSecrets }}
+      imagePullSecrets:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      nodeSelector:
+        kubernetes.io/os: linux
+      {{- with .root.Values.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: 65532
+        runAsGroup: 65532
+        seccompProfile:
+          type: RuntimeDefault
+      containers:
+        - name: {{ .name }}
+          image: {{ include "gpu-device-plugin.image" .root }}
+          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          command: [gpu-device-plugin]
+          args:
+            - {{ .command }}
+            - --namespace={{ $namespace }}
+            - --daemonset={{ include "gpu-device-plugin.fullname" .root }}
+            {{- range .args }}
+            - {{ . }}
+            {{- end }}
+          # The last lines stand in the pod's status too.
+          terminationMessagePolicy: FallbackToLogsOnError
+          {{- include "gpu-device-plugin.containerSecurity" . | nindent 10 }}
+          resources:
+            requests:
+              cpu: 20m
+              memory: 64Mi
+            limits:
+              memory: 256Mi
+{{- end }}
+
+{{- define "gpu-device-plugin.hookAccount" -}}
+{{- if .root.Values.serviceAccount.create }}
+{{- printf "%s-%s" (include "gpu-device-plugin.fullname" .root) .name }}
+{{- else }}
+{{- .root.Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* A failed hook stays to be read; the next run replaces it. */}}
+{{- define "gpu-device-plugin.hookAnnotations" -}}
+helm.sh/hook: {{ .event }}
+helm.sh/hook-weight: {{ .weight | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}

@@ -1,0 +1,118 @@
+"""The chart's pre-delete hook: mark the nodes, and wait until every agent has withdrawn.
+
+The agents are asked because they alone know what running containers mount. When this has ended
+well, helm may remove them.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from gpu_device_plugin.cluster.fleet import Fleet, FleetNode
+from gpu_device_plugin.domain.annotations import (
+    UNINSTALL_ANNOTATION,
+    WITHDRAWN_ANNOTATION,
+    kept_pods,
+)
+from gpu_device_plugin.errors import ClusterError
+
+LOOK_SECONDS = 2.0
+_AT_ONCE = 8
+"""Requests to the API server at a time: a large cluster has many nodes."""
+
+Tell = Callable[[str], None]
+
+
+class Uninstall:
+    """One run over all nodes that have an agent."""
+
+    def __init__(self, fleet: Fleet, tell: Tell, look_seconds: float = LOOK_SECONDS) -> None:
+        self._fleet = fleet
+        self._tell = tell
+        self._look_seconds = look_seconds
+        self._done: dict[str, tuple[str, ...]] = {}
+        self._waiting: Mapping[str, str] = {}
+        self._trouble = ""
+
+    async def run(self, deadline_seconds: float) -> None:
+        """Return when every agent has withdrawn, or its node is gone.
+
+        Raises:
+            ClusterError: Not within the deadline; the text names the nodes and the cure.
+        """
+        try:
+            async with asyncio.timeout(deadline_seconds):
+                while not await self._is_over():
+                    await asyncio.sleep(self._look_seconds)
+        except TimeoutError as error:
+            raise ClusterError(self._unanswered(deadline_seconds)) from error
+        self._summarise()
+
+    async def _is_over(self) -> bool:
+        """One look; the API server may be away in between."""
+        try:
+            return await self._look()
+        except ClusterError as error:
+            if str(error) != self._trouble:
+                self._tell(f"the API server does not serve us, trying again: {error}")
+            self._trouble = str(error)
+            return False
+
+    async def _look(self) -> bool:
+        installation = await self._fleet.installation()
+        if installation is None:
+            self._tell("there is no DaemonSet of agents: no node has to be asked")
+            return True
+        agents = await self._fleet.agents(installation)
+        first = not self._waiting and not self._done
+        self._waiting = {node: pod for node, pod in agents.items() if node not in self._done}
+        if first:
+            self._tell(f"asking {len(agents)} nodes to give up their cards")
+        gate = asyncio.Semaphore(_AT_ONCE)
+        await asyncio.gather(*(self._ask(gate, node, installation) for node in self._waiting))
+        self._waiting = {n: pod for n, pod in self._waiting.items() if n not in self._done}
+        self._trouble = ""
+        return not self._waiting
+
+    async def _ask(self, gate: asyncio.Semaphore, name: str, installation: str) -> None:
+        async with gate:
+            node = await self._fleet.node(name)
+            if node is not None and node.annotations.get(UNINSTALL_ANNOTATION) != installation:
+                node = await self._fleet.mark(name, installation)
+        self._note(name, node, installation)
+
+    def _note(self, name: str, node: FleetNode | None, installation: str) -> None:
+        if node is None:
+            self._done[name] = ()
+            self._tell(f"node {name}: gone")
+            return
+        kept = kept_pods(node.annotations.get(WITHDRAWN_ANNOTATION, ""), installation)
+        if kept is None:
+            return
+        self._done[name] = kept
+        stay = f"; files of pods that run on stay: {', '.join(kept)}" if kept else ""
+        self._tell(f"node {name}: withdrawn{stay}")
+
+    def _summarise(self) -> None:
+        pods = [pod for kept in self._done.values() for pod in kept]
+        self._tell(f"{len(self._done)} nodes have withdrawn")
+        if pods:
+            self._tell(
+                f"{len(pods)} pods run on with their slices. If a container of them ends, it cannot "
+                f"start again without the plugin; when they have ended, remove their files with "
+                f"`gpu-device-plugin cleanup` on the nodes"
+            )
+
+    def _unanswered(self, deadline_seconds: float) -> str:
+        if not self._waiting:
+            return (
+                f"within {deadline_seconds:g} s the API server told no nodes of agents; "
+                f"{self._trouble or 'it did not answer'}"
+            )
+        named = ", ".join(f"{node} (pod {pod})" for node, pod in sorted(self._waiting.items()))
+        return (
+            f"no answer within {deadline_seconds:g} s from the agents of {len(self._waiting)} nodes: "
+            f"{named}. Look at these pods, mend or delete the nodes, and uninstall again; or leave "
+            f"their files behind with `helm uninstall --no-hooks`, for `gpu-device-plugin cleanup` "
+            f"on the nodes later. To stay installed instead, take the marks back: "
+            f"`kubectl annotate nodes --all {UNINSTALL_ANNOTATION}-`"
+        )

@@ -1,0 +1,51 @@
+"""The chart's pre-upgrade hook: refuse what would change slices under the pods that hold them.
+
+The agents would refuse it too, each for its node, and go on with the old unit or mode until the
+node is empty. Said before the upgrade it costs nothing, and no cluster counts in two units.
+"""
+
+from gpu_device_plugin.cluster.fleet import Fleet, FleetNode
+from gpu_device_plugin.config import mode_in
+from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, counted_unit_mib, served_mode
+from gpu_device_plugin.domain.lifecycle import NodeStanding, holders_by_node, upgrade_obstacles
+from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
+from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.errors import ConfigError
+
+
+async def check_upgrade(fleet: Fleet, mode: NodeMode, unit: MemoryUnit) -> int:
+    """How many nodes publish cards, when none of them stands in the way.
+
+    Raises:
+        ConfigError: Pods hold slices that the new settings would change; the text lists them.
+        ClusterError: The API server does not answer.
+    """
+    before = mode_in(await fleet.settings_text())
+    pods = [(node, pod.ref) async for node, pod in fleet.requests() if _holds(pod)]
+    holders = holders_by_node(pods)
+    nodes = [_standing(node, holders.get(node.name, ())) for node in await fleet.nodes()]
+    is_other_mode = before is not None and before is not mode
+    obstacles = upgrade_obstacles(nodes, unit, mode, is_other_mode=is_other_mode)
+    if obstacles:
+        listed = "".join(f"\n  {line}" for line in obstacles)
+        raise ConfigError(
+            f"pods hold slices that this upgrade would change (unit {unit.value}, mode {mode}):"
+            f"{listed}\nDelete or drain these pods first, or keep the values of before"
+        )
+    return sum(bool(node.mode) for node in nodes)
+
+
+def _holds(pod: PodRequest) -> bool:
+    return not pod.is_finished and any(container.mem_units for container in pod.containers)
+
+
+def _standing(node: FleetNode, holders: tuple[PodRef, ...]) -> NodeStanding:
+    cards = node.annotations.get(CARDS_ANNOTATION, "")
+    return NodeStanding(
+        name=node.name,
+        mode=served_mode(cards),
+        unit_mib=counted_unit_mib(cards),
+        has_label=MODE_LABEL in node.labels,
+        holders=holders,
+    )

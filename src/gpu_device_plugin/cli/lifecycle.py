@@ -1,0 +1,168 @@
+"""Commands for an installation's upgrade and end: run by the chart's hooks, or by a person."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gpu_device_plugin.config import Settings
+from gpu_device_plugin.domain.modes import NodeMode, check_unit
+from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.errors import EdgeError
+
+# What these commands need is imported in them: the agent shall not load it.
+if TYPE_CHECKING:
+    from gpu_device_plugin.apps.lifecycle.cleanup import Outcome
+    from gpu_device_plugin.cluster.fleet import Fleet
+
+NAME = "gpu-device-plugin"
+_Command = TypeVar("_Command", bound=Callable[..., None])
+_defaults = Settings()
+
+
+def _installation_options(command: _Command) -> _Command:
+    options = (
+        click.option(
+            "--namespace", default=NAME, show_default=True, help="Of the agents' DaemonSet."
+        ),
+        click.option("--daemonset", default=NAME, show_default=True, help="Its name."),
+        click.option(
+            "--kubeconfig",
+            envvar="KUBECONFIG",
+            metavar="PATH",
+            type=click.Path(path_type=Path),
+            help="Without it the pod's own service account.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _with_fleet(
+    kubeconfig: Path | None,
+    namespace: str,
+    daemonset: str,
+    work: "Callable[[Fleet], Coroutine[Any, Any, None]]",
+) -> None:
+    from gpu_device_plugin.cluster.api import ApiServer
+    from gpu_device_plugin.cluster.fleet import Fleet
+
+    async def run() -> None:
+        api = ApiServer.at(kubeconfig)
+        try:
+            await work(Fleet(api, namespace, daemonset))
+        finally:
+            await api.close()
+
+    asyncio.run(run())
+
+
+@click.command()
+@_installation_options
+@click.option(
+    "--timeout",
+    type=click.IntRange(1, 86400),
+    default=240,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for all nodes.",
+)
+def uninstall(kubeconfig: Path | None, namespace: str, daemonset: str, timeout: int) -> None:
+    """Have every agent give up its node before it is removed.
+
+    Marks the nodes and waits until each agent has removed what no running pod needs. The
+    chart's pre-delete hook runs this; with plain manifests run it before `kubectl delete`.
+    """
+    from gpu_device_plugin.apps.lifecycle.uninstall import Uninstall
+
+    async def work(fleet: "Fleet") -> None:
+        await Uninstall(fleet, click.echo).run(timeout)
+
+    _with_fleet(kubeconfig, namespace, daemonset, work)
+
+
+@click.command("check-upgrade")
+@_installation_options
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in NodeMode]),
+    required=True,
+    help="The new --mode.",
+)
+@click.option(
+    "--memory-unit",
+    type=click.Choice([unit.value for unit in MemoryUnit]),
+    required=True,
+    help="The new --memory-unit.",
+)
+def check_upgrade(
+    kubeconfig: Path | None, namespace: str, daemonset: str, mode: str, memory_unit: str
+) -> None:
+    """Refuse settings that would change slices under their pods.
+
+    Ends with 2 and lists the pods where a node counts in another memory unit than the new
+    one, or where the mode is changed. The chart's pre-upgrade hook runs this.
+    """
+    from gpu_device_plugin.apps.lifecycle.upgrade import check_upgrade as check
+
+    unit = next(unit for unit in MemoryUnit if unit.value == memory_unit)
+    check_unit(NodeMode(mode), unit)
+
+    async def work(fleet: "Fleet") -> None:
+        nodes = await check(fleet, NodeMode(mode), unit)
+        click.echo(f"{nodes} nodes publish cards; no pod stands in the way of the upgrade")
+
+    _with_fleet(kubeconfig, namespace, daemonset, work)
+
+
+def _directory(key: str, text: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        f"--{key.replace('_', '-')}",
+        default=getattr(_defaults, key),
+        show_default=True,
+        metavar="PATH",
+        help=text,
+    )
+
+
+@click.command()
+@_directory("state_dir", "The agent's --state-dir.")
+@_directory("run_dir", "The agent's --run-dir.")
+@_directory("library_dir", "The agent's --library-dir.")
+@_directory("kubelet_dir", "The kubelet's directory; it tells what is in use.")
+@click.option(
+    "--root", default="/", show_default=True, metavar="PATH", help="Where the node's / is mounted."
+)
+@click.option("--force", is_flag=True, help="Also remove what is in use, or may be.")
+def cleanup(root: str, *, force: bool, **directories: str) -> None:
+    """Remove from this node what an agent has left that is gone.
+
+    Needs root, and that no agent serves the node. Files of slices whose pods the kubelet still
+    has stay, and are listed; the exit code is then 1.
+    """
+    from gpu_device_plugin.apps.lifecycle.cleanup import Places, clean
+
+    paths = {key: Path(root) / path.lstrip("/") for key, path in directories.items()}
+    places = Places(
+        state=paths["state_dir"],
+        run=paths["run_dir"],
+        library=paths["library_dir"],
+        kubelet=paths["kubelet_dir"],
+    )
+    _tell(asyncio.run(clean(places, is_forced=force)))
+
+
+def _tell(outcome: "Outcome") -> None:
+    for line in outcome.removed:
+        click.echo(f"removed {line}")
+    if not outcome.removed:
+        click.echo("there was nothing to remove" if not outcome.in_use else "nothing is unused")
+    if outcome.in_use:
+        listed = "".join(f"\n  {line}" for line in outcome.in_use)
+        raise EdgeError(
+            f"in use, and left where it is:{listed}\nDelete these pods and clean up again, or give "
+            f"--force: running containers keep what they have mounted, and cannot start again"
+        )

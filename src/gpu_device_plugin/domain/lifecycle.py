@@ -1,0 +1,70 @@
+"""What of an upgrade has to wait for running pods (contract R-402, R-403)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.units import MemoryUnit
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStanding:
+    """How a node serves now, by what it publishes itself.
+
+    Attributes:
+        name: The node.
+        mode: Mode that it serves in, or "" where it publishes none.
+        unit_mib: Unit that it counts in, or None.
+        has_label: Whether a label of the node decides its mode.
+        holders: Pods that hold slices there.
+    """
+
+    name: str
+    mode: str
+    unit_mib: int | None
+    has_label: bool
+    holders: tuple[PodRef, ...]
+
+
+def upgrade_obstacles(
+    nodes: Sequence[NodeStanding],
+    unit: MemoryUnit,
+    mode: NodeMode,
+    *,
+    is_other_mode: bool,
+) -> tuple[str, ...]:
+    """Each node that the new settings would change under its pods, with these pods.
+
+    Args:
+        nodes: Every node of the cluster.
+        unit: The new `gpuMemoryUnit`.
+        mode: The new `mode`, for nodes without a label.
+        is_other_mode: Whether the upgrade changes it; a node may have a mode of its own from a
+            label of before, and keeps it.
+    """
+    found = []
+    for node in nodes:
+        changes = []
+        if node.unit_mib is not None and node.unit_mib != unit.mib:
+            changes.append(f"counts in {_unit_name(node.unit_mib)}, not {unit.value}")
+        if is_other_mode and node.mode and not node.has_label and node.mode != mode:
+            changes.append(f"serves in mode {node.mode}, not {mode}")
+        if changes and node.holders:
+            pods = ", ".join(sorted({str(pod) for pod in node.holders}))
+            found.append(f"node {node.name} {' and '.join(changes)}: {pods}")
+    return tuple(found)
+
+
+def holders_by_node(
+    pods: Sequence[tuple[str, PodRef]],
+) -> Mapping[str, tuple[PodRef, ...]]:
+    """Pods by node, each once."""
+    found: dict[str, dict[PodRef, None]] = {}
+    for node, pod in pods:
+        found.setdefault(node, {})[pod] = None
+    return {node: tuple(refs) for node, refs in found.items()}
+
+
+def _unit_name(mib: int) -> str:
+    return next((unit.value for unit in MemoryUnit if unit.mib == mib), f"{mib} MiB")

@@ -1,0 +1,98 @@
+/*
+ * For a card whose neighbours publish nothing to us: NVML's share of each process.
+ *
+ * A share is time that a process had, not time for which it was on the card.
+ * While it is there with n others it has one part in 1 + n, so with u its share
+ * and q the part of the time for which it is there, q = u * (1 + our processes
+ * there + the q of the others); a few rounds of that find all q.
+ *
+ * It needs to be known which of the pids are ours. Where NVML means other
+ * pids than we do, nothing is taken out: the slice then gets too little of the
+ * card beside busy neighbours, never too much.
+ */
+#include "witness.h"
+
+#include "holders.h"
+#include "limits.h"
+#include "probe.h"
+
+#include <string.h>
+
+enum { SEEN = 32, ROUNDS = 8 };
+
+/* NVML samples every sixth of a second. */
+#define ASK_EVERY_NS 170000000ull
+#define LOOK_BACK_BUCKETS 250u
+
+struct testimony {
+	uint64_t asked_ns; /* 0: never */
+	uint32_t others;
+};
+
+static struct testimony testimonies[LIMITS_CARDS];
+
+static bool is_ours(const struct holder *holders, unsigned count, uint32_t pid)
+{
+	for (unsigned i = 0; i < count; i++)
+		if (holders[i].pid == pid)
+			return true;
+	return false;
+}
+
+/* The shares of processes that are not ours, the first SEEN of them; returns how many. */
+static unsigned foreign_shares(int card, double shares[SEEN])
+{
+	static struct holder holders[REGION_SLOTS];
+	struct probe_share seen[PROBE_SHARES];
+	const unsigned held = holders_of(card, holders);
+	const unsigned count = probe_shares(card, seen);
+	unsigned found = 0;
+
+	for (unsigned i = 0; i < count && found < SEEN; i++)
+		if (seen[i].percent && !is_ours(holders, held, seen[i].pid))
+			shares[found++] = (double)seen[i].percent / 100;
+	return found;
+}
+
+/* How many of our own processes were on the card of late, on average. */
+static double ours_there(const struct activity *own, uint64_t now_ns)
+{
+	const uint64_t last = now_ns / ACTIVITY_BUCKET_NS;
+	uint64_t sum = 0;
+
+	for (uint64_t i = 0; i < LOOK_BACK_BUCKETS && i < last; i++)
+		sum += activity_in(own, last - 1 - i, now_ns, -1);
+	return (double)sum / LOOK_BACK_BUCKETS / ACTIVITY_ONE;
+}
+
+static double presence_of(const double *shares, unsigned count, double ours)
+{
+	double there[SEEN] = {0}, sum = 0;
+
+	for (unsigned round = 0; round < ROUNDS; round++)
+		for (unsigned i = 0; i < count; i++) {
+			const double others = sum - there[i];
+			const double part = shares[i] * (1 + ours + others);
+
+			there[i] = part < 1 ? part : 1;
+			sum = others + there[i];
+		}
+	return sum;
+}
+
+uint32_t witness_others(int card, const struct activity *own, uint64_t now_ns)
+{
+	struct testimony *testimony = &testimonies[card];
+	double shares[SEEN];
+
+	if (testimony->asked_ns && now_ns - testimony->asked_ns < ASK_EVERY_NS)
+		return testimony->others;
+	testimony->asked_ns = now_ns;
+	if (!probe_knows_pid())
+		return 0;
+	const unsigned count = foreign_shares(card, shares);
+
+	testimony->others =
+		(uint32_t)(presence_of(shares, count, ours_there(own, now_ns)) * ACTIVITY_ONE);
+	return testimony->others;
+}

@@ -1,0 +1,105 @@
+"""Cleanup removes what nothing uses, and asks the kubelet what that is."""
+
+from pathlib import Path
+
+import pytest
+from tests.apps.agent.rig import Rig, running_rig, slice_of
+
+from gpu_device_plugin.apps.lifecycle.cleanup import Outcome, Places, clean
+from gpu_device_plugin.errors import ConfigError, KubeletError
+
+
+def places(rig: Rig) -> Places:
+    return Places(rig.state, rig.run, rig.library, rig.root / "k")
+
+
+def files(*directories: Path) -> set[str]:
+    """Every file below these."""
+    return {path.name for where in directories for path in where.rglob("*") if path.is_file()}
+
+
+async def left_behind(rig: Rig, *names: str) -> None:
+    """An agent that served these pods and was killed."""
+    for name in names:
+        await rig.admit(name, slice_of(2, 30))
+    await rig.stop_agent()
+
+
+async def test_a_slice_in_use_stays_with_all_it_needs_and_the_others_go() -> None:
+    async with running_rig() as rig:
+        await left_behind(rig, "stays", "ends")
+        stays, ends = rig.grant("stays"), rig.grant("ends")
+        rig.kubelet.remove(rig.uid("ends"))
+        outcome = await clean(places(rig), is_forced=False)
+
+        assert outcome.in_use == (f"slice {stays.slice_id} of pod default/stays, container main-0",)
+        assert f"slice {ends.slice_id} of pod default/ends, container main-0" in outcome.removed
+        assert (rig.run / "slices" / stays.slice_id / "config" / "limits").is_file()
+        assert (rig.library / stays.library_version / "libgpuslice.so").is_file()
+        assert not (rig.run / "slices" / ends.slice_id).exists()
+        assert [grant.pod.name for grant in rig.grants()] == ["stays"]
+
+
+async def test_an_agent_that_is_installed_again_serves_what_stayed() -> None:
+    async with running_rig() as rig:
+        await left_behind(rig, "stays")
+        grant = rig.grant("stays")
+        await clean(places(rig), is_forced=False)
+        await rig.start_agent()
+        await rig.until_ready()
+        start = await rig.kubelet.start_container(rig.uid("stays"), "main-0")
+
+        assert rig.grant("stays").slice_id == grant.slice_id
+        assert any(grant.slice_id in outside for outside, _ in start.mounts.values())
+
+
+async def test_without_pods_nothing_of_ours_is_left() -> None:
+    async with running_rig() as rig:
+        await left_behind(rig, "ends")
+        version = rig.grant("ends").library_version
+        rig.kubelet.remove(rig.uid("ends"))
+        outcome = await clean(places(rig), is_forced=False)
+
+        assert outcome.in_use == ()
+        assert f"library version {version}" in outcome.removed
+        assert not rig.state.exists()
+        assert not rig.run.exists()
+        assert {path.name for path in rig.library.iterdir()} == {"0.0.1"}  # somebody else's
+        assert (await clean(places(rig), is_forced=False)) == Outcome((), ())
+
+
+async def test_forced_it_removes_what_is_in_use_as_well() -> None:
+    async with running_rig() as rig:
+        await left_behind(rig, "stays")
+        outcome = await clean(places(rig), is_forced=True)
+        assert outcome.in_use == ()
+        assert files(rig.state, rig.run) == set()
+
+
+async def test_grants_that_are_lost_do_not_make_a_running_pods_files_unused() -> None:
+    """The kubelet keeps our answer, which names slice and library."""
+    async with running_rig() as rig:
+        await left_behind(rig, "stays")
+        grant = rig.grant("stays")
+        (rig.state / "grants").unlink()
+        outcome = await clean(places(rig), is_forced=False)
+        assert outcome.in_use == (f"slice {grant.slice_id}",)
+        assert (rig.library / grant.library_version / "libgpuslice.so").is_file()
+
+
+async def test_a_kubelet_that_does_not_answer_is_no_reason_to_remove_anything() -> None:
+    async with running_rig() as rig:
+        await left_behind(rig, "stays")
+        await rig.kubelet.stop()
+        before = files(rig.state, rig.run)
+        with pytest.raises(KubeletError, match="does not tell which slices are in use"):
+            await clean(places(rig), is_forced=False)
+        assert files(rig.state, rig.run) == before
+
+
+async def test_it_keeps_away_from_a_node_that_is_served() -> None:
+    async with running_rig() as rig:
+        before = files(rig.state, rig.library)
+        with pytest.raises(ConfigError, match="another agent serves this node"):
+            await clean(places(rig), is_forced=True)
+        assert files(rig.state, rig.library) == before

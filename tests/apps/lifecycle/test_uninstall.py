@@ -1,0 +1,140 @@
+"""The uninstall waits for the answer of every agent, and names who gave none."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.fakes.api_server import FakeApiServer, running
+from tests.waiting import until
+
+from gpu_device_plugin.apps.lifecycle.uninstall import Uninstall
+from gpu_device_plugin.cluster.fleet import Fleet
+from gpu_device_plugin.domain.annotations import (
+    UNINSTALL_ANNOTATION,
+    WITHDRAWN_ANNOTATION,
+    withdrawn_annotation,
+)
+from gpu_device_plugin.errors import ClusterError
+
+UID = "installation-1"
+DAEMONSET = "/apis/apps/v1/namespaces/gpu/daemonsets/agents"
+PATIENCE_SECONDS = 30
+
+
+async def install(server: FakeApiServer, *nodes: str) -> None:
+    """A DaemonSet with a pod on each node, and a pod of somebody else."""
+    await server.put(DAEMONSET, {"metadata": {"name": "agents", "uid": UID}})
+    for node in nodes:
+        await server.put(f"/api/v1/nodes/{node}", {"metadata": {"name": node}})
+        await server.put(f"/api/v1/namespaces/gpu/pods/on-{node}", pod(f"on-{node}", node, UID))
+    await server.put("/api/v1/namespaces/gpu/pods/other", pod("other", "elsewhere", "not-ours"))
+
+
+def pod(name: str, node: str, owner: str) -> dict[str, Any]:
+    owners = [{"kind": "DaemonSet", "uid": owner, "controller": True}]
+    return {
+        "metadata": {"namespace": "gpu", "name": name, "ownerReferences": owners},
+        "spec": {"nodeName": node, "containers": [{"name": "agent"}]},
+    }
+
+
+def marks(server: FakeApiServer) -> dict[str, str]:
+    """Node -> the mark that it carries."""
+    found = {}
+    for path, node in server.objects.items():
+        if path.startswith("/api/v1/nodes/"):
+            notes = node["metadata"].get("annotations") or {}
+            found[node["metadata"]["name"]] = notes.get(UNINSTALL_ANNOTATION, "")
+    return found
+
+
+async def answer(server: FakeApiServer, node: str, mark: str, *kept: str) -> None:
+    """As the node's agent does."""
+    made = json.loads(json.dumps(server.objects[f"/api/v1/nodes/{node}"]))
+    notes = made["metadata"].setdefault("annotations", {})
+    notes[WITHDRAWN_ANNOTATION] = withdrawn_annotation(mark, kept)
+    await server.put(f"/api/v1/nodes/{node}", made)
+
+
+async def test_it_ends_when_every_agent_has_answered_its_mark() -> None:
+    async with running() as (server, api):
+        await install(server, "a", "b")
+        await answer(server, "b", "installation-0")  # of an uninstall before
+        told: list[str] = []
+        run = asyncio.ensure_future(
+            Uninstall(Fleet(api, "gpu", "agents"), told.append, 0.02).run(60)
+        )
+        await until(lambda: marks(server) == {"a": UID, "b": UID}, PATIENCE_SECONDS)
+        await answer(server, "a", UID)
+        await until(lambda: "node a: withdrawn" in told, PATIENCE_SECONDS)
+        assert not run.done()
+        await answer(server, "b", UID, "default/p")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await run
+
+        assert told[0] == "asking 2 nodes to give up their cards"
+        assert "node b: withdrawn; files of pods that run on stay: default/p" in told
+        assert "2 nodes have withdrawn" in told
+        assert "gpu-device-plugin cleanup" in told[-1]
+
+
+async def test_who_does_not_answer_is_named_with_pod_and_cure() -> None:
+    async with running() as (server, api):
+        await install(server, "a", "b")
+        await answer(server, "a", UID)
+        with pytest.raises(ClusterError) as failure:
+            await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(2)
+        text = str(failure.value)
+        assert "the agents of 1 nodes: b (pod on-b)" in text
+        assert "--no-hooks" in text
+        assert f"{UNINSTALL_ANNOTATION}-" in text
+
+
+async def test_a_node_that_is_removed_meanwhile_is_not_waited_for() -> None:
+    async with running() as (server, api):
+        await install(server, "a")
+        told: list[str] = []
+        run = asyncio.ensure_future(
+            Uninstall(Fleet(api, "gpu", "agents"), told.append, 0.02).run(60)
+        )
+        await until(lambda: marks(server) == {"a": UID}, PATIENCE_SECONDS)
+        await server.delete("/api/v1/nodes/a")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await run
+        assert "node a: gone" in told
+
+
+async def test_a_mark_that_got_lost_is_set_again() -> None:
+    """An agent that removed one of before may have taken ours with it."""
+    async with running() as (server, api):
+        await install(server, "a")
+        run = asyncio.ensure_future(
+            Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(60)
+        )
+        await until(lambda: marks(server) == {"a": UID}, PATIENCE_SECONDS)
+        await server.put("/api/v1/nodes/a", {"metadata": {"name": "a"}})
+        await until(lambda: marks(server) == {"a": UID}, PATIENCE_SECONDS)
+        await answer(server, "a", UID)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await run
+
+
+async def test_an_api_server_that_is_away_is_waited_for() -> None:
+    async with running(is_up=False) as (server, api):
+        told: list[str] = []
+        run = asyncio.ensure_future(
+            Uninstall(Fleet(api, "gpu", "agents"), told.append, 0.02).run(60)
+        )
+        await until(lambda: told, PATIENCE_SECONDS)
+        assert "trying again" in told[0]
+        await server.start()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await run
+        assert told[-2] == "there is no DaemonSet of agents: no node has to be asked"
+
+
+async def test_what_the_api_server_forbids_is_told_at_the_deadline() -> None:
+    async with running(is_up=False) as (_, api):
+        with pytest.raises(ClusterError, match="told no nodes of agents"):
+            await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(1)

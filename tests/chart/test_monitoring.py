@@ -1,0 +1,66 @@
+"""The promise: what the chart gives to Prometheus and Grafana is what was tested, and fits together."""
+
+import json
+import re
+
+import yaml
+from tests.chart.rendering import CHART, NAME, agent, manifests, one
+from tests.monitoring.dashboard import PLACE
+from tests.test_docs import page
+
+SCRAPED = ("service.enabled=true", "serviceMonitor.enabled=true")
+RULES = CHART / "monitoring" / "alerts.yaml"
+
+
+def test_the_rules_are_those_that_promtool_tested() -> None:
+    made = one(manifests("prometheusRule.enabled=true"), "PrometheusRule")
+    assert made["spec"] == yaml.safe_load(RULES.read_text())
+
+
+def test_the_rules_follow_the_name_of_the_release() -> None:
+    """The job of a ServiceMonitor is the name of its Service."""
+    made = manifests(*SCRAPED, "prometheusRule.enabled=true", "fullnameOverride=slices")
+    service, rules = one(made, "Service", "slices"), one(made, "PrometheusRule", "slices")
+    text = json.dumps(rules["spec"])
+    assert f'job=\\"{service["metadata"]["name"]}\\"' in text
+    assert f'job=\\"{NAME}\\"' not in text
+
+
+def test_runbooks_are_where_the_operator_keeps_them() -> None:
+    base = "https://git.example/gpu/"
+    made = manifests("prometheusRule.enabled=true", f"prometheusRule.runbookBase={base}")
+    links = [
+        rule["annotations"]["runbook_url"]
+        for group in one(made, "PrometheusRule")["spec"]["groups"]
+        for rule in group["rules"]
+    ]
+    assert links
+    assert all(link.startswith(f"{base}docs/operations.md#gpu") for link in links)
+
+
+def test_labels_by_which_they_are_found() -> None:
+    made = manifests(
+        "prometheusRule.enabled=true", values={"prometheusRule": {"labels": {"a": "b"}}}
+    )
+    assert one(made, "PrometheusRule")["metadata"]["labels"]["a"] == "b"
+    made = manifests("grafanaDashboard.enabled=true")
+    board = one(made, "ConfigMap", f"{NAME}-dashboard")
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(board["data"]["gpu-device-plugin.json"]) == json.loads(PLACE.read_text())
+
+
+def test_the_page_s_way_to_scrape_finds_the_agents() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
+    (example,) = (yaml.safe_load(block) for block in blocks if block.startswith("scrape_configs:"))
+    keep, _ = example["scrape_configs"][0]["relabel_configs"]
+    made = manifests()
+    labels = one(made, "DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    (port,) = agent(made)["containers"][0]["ports"]
+    assert keep["regex"] == f"{labels['app.kubernetes.io/name']};{port['name']}"
+
+
+def test_series_have_the_labels_that_dashboard_and_rules_ask_for() -> None:
+    """And a slice keeps its tenant's namespace, pod and container: not those of the agent's pod."""
+    (endpoint,) = one(manifests(*SCRAPED), "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["honorLabels"] is True
+    assert [made["targetLabel"] for made in endpoint["relabelings"]] == ["node"]
