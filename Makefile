@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 NATIVE := build/native/libnvidia-ml.so.1
 C_SOURCES := $(shell find src/simulator src/isolation -type f 2>/dev/null)
 
-.PHONY: help demo test lint fmt native proto e2e bench gpu lock clean
+.PHONY: help demo test lint fmt native proto image e2e bench gpu lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -25,7 +25,7 @@ test: $(STAMP) $(NATIVE) ## Unit, property, contract and fault tests
 	@$(BIN)/python -m pytest
 
 lint: $(STAMP) ## Formatting, lint, types, layers, house rules
-	@echo "==> ruff";        $(BIN)/ruff format --check src tests && $(BIN)/ruff check src tests
+	@echo "==> ruff";        $(BIN)/ruff format --check src tests .ci && $(BIN)/ruff check src tests .ci
 	@echo "==> mypy";        $(BIN)/mypy
 	@echo "==> import-linter"; $(BIN)/lint-imports
 	@echo "==> clang-format"; if command -v clang-format >/dev/null; \
@@ -34,7 +34,7 @@ lint: $(STAMP) ## Formatting, lint, types, layers, house rules
 	@echo "==> house rules"; $(BIN)/python -m pytest -q tests/test_house.py
 
 fmt: $(STAMP) ## Format the Python code
-	@$(BIN)/ruff format src tests && $(BIN)/ruff check --fix src tests
+	@$(BIN)/ruff format src tests .ci && $(BIN)/ruff check --fix src tests .ci
 
 native: $(NATIVE) ## The C libraries, into build/native/
 
@@ -42,9 +42,14 @@ $(NATIVE): $(STAMP) $(C_SOURCES) src/CMakeLists.txt
 	@echo "==> building the C libraries into build/native"
 	@PYTHON=$(BIN)/python src/native.sh
 
+image: $(STAMP) ## The agent's image for amd64 and arm64 and its SBOM, into build/image/
+	@echo "==> the image"
+	@.ci/image.sh
+
 e2e: $(STAMP) $(NATIVE) ## A whole Kubernetes on this machine: KUBE=1.36.3
 	@echo "==> e2e against Kubernetes $(KUBE)"
 	@KUBE=$(KUBE) tests/e2e/install.sh
+	@.ci/image.sh
 	@KUBE=$(KUBE) tests/e2e/run.sh
 
 bench: $(STAMP) $(NATIVE) ## Measure, and write docs/benchmarks.md

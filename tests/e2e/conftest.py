@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.agent import Agent, AgentDirectories, wait_for_allocatable
+from tests.e2e.agent_image import AgentImage, agent_image
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.layout import Layout
 from tests.e2e.cluster.waiting import wait_for
@@ -48,6 +49,14 @@ def cluster(results: Path) -> Iterator[Cluster]:
     """A running Kubernetes with one node."""
     with Cluster(Layout(STATE, results)) as running:
         yield running
+
+
+@pytest.fixture(scope="session", name="agent_image")
+def provided_agent_image(cluster: Cluster) -> AgentImage:
+    """The agent's image, known to the first node; a further one gets it by `load_into`."""
+    image = agent_image(int(os.environ["GPU_DEVICE_PLUGIN_E2E_NETWORK"]))
+    image.load_into(cluster.node)
+    return image
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ DEFAULT_KUBERNETES = "1.36.3"
 CONTAINERD = "2.4.2"
 HELM = "3.22.0"
 KUBE_SCORE = "1.20.0"
+SYFT = "1.52.0"
 KUBERNETES_COMMANDS = (
     "kubelet",
     "kube-apiserver",
@@ -123,6 +124,18 @@ def provide_linter() -> Path:
         if not program.exists():
             with _workspace(cache, module, KUBE_SCORE) as workspace:
                 _build(workspace, f"{module}/cmd/kube-score", program.parent, ())
+    return program
+
+
+def provide_syft() -> Path:
+    """Build syft, which tells what an image holds, where the cache lacks it."""
+    module, cache = "github.com/anchore/syft", cache_directory()
+    program = cache / f"syft-{SYFT}" / "bin" / "syft"
+    with _one_builder(cache):
+        if not program.exists():
+            with _workspace(cache, module, SYFT) as workspace:
+                flags = ("-ldflags", f"-s -w -X main.version={SYFT}")
+                _build(workspace, f"{module}/cmd/syft", program.parent, flags)
     return program
 
 
@@ -241,7 +254,8 @@ def _installed_go() -> str:
 def main() -> None:
     """Build what is missing and say where it stands."""
     built = provide(kubernetes_version())
-    places = (built.kubernetes, built.containerd, provide_helm(), provide_linter())
+    tools = (provide_helm(), provide_linter(), provide_syft())
+    places = (built.kubernetes, built.containerd, *tools)
     sys.stdout.write("".join(f"{place}\n" for place in places))
 
 

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Builds the agent's image and its bill of materials, without a registry and without running a
+# daemon: .ci/image.sh [amd64] [arm64]; as root, on Debian, with buildah.
+#
+#   build/image/gpu-device-plugin-amd64.tar         OCI archive
+#   build/image/gpu-device-plugin-amd64.spdx.json   what is in it
+#
+# The Dockerfile's base is a Debian that debootstrap makes here; BASE names an image to pull instead.
+# What was built is kept outside the tree, by the content of what it was built from.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ $# -gt 0 ] || set -- amd64 arm64
+python=${PYTHON:-.venv/bin/python}
+reference=localhost/gpu-device-plugin:$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+cache=${GPU_DEVICE_PLUGIN_CACHE:-$HOME/.cache/gpu-device-plugin}/image
+release=bookworm
+base=${BASE:-localhost/debian:$release}
+
+fail() { printf 'image: %s\n' "$*" >&2; exit 1; }
+
+[ "$(id -u)" = 0 ] || fail "buildah and debootstrap are run as root here"
+missing=()
+for program in buildah debootstrap; do command -v "$program" >/dev/null || missing+=("$program"); done
+if [ ${#missing[@]} -gt 0 ]; then
+  command -v apt-get >/dev/null || fail "these Debian packages or their like are needed: ${missing[*]}"
+  echo "==> installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  { apt-get install -qq -y --no-install-recommends "${missing[@]}" ||
+    { apt-get update -qq && apt-get install -qq -y --no-install-recommends "${missing[@]}"; }; } >/dev/null 2>&1 ||
+    fail "apt-get cannot install ${missing[*]}"
+fi
+
+# One build at a time: builders of several checkouts share the cache.
+mkdir -p "$cache" build/image
+exec 9>"$cache/lock"
+flock 9
+
+# What a build depends on; what git ignores (generated modules, bytecode) is none of it.
+content=$({
+  echo "$base"
+  git ls-files -co --exclude-standard -- Dockerfile .dockerignore pyproject.toml .ci/{constraints.txt,image-root.sh,image.sh,bill_of_materials.py} \
+    README.md LICENSE proto src |
+    sort | while read -r file; do [ ! -f "$file" ] || sha256sum "$file"; done
+} | sha256sum | cut -c1-16)
+
+buildah=(buildah --root "$cache/store" --runroot "$cache/run")
+export BUILDAH_ISOLATION=chroot STORAGE_DRIVER=overlay
+"${buildah[@]}" info >/dev/null 2>&1 || export STORAGE_DRIVER=vfs
+
+provide_base() {
+  if [ -n "${BASE:-}" ]; then return; fi
+  if "${buildah[@]}" inspect --type image "$base" >/dev/null 2>&1; then return; fi
+  echo "==> making a Debian with debootstrap"
+  local root container
+  root=$(mktemp -d -p "$cache")
+  debootstrap --variant=minbase "$release" "$root" >"$cache/debootstrap.log" 2>&1 ||
+    fail "debootstrap failed; $cache/debootstrap.log ends: $(tail -n 3 "$cache/debootstrap.log")"
+  tar -C "$root" --numeric-owner -cf "$root.tar" .
+  container=$("${buildah[@]}" from scratch)
+  "${buildah[@]}" add --quiet "$container" "$root.tar" / >/dev/null
+  "${buildah[@]}" commit --quiet "$container" "$base" >/dev/null
+  "${buildah[@]}" rm "$container" >/dev/null
+  rm -rf "$root" "$root.tar"
+}
+
+build() { # build ARCHITECTURE DIRECTORY
+  local pull=never certificates=/etc/ssl/certs/ca-certificates.crt secret=()
+  [ -z "${BASE:-}" ] || pull=missing
+  [ ! -s "$certificates" ] || secret=(--secret "id=certificates,src=$certificates")
+  # buildah of Debian 12 does not know the machine that builds by itself.
+  "${buildah[@]}" build --quiet --pull=$pull --layers --platform "linux/$1" "${secret[@]}" \
+    --build-arg "BUILDPLATFORM=linux/$(dpkg --print-architecture)" --build-arg "BASE=$base" \
+    --tag "$reference-$1" . >"$2/build.log" 2>&1 || fail "the build failed: $(tail -n 30 "$2/build.log")"
+  "${buildah[@]}" push --quiet "$reference-$1" "oci-archive:$2/image.tar:$reference"
+  "$python" .ci/bill_of_materials.py "$2/image.tar" "$2/spdx.json"
+}
+
+for architecture in "$@"; do
+  kept=$cache/$content-$architecture
+  if [ ! -f "$kept/spdx.json" ]; then
+    echo "==> building the image for $architecture; this takes minutes"
+    # Layers of many changes: begin anew before they fill the disk.
+    if [ -d "$cache/store" ] && [ "$(du -sm "$cache/store" | cut -f1)" -gt 12000 ]; then
+      rm -rf "$cache/store" "$cache/run"
+    fi
+    provide_base
+    work=$(mktemp -d -p "$cache")
+    build "$architecture" "$work"
+    rm -rf "$kept"
+    mv "$work" "$kept"
+    find "$cache" -maxdepth 1 -name '*-*64' -mtime +7 -exec rm -r {} +
+  fi
+  cp --reflink=auto "$kept/image.tar" "build/image/gpu-device-plugin-$architecture.tar"
+  cp "$kept/spdx.json" "build/image/gpu-device-plugin-$architecture.spdx.json"
+  echo "build/image/gpu-device-plugin-$architecture.tar"
+done
