@@ -57,7 +57,7 @@ def words(text: str) -> set[str]:
 
 def told_reasons() -> set[str]:
     """Every word in the first column of a table that has reasons there."""
-    text = page("docs/requests.md") + page("docs/operations.md")
+    text = page("docs/troubleshooting.md").partition("## Refusals")[2] + page("docs/operations.md")
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     found = {word for cell in cells for word in words(cell)}
     return {word for word in found if re.fullmatch(r"[A-Z][A-Za-z]+[a-z][A-Za-z]*", word)}
@@ -67,7 +67,7 @@ def test_every_reason_that_is_raised_is_explained() -> None:
     """A refusal or an Event that nobody documented cannot be acted on."""
     raised = raised_reasons()
     assert {"NoRoom", "TooManyPods", "BadPercentage", "XID", "Lost", "ModeNotServedYet"} <= raised
-    text = page("docs/requests.md") + page("docs/operations.md")
+    text = page("docs/troubleshooting.md").partition("## All words")[0] + page("docs/operations.md")
     known = words(text) | {word.partition("<")[0] for word in words(text)}
     ends = {word.removeprefix("…") for word in words(text) if word.startswith("…")}
 
@@ -78,6 +78,47 @@ def test_no_reason_is_explained_that_nobody_raises() -> None:
     """A table of words that are gone leads astray."""
     assert told_reasons()
     assert told_reasons() - raised_reasons() == set()
+
+
+def test_every_reason_stands_among_all_words_with_the_place_that_explains_it() -> None:
+    """Whoever has one word and no context finds it on one page."""
+    listed = page("docs/troubleshooting.md").partition("## All words")[2]
+    links = re.findall(r"\[`([^`]+)`\]\(([\w./]*)#([\w-]+)\)", listed)
+    assert {word.partition("<")[0].removeprefix("…") for word, _, _ in links} == raised_reasons()
+    assert [word.lower() for word, _, _ in links if word[0] != "…"] == sorted(
+        word.lower() for word, _, _ in links if word[0] != "…"
+    )
+    for word, file, anchor in links:
+        assert word in words(section(page(f"docs/{file or 'troubleshooting.md'}"), anchor)), word
+
+
+def section(text: str, anchor: str) -> str:
+    """What stands below the heading of that anchor, down to the next heading of any level."""
+    parts = re.split(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    (found,) = [
+        body for head, body in zip(parts[1::2], parts[2::2], strict=True) if slug(head) == anchor
+    ]
+    return found
+
+
+def test_every_rule_at_submission_has_its_text_and_cure_on_the_page() -> None:
+    """The words are those that the API server says."""
+    told = {
+        row[0].strip("`"): row[1].split("; ")
+        for row in rows(section(page("docs/troubleshooting.md"), "refused-at-submission"), 4)
+    }
+    rules = yaml.safe_load(page("charts/gpu-device-plugin/rules.yaml"))
+    said: dict[str, str] = {}
+    for group in rules:
+        for rule in rules[group]:
+            literals = re.findall(r"'((?:[^'\\]|\\.)*)'", rule["text"])
+            said[f"{group}.{rule['key']}"] = said.get(f"{group}.{rule['key']}", "") + "".join(
+                literals
+            )
+
+    assert told.keys() == said.keys()
+    for key, phrases in told.items():
+        assert [phrase for phrase in phrases if phrase not in said[key]] == [], key
 
 
 def test_every_setting_stands_in_the_table_with_its_default() -> None:
@@ -289,6 +330,20 @@ def test_the_readme_opens_with_the_request_of_the_sample() -> None:
     assert {str(Resource.MEM), str(Resource.CORE)} <= set(re.findall(r"[\w./-]+", first[1]))
 
 
+def test_the_readme_says_which_kubernetes_was_tested() -> None:
+    """The version of `make e2e` is one of them, and each names tests that are there."""
+    from tests.e2e.cluster.binaries import DEFAULT_KUBERNETES
+
+    told = {row[0]: row[1] for row in rows(section(page("README.md"), "install-it"), 2)}
+    versions = {cell: text for cell, text in told.items() if re.fullmatch(r"1\.\d+\.\d+", cell)}
+    named = {word for text in versions.values() for word in words(text)}
+
+    assert DEFAULT_KUBERNETES in versions
+    assert f"KUBE ?= {DEFAULT_KUBERNETES}" in page("Makefile")
+    assert named
+    assert [word for word in named if not (ROOT / word).exists()] == []
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_inside_the_repository_lead_somewhere(path: Path) -> None:
     """Files exist, and so do the headings that are linked to."""
@@ -304,10 +359,31 @@ def test_links_inside_the_repository_lead_somewhere(path: Path) -> None:
     assert broken == []
 
 
+def test_what_is_said_of_others_has_its_source() -> None:
+    """Every reference leads somewhere, and no source is left that nothing refers to."""
+    text, _, _ = page("docs/comparison.md").partition("\n[ACK]: ")
+    sources = dict(
+        re.findall(r"^\[([\w-]+)\]: (https://\S+)$", page("docs/comparison.md"), re.MULTILINE)
+    )
+    named = set(re.findall(r"\[[^\]]+\]\[([\w-]+)\]", text))
+    alone = set(re.findall(r"\[([\w-]+)\](?![\[(:])", text))
+
+    assert sources
+    assert named | alone == sources.keys()
+    heads = [line for line in text.splitlines() if line.startswith("| | ")]
+    assert {head.count("|") for head in heads} == {6}
+    assert len(rows(text, 5)) > 20
+
+
 def anchors(path: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     heads = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+    return {slug(head) for head in heads}
+
+
+def slug(head: str) -> str:
+    """The anchor of one heading."""
+    return re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-")
 
 
 def test_decisions_are_numbered_without_a_gap_and_have_their_three_parts() -> None:

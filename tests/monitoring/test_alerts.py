@@ -323,7 +323,7 @@ def test_every_metric_and_reason_in_a_rule_is_one_of_ours() -> None:
     told = set(
         re.findall(r"^\| `(gpu_device_plugin_\w+)", page("docs/operations.md"), re.MULTILINE)
     )
-    known = words(page("docs/requests.md") + page("docs/operations.md")) | {"XID.*"}
+    known = words(page("docs/troubleshooting.md") + page("docs/operations.md")) | {"XID.*"}
     for name, rule in alerts().items():
         used = set(re.findall(r"gpu_device_plugin_\w+", rule["expr"]))
         assert {word.removesuffix("_bucket") for word in used} <= told, name

@@ -22,6 +22,7 @@ class PluginLink:
         resource: What the plugin serves.
         socket: Where it serves.
         options: Its answer to GetDevicePluginOptions; None before, and after a kubelet restart.
+        has_list: Whether it has told its devices.
         stopped_at: When the plugin was lost, by the kubelet's clock; None while it is there.
         journal: Every call made, shared with the kubelet.
     """
@@ -30,6 +31,7 @@ class PluginLink:
         self.resource = resource
         self.socket = socket
         self.options: pb.DevicePluginOptions | None = None
+        self.has_list = False
         self.stopped_at: float | None = None
         self.journal = journal
         self._channel: Any = None

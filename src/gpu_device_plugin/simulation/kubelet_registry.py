@@ -135,6 +135,7 @@ class PluginRegistry:
         try:
             async for message in link.lists():
                 self.book.replace_list(link.resource, message.devices)
+                link.has_list = True
                 self.save()
         except (KubeletError, grpc.aio.AioRpcError):
             pass

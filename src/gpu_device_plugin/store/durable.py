@@ -72,6 +72,23 @@ def write_durably(path: Path, content: Iterable[bytes]) -> None:
         raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
+def check_room(path: Path, size: int) -> None:
+    """Put a file of `size` bytes there, on the disk, and take it away again.
+
+    Raises:
+        StorageError: The file system refused.
+    """
+    try:
+        with path.open("wb", buffering=0) as file:
+            _write_all(file.fileno(), bytes(size))
+            os.fdatasync(file.fileno())
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
 def seal(kind: str, version: int, boot_id: str, payload: Iterable[bytes]) -> list[bytes]:
     """Header and payload of a sealed file, ready for `write_durably`."""
     parts = list(payload)

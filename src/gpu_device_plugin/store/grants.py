@@ -6,10 +6,11 @@ from pathlib import Path
 
 from gpu_device_plugin.domain.ledger import Grant, Ledger, grant_from_plain, grant_to_plain
 from gpu_device_plugin.errors import StateError
-from gpu_device_plugin.store.durable import read_sealed, seal, set_aside, write_durably
+from gpu_device_plugin.store.durable import check_room, read_sealed, seal, set_aside, write_durably
 
 KIND = "grants"
 VERSION = 1
+_ROOM_BYTES = 64 * 1024  # a hundred grants
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,14 @@ class GrantStore:
             return Loaded(Ledger(), bad=str(error), aside=set_aside(self._path, now_seconds))
         ledger = Ledger({grant.slice_id: grant for grant in grants})
         return Loaded(ledger, is_new_boot=sealed.boot_id != self._boot_id)
+
+    def check_room(self) -> None:
+        """Whether the disk has room for more grants.
+
+        Raises:
+            StorageError: It has not.
+        """
+        check_room(self._path.with_name(self._path.name + ".room"), _ROOM_BYTES)
 
     def save(self, ledger: Ledger) -> None:
         """Put the whole ledger on disk; on return it is durable.

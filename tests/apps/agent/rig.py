@@ -81,11 +81,17 @@ class Rig:
             )
 
     async def until_ready(self, seconds: float = READY_SECONDS) -> None:
-        """Wait until /readyz says yes."""
+        """Wait until /readyz says yes, and the kubelet has taken in what was sent to it."""
 
         async def is_ready() -> bool:
             assert self.is_running, self.log.read_text()[-3000:]
-            return (await self.page("readyz"))[0] == 200
+            code, text = await self.page("readyz")
+            links = self.kubelet.registry.links
+            return code == 200 and all(
+                resource in links and links[resource].has_list
+                for resource in (MEM, CORE, COUNT)
+                if f" {resource}" in text
+            )
 
         await until(is_ready, seconds, lambda: self.log.read_text()[-3000:])
 

@@ -66,11 +66,10 @@ async def test_killed_in_the_middle_of_an_admission_no_unit_is_lost_or_given_twi
 
 async def until_serving_or_dead(rig: Rig) -> None:
     """A point may lie on the way to readiness as well."""
-
-    async def is_decided() -> bool:
-        return not rig.is_running or (await rig.page("readyz"))[0] == 200
-
-    await until(is_decided, 20)
+    ready = asyncio.create_task(rig.until_ready(20))
+    await until(lambda: ready.done() or not rig.is_running, 20)
+    ready.cancel()
+    await asyncio.gather(ready, return_exceptions=True)
 
 
 async def test_a_kubelet_restart_finds_the_agent_again_and_keeps_the_grants() -> None:

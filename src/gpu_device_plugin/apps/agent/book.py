@@ -55,8 +55,10 @@ class Book:
             self._replace(ledger)
 
     def probe(self) -> None:
-        """Write the ledger again, to learn whether the disk takes it now."""
+        """Write the ledger again, and more, to learn whether the disk takes grants now."""
         try:
+            # The ledger alone may fit into the blocks that it has had, and the next grant not.
+            self._store.check_room()
             self._replace(self._ledger)
         except StorageError:
             return
