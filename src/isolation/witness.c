@@ -62,7 +62,7 @@ static double ours_there(const struct activity *own, uint64_t now_ns)
 
 	for (uint64_t i = 0; i < LOOK_BACK_BUCKETS && i < last; i++)
 		sum += activity_in(own, last - 1 - i, now_ns, -1);
-	return (double)sum / LOOK_BACK_BUCKETS / ACTIVITY_ONE;
+	return (double)sum / LOOK_BACK_BUCKETS / (double)ACTIVITY_ONE;
 }
 
 static double presence_of(const double *shares, unsigned count, double ours)
@@ -92,7 +92,8 @@ uint32_t witness_others(int card, const struct activity *own, uint64_t now_ns)
 		return 0;
 	const unsigned count = foreign_shares(card, shares);
 
-	testimony->others =
-		(uint32_t)(presence_of(shares, count, ours_there(own, now_ns)) * ACTIVITY_ONE);
+	const double others = presence_of(shares, count, ours_there(own, now_ns));
+
+	testimony->others = (uint32_t)(others * (double)ACTIVITY_ONE);
 	return testimony->others;
 }
