@@ -3,8 +3,8 @@
  *
  * The driver takes memory for a pool in chunks and keeps it; what a pool has
  * reserved is what it costs. The growth is not known before the call, so the
- * most it can be is reserved: the request rounded up to the chunk, which is
- * learnt from the growths seen.
+ * most it can be is reserved: no less than the smallest growth seen, rounded up
+ * to what all growths seen were multiples of.
  */
 #include "pools.h"
 
@@ -17,13 +17,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* The driver's own, until a smaller growth is seen. */
+/* Today's drivers' own, until a growth is seen. */
 #define FIRST_CHUNK (32ull * 1024 * 1024)
 
 /* Recursive: running out of room while a pool grows lets all pools be looked at. */
 static pthread_mutex_t pooling = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static atomic_bool has_pools;
-static uint64_t chunk; /* greatest common divisor of all growths; 0: none seen */
+/* Growths seen: the smallest, and the greatest common divisor of all; 0: none yet. */
+static uint64_t least, step;
 
 void pools_after_fork(void)
 {
@@ -59,6 +60,13 @@ static void set_charged(CUmemoryPool pool, uint64_t bytes)
 	if (entry)
 		entry->bytes = bytes;
 	table_unlock();
+}
+
+static uint64_t charged_of(CUmemoryPool pool)
+{
+	struct table_entry entry;
+
+	return table_get(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry) ? entry.bytes : 0;
 }
 
 /* Brings one pool's charge to what it has reserved now. With the lock. */
@@ -113,16 +121,30 @@ void pools_after_sync(void)
 		follow_all(CARD_FOREIGN, false);
 }
 
-static uint64_t round_up(uint64_t bytes, uint64_t step)
+static uint64_t round_up(uint64_t bytes, uint64_t to)
 {
-	const uint64_t rest = bytes % step;
+	const uint64_t rest = bytes % to;
 
-	return rest && bytes <= UINT64_MAX - step ? bytes + step - rest : bytes;
+	return rest && bytes <= UINT64_MAX - to ? bytes + to - rest : bytes;
 }
 
-static void learn_chunk(uint64_t growth)
+/*
+ * A driver may take a chunk for what is small and no more than asked for what
+ * is large. With the lock.
+ */
+static uint64_t most_growth(uint64_t bytes)
 {
-	uint64_t a = chunk, b = growth;
+	const uint64_t smallest = least ? least : FIRST_CHUNK;
+
+	return round_up(bytes > smallest ? bytes : smallest, step ? step : FIRST_CHUNK);
+}
+
+static void learn(uint64_t growth)
+{
+	uint64_t a = step, b = growth;
+
+	if (!least || growth < least)
+		least = growth;
 
 	while (b) {
 		const uint64_t rest = a % b;
@@ -130,7 +152,7 @@ static void learn_chunk(uint64_t growth)
 		a = b;
 		b = rest;
 	}
-	chunk = a;
+	step = a;
 }
 
 uint64_t pools_used(CUmemoryPool pool)
@@ -153,7 +175,7 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 	pthread_mutex_lock(&pooling);
 	growth->before = pools_follow(growth->pool);
 	const uint64_t used = pools_used(growth->pool);
-	const uint64_t most = round_up(bytes, chunk ? chunk : FIRST_CHUNK);
+	const uint64_t most = most_growth(bytes);
 	const bool may_fit_inside = growth->before >= used && bytes <= growth->before - used;
 	CUresult result = account_reserve(growth->card, ACCOUNT_USED, most);
 
@@ -170,15 +192,29 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 	return result;
 }
 
+/* The pool grew by more than any growth so far let expect. */
+static bool has_room_for_more(struct pool_growth *growth, uint64_t grown)
+{
+	const uint64_t more = grown - growth->reserved;
+
+	if (account_reserve(growth->card, ACCOUNT_USED, more) != CUDA_SUCCESS)
+		return false;
+	/* Two reservations, one call. */
+	account_settle(growth->card, ACCOUNT_USED, more, more);
+	growth->reserved = grown;
+	return true;
+}
+
 CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdeviceptr pointer,
 			  CUstream stream)
 {
 	const uint64_t now = pool_number(growth->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-	const uint64_t grown = now > growth->before ? now - growth->before : 0;
+	uint64_t grown = now > growth->before ? now - growth->before : 0;
 
 	if (grown)
-		learn_chunk(grown);
-	if (result == CUDA_SUCCESS && grown > growth->reserved && cuda.cuMemFreeAsync) {
+		learn(grown);
+	if (result == CUDA_SUCCESS && grown > growth->reserved &&
+	    !has_room_for_more(growth, grown) && cuda.cuMemFreeAsync) {
 		/* More than there is room for: as if it had never been. */
 		cuda.cuMemFreeAsync(pointer, stream);
 		if (cuda.cuStreamSynchronize)
@@ -186,9 +222,15 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 		if (cuda.cuMemPoolTrimTo)
 			cuda.cuMemPoolTrimTo(growth->pool, 0);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
+		grown = 0;
 	}
-	account_settle(growth->card, ACCOUNT_USED, growth->reserved, grown);
-	set_charged(growth->pool, growth->before + grown);
+	/* A look at all pools for want of room may have charged this one already. */
+	const uint64_t due = growth->before + grown, charged = charged_of(growth->pool);
+
+	account_settle(growth->card, ACCOUNT_USED, growth->reserved,
+		       due > charged ? due - charged : 0);
+	if (due > charged)
+		set_charged(growth->pool, due);
 	pools_follow(growth->pool);
 	pthread_mutex_unlock(&pooling);
 	return result;

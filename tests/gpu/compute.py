@@ -15,9 +15,9 @@ LEAST_KEPT = 0.95
 _FEWEST_SECONDS = 3.0
 
 METHOD = """\
-The kernel is a loop of a fixed number of turns, measured once on the idle card, so a neighbour's
-slice of time makes it longer and is not counted as work done. A share of the card's time is the
-number of kernels completed times that duration; what is kept of the throughput is their number
+The kernel is a loop of a fixed number of turns, measured by CUDA events on the idle card, alone, in
+a queue and in a graph, so a neighbour's slice of time makes it longer and is not counted as work
+done. A share of the card's time is the number of kernels completed times that duration; what is kept of the throughput is their number
 against the cap's part of what the same program completes without the library, right before. Each
 figure is one window of {seconds:g} s; the two tenants run at the same moment."""
 
@@ -33,12 +33,13 @@ def measure(place: Place) -> list[Row]:
     turns = {kind: _turns(place, unit_ns) for kind, unit_ns in UNIT_NS.items()}
     for kind in UNIT_NS:
         words = ["work", kind, turns[kind], str(place.seconds)]
+        piece_seconds = place.tell(place.base, "solo", kind, turns[kind])["piece_ns"] / 1e9
         native = rate(place.tell(place.base, *words))
         rows.append(shown(f"{TELLS[kind]}: native", f"{native:.1f} a second"))
         for percent in PERCENTS:
             environment = place.inside(f"{kind}-{percent}", core_percent=percent)
             capped = rate(place.tell(environment, *words))
-            rows.append(share_row(TELLS[kind], percent, capped * UNIT_NS[kind] / 1e9))
+            rows.append(share_row(TELLS[kind], percent, capped * piece_seconds))
             rows.append(kept_row(TELLS[kind], percent, capped / native))
     rows.append(_two_tenants(place, turns["stream"]))
     return rows

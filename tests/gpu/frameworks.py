@@ -69,7 +69,9 @@ def _command(place: Place, program: str, *words: str) -> list[str]:
 def _fill(place: Place, name: str, setting: str) -> list[Row]:
     limit = limit_bytes(place)
     inside = place.inside(f"torch-{name}", memory_bytes=limit)
-    environment: Environment = {**inside, "PYTORCH_CUDA_ALLOC_CONF": setting}
+    # The first is the name since PyTorch 2.9.
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    environment: Environment = {**inside, **dict.fromkeys(names, setting)}
     told, taken = place.costing(environment, _command(place, "torch_fill.py"))
     return [*fill_rows(name, limit, told), outside_row(f"PyTorch, {name}", limit, taken)]
 
@@ -81,6 +83,7 @@ def fill_rows(name: str, limit: int, told: Told) -> list[Row]:
     views = "mem_get_info, pynvml" + (", nvidia-smi" if "smi_total" in told else "")
     is_refused = "out of memory" in told["refusal"]
     return [
+        shown(f"PyTorch, {name}: backend", told["backend"]),
         Row(
             f"PyTorch, {name}: refused at the cap",
             "torch.cuda.OutOfMemoryError",

@@ -12,8 +12,8 @@ USABLE = 0.995
 _MOST_BYTES = 8192 * MIB
 
 METHOD = """\
-A program in a slice allocates 64, 16, 4, then 2 MiB at a time until it is refused, and holds what
-it has. Its own views are asked from inside; from outside, without the library, NVML's used memory
+A program in a slice allocates 64, 16, 4, then 2 MiB at a time until it is refused (or, where no cap
+stops it, has more than the slice), and holds what it has. Its own views are asked from inside; from outside, without the library, NVML's used memory
 of the card now and before it started is compared, which is the driver's own word for what the
 slice costs (nothing else runs on the card). Used counts the context."""
 
@@ -29,7 +29,7 @@ def measure(place: Place) -> list[Row]:
     limit = limit_bytes(place)
     for kind in KINDS:
         environment = place.inside(f"fill-{kind}", memory_bytes=limit)
-        command = [str(place.program), "fill", kind]
+        command = [str(place.program), "fill", kind, str(limit)]
         told, taken = place.costing(environment, command)
         rows += inside_rows(kind, limit, told)
         # Managed memory lies on the card only when it is touched: from outside it tells nothing.

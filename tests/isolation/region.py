@@ -63,6 +63,14 @@ class Region:
         """Allocations refused."""
         return self._word(_CARDS_AT + card * _CARD_BYTES + 64)
 
+    def charged_ns(self, card: int = 0) -> int:
+        """Card time had, as charged."""
+        return self._word(_CARDS_AT + card * _CARD_BYTES + 104)
+
+    def waited_ns(self, card: int = 0) -> int:
+        """Time for which launches waited for credit."""
+        return self._word(_CARDS_AT + card * _CARD_BYTES + 112)
+
     def drift(self) -> int:
         """Unknown allocation functions resolved."""
         return self._word(32)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.isolation.box import MIB, Box, Program, native_directory
 from tests.isolation.conftest import MakeBox
+from tests.isolation.region import Region
 
 SECONDS = 10.0
 POINTS = 2.0
@@ -34,7 +35,7 @@ def tenant(make_box: MakeBox, name: str, percent: int, policy: str = "fixed") ->
     return box
 
 
-def alone(make_box: MakeBox, percent: int, name: str = "a") -> Box:
+def alone(make_box: MakeBox, percent: int | None, name: str = "a") -> Box:
     """A container with a share and without cards/."""
     box = make_box(name, library=STEPPING)
     box.allow(2000 * MIB, percent)
@@ -44,7 +45,7 @@ def alone(make_box: MakeBox, percent: int, name: str = "a") -> Box:
 def ready(box: Box, kind: str, unit_ns: int | None = None) -> Program:
     """A program that can work, before the clock is shared: getting ready takes time too."""
     program = box.start()
-    if kind == "graph":
+    if kind.startswith("graph"):
         assert program(f"kernel_graph 0 {(unit_ns or WORK[kind]) // 10} 10") == [0]
     return program
 
@@ -79,6 +80,17 @@ def test_a_share_is_kept(make_box: MakeBox, tenants: int, percent: int, kind: st
     had = shares(*zip(boxes, kinds, strict=True))
 
     assert all(map(is_kept, had, percents)), had
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["streams", "ptsz", "ex", "ex_ptsz", "cooperative", "cooperative_ptsz", "graph_ptsz"],
+)
+def test_every_way_to_launch_is_charged(make_box: MakeBox, kind: str) -> None:
+    """Hook catalogue: cooperative launches and every _ptsz variant were free."""
+    had = shares((tenant(make_box, "a", 30), kind), unit_ns=1_000_000)
+
+    assert is_kept(had[0], 30), had
 
 
 def test_ten_and_ninety_complete_one_to_nine(make_box: MakeBox) -> None:
@@ -135,11 +147,17 @@ def test_with_neither_a_share_is_never_more_than_it_should_be(
     assert 50 < had[1] <= 70 + POINTS
 
 
-def test_a_hundred_percent_is_no_cap(make_box: MakeBox) -> None:
-    """Nothing is measured, nothing waits."""
-    had = shares((alone(make_box, 100), "sync"))
+@pytest.mark.parametrize("percent", [100, None])
+def test_a_hundred_percent_is_no_cap(make_box: MakeBox, percent: int | None) -> None:
+    """Or none: all of the card, nothing is measured, nothing waits."""
+    box = alone(make_box, percent)
+    had = shares((box, "sync"))
+    region = Region(box.root / "state" / "region")
 
     assert had[0] > 99.5
+    assert region.charged_ns() == 0
+    assert region.waited_ns() == 0
+    region.close()
 
 
 def test_a_work_conserving_share_takes_an_idle_card(make_box: MakeBox) -> None:

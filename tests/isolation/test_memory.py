@@ -24,6 +24,7 @@ def room(program: Program) -> int:
         pytest.param("pitch 1 {rows} 1024", "free 1", 512 * 1024, id="cuMemAllocPitch"),
         pytest.param("create 1 {}", "release 1", CHUNK, id="cuMemCreate"),
         pytest.param("async 1 {}", "free_async 1", POOL_CHUNK, id="cuMemAllocAsync"),
+        pytest.param("from_pool 1 9 {}", "free_async 1", POOL_CHUNK, id="cuMemAllocFromPoolAsync"),
         pytest.param("array 1 {row16} 1024 1 1", "array_destroy 1", 1024, id="cuArrayCreate"),
         pytest.param("array3d 1 {layer} 64 64 1 1", "array_destroy 1", 4096, id="cuArray3DCreate"),
     ],
@@ -33,6 +34,7 @@ def test_the_last_step_fits_and_one_more_does_not(
 ) -> None:
     """Limit minus a step, the limit, the limit plus a step."""
     program = box.start()
+    assert program("pool 9") == [0]
     most = room(program) // step * step
 
     def line(size: int) -> str:
@@ -132,6 +134,65 @@ def test_a_pool_of_ones_own_is_charged_too(box: Box) -> None:
     assert program("free_async 2") == [0]
     assert program("sync") == [0]
     assert program("pool_destroy 1") == [0]
+
+    assert room(program) == before
+
+
+def test_what_is_less_than_a_pools_chunk_is_there_for_others(box: Box) -> None:
+    """A pool grows as on a card of that size: by whole chunks. All the rest can be had otherwise."""
+    program = box.start()
+    chunks, rest = divmod(room(program), POOL_CHUNK)
+    for number in range(chunks * POOL_CHUNK // CHUNK):
+        assert program(f"async {number} {CHUNK}") == [0]
+    assert program(f"async 4000 {CHUNK}") == [OUT_OF_MEMORY]
+    assert room(program) == rest
+    assert program(f"alloc 4001 {rest}") == [0]
+    assert program("alloc 4002 1") == [OUT_OF_MEMORY]
+
+    assert room(program) == 0
+
+
+def test_unused_chunks_of_a_pool_are_given_up_before_anything_is_refused(box: Box) -> None:
+    """Of another pool, and kept by its threshold."""
+    program = box.start()
+    before = room(program)
+    assert program("pool 1") == [0]
+    assert program(f"pool_keep 1 {1 << 40}") == [0]
+    assert program(f"from_pool 2 1 {before // POOL_CHUNK * POOL_CHUNK}") == [0]
+    assert program("free_async 2") == [0]
+    assert program("sync") == [0]
+
+    assert program(f"async 3 {before // POOL_CHUNK * POOL_CHUNK}") == [0]
+
+
+def test_a_pool_may_grow_by_more_than_it_ever_did(box: Box) -> None:
+    """Drivers may take a chunk for the small and no more than asked for the large."""
+    program = box.start(GPU_SIMULATOR_POOL_EXACT="1")
+    before = room(program)
+    assert program(f"pool_keep default {1 << 40}") == [0]
+    # 100 and 66 MiB teach that growths are multiples of 2; then the small one takes 32.
+    for number, mib in enumerate([100, 66, 1]):
+        assert program(f"async {number} {mib * MIB}") == [0]
+    assert before - room(program) == (100 + 66 + 32) * MIB
+    # Its chunk is full, and the next again larger than asked; nothing is left that was not used.
+    assert program(f"async 4 {31 * MIB}") == [0]
+    assert program(f"async 5 {1 * MIB}") == [0]
+
+    assert before - room(program) == (100 + 66 + 32 + 32) * MIB
+
+
+def test_a_pools_unforeseen_growth_beyond_the_slice_is_undone(box: Box) -> None:
+    """The call fails, nothing of it stays, and the books know."""
+    program = box.start(GPU_SIMULATOR_POOL_EXACT="1")
+    assert program(f"pool_keep default {1 << 40}") == [0]
+    for number, mib in enumerate([100, 66]):
+        assert program(f"async {number} {mib * MIB}") == [0]
+    before = room(program)
+    # Leaves less than a chunk and more than what is asked next.
+    assert program(f"alloc 2 {before - 20 * MIB}") == [0]
+    assert program(f"async 3 {1 * MIB}") == [OUT_OF_MEMORY]
+    assert room(program) == 20 * MIB
+    assert program("free 2") == [0]
 
     assert room(program) == before
 

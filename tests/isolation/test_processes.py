@@ -1,9 +1,12 @@
 """Processes of a container share one account: races, deaths anywhere, forks and reused pids."""
 
+import contextlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,6 +87,29 @@ def test_a_death_at_any_point_costs_nothing(make_box: MakeBox, point: str) -> No
 
     assert fresh(f"alloc 1 {free}") == [0]
     assert SLICE - free == 240 * MIB
+
+
+def test_every_point_of_the_protocol_is_died_at() -> None:
+    """The list above is that of the source."""
+    source = Path(__file__).parents[2] / "src" / "isolation"
+    named = re.findall(r"KILLPOINT\((\w+)\);", "".join(map(Path.read_text, source.glob("*.c"))))
+
+    assert sorted(named) == sorted(KILL_POINTS)
+
+
+@pytest.mark.parametrize("point", [point for point in KILL_POINTS if "layout" not in point])
+def test_who_waits_beside_the_dying_goes_on(make_box: MakeBox, point: str) -> None:
+    """Hook catalogue: the holder of the lock died, and all others waited for minutes."""
+    box = make_box(library=TESTING)
+    box.allow(SLICE)
+    survivor = box.start()
+    victim = box.start(ready=False, GPUSLICE_KILLPOINT=point)
+    for line in ("init", "retain", f"alloc 1 {500 * MIB}", "free 1"):
+        with contextlib.suppress(BrokenPipeError):
+            victim.tell(line)
+    assert victim.process.wait(60) == -9
+
+    assert survivor(f"alloc 1 {SLICE - 240 * MIB}") == [0]
 
 
 def test_a_death_gives_everything_back(box: Box) -> None:
@@ -293,14 +319,14 @@ def test_threads_may_allocate_while_others_fork(box: Box) -> None:
 def test_three_hundred_processes_start_at_once(make_box: MakeBox) -> None:
     """Hook catalogue: 227 s at the 99th percentile, for one probe after the other."""
     box = make_box(profile="h200", driver=None)
-    box.allow(None)
-    ran = box.run("inits", "250")  # one container has 256 places
     other = make_box("b", profile="h200", driver=None)
-    other.allow(None)
-    more = other.run("inits", "50")
+    for each in (box, other):
+        each.allow(None)
+    with ThreadPoolExecutor() as threads:  # one container has 256 places
+        runs = [threads.submit(each.run, "inits", "150") for each in (box, other)]
 
-    assert ran.stdout.split()[0] == "0", ran.stderr
-    assert more.stdout.split()[0] == "0", more.stderr
+    for run in runs:
+        assert run.result().stdout.split()[0] == "0", run.result().stderr
 
 
 def test_refusals_are_counted(box: Box) -> None:

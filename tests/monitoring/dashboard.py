@@ -101,15 +101,27 @@ def nodes_and_cards() -> list[AnyPanel]:
     card = "node, card, uuid"
     return [
         lines(
-            Head("Memory units held, by node", "Of the node's units, whatever their size.", 12),
+            Head("Memory units held, by node", "Of the node's units, whatever their size."),
             "percentunit",
             Query(f"{per('node', units(MEM, 'held'))} / {per('node', units(MEM))}", "{{node}}"),
         ).max(1),
         lines(
-            Head("Compute held, by node", "Of 100 percent a card; only mode core_mem has it.", 12),
+            Head("Compute held, by node", "Of 100 percent a card; only mode core_mem has it."),
             "percentunit",
             Query(f"{per('node', units(CORE, 'held'))} / {per('node', units(CORE))}", "{{node}}"),
         ).max(1),
+        lines(
+            Head(
+                "Largest free slice, by node",
+                "Memory units free on one healthy card: what asks for more is refused with NoRoom.",
+            ),
+            "short",
+            Query(
+                f"max by (node) ({units(MEM, 'free')} * on (job, instance, uuid) "
+                f"group_left () {metric('card_healthy')})",
+                "{{node}}",
+            ),
+        ),
         rows(
             Head(
                 "Cards",
@@ -189,7 +201,7 @@ def slices() -> list[AnyPanel]:
         ),
         rows(
             Head(
-                "Slices",
+                "Who holds what",
                 "Every slice now. Used and refused come from the isolation library, and are empty "
                 "until a program of the container has used its card.",
                 24,
@@ -306,7 +318,7 @@ def variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
         dashboard.QueryVariable(name)
         .label(label)
         .datasource(SOURCE)
-        .query({"query": query, "refId": name})
+        .query(query)
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.ALPHABETICAL_ASC)
         .multi(True)  # noqa: FBT003  # the builder's

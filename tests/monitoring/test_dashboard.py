@@ -168,7 +168,7 @@ async def test_every_query_finds_something_in_a_prometheus_that_scrapes_an_agent
         await until(all_found, 150, lambda: f"without a result: {empty}")
         await until_fired(prometheus, {"GpuXid", "GpuRegionGrown"})
         for variable in DASHBOARD["templating"]["list"][1:]:
-            found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+            found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
             assert found, variable
             assert await prometheus.values_of(found[2], filled_in(found[1])), variable["name"]
         ((held),) = await prometheus.series(

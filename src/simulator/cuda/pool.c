@@ -2,6 +2,7 @@
 
 #include "ledger.h"
 #include "memory.h"
+#include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -58,10 +59,22 @@ static uint64_t rounded(uint64_t bytes)
 	return (bytes + MEMORY_ALIGNMENT - 1) / MEMORY_ALIGNMENT * MEMORY_ALIGNMENT;
 }
 
+/* GPU_SIMULATOR_POOL_EXACT=1: by a chunk, or by no more than is asked where that is more. */
+static uint64_t grown(const struct pool *pool, uint64_t used)
+{
+	if (used <= pool->reserved_bytes)
+		return pool->reserved_bytes;
+	if (!setting_number("GPU_SIMULATOR_POOL_EXACT", 0))
+		return whole_chunks(used);
+	if (used - pool->reserved_bytes <= POOL_CHUNK_BYTES)
+		return pool->reserved_bytes + POOL_CHUNK_BYTES;
+	return (used + MEMORY_BLOCK_BYTES - 1) / MEMORY_BLOCK_BYTES * MEMORY_BLOCK_BYTES;
+}
+
 bool pool_give_out(struct pool *pool, uint64_t bytes)
 {
 	uint64_t used = pool->used_bytes + rounded(bytes);
-	uint64_t wanted = whole_chunks(used);
+	uint64_t wanted = grown(pool, used);
 
 	if (used < bytes || wanted < used || (pool->most_bytes && used > pool->most_bytes))
 		return false;

@@ -2,12 +2,14 @@
  * What is asked of a card, with our library preloaded or without; prints one
  * JSON object. The real driver and the simulated one run the same code.
  *
- *	card fill KIND          linear, physical, pool or managed: allocates until refused, tells
- *	                        every view, holds it until a line comes in
+ *	card fill KIND MOST     linear, physical, pool or managed: allocates until refused or more
+ *	                        than MOST bytes are taken (far too much managed memory can hang a
+ *	                        card), tells every view, holds it until a line comes in
  *	card hold               starts CUDA, tells how long that took, holds the context
  *	card launches COUNT     nanoseconds of the host a launch of an empty kernel
  *	card allocations COUNT  nanoseconds of 4 KiB allocations and frees
  *	card calibrate NS       turns of the kernel's loop in so many nanoseconds
+ *	card solo KIND TURNS    nanoseconds of the card for each such kernel, by events
  *	card work KIND TURNS S  sync, stream or graph: how many kernels of TURNS in S seconds
  *	card names              how each name that we stand in for is found
  *
@@ -29,7 +31,7 @@ enum { BATCH = 500, STREAM_BATCH = 200, GRAPH_KERNELS = 10, MOST_ALLOCATIONS = 6
 
 /* A loop whose end the compiler cannot foresee: work, not waiting, so that what a neighbour gets
  * of the card makes it longer. */
-static const char code[] = ".version 6.4\n.target sm_70\n.address_size 64\n"
+static char code[] = ".version 6.4\n.target sm_70\n.address_size 64\n"
 			   ".visible .entry empty() { ret; }\n"
 			   ".visible .entry spin(.param .u64 turns, .param .u64 place)\n"
 			   "{\n"
@@ -100,9 +102,14 @@ static void start(void)
 static void load(void)
 {
 	CUmodule module;
+	char *target = strstr(code, "sm_70");
 
 	start();
-	OK(cuModuleLoadData, &module, code);
+	/* The oldest that all of CUDA 11 to 12 take; a later driver may have dropped it. */
+	if (CALL(cuModuleLoadData, &module, code)) {
+		memcpy(target, "sm_75", 5);
+		OK(cuModuleLoadData, &module, code);
+	}
 	OK(cuModuleGetFunction, &empty, module, "empty");
 	OK(cuModuleGetFunction, &spin, module, "spin");
 	OK(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
@@ -165,12 +172,13 @@ static void do_fill(char *words[])
 {
 	const size_t sizes[] = {64 * MIB, 16 * MIB, 4 * MIB, 2 * MIB};
 	size_t free_bytes = 0, total_bytes = 0, device_bytes = 0;
+	const uint64_t most = strtoull(words[1], NULL, 10);
 	uint64_t taken = 0, count = 0;
 	CUresult refusal = CUDA_SUCCESS;
 
 	start();
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
-		while (count < MOST_ALLOCATIONS && !(refusal = take(words[0], sizes[i]))) {
+		while (taken <= most && count < MOST_ALLOCATIONS && !(refusal = take(words[0], sizes[i]))) {
 			taken += sizes[i];
 			count++;
 		}
@@ -318,6 +326,42 @@ static CUgraphExec record(uint64_t turns)
 	return exec;
 }
 
+static double solo_ns(CUgraphExec exec, int launches, uint64_t turns)
+{
+	CUevent begin, end;
+	float took_ms = 0;
+
+	OK(cuEventCreate, &begin, CU_EVENT_DEFAULT);
+	OK(cuEventCreate, &end, CU_EVENT_DEFAULT);
+	OK(cuEventRecord, begin, stream);
+	for (int i = 0; i < launches; i++) {
+		if (exec)
+			OK(cuGraphLaunch, exec, stream);
+		else
+			spin_for(turns);
+	}
+	OK(cuEventRecord, end, stream);
+	OK(cuStreamSynchronize, stream);
+	OK(cuEventElapsedTime, &took_ms, begin, end);
+	return (double)took_ms * 1e6 / launches / (exec ? GRAPH_KERNELS : 1);
+}
+
+static void do_solo(char *words[])
+{
+	enum { ROUNDS = 21 };
+	const int launches = !strcmp(words[0], "stream") ? STREAM_BATCH : 1;
+	const uint64_t turns = strtoull(words[1], NULL, 10);
+	double each_ns[ROUNDS];
+
+	load();
+	CUgraphExec exec = !strcmp(words[0], "graph") ? record(turns) : NULL;
+
+	/* The first few only wake the card up. */
+	for (int i = 0; i < 2 * ROUNDS; i++)
+		each_ns[i % ROUNDS] = solo_ns(exec, launches, turns);
+	printf("{\"piece_ns\": %.1f}\n", quantile(each_ns, ROUNDS, 0.5));
+}
+
 static void do_work(char *words[])
 {
 	const bool is_graph = !strcmp(words[0], "graph");
@@ -395,9 +439,10 @@ int main(int count, char *words[])
 		int words;
 		void (*run)(char *[]);
 	} commands[] = {
-		{"fill", 1, do_fill},           {"hold", 0, do_hold},
+		{"fill", 2, do_fill},           {"hold", 0, do_hold},
 		{"launches", 1, do_launches},   {"allocations", 1, do_allocations},
-		{"calibrate", 1, do_calibrate}, {"work", 3, do_work},
+		{"calibrate", 1, do_calibrate}, {"solo", 2, do_solo},
+		{"work", 3, do_work},
 		{"names", 0, do_names},
 	};
 

@@ -463,11 +463,104 @@ static void step_apart(void)
 		leave();
 }
 
+/* Three streams in turn. */
+static CUresult launch_on_streams(uint64_t duration_ns)
+{
+	static unsigned turn;
+	CUstream *stream = &streams[1 + turn++ % 3];
+	const CUresult result =
+		*stream ? CUDA_SUCCESS : CALL(cuStreamCreate, stream, CU_STREAM_NON_BLOCKING);
+
+	return result ? result : launch(duration_ns, 1 + (turn - 1) % 3);
+}
+
+static CUresult launch_per_thread(uint64_t duration_ns)
+{
+	void *parameters[] = {&duration_ns};
+
+	return CALL(cuLaunchKernel_ptsz, spin, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
+}
+
+static CUresult launch_ex(uint64_t duration_ns)
+{
+	void *parameters[] = {&duration_ns};
+	const CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, NULL, NULL, 0};
+
+	return CALL(cuLaunchKernelEx, &config, spin, parameters, NULL);
+}
+
+static CUresult launch_ex_per_thread(uint64_t duration_ns)
+{
+	void *parameters[] = {&duration_ns};
+	const CUlaunchConfig config = {1, 1, 1, 1, 1, 1, 0, NULL, NULL, 0};
+
+	return CALL(cuLaunchKernelEx_ptsz, &config, spin, parameters, NULL);
+}
+
+static CUresult launch_cooperative(uint64_t duration_ns)
+{
+	void *parameters[] = {&duration_ns};
+
+	return CALL(cuLaunchCooperativeKernel, spin, 1, 1, 1, 1, 1, 1, 0, NULL, parameters);
+}
+
+static CUresult launch_cooperative_per_thread(uint64_t duration_ns)
+{
+	void *parameters[] = {&duration_ns};
+
+	return CALL(cuLaunchCooperativeKernel_ptsz, spin, 1, 1, 1, 1, 1, 1, 0, NULL, parameters);
+}
+
+static CUresult launch_plain(uint64_t duration_ns)
+{
+	return launch(duration_ns, 0);
+}
+
+static CUresult launch_graph(uint64_t duration_ns)
+{
+	(void)duration_ns;
+	return CALL(cuGraphLaunch, (CUgraphExec)(uintptr_t)objects[0], NULL);
+}
+
+static CUresult launch_graph_per_thread(uint64_t duration_ns)
+{
+	(void)duration_ns;
+	return CALL(cuGraphLaunch_ptsz, (CUgraphExec)(uintptr_t)objects[0], NULL);
+}
+
+struct kind {
+	const char *name;
+	CUresult (*launch)(uint64_t duration_ns);
+	int batch; /* launches before they are waited for */
+};
+
+static const struct kind kinds[] = {
+	{"sync", launch_plain, 1},
+	{"stream", launch_plain, 200},
+	{"graph", launch_graph, 1},
+	{"graph_ptsz", launch_graph_per_thread, 1},
+	{"streams", launch_on_streams, 200},
+	{"ptsz", launch_per_thread, 200},
+	{"ex", launch_ex, 200},
+	{"ex_ptsz", launch_ex_per_thread, 200},
+	{"cooperative", launch_cooperative, 200},
+	{"cooperative_ptsz", launch_cooperative_per_thread, 200},
+};
+
+static const struct kind *kind_of(const char *name)
+{
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (!strcmp(kinds[i].name, name))
+			return &kinds[i];
+	return NULL;
+}
+
 /*
  * work KIND UNIT_NS SECONDS [TOGETHER]: the whole run on the simulated clock; answers with
  * the pieces of UNIT_NS completed and the nanoseconds it took.
  * sync: one kernel after another, each waited for. stream: launched as fast as
- * may be, waited for now and then. graph: ten kernels a launch, waited for.
+ * may be, waited for now and then. graph: the executable graph 0, waited for.
+ * The others are streams by other ways to launch.
  */
 static void do_work(char *words[])
 {
@@ -476,17 +569,16 @@ static void do_work(char *words[])
 	CUresult result = together ? step_together(together) : CUDA_SUCCESS;
 	const uint64_t begin_ns = now_ns();
 	const uint64_t end_ns = begin_ns + (uint64_t)(atof(words[3]) * 1e9);
-	const bool is_graph = !strcmp(words[1], "graph");
-	const int batch = !strcmp(words[1], "stream") ? 200 : 1;
-	CUgraphExec exec = is_graph ? (CUgraphExec)(uintptr_t)objects[0] : NULL;
+	const struct kind *kind = kind_of(words[1]);
 	uint64_t pieces = 0;
 
-	while (!result && now_ns() < end_ns) {
-		for (int i = 0; !result && i < batch; i++, pieces++)
-			result = is_graph ? CALL(cuGraphLaunch, exec, stream_of(0))
-					  : launch(unit_ns, 0);
+	if (!result && !spin)
+		result = make_spin();
+	while (kind && !result && now_ns() < end_ns) {
+		for (int i = 0; !result && i < kind->batch; i++, pieces++)
+			result = kind->launch(unit_ns);
 		if (!result)
-			result = CALL(cuStreamSynchronize, stream_of(0));
+			result = CALL(cuCtxSynchronize);
 	}
 	printf("%d %" PRIu64 " %" PRIu64 "\n", result, pieces, now_ns() - begin_ns);
 	if (together)
