@@ -92,8 +92,8 @@ uint32_t witness_others(int card, const struct activity *own, uint64_t now_ns)
 		return 0;
 	const unsigned count = foreign_shares(card, shares);
 
-	const double others = presence_of(shares, count, ours_there(own, now_ns));
+	const double there = presence_of(shares, count, ours_there(own, now_ns));
 
-	testimony->others = (uint32_t)(others * (double)ACTIVITY_ONE);
+	testimony->others = (uint32_t)(there * (double)ACTIVITY_ONE);
 	return testimony->others;
 }

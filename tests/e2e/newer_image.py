@@ -7,69 +7,77 @@ agent brings gets the new version's name with it.
 import hashlib
 import io
 import json
-import posixpath
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-PACKAGE = "gpu_device_plugin/__init__.py"
+from tests.e2e.agent_image import AgentImage, blob_name, read_image, read_json
+
+PACKAGE = "usr/local/lib/python3.11/dist-packages/gpu_device_plugin"
+REFERENCE = "org.opencontainers.image.ref.name"
+LAYER = "application/vnd.oci.image.layer.v1.tar"
 
 
-class ArchiveError(Exception):
-    """An archive is none of an image of ours."""
-
-
-def write_next_version(archive: Path, version: str, reference: str, target: Path) -> None:
-    """Write an archive of the image in `archive` as if its package were of that version.
+def write_next_version(image: AgentImage, version: str, target: Path) -> AgentImage:
+    """Write the image as if its package were of that version, which becomes its tag.
 
     Args:
-        archive: As `docker save` writes it.
+        image: The one that was built.
         version: What the package is to say.
-        reference: Name and tag of the new image.
         target: The new archive.
     """
-    with tarfile.open(archive) as image:
-        content = {one.name: _content(image, one) for one in image.getmembers() if one.isfile()}
-    (manifest,) = json.loads(content.pop("manifest.json"))
-    content.pop("repositories", None)
-    configuration = json.loads(content.pop(manifest["Config"]))
-    package = _package_path([content[name] for name in manifest["Layers"]])
-    layer = _layer(_changes(package, version))
-    configuration["rootfs"]["diff_ids"].append(f"sha256:{hashlib.sha256(layer).hexdigest()}")
+    content = _blobs(image.archive)
+    with tarfile.open(image.archive) as archive:
+        index = read_json(archive, "index.json")
+        manifest = read_json(archive, blob_name(index["manifests"][0]["digest"]))
+        configuration = read_json(archive, blob_name(manifest["config"]["digest"]))
+    layer = _tar(_changes(version))
+    configuration["rootfs"]["diff_ids"].append(_digest(layer))
     configuration.pop("history", None)
-    layers = [*manifest["Layers"], "next-version.tar"]
-    described = {"Config": "config.json", "RepoTags": [reference], "Layers": layers}
-    content |= {"config.json": json.dumps(configuration).encode(), "next-version.tar": layer}
-    content["manifest.json"] = json.dumps([described]).encode()
-    target.write_bytes(_layer(content))
+    manifest["layers"].append({"mediaType": LAYER, **_described(layer, content)})
+    manifest["config"] |= _described(json.dumps(configuration).encode(), content)
+    (described,) = index["manifests"]
+    described |= _described(json.dumps(manifest).encode(), content)
+    described["annotations"] = {REFERENCE: f"{image.repository}:{version}"}
+    content["index.json"] = json.dumps(index).encode()
+    target.write_bytes(_tar(content))
+    return read_image(target)
 
 
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    opened = archive.extractfile(member)
-    return opened.read() if opened else b""
+def _blobs(archive: Path) -> dict[str, bytes]:
+    found = {}
+    with tarfile.open(archive) as blobs:
+        for member in blobs.getmembers():
+            opened = blobs.extractfile(member)
+            if opened is not None:
+                found[member.name] = opened.read()
+    return found
 
 
-def _package_path(layers: list[bytes]) -> str:
-    for layer in layers:
-        with tarfile.open(fileobj=io.BytesIO(layer)) as files:
-            for name in files.getnames():
-                if name.endswith(PACKAGE):
-                    return name
-    raise ArchiveError(f"no layer of the image holds {PACKAGE}")
-
-
-def _changes(package: str, version: str) -> Mapping[str, bytes]:
+def _changes(version: str) -> Mapping[str, bytes]:
     """The package's file, and a mark that what was compiled from the old one is gone."""
-    compiled = posixpath.join(posixpath.dirname(package), "__pycache__")
     text = f'"""The version after this one."""\n\n__version__ = "{version}"\n'
-    return {package: text.encode(), f"{compiled}/.wh.__init__.cpython-311.pyc": b""}
+    compiled = f"{PACKAGE}/__pycache__/.wh.__init__.cpython-311.pyc"
+    return {f"{PACKAGE}/__init__.py": text.encode(), compiled: b""}
 
 
-def _layer(files: Mapping[str, bytes]) -> bytes:
+def _described(blob: bytes, content: dict[str, bytes]) -> dict[str, Any]:
+    """Keep a blob, and say how it is referred to."""
+    digest = _digest(blob)
+    content[blob_name(digest)] = blob
+    return {"digest": digest, "size": len(blob)}
+
+
+def _digest(blob: bytes) -> str:
+    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as layer:
+    with tarfile.open(fileobj=content, mode="w") as archive:
         for name, text in files.items():
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(text), 0o644
-            layer.addfile(member, io.BytesIO(text))
+            archive.addfile(member, io.BytesIO(text))
     return content.getvalue()

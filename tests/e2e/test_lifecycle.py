@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from tests.e2e.agent import Agent
+from tests.e2e.agent_image import AgentImage
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.node import AGENT_LIBRARY, AGENT_RUN, AGENT_STATE, Node
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.helm import RELEASE
 from tests.e2e.installation import MODE_LABEL, OFFERED, SHARED_RELEASE, Installation
 from tests.e2e.newer_image import write_next_version
-from tests.e2e.pods import FOREVER
 from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
 from tests.e2e.tenants import CUDA_TEST, INSIDE, Tenant, check_capped, cuda_images
 from tests.told import compile_program
@@ -24,9 +24,9 @@ from gpu_device_plugin.store.durable import read_sealed, seal, write_durably
 from gpu_device_plugin.store.grants import KIND, VERSION
 from gpu_device_plugin.store.native import native_library
 
-FIRST, NEXT = "first", "next"
 NEXT_VERSION = "0.2.0"
-STAY = f"env >/told-environment; {FOREVER}"
+# Ended from outside it is no success: a Job replaces the pod then.
+STAY = "env >/told-environment; trap 'exit 143' TERM; while :; do sleep 1; done"
 APPS = {RELEASE: "cuda-sample", SHARED_RELEASE: "binpack-1"}
 # A grant ends when the kubelet lacks it twice, 30 s apart.
 RELEASE_SECONDS = 150
@@ -36,22 +36,23 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def installation(
-    cluster: Cluster, serving_agent: Agent, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster,
+    serving_agent: Agent,
+    agent_image: AgentImage,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Installation]:
     """Two nodes with the image and no agent; whatever is installed is removed at the end."""
     serving_agent.stop()
     place = tmp_path_factory.mktemp("images")
     with cluster.another_node() as second:
         cluster.kubectl("label", "node", second.name, f"{MODE_LABEL}=share")
-        found = Installation(cluster, second, "localhost/gpu-device-plugin")
-        write_next_version(
-            Path("/tmp/dev/first.tar"), NEXT_VERSION, f"{found.repository}:{NEXT}", place / "next"
-        )
+        found = Installation(cluster, second, agent_image.repository)
+        following = write_next_version(agent_image, NEXT_VERSION, place / "next.tar")
+        agent_image.load_into(second)
         libraries = [native_library(n) for n in ("libnvidia-ml.so.1", "libgpuslice.so")]
         program = compile_program(tmp_path_factory.mktemp("client"))
         for node in (cluster.node, second):
-            node.load_archive(Path("/tmp/dev/first.tar"))
-            node.load_archive(place / "next")
+            following.load_into(node)
             for image in cuda_images(program, libraries):
                 node.load(image)
         yield found
@@ -62,12 +63,12 @@ def installation(
 
 
 @pytest.fixture(scope="module")
-def life(installation: Installation, results: Path) -> Installation:
+def life(installation: Installation, agent_image: AgentImage, results: Path) -> Installation:
     """Both releases of the first version, and the source's two jobs at work."""
     jobs = (source_job(CUDA_SAMPLE, STAY, CUDA_TEST), source_job(BINPACK, STAY, CUDA_TEST))
     try:
         for release in OFFERED:
-            installation.bring(release, FIRST)
+            installation.bring(release, agent_image.tag)
             installation.show_cards(release)
         installation.cluster.apply(*jobs)
         check_works(installation)
@@ -125,7 +126,7 @@ def test_an_upgrade_restarts_no_container_and_keeps_what_they_have_mounted(
     (old,) = library_versions(life)
     before = {release: running(life, release) for release in OFFERED}
     for release in OFFERED:
-        life.bring(release, NEXT)
+        life.bring(release, NEXT_VERSION)
     for release, pod in before.items():
         after = life.cluster.get("pod", pod["metadata"]["name"])
         assert containers(after) == containers(pod), release
@@ -146,7 +147,7 @@ def test_after_a_reboot_every_container_is_capped_as_before(life: Installation) 
     node.power_on()
     assert not any((node.place.directory / AGENT_RUN).iterdir())
     life.cluster.wait_until_ready()
-    life.wait_until_served(RELEASE, NEXT)
+    life.wait_until_served(RELEASE, NEXT_VERSION)
     check_works(life)
 
 
