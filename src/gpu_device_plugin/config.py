@@ -68,6 +68,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _says("Choice of a card where the node carries no `ack.node.gpu.placement` label."),
     ] = PlacementPolicy.BINPACK
     nvml_library: Annotated[str, _says("Path of libnvidia-ml.so.1; without it the loader's.")] = ""
+    simulator_dir: Annotated[
+        str,
+        _says(
+            "Directory of a simulated node, for evaluation: its cards are served, and containers get its driver."
+        ),
+    ] = ""
     isolation: Annotated[
         Isolation,
         _says(
@@ -251,9 +257,11 @@ def _check_combination(settings: Settings) -> None:
     check_unit(settings.mode, settings.memory_unit)
     if settings.standalone and settings.kubeconfig:
         raise ConfigError("--standalone and --kubeconfig exclude each other: give one of them")
-    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir"):
+    if settings.simulator_dir and settings.nvml_library:
+        raise ConfigError("--simulator-dir and --nvml-library exclude each other: give one of them")
+    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "simulator_dir"):
         value = getattr(settings, key)
-        if not Path(value).is_absolute():
+        if value and not Path(value).is_absolute():
             raise ConfigError(f"{_flag(key)}: {value!r} is not an absolute path")
     if settings.run_dir == settings.state_dir:
         raise ConfigError(

@@ -1,9 +1,11 @@
 /* What every driver library asks the node: its cards in order, its events. */
 #include "state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Cards that are plugged in, by (order, slot). Unlike the slot, the index moves. */
 static unsigned present_cards(const struct gpusim_node *node, uint32_t slots[GPUSIM_CARDS])
@@ -54,6 +56,31 @@ static bool list_names(const struct gpusim_card *card, unsigned index, const cha
 	return false;
 }
 
+bool gpusim_holds(const char *directory, const char *uuid)
+{
+	char path[512];
+	int length = snprintf(path, sizeof(path), "%s/%s", directory, uuid);
+
+	return length > 0 && (size_t)length < sizeof(path) && access(path, F_OK) == 0;
+}
+
+/* Named by mounts, as the NVIDIA runtime takes them: the variable is a directory of UUIDs. */
+static bool directory_names(const struct gpusim_card *card, const char *directory)
+{
+	if (gpusim_holds(directory, card->uuid))
+		return true;
+	for (unsigned i = 0; i < GPUSIM_INSTANCES; i++) {
+		if (card->instances[i].present && gpusim_holds(directory, card->instances[i].uuid))
+			return true;
+	}
+	return false;
+}
+
+static bool is_named(const struct gpusim_card *card, unsigned index, const char *list)
+{
+	return list[0] == '/' ? directory_names(card, list) : list_names(card, index, list);
+}
+
 unsigned gpusim_visible_cards(const struct gpusim_node *node, uint32_t slots[GPUSIM_CARDS])
 {
 	const char *list = getenv("NVIDIA_VISIBLE_DEVICES"); // NOLINT(concurrency-mt-unsafe)
@@ -63,7 +90,7 @@ unsigned gpusim_visible_cards(const struct gpusim_node *node, uint32_t slots[GPU
 	bool everything = !list || !*list || strcmp(list, "all") == 0 || strcmp(list, "void") == 0;
 
 	for (unsigned index = 0; index < total; index++) {
-		if (everything || list_names(&node->cards[all[index]], index, list))
+		if (everything || is_named(&node->cards[all[index]], index, list))
 			slots[count++] = all[index];
 	}
 	return count;

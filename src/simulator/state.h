@@ -251,9 +251,13 @@ void gpusim_post_event(struct gpusim_node *node, uint32_t card, uint64_t type, u
 /*
  * The slots this process may see, in enumeration order; returns how many.
  * Unplugged cards are left out, and those that NVIDIA_VISIBLE_DEVICES (UUIDs or
- * indexes; unset, "all" and "void" mean every card, "none" none) leaves out:
- * the container runtime's part in a simulated container.
+ * indexes, or a directory that has UUIDs as names; unset, "all" and "void" mean
+ * every card, "none" none) leaves out: the container runtime's part in a
+ * simulated container.
  */
 unsigned gpusim_visible_cards(const struct gpusim_node *node, uint32_t slots[GPUSIM_CARDS]);
+
+/* Whether that directory of NVIDIA_VISIBLE_DEVICES names the UUID. */
+bool gpusim_holds(const char *directory, const char *uuid);
 
 #endif

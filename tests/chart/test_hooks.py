@@ -18,7 +18,7 @@ RIGHTS: Mapping[str, Mapping[str, set[tuple[str, str, str]]]] = {
     },
     "upgrade": {
         "ClusterRole": {("", "nodes", "list"), ("", "pods", "list")},
-        "Role": {("", "configmaps", "get")},
+        "Role": {("", "configmaps", "get"), ("apps", "daemonsets", "get")},
     },
 }
 

@@ -45,7 +45,8 @@ NOT_IN_THE_FILE = {
     "xid_table",  # no value for it yet
     "state_dir",  # its default; a hostPath
     "run_dir",  # its default; a hostPath
-    "nvml_library",  # by driverRoot or simulate.profile only
+    "nvml_library",  # by driverRoot only
+    "simulator_dir",  # by simulate.profile only
 }
 
 
@@ -194,6 +195,9 @@ def test_simulated_nodes_have_cards_of_their_own() -> None:
     assert "--profile=t4" in first["args"]
     assert "--seed=$(NODE_NAME)" in first["args"]
     assert {entry["name"] for entry in first["env"]} == {"NODE_NAME"}
+    file = one(manifests("simulate.profile=t4"), "ConfigMap")["data"]["config.yaml"]
+    (state,) = (arg for arg in first["args"] if arg.startswith("--state="))
+    assert yaml.safe_load(file)["simulator_dir"] == state.partition("=")[2]
 
 
 def test_metrics_are_found_by_a_service_only_where_wanted() -> None:

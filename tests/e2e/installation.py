@@ -1,7 +1,7 @@
 """The product as an operator has it: the image on the nodes, and a release of the chart for each kind.
 
 The unit of memory is a value of the chart, so nodes that count in 128 MiB have a release of their
-own. Cards are simulated; containers receive them by the steps of docs/install.md.
+own. Cards are simulated, and brought into containers by the agents.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,6 @@ from tests.e2e.pods import CORE, COUNT, MEMORY
 
 MODE_LABEL = "ack.node.gpu.schedule"
 SHARED_RELEASE = "shared"
-SIMULATOR = "/run/gpu-device-plugin/simulator"
 OFFERED = {
     RELEASE: {MEMORY: "60", CORE: "400", COUNT: "4"},
     # floor(16160 / 128) = 126 units a card.
@@ -63,7 +62,6 @@ class Installation:
             f"image.tag={tag}",
             "image.pullPolicy=Never",
             "simulate.profile=v100",
-            "deviceAccess=cdi",
             f"nodeSelector.ack\\.node\\.gpu\\.schedule={mode}",
             *KINDS[release],
         )
@@ -86,12 +84,10 @@ class Installation:
         living = [one for one in pods if one not in ended]
         return dict(living[0]) if len(living) == 1 and not ended else {}
 
-    def show_cards(self, release: str) -> None:
-        """What docs/install.md says about cards in containers, for the node of a release."""
-        pod = self.agent_pod(release)["metadata"]["name"]
-        command = ("gpu-device-plugin", "simulate", "cdi", "--state", SIMULATOR)
-        spec = self.cluster.kubectl("exec", "-n", RELEASE_NAMESPACE, pod, "--", *command)
-        self.node(release).add_cdi_spec("nvidia", spec)
+    def agent_tag(self, release: str) -> str:
+        """Which image the agent of a release runs."""
+        (container,) = self.agent_pod(release)["spec"]["containers"]
+        return str(container["image"]).rpartition(":")[2]
 
     def offered(self, release: str) -> dict[str, str]:
         """Our resources in the allocatable of a release's node."""

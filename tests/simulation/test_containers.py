@@ -13,22 +13,30 @@ from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.node import SimulatedNode
 
-
-def devices(spec: dict[str, Any]) -> dict[str, list[str]]:
-    """Name -> environment."""
-    return {device["name"]: device["containerEdits"]["env"] for device in spec["devices"]}
+MARKS = "/var/run/nvidia-container-devices"
 
 
-def test_every_card_is_a_device_that_shows_itself_only(tmp_path: Path) -> None:
-    """And `all` shows all, as for the agent's own container."""
+def devices(spec: dict[str, Any]) -> dict[str, tuple[list[str], list[str]]]:
+    """Name -> environment, and where something is mounted."""
+    return {
+        device["name"]: (
+            device["containerEdits"]["env"],
+            [mount["containerPath"] for mount in device["containerEdits"].get("mounts", ())],
+        )
+        for device in spec["devices"]
+    }
+
+
+def test_every_card_is_a_device_that_shows_itself_and_adds_to_others(tmp_path: Path) -> None:
+    """Two devices in one container set the same variable, and two marks. `all` shows all."""
     node = SimulatedNode.create("v100", tmp_path, cards=2)
     uuids = [card.uuid for card in node.view().cards]
 
     found = devices(cdi_spec(node))
 
     assert found == {
-        **{uuid: [f"NVIDIA_VISIBLE_DEVICES={uuid}"] for uuid in uuids},
-        "all": ["NVIDIA_VISIBLE_DEVICES=all"],
+        **{uuid: ([f"NVIDIA_VISIBLE_DEVICES={MARKS}"], [f"{MARKS}/{uuid}"]) for uuid in uuids},
+        "all": (["NVIDIA_VISIBLE_DEVICES=all"], []),
     }
 
 

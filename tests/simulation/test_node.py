@@ -6,7 +6,7 @@ import pytest
 
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.simulation import library
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
 
 
 @pytest.fixture
@@ -105,3 +105,26 @@ def test_a_file_that_is_no_node_is_refused(tmp_path: Path) -> None:
         SimulatedNode(path).hang()
 
     assert path.read_text() == "Dear reader"
+
+
+def test_a_node_that_is_kept_stays_the_same_file_and_other_cards_make_it_anew(
+    tmp_path: Path,
+) -> None:
+    """Containers have the file mounted: one made anew would be another node to them."""
+    node = SimulatedNode.keep("v100", tmp_path, seed="n1")
+    node.use(0, memory_mib=100)
+    before = node.state.stat().st_ino
+
+    assert SimulatedNode.keep("v100", tmp_path, seed="n1").state.stat().st_ino == before
+    other = SimulatedNode.keep("v100", tmp_path, seed="n1", driver_version="535.309.01")
+    assert other.view().driver_version == "535.309.01"
+    assert SimulatedNode.keep("t4", tmp_path, seed="n1").state.stat().st_ino != before
+    assert {card.name for card in node.view().cards} == {"Tesla T4"}
+
+
+def test_a_file_that_is_no_node_is_not_kept(tmp_path: Path) -> None:
+    """A container runtime makes directories of missing files; others may be cut."""
+    (tmp_path / STATE_NAME).write_bytes(b"cut")
+    node = SimulatedNode.keep("t4", tmp_path, cards=1)
+
+    assert len(node.view().cards) == 1

@@ -1,5 +1,7 @@
 """pynvml reads every simulated node as its profile describes it."""
 
+from pathlib import Path
+
 import pytest
 from tests.simulator.conftest import MakeNode
 from tests.simulator.programs import run
@@ -107,3 +109,22 @@ def test_a_container_sees_only_the_cards_it_was_given(node: SimulatedNode) -> No
     )
 
     assert seen == [second]
+
+
+def test_cards_that_mounts_name_are_all_seen(node: SimulatedNode, tmp_path: Path) -> None:
+    """As in the NVIDIA runtime's volume-mounts: the variable is a directory of UUIDs."""
+    first, second, *_ = (card.uuid for card in node.view().cards)
+    for name in (first, second):
+        (tmp_path / name).touch()
+
+    seen = run(
+        node,
+        """
+        nvml.nvmlInit()
+        say([nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(index))
+             for index in range(nvml.nvmlDeviceGetCount())])
+        """,
+        NVIDIA_VISIBLE_DEVICES=str(tmp_path),
+    )
+
+    assert seen == [first, second]

@@ -193,13 +193,18 @@ def test_imported_memory_is_charged_to_its_exporter_only(node: Node, program: Pa
 
 
 def test_devices_follow_the_runtimes_list_and_then_the_programs(
-    make_node: Callable[[str], Node], program: Path
+    make_node: Callable[[str], Node], program: Path, tmp_path: Path
 ) -> None:
     """NVIDIA_VISIBLE_DEVICES says what is there, CUDA_VISIBLE_DEVICES in which order."""
     node = make_node(described(3))
+    mounts = tmp_path / "mounts"
+    mounts.mkdir()
+    for number in (0, 2):
+        (mounts / uuid_of(number)).touch()
     lists = {
         "all": {},
         "one": {"NVIDIA_VISIBLE_DEVICES": uuid_of(1)},
+        "mounts": {"NVIDIA_VISIBLE_DEVICES": str(mounts)},
         "turned": {"CUDA_VISIBLE_DEVICES": "2,0"},
         "both": {
             "NVIDIA_VISIBLE_DEVICES": f"{uuid_of(1)},{uuid_of(2)}",
@@ -218,6 +223,7 @@ def test_devices_follow_the_runtimes_list_and_then_the_programs(
     assert seen == {
         "all": ["00000000", "00000001", "00000002", "0"],
         "one": ["00000001", "0"],
+        "mounts": ["00000000", "00000002", "0"],
         "turned": ["00000002", "00000000", "0"],
         "both": ["00000002", "0"],
         "cut": ["00000001", "0"],

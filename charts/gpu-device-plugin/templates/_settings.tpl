@@ -12,7 +12,7 @@ config.yaml: |
   kubelet_dir: {{ .Values.kubeletDir }}
   library_dir: {{ .Values.libraryDir }}
   {{- if .Values.simulate.profile }}
-  nvml_library: /run/gpu-device-plugin/simulator/libnvidia-ml.so.1
+  simulator_dir: /run/gpu-device-plugin/simulator
   {{- else if .Values.driverRoot }}
   nvml_library: /driver-root/{{ .Values.nvmlLibrary }}
   {{- end }}

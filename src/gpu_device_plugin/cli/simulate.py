@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -64,15 +65,13 @@ def simulate() -> None:
     "--cards", type=click.IntRange(0, MOST_CARDS), help="How many instead of the profile's."
 )
 @click.option("--seed", help="Decides UUIDs; default: the file's path.")
+@click.option("--keep", is_flag=True, help="Leave a node alone that has these cards already.")
 @_state_option
-def create(
-    profile: str, driver_version: str | None, cards: int | None, seed: str | None, state: Path
-) -> None:
+def create(profile: str, state: Path, *, keep: bool, **chosen: Any) -> None:
     """Make a node; a directory as --state gets the driver's libraries as well."""
+    make = SimulatedNode.keep if keep else SimulatedNode.create
     with _told():
-        node = SimulatedNode.create(
-            profile, state, driver_version=driver_version, cards=cards, seed=seed
-        )
+        node = make(profile, state, **chosen)
         shown = node.view()
     click.echo(
         f"{node.state}: {len(shown.cards)} cards, driver {shown.driver_version}, "

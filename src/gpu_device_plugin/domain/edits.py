@@ -67,6 +67,7 @@ class Paths:
         has_selftest: Whether that version brings gpu-selftest.
         control_devices: Device nodes beside the cards' own that exist on this host, for instance
             `/dev/nvidiactl` and `/dev/nvidia-uvm`.
+        driver: Files of a driver that no container runtime brings: the simulated one's.
     """
 
     run_dir: str
@@ -74,6 +75,7 @@ class Paths:
     library_version: str
     has_selftest: bool = False
     control_devices: tuple[str, ...] = ()
+    driver: tuple[Mount, ...] = ()
 
 
 def container_edits(
@@ -93,7 +95,7 @@ def container_edits(
     """
     return ContainerEdits(
         envs=_envs(grant, cards, terms, access),
-        mounts=_isolation_mounts(grant, paths) + _card_mounts(cards, access),
+        mounts=_isolation_mounts(grant, paths) + _card_mounts(cards, access) + paths.driver,
         devices=_device_nodes(cards, access, paths),
         cdi_names=_cdi_names(cards, access),
     )

@@ -53,19 +53,44 @@ class SimulatedNode:
             cards: How many cards instead of the profile's.
             seed: Decides UUIDs and serial numbers; the state's path if not given.
         """
-        is_directory = state.is_dir()
-        file = state / STATE_NAME if is_directory else state
+        file = _file(state)
         lines = node_lines(
             profile, seed=seed or str(file), cards=cards, driver_version=driver_version
         )
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if is_directory:
-                _put_libraries(state)
-        except OSError as error:
-            raise StorageError(f"cannot prepare {file.parent}: {error}") from error
+        _prepare(state)
         library.create_node(file, lines)
         return cls(file)
+
+    @classmethod
+    def keep(
+        cls,
+        profile: str,
+        state: Path,
+        *,
+        driver_version: str | None = None,
+        cards: int | None = None,
+        seed: str | None = None,
+    ) -> "SimulatedNode":
+        """The node that `create` would make, or the one that is there with these cards.
+
+        Programs that use it go on with the same state file; only the libraries are renewed.
+        """
+        node = cls(_file(state))
+        text = seed or str(node.state)
+        lines = node_lines(profile, seed=text, cards=cards, driver_version=driver_version)
+        wanted = {line for line in lines if _tells(line.partition("=")[0])}
+        if not node.state.exists() or not node.has_exactly(wanted):
+            return cls.create(profile, state, driver_version=driver_version, cards=cards, seed=seed)
+        _prepare(state)
+        return node
+
+    def has_exactly(self, wanted: set[str]) -> bool:
+        """Whether driver and UUIDs of cards and MIG slices are these, as lines of a profile."""
+        try:
+            fields = library.describe(self.state)
+        except (ConfigError, StorageError):
+            return False
+        return {f"{key}={value}" for key, value in fields.items() if _tells(key)} == wanted
 
     @property
     def library(self) -> Path:
@@ -167,6 +192,24 @@ class SimulatedNode:
         if not shown.is_present:
             raise ConfigError(f"card {card} ({shown.uuid}) is unplugged: plug it in first")
         return shown
+
+
+def _tells(key: str) -> bool:
+    """Whether a field tells nodes apart that are made of different words."""
+    return key == "driver_version" or key.endswith(".uuid")
+
+
+def _file(state: Path) -> Path:
+    return state / STATE_NAME if state.is_dir() else state
+
+
+def _prepare(state: Path) -> None:
+    try:
+        _file(state).parent.mkdir(parents=True, exist_ok=True)
+        if state.is_dir():
+            _put_libraries(state)
+    except OSError as error:
+        raise StorageError(f"cannot prepare {state}: {error}") from error
 
 
 def _put_libraries(directory: Path) -> None:

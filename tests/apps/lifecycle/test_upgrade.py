@@ -18,11 +18,16 @@ GIB, SMALL = MemoryUnit.GIB, MemoryUnit.MIB128
 
 
 async def node(server: FakeApiServer, name: str, mode: str, unit_mib: int, **labels: str) -> None:
-    """A node that publishes how it serves."""
+    """A node that publishes how it serves, with an agent."""
     cards = {CARDS_ANNOTATION: json.dumps({"version": 1, "mode": mode, "unit_mib": unit_mib})}
     told = {f"ack.node.gpu.{key}": value for key, value in labels.items()}
     metadata = {"name": name, "labels": told, "annotations": cards}
     await server.put(f"/api/v1/nodes/{name}", {"metadata": metadata})
+    owners = [{"uid": labels.get("installation", "ours"), "controller": True}]
+    agent = {"metadata": {"ownerReferences": owners}, "spec": {"nodeName": name}}
+    await server.put(f"/api/v1/namespaces/gpu/pods/agent-on-{name}", agent)
+    daemonset = {"metadata": {"name": "agents", "uid": "ours"}}
+    await server.put("/apis/apps/v1/namespaces/gpu/daemonsets/agents", daemonset)
 
 
 async def pod(server: FakeApiServer, name: str, at: str, mem: int = 2, **status: Any) -> None:
@@ -78,6 +83,14 @@ async def test_another_unit_on_empty_nodes_is_no_obstacle() -> None:
         await node(server, "a", "share", 1024)
         await pod(server, "waits", "")
         assert await check_upgrade(Fleet(api, "gpu", "agents"), SHARE, SMALL) == 1
+
+
+async def test_nodes_of_another_release_count_as_they_like() -> None:
+    async with running() as (server, api):
+        await node(server, "a", "core_mem", 1024)
+        await node(server, "b", "share", 128, installation="of-another-release")
+        await pod(server, "p", "b")
+        assert await check_upgrade(Fleet(api, "gpu", "agents"), CORE_MEM, GIB) == 1
 
 
 async def test_another_mode_is_refused_on_nodes_without_a_label() -> None:

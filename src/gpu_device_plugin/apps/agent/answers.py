@@ -5,7 +5,13 @@ from pathlib import Path
 
 from gpu_device_plugin.apps.agent.library import LibraryKeeper
 from gpu_device_plugin.apps.agent.state import NodeState
-from gpu_device_plugin.domain.edits import ContainerEdits, DeviceAccess, Paths, container_edits
+from gpu_device_plugin.domain.edits import (
+    ContainerEdits,
+    DeviceAccess,
+    Mount,
+    Paths,
+    container_edits,
+)
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.slices import CardLimit, limits_text, slice_bytes
 from gpu_device_plugin.domain.units import MemoryUnit
@@ -26,6 +32,7 @@ class Answers:
         run_dir: Where the slices' files lie.
         library_dir: Where the library's versions lie.
         device_dir: `/dev`.
+        driver: Mounts of the simulated driver, where there is one.
     """
 
     files: SliceFiles
@@ -34,6 +41,7 @@ class Answers:
     run_dir: str
     library_dir: str
     device_dir: Path = Path("/dev")
+    driver: tuple[Mount, ...] = ()
 
     def make_files(self, grant: Grant) -> bool:
         """Make what isolation mounts for a slice; whether anything was missing.
@@ -62,6 +70,7 @@ class Answers:
             library_version=grant.library_version,
             has_selftest=self.library.has_selftest(grant.library_version),
             control_devices=self._control_devices(),
+            driver=self.driver,
         )
         return container_edits(grant, cards, state.terms, self.access, paths)
 

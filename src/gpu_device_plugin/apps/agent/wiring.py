@@ -25,6 +25,7 @@ from gpu_device_plugin.apps.agent.state import NodeState
 from gpu_device_plugin.apps.agent.usage import UsageWatch
 from gpu_device_plugin.apps.agent.witness import Witness
 from gpu_device_plugin.config import Isolation, Settings
+from gpu_device_plugin.domain.edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
@@ -76,8 +77,7 @@ class Wiring:
         rules = health_rules(settings.recovery_seconds, table)
         memory = MemoryFile(state_dir, "cards", self.boot_id)
         self.cards = CardWatch(self.board, self.journal, memory, rules, self.boot_id)
-        library = Path(settings.nvml_library) if settings.nvml_library else None
-        self.nvml = NvmlSource(library, self.cards.observe)
+        self.nvml = NvmlSource(self._nvml_library(), self.cards.observe)
         self.mode = ModeFollower(
             self.board,
             self.journal,
@@ -92,7 +92,23 @@ class Wiring:
             settings.device_access,
             settings.run_dir,
             settings.library_dir,
+            driver=self._simulated_driver(),
         )
+
+    def _nvml_library(self) -> Path | None:
+        if self.settings.simulator_dir:
+            return Path(self.settings.simulator_dir) / "libnvidia-ml.so.1"
+        return Path(self.settings.nvml_library) if self.settings.nvml_library else None
+
+    def _simulated_driver(self) -> tuple[Mount, ...]:
+        is_by_cdi = self.settings.device_access is DeviceAccess.CDI  # its spec brings the driver
+        if not self.settings.simulator_dir or is_by_cdi:
+            return ()
+        # Not at the top: an agent of real cards loads nothing of the simulation.
+        from gpu_device_plugin.simulation.containers import driver_mounts
+        from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
+
+        return driver_mounts(SimulatedNode(Path(self.settings.simulator_dir) / STATE_NAME))
 
     def _wire_kubelet(self) -> None:
         plugins = Path(self.settings.kubelet_dir) / "device-plugins"

@@ -15,16 +15,24 @@ from gpu_device_plugin.errors import ConfigError
 
 
 async def check_upgrade(fleet: Fleet, mode: NodeMode, unit: MemoryUnit) -> int:
-    """How many nodes publish cards, when none of them stands in the way.
+    """How many nodes of this installation publish cards, when none of them stands in the way.
+
+    Another release, on other nodes, may count in another unit.
 
     Raises:
         ConfigError: Pods hold slices that the new settings would change; the text lists them.
         ClusterError: The API server does not answer.
     """
+    installation = await fleet.installation()
+    agents = await fleet.agents(installation) if installation else {}
     before = mode_in(await fleet.settings_text())
     pods = [(node, pod.ref) async for node, pod in fleet.requests() if _holds(pod)]
     holders = holders_by_node(pods)
-    nodes = [_standing(node, holders.get(node.name, ())) for node in await fleet.nodes()]
+    nodes = [
+        _standing(node, holders.get(node.name, ()))
+        for node in await fleet.nodes()
+        if node.name in agents
+    ]
     is_other_mode = before is not None and before is not mode
     obstacles = upgrade_obstacles(nodes, unit, mode, is_other_mode=is_other_mode)
     if obstacles:
