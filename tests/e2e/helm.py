@@ -22,7 +22,7 @@ class Helm:
     def __call__(self, *arguments: str) -> str:
         """Run helm in the release's namespace and return what it prints."""
         command = [self._program, "--kubeconfig", self._kubeconfig]
-        return command_output([*command, "--namespace", RELEASE_NAMESPACE, *arguments], None, 200)
+        return command_output([*command, "--namespace", RELEASE_NAMESPACE, *arguments], None, 300)
 
     def install(self, *settings: str) -> str:
         """Install the chart, or bring the release to these values; `settings` are --set texts."""
@@ -31,4 +31,4 @@ class Helm:
 
     def uninstall(self) -> str:
         """Remove the release and wait until its objects are gone."""
-        return self("uninstall", self.release, "--wait", "--timeout=180s")
+        return self("uninstall", self.release, "--wait", "--timeout=280s")

@@ -176,9 +176,9 @@ class Node:
         """Network namespaces and root file systems are mounts of the node's namespace."""
         mounts = command_output([*self.place.enter, "cat", "/proc/self/mounts"]).splitlines()
         below = [fields[1] for line in mounts if (fields := line.split())]
-        roots = (directory, {**FIXED_DIRECTORIES, **VOLATILE_DIRECTORIES}.get(directory.name))
+        roots = {directory, VOLATILE_DIRECTORIES.get(directory.name, directory).resolve()}
         for mount in reversed(below):
-            if any(root in Path(mount).parents for root in roots if root):
+            if roots.intersection(Path(mount).parents):
                 command_output([*self.place.enter, "umount", "--lazy", mount])
         for entry in directory.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
