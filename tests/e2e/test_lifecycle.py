@@ -17,8 +17,8 @@ from tests.e2e.cluster.node import AGENT_LIBRARY, AGENT_RUN, AGENT_STATE, Node
 from tests.e2e.cluster.processes import ProgramError
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE
+from tests.e2e.image_parts import take_libraries, write_next_version
 from tests.e2e.installation import MODE_LABEL, OFFERED, SHARED_RELEASE, Installation
-from tests.e2e.newer_image import write_next_version
 from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
 from tests.e2e.tenants import CUDA_TEST, INSIDE, Tenant, check_capped, cuda_images
 from tests.told import compile_program
@@ -26,7 +26,6 @@ from tests.told import compile_program
 from gpu_device_plugin.domain.grants import grant_from_plain
 from gpu_device_plugin.store.durable import read_sealed, seal, write_durably
 from gpu_device_plugin.store.grants import KIND, VERSION
-from gpu_device_plugin.store.native import native_library
 
 NEXT_VERSION = "0.2.0"
 # Ended from outside it is no success: a Job replaces the pod then.
@@ -53,7 +52,7 @@ def installation(
         found = Installation(cluster, second, agent_image.repository)
         following = write_next_version(agent_image, NEXT_VERSION, place / "next.tar")
         agent_image.load_into(second)
-        libraries = [native_library(n) for n in ("libnvidia-ml.so.1", "libgpuslice.so")]
+        libraries = take_libraries(agent_image, tmp_path_factory.mktemp("libraries"))
         program = compile_program(tmp_path_factory.mktemp("client"))
         for node in (cluster.node, second):
             following.load_into(node)

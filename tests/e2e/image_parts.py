@@ -1,7 +1,7 @@
-"""The next version of our image: the one that was built, with another version in its package.
+"""What the lifecycle needs of our image beside itself: the libraries in it, and a next version.
 
-One layer more says so, as a rebuild after a change of the version would; the library that this
-agent brings gets the new version's name with it.
+The next version has one layer more, in which the package says another version, as a rebuild after
+a change of it would; the library that this agent brings gets the new version's name with it.
 """
 
 import hashlib
@@ -43,6 +43,24 @@ def write_next_version(image: AgentImage, version: str, target: Path) -> AgentIm
     content["index.json"] = json.dumps(index).encode()
     target.write_bytes(_tar(content))
     return read_image(target)
+
+
+def take_libraries(image: AgentImage, directory: Path) -> list[Path]:
+    """Write the C libraries and programs that the image brings into a directory; their paths."""
+    content = _blobs(image.archive)
+    with tarfile.open(image.archive) as archive:
+        index = read_json(archive, "index.json")
+        manifest = read_json(archive, blob_name(index["manifests"][0]["digest"]))
+    found = []
+    for described in manifest["layers"]:
+        with tarfile.open(fileobj=io.BytesIO(content[blob_name(described["digest"])])) as layer:
+            for member in layer.getmembers():
+                opened = layer.extractfile(member) if f"{PACKAGE}/native/" in member.name else None
+                if opened is not None:
+                    found.append(directory / Path(member.name).name)
+                    found[-1].write_bytes(opened.read())
+                    found[-1].chmod(0o755)
+    return found
 
 
 def _blobs(archive: Path) -> dict[str, bytes]:
