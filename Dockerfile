@@ -38,14 +38,14 @@ RUN machine=$(sed -n 's/^machine=//p' /image.env) && \
     CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$machine" \
     _PYTHON_HOST_PLATFORM=linux-$machine \
     PATH="/tools/bin:$PATH" \
-    uv build -q --wheel --no-build-isolation --python /tools/bin/python --out-dir /wheel .
+    uv build --wheel --no-build-isolation --python /tools/bin/python --out-dir /wheel .
 RUN --mount=type=secret,id=certificates \
     if [ -s /run/secrets/certificates ]; then export SSL_CERT_FILE=/run/secrets/certificates; fi; \
     machine=$(sed -n 's/^machine=//p' /image.env) && \
     site=/image/usr/local/lib/python3.11/dist-packages && \
     /tools/bin/uv pip install -q --no-cache --python /usr/bin/python3.11 --python-platform "$machine-manylinux_2_36" \
       --only-binary :all: --constraints constraints.txt --target $site /wheel/*.whl && \
-    mkdir -p /image/usr/local/bin && mv $site/bin/gpu-device-plugin /image/usr/local/bin/ && rm -rf $site/bin && \
+    mkdir -p /image/usr/local/bin && mv $site/bin/gpu-device-plugin /image/usr/local/bin/ && rm -rf $site/bin $site/.lock && \
     python3.11 -m compileall -q --invalidation-mode unchecked-hash -s /image /image/usr/lib/python3.11 $site
 
 FROM scratch

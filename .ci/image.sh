@@ -80,11 +80,12 @@ for architecture in "$@"; do
   if [ ! -f "$kept/spdx.json" ]; then
     echo "==> building the image for $architecture; this takes minutes"
     # Layers of many changes: begin anew before they fill the disk.
-    if [ -d "$cache/store" ] && [ "$(du -sm "$cache/store" | cut -f1)" -gt 12000 ]; then
+    if [ -d "$cache/store" ] && [ "$(du -sm "$cache/store" | cut -f1)" -gt 6000 ]; then
       rm -rf "$cache/store" "$cache/run"
     fi
     provide_base
     work=$(mktemp -d -p "$cache")
+    trap 'rm -rf "$work"' EXIT
     build "$architecture" "$work"
     rm -rf "$kept"
     mv "$work" "$kept"

@@ -2,27 +2,32 @@
  * When a slice was on a card: one page that its processes write and neighbours
  * read, /run/gpu-device-plugin/cards/<UUID>/<slice>. The layout is frozen.
  *
- * Finished work stands in a ring of buckets of 1 ms, as the average number of
- * processes that were on the card; unfinished work in `open`. Buckets up to
- * number `cleared` belong to the last round of the ring.
+ * Finished work stands in two rings of buckets, as the average number of
+ * processes that were on the card: short buckets for the last moments, since
+ * who was there together with whom is lost within one, and long ones for 2 s.
+ * Unfinished work stands in `open`. Buckets up to number `newest` belong to the
+ * last round of a ring.
  */
 #ifndef GPUSLICE_ACTIVITY_H
 #define GPUSLICE_ACTIVITY_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
-#define ACTIVITY_BUCKET_NS 1000000ull
-#define ACTIVITY_MAGIC 0x3154434153555047ull /* "GPUSACT1", little endian */
+#define ACTIVITY_SHORT_NS 128000ull
+#define ACTIVITY_LONG_NS 4096000ull
+#define ACTIVITY_MAGIC 0x3254434153555047ull /* "GPUSACT2", little endian */
 
 enum {
 	ACTIVITY_BYTES = 4096,
-	ACTIVITY_OPEN = 64,      /* shared by slots of equal remainder */
-	ACTIVITY_BUCKETS = 1504, /* 1.5 s */
-	ACTIVITY_ONE = 4096,     /* one process for the whole bucket */
+	ACTIVITY_OPEN = 64,     /* shared by slots of equal remainder */
+	ACTIVITY_SHORTS = 1000, /* 128 ms */
+	ACTIVITY_LONGS = 504,   /* 2.06 s */
+	ACTIVITY_ONE = 4096,    /* one process for the whole bucket */
 };
 
-#define ACTIVITY_HISTORY_NS (ACTIVITY_BUCKETS * ACTIVITY_BUCKET_NS)
+#define ACTIVITY_HISTORY_NS (ACTIVITY_LONGS * ACTIVITY_LONG_NS)
 
 struct activity_open {
 	_Atomic uint64_t since_ns; /* CLOCK_MONOTONIC; 0: nothing unfinished */
@@ -31,23 +36,41 @@ struct activity_open {
 
 struct activity {
 	_Atomic uint64_t magic;
-	_Atomic uint64_t cleared; /* number of the newest bucket of this round */
-	uint8_t reserved[48];
+	_Atomic uint64_t newest_short, newest_long;
+	uint8_t reserved[40];
 	struct activity_open open[ACTIVITY_OPEN];
-	_Atomic uint16_t buckets[ACTIVITY_BUCKETS]; /* processes * ACTIVITY_ONE */
+	/* processes * ACTIVITY_ONE */
+	_Atomic uint16_t shorts[ACTIVITY_SHORTS];
+	_Atomic uint16_t longs[ACTIVITY_LONGS];
 };
 
 _Static_assert(sizeof(struct activity) == ACTIVITY_BYTES, "layout");
 
 /* Any thread of any process of the slice: one process was on the card in [from, to). */
 void activity_add(struct activity *page, uint64_t from_ns, uint64_t to_ns);
+/* The same, but it counts as `part_ns` of that time; in the short buckets only. */
+void activity_add_part(struct activity *page, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns);
 void activity_set_open(struct activity *page, unsigned place, uint64_t since_ns, uint64_t until_ns);
+
+/* A bucket of either ring. */
+struct activity_bucket {
+	bool is_long;
+	uint64_t number;
+	uint64_t from_ns, to_ns;
+};
+
+/* The bucket in which a moment is looked for at `now_ns`. */
+struct activity_bucket activity_bucket_at(uint64_t moment_ns, uint64_t now_ns);
+
+/* Time for which finished work was there in one bucket, of all processes together. */
+uint64_t activity_finished_ns(const struct activity *page, const struct activity_bucket *bucket);
 
 /*
  * Average number of processes on the card in one bucket, in parts of
  * ACTIVITY_ONE; `now_ns` ends a bucket that is not over. `skip`: an open place
  * that does not count (one's own), or -1.
  */
-uint32_t activity_in(const struct activity *page, uint64_t bucket, uint64_t now_ns, int skip);
+uint32_t activity_in(const struct activity *page, const struct activity_bucket *bucket,
+		     uint64_t now_ns, int skip);
 
 #endif

@@ -84,6 +84,12 @@ void credit_spend(int card, uint64_t busy_ns)
 	atomic_fetch_add(&books(card)->busy_ns, busy_ns);
 }
 
+void credit_correct(int card, int64_t more_ns)
+{
+	atomic_fetch_sub(&books(card)->credit_ns, more_ns);
+	atomic_fetch_add(&books(card)->busy_ns, (uint64_t)more_ns);
+}
+
 void credit_spend_alone(int card, uint64_t busy_ns)
 {
 	struct region_card *own = books(card);

@@ -13,6 +13,8 @@ bool credit_is_capped(int card);
 /* Earn up to now. `is_busy`: the slice has work on the card. */
 void credit_earn(int card, bool is_busy, uint64_t now_ns);
 void credit_spend(int card, uint64_t busy_ns);
+/* What was spent was too little, or too much. */
+void credit_correct(int card, int64_t more_ns);
 /* Work while nobody else wanted the card: it costs savings, but makes no debt. */
 void credit_spend_alone(int card, uint64_t busy_ns);
 

@@ -48,6 +48,8 @@ struct meter {
 	uint32_t spare_count;
 	CUevent spares[MARKS + 2];
 	struct activity mine; /* what of the page is this meter's */
+	struct activity paid; /* what was charged for it */
+	uint64_t audited_ns;  /* and was looked at again up to here */
 };
 
 /* The meter of a context, made if it has none; the last one is shared when all are taken. */

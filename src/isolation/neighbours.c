@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NEIGHBOURS = 31 };
+enum { NEIGHBOURS = 31, LATELY = 8 };
 
 #define SCAN_EVERY_NS 500000000ull
 #define LOOK_EVERY_NS 500000ull
@@ -164,8 +164,9 @@ static void look(int card, struct street *street)
 }
 
 /* Others in one bucket: the slices beside us, and our own container's other processes. */
-static uint32_t others_in(int card, const struct street *street, uint64_t bucket, uint64_t now_ns,
-			  int place, const struct activity *mine)
+static uint32_t others_in(int card, const struct street *street,
+			  const struct activity_bucket *bucket, uint64_t now_ns, int place,
+			  const struct activity *mine)
 {
 	const uint32_t all = activity_in(neighbours_own_page(card), bucket, now_ns, place);
 	const uint32_t own = mine ? activity_in(mine, bucket, now_ns, -1) : 0;
@@ -203,17 +204,26 @@ uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int pla
 	const uint64_t known_ns = to_ns - from_ns;
 
 	while (from_ns < to_ns) {
-		const uint64_t bucket = from_ns / ACTIVITY_BUCKET_NS;
-		const uint64_t end_ns = (bucket + 1) * ACTIVITY_BUCKET_NS;
-		const uint64_t upto_ns = to_ns < end_ns ? to_ns : end_ns;
+		const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
+		const uint64_t upto_ns = to_ns < bucket.to_ns ? to_ns : bucket.to_ns;
 
 		part_ns += part_of(upto_ns - from_ns,
-				   others_in(card, street, bucket, now_ns, place, mine));
+				   others_in(card, street, &bucket, now_ns, place, mine));
 		from_ns = upto_ns;
 	}
 	return known_ns == whole_ns
 		       ? part_ns
 		       : (uint64_t)((double)part_ns / (double)known_ns * (double)whole_ns);
+}
+
+uint64_t neighbours_our_part_in(int card, const struct activity_bucket *bucket, uint64_t now_ns,
+				int place, const struct activity *mine)
+{
+	struct street *street = &streets[card];
+
+	look(card, street);
+	return part_of(activity_finished_ns(mine, bucket),
+		       others_in(card, street, bucket, now_ns, place, mine));
 }
 
 uint64_t neighbours_stretch(int card, uint64_t from_ns, uint64_t part_ns, int place)
@@ -222,23 +232,29 @@ uint64_t neighbours_stretch(int card, uint64_t from_ns, uint64_t part_ns, int pl
 	const uint64_t now_ns = timer_now_ns();
 
 	look(card, street);
-	const uint64_t others =
-		others_in(card, street, from_ns / ACTIVITY_BUCKET_NS, now_ns, place, NULL);
+	const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
+	const uint64_t others = others_in(card, street, &bucket, now_ns, place, NULL);
 
 	return part_ns + part_ns * others / ACTIVITY_ONE;
 }
 
-unsigned neighbours_count(int card, int place)
+uint32_t neighbours_parts(int card, int place)
 {
 	struct street *street = &streets[card];
 	const uint64_t now_ns = timer_now_ns();
-	const uint64_t bucket = now_ns / ACTIVITY_BUCKET_NS;
+	uint32_t sum = 0;
 
 	look(card, street);
-	/* Two buckets: the present one may have just begun. */
-	const uint32_t here = others_in(card, street, bucket, now_ns, place, NULL);
-	const uint32_t before = others_in(card, street, bucket - 1, now_ns, place, NULL);
-	const uint32_t most = here > before ? here : before;
+	for (unsigned i = 0; i < LATELY; i++) {
+		const struct activity_bucket bucket =
+			activity_bucket_at(now_ns - i * ACTIVITY_SHORT_NS, now_ns);
 
-	return (most + ACTIVITY_ONE / 2) / ACTIVITY_ONE;
+		sum += others_in(card, street, &bucket, now_ns, place, NULL);
+	}
+	return sum / LATELY;
+}
+
+unsigned neighbours_count(int card, int place)
+{
+	return (neighbours_parts(card, place) + ACTIVITY_ONE / 2) / ACTIVITY_ONE;
 }

@@ -20,8 +20,15 @@ struct activity *neighbours_own_page(int card);
 uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int place,
 			     const struct activity *mine);
 
+/* The same for what of our finished work lies in one bucket. */
+uint64_t neighbours_our_part_in(int card, const struct activity_bucket *bucket, uint64_t now_ns,
+				int place, const struct activity *mine);
+
 /* The converse: how long work from `from_ns` on that is `part_ns` of card time was there. */
 uint64_t neighbours_stretch(int card, uint64_t from_ns, uint64_t part_ns, int place);
+
+/* The same on average of late, in parts of ACTIVITY_ONE. */
+uint32_t neighbours_parts(int card, int place);
 
 /* How many other processes seem to be on the card now. With the meter's lock. */
 unsigned neighbours_count(int card, int place);

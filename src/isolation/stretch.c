@@ -1,6 +1,7 @@
 /* Charging work as it ends, and telling the neighbours. Everything with the meter's lock. */
 #include "stretch.h"
 
+#include "audit.h"
 #include "capture.h"
 #include "credit.h"
 #include "estimate.h"
@@ -15,6 +16,14 @@ bool stretch_may_share(void)
 	return slice_limits()->policy == POLICY_WORK_CONSERVING;
 }
 
+/* How long what is launched will be there, beside as many others as of late. */
+static uint64_t unfinished_there_ns(const struct meter *meter)
+{
+	const uint64_t work_ns = meter->queued_ns + meter->tail.work_ns;
+
+	return work_ns + work_ns * meter->others / ACTIVITY_ONE;
+}
+
 void stretch_publish(struct meter *meter, uint64_t now_ns)
 {
 	struct activity *page = neighbours_own_page(meter->card);
@@ -26,18 +35,18 @@ void stretch_publish(struct meter *meter, uint64_t now_ns)
 		return;
 	}
 	if (now_ns - meter->counted_ns >= COUNT_EVERY_NS) {
-		meter->others = neighbours_count(meter->card, meter->place);
+		meter->others = neighbours_parts(meter->card, meter->place);
 		meter->counted_ns = now_ns;
 	}
-	const uint64_t left_ns = (meter->queued_ns + meter->tail.work_ns) * (1 + meter->others);
+	const uint64_t left_ns = unfinished_there_ns(meter);
 
-	meter->told_until_ns = now_ns + left_ns + left_ns / 4 + STRETCH_GAP_NS;
+	meter->told_until_ns = now_ns + left_ns + left_ns / 8;
 	activity_set_open(page, (unsigned)meter->place, meter->cursor_ns, meter->told_until_ns);
 }
 
 void stretch_extend(struct meter *meter, uint64_t now_ns)
 {
-	const uint64_t left_ns = (meter->queued_ns + meter->tail.work_ns) * (1 + meter->others);
+	const uint64_t left_ns = unfinished_there_ns(meter);
 
 	if (now_ns + left_ns > meter->told_until_ns)
 		stretch_publish(meter, now_ns);
@@ -47,6 +56,7 @@ static void tell_and_spend(struct meter *meter, uint64_t from_ns, uint64_t to_ns
 {
 	activity_add(neighbours_own_page(meter->card), from_ns, to_ns);
 	activity_add(&meter->mine, from_ns, to_ns);
+	audit_note(meter, from_ns, to_ns, part_ns);
 	if (stretch_may_share() && part_ns >= to_ns - from_ns)
 		credit_spend_alone(meter->card, part_ns);
 	else
@@ -147,6 +157,9 @@ void stretch_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for)
 			settle_tail(meter, now_ns);
 		meter->is_running = false;
 	}
+	/* A slice that may have what nobody else wants was not charged for all of it. */
+	if (!stretch_may_share())
+		audit_run(meter, now_ns);
 	meter->polled_ns = now_ns;
 	stretch_publish(meter, now_ns);
 }

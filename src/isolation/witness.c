@@ -22,7 +22,7 @@ enum { SEEN = 32, ROUNDS = 8 };
 
 /* NVML samples every sixth of a second. */
 #define ASK_EVERY_NS 170000000ull
-#define LOOK_BACK_BUCKETS 250u
+enum { LOOK_BACK = 60 }; /* long buckets: a quarter of a second */
 
 struct testimony {
 	uint64_t asked_ns; /* 0: never */
@@ -57,12 +57,16 @@ static unsigned foreign_shares(int card, double shares[SEEN])
 /* How many of our own processes were on the card of late, on average. */
 static double ours_there(const struct activity *own, uint64_t now_ns)
 {
-	const uint64_t last = now_ns / ACTIVITY_BUCKET_NS;
-	uint64_t sum = 0;
+	uint64_t moment_ns = now_ns, sum_ns = 0;
+	const uint64_t begin_ns = now_ns - LOOK_BACK * ACTIVITY_LONG_NS;
 
-	for (uint64_t i = 0; i < LOOK_BACK_BUCKETS && i < last; i++)
-		sum += activity_in(own, last - 1 - i, now_ns, -1);
-	return (double)sum / LOOK_BACK_BUCKETS / (double)ACTIVITY_ONE;
+	while (moment_ns > begin_ns) {
+		const struct activity_bucket bucket = activity_bucket_at(moment_ns - 1, now_ns);
+
+		sum_ns += activity_in(own, &bucket, now_ns, -1) * (moment_ns - bucket.from_ns);
+		moment_ns = bucket.from_ns;
+	}
+	return (double)sum_ns / (double)(now_ns - moment_ns) / (double)ACTIVITY_ONE;
 }
 
 static double presence_of(const double *shares, unsigned count, double ours)

@@ -22,6 +22,7 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "share": ("mode=share", "gpuMemoryUnit=128MiB"),
     "driver elsewhere": ("driverRoot=/run/nvidia/driver", "nvmlLibrary=lib/libnvidia-ml.so.1"),
     "simulated": ("simulate.profile=v100",),
+    "cards by mounts": ("deviceAccess=volume-mounts",),
     "everything": (
         "service.enabled=true",
         "serviceMonitor.enabled=true",
@@ -33,6 +34,13 @@ CHOICES: Mapping[str, Sequence[str]] = {
 }
 OURS = {"/var/lib/gpu-device-plugin", "/run/gpu-device-plugin", "/usr/local/lib/gpu-device-plugin"}
 KUBELETS = {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
+
+
+# What the agent itself reads, and no answer of it names.
+ELSEWHERE = {
+    "driver-root": "/driver-root",
+    "all-cards": "/var/run/nvidia-container-devices/all",
+}
 
 
 @pytest.fixture(params=list(CHOICES.values()), ids=list(CHOICES))
@@ -68,6 +76,8 @@ def test_nothing_but_the_listed_directories_of_the_node_is_mounted() -> None:
     assert host_paths(agent(manifests())) == OURS | KUBELETS
     elsewhere = agent(manifests(*CHOICES["driver elsewhere"]))
     assert host_paths(elsewhere) == OURS | KUBELETS | {"/run/nvidia/driver"}
+    by_mounts = agent(manifests(*CHOICES["cards by mounts"]))
+    assert host_paths(by_mounts) == OURS | KUBELETS | {"/dev/null"}
     simulated = agent(manifests(*CHOICES["simulated"]))
     assert host_paths(simulated) == OURS | KUBELETS | {"/run/gpu-device-plugin/simulator"}
 
@@ -85,9 +95,7 @@ def test_directories_of_the_node_have_the_same_path_in_the_agent(pod: Mapping[st
     for container in (*pod["containers"], *pod.get("initContainers", ())):
         for mount in container["volumeMounts"]:
             wanted = paths.get(mount["name"], mount["mountPath"])
-            assert mount["mountPath"] == (
-                "/driver-root" if mount["name"] == "driver-root" else wanted
-            )
+            assert mount["mountPath"] == ELSEWHERE.get(mount["name"], wanted)
 
 
 def test_the_role_holds_each_verb_that_the_agent_uses_and_no_other() -> None:

@@ -10,6 +10,7 @@ import yaml
 from tests.chart.rendering import CHART, RefusedError, agent, manifests, one, render
 
 from gpu_device_plugin.config import Settings, field_names, load_settings
+from gpu_device_plugin.domain.edits import VISIBLE_DEVICES_DIR
 from gpu_device_plugin.simulation.profiles import profile_names
 
 REFUSED = {
@@ -187,6 +188,8 @@ def test_the_nvidia_runtime_is_asked_for_nvml_and_only_where_there_is_a_driver()
     assert environment()["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert environment()["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
     assert "NVIDIA_VISIBLE_DEVICES" not in environment("simulate.profile=v100")
+    by_mounts = environment("deviceAccess=volume-mounts")["NVIDIA_VISIBLE_DEVICES"]
+    assert by_mounts == VISIBLE_DEVICES_DIR
 
 
 def test_simulated_nodes_have_cards_of_their_own() -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.agent_image import ROOT, AgentImage
 from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.processes import ProgramError
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import FOUR_CARDS
 from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
@@ -31,11 +32,21 @@ def installed(
     helm = Helm(cluster)
     repository, tag = agent_image.repository, agent_image.tag
     helm.install("simulate.profile=v100", f"image.repository={repository}", f"image.tag={tag}")
-    rollout = ["rollout", "status", f"daemonset/{RELEASE}", "-n", RELEASE_NAMESPACE]
-    cluster.kubectl(*rollout, "--timeout=120s", seconds=150)
+    wait_for_rollout(cluster)
     yield the_agent(cluster)
     helm.uninstall()
     wait_for("the agent's pod is gone", lambda: not cluster.every("pod", RELEASE_NAMESPACE))
+
+
+def wait_for_rollout(cluster: Cluster) -> None:
+    """Return when the DaemonSet is ready on every node; else fail with what its pods said."""
+    agents, place = f"daemonset/{RELEASE}", ("-n", RELEASE_NAMESPACE)
+    try:
+        cluster.kubectl("rollout", "status", agents, *place, "--timeout=120s", seconds=150)
+    except ProgramError as error:
+        described = cluster.kubectl("describe", "pods", *place)
+        logs = cluster.kubectl("logs", agents, *place, "--all-containers", "--tail=50")
+        raise AssertionError(f"{described}\n{logs}") from error
 
 
 def the_agent(cluster: Cluster) -> dict[str, Any]:

@@ -83,6 +83,26 @@ def test_a_share_is_kept(make_box: MakeBox, tenants: int, percent: int, kind: st
 
 
 @pytest.mark.parametrize(
+    ("percents", "kinds"),
+    [
+        ((70, 15, 15), ("stream", "stream", "stream")),
+        ((60, 20, 20), ("graph", "stream", "stream")),
+        ((40, 15, 15), ("stream", "stream", "stream")),
+        ((50, 10, 10), ("stream", "sync", "graph")),
+        ((20, 20, 20, 20, 20), ("sync", "stream", "graph", "stream", "sync")),
+    ],
+)
+def test_shares_are_kept_in_any_mix(
+    make_box: MakeBox, percents: tuple[int, ...], kinds: tuple[str, ...]
+) -> None:
+    """Neighbours that are there now and then, and that notice late that their work has ended."""
+    boxes = [tenant(make_box, f"tenant{i}", percent) for i, percent in enumerate(percents)]
+    had = shares(*zip(boxes, kinds, strict=True))
+
+    assert all(map(is_kept, had, percents)), had
+
+
+@pytest.mark.parametrize(
     "kind",
     ["streams", "ptsz", "ex", "ex_ptsz", "cooperative", "cooperative_ptsz", "graph_ptsz"],
 )

@@ -35,6 +35,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/* Not empty where the agent names its cards to the NVIDIA runtime by mounts, as its answers do. */}}
+{{- define "gpu-device-plugin.byMounts" -}}
+{{- if and (eq .Values.deviceAccess "volume-mounts") (not .Values.simulate.profile) }}true{{ end }}
+{{- end }}
+
 {{- define "gpu-device-plugin.image" -}}
 {{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
 {{- end }}

@@ -29,12 +29,14 @@ class WatchedPod:
         api_uid: The API object's uid; another one than the kubelet's for a static pod's mirror.
         annotations: All of its annotations.
         owner_uid: Uid of the controller that made it, or "".
+        runtime_class: Its RuntimeClass, or "" for the node's default.
     """
 
     request: PodRequest
     api_uid: str
     annotations: Mapping[str, str]
     owner_uid: str = ""
+    runtime_class: str = ""
 
 
 class PodWatch:
@@ -116,7 +118,13 @@ class PodWatch:
         key = (pod.metadata.namespace, pod.metadata.name)
         meta = pod.metadata
         try:
-            watched = WatchedPod(pod_request(pod), meta.uid, meta.annotations or {}, meta.owner_uid)
+            watched = WatchedPod(
+                pod_request(pod),
+                meta.uid,
+                meta.annotations or {},
+                meta.owner_uid,
+                pod.spec.runtime_class_name,
+            )
         except ClusterError as error:
             _log.warning("pod not understood", pod="/".join(key), error=str(error))
             return

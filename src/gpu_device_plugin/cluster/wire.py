@@ -64,6 +64,7 @@ class PodSpec(msgspec.Struct, rename="camel"):
     containers: list[Container] = []
     init_containers: list[Container] | None = None
     node_name: str = ""
+    runtime_class_name: str = ""
 
 
 class PodStatus(msgspec.Struct):

@@ -276,7 +276,8 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 
 
 def _network(pods: str) -> dict[str, object]:
-    everywhere = [{"dst": "0.0.0.0/0"}]
-    addresses = {"type": "host-local", "ranges": [[{"subnet": pods}]], "routes": everywhere}
+    # The route leads to addresses of services, which kube-proxy answers on the node.
+    routes = [{"dst": "0.0.0.0/0"}]
+    addresses = {"type": "host-local", "ranges": [[{"subnet": pods}]], "routes": routes}
     link = {"type": "ptp", "ipMasq": False, "ipam": addresses}
     return {"cniVersion": "0.4.0", "name": "e2e", "plugins": [link]}

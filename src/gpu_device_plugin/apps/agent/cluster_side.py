@@ -36,6 +36,12 @@ class ClusterSide:
         watched = self.pods.watched(*self.own_pod)
         return watched.owner_uid if watched else ""
 
+    @property
+    def runtime_class(self) -> str | None:
+        """RuntimeClass of our own pod, empty for the default; None while it is not known."""
+        watched = self.pods.watched(*self.own_pod)
+        return watched.runtime_class if watched else None
+
     def specs(self) -> Mapping[tuple[str, str], PodRequest]:
         """Pods as the watch knows them."""
         return self.pods.pods

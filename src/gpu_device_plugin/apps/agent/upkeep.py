@@ -1,17 +1,22 @@
 """Small looks at the node, every few seconds: library, disk, labels, other plugins."""
 
 import asyncio
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from gpu_device_plugin.apps.agent import exposure
 from gpu_device_plugin.apps.agent.cluster_side import ClusterSide
 from gpu_device_plugin.apps.agent.desk import Answerer
+from gpu_device_plugin.apps.agent.exposure import Exposure
 from gpu_device_plugin.apps.agent.library import MISSING
 from gpu_device_plugin.apps.agent.offers import message_problem
 from gpu_device_plugin.apps.agent.state import NodeState
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.apps.agent.withdrawal import Withdrawal
-from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.errors import RequestError, StorageError
+from gpu_device_plugin.store.selinux import Kernel, SecurityLabels
 
 LOOK_SECONDS = 2.0
 
@@ -19,11 +24,18 @@ LOOK_SECONDS = 2.0
 class Upkeep:
     """Turns what it sees into faults of the node, and clears them when they are over."""
 
-    def __init__(self, wiring: Wiring, withdrawal: Withdrawal) -> None:
+    def __init__(
+        self, wiring: Wiring, withdrawal: Withdrawal, kernel: Kernel | None = None
+    ) -> None:
         self._wiring = wiring
         self._withdrawal = withdrawal
         withdrawal.on_stay = self._look_at_library
         self._restarts = 0
+        settings = wiring.settings
+        self._labels = SecurityLabels(
+            [Path(settings.run_dir), Path(settings.library_dir)], kernel or Kernel()
+        )
+        self._exposure: Exposure | None = None if settings.simulator_dir else Exposure(os.environ)
         self._mode = wiring.board.read().mode
         wiring.board.listen(self._state_changed)
         wiring.reconciler.is_hasty = lambda: wiring.mode.is_waiting or withdrawal.is_going
@@ -38,6 +50,8 @@ class Upkeep:
         """One look."""
         self._withdrawal.follow()
         self._look_at_library()
+        self._look_at_labels()
+        self._look_at_exposure()
         self._look_at_disk()
         self._look_at_message()
         if self._wiring.mode.is_waiting:
@@ -79,6 +93,24 @@ class Upkeep:
         self._wiring.journal.fault(
             self._wiring.board, MISSING, problem if problem and state.isolates else None
         )
+
+    def _look_at_labels(self) -> None:
+        """Containers mount from these directories wherever slices are enforced."""
+        problem = None
+        if self._wiring.board.read().isolates:
+            try:
+                self._labels.ensure()
+            except StorageError as error:
+                problem = str(error)
+        self._wiring.journal.fault(self._wiring.board, "LabelsMissing", problem)
+
+    def _look_at_exposure(self) -> None:
+        """Told once a run; it is the node's set-up, which changes with a restart of its runtime."""
+        cluster = self._wiring.cluster
+        runtime_class = cluster.runtime_class if isinstance(cluster, ClusterSide) else None
+        if self._exposure is not None and self._exposure.is_proven(runtime_class):
+            self._wiring.journal.node_note("CardsExposed", exposure.TEXT)
+            self._exposure = None
 
     def _look_at_disk(self) -> None:
         book = self._wiring.book

@@ -1,0 +1,15 @@
+/* Charges looked at again when the neighbours have told all; see audit.c. With the meter's lock. */
+#ifndef GPUSLICE_AUDIT_H
+#define GPUSLICE_AUDIT_H
+
+#include "marks.h"
+
+#include <stdint.h>
+
+/* `part_ns` was charged for [from, to). */
+void audit_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns);
+
+/* Now and then: corrects what was charged a while ago. */
+void audit_run(struct meter *meter, uint64_t now_ns);
+
+#endif
