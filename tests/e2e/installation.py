@@ -78,8 +78,10 @@ class Installation:
 
     def agent_pod(self, release: str) -> dict[str, Any]:
         """The pod of a release's agent; empty while there is none."""
-        label = f"app.kubernetes.io/instance={release}"
-        pods = self.cluster.every("pod", RELEASE_NAMESPACE, label)
+        # A hook's pod carries another name; one that failed stays to be read.
+        labels = {"instance": release, "name": "gpu-device-plugin"}
+        selector = ",".join(f"app.kubernetes.io/{key}={value}" for key, value in labels.items())
+        pods = self.cluster.every("pod", RELEASE_NAMESPACE, selector)
         ended = [one for one in pods if "deletionTimestamp" in one["metadata"]]
         living = [one for one in pods if one not in ended]
         return dict(living[0]) if len(living) == 1 and not ended else {}
