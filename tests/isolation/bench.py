@@ -3,6 +3,7 @@
 `measure()` makes a chapter of docs/benchmarks.md; `python -m tests.isolation.bench` prints it.
 """
 
+import itertools
 import shutil
 import statistics
 import sys
@@ -12,13 +13,18 @@ from pathlib import Path
 from tests.bench.rows import Chapter, Row, at_most
 from tests.isolation.box import Box, Node
 from tests.isolation.compile import compile_programs
+from tests.isolation.shares import OF_SHARE, WORK, mix, shares, tenant
 
 ROUNDS = 9
 METHOD = (
     "The same C program against the simulated driver, with and without libgpuslice.so, in turn, "
     f"{ROUNDS} rounds; the cost is the difference of the medians. The simulated driver's own calls "
-    "take locks and cost more than a real one's, so its noise is in these figures."
+    "take locks and cost more than a real one's, so its noise is in these figures. Shares are "
+    "simulated as well: 10 s on a clock that stands still while anything computes; kernels of "
+    "20 ms, each waited for, streams of 100 µs kernels, graphs of ten; tenants together have 100 %."
 )
+PERCENTS = (10, 30, 50, 70, 90)
+TENANTS = (1, 2, 3)
 
 
 def _figures(box: Box, *words: str) -> tuple[list[float], list[float]]:
@@ -63,12 +69,50 @@ def _rows(directory: Path) -> tuple[Row, ...]:
     return launch, metered, allocate, free_row, init, many
 
 
+def _shares(directory: Path, *tasks: tuple[int, str], unit_ns: int | None = None) -> list[float]:
+    """What tenants of these percentages had, doing this kind of work."""
+    room = Path(tempfile.mkdtemp(dir=directory))
+    node = Node.create(room)
+    boxes = [
+        tenant(lambda name, library: Box(room / name, node, directory, library), f"t{i}", percent)
+        for i, (percent, _) in enumerate(tasks)
+    ]
+    try:
+        return shares(*zip(boxes, (kind for _, kind in tasks), strict=True), unit_ns=unit_ns)
+    finally:
+        for box in boxes:
+            box.close()
+
+
+def _share_rows(directory: Path) -> tuple[Row, ...]:
+    off, kept = [], []
+    for tenants, percent, kind in itertools.product(TENANTS, PERCENTS, WORK):
+        tasks = mix(tenants, percent, kind)
+        for had, (part, _) in zip(_shares(directory, *tasks), tasks, strict=True):
+            off.append(abs(had - part))
+            kept.append(had / part)
+    small, large = _shares(directory, (10, "sync"), (90, "sync"), unit_ns=5_000_000)
+    ratio = large / small
+    return (
+        at_most(f"shares of {len(off)} tenants in 45 mixes: largest error", max(off), 2, "points"),
+        Row(
+            "… least throughput, of its share", "≥ 0.95", f"{min(kept):.3f}", min(kept) >= OF_SHARE
+        ),
+        Row(
+            "tenants of 10 and 90 %, work completed",
+            "1:8.5 to 1:9.5",
+            f"1:{ratio:.2f}",
+            8.5 <= ratio <= 9.5,
+        ),
+    )
+
+
 def measure() -> Chapter:
     """The isolation chapter."""
     directory = Path(tempfile.mkdtemp())
     try:
         compile_programs(directory)
-        return Chapter("Isolation", METHOD, _rows(directory))
+        return Chapter("Isolation", METHOD, _rows(directory) + _share_rows(directory))
     finally:
         shutil.rmtree(directory)
 

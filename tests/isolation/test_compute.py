@@ -9,63 +9,10 @@ charged blocks instead of time would let 20 ms kernels run two hundred times as 
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, Box, Program, native_directory
+from tests.isolation.box import MIB, native_directory
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
-
-SECONDS = 10.0
-POINTS = 2.0
-OF_SHARE = 0.95
-WORK = {"sync": 20_000_000, "stream": 100_000, "graph": 1_000_000}
-STEPPING = "libgpuslice-testing.so"  # whose timers run on the simulated clock
-
-
-def tenant(make_box: MakeBox, name: str, percent: int, policy: str = "fixed") -> Box:
-    """A container with a share of card 0, and its place beside the others of that card."""
-    box = make_box(name, library=STEPPING)
-    uuid = box.node.uuids[0]
-    box.write(
-        f"version=1\nslice={name}\npolicy={policy}\n"
-        f"device={uuid} memory_bytes={2000 * MIB} core_percent={percent}\n"
-    )
-    cards = box.root.parent / "cards"
-    (cards / uuid).mkdir(parents=True, exist_ok=True)
-    (cards / uuid / name).write_bytes(bytes(4096))
-    (box.root / "cards").symlink_to(cards)
-    return box
-
-
-def alone(make_box: MakeBox, percent: int | None, name: str = "a") -> Box:
-    """A container with a share and without cards/."""
-    box = make_box(name, library=STEPPING)
-    box.allow(2000 * MIB, percent)
-    return box
-
-
-def ready(box: Box, kind: str, unit_ns: int | None = None) -> Program:
-    """A program that can work, before the clock is shared: getting ready takes time too."""
-    program = box.start()
-    if kind.startswith("graph"):
-        assert program(f"kernel_graph 0 {(unit_ns or WORK[kind]) // 10} 10") == [0]
-    return program
-
-
-def shares(*tasks: tuple[Box, str], unit_ns: int | None = None) -> list[float]:
-    """Percent of the card's time that programs had which worked side by side as hard as they may."""
-    programs = [ready(box, kind, unit_ns) for box, kind in tasks]
-    had = []
-    for program, (_, kind) in zip(programs, tasks, strict=True):
-        program.tell(f"work {kind} {unit_ns or WORK[kind]} {SECONDS} {len(tasks)}")
-    for program, (_, kind) in zip(programs, tasks, strict=True):
-        result, pieces, took_ns = program.answer()
-        assert result == 0
-        had.append(100 * pieces * (unit_ns or WORK[kind]) / took_ns)
-    return had
-
-
-def is_kept(had: float, percent: float) -> bool:
-    """Within two points, and no less than 0.95 of the share."""
-    return abs(had - percent) <= POINTS and had >= OF_SHARE * percent
+from tests.isolation.shares import POINTS, WORK, alone, is_kept, mix, shares, tenant
 
 
 @pytest.mark.parametrize("kind", WORK)
@@ -73,13 +20,11 @@ def is_kept(had: float, percent: float) -> bool:
 @pytest.mark.parametrize("tenants", [1, 2, 3])
 def test_a_share_is_kept(make_box: MakeBox, tenants: int, percent: int, kind: str) -> None:
     """Hook catalogue: 30 % showed 90 %, flapped, or was 60 % at 20 %; graphs were not limited."""
-    rest = (100 - percent) // max(1, tenants - 1)
-    kinds = [kind, "sync", kind][:tenants]
-    percents = [percent, rest, rest][:tenants]
-    boxes = [tenant(make_box, f"tenant{i}", part) for i, part in enumerate(percents)]
-    had = shares(*zip(boxes, kinds, strict=True))
+    tasks = mix(tenants, percent, kind)
+    boxes = [tenant(make_box, f"tenant{i}", part) for i, (part, _) in enumerate(tasks)]
+    had = shares(*((box, work) for box, (_, work) in zip(boxes, tasks, strict=True)))
 
-    assert all(map(is_kept, had, percents)), had
+    assert all(is_kept(each, part) for each, (part, _) in zip(had, tasks, strict=True)), had
 
 
 @pytest.mark.parametrize(

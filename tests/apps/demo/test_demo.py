@@ -36,6 +36,8 @@ def playing(tmp: Path) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "TMPDIR": str(tmp), "COLUMNS": "80", "NO_COLOR": "1"},
+        # A test run in a shell's background ignores Ctrl-C, and its children would as well.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         yield process

@@ -1,0 +1,71 @@
+"""Shares of a card's time, measured in simulated time that moves in steps.
+
+It stands still while a program or the library computes (src/simulator/cuda/steps.h), so a slow or
+loaded machine changes nothing, and 10 seconds take a fraction of one.
+"""
+
+from collections.abc import Callable
+
+from tests.isolation.box import MIB, Box, Program
+
+MakeBox = Callable[..., Box]
+
+SECONDS = 10.0
+POINTS = 2.0
+OF_SHARE = 0.95
+WORK = {"sync": 20_000_000, "stream": 100_000, "graph": 1_000_000}
+STEPPING = "libgpuslice-testing.so"  # whose timers run on the simulated clock
+
+
+def tenant(make_box: MakeBox, name: str, percent: int, policy: str = "fixed") -> Box:
+    """A container with a share of card 0, and its place beside the others of that card."""
+    box = make_box(name, library=STEPPING)
+    uuid = box.node.uuids[0]
+    box.write(
+        f"version=1\nslice={name}\npolicy={policy}\n"
+        f"device={uuid} memory_bytes={2000 * MIB} core_percent={percent}\n"
+    )
+    cards = box.root.parent / "cards"
+    (cards / uuid).mkdir(parents=True, exist_ok=True)
+    (cards / uuid / name).write_bytes(bytes(4096))
+    (box.root / "cards").symlink_to(cards)
+    return box
+
+
+def alone(make_box: MakeBox, percent: int | None, name: str = "a") -> Box:
+    """A container with a share and without cards/."""
+    box = make_box(name, library=STEPPING)
+    box.allow(2000 * MIB, percent)
+    return box
+
+
+def ready(box: Box, kind: str, unit_ns: int | None = None) -> Program:
+    """A program that can work, before the clock is shared: getting ready takes time too."""
+    program = box.start()
+    if kind.startswith("graph"):
+        assert program(f"kernel_graph 0 {(unit_ns or WORK[kind]) // 10} 10") == [0]
+    return program
+
+
+def shares(*tasks: tuple[Box, str], unit_ns: int | None = None) -> list[float]:
+    """Percent of the card's time that programs had which worked side by side as hard as they may."""
+    programs = [ready(box, kind, unit_ns) for box, kind in tasks]
+    had = []
+    for program, (_, kind) in zip(programs, tasks, strict=True):
+        program.tell(f"work {kind} {unit_ns or WORK[kind]} {SECONDS} {len(tasks)}")
+    for program, (_, kind) in zip(programs, tasks, strict=True):
+        result, pieces, took_ns = program.answer()
+        assert result == 0
+        had.append(100 * pieces * (unit_ns or WORK[kind]) / took_ns)
+    return had
+
+
+def is_kept(had: float, percent: float) -> bool:
+    """Within two points, and no less than 0.95 of the share."""
+    return abs(had - percent) <= POINTS and had >= OF_SHARE * percent
+
+
+def mix(tenants: int, percent: int, kind: str) -> list[tuple[int, str]]:
+    """A tenant to be measured and those beside it, who have all the rest of the card."""
+    rest = (100 - percent) // max(1, tenants - 1)
+    return [(percent, kind), (rest, "sync"), (rest, kind)][:tenants]
