@@ -31,6 +31,7 @@ NEXT_VERSION = "0.2.0"
 # Ended from outside it is no success: a Job replaces the pod then.
 STAY = "env >/told-environment; trap 'exit 143' TERM; while :; do sleep 1; done"
 APPS = {RELEASE: "cuda-sample", SHARED_RELEASE: "binpack-1"}
+MARKS = ("gpu-device-plugin/uninstall", "gpu-device-plugin/withdrawn")
 # A grant ends when the kubelet lacks it twice, 30 s apart.
 RELEASE_SECONDS = 150
 
@@ -63,6 +64,7 @@ def installation(
             cluster.kubectl("delete", kind, "--all", "--cascade=foreground")
         for release in OFFERED:
             found.helm(release)("uninstall", release, "--ignore-not-found", "--no-hooks", "--wait")
+        cluster.kubectl("annotate", "nodes", "--all", *(f"{mark}-" for mark in MARKS))
 
 
 @pytest.fixture(scope="module")
