@@ -85,6 +85,18 @@ def test_a_binding_gives_the_role_to_the_account_that_the_job_runs_as(name: str)
 
 
 @pytest.mark.parametrize("name", EVENTS)
+def test_a_hook_has_its_own_account_where_the_agents_is_the_operators(name: str) -> None:
+    """The agent's may not set the mark, and the operator's has not the hook's rights."""
+    made = manifests("serviceAccount.create=false", "serviceAccount.name=mine")
+    account = one(made, "Job", f"{NAME}-{name}")["spec"]["template"]["spec"]["serviceAccountName"]
+    assert account == f"{NAME}-{name}"
+    one(made, "ServiceAccount", account)
+    policy = one(made, "ValidatingAdmissionPolicy", f"{NAME}-uninstall-nodes")
+    (condition,) = policy["spec"]["matchConditions"]
+    assert f":{NAME}-uninstall'" in condition["expression"]
+
+
+@pytest.mark.parametrize("name", EVENTS)
 def test_a_hook_keeps_all_that_pod_security_calls_restricted(name: str) -> None:
     pod = job(name)["spec"]["template"]["spec"]
     assert pod["securityContext"] == {
