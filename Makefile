@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 NATIVE := build/native/libnvidia-ml.so.1
 C_SOURCES := $(shell find src/simulator src/isolation -type f 2>/dev/null)
 
-.PHONY: help demo test lint fmt native proto image e2e bench gpu lock clean
+.PHONY: help demo test lint fmt native sanitize proto image e2e bench gpu lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -24,13 +24,16 @@ test: $(STAMP) $(NATIVE) ## Unit, property, contract and fault tests
 	@echo "==> tests"
 	@$(BIN)/python -m pytest
 
-lint: $(STAMP) ## Formatting, lint, types, layers, house rules
+lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers, house rules
 	@echo "==> ruff";        $(BIN)/ruff format --check src tests .ci && $(BIN)/ruff check src tests .ci
 	@echo "==> mypy";        $(BIN)/mypy
 	@echo "==> import-linter"; $(BIN)/lint-imports
 	@echo "==> clang-format"; if command -v clang-format >/dev/null; \
 	  then find src -name '*.[ch]' -print0 | xargs -0 clang-format --dry-run -Werror; \
 	  else echo "left out: clang-format is not installed (apt install clang-format)"; fi
+	@echo "==> clang-tidy"; if command -v clang-tidy >/dev/null && command -v cc >/dev/null; \
+	  then find src -name '*.c' -print0 | xargs -0 -n 8 -P 2 clang-tidy -p build/cmake --quiet 2>/dev/null; \
+	  else echo "left out: no clang-tidy, or no C compiler (apt install clang-tidy gcc)"; fi
 	@echo "==> house rules"; $(BIN)/python -m pytest -q tests/test_house.py
 
 fmt: $(STAMP) ## Format the Python code
@@ -41,6 +44,9 @@ native: $(NATIVE) ## The C libraries, into build/native/
 $(NATIVE): $(STAMP) $(C_SOURCES) src/CMakeLists.txt
 	@echo "==> building the C libraries into build/native"
 	@PYTHON=$(BIN)/python src/native.sh
+
+sanitize: $(STAMP) $(NATIVE) ## The isolation tests with address, undefined and thread sanitizers
+	@PYTHON=$(BIN)/python tests/isolation/sanitize.sh
 
 image: $(STAMP) ## The agent's image for amd64 and arm64 and its SBOM, into build/image/
 	@echo "==> the image"

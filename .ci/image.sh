@@ -9,6 +9,9 @@
 # What was built is kept outside the tree, by the content of what it was built from.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# In a mount namespace of its own: what a broken build leaves mounted goes with it.
+[ "$(id -u)" = 0 ] || { echo "image: buildah and debootstrap are run as root here" >&2; exit 1; }
+[ -n "${IMAGE_MOUNTS:-}" ] || IMAGE_MOUNTS=private exec unshare --mount --propagation private -- .ci/image.sh "$@"
 [ $# -gt 0 ] || set -- amd64 arm64
 python=${PYTHON:-.venv/bin/python}
 reference=localhost/gpu-device-plugin:$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -18,7 +21,6 @@ base=${BASE:-localhost/debian:$release}
 
 fail() { printf 'image: %s\n' "$*" >&2; exit 1; }
 
-[ "$(id -u)" = 0 ] || fail "buildah and debootstrap are run as root here"
 missing=()
 for program in buildah debootstrap; do command -v "$program" >/dev/null || missing+=("$program"); done
 if [ ${#missing[@]} -gt 0 ]; then
@@ -34,6 +36,8 @@ fi
 mkdir -p "$cache" build/image
 exec 9>"$cache/lock"
 flock 9
+# What buildah noted of mounts is of a namespace that has ended.
+rm -rf "$cache/run"
 
 # What a build depends on; what git ignores (generated modules, bytecode) is none of it.
 content=$({
@@ -84,6 +88,7 @@ for architecture in "$@"; do
       rm -rf "$cache/store" "$cache/run"
     fi
     provide_base
+    "${buildah[@]}" rm --all >/dev/null 2>&1 || true
     work=$(mktemp -d -p "$cache")
     trap 'rm -rf "$work"' EXIT
     build "$architecture" "$work"

@@ -41,6 +41,8 @@ def test_a_bare_on_or_off_in_yaml_is_the_word_not_a_boolean(tmp_path: Path) -> N
         pytest.param({}, NAMED, "modee: cgpu", ["modee", "unknown key"], id="unknown key"),
         pytest.param({}, NAMED, "- a", ["list"], id="not a mapping"),
         pytest.param({}, NAMED, "a: [", ["YAML"], id="not YAML"),
+        pytest.param({}, NAMED, "? [a, b]\n: 1", ["YAML", "sequence", "line 1"], id="odd key"),
+        pytest.param({}, NAMED, b"\xff\xfe", ["UTF-8"], id="not UTF-8"),
         pytest.param({"mode": "gpu"}, NAMED, "", ["--mode", "'gpu'", "core_mem"], id="bad mode"),
         pytest.param(
             {},
@@ -50,7 +52,11 @@ def test_a_bare_on_or_off_in_yaml_is_the_word_not_a_boolean(tmp_path: Path) -> N
             id="bad unit",
         ),
         pytest.param(
-            {"memory_unit": "128MiB"}, NAMED, "", ["128MiB", "share"], id="unit outside share"
+            {"memory_unit": "128MiB"},
+            NAMED,
+            "",
+            ["--memory-unit", "128MiB", "share"],
+            id="unit outside share",
         ),
         pytest.param(
             {"standalone": True, "kubeconfig": "/k"},
@@ -58,6 +64,13 @@ def test_a_bare_on_or_off_in_yaml_is_the_word_not_a_boolean(tmp_path: Path) -> N
             "",
             ["--standalone", "--kubeconfig"],
             id="impossible pair",
+        ),
+        pytest.param(
+            {"standalone": True},
+            {**NAMED, "KUBECONFIG": "/k"},
+            "",
+            ["--standalone and KUBECONFIG"],
+            id="impossible pair, half of it around us",
         ),
         pytest.param({"state_dir": "state"}, NAMED, "", ["--state-dir", "absolute"], id="path"),
         pytest.param({"recovery_seconds": "0"}, NAMED, "", ["--recovery-seconds"], id="range"),
@@ -68,12 +81,12 @@ def test_what_is_wrong_is_named(
     tmp_path: Path,
     flags: dict[str, object],
     environ: dict[str, str],
-    text: str,
+    text: str | bytes,
     words: list[str],
 ) -> None:
     """The text names the place it came from, what was given, and what is allowed."""
     file = tmp_path / "settings.yaml"
-    file.write_text(text)
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
 
     with pytest.raises(ConfigError) as caught:
         load_settings(flags, environ, file)

@@ -145,7 +145,7 @@ def load_settings(
     merged |= _from_environment(environ)
     merged |= {key: (str(value), _flag(key)) for key, value in flags.items() if value is not None}
     settings = _convert(merged)
-    _check_combination(settings)
+    _check_combination(settings, {key: source for key, (_, source) in merged.items()})
     return settings
 
 
@@ -174,12 +174,14 @@ def _flag(key: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which no key stands twice: the operator could not tell which one holds."""
+    """YAML with words as keys, none of which stands twice: nobody could tell which one holds."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         """The mapping, or an error that names the second key."""
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.YAMLError(f"a key is a {key.id}{key.start_mark}")
             if key.value in seen:
                 raise yaml.YAMLError(f"key {key.value!r} stands twice, again{key.start_mark}")
             seen.add(key.value)
@@ -191,6 +193,8 @@ def _from_file(file: Path) -> dict[str, tuple[object, str]]:
         content: Any = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not UTF-8: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{file}: is not YAML: {error}") from error
     if content is None:
@@ -251,18 +255,27 @@ def _allowed(kind: object) -> str | None:
     return None
 
 
-def _check_combination(settings: Settings) -> None:
+def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
+    """Each error names the places that its values came from."""
     if not settings.node_name:
         raise ConfigError("--node-name (NODE_NAME) is needed: the name of this Node object")
-    check_unit(settings.mode, settings.memory_unit)
-    if settings.standalone and settings.kubeconfig:
-        raise ConfigError("--standalone and --kubeconfig exclude each other: give one of them")
-    if settings.simulator_dir and settings.nvml_library:
-        raise ConfigError("--simulator-dir and --nvml-library exclude each other: give one of them")
+    try:
+        check_unit(settings.mode, settings.memory_unit)
+    except ConfigError as error:
+        raise ConfigError(f"{sources['memory_unit']}: {error}") from error
+    for one, other in (("standalone", "kubeconfig"), ("simulator_dir", "nvml_library")):
+        if getattr(settings, one) and getattr(settings, other):
+            both = f"{sources[one]} and {sources[other]}"
+            raise ConfigError(f"{both} exclude each other: give one of them")
+    _check_paths(settings, sources)
+
+
+def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
     for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "simulator_dir"):
         value = getattr(settings, key)
-        if value and not Path(value).is_absolute():
-            raise ConfigError(f"{_flag(key)}: {value!r} is not an absolute path")
+        is_left_out = key == "simulator_dir" and not value
+        if not is_left_out and not Path(value).is_absolute():
+            raise ConfigError(f"{sources[key]}: {value!r} is not an absolute path")
     if settings.run_dir == settings.state_dir:
         raise ConfigError(
             f"--run-dir and --state-dir are both {settings.run_dir!r}: what must survive a boot and "

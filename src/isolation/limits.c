@@ -172,7 +172,11 @@ static bool parse_policy(struct parser *parser, struct span value)
 	else if (is(value, "work-conserving"))
 		parser->limits->policy = POLICY_WORK_CONSERVING;
 	else
-		return refuse(parser, "unknown policy \"%.*s\"", (int)value.length, value.start);
+		return refuse(
+			parser,
+			"unknown policy \"%.*s\": there are fixed (ACK's number 3) and "
+			"work-conserving (1); for 5, the driver's own, leave core_percent out",
+			(int)value.length, value.start);
 	return true;
 }
 

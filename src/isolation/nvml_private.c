@@ -107,6 +107,9 @@ static const void *copy_of(const uintptr_t *table)
 
 	if (bytes > TABLE_MOST_BYTES || bytes < (ENTRY_MPS + 1) * sizeof(*table))
 		return NULL;
+	for (unsigned entry = ENTRY_COMPUTE; entry <= ENTRY_MPS; entry++)
+		if (!driver_owns((const void *)table[entry])) // NOLINT(performance-no-int-to-ptr)
+			return NULL;
 	uintptr_t *copy =
 		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 

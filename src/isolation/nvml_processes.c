@@ -1,7 +1,9 @@
 /*
  * NVML's process lists: this container's processes, by their pids in here. The
- * driver's lists hold the neighbours too, or the host's pids, so they are not
- * used at all; ours come from the slots. They compute; none draws.
+ * driver's lists hold the neighbours too, or the host's pids, so their entries
+ * are not used at all; ours come from the slots. They compute; none draws. The
+ * driver is asked all the same: a lost card, a wrong handle or a function that
+ * it lacks is its to report.
  */
 #include "nvml_entry.h"
 
@@ -53,19 +55,27 @@ static nvmlReturn_t list_nobody(unsigned *count)
 	return NVML_SUCCESS;
 }
 
-#define COMPUTE_LIST(name, layout, put)                                                            \
+/* The driver's answer to how many there are, whatever the number. */
+static bool is_answered(nvmlReturn_t result)
+{
+	return result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE;
+}
+
+#define PROCESS_LIST(name, layout, answer)                                                         \
 	nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, layout *infos)             \
 	{                                                                                          \
+		unsigned none = 0;                                                                 \
+                                                                                                   \
 		NVML_ENTER(name, device, infoCount, infos);                                        \
-		return list(device, infoCount, infos, put);                                        \
+		const nvmlReturn_t result = nvml.name(device, &none, NULL);                        \
+                                                                                                   \
+		return is_answered(result) ? answer : result;                                      \
 	}
 
-#define EMPTY_LIST(name, layout)                                                                   \
-	nvmlReturn_t name(nvmlDevice_t device, unsigned int *infoCount, layout *infos)             \
-	{                                                                                          \
-		NVML_ENTER(name, device, infoCount, infos);                                        \
-		return list_nobody(infoCount);                                                     \
-	}
+#define COMPUTE_LIST(name, layout, put)                                                            \
+	PROCESS_LIST(name, layout, list(device, infoCount, infos, put))
+
+#define EMPTY_LIST(name, layout) PROCESS_LIST(name, layout, list_nobody(infoCount))
 
 COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, put_short)
 COMPUTE_LIST(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, put_long)
@@ -86,6 +96,11 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 	NVML_ENTER(nvmlDeviceGetRunningProcessDetailList, device, plist);
 	if (!plist)
 		return NVML_ERROR_INVALID_ARGUMENT;
+	nvmlProcessDetailList_t none = {.version = nvmlProcessDetailList_v1, .mode = plist->mode};
+	const nvmlReturn_t result = nvml.nvmlDeviceGetRunningProcessDetailList(device, &none);
+
+	if (!is_answered(result))
+		return result;
 	if (plist->version != nvmlProcessDetailList_v1)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	const unsigned found =

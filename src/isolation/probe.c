@@ -52,18 +52,27 @@ bool probe_card_used(int card, uint64_t *bytes)
 	return is_known;
 }
 
+typedef nvmlReturn_t list_function(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
+
+/* False where the driver lacks this version. */
+static bool ask(list_function *function, nvmlDevice_t device, unsigned *count,
+		nvmlProcessInfo_v2_t *infos, nvmlReturn_t *result)
+{
+	*count = LISTED;
+	*result = function ? function(device, count, infos) : NVML_ERROR_FUNCTION_NOT_FOUND;
+	return *result != NVML_ERROR_FUNCTION_NOT_FOUND;
+}
+
 /* The second and third versions share a layout; the first lacks the MIG fields. */
 static bool list_compute(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *infos)
 {
 	nvmlProcessInfo_v1_t short_infos[LISTED];
+	nvmlReturn_t result;
 
+	if (ask(nvml.nvmlDeviceGetComputeRunningProcesses_v3, device, count, infos, &result) ||
+	    ask(nvml.nvmlDeviceGetComputeRunningProcesses_v2, device, count, infos, &result))
+		return result == NVML_SUCCESS;
 	*count = LISTED;
-	if (nvml.nvmlDeviceGetComputeRunningProcesses_v3)
-		return nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos) ==
-		       NVML_SUCCESS;
-	if (nvml.nvmlDeviceGetComputeRunningProcesses_v2)
-		return nvml.nvmlDeviceGetComputeRunningProcesses_v2(device, count, infos) ==
-		       NVML_SUCCESS;
 	if (!nvml.nvmlDeviceGetComputeRunningProcesses ||
 	    nvml.nvmlDeviceGetComputeRunningProcesses(device, count, short_infos) != NVML_SUCCESS)
 		return false;

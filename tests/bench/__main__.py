@@ -1,16 +1,17 @@
 """`make bench`: measures everything and writes docs/benchmarks.md; misses are written, not hidden.
 
-`python -m tests.bench CHAPTER ...` measures only these and prints them.
+`python -m tests.bench CHAPTER ...` measures only these; the others stay as they stand there.
 """
 
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 
 from tests.bench import allocate, churn, footprint, health, rejections, start
 from tests.bench.bench_node import BenchNode, bench_node
-from tests.bench.machine import say, this_machine
-from tests.bench.report import DOCUMENT, write
+from tests.bench.machine import moment, say, this_machine
+from tests.bench.report import DOCUMENT, chapter_text, write
 from tests.bench.rows import Chapter
 from tests.isolation import bench as isolation_bench
 
@@ -32,28 +33,30 @@ _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
 }
 
 
-async def _measured(wanted: Collection[str]) -> list[Chapter]:
-    chapters = []
+async def _measured(wanted: Collection[str]) -> dict[str, tuple[str, str]]:
+    """When each was measured, and its text."""
+    found = {}
     on_node = [name for name in _ON_NODE if name in wanted]
     if on_node:
         say("==> a node with 109 pods")
         async with bench_node() as node:
             await node.fill()
             for name in on_node:
-                say(f"==> {name}")
-                chapters.append(_told(await _ON_NODE[name](node)))
+                found[name] = await _told(name, partial(_ON_NODE[name], node))
     for name in _ALONE:
         if name in wanted:
-            say(f"==> {name}")
-            chapters.append(_told(await _ALONE[name]()))
-    return chapters
+            found[name] = await _told(name, _ALONE[name])
+    return found
 
 
-def _told(chapter: Chapter) -> Chapter:
+async def _told(name: str, measure: Callable[[], Awaitable[Chapter]]) -> tuple[str, str]:
+    say(f"==> {name}")
+    before = moment()
+    chapter = await measure()
     for row in chapter.rows:
         bar = f" ({row.target}) {row.verdict}" if row.target else ""
         say(f"    {row.what}: {row.measured}{bar}")
-    return chapter
+    return chapter_text(chapter), before + "\n"
 
 
 def main() -> None:
@@ -63,11 +66,8 @@ def main() -> None:
     unknown = set(wanted).difference(everything)
     if unknown:
         sys.exit(f"no chapter {', '.join(sorted(unknown))}; there are {', '.join(everything)}")
-    machine = this_machine()
-    chapters = asyncio.run(_measured(wanted))
-    if not sys.argv[1:]:
-        write(machine, chapters)
-        say(f"==> {DOCUMENT}")
+    write(this_machine(), asyncio.run(_measured(wanted)), everything)
+    say(f"==> {DOCUMENT}")
 
 
 if __name__ == "__main__":

@@ -12,23 +12,19 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine at the start of a run."""
+    """What was measured on."""
 
     model: str
     cores: int
     kernel: str
     python: str
-    date: str
-    load: float
 
     def lines(self) -> tuple[str, ...]:
         """As list items."""
         return (
             f"- Machine: {self.model}, {self.cores} cores, Linux {self.kernel}",
-            f"- Date: {self.date}",
-            f"- {self.python}",
-            f"- Load average (1 min) when the run began: {self.load:.1f}; everything measured "
-            "(agent, stand-in kubelet, API server, client) shares these cores",
+            f"- {self.python}; everything measured (agent, stand-in kubelet, API server, client) shares "
+            "these cores",
         )
 
 
@@ -41,8 +37,14 @@ def this_machine() -> Machine:
         cores=os.cpu_count() or 0,
         kernel=platform.release(),
         python=f"Python {platform.python_version()}",
-        date=datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        load=os.getloadavg()[0],
+    )
+
+
+def moment() -> str:
+    """Now, and how busy the machine has been."""
+    now = datetime.datetime.now(tz=datetime.UTC)
+    return (
+        f"Measured {now:%Y-%m-%d %H:%M} UTC; load average (1 min) before: {os.getloadavg()[0]:.1f}."
     )
 
 

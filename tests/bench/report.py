@@ -1,6 +1,6 @@
 """docs/benchmarks.md."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.bench.machine import Machine
@@ -12,21 +12,37 @@ _HEAD = """\
 
 Written by `make bench`; do not edit. Medians unless said otherwise, quantiles by nearest rank;
 ratios come from one run. What misses its bar stands here as missed. Nothing here needed a GPU,
-but for the section of `make gpu` at the end, where there is one: cards are simulated by the NVML stand-in, kubelet and API server are the small ones of our tests
-except where a real cluster is named. The agent is always the real process, over real sockets.
+but for the section of `make gpu` at the end, where there is one: cards are simulated by the NVML
+stand-in, kubelet and API server are the small ones of our tests except where a real cluster is named.
+The agent is always the real process, over real sockets. A chapter can be measured alone; each says
+when, and how busy the machine was just before.
 """
 _BEGIN, _END = "<!-- real card: begin -->\n", "<!-- real card: end -->\n"
 
 
-def write(machine: Machine, chapters: Sequence[Chapter]) -> None:
-    """Put everything that was measured here into the document; what a real card said stays."""
+def write(machine: Machine, measured: Mapping[str, Sequence[str]], order: Sequence[str]) -> None:
+    """Put what was measured here into the document; other chapters, and a real card's, stay.
+
+    Args:
+        machine: This one.
+        measured: Name of a chapter -> when it was measured, and its text.
+        order: All names, as they stand in the document.
+    """
     before = DOCUMENT.read_text(encoding="utf-8") if DOCUMENT.exists() else ""
     parts = [_HEAD, "\n".join(machine.lines()) + "\n"]
-    parts += [chapter_text(chapter) for chapter in chapters]
-    text = "\n".join(parts)
+    for name in order:
+        chapter = "\n".join(measured[name]) if name in measured else _chapter_of(before, name)
+        parts.append(f"<!-- {name}: begin -->\n{chapter}<!-- {name}: end -->\n")
     if kept := kept_section(before):
-        text += "\n" + kept
-    DOCUMENT.write_text(text, encoding="utf-8")
+        parts.append(kept)
+    DOCUMENT.write_text("\n".join(parts), encoding="utf-8")
+
+
+def _chapter_of(text: str, name: str) -> str:
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+    if begin not in text or end not in text:
+        return f"## {name}\n\nNot measured yet: `python -m tests.bench {name}`.\n"
+    return text[text.index(begin) + len(begin) : text.index(end)]
 
 
 def kept_section(text: str) -> str:

@@ -68,7 +68,8 @@ def check_ledger(kubelet: Kubelet) -> None:
     """No unit twice, sums within capacity, one set of cards a container, the kubelet agrees."""
     agent = kubelet.agent
     alive = live(agent.ledger, kubelet.pods.keys())
-    assert alive.double_held() == {}
+    for grant in alive.grants.values():
+        assert alive.rivals(grant.pod, (*grant.mem_ids, *grant.core_ids)) == ()
     for number, use in alive.use().items():
         (card,) = (card for card in agent.cards if card.number == number)
         assert use.mem_units <= card.capacity(agent.terms.unit)

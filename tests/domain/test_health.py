@@ -215,8 +215,11 @@ def test_the_operators_word_ends_every_fault_of_the_card() -> None:
 
 def test_the_operators_word_forgets_a_card_that_is_gone() -> None:
     health, _ = after((0, inventory(A, B)), (10, inventory(B)))
-    health, _ = clear(health, A)
+    health, changes = clear(health, A)
     assert (health.reason(A), out(health)) == ("Absent", {})
+    assert [(change.kind, change.reason) for change in changes] == [
+        (ChangeKind.NOTICE, "Forgotten")
+    ]
 
 
 @pytest.mark.parametrize(

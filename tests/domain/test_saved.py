@@ -1,6 +1,7 @@
 """Health comes back from the state file as it was, and a damaged file is named, not believed."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,10 @@ from gpu_device_plugin.errors import StateError
 
 SECONDS = st.floats(min_value=0, max_value=1e9)
 FAULTS = st.builds(
-    Fault, st.text(), st.text(), st.sampled_from(Recovery), SECONDS, SECONDS, st.booleans()
+    lambda reason, text, recovery, seconds, is_asked: Fault(
+        reason, text, recovery, seconds, seconds, is_asked
+    ),
+    *(st.text(), st.text(), st.sampled_from(Recovery), SECONDS, st.booleans()),
 )
 CARDS = st.builds(
     CardHealth, st.text(), st.lists(FAULTS, max_size=3).map(tuple), st.none(), st.booleans()
@@ -31,6 +35,13 @@ HEALTHS = st.builds(
 @given(HEALTHS)
 def test_health_survives_the_way_through_json(health: Health) -> None:
     assert health_from_plain(json.loads(json.dumps(health_to_plain(health)))) == health
+
+
+@given(FAULTS, SECONDS)
+def test_a_fault_that_is_seen_again_is_no_news_for_the_disk(fault: Fault, later: float) -> None:
+    again = replace(fault, last_seconds=later)
+    first, second = (Health("b", cards=(CardHealth("GPU-a", (f,)),)) for f in (fault, again))
+    assert health_to_plain(first) == health_to_plain(second)
 
 
 @pytest.mark.parametrize(

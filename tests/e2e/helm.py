@@ -12,22 +12,23 @@ RELEASE_NAMESPACE = "gpu-device-plugin"
 
 
 class Helm:
-    """Installs and removes releases as the cluster's admin."""
+    """Installs and removes a release as the cluster's admin."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, release: str = RELEASE) -> None:
         self._program = str(provide_helm())
         self._kubeconfig = str(cluster.admin_kubeconfig)
+        self.release = release
 
     def __call__(self, *arguments: str) -> str:
         """Run helm in the release's namespace and return what it prints."""
         command = [self._program, "--kubeconfig", self._kubeconfig]
-        return command_output([*command, "--namespace", RELEASE_NAMESPACE, *arguments], None, 90)
+        return command_output([*command, "--namespace", RELEASE_NAMESPACE, *arguments], None, 300)
 
     def install(self, *settings: str) -> str:
         """Install the chart, or bring the release to these values; `settings` are --set texts."""
         chosen = [f"--set={setting}" for setting in settings]
-        return self("upgrade", "--install", RELEASE, str(CHART), "--create-namespace", *chosen)
+        return self("upgrade", "--install", self.release, str(CHART), "--create-namespace", *chosen)
 
     def uninstall(self) -> str:
         """Remove the release and wait until its objects are gone."""
-        return self("uninstall", RELEASE, "--wait", "--timeout=60s")
+        return self("uninstall", self.release, "--wait", "--timeout=280s")

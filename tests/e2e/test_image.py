@@ -17,6 +17,7 @@ from tests.e2e.pods import FOREVER, container, environment_of, pod, slice_of
 
 TELL_AND_STAY = f"env; {FOREVER}"
 NONROOT = 65532
+NO_HOOKS = ("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false")
 NOTHING = dict.fromkeys(FOUR_CARDS, "0")
 PACKAGE = "import gpu_device_plugin; print(gpu_device_plugin.__file__)"
 INSTALLED = "/usr/local/lib/python3.11/dist-packages/gpu_device_plugin/__init__.py"
@@ -31,7 +32,9 @@ def installed(
     wait_for_allocatable(cluster, NOTHING)
     helm = Helm(cluster)
     repository, tag = agent_image.repository, agent_image.tag
-    helm.install("simulate.profile=v100", f"image.repository={repository}", f"image.tag={tag}")
+    image = (f"image.repository={repository}", f"image.tag={tag}")
+    # The hooks have tests of their own.
+    helm.install("simulate.profile=v100", *image, *NO_HOOKS)
     wait_for_rollout(cluster)
     yield the_agent(cluster)
     helm.uninstall()

@@ -22,6 +22,8 @@ def compile_programs(directory: Path) -> Path:
     includes = ["-isystem", header_directory("cuda.h"), "-isystem", header_directory("nvml.h")]
     for source in sorted((_HERE / "programs").glob("*.c")):
         name = source.stem
+        if "LINKED TO THE RUNTIME" in source.read_text():
+            continue
         output = ["-o", name]
         if name.startswith("lib"):
             output = ["-shared", "-fPIC", "-o", f"{name}.so"]
@@ -30,3 +32,17 @@ def compile_programs(directory: Path) -> Path:
             command += [f"-L{native_directory()}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
         subprocess.run([*command, "-ldl", "-lpthread"], cwd=directory, check=True)
     return directory
+
+
+def runtime_directory() -> Path:
+    """Where libcudart.so.12 and libcudart_static.a lie; CalledProcessError without the package."""
+    return Path(header_directory("cuda.h")).parent / "lib"
+
+
+def compile_runtime(directory: Path, library: str) -> Path:
+    """The program of CUDA's runtime, linked to this library of it."""
+    program = directory / library.split(".", maxsplit=1)[0]
+    command = ["cc", *_FLAGS, str(_HERE / "programs" / "runtime.c"), "-o", str(program)]
+    libraries = [str(runtime_directory() / library), "-ldl", "-lrt", "-lpthread"]
+    subprocess.run([*command, *libraries], check=True)
+    return program

@@ -51,6 +51,12 @@ def test_limits_are_understood(box: Box, limits: str) -> None:
         pytest.param("version=1\nslice=../b\n", "bad slice", id="a slice that is a path"),
         pytest.param("version=1\nslice=\n", "bad slice", id="empty slice"),
         pytest.param(f"{HEAD}policy=generous\n", "unknown policy", id="unknown policy"),
+        *(
+            pytest.param(
+                f"{HEAD}policy={number}\n", "fixed (ACK's number 3)", id=f"policy {number}"
+            )
+            for number in range(6)
+        ),
         pytest.param(f"{HEAD}color=red\n", "unknown key", id="unknown key"),
         pytest.param(f"{HEAD}nonsense\n", "no key=value", id="no pair"),
         pytest.param(f"{HEAD} policy=fixed\n", "unknown key", id="leading space"),

@@ -36,7 +36,6 @@ class NodeView:
         annotations: All annotations.
         capacity: What the kubelet counts, by resource name, as quantities.
         allocatable: What of it is usable.
-        boot_id: The kernel's boot id, as the kubelet last reported it.
     """
 
     name: str
@@ -45,7 +44,6 @@ class NodeView:
     annotations: Mapping[str, str] = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
-    boot_id: str = ""
 
 
 class NodeWatch:
@@ -132,7 +130,6 @@ def _view(node: Node) -> NodeView:
         annotations=node.metadata.annotations or {},
         capacity={name: str(amount) for name, amount in (status.capacity or {}).items()},
         allocatable={name: str(amount) for name, amount in (status.allocatable or {}).items()},
-        boot_id=status.node_info.boot_id,
     )
 
 

@@ -80,18 +80,11 @@ class Pod(Bare):
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
 
-class NodeSystem(msgspec.Struct):
-    """`status.nodeInfo` of a node."""
-
-    boot_id: str = msgspec.field(default="", name="bootID")
-
-
 class NodeStatus(msgspec.Struct, rename="camel"):
     """`status` of a node."""
 
     capacity: dict[str, str | int | float] | None = None
     allocatable: dict[str, str | int | float] | None = None
-    node_info: NodeSystem = msgspec.field(default_factory=NodeSystem)
 
 
 class Node(Bare):

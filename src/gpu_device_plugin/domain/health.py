@@ -77,6 +77,9 @@ def clear(health: Health, uuid: str) -> tuple[Health, tuple[Change, ...]]:
         if card.is_shown or card.uuid != uuid
     )
     after = replace(health, cards=cards)
+    if after.card(uuid) is None:
+        text = "the card is not there; what was known of it is forgotten"
+        return after, (Change(ChangeKind.NOTICE, uuid, False, "Forgotten", text),)  # noqa: FBT003
     return after, _changes(health, after)
 
 

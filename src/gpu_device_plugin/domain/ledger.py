@@ -50,8 +50,8 @@ class CardUse:
 class Ledger:
     """All grants of a node. No unit is held by two pods; a pod's containers may hand units on.
 
-    The kubelet can break that rule (#137534), so `hold` writes what it is told and the rule is
-    asked for: before, with `rivals`, and afterwards, with `double_held`.
+    The kubelet can break that rule (#137534), so `hold` writes what it is told, and whoever is
+    about to grant asks for the rule with `rivals`.
     """
 
     grants: Mapping[str, Grant] = field(default_factory=dict)
@@ -90,14 +90,6 @@ class Ledger:
     def rivals(self, pod: PodRef, ids: Iterable[str]) -> tuple[Grant, ...]:
         """Grants of other pods that hold any of `ids`: while one lives, `pod` may not have them."""
         return tuple(g for g in self.holders(ids) if not g.pod.is_same_pod(pod))
-
-    def double_held(self) -> Mapping[str, tuple[PodRef, ...]]:
-        """Units that more than one pod holds, with the pods; empty where all is well."""
-        holders: dict[str, dict[PodRef, None]] = {}
-        for grant in self.grants.values():
-            for text in (*grant.mem_ids, *grant.core_ids):
-                holders.setdefault(text, {})[grant.pod] = None
-        return {text: tuple(pods) for text, pods in holders.items() if len(pods) > 1}
 
     def before(self, pod: PodRef) -> "Ledger":
         """The ledger as the next container of `pod` finds it.

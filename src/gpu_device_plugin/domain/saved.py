@@ -1,7 +1,8 @@
 """Health as plain values for the state file, so that it survives a restart of the agent.
 
 Since when probes are clean is left out: nobody looks while the agent is away, so the next
-run counts anew (`health.restored`).
+run counts anew (`health.restored`). So is when a fault was last seen, which that count makes
+idle: a card that repeats an XID a thousand times must not have its file written as often.
 """
 
 from collections.abc import Mapping
@@ -55,7 +56,6 @@ def _fault_to_plain(fault: Fault) -> dict[str, object]:
         "text": fault.text,
         "recovery": fault.recovery.value,
         "since_seconds": fault.since_seconds,
-        "last_seconds": fault.last_seconds,
         "is_action_asked": fault.is_action_asked,
     }
 
@@ -82,12 +82,13 @@ def _fault(plain: object, path: str) -> Fault:
         recovery = Recovery(_text(table, "recovery", path))
     except ValueError as error:
         raise StateError(f"{path}.recovery: {error}") from error
+    since_seconds = _seconds(table, "since_seconds", path)
     return Fault(
         reason=_text(table, "reason", path),
         text=_text(table, "text", path),
         recovery=recovery,
-        since_seconds=_seconds(table, "since_seconds", path),
-        last_seconds=_seconds(table, "last_seconds", path),
+        since_seconds=since_seconds,
+        last_seconds=since_seconds,
         is_action_asked=_truth(table, "is_action_asked", path),
     )
 

@@ -47,7 +47,8 @@ def health_rules(recovery_seconds: float, operator_file: Path | None = None) -> 
         try:
             text = operator_file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"XID table {operator_file}: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"XID table {operator_file}: cannot be read: {reason}") from error
         tables.append(_parse(text, str(operator_file)))
     rows = {row.code: _rule(row.code, row) for table in tables for row in table.xids}
     default = next(table.default for table in reversed(tables) if table.default is not None)

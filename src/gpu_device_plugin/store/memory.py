@@ -20,19 +20,19 @@ class MemoryFile:
         self._boot_id = boot_id
         self._last: str | None = None
 
-    def load(self, now_seconds: float) -> tuple[dict[str, Any], bool, str | None]:
-        """What was remembered, whether the node has booted since, and why it was forgotten or None.
+    def load(self, now_seconds: float) -> tuple[dict[str, Any], str | None]:
+        """What was remembered, and why it was forgotten or None.
 
         A file that cannot be trusted is set aside and counts as empty.
         """
         try:
             sealed = read_sealed(self._path, self._kind, VERSION)
             if sealed is None:
-                return {}, False, None
-            return self._parse(sealed), sealed.boot_id != self._boot_id, None
+                return {}, None
+            return self._parse(sealed), None
         except StateError as error:
             aside = set_aside(self._path, now_seconds)
-            return {}, False, f"{error}; set aside as {aside.name}"
+            return {}, f"{error}; set aside as {aside.name}"
 
     def save(self, content: Mapping[str, Any]) -> None:
         """Remember `content`; writes only what changed.

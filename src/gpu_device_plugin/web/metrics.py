@@ -33,9 +33,9 @@ class UnitCount:
 
 @dataclass(frozen=True, slots=True)
 class CardSample:
-    """One card now; `index` is NVML's index, `fault` why the card itself is out, or ""."""
+    """One card now; `index` as in `SliceSample.card`, `fault` why the card itself is out, or ""."""
 
-    index: int
+    index: int | str
     uuid: str
     is_healthy: bool
     units: tuple[UnitCount, ...] = ()
@@ -50,7 +50,7 @@ class SliceSample:
         namespace: Of the pod.
         pod: Its name.
         container: The container's name.
-        card: NVML's index of the card.
+        card: NVML's index of the card, or its UUID where NVML does not show it.
         memory_limit_bytes: What it may use.
         core_percent: Of the card's time; 0 is no cap.
         memory_used_bytes: What it uses; None while its library has told nothing.
@@ -61,7 +61,7 @@ class SliceSample:
     namespace: str
     pod: str
     container: str
-    card: int
+    card: int | str
     memory_limit_bytes: int
     core_percent: int
     memory_used_bytes: int | None = None

@@ -37,6 +37,17 @@ async def test_application_xids_take_nothing_out() -> None:
             await rig.until_metric(f'card_healthy{{card="{card}"', " 1.0")
 
 
+async def test_informational_xids_are_told_and_take_nothing_out() -> None:
+    """63 and 92: an Event and a metric, and the card serves on."""
+    async with running_rig() as rig:
+        for card, code in ((1, 63), (2, 92)):
+            rig.cards.xid(card, code)
+            await until(lambda code=code: rig.events(f"XID{code}"), 10)
+            await rig.until_metric(f'card_changes_total{{reason="XID{code}"', " 1.0")
+
+        assert rig.allocatable() == ALL
+
+
 async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agent() -> None:
     """XID 48: no clean probe brings it back; the operator's word does."""
     async with running_rig(recovery_seconds=1) as rig:
@@ -63,6 +74,24 @@ async def test_the_recover_command_brings_a_card_back() -> None:
 
         assert code == 1
         assert "no card '9'" in text
+
+
+async def test_the_recover_command_says_that_an_unplugged_card_is_not_there() -> None:
+    """It has no index any more; under its UUID it is forgotten, and an Event says so."""
+    async with running_rig() as rig:
+        uuid = rig.cards.view().cards[1].uuid
+        rig.cards.unplug(1)
+        await rig.until_page(f"card {uuid}", 30)
+        code, text = await command(rig, "recover", "3")
+        assert code == 1
+        assert uuid not in text
+        code, text = await command(rig, "recover", uuid)
+        assert code == 0
+        assert "not there" in text
+        await until(lambda: rig.events("Forgotten"), 10)
+
+        assert not any("card -1" in event["message"] for event in rig.events())
+        await rig.until_metric(f'card_healthy{{card="{uuid}"', " 0.0")
 
 
 async def test_a_hanging_driver_takes_all_cards_out_but_never_blocks_the_kubelet() -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from tests.apps.agent.rig import MEM, running_rig, slice_of, until
 
+from gpu_device_plugin.apps.agent.desk import ask
+from gpu_device_plugin.errors import KubeletError
+
 
 async def test_with_the_api_away_a_pod_is_served_from_what_the_kubelet_says() -> None:
     """Identity: the only pod in List that was never seen before."""
@@ -37,6 +40,24 @@ async def test_a_rule_that_needs_the_pods_text_is_checked_at_its_start() -> None
 
         with pytest.raises(Exception, match="core_mem"):
             await rig.kubelet.start_container(pod.uid, "main-0")
+
+
+async def test_without_its_text_a_pod_is_named_once_and_its_refused_start_is_told_by_why() -> None:
+    """The kubelet tries the start again and again; `why` has it once."""
+    async with running_rig() as rig:
+        await rig.api.stop()
+        odd = await rig.kubelet.admit(rig.pod("odd", slice_of(2, 7)))
+        half = rig.pod("half", slice_of(2))
+        assert (await rig.kubelet.admit(half)).is_admitted
+        for _ in range(3):
+            with pytest.raises(KubeletError, match="core_mem"):
+                await rig.kubelet.start_container(half.uid, "main-0")
+        told = await ask(
+            rig.run / "agent.sock", {"command": "why", "namespace": "default", "name": "half"}
+        )
+
+        assert odd.message.count("on node n1") == 1
+        assert told.count("[MemoryOnly]") == 1
 
 
 async def test_grants_of_an_outage_get_their_annotations_when_the_api_is_back() -> None:

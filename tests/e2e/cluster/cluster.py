@@ -129,9 +129,12 @@ class Cluster:
         text = self.kubectl("get", kind, name, "-n", namespace, "-o", "json")
         return dict(json.loads(text))
 
-    def every(self, kind: str, namespace: str = NAMESPACE) -> Sequence[dict[str, Any]]:
-        """Read all objects of one kind in one namespace."""
-        return list(json.loads(self.kubectl("get", kind, "-n", namespace, "-o", "json"))["items"])
+    def every(
+        self, kind: str, namespace: str = NAMESPACE, selector: str = ""
+    ) -> Sequence[dict[str, Any]]:
+        """Read all objects of one kind in one namespace, or those with certain labels."""
+        text = self.kubectl("get", kind, "-n", namespace, "-l", selector, "-o", "json")
+        return list(json.loads(text)["items"])
 
     def find(self, kind: str, name: str, namespace: str = NAMESPACE) -> dict[str, Any] | None:
         """Read one object, or None where there is none of that name."""
@@ -152,7 +155,7 @@ class Cluster:
         return seen
 
     def collect(self, directory: Path) -> None:
-        """Keep what helps to understand a failure: objects, events and the kubelet's checkpoint."""
+        """Keep what helps to understand a failure: objects, checkpoint, logs of pods."""
         directory.mkdir(parents=True, exist_ok=True)
         for kind in ("pods", "events", "nodes"):
             try:
@@ -163,6 +166,8 @@ class Cluster:
         checkpoint = self.node.kubelet_directory / "device-plugins" / "kubelet_internal_checkpoint"
         if checkpoint.exists():
             shutil.copy(checkpoint, directory)
+        for logs in self.layout.state.glob("nodes/*/pod-logs"):
+            shutil.copytree(logs, directory / f"{logs.parent.name}-pods", dirs_exist_ok=True)
 
     def _is_ready(self, looked_at: Node) -> bool:
         for program in (*self.control_plane.programs, *looked_at.programs):

@@ -75,6 +75,11 @@ def overlay(target: Path, source: Path, enter: Sequence[str] = ()) -> None:
     command_output([*enter, "mount", "--bind", str(source), str(target)])
 
 
+def overlay_file(target: Path, source: Path, enter: Sequence[str]) -> None:
+    """The same for a file, which is there already; a second one hides the first."""
+    command_output([*enter, "mount", "--bind", str(source), str(target)])
+
+
 def remove_empty_cgroups() -> None:
     """Remove the control groups of containers that have ended.
 

@@ -36,7 +36,8 @@ class Namespaces:
         for command in (
             f"ip link add {self._outside} type veth {peer}",
             f"ip link set {self._outside} master {BRIDGE} up",
-            f"ip route add {self._pods} via {self._address}",
+            # Of an earlier node in this place the route is still there.
+            f"ip route replace {self._pods} via {self._address}",
         ):
             command_output(command.split())
         for command in (

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,23 +11,30 @@ from pathlib import Path
 from tests.e2e.cluster.binaries import Binaries
 from tests.e2e.cluster.credentials import PROXY, Credentials, node_user
 from tests.e2e.cluster.images import PAUSE, Image, write_archive
-from tests.e2e.cluster.layout import overlay
+from tests.e2e.cluster.layout import overlay, overlay_file
 from tests.e2e.cluster.processes import Program, command_output
 from tests.e2e.cluster.waiting import wait_for
 
 KUBELET_DIRECTORY = Path("/var/lib/kubelet")
-# Directories that programs use whatever they are told, shown from the node's own.
+AGENT_STATE = "agent-state"
+AGENT_RUN = "agent-run"
+AGENT_LIBRARY = "agent-library"
+# Directories that programs use whatever they are told, shown from the node's own: those on disk,
 FIXED_DIRECTORIES = {
     "kubelet": KUBELET_DIRECTORY,
     "container-logs": Path("/var/log/containers"),
+    "network-state": Path("/var/lib/cni"),
+    AGENT_STATE: Path("/var/lib/gpu-device-plugin"),
+    AGENT_LIBRARY: Path("/usr/local/lib/gpu-device-plugin"),
+}
+# and those that a boot finds empty.
+VOLATILE_DIRECTORIES = {
     "shims": Path("/run/containerd"),
     "network-namespaces": Path("/var/run/netns"),
-    "network-state": Path("/var/lib/cni"),
-    # What an agent from the chart keeps on its node.
-    "agent-state": Path("/var/lib/gpu-device-plugin"),
-    "agent-run": Path("/run/gpu-device-plugin"),
-    "agent-library": Path("/usr/local/lib/gpu-device-plugin"),
+    AGENT_RUN: Path("/run/gpu-device-plugin"),
 }
+CONTAINERD_STATE = "containerd-state"
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAXIMUM_PODS = 250
 
 
@@ -86,7 +95,7 @@ class Node:
 
     def start(self, images: Sequence[Image]) -> None:
         """Start containerd, give it the images, and start the kubelet."""
-        for name, target in FIXED_DIRECTORIES.items():
+        for name, target in {**FIXED_DIRECTORIES, **VOLATILE_DIRECTORIES}.items():
             overlay(target, self.place.directory / name, self.place.enter)
         self.static_pods.mkdir()
         self._file("containerd.toml").write_text(self._containerd_settings())
@@ -128,15 +137,21 @@ class Node:
         self.kubelet.start()
 
     def power_off(self) -> None:
-        """As a reboot does it: everything is killed at once, what is on disk stays."""
+        """Everything is killed at once; what is on disk stays, /run does not."""
         self.proxy.kill()
         self.kubelet.kill()
         self._kill_containers()
+        wait_for("no container runs", lambda: not self._running_containers(), 30)
         self.containerd.kill()
-        self._socket.unlink()  # of /run
+        self._socket.unlink()
+        for name in (*VOLATILE_DIRECTORIES, CONTAINERD_STATE):
+            self._empty(self._file(name))
 
     def power_on(self) -> None:
-        """What a boot starts; the containers are the kubelet's to start again."""
+        """A boot, with an id of its own; the containers are the kubelet's to start again."""
+        boot_id = self._file("boot-id")
+        boot_id.write_text(f"{uuid.uuid4()}\n")
+        overlay_file(BOOT_ID, boot_id, self.place.enter)
         self.containerd.start()
         wait_for("containerd answers", self._containerd_answers, 30)
         self.kubelet.start()
@@ -153,6 +168,20 @@ class Node:
     def _kill_containers(self) -> None:
         for task in self.containerd_command("tasks", "ls", "-q").split():
             self.containerd_command("tasks", "kill", "-s", "SIGKILL", task)
+
+    def _running_containers(self) -> bool:
+        return "RUNNING" in self.containerd_command("tasks", "ls")
+
+    def _empty(self, directory: Path) -> None:
+        """Network namespaces and root file systems are mounts of the node's namespace."""
+        mounts = command_output([*self.place.enter, "cat", "/proc/self/mounts"]).splitlines()
+        below = [fields[1] for line in mounts if (fields := line.split())]
+        roots = {directory, VOLATILE_DIRECTORIES.get(directory.name, directory).resolve()}
+        for mount in reversed(below):
+            if roots.intersection(Path(mount).parents):
+                command_output([*self.place.enter, "umount", "--lazy", mount])
+        for entry in directory.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     def containerd_command(self, *arguments: str) -> str:
         """Ask this node's containerd with its own client."""
@@ -226,7 +255,7 @@ class Node:
     def _containerd_settings(self) -> str:
         return f"""version = 3
 root = "{self._file("containerd-root")}"
-state = "{self._file("containerd-state")}"
+state = "{self._file(CONTAINERD_STATE)}"
 disabled_plugins = ["io.containerd.nri.v1.nri"]
 [grpc]
   address = "{self._socket}"

@@ -165,14 +165,17 @@ class Allocator:
 
     def _told(self, call: Call, error: RefusalError) -> RefusalError:
         """The refusal with pod, container, node and what was asked, where its text has them not."""
-        if str(error).startswith("pod "):
+        found = str(error)
+        if found.startswith("pod "):
             return error
         state = self._state()
         who = f"pod {self._asker.pod}" if self._asker else "a pod"
         if self._asker and self._asker.container:
             who += f", container {self._asker.container.name},"
+        if found.startswith("a pod "):  # by a rule that does not know whose call it judges
+            return type(error)(who + found.removeprefix("a pod"), reason=error.reason)
         asked = asked_text(call.resource, call.size, state.unit)
-        text = f"{who} on node {state.node} (mode {state.mode}) asks {asked}: {error}"
+        text = f"{who} on node {state.node} (mode {state.mode}) asks {asked}: {found}"
         return type(error)(text, reason=error.reason)
 
     def _refuse(self, call: Call, error: RefusalError) -> None:

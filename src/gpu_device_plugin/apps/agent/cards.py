@@ -70,7 +70,7 @@ class CardWatch:
         return bad
 
     def _load(self, now_seconds: float) -> str | None:
-        content, _, bad = self._memory.load(now_seconds)
+        content, bad = self._memory.load(now_seconds)
         try:
             self._numbers = {str(k): int(v) for k, v in content.get("numbers", {}).items()}
             self._remembered = [Card(**entry) for entry in content.get("cards", [])]
@@ -96,11 +96,11 @@ class CardWatch:
             case _:
                 pass
         health, changes = observe(self._health, report, boottime_seconds(), self._rules)
-        if health == self._health and not isinstance(report, Inventory):
-            return  # as most of the time: a clean probe of a card that is well
-        self._health = health
         for change in changes:
             self._journal.card_changed(change)
+        if health == self._health and not isinstance(report, Inventory):
+            return  # as most of the time: a clean probe of a card that is well, or mere news of it
+        self._health = health
         self._settle()
 
     def clear(self, uuid: str) -> bool:

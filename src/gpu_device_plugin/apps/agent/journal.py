@@ -83,6 +83,11 @@ class Journal:
         _log.warning("start refused", pod=str(pod or ""), reason=error.reason, text=str(error))
         if pod is not None and pod.name:
             self._post(EventNote(pod, error.reason, str(error)))
+            outcome = f"refused: {error}"
+            # The kubelet tries again and again; `why` tells it once.
+            if not any(d.pod == str(pod) and d.outcome == outcome for d in self._decisions):
+                asked = f"to start a container that holds {resource}"
+                self._keep(Asker(pod), asked, outcome=outcome, reason=error.reason)
 
     def ignored_disable(self, asker: Asker) -> None:
         """A container asked for no isolation, and the operator does not allow that."""
@@ -97,8 +102,8 @@ class Journal:
     def card_changed(self, change: Change) -> None:
         """A card went out, came back, or reported something."""
         card = self._state().card(change.uuid) if change.uuid else None
-        name = f"card {card.index} ({change.uuid})" if card else (change.uuid or "a card")
-        index = card.index if card else None
+        index = card.index if card and card.is_shown else None
+        name = (change.uuid or "a card") if index is None else f"card {index} ({change.uuid})"
         _log.warning("card", card=change.uuid, index=index, reason=change.reason, text=change.text)
         self._metrics.count_card_change(change.uuid or "", change.reason)
         is_bad = change.kind is ChangeKind.FAULT
@@ -194,4 +199,6 @@ def _held_line(grant: Grant, card_of: Callable[[str], Card | None]) -> str:
 
 
 def _card_name(uuid: str, card: Card | None) -> str:
-    return f"card {card.index} ({uuid})" if card else f"a card that is not there now ({uuid})"
+    if card is None or not card.is_shown:
+        return f"a card that is not there now ({uuid})"
+    return f"card {card.index} ({uuid})"

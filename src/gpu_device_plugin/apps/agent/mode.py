@@ -69,7 +69,7 @@ class ModeFollower:
 
     def load(self, now_seconds: float) -> str | None:
         """Start in the mode of the last run, if there is one; the text says what was bad, or None."""
-        content, _, bad = self._memory.load(now_seconds)
+        content, bad = self._memory.load(now_seconds)
         self._mode = parse_mode(str(content.get("mode", "")))
         self._unit = next((u for u in MemoryUnit if u.value == content.get("unit")), None)
         # A setting that the operator has changed since is a wish; the label's mode ends with it.

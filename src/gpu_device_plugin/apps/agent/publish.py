@@ -149,7 +149,12 @@ def _card_samples(state: NodeState, ledger: Ledger) -> Iterable[CardSample]:
         held = use.get(card.number, CardUse())
         counts = [_unit_count(card, resource, held, state.unit) for resource in resources]
         fault = state.unhealthy.get(card.uuid, "")
-        yield CardSample(card.index, card.uuid, healthy[card.uuid], tuple(counts), fault)
+        yield CardSample(_card_label(card), card.uuid, healthy[card.uuid], tuple(counts), fault)
+
+
+def _card_label(card: Card) -> int | str:
+    """NVML's index; of the cards that NVML does not show, which have none, the UUID."""
+    return card.index if card.is_shown else card.uuid
 
 
 def _unit_count(card: Card, resource: Resource, held: CardUse, unit: MemoryUnit) -> UnitCount:
@@ -171,7 +176,7 @@ def _slice_samples(
                     namespace=grant.pod.namespace,
                     pod=grant.pod.name,
                     container=grant.container,
-                    card=card.index,
+                    card=_card_label(card),
                     memory_limit_bytes=size,
                     core_percent=grant.core_percent,
                 )

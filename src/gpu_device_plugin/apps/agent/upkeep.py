@@ -129,10 +129,11 @@ class Upkeep:
 
     def _recover(self, question: Mapping[str, Any]) -> str:
         wanted = str(question.get("card", ""))
-        cards = self._wiring.board.read().cards
-        card = next((c for c in cards if wanted in (c.uuid, str(c.index))), None)
-        uuid = card.uuid if card else wanted
-        if not self._wiring.cards.clear(uuid):
-            known = ", ".join(f"{c.index} ({c.uuid})" for c in cards) or "none"
+        shown = [card for card in self._wiring.board.read().cards if card.is_shown]
+        card = next((c for c in shown if wanted in (c.uuid, str(c.index))), None)
+        if not self._wiring.cards.clear(card.uuid if card else wanted):
+            known = ", ".join(f"{c.index} ({c.uuid})" for c in shown) or "none"
             raise RequestError(f"no card {wanted!r} on this node; known: {known}", reason="NoCard")
+        if card is None:
+            return f"card {wanted}: it is not there; what was known of it is forgotten\n"
         return f"card {wanted}: its faults are forgotten; one that is still there opens again\n"

@@ -1,0 +1,79 @@
+"""CUDA's own runtime library, shared or linked in, gets our functions by whichever way it asks.
+
+The runtime of the build's package is NVIDIA's. It gets nowhere on the simulated driver, which is
+not NVIDIA's and has none of its private tables; but by then it has looked up every function that it
+will ever call, and those are what is held against the list here.
+"""
+
+import shutil
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.isolation.box import MIB, native_directory
+from tests.isolation.compile import compile_runtime, runtime_directory
+from tests.isolation.conftest import MakeBox
+from tests.isolation.test_build import symbols
+
+# What a program of the runtime's can take memory with, or start work with.
+EXPECTED = {
+    "cuMemAlloc_v2",
+    "cuMemAllocManaged",
+    "cuMemAllocPitch_v2",
+    "cuMemAllocAsync",
+    "cuMemAllocAsync_ptsz",
+    "cuMemAllocFromPoolAsync_ptsz",
+    "cuArray3DCreate_v2",
+    "cuMipmappedArrayCreate",
+    "cuMemGetInfo_v2",
+    "cuLaunchKernel",
+    "cuLaunchKernel_ptsz",
+    "cuLaunchKernelEx_ptsz",
+    "cuGraphLaunch",
+    "cuGraphLaunch_ptsz",
+    "cuDevicePrimaryCtxRetain",
+}
+
+
+@pytest.fixture(params=["libcudart.so.12", "libcudart_static.a"])
+def program(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The program, linked to one of the two."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler: cc")
+    try:
+        directory = runtime_directory()
+    except subprocess.CalledProcessError:
+        pytest.skip("cuda.h is not installed (nvidia-cuda-runtime-cu12)")
+    if not (directory / request.param).exists():
+        pytest.skip(f"the package nvidia-cuda-runtime-cu12 brought no {request.param}")
+    return compile_runtime(tmp_path, request.param)
+
+
+@pytest.mark.usefixtures("programs")
+@pytest.mark.parametrize("version", ["12090", "13000"])
+def test_the_runtime_keeps_no_driver_function_that_we_stand_in_for(
+    make_box: MakeBox, program: Path, version: str
+) -> None:
+    """Hook catalogue: new entry points, per-thread streams and graphs by cuGetProcAddress."""
+    box = make_box()
+    box.allow(2154 * MIB)
+    ran = subprocess.run(
+        [program],
+        env=box.environment
+        | {
+            "GPU_SIMULATOR_CUDA_VERSION": version,
+            "LD_LIBRARY_PATH": f"{native_directory()}:{runtime_directory()}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    kept = Counter(tuple(line.split()) for line in ran.stdout.splitlines()[1:])
+    hooked = {name for name, *_ in symbols()[0]}
+
+    assert {name for name, owner in kept if owner == "libgpuslice.so"} >= EXPECTED
+    assert {name for name, owner in kept if owner != "libgpuslice.so"} & hooked == set()
+    assert "is new here" not in ran.stderr
