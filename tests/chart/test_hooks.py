@@ -9,7 +9,7 @@ from tests.chart.rendering import NAME, manifests, one
 from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 
-EVENTS = {"uninstall": "pre-delete", "upgrade": "pre-upgrade"}
+EVENTS = {"uninstall": "pre-delete", "upgrade": "pre-upgrade,pre-rollback"}
 # What cluster/fleet.py asks for in each command, and nothing else.
 RIGHTS: Mapping[str, Mapping[str, set[tuple[str, str, str]]]] = {
     "uninstall": {
@@ -153,6 +153,16 @@ def test_a_hook_that_is_switched_off_leaves_nothing() -> None:
     assert hook_objects(*off) == []
     names = [made["metadata"]["name"] for made in manifests(*off)]
     assert f"{NAME}-uninstall-nodes" not in names
+
+
+def test_hooks_prefer_nodes_that_have_an_agent_and_so_the_image() -> None:
+    labels = one(manifests(), "DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    for name in EVENTS:
+        pod = job(name)["spec"]["template"]
+        wanted = pod["spec"]["affinity"]["podAffinity"]
+        (term,) = wanted["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels
+        assert not labels.items() <= pod["metadata"]["labels"].items()
 
 
 def test_hooks_run_where_the_agents_may_and_pull_as_they_do() -> None:

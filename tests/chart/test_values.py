@@ -247,6 +247,6 @@ def test_probes_ask_the_agents_own_pages() -> None:
 
 def test_nothing_is_left_of_what_is_switched_off() -> None:
     values = ("rbac.create=false", "serviceAccount.create=false", "serviceAccount.name=mine")
-    values += ("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false")
-    made = manifests(*values, "policies.enabled=false")
+    hooks = ("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false")
+    made = manifests(*values, *hooks, "policies.enabled=false")
     assert {one["kind"] for one in made} == {"ConfigMap", "DaemonSet"}

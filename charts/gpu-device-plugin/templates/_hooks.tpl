@@ -84,6 +84,16 @@ spec:
       {{- end }}
       nodeSelector:
         kubernetes.io/os: linux
+      # Where an agent runs, the image is, also one that no registry has.
+      affinity:
+        podAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+            - weight: 100
+              podAffinityTerm:
+                topologyKey: kubernetes.io/hostname
+                labelSelector:
+                  matchLabels:
+                    {{- include "gpu-device-plugin.selector" .root | nindent 20 }}
       {{- with .root.Values.tolerations }}
       tolerations:
         {{- toYaml . | nindent 8 }}
