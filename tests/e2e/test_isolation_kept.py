@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.agent import Agent, wait_for_allocatable
-from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import FOUR_CARDS, Start
 from tests.e2e.pods import slice_of
@@ -87,6 +87,21 @@ def test_neither_user_nor_a_read_only_root_changes_anything(start: Start) -> Non
     check_capped(tenant)
     assert row(tenant.nvidia_smi())["memory"] == f"337MiB / {SLICE_MIB}MiB"
     assert "FAILED" not in tenant.run(f"{INSIDE}/gpu-selftest")
+
+
+@pytest.mark.timeout(240)
+def test_a_user_namespace_changes_nothing(cluster: Cluster, start: Start) -> None:
+    """hostUsers: false: root in there is nobody out here, and the region is his all the same."""
+    runtimes = cluster.get("node", NODE)["status"].get("runtimeHandlers", [])
+    if not any(runtime.get("features", {}).get("userNamespaces") for runtime in runtimes):
+        pytest.skip("the node says userNamespaces: false (its runc is too old for them)")
+    tenant = start("mapped", pod_hostUsers=False)
+    tenant.open()
+    tenant.hold(337)
+
+    assert tenant.run("cat", "/proc/self/uid_map").split()[1] != "0"
+    check_capped(tenant)
+    assert row(tenant.nvidia_smi())["memory"] == f"337MiB / {SLICE_MIB}MiB"
 
 
 @pytest.mark.timeout(240)

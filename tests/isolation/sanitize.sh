@@ -15,7 +15,7 @@ if [ "$("$cc" -print-file-name=libasan.so 2>/dev/null || true)" = "libasan.so" ]
 fi
 # Left out: thousands of processes or long runs, which are slow here and show the same code; what
 # looks at the plain build, or at a process without us, which a sanitizer's library does not suit.
-left_out="three_hundred or share_is_kept or race_for_the_last_bytes or runtime"
+left_out="three_hundred or share or race_for_the_last_bytes or runtime"
 
 run() {
 	name=$1 sanitizers=$2 runtime=$3 tests=$4
