@@ -9,7 +9,7 @@ from tests.chart.rendering import NAME, manifests, one
 from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 
-EVENTS = {"uninstall": "pre-delete", "upgrade": "pre-upgrade"}
+EVENTS = {"uninstall": "pre-delete", "upgrade": "pre-upgrade,pre-rollback"}
 # What cluster/fleet.py asks for in each command, and nothing else.
 RIGHTS: Mapping[str, Mapping[str, set[tuple[str, str, str]]]] = {
     "uninstall": {
@@ -85,6 +85,18 @@ def test_a_binding_gives_the_role_to_the_account_that_the_job_runs_as(name: str)
 
 
 @pytest.mark.parametrize("name", EVENTS)
+def test_a_hook_has_its_own_account_where_the_agents_is_the_operators(name: str) -> None:
+    """The agent's may not set the mark, and the operator's has not the hook's rights."""
+    made = manifests("serviceAccount.create=false", "serviceAccount.name=mine")
+    account = one(made, "Job", f"{NAME}-{name}")["spec"]["template"]["spec"]["serviceAccountName"]
+    assert account == f"{NAME}-{name}"
+    one(made, "ServiceAccount", account)
+    policy = one(made, "ValidatingAdmissionPolicy", f"{NAME}-uninstall-nodes")
+    (condition,) = policy["spec"]["matchConditions"]
+    assert f":{NAME}-uninstall'" in condition["expression"]
+
+
+@pytest.mark.parametrize("name", EVENTS)
 def test_a_hook_keeps_all_that_pod_security_calls_restricted(name: str) -> None:
     pod = job(name)["spec"]["template"]["spec"]
     assert pod["securityContext"] == {
@@ -141,6 +153,16 @@ def test_a_hook_that_is_switched_off_leaves_nothing() -> None:
     assert hook_objects(*off) == []
     names = [made["metadata"]["name"] for made in manifests(*off)]
     assert f"{NAME}-uninstall-nodes" not in names
+
+
+def test_hooks_prefer_nodes_that_have_an_agent_and_so_the_image() -> None:
+    labels = one(manifests(), "DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    for name in EVENTS:
+        pod = job(name)["spec"]["template"]
+        wanted = pod["spec"]["affinity"]["podAffinity"]
+        (term,) = wanted["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels
+        assert not labels.items() <= pod["metadata"]["labels"].items()
 
 
 def test_hooks_run_where_the_agents_may_and_pull_as_they_do() -> None:

@@ -12,9 +12,14 @@ SCRAPED = ("service.enabled=true", "serviceMonitor.enabled=true")
 RULES = CHART / "monitoring" / "alerts.yaml"
 
 
-def test_the_rules_are_those_that_promtool_tested() -> None:
+def test_the_rules_are_those_that_promtool_tested_without_links_that_lead_nowhere() -> None:
+    """A relative runbook_url is of no use in an Alertmanager: only a runbookBase makes it one."""
     made = one(manifests("prometheusRule.enabled=true"), "PrometheusRule")
-    assert made["spec"] == yaml.safe_load(RULES.read_text())
+    tested = yaml.safe_load(RULES.read_text())
+    for group in tested["groups"]:
+        for rule in group["rules"]:
+            del rule["annotations"]["runbook_url"]
+    assert made["spec"] == tested
 
 
 def test_the_rules_follow_the_name_of_the_release() -> None:

@@ -40,6 +40,8 @@ KUBELETS = {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
 ELSEWHERE = {
     "driver-root": "/driver-root",
     "all-cards": "/var/run/nvidia-container-devices/all",
+    # The agent looks for both of the kubelet's directories below kubelet_dir.
+    "device-plugins": "{kubelet}/device-plugins",
 }
 
 
@@ -82,6 +84,12 @@ def test_nothing_but_the_listed_directories_of_the_node_is_mounted() -> None:
     assert host_paths(simulated) == OURS | KUBELETS | {"/run/gpu-device-plugin/simulator"}
 
 
+def test_the_kubelets_root_directory_moves_pod_resources_and_not_device_plugins() -> None:
+    """Where the kubelet serves device plugins is a constant of it, whatever its --root-dir is."""
+    moved = host_paths(agent(manifests("kubeletDir=/data/kubelet")))
+    assert moved == OURS | {"/var/lib/kubelet/device-plugins", "/data/kubelet/pod-resources"}
+
+
 def test_what_others_may_write_is_mounted_read_only() -> None:
     (container,) = agent(manifests(*CHOICES["driver elsewhere"]))["containers"]
     read_only = {m["mountPath"] for m in container["volumeMounts"] if m.get("readOnly")}
@@ -92,10 +100,11 @@ def test_what_others_may_write_is_mounted_read_only() -> None:
 def test_directories_of_the_node_have_the_same_path_in_the_agent(pod: Mapping[str, Any]) -> None:
     """Allocate answers with paths of the node, which the agent knows only as its own."""
     paths = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
+    kubelet = paths["pod-resources"].removesuffix("/pod-resources")
     for container in (*pod["containers"], *pod.get("initContainers", ())):
         for mount in container["volumeMounts"]:
-            wanted = paths.get(mount["name"], mount["mountPath"])
-            assert mount["mountPath"] == ELSEWHERE.get(mount["name"], wanted)
+            wanted = ELSEWHERE.get(mount["name"], paths.get(mount["name"], mount["mountPath"]))
+            assert mount["mountPath"] == wanted.format(kubelet=kubelet)
 
 
 def test_the_role_holds_each_verb_that_the_agent_uses_and_no_other() -> None:

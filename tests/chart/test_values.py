@@ -33,8 +33,15 @@ REFUSED = {
     "serviceMonitor.enabled=true": "serviceMonitor.enabled needs service.enabled",
     "libraryDir=lib": "at '/libraryDir'",
     "libraryDir=/": "at '/libraryDir'",
-    "libraryDir=/etc": "/etc is no directory for this",
-    "kubeletDir=/var/lib/../kubelet": "name the directory itself, without ..",
+    "libraryDir=/etc": "/etc is no path for this",
+    "mode=null": "missing property 'mode'",
+    "policies.requests=null": "missing property 'requests'",
+    "isolation.enabled=null": "missing property 'enabled'",
+    "fullnameOverride=Foo_Bar": "at '/fullnameOverride'",
+    "nameOverride=Foo_Bar": "at '/nameOverride'",
+    "simulate.driverVersion=535.1": "it needs simulate.profile",
+    "policies.validationActions={Deny,Warn}": "takes Deny or Warn, not both",
+    "kubeletDir=/var/lib/../kubelet": "name the thing itself, without ..",
     "serviceAccount.create=false": "serviceAccount.name is needed",
     "updateStrategy.rollingUpdate.maxSurge=1": "additional properties 'maxSurge' not allowed",
     "recoverySeconds=0": "at '/recoverySeconds'",
@@ -68,6 +75,17 @@ def test_what_cannot_be_is_an_error_that_says_why(value: str, words: str) -> Non
 def test_simulated_cards_go_with_no_driver() -> None:
     with pytest.raises(RefusedError, match="goes with neither driverRoot nor runtimeClassName"):
         render("simulate.profile=v100", "runtimeClassName=nvidia")
+
+
+@pytest.mark.parametrize("way", ["cdi", "device-specs"])
+def test_simulated_cards_are_no_device_nodes(way: str) -> None:
+    with pytest.raises(RefusedError, match=f"does not go with deviceAccess {way}"):
+        render("simulate.profile=v100", f"deviceAccess={way}")
+
+
+def test_the_drivers_library_lies_below_its_root() -> None:
+    with pytest.raises(RefusedError, match=r"name the thing itself, without \.\."):
+        render("driverRoot=/run/nvidia/driver", "nvmlLibrary=../libnvidia-ml.so.1")
 
 
 @pytest.mark.parametrize(
@@ -187,6 +205,9 @@ def test_the_nvidia_runtime_is_asked_for_nvml_and_only_where_there_is_a_driver()
 
     assert environment()["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert environment()["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    # The agent answers with the device nodes that it sees, and uvm comes with compute only.
+    by_nodes = environment("deviceAccess=device-specs")["NVIDIA_DRIVER_CAPABILITIES"]
+    assert by_nodes == "compute,utility"
     assert "NVIDIA_VISIBLE_DEVICES" not in environment("simulate.profile=v100")
     by_mounts = environment("deviceAccess=volume-mounts")["NVIDIA_VISIBLE_DEVICES"]
     assert by_mounts == VISIBLE_DEVICES_DIR
@@ -226,7 +247,6 @@ def test_probes_ask_the_agents_own_pages() -> None:
 
 def test_nothing_is_left_of_what_is_switched_off() -> None:
     values = ("rbac.create=false", "serviceAccount.create=false", "serviceAccount.name=mine")
-    made = manifests(*values, "policies.enabled=false")
-    assert {one["kind"] for one in made} == {"ConfigMap", "DaemonSet", "Job"}
-    jobs = [one["spec"]["template"]["spec"] for one in made if one["kind"] == "Job"]
-    assert {pod["serviceAccountName"] for pod in jobs} == {"mine"}
+    hooks = ("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false")
+    made = manifests(*values, *hooks, "policies.enabled=false")
+    assert {one["kind"] for one in made} == {"ConfigMap", "DaemonSet"}

@@ -60,6 +60,14 @@ def mounting(path: str) -> dict[str, Any]:
     }
 
 
+def of_node(path: str) -> dict[str, Any]:
+    """The row's containers and volumes for the node's `path`, mounted where nothing of ours is."""
+    return {
+        "containers": [holding(volumeMounts=[{"name": "mine", "mountPath": "/mnt"}])],
+        "more": {"volumes": [{"name": "mine", "hostPath": {"path": path}}]},
+    }
+
+
 def several(count: str) -> dict[str, str]:
     """The label that spreads a request over several cards."""
     return {COUNT: count}
@@ -100,6 +108,8 @@ GOOD = [
     Row("init-container", [asking(2, 30)], more={"initContainers": [asking(2, 30, name="before")]}),
     Row("mount-beside-ours", **mounting("/run/gpu-device-plugin-data")),
     Row("mount-of-etc", **mounting("/etc/app")),
+    Row("node-directory-beside-ours", **of_node("/run/gpu-device-plugin-data")),
+    Row("node-directory-of-data", **of_node("/srv/data/")),
     Row("other-capability", [holding(securityContext={"capabilities": {"add": ["IPC_LOCK"]}})]),
     Row("not-privileged", [holding(securityContext={"privileged": False})]),
     Row("other-variable", [holding(env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}])]),
@@ -212,6 +222,15 @@ BAD_ISOLATION = [
             "/etc/ld.so.preload", "/run/gpu-device-plugin", "/run/gpu-device-plugin/config/limits",
             "/usr/local/lib/gpu-device-plugin/", "//etc/./ld.so.preload", "/var/run/gpu-device-plugin/config",
             "/opt/../etc/ld.so.preload", "run/gpu-device-plugin",
+        ))
+    ),
+    *(
+        Row(f"node-directory-{number}", **of_node(path),
+            words=["the pod holds a slice and mounts from its node " + path], rule="isolation.mounts")
+        for number, path in enumerate((
+            "/", "/run", "/run/", "//run/./gpu-device-plugin", "/run/gpu-device-plugin/slices/s1",
+            "/var/run/gpu-device-plugin", "/var", "/var/lib/gpu-device-plugin/grants",
+            "/usr/local/lib", "/usr/local/lib/gpu-device-plugin/0.1.0",
         ))
     ),
     Row("privileged", [holding(securityContext={"privileged": True})],

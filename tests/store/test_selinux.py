@@ -58,15 +58,33 @@ def test_all_that_lies_there_gets_the_type_and_keeps_the_rest(
     assert set(labels.by_path.values()) == {READABLE}
 
 
-def test_a_directory_that_has_the_type_is_left_alone(tmp_path: Path, directory: Path) -> None:
-    """The level may be of a category; a look at a labelled node writes nothing."""
+def test_a_directory_that_has_the_label_is_left_alone(tmp_path: Path, directory: Path) -> None:
     labels = Labels(tmp_path)
-    labels.by_path[directory] = "system_u:object_r:container_file_t:s0:c1,c2"
+    labels.by_path[directory] = READABLE
     watch = SecurityLabels([directory, tmp_path / "absent"], labels.kernel("1"))
     watch.ensure()
     watch.ensure()
 
     assert labels.writes == 0
+
+
+def test_categories_are_taken_away_because_other_containers_have_others(
+    tmp_path: Path, directory: Path
+) -> None:
+    labels = Labels(tmp_path)
+    labels.by_path = dict.fromkeys([directory, *directory.rglob("*")], f"{READABLE}:c1,c2")
+    SecurityLabels([directory], labels.kernel("1")).ensure()
+
+    assert set(labels.by_path.values()) == {READABLE}
+
+
+def test_an_agent_whose_files_nobody_else_could_read_says_so(
+    tmp_path: Path, directory: Path
+) -> None:
+    labels = Labels(tmp_path)
+    kernel = labels.kernel("1", "system_u:system_r:container_device_plugin_t:s0:c1,c2")
+    with pytest.raises(StorageError, match=r"categories c1,c2: .*seLinuxOptions\.level=s0"):
+        SecurityLabels([directory], kernel).ensure()
 
 
 def test_what_policy_refuses_is_told_with_label_and_cure(tmp_path: Path, directory: Path) -> None:
@@ -76,7 +94,7 @@ def test_what_policy_refuses_is_told_with_label_and_cure(tmp_path: Path, directo
 
     text = str(refusal.value)
     assert VAR_RUN in text
-    assert f"chcon -R -t container_file_t {directory}" in text
+    assert f"chcon -R -t container_file_t -l s0 {directory}" in text
 
 
 @pytest.mark.parametrize(
@@ -84,11 +102,19 @@ def test_what_policy_refuses_is_told_with_label_and_cure(tmp_path: Path, directo
     [
         ("1", "", True),
         ("0", "system_u:system_r:container_t:s0:c1,c2", False),
-        (None, "system_u:system_r:container_device_plugin_t:s0:c1,c2", True),
+        (None, "system_u:system_r:container_device_plugin_t:s0", True),
+        (None, "unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023", True),
         (None, "cri-containerd.apparmor.d (enforce)", False),
         (None, "", False),
     ],
-    ids=["enforcing", "permissive", "hidden-but-labelled", "apparmor", "none"],
+    ids=[
+        "enforcing",
+        "permissive",
+        "hidden-but-labelled",
+        "hidden-on-the-host",
+        "apparmor",
+        "none",
+    ],
 )
 def test_labels_are_written_only_where_they_decide(
     tmp_path: Path, directory: Path, enforce: str | None, context: str, *, is_needed: bool

@@ -24,12 +24,21 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.simulate.profile (or .Values.driverRoot .Values.runtimeClassName) }}
 {{- fail "simulate.profile is for nodes without a driver: it goes with neither driverRoot nor runtimeClassName" }}
 {{- end }}
+{{- if and .Values.simulate.profile (has .Values.deviceAccess (list "cdi" "device-specs")) }}
+{{- fail (printf "simulate.profile brings its cards by mounts: it does not go with deviceAccess %s, leave that at nvidia" .Values.deviceAccess) }}
+{{- end }}
+{{- if and .Values.simulate.driverVersion (not .Values.simulate.profile) }}
+{{- fail "simulate.driverVersion is the version of a simulated driver: it needs simulate.profile" }}
+{{- end }}
+{{- if and (has "Deny" .Values.policies.validationActions) (has "Warn" .Values.policies.validationActions) }}
+{{- fail "policies.validationActions: the API server takes Deny or Warn, not both; leave one out" }}
+{{- end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
 {{- fail "serviceMonitor.enabled needs service.enabled: a ServiceMonitor finds the agents through a Service" }}
 {{- end }}
-{{- range list .Values.kubeletDir .Values.libraryDir .Values.driverRoot }}
+{{- range list .Values.kubeletDir .Values.libraryDir .Values.driverRoot .Values.nvmlLibrary }}
 {{- if or (eq . "/etc") (eq . "/usr") (eq . "/var") (has ".." (splitList "/" .)) }}
-{{- fail (printf "%s is no directory for this: name the directory itself, without .." .) }}
+{{- fail (printf "%s is no path for this: name the thing itself, without .." .) }}
 {{- end }}
 {{- end }}
 {{- end }}

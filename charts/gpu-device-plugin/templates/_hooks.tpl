@@ -9,7 +9,6 @@ Accounts and roles come before the Job and go with it, so that no right outlives
 {{- $namespace := .root.Release.Namespace }}
 {{- $account := include "gpu-device-plugin.hookAccount" (dict "root" .root "name" .name) }}
 {{- $event := .event }}
-{{- if .root.Values.serviceAccount.create }}
 apiVersion: v1
 kind: ServiceAccount
 metadata:
@@ -21,7 +20,6 @@ metadata:
     {{- include "gpu-device-plugin.hookAnnotations" (dict "event" $event "weight" "-10") | nindent 4 }}
 automountServiceAccountToken: false
 ---
-{{- end }}
 {{- if .root.Values.rbac.create }}
 {{- range $kind := list "ClusterRole" "Role" }}
 {{- $place := ternary "" (printf "\n  namespace: %s" $namespace) (eq $kind "ClusterRole") }}
@@ -86,6 +84,16 @@ spec:
       {{- end }}
       nodeSelector:
         kubernetes.io/os: linux
+      # Where an agent runs, the image is, also one that no registry has.
+      affinity:
+        podAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+            - weight: 100
+              podAffinityTerm:
+                topologyKey: kubernetes.io/hostname
+                labelSelector:
+                  matchLabels:
+                    {{- include "gpu-device-plugin.selector" .root | nindent 20 }}
       {{- with .root.Values.tolerations }}
       tolerations:
         {{- toYaml . | nindent 8 }}
@@ -119,12 +127,9 @@ spec:
               memory: 256Mi
 {{- end }}
 
+{{/* Never the agent's: its token may not set the mark, and a hook needs rights that the agent has not. */}}
 {{- define "gpu-device-plugin.hookAccount" -}}
-{{- if .root.Values.serviceAccount.create }}
 {{- printf "%s-%s" (include "gpu-device-plugin.fullname" .root) .name }}
-{{- else }}
-{{- .root.Values.serviceAccount.name }}
-{{- end }}
 {{- end }}
 
 {{/* A failed hook stays to be read; the next run replaces it. */}}

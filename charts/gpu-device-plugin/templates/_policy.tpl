@@ -4,6 +4,7 @@
 {{- $cel = regexReplaceAll `core\((\w+)\)` $cel `quantity(limits(${1})[?'aliyun.com/gpu-core.percentage'].orValue('0')).asInteger()` }}
 {{- $cel = regexReplaceAll `limits\((\w+)\)` $cel `${1}.resources.limits` }}
 {{- $cel = regexReplaceAll `ours\(([\w.]+)\)` $cel `('..' in ${1}.split('/') || ['/etc/ld.so.preload/', '/run/gpu-device-plugin/', '/var/run/gpu-device-plugin/', '/usr/local/lib/gpu-device-plugin/'].exists(our, ('/' + ${1}.split('/').filter(s, !(s in ['', '.'])).join('/') + '/').startsWith(our)))` }}
+{{- $cel = regexReplaceAll `reaches\((\w+)\)` $cel `[${1}.split('/').filter(s, !(s in ['', '.'])).map(s, s + '/').join('')].exists(at, variables.directories.exists(our, ('/' + at).startsWith(our) || our.startsWith('/' + at)))` }}
 {{- $cel }}
 {{- end }}
 

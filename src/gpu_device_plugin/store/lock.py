@@ -1,10 +1,12 @@
 """One agent a node."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
 
 from gpu_device_plugin.errors import ConfigError, StorageError
+from gpu_device_plugin.store.selinux import relabel
 
 
 class NodeLock:
@@ -28,7 +30,11 @@ class NodeLock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StorageError(f"{self._path}: cannot be opened: {error.strerror}") from error
+            hint = f"; where SELinux enforces, on the node: {relabel(self._path.parent)}"
+            is_denied = error.errno == errno.EACCES
+            raise StorageError(
+                f"{self._path}: cannot be opened: {error.strerror}{hint if is_denied else ''}"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not self._is_at_its_path(descriptor):  # removed meanwhile: another one is the lock

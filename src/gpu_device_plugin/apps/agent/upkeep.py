@@ -33,7 +33,8 @@ class Upkeep:
         self._restarts = 0
         settings = wiring.settings
         self._labels = SecurityLabels(
-            [Path(settings.run_dir), Path(settings.library_dir)], kernel or Kernel()
+            [Path(settings.run_dir), Path(settings.library_dir), Path(settings.state_dir)],
+            kernel or Kernel(),
         )
         self._exposure: Exposure | None = None if settings.simulator_dir else Exposure(os.environ)
         self._mode = wiring.board.read().mode

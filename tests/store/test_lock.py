@@ -1,0 +1,28 @@
+"""A lock that cannot be had says what keeps it from the agent."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.store.lock import NodeLock
+
+
+@pytest.mark.parametrize(("code", "is_about_labels"), [(errno.EACCES, True), (errno.EROFS, False)])
+def test_a_directory_that_denies_root_points_at_its_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, *, is_about_labels: bool
+) -> None:
+    """The kernel is the only stand-in here: root is denied by SELinux alone."""
+
+    def denied(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(StorageError) as refusal:
+        NodeLock(tmp_path / "lock").take("", 1)
+    monkeypatch.undo()
+    text = str(refusal.value)
+    assert f"{tmp_path}/lock: cannot be opened: {os.strerror(code)}" in text
+    assert (f"chcon -R -t container_file_t -l s0 {tmp_path}" in text) is is_about_labels
