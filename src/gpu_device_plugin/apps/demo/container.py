@@ -21,6 +21,9 @@ AGENT_ROOT = Path(CONFIG_DIR).parent
 _PROGRAM = Path(__file__).with_name("gpu_program.py")
 _ANSWER_SECONDS = 15.0
 
+CONTEXT_MIB = 239
+"""What a context takes; odd, so that with pieces of 2 MiB, as cards give them, 337 MiB are held."""
+
 
 def environment(started: ContainerStart, driver_dir: Path, root: Path) -> dict[str, str]:
     """What its processes are started with, once `root` shows what is mounted there.
@@ -44,7 +47,11 @@ def environment(started: ContainerStart, driver_dir: Path, root: Path) -> dict[s
 
 def node_environment(driver_dir: Path) -> dict[str, str]:
     """A process on the node itself: every card, and no slice."""
-    return {"PATH": os.defpath, "LD_LIBRARY_PATH": str(driver_dir)}
+    return {
+        "PATH": os.defpath,
+        "LD_LIBRARY_PATH": str(driver_dir),
+        "GPU_SIMULATOR_CONTEXT_MIB": str(CONTEXT_MIB),
+    }
 
 
 def _cards(started: ContainerStart) -> list[str]:
