@@ -10,6 +10,7 @@
 #include <nvml.h>
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -699,6 +700,27 @@ static void do_exec(char *words[])
 	exit(4);
 }
 
+/* daemonize FILE: closes what it inherited and opens its log, which takes the first free number. */
+static int log_fd = -1;
+
+static void do_daemonize(char *words[])
+{
+	for (int fd = STDERR_FILENO + 1; fd < 1024; fd++)
+		close(fd);
+	log_fd = open(words[1], O_RDWR | O_CREAT | O_APPEND, 0600);
+	printf("0 %d\n", log_fd);
+}
+
+/* What a daemon's child does. */
+static void do_init_and_log(char *words[])
+{
+	static const char line[] = "worker started\n";
+
+	do_init(words);
+	if (write(log_fd, line, sizeof(line) - 1) < 0)
+		printf("-1\n");
+}
+
 struct command {
 	const char *name;
 	void (*run)(char *words[]);
@@ -750,6 +772,8 @@ static const struct command commands[] = {
 	{"pid", do_pid},
 	{"fork", do_fork},
 	{"vfork", do_vfork},
+	{"daemonize", do_daemonize},
+	{"init_and_log", do_init_and_log},
 	{"exec", do_exec},
 };
 
