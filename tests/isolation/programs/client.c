@@ -357,6 +357,20 @@ static void do_context_destroy(char *words[])
 	       CALL(cuCtxDestroy_v2, (CUcontext)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
 }
 
+static void do_context_detach(char *words[])
+{
+	printf("%d\n", CALL(cuCtxDetach, (CUcontext)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
+}
+
+/* context_attach: the current one has one user more. */
+static void do_context_attach(char *words[])
+{
+	CUcontext context = NULL;
+
+	(void)words;
+	printf("%d\n", CALL(cuCtxAttach, &context, 0));
+}
+
 static void do_retain(char *words[])
 {
 	CUcontext context = NULL;
@@ -755,6 +769,8 @@ static const struct command commands[] = {
 	{"graph_trim", do_graph_trim},
 	{"context", do_context},
 	{"context_destroy", do_context_destroy},
+	{"context_attach", do_context_attach},
+	{"context_detach", do_context_detach},
 	{"retain", do_retain},
 	{"reset", do_reset},
 	{"module", do_module},
