@@ -83,6 +83,11 @@ def test_simulated_cards_are_no_device_nodes(way: str) -> None:
         render("simulate.profile=v100", f"deviceAccess={way}")
 
 
+@pytest.mark.parametrize("value", ["driverRoot", "nvmlLibrary", "affinity", "serviceAccount.name"])
+def test_null_is_nothing_where_nothing_is_the_default(value: str) -> None:
+    assert render(f"{value}=null") == render()
+
+
 def test_the_drivers_library_lies_below_its_root() -> None:
     with pytest.raises(RefusedError, match=r"name the thing itself, without \.\."):
         render("driverRoot=/run/nvidia/driver", "nvmlLibrary=../libnvidia-ml.so.1")

@@ -85,6 +85,22 @@ def admission_objects(cluster: Cluster) -> Sequence[str]:
     return cluster.kubectl("get", kinds, "-o", "name").split()
 
 
+def test_the_plain_manifests_come_and_go_by_kubectl_alone(
+    cluster: Cluster, serving_agent: Agent
+) -> None:
+    """Before helm installs the same names; its pods are tests/e2e/test_image.py's."""
+    serving_agent.stop()
+    cluster.kubectl("apply", "--validate=strict", "-f", str(DAEMONSET))
+    assert cluster.get("daemonset", RELEASE, RELEASE_NAMESPACE)["metadata"]["uid"]
+    admin = Submission(cluster)
+    _wait_until_judged(admin, "Pod")
+
+    cluster.kubectl("delete", "--wait=true", "-f", str(DAEMONSET), seconds=180)
+    assert not [name for name in admission_objects(cluster) if RELEASE in name]
+    probe = SEVEN.pod()
+    wait_for("nothing is refused any more", lambda: admin.create(probe).is_accepted)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_of_the_table_is_judged_as_it_says(server: Submission, kind: str) -> None:
     wrong = []
@@ -191,17 +207,6 @@ def test_rules_that_are_switched_off_refuse_nothing_and_the_others_go_on(
             assert answer.is_accepted is (not row.words or row.rule in rules), row.name
     finally:
         helm.install(NOBODY)
-
-
-@pytest.mark.usefixtures("server")
-def test_the_plain_manifests_are_accepted_by_the_server(cluster: Cluster) -> None:
-    told = cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(DAEMONSET))
-    for name in (
-        "daemonset.apps/gpu-device-plugin",
-        "clusterrole.rbac",
-        "validatingadmissionpolicy",
-    ):
-        assert name in told
 
 
 class AgentToken:

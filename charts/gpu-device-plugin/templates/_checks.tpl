@@ -36,7 +36,7 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
 {{- fail "serviceMonitor.enabled needs service.enabled: a ServiceMonitor finds the agents through a Service" }}
 {{- end }}
-{{- range list .Values.kubeletDir .Values.libraryDir .Values.driverRoot .Values.nvmlLibrary }}
+{{- range compact (list .Values.kubeletDir .Values.libraryDir .Values.driverRoot .Values.nvmlLibrary) }}
 {{- if or (eq . "/etc") (eq . "/usr") (eq . "/var") (has ".." (splitList "/" .)) }}
 {{- fail (printf "%s is no path for this: name the thing itself, without .." .) }}
 {{- end }}
