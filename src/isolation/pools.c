@@ -52,6 +52,23 @@ void pools_remember(CUmemoryPool pool, int card)
 	atomic_store(&has_pools, true);
 }
 
+void pools_remember_elsewhere(CUmemoryPool pool)
+{
+	const struct table_entry entry = {.key = (uint64_t)(uintptr_t)pool,
+					  .kind = KIND_POOL_ELSEWHERE,
+					  .card = CARD_FOREIGN};
+
+	if (!pools_is_elsewhere(pool))
+		table_put(&entry);
+}
+
+bool pools_is_elsewhere(CUmemoryPool pool)
+{
+	struct table_entry entry;
+
+	return table_get(KIND_POOL_ELSEWHERE, (uint64_t)(uintptr_t)pool, &entry);
+}
+
 static void set_charged(CUmemoryPool pool, uint64_t bytes)
 {
 	table_lock();
