@@ -194,7 +194,7 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 	const uint64_t used = pools_used(growth->pool);
 	const uint64_t most = most_growth(bytes);
 	const bool may_fit_inside = growth->before >= used && bytes <= growth->before - used;
-	CUresult result = account_reserve(growth->card, ACCOUNT_USED, most);
+	CUresult result = account_try_reserve(growth->card, ACCOUNT_USED, most);
 
 	growth->reserved = most;
 	if (result == CUDA_ERROR_OUT_OF_MEMORY && may_fit_inside) {
@@ -202,6 +202,8 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 		growth->reserved = account_reserve_rest(growth->card, most);
 		result = CUDA_SUCCESS;
 	}
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		account_count_refusal(growth->card);
 	/* Making room may have trimmed this pool too. */
 	growth->before = pools_follow(growth->pool);
 	if (result != CUDA_SUCCESS)

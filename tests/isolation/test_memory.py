@@ -139,6 +139,22 @@ def test_a_pool_of_ones_own_is_charged_too(box: Box) -> None:
     assert room(program) == before
 
 
+def test_what_a_pool_has_itself_is_not_counted_as_refused(box: Box) -> None:
+    """On a full slice: only what was refused is, once."""
+    program = box.start()
+    assert program("async 1 20000000") == [0]
+    assert program(f"alloc 2 {room(program) - 1000000}") == [0]
+    region = Region(box.root / "state" / "region")
+    for number in range(3, 6):
+        assert program(f"async {number} 1000") == [0]
+    had = region.refused()
+    assert program(f"async 6 {POOL_CHUNK}") == [OUT_OF_MEMORY]
+    refused = region.refused()
+    region.close()
+
+    assert (had, refused) == (0, 1)
+
+
 def test_another_cards_default_pool_is_held_against_that_card(box: Box) -> None:
     """It was taken for another process's, and nobody was charged; without a line there is none."""
     other = f"device={box.node.uuids[1]} memory_bytes={1000 * MIB}"
