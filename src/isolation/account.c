@@ -67,10 +67,7 @@ static bool lock(void)
 	return false;
 }
 
-/*
- * One try. `is_last`: look for dead processes when it would not fit, and count
- * the refusal.
- */
+/* One try. `is_last`: look for dead processes when it would not fit. */
 static CUresult try_reserve(int card, enum account_column column, uint64_t bytes, bool is_last)
 {
 	struct region *region = slice_region();
@@ -89,15 +86,12 @@ static CUresult try_reserve(int card, enum account_column column, uint64_t bytes
 		*cell(card, slot, column) += bytes;
 		KILLPOINT(reserve_after_add);
 		result = CUDA_SUCCESS;
-	} else if (is_last) {
-		atomic_fetch_add_explicit(&region->cards[card].refused_total, 1,
-					  memory_order_relaxed);
 	}
 	region_unlock(region);
 	return result;
 }
 
-CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
+CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes)
 {
 	if (bytes == 0)
 		return CUDA_SUCCESS;
@@ -118,6 +112,22 @@ CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
 	if (result != CUDA_SUCCESS)
 		call_ended();
 	KILLPOINT(reserve_done);
+	return result;
+}
+
+void account_count_refusal(int card)
+{
+	if (card >= 0)
+		atomic_fetch_add_explicit(&slice_region()->cards[card].refused_total, 1,
+					  memory_order_relaxed);
+}
+
+CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
+{
+	const CUresult result = account_try_reserve(card, column, bytes);
+
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		account_count_refusal(card);
 	return result;
 }
 

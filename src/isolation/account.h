@@ -27,6 +27,10 @@ enum account_column { ACCOUNT_USED, ACCOUNT_OVERHEAD };
  */
 CUresult account_reserve(int card, enum account_column column, uint64_t bytes);
 
+/* The same for who has another way when it fails, and counts the refusal if there is none. */
+CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes);
+void account_count_refusal(int card);
+
 /* As much of `bytes` as there is room for now; returns how much was reserved. */
 uint64_t account_reserve_rest(int card, uint64_t bytes);
 

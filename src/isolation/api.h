@@ -18,6 +18,10 @@
 #if CUDA_VERSION < 13000
 /* Since CUDA 13; spelled as there, so that either header builds. */
 CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx);
+CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+					CUmemAllocationType type);
+CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
+				 CUmemAllocationType type);
 #endif
 /* Not in any public header; what nvidia-smi asks NVML for (nvml_private.c). */
 nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id);

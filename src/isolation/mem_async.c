@@ -68,29 +68,49 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStre
 	return allocate(dptr, bytesize, hStream, per_thread(hStream), cuda.cuMemAllocAsync_ptsz);
 }
 
-/* An unknown pool is another process's, imported: its exporter is charged. */
+/* The pools that a device has without anybody making them. */
+static bool is_pool_of_device(CUmemoryPool pool, CUdevice device)
+{
+	CUmemoryPool own;
+
+	return (cuda.cuDeviceGetDefaultMemPool &&
+		cuda.cuDeviceGetDefaultMemPool(&own, device) == CUDA_SUCCESS && own == pool) ||
+	       (cuda.cuDeviceGetMemPool && cuda.cuDeviceGetMemPool(&own, device) == CUDA_SUCCESS &&
+		own == pool);
+}
+
+/* Of a pool that was not made before our eyes; in doubt the stream's: nothing goes uncounted. */
+static int card_of_pool(CUmemoryPool pool, CUstream stream)
+{
+	CUdevice device;
+	int count = 0;
+
+	if (cuda.cuDeviceGetCount && cuda.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+		count = 0;
+	for (device = 0; device < count; device++)
+		if (is_pool_of_device(pool, device))
+			return card_of_device(device);
+	return device_of_stream(stream, &device) == CUDA_SUCCESS ? card_of_device(device)
+								 : CARD_FOREIGN;
+}
+
 static CUresult allocate_from(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream stream,
 			      CUstream named, __typeof__(cuMemAllocFromPoolAsync) *real)
 {
 	struct pool_growth growth = {.pool = pool};
 	struct table_entry entry;
-	CUmemoryPool current;
-	CUdevice device;
 
-	if (capture_has(named))
+	/* A NULL is the driver's to refuse. */
+	if (!pool || capture_has(named) || pools_is_elsewhere(pool))
 		return real(dptr, bytes, pool, stream);
 	const CUstreamCaptureMode mode = capture_exempt();
 
-	/* A default pool may come here before anything was drawn from it by stream. */
-	if (!table_get(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry) &&
-	    device_of_stream(named, &device) == CUDA_SUCCESS && cuda.cuDeviceGetDefaultMemPool &&
-	    cuda.cuDeviceGetDefaultMemPool(&current, device) == CUDA_SUCCESS && current == pool)
-		pools_remember(pool, card_of_device(device));
-	if (!table_get(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry)) {
-		capture_restore(mode);
-		return real(dptr, bytes, pool, stream);
+	if (table_get(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry)) {
+		growth.card = entry.card;
+	} else {
+		growth.card = card_of_pool(pool, named);
+		pools_remember(pool, growth.card);
 	}
-	growth.card = entry.card;
 	CUresult result = pools_begin_growth(&growth, bytes);
 
 	if (result == CUDA_SUCCESS) {
@@ -149,8 +169,54 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 	ENTER(cuMemPoolCreate, pool, poolProps);
 	const CUresult result = cuda.cuMemPoolCreate(pool, poolProps);
 
-	if (result == CUDA_SUCCESS && poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
 		pools_remember(*pool, card_of_device(poolProps->location.id));
+	else
+		pools_remember_elsewhere(*pool);
+	return CUDA_SUCCESS;
+}
+
+/* Its exporter is charged. */
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle,
+					    CUmemAllocationHandleType handleType,
+					    unsigned long long flags)
+{
+	ENTER(cuMemPoolImportFromShareableHandle, pool_out, handle, handleType, flags);
+	const CUresult result =
+		cuda.cuMemPoolImportFromShareableHandle(pool_out, handle, handleType, flags);
+
+	if (result == CUDA_SUCCESS)
+		pools_remember_elsewhere(*pool_out);
+	return result;
+}
+
+/* The host has pools too since CUDA 13. */
+static void note_location(CUmemoryPool pool, const CUmemLocation *location)
+{
+	if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+		pools_remember_elsewhere(pool);
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
+				CUmemAllocationType type)
+{
+	ENTER(cuMemGetDefaultMemPool, pool_out, location, type);
+	const CUresult result = cuda.cuMemGetDefaultMemPool(pool_out, location, type);
+
+	if (result == CUDA_SUCCESS)
+		note_location(*pool_out, location);
+	return result;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+{
+	ENTER(cuMemGetMemPool, pool, location, type);
+	const CUresult result = cuda.cuMemGetMemPool(pool, location, type);
+
+	if (result == CUDA_SUCCESS)
+		note_location(*pool, location);
 	return result;
 }
 
@@ -167,6 +233,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	 * What is still out of it stays on the card until it is freed, and nobody
 	 * can ask the pool any more: it stays charged until the process ends.
 	 */
+	if (result == CUDA_SUCCESS)
+		table_take(KIND_POOL_ELSEWHERE, (uint64_t)(uintptr_t)pool, &entry);
 	if (result == CUDA_SUCCESS && table_take(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry))
 		account_adjust(entry.card, ACCOUNT_USED, entry.bytes,
 			       used < entry.bytes ? used : entry.bytes);

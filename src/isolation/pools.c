@@ -52,6 +52,23 @@ void pools_remember(CUmemoryPool pool, int card)
 	atomic_store(&has_pools, true);
 }
 
+void pools_remember_elsewhere(CUmemoryPool pool)
+{
+	const struct table_entry entry = {.key = (uint64_t)(uintptr_t)pool,
+					  .kind = KIND_POOL_ELSEWHERE,
+					  .card = CARD_FOREIGN};
+
+	if (!pools_is_elsewhere(pool))
+		table_put(&entry);
+}
+
+bool pools_is_elsewhere(CUmemoryPool pool)
+{
+	struct table_entry entry;
+
+	return table_get(KIND_POOL_ELSEWHERE, (uint64_t)(uintptr_t)pool, &entry);
+}
+
 static void set_charged(CUmemoryPool pool, uint64_t bytes)
 {
 	table_lock();
@@ -177,7 +194,7 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 	const uint64_t used = pools_used(growth->pool);
 	const uint64_t most = most_growth(bytes);
 	const bool may_fit_inside = growth->before >= used && bytes <= growth->before - used;
-	CUresult result = account_reserve(growth->card, ACCOUNT_USED, most);
+	CUresult result = account_try_reserve(growth->card, ACCOUNT_USED, most);
 
 	growth->reserved = most;
 	if (result == CUDA_ERROR_OUT_OF_MEMORY && may_fit_inside) {
@@ -185,6 +202,8 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 		growth->reserved = account_reserve_rest(growth->card, most);
 		result = CUDA_SUCCESS;
 	}
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		account_count_refusal(growth->card);
 	/* Making room may have trimmed this pool too. */
 	growth->before = pools_follow(growth->pool);
 	if (result != CUDA_SUCCESS)

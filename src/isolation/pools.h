@@ -4,6 +4,7 @@
 
 #include "api.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* All may be called from any thread. */
@@ -32,6 +33,10 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 
 /* From now on the pool is charged; harmless for one that is. */
 void pools_remember(CUmemoryPool pool, int card);
+
+/* Another process's, or of the host: never charged here. */
+void pools_remember_elsewhere(CUmemoryPool pool);
+bool pools_is_elsewhere(CUmemoryPool pool);
 
 /* Brings one pool's charge to what it has reserved now, and returns that. Between lock and unlock.
  */

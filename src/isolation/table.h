@@ -11,11 +11,12 @@ enum table_kind {
 	KIND_MEMORY, /* linear memory, by device pointer */
 	KIND_ARRAY,
 	KIND_MIPMAP,
-	KIND_PHYSICAL, /* cuMemCreate, by handle */
-	KIND_MAPPING,  /* cuMemMap, by address; `other` is the physical handle */
-	KIND_POOL,     /* `bytes` is what it is charged */
-	KIND_GRAPH,    /* executable graph; `bytes` is what its nodes ask */
-	KIND_CONTEXT,  /* `bytes` is what it was found to cost */
+	KIND_PHYSICAL,       /* cuMemCreate, by handle */
+	KIND_MAPPING,        /* cuMemMap, by address; `other` is the physical handle */
+	KIND_POOL,           /* `bytes` is what it is charged */
+	KIND_POOL_ELSEWHERE, /* imported, or of the host: not charged here */
+	KIND_GRAPH,          /* executable graph; `bytes` is what its nodes ask */
+	KIND_CONTEXT,        /* `bytes` is what it was found to cost */
 };
 
 struct table_entry {

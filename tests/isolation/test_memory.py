@@ -3,6 +3,7 @@
 import pytest
 from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 from tests.isolation.conftest import MakeBox
+from tests.isolation.region import Region
 
 SLICE = 2154 * MIB
 CHUNK = 2 * MIB  # of physical memory
@@ -135,6 +136,41 @@ def test_a_pool_of_ones_own_is_charged_too(box: Box) -> None:
     assert program("sync") == [0]
     assert program("pool_destroy 1") == [0]
 
+    assert room(program) == before
+
+
+def test_what_a_pool_has_itself_is_not_counted_as_refused(box: Box) -> None:
+    """On a full slice: only what was refused is, once."""
+    program = box.start()
+    assert program("async 1 20000000") == [0]
+    assert program(f"alloc 2 {room(program) - 1000000}") == [0]
+    region = Region(box.root / "state" / "region")
+    for number in range(3, 6):
+        assert program(f"async {number} 1000") == [0]
+    had = region.refused()
+    assert program(f"async 6 {POOL_CHUNK}") == [OUT_OF_MEMORY]
+    refused = region.refused()
+    region.close()
+
+    assert (had, refused) == (0, 1)
+
+
+def test_another_cards_default_pool_is_held_against_that_card(box: Box) -> None:
+    """It was taken for another process's, and nobody was charged; without a line there is none."""
+    other = f"device={box.node.uuids[1]} memory_bytes={1000 * MIB}"
+    box.write(f"version=1\nslice=a\ndevice={box.node.uuids[0]} memory_bytes={SLICE}\n{other}\n")
+    program = box.start()
+    before = room(program)
+    assert program("pool_default 1 1") == [0]
+    assert program(f"from_pool 2 1 {1001 * MIB}") == [OUT_OF_MEMORY]
+    assert program(f"from_pool 2 1 {500 * MIB}") == [0]
+    assert program("pool_default 3 2") == [0]
+    assert program(f"from_pool 4 3 {MIB}") == [OUT_OF_MEMORY]
+    region = Region(box.root / "state" / "region")
+    used = region.used(0, card=1)
+    region.close()
+
+    assert used == 512 * MIB  # whole chunks
     assert room(program) == before
 
 

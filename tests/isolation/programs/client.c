@@ -174,6 +174,16 @@ static void do_pool(char *words[])
 	printf("%d\n", result);
 }
 
+/* pool_default NUMBER CARD: the pool that a card has by itself. */
+static void do_pool_default(char *words[])
+{
+	CUmemoryPool pool = NULL;
+	const CUresult result = CALL(cuDeviceGetDefaultMemPool, &pool, atoi(words[2]));
+
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)pool;
+	printf("%d\n", result);
+}
+
 static void do_from_pool(char *words[])
 {
 	CUdeviceptr pointer = 0;
@@ -753,6 +763,7 @@ static const struct command commands[] = {
 	{"async", do_async},
 	{"free_async", do_free_async},
 	{"pool", do_pool},
+	{"pool_default", do_pool_default},
 	{"from_pool", do_from_pool},
 	{"pool_keep", do_pool_keep},
 	{"pool_trim", do_pool_trim},
