@@ -97,6 +97,21 @@ CUresult cuCtxDestroy(CUcontext ctx)
 	return result;
 }
 
+/* One of its users less: the last one's call ends it, and then it is no longer current here. */
+CUresult cuCtxDetach(CUcontext ctx)
+{
+	CUcontext current = NULL;
+
+	ENTER(cuCtxDetach, ctx);
+	meter_forget_context(ctx);
+	const CUresult result = cuda.cuCtxDetach(ctx);
+
+	if (result == CUDA_SUCCESS &&
+	    (cuda.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != ctx))
+		overhead_forget_context(ctx);
+	return result;
+}
+
 /* The primary context's handle; NULL when it is not active. Retaining does not make it anew. */
 static CUcontext primary_of(CUdevice device)
 {

@@ -1,7 +1,7 @@
 /*
  * Finds the C library's dlsym without calling any dlsym.
  *
- * We export dlsym, dlvsym and dlopen, so every ordinary reference, ours too,
+ * We export dlsym, dlvsym, dlopen and dlmopen, so every ordinary reference, ours too,
  * ends at us. The loaded objects' own symbol tables say where the real ones
  * are: in libc.so.6 since glibc 2.34, in libdl.so.2 before.
  *
@@ -102,6 +102,8 @@ static void look(const struct link_map *map, struct libc_symbols *found)
 		*(void **)&found->dlvsym = object_find(&object, "dlvsym");
 	if (!found->dlopen)
 		*(void **)&found->dlopen = object_find(&object, "dlopen");
+	if (!found->dlmopen)
+		*(void **)&found->dlmopen = object_find(&object, "dlmopen");
 }
 
 /*
@@ -118,12 +120,14 @@ const struct libc_symbols *libc_symbols(void)
 
 		/* The C library is loaded before us and never unloaded: no lock is needed. */
 		for (const struct link_map *map = _r_debug.r_map;
-		     map && !(found.dlsym && found.dlvsym && found.dlopen); map = map->l_next)
+		     map && !(found.dlsym && found.dlvsym && found.dlopen && found.dlmopen);
+		     map = map->l_next)
 			look(map, &found);
 		/* Atomic stores: another thread may be writing the same values. */
 		__atomic_store_n(&symbols.dlsym, found.dlsym, __ATOMIC_RELAXED);
 		__atomic_store_n(&symbols.dlvsym, found.dlvsym, __ATOMIC_RELAXED);
 		__atomic_store_n(&symbols.dlopen, found.dlopen, __ATOMIC_RELAXED);
+		__atomic_store_n(&symbols.dlmopen, found.dlmopen, __ATOMIC_RELAXED);
 		atomic_store_explicit(&is_known, 1, memory_order_release);
 	}
 	return &symbols;

@@ -153,7 +153,7 @@ static bool parse_device(struct parser *parser, struct span value)
 	*card = (struct limits_card){.memory_bytes = LIMITS_NO_CAP, .core_percent = 100};
 	memcpy(card->uuid, uuid.start, uuid.length);
 	for (unsigned i = 0; i < limits->card_count; i++)
-		if (strcmp(limits->cards[i].uuid, card->uuid) == 0)
+		if (strcasecmp(limits->cards[i].uuid, card->uuid) == 0)
 			return refuse(parser, "device %s twice", card->uuid);
 	while (value.length) {
 		const struct span pair = cut(&value, ' ');

@@ -1,7 +1,8 @@
 /*
- * Locks of the open file, not of the process: they live until the descriptor is
- * closed, which exec and death do. With the region's lock held, so that no two
- * threads come here at once.
+ * Locks of the open file, not of the process. A mapping keeps the open file, and
+ * so the lock, until exec or death: a descriptor would be the application's to
+ * close, and its number another file's afterwards. With the region's lock held,
+ * so that no two threads come here at once.
  */
 #include "presence.h"
 
@@ -9,6 +10,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #ifndef F_OFD_SETLK /* Linux 3.15; older kernels refuse it */
@@ -17,7 +19,6 @@
 #endif
 
 static char file[320];
-static int held_fd = -1;
 
 void presence_use(const char *path)
 {
@@ -33,13 +34,32 @@ static struct flock lock_of(unsigned slot, short type)
 			      .l_len = 1};
 }
 
+/* A forked child must not have it: the lock ends with the process that took it. */
+static bool map_for_good(int fd)
+{
+	const size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
+	void *page = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, fd, 0);
+
+	if (page == MAP_FAILED)
+		return false;
+	if (madvise(page, bytes, MADV_DONTFORK) == 0)
+		return true;
+	munmap(page, bytes);
+	return false;
+}
+
 bool presence_hold(unsigned slot)
 {
 	struct flock lock = lock_of(slot, F_WRLCK);
+	const int fd = open(file, O_RDWR | O_CLOEXEC | O_NOCTTY);
 
-	if (held_fd < 0)
-		held_fd = open(file, O_RDWR | O_CLOEXEC | O_NOCTTY);
-	return held_fd >= 0 && fcntl(held_fd, F_OFD_SETLK, &lock) == 0;
+	if (fd < 0)
+		return false;
+	const bool is_kept = fcntl(fd, F_OFD_SETLK, &lock) == 0 && map_for_good(fd);
+
+	close(fd);
+	/* overlayfs maps another file than the one that was opened. */
+	return is_kept && presence_is_held(slot);
 }
 
 bool presence_is_held(unsigned slot)
@@ -53,11 +73,4 @@ bool presence_is_held(unsigned slot)
 
 	close(fd);
 	return !is_free;
-}
-
-void presence_after_fork(void)
-{
-	if (held_fd >= 0)
-		close(held_fd);
-	held_fd = -1;
 }

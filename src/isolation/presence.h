@@ -11,13 +11,13 @@
 /* The file; remembered for the other calls. Before the region is used. */
 void presence_use(const char *path);
 
-/* False where there are no such locks: then nobody may conclude anything from their absence. */
+/*
+ * Until exec or death, whatever descriptors the application closes. False where
+ * there are no such locks: then nobody may conclude anything from their absence.
+ */
 bool presence_hold(unsigned slot);
 
 /* Is there a living process that holds this slot? In doubt yes. */
 bool presence_is_held(unsigned slot);
-
-/* In a forked child: the lock is the parent's, and must end with the parent. */
-void presence_after_fork(void);
 
 #endif

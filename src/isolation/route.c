@@ -1,5 +1,5 @@
 /*
- * dlsym, dlvsym and dlopen: how programs that look the driver up by name meet
+ * dlsym, dlvsym, dlopen and dlmopen: how programs that look the driver up by name meet
  * our hooks.
  *
  * Every name that is not the driver's must be looked up as if we were not
@@ -26,6 +26,7 @@ struct route {
 struct route route_dlsym(void *handle, const char *name, const void *caller);
 struct route route_dlvsym(void *handle, const char *name, const char *version, const void *caller);
 struct route route_dlopen(const char *file, int flags);
+struct route route_dlmopen(Lmid_t space, const char *file, int flags);
 
 static bool is_driver_name(const char *name)
 {
@@ -78,6 +79,8 @@ static void *entry_point(void *found)
 		return (void *)dlsym;
 	if (found == (void *)libc->dlvsym)
 		return (void *)dlvsym;
+	if (found == (void *)libc->dlmopen)
+		return (void *)dlmopen;
 	return found == (void *)libc->dlopen ? (void *)dlopen : found;
 }
 
@@ -85,7 +88,13 @@ static bool is_entry_point(const char *name)
 {
 	return name && name[0] == 'd' && name[1] == 'l' &&
 	       (strcmp(name, "dlsym") == 0 || strcmp(name, "dlvsym") == 0 ||
-		strcmp(name, "dlopen") == 0);
+		strcmp(name, "dlopen") == 0 || strcmp(name, "dlmopen") == 0);
+}
+
+/* By handle only: what RTLD_NEXT finds for another wrapper is the wrapper's business. */
+static bool asks_for_entry_point(const void *handle, const char *name)
+{
+	return is_entry_point(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT;
 }
 
 static bool must_stay_real(const char *name, const void *caller)
@@ -98,8 +107,7 @@ __attribute__((used)) struct route route_dlsym(void *handle, const char *name, c
 {
 	const struct libc_symbols *libc = libc_symbols();
 
-	/* By handle only: what RTLD_NEXT finds for another wrapper is the wrapper's business. */
-	if (is_entry_point(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT)
+	if (asks_for_entry_point(handle, name))
 		return (struct route){.result = entry_point(libc->dlsym(handle, name))};
 	if (must_stay_real(name, caller))
 		return (struct route){.jump = (void *)libc->dlsym};
@@ -116,6 +124,8 @@ __attribute__((used)) struct route route_dlvsym(void *handle, const char *name, 
 {
 	const struct libc_symbols *libc = libc_symbols();
 
+	if (asks_for_entry_point(handle, name))
+		return (struct route){.result = entry_point(libc->dlvsym(handle, name, version))};
 	if (must_stay_real(name, caller))
 		return (struct route){.jump = (void *)libc->dlvsym};
 	void *found = libc->dlvsym(handle, name, version);
@@ -134,6 +144,16 @@ __attribute__((used)) struct route route_dlopen(const char *file, int flags)
 	(void)file;
 	return (struct route){.jump = (void *)libc_symbols()->dlopen,
 			      .result = (void *)(intptr_t)(flags & ~RTLD_DEEPBIND)};
+}
+
+/* Another namespace has a C library and a driver of its own: docs/isolation.md says so. */
+__attribute__((used)) struct route route_dlmopen(Lmid_t space, const char *file, int flags)
+{
+	(void)file;
+	if (space == LM_ID_BASE)
+		flags &= ~RTLD_DEEPBIND;
+	return (struct route){.jump = (void *)libc_symbols()->dlmopen,
+			      .result = (void *)(intptr_t)flags};
 }
 
 #if defined(__x86_64__)
@@ -173,7 +193,19 @@ __asm__(".text\n"
 	"call route_dlopen\n"
 	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
 	"mov %edx, %esi\njmp *%rax\n"
-	".cfi_endproc\n.size dlopen, .-dlopen\n");
+	".cfi_endproc\n.size dlopen, .-dlopen\n"
+
+	".globl dlmopen\n.type dlmopen,@function\n.p2align 4\n"
+	"dlmopen:\n.cfi_startproc\nendbr64\n"
+	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
+	"push %rsi\n.cfi_adjust_cfa_offset 8\n"
+	"sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n"
+	"call route_dlmopen\n"
+	"add $8, %rsp\n.cfi_adjust_cfa_offset -8\n"
+	"pop %rsi\n.cfi_adjust_cfa_offset -8\n"
+	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
+	"jmp *%rax\n"
+	".cfi_endproc\n.size dlmopen, .-dlmopen\n");
 #elif defined(__aarch64__)
 __asm__(".text\n"
 	".globl dlsym\n.type dlsym,%function\n.p2align 4\n"
@@ -209,7 +241,18 @@ __asm__(".text\n"
 	"mov x16, x0\nldr x0, [sp, #16]\n"
 	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
 	"br x16\n"
-	".cfi_endproc\n.size dlopen, .-dlopen\n");
+	".cfi_endproc\n.size dlopen, .-dlopen\n"
+
+	".globl dlmopen\n.type dlmopen,%function\n.p2align 4\n"
+	"dlmopen:\n.cfi_startproc\nhint #34\n"
+	"stp x29, x30, [sp, #-32]!\n.cfi_def_cfa_offset 32\n"
+	".cfi_offset 29, -32\n.cfi_offset 30, -24\n"
+	"mov x29, sp\nstp x0, x1, [sp, #16]\n"
+	"bl route_dlmopen\n"
+	"mov x16, x0\nmov x2, x1\nldp x0, x1, [sp, #16]\n"
+	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
+	"br x16\n"
+	".cfi_endproc\n.size dlmopen, .-dlmopen\n");
 #else
 #error "no entry points for this architecture"
 #endif

@@ -2,7 +2,6 @@
 #include "slice.h"
 
 #include "log.h"
-#include "presence.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -210,5 +209,4 @@ void slice_after_fork(void)
 {
 	deciding = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	atomic_store(&slot, -1);
-	presence_after_fork();
 }

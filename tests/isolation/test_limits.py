@@ -66,6 +66,11 @@ def test_limits_are_understood(box: Box, limits: str) -> None:
         pytest.param(
             f"{HEAD}device={UUID.format(1)}\ndevice={UUID.format(1)}\n", "twice", id="card twice"
         ),
+        pytest.param(
+            f"{HEAD}device={UUID.format('a')}\ndevice={UUID.format('A')}\n",
+            "twice",
+            id="card twice, in other letters",
+        ),
         pytest.param(f"{HEAD}device={UUID.format(1)} cores=1\n", "unknown key", id="unknown pair"),
         pytest.param(
             f"{HEAD}device={UUID.format(1)} core_percent=1 core_percent=1\n",

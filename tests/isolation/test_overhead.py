@@ -98,3 +98,17 @@ def test_lazily_loaded_code_is_found_out(box: Box) -> None:
 
     assert before - room(program("info")) == 300 * MIB
     assert program(f"alloc 1 {before - 299 * MIB}") == [OUT_OF_MEMORY]
+
+
+def test_a_context_is_free_again_when_its_last_user_detaches(box_without_nvml: Box) -> None:
+    """With all that was allocated in it; cuCtxDetach is how programs before CUDA 4 end one."""
+    program = box_without_nvml.start()
+    before = room(program("info"))
+    assert program("context 1") == [0]
+    assert program(f"alloc 2 {100 * MIB}") == [0]
+    assert program("context_attach") == [0]
+    assert program("context_detach 1") == [0]
+    assert room(program("info")) < before - 100 * MIB
+    assert program("context_detach 1") == [0]
+
+    assert room(program("info")) == before

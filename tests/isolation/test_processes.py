@@ -15,6 +15,7 @@ from tests.isolation.conftest import MakeBox
 from tests.isolation.region import SLOTS, USED, Region, Slot
 
 SLICE = 2154 * MIB
+NOT_INITIALIZED = 3
 TESTING = "libgpuslice-testing.so"
 KILL_POINTS = (
     "layout_begun",
@@ -159,6 +160,40 @@ def test_a_restarted_container_does_not_inherit(box: Box) -> None:
         )
 
         assert ran.stdout.split() == ["0", "0", "0", "0"], ran.stderr
+
+
+def test_a_daemon_stays_present_without_its_descriptors(box: Box, tmp_path: Path) -> None:
+    """It closed all that it had not opened; from another namespace its slot looked dead."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare for a pid namespace")
+    programs = box.programs
+    box.programs = tmp_path / "inner"
+    box.programs.mkdir()
+    enter = "env -u LD_PRELOAD unshare --pid --fork --kill-child --mount-proc"
+    (box.programs / "client").write_text(
+        f'#!/bin/sh\nexec {enter} env LD_PRELOAD="$LD_PRELOAD" {programs}/client\n'
+    )
+    (box.programs / "client").chmod(0o755)
+    daemon = box.start()
+    box.programs = programs
+    assert daemon(f"alloc 1 {1500 * MIB}") == [0]
+    assert daemon(f"daemonize {tmp_path / 'log'}")[0] == 0
+    other = box.start(ready=False)
+    assert other("init") == [0]
+    assert other("retain") == [0]
+
+    assert other(f"alloc 1 {1500 * MIB}") == [OUT_OF_MEMORY]
+    assert other("info")[1] <= SLICE - 1500 * MIB
+
+
+def test_a_daemons_log_is_not_taken_for_the_region(box: Box, tmp_path: Path) -> None:
+    """Its number was ours before; a child wrote its first line over the region's head."""
+    daemon = box.start()
+    assert daemon(f"daemonize {tmp_path / 'log'}")[0] == 0
+    assert daemon("fork init_and_log") == [NOT_INITIALIZED]  # the driver's own word to a child
+
+    assert (tmp_path / "log").read_text() == "worker started\n"
+    assert box.start(ready=False)("init") == [0]
 
 
 @pytest.mark.parametrize("strangers", ["", "inner"])

@@ -84,13 +84,25 @@ CUresult cuCtxAttach(CUcontext *handle, unsigned int flags)
 		return result;
 	if (!handle || flags)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!context->is_primary)
+		context->references++;
 	*handle = (CUcontext)(void *)context;
 	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuCtxDetach(CUcontext handle)
 {
-	return destroy(handle);
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct context *context = context_of(handle);
+	const bool is_shared = context && !context->is_primary && context->references > 0;
+
+	if (is_shared)
+		context->references--;
+	driver_leave(CUDA_SUCCESS);
+	return is_shared ? CUDA_SUCCESS : destroy(handle);
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice ordinal)

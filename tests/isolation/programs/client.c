@@ -10,6 +10,7 @@
 #include <nvml.h>
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -373,6 +374,20 @@ static void do_context_destroy(char *words[])
 	       CALL(cuCtxDestroy_v2, (CUcontext)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
 }
 
+static void do_context_detach(char *words[])
+{
+	printf("%d\n", CALL(cuCtxDetach, (CUcontext)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
+}
+
+/* context_attach: the current one has one user more. */
+static void do_context_attach(char *words[])
+{
+	CUcontext context = NULL;
+
+	(void)words;
+	printf("%d\n", CALL(cuCtxAttach, &context, 0));
+}
+
 static void do_retain(char *words[])
 {
 	CUcontext context = NULL;
@@ -716,6 +731,27 @@ static void do_exec(char *words[])
 	exit(4);
 }
 
+/* daemonize FILE: closes what it inherited and opens its log, which takes the first free number. */
+static int log_fd = -1;
+
+static void do_daemonize(char *words[])
+{
+	for (int fd = STDERR_FILENO + 1; fd < 1024; fd++)
+		close(fd);
+	log_fd = open(words[1], O_RDWR | O_CREAT | O_APPEND, 0600);
+	printf("0 %d\n", log_fd);
+}
+
+/* What a daemon's child does. */
+static void do_init_and_log(char *words[])
+{
+	static const char line[] = "worker started\n";
+
+	do_init(words);
+	if (write(log_fd, line, sizeof(line) - 1) < 0)
+		printf("-1\n");
+}
+
 struct command {
 	const char *name;
 	void (*run)(char *words[]);
@@ -751,6 +787,8 @@ static const struct command commands[] = {
 	{"graph_trim", do_graph_trim},
 	{"context", do_context},
 	{"context_destroy", do_context_destroy},
+	{"context_attach", do_context_attach},
+	{"context_detach", do_context_detach},
 	{"retain", do_retain},
 	{"reset", do_reset},
 	{"module", do_module},
@@ -768,6 +806,8 @@ static const struct command commands[] = {
 	{"pid", do_pid},
 	{"fork", do_fork},
 	{"vfork", do_vfork},
+	{"daemonize", do_daemonize},
+	{"init_and_log", do_init_and_log},
 	{"exec", do_exec},
 };
 

@@ -31,9 +31,24 @@ static void by_dlvsym(void *driver, const char *name)
 	show("dlvsym", name, dlvsym(driver, name, "NONE"));
 }
 
+/* Through the C library's own dlsym, asked for by handle and version. */
+static void by_versioned(const char *way, void *driver, const char *name)
+{
+	static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
+	void *c_library = dlopen("libc.so.6", RTLD_NOW);
+	void *(*look)(void *, const char *) = NULL;
+
+	for (size_t i = 0; !look && i < sizeof(versions) / sizeof(versions[0]); i++)
+		*(void **)&look = dlvsym(c_library, "dlsym", versions[i]);
+	show(way, name, look ? look(driver, name) : NULL);
+}
+
 static void by_plugin(const char *way, const char *path, const char *name)
 {
-	void *plugin = dlopen(path, strcmp(way, "deepbind") ? RTLD_NOW : RTLD_NOW | RTLD_DEEPBIND);
+	void *plugin = !strcmp(way, "dlmopen")
+			       ? dlmopen(LM_ID_BASE, path, RTLD_NOW | RTLD_DEEPBIND)
+			       : dlopen(path, strcmp(way, "deepbind") ? RTLD_NOW
+								      : RTLD_NOW | RTLD_DEEPBIND);
 	void *(*look)(const char *) = NULL;
 
 	if (plugin)
@@ -45,7 +60,8 @@ typedef CUresult (*get_v1)(const char *, void **, int, cuuint64_t);
 typedef CUresult (*get_v2)(const char *, void **, int, cuuint64_t,
 			   CUdriverProcAddressQueryResult *);
 
-/* address1|address2 NAME VERSION FLAGS: prints the result and symbolStatus too. */
+/* address1|address2 NAME VERSION FLAGS: prints the result and symbolStatus too.
+ */
 static void by_address(void *driver, char **words)
 {
 	const int version = atoi(words[3]);
@@ -65,7 +81,8 @@ static void by_address(void *driver, char **words)
 		result = get(name, &found, version, flags, &status);
 	}
 	show(words[1], words[2], found);
-	/* Which version: the address of the export with the same code, ours or the driver's. */
+	/* Which version: the address of the export with the same code, ours or the
+	 * driver's. */
 	const char *suffixes[] = {"", "_v2", "_v3", "_v4", "_ptsz", "_ptds", "_v2_ptsz"};
 	const char *same = "-";
 	char export[128];
@@ -94,7 +111,8 @@ int main(int count, char **words)
 		by_address(driver, words);
 		return 0;
 	}
-	if (!strcmp(words[1], "plugin") || !strcmp(words[1], "deepbind")) {
+	if (!strcmp(words[1], "plugin") || !strcmp(words[1], "deepbind") ||
+	    !strcmp(words[1], "dlmopen")) {
 		for (int i = 3; i < count; i++)
 			by_plugin(words[1], words[2], words[i]);
 		return 0;
@@ -113,6 +131,8 @@ int main(int count, char **words)
 				     : NULL);
 		else if (!strcmp(words[1], "dlvsym"))
 			by_dlvsym(driver, words[i]);
+		else if (!strcmp(words[1], "versioned"))
+			by_versioned("versioned", driver, words[i]);
 	}
 	return 0;
 }
