@@ -1,61 +1,79 @@
 /* Instantiating a graph: what its allocation nodes, and those of its children, will want. */
+#include "cards.h"
 #include "entry.h"
-#include "table.h"
+#include "graphs.h"
 
 #include <stdlib.h>
 
 enum { DEEPEST = 16 };
 
-static uint64_t sum_of(CUgraph graph, int depth);
+/* Physical memory comes in these: no node takes less. */
+#define BLOCK_BYTES (2ull * 1024 * 1024)
 
-static uint64_t node_bytes(CUgraphNode node, int depth)
+static void add_all(struct graph_wants *wants, CUgraph graph, int depth);
+
+static void add(struct graph_wants *wants, const CUDA_MEM_ALLOC_NODE_PARAMS *node)
+{
+	const CUdevice device = node->poolProps.location.id;
+	const int card = card_of_device(device);
+	uint64_t bytes;
+
+	/* Memory of the host is not the slice's. */
+	if (node->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return;
+	if (card < 0) {
+		wants->is_foreign = true;
+		return;
+	}
+	if (__builtin_add_overflow(node->bytesize, BLOCK_BYTES - 1, &bytes) ||
+	    __builtin_add_overflow(wants->bytes[card], bytes - bytes % BLOCK_BYTES,
+				   &wants->bytes[card]))
+		wants->bytes[card] = UINT64_MAX;
+	wants->devices[card] = device;
+	wants->cards |= 1u << card;
+}
+
+static void add_node(struct graph_wants *wants, CUgraphNode node, int depth)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS parameters = {0};
 	CUgraphNodeType type;
 	CUgraph child;
 
 	if (cuda.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
-		return 0;
+		return;
 	if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && cuda.cuGraphMemAllocNodeGetParams &&
 	    cuda.cuGraphMemAllocNodeGetParams(node, &parameters) == CUDA_SUCCESS)
-		return parameters.bytesize;
-	if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < DEEPEST &&
-	    cuda.cuGraphChildGraphNodeGetGraph &&
-	    cuda.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
-		return sum_of(child, depth + 1);
-	return 0;
+		add(wants, &parameters);
+	else if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < DEEPEST &&
+		 cuda.cuGraphChildGraphNodeGetGraph &&
+		 cuda.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+		add_all(wants, child, depth + 1);
 }
 
 /* No lifetimes are followed: memory that is used twice is asked for twice, never too little. */
-static uint64_t sum_of(CUgraph graph, int depth)
+static void add_all(struct graph_wants *wants, CUgraph graph, int depth)
 {
 	size_t count = 0;
-	uint64_t sum = 0;
 
 	if (cuda.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || !count)
-		return 0;
+		return;
 	CUgraphNode *nodes = calloc(count, sizeof(CUgraphNode));
 
 	if (nodes && cuda.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
 		for (size_t i = 0; i < count; i++)
-			if (__builtin_add_overflow(sum, node_bytes(nodes[i], depth), &sum))
-				sum = UINT64_MAX;
+			add_node(wants, nodes[i], depth);
 	free(nodes);
-	return sum;
 }
 
 /* Success, always: the graph is made; it may be refused when it is launched. */
 static CUresult note(CUgraphExec exec, CUgraph graph)
 {
-	struct table_entry entry = {.key = (uint64_t)(uintptr_t)exec, .kind = KIND_GRAPH};
-	struct table_entry stale;
+	struct graph_wants wants = {0};
 
 	if (!cuda.cuGraphGetNodes || !cuda.cuGraphNodeGetType)
 		return CUDA_SUCCESS;
-	entry.bytes = sum_of(graph, 0);
-	table_take(KIND_GRAPH, entry.key, &stale);
-	if (entry.bytes)
-		table_put(&entry);
+	add_all(&wants, graph, 0);
+	graphs_remember(exec, &wants);
 	return CUDA_SUCCESS;
 }
 

@@ -1,9 +1,10 @@
 /*
  * The driver keeps the physical memory of all graphs of a device together and
  * maps it when a graph is uploaded or launched, not before. So an executable
- * graph is asked once for what its allocation nodes want, and that is reserved
- * around its first launch; later launches find their memory still there until
- * it is trimmed.
+ * graph is asked once for what its allocation nodes want of each card, and that is
+ * reserved around its first launch; later launches find their memory still
+ * there until it is trimmed. Whether a graph could use what another one left is
+ * the driver's to know: it is asked for as if it could not.
  */
 #include "graphs.h"
 
@@ -50,32 +51,126 @@ static uint64_t follow(int card, CUdevice device)
 	return now;
 }
 
+/* User addresses leave the highest byte free. */
+static uint64_t part_key(uint64_t exec, int card)
+{
+	return exec ^ ((uint64_t)(card + 1) << 56);
+}
+
+static void forget(CUgraphExec exec)
+{
+	const uint64_t key = (uint64_t)(uintptr_t)exec;
+	struct table_entry entry, part;
+
+	if (!table_take(KIND_GRAPH, key, &entry))
+		return;
+	for (int card = 0; card < LIMITS_CARDS; card++)
+		if (entry.other >> card & 1)
+			table_take(KIND_GRAPH_PART, part_key(key, card), &part);
+}
+
+void graphs_remember(CUgraphExec exec, const struct graph_wants *wants)
+{
+	const uint64_t key = (uint64_t)(uintptr_t)exec;
+	const struct table_entry entry = {.key = key,
+					  .kind = KIND_GRAPH,
+					  .card = wants->is_foreign ? CARD_FOREIGN : 0,
+					  .other = wants->cards};
+
+	forget(exec);
+	if (!wants->cards && !wants->is_foreign)
+		return;
+	table_put(&entry);
+	for (int card = 0; card < LIMITS_CARDS; card++) {
+		const struct table_entry part = {.key = part_key(key, card),
+						 .kind = KIND_GRAPH_PART,
+						 .card = (int16_t)card,
+						 .bytes = wants->bytes[card],
+						 .other = (uint64_t)wants->devices[card]};
+
+		if (wants->cards >> card & 1)
+			table_put(&part);
+	}
+}
+
+/* Gives back what no graph uses just now; all must ask again. With the lock. */
+static CUresult trim(int card, CUdevice device)
+{
+	const CUresult result = cuda.cuDeviceGraphMemTrim(device);
+
+	atomic_fetch_add(&trims, 1);
+	follow(card, device);
+	return result;
+}
+
+/* Unused memory of graphs is given up before anything is refused. With the lock. */
+static CUresult reserve(int card, CUdevice device, uint64_t bytes)
+{
+	CUresult result = account_try_reserve(card, ACCOUNT_USED, bytes);
+
+	if (result != CUDA_ERROR_OUT_OF_MEMORY)
+		return result;
+	if (cuda.cuDeviceGraphMemTrim) {
+		const CUstreamCaptureMode mode = capture_exempt();
+
+		trim(card, device);
+		capture_restore(mode);
+	}
+	return account_reserve(card, ACCOUNT_USED, bytes);
+}
+
+/* With the lock. */
+static CUresult begin_card(struct graph_growth *growth, int card, bool has_memory)
+{
+	struct table_entry part;
+	CUresult result = CUDA_SUCCESS;
+
+	if (!table_get(KIND_GRAPH_PART, part_key(growth->exec, card), &part))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	const CUdevice device = (CUdevice)part.other;
+
+	growth->devices[card] = device;
+	growth->reserved[card] = has_memory ? 0 : part.bytes;
+	follow(card, device);
+	if (!has_memory)
+		result = reserve(card, device, part.bytes);
+	growth->before[card] = follow(card, device);
+	return result;
+}
+
+/* With the lock: all cards, or none. */
+static CUresult begin_cards(struct graph_growth *growth, uint32_t cards, bool has_memory)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	growth->cards = 0;
+	for (int card = 0; result == CUDA_SUCCESS && card < LIMITS_CARDS; card++) {
+		if (!(cards >> card & 1))
+			continue;
+		result = begin_card(growth, card, has_memory);
+		if (result == CUDA_SUCCESS)
+			growth->cards |= 1u << card;
+	}
+	for (int card = 0; result != CUDA_SUCCESS && card < LIMITS_CARDS; card++)
+		if (growth->cards >> card & 1)
+			account_settle(card, ACCOUNT_USED, growth->reserved[card], 0);
+	return result;
+}
+
 CUresult graph_begin(struct graph_growth *growth, CUgraphExec exec, CUstream stream)
 {
 	struct table_entry entry;
 
-	*growth = (struct graph_growth){.exec = (uint64_t)(uintptr_t)exec};
+	growth->exec = (uint64_t)(uintptr_t)exec;
+	growth->is_open = false;
 	if (!table_get(KIND_GRAPH, growth->exec, &entry) || capture_has(stream))
 		return CUDA_SUCCESS;
-	CUresult result = device_of_stream(stream, &growth->device);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	growth->card = card_of_device(growth->device);
+	if (entry.card == CARD_FOREIGN)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&growing);
-	growth->before = follow(growth->card, growth->device);
-	const uint64_t used = graph_number(growth->device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
-	const bool has_memory = entry.mark == atomic_load(&trims);
-	const bool fits_inside = growth->before >= used && entry.bytes <= growth->before - used;
+	const CUresult result =
+		begin_cards(growth, (uint32_t)entry.other, entry.mark == atomic_load(&trims));
 
-	if (!has_memory) {
-		result = account_reserve(growth->card, ACCOUNT_USED, entry.bytes);
-		growth->reserved = entry.bytes;
-		if (result == CUDA_ERROR_OUT_OF_MEMORY && fits_inside) {
-			growth->reserved = account_reserve_rest(growth->card, entry.bytes);
-			result = CUDA_SUCCESS;
-		}
-	}
 	growth->is_open = result == CUDA_SUCCESS;
 	if (!growth->is_open)
 		pthread_mutex_unlock(&growing);
@@ -92,17 +187,26 @@ static void remember_backing(uint64_t exec)
 	table_unlock();
 }
 
+/* With the lock. */
+static void end_card(const struct graph_growth *growth, int card)
+{
+	const CUdevice device = growth->devices[card];
+	const uint64_t now = graph_number(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+	const uint64_t before = growth->before[card];
+	const uint64_t grown = now > before ? now - before : 0;
+
+	account_settle(card, ACCOUNT_USED, growth->reserved[card], grown);
+	charged[card] += grown;
+	follow(card, device);
+}
+
 void graph_end(struct graph_growth *growth, CUresult result)
 {
 	if (!growth->is_open)
 		return;
-	const uint64_t now = graph_number(growth->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-	const uint64_t grown = now > growth->before ? now - growth->before : 0;
-
-	account_settle(growth->card, ACCOUNT_USED, growth->reserved, grown);
-	if (growth->card >= 0)
-		charged[growth->card] += grown;
-	follow(growth->card, growth->device);
+	for (int card = 0; card < LIMITS_CARDS; card++)
+		if (growth->cards >> card & 1)
+			end_card(growth, card);
 	if (result == CUDA_SUCCESS)
 		remember_backing(growth->exec);
 	pthread_mutex_unlock(&growing);
@@ -141,20 +245,16 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
 	ENTER(cuDeviceGraphMemTrim, device);
 	pthread_mutex_lock(&growing);
-	const CUresult result = cuda.cuDeviceGraphMemTrim(device);
+	const CUresult result = trim(card_of_device(device), device);
 
-	atomic_fetch_add(&trims, 1);
-	follow(card_of_device(device), device);
 	pthread_mutex_unlock(&growing);
 	return result;
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
-	struct table_entry entry;
-
 	ENTER(cuGraphExecDestroy, hGraphExec);
 	/* Its memory stays with the device until a trim; only the note goes. */
-	table_take(KIND_GRAPH, (uint64_t)(uintptr_t)hGraphExec, &entry);
+	forget(hGraphExec);
 	return cuda.cuGraphExecDestroy(hGraphExec);
 }

@@ -3,23 +3,35 @@
 #define GPUSLICE_GRAPHS_H
 
 #include "api.h"
+#include "limits.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* What a launch or upload may make the driver reserve; belongs to the calling thread. */
 struct graph_growth {
-	int card;
-	CUdevice device;
-	uint64_t reserved;
-	uint64_t before;
-	bool is_open;
 	uint64_t exec;
+	bool is_open;
+	uint32_t cards; /* a bit for each that it draws from; the arrays are set for these */
+	CUdevice devices[LIMITS_CARDS];
+	uint64_t reserved[LIMITS_CARDS];
+	uint64_t before[LIMITS_CARDS];
 };
 
 /* Success, or the error that the call shall return. Costs little for graphs without allocations. */
 CUresult graph_begin(struct graph_growth *growth, CUgraphExec exec, CUstream stream);
 void graph_end(struct graph_growth *growth, CUresult result);
+
+/* What the nodes of a graph want of each card. */
+struct graph_wants {
+	uint32_t cards;  /* as above */
+	bool is_foreign; /* something of a card that is not ours: it will not be launched */
+	CUdevice devices[LIMITS_CARDS];
+	uint64_t bytes[LIMITS_CARDS];
+};
+
+/* From now on that is reserved for its launches; nothing for a graph that wants nothing. */
+void graphs_remember(CUgraphExec exec, const struct graph_wants *wants);
 
 void graphs_after_fork(void);
 

@@ -15,8 +15,9 @@ enum table_kind {
 	KIND_MAPPING,        /* cuMemMap, by address; `other` is the physical handle */
 	KIND_POOL,           /* `bytes` is what it is charged */
 	KIND_POOL_ELSEWHERE, /* imported, or of the host: not charged here */
-	KIND_GRAPH,          /* executable graph; `bytes` is what its nodes ask */
-	KIND_CONTEXT,        /* `bytes` is what it was found to cost */
+	KIND_GRAPH,      /* executable graph; `other` has a bit for each card that its nodes want */
+	KIND_GRAPH_PART, /* what they want of one of them; `other` is the device */
+	KIND_CONTEXT,    /* `bytes` is what it was found to cost */
 };
 
 struct table_entry {

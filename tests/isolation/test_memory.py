@@ -260,6 +260,59 @@ def test_an_allocation_node_is_charged_when_its_graph_runs(box: Box) -> None:
     assert room(program) == before
 
 
+def test_graphs_together_never_take_more_than_the_slice(box: Box) -> None:
+    """Four of 600 MiB in 2154: what one does not use is given up before the next has its own."""
+    program = box.start()
+    most = room(program)
+    region = Region(box.root / "state" / "region")
+    for number in range(4):
+        assert program(f"graph {number} {600 * MIB}") == [0]
+    used = []
+    for number in (0, 1, 2, 3, 0, 1):
+        assert program(f"graph_launch {number}") == [0]
+        used.append(region.used(0))
+    refused = region.refused()
+    region.close()
+
+    assert max(used) <= most
+    assert refused == 0
+
+
+def test_every_allocation_node_takes_whole_blocks(box: Box) -> None:
+    """Five hundred of one byte are 1000 MiB to the driver."""
+    program = box.start()
+    most = room(program)
+    assert program("graph 1 1 0 500") == [0]
+    assert program(f"alloc 2 {most - 500 * CHUNK + 1}") == [0]
+    assert program("graph_launch 1") == [OUT_OF_MEMORY]
+    assert program("free 2") == [0]
+    assert program(f"alloc 2 {most - 500 * CHUNK}") == [0]
+
+    assert program("graph_launch 1") == [0]
+    assert room(program) == 0
+
+
+def test_an_allocation_node_is_held_against_the_card_that_it_names(box: Box) -> None:
+    """Not the one that the stream runs on; a card without a line has no memory."""
+    other = f"device={box.node.uuids[1]} memory_bytes={1000 * MIB}"
+    box.write(f"version=1\nslice=a\ndevice={box.node.uuids[0]} memory_bytes={SLICE}\n{other}\n")
+    program = box.start()
+    assert program("retain 1") == [0]
+    assert program("retain") == [0]
+    before = room(program)
+    for number, (size, card) in enumerate([(1002, 1), (2, 2), (500, 1)]):
+        assert program(f"graph {number} {size * MIB} {card}") == [0]
+    assert program("graph_launch 0") == [OUT_OF_MEMORY]
+    assert program("graph_launch 1") == [OUT_OF_MEMORY]
+    assert program("graph_launch 2") == [0]
+    region = Region(box.root / "state" / "region")
+    used = region.used(0, card=1)
+    region.close()
+
+    assert used == 500 * MIB
+    assert room(program) == before
+
+
 def test_the_end_of_a_context_gives_its_memory_back(box: Box) -> None:
     """What was allocated in it, and what it cost itself."""
     program = box.start()

@@ -280,22 +280,29 @@ static void do_host(char *words[])
 	printf("%d\n", CALL(cuMemHostAlloc, &memory, strtoull(words[1], NULL, 10), 0));
 }
 
-/* graph NUMBER BYTES: an executable graph with one allocation node and its free. */
+/* graph NUMBER BYTES [CARD [NODES]]: an executable graph of allocation nodes, then their frees. */
 static void do_graph(char *words[])
 {
+	enum { NODES = 500 };
+	static CUgraphNode nodes[NODES];
+	static CUdeviceptr pointers[NODES];
 	CUgraph graph;
-	CUgraphNode node, freeing;
+	CUgraphNode freeing;
 	CUgraphExec exec = NULL;
 	CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
 		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-			      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}},
+			      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+					   .id = words[3] ? atoi(words[3]) : 0}},
 		.bytesize = strtoull(words[2], NULL, 10)};
+	const int count = words[3] && words[4] ? atoi(words[4]) % (NODES + 1) : 1;
 	CUresult result = CALL(cuGraphCreate, &graph, 0);
 
-	if (!result)
-		result = CALL(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &parameters);
-	if (!result)
-		result = CALL(cuGraphAddMemFreeNode, &freeing, graph, &node, 1, parameters.dptr);
+	for (int i = 0; !result && i < count; i++) {
+		result = CALL(cuGraphAddMemAllocNode, &nodes[i], graph, NULL, 0, &parameters);
+		pointers[i] = parameters.dptr;
+	}
+	for (int i = 0; !result && i < count; i++)
+		result = CALL(cuGraphAddMemFreeNode, &freeing, graph, nodes, count, pointers[i]);
 	if (!result)
 		result = CALL(cuGraphInstantiateWithFlags, &exec, graph, 0);
 	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)exec;
