@@ -1,7 +1,6 @@
 /* Loading the real driver's functions, and telling its code from others'. */
 #include "driver.h"
 
-#include "hooks.h"
 #include "libc_symbols.h"
 #include "log.h"
 #include "object.h"
@@ -200,8 +199,7 @@ void driver_note_unhooked(const char *name)
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	int i = 0;
 
-	if (!takes_from_the_card(name) || is_known(name) || hook_by_name(name) ||
-	    slice_state() != SLICE_OPEN)
+	if (!takes_from_the_card(name) || is_known(name) || slice_state() != SLICE_OPEN)
 		return;
 	pthread_mutex_lock(&lock);
 	while (i < REMEMBERED && seen[i][0] && strncmp(seen[i], name, sizeof(seen[i]) - 1) != 0)
@@ -213,6 +211,8 @@ void driver_note_unhooked(const char *name)
 	pthread_mutex_unlock(&lock);
 	if (is_new) {
 		slice_count_drift();
-		log_line("%s is new here: what it takes is not held against the slice", name);
+		log_line("%s is new here, or this version of it: what it takes is not held "
+			 "against the slice",
+			 name);
 	}
 }

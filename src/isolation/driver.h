@@ -34,7 +34,10 @@ bool driver_load_nvml(bool may_open);
 /* Is this address code or data of the driver itself? */
 bool driver_owns(const void *address);
 
-/* Counts names that look like new allocation or launch functions, and says so once each. */
+/*
+ * For a function of the driver's that we have no stand-in for: counts those that by their
+ * name, or base name, look like allocations or launches, and says so once each.
+ */
 void driver_note_unhooked(const char *name);
 
 /*

@@ -95,17 +95,35 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, uns
 						    kernelParams));
 }
 
-/* One kernel on several cards at once: metered on the first. Gone from new programs since CUDA 11.
- */
+/* Each part of it is work on its own stream's card. */
+static CUresult launch_together(CUDA_LAUNCH_PARAMS *parts, unsigned count, unsigned flags)
+{
+	enum { CARDS = 64 };
+	struct meter_launch launches[CARDS];
+
+	/* A part a card: nobody has so many. */
+	if (count > CARDS)
+		return CUDA_ERROR_INVALID_VALUE;
+	/* No card may stand idle, and pay for it, while we wait for the time of another. */
+	for (unsigned i = 0; i < count; i++)
+		meter_await(parts[i].hStream);
+	for (unsigned i = 0; i < count; i++)
+		meter_before(&launches[i], parts[i].function, parts[i].hStream);
+	const CUresult result = cuda.cuLaunchCooperativeKernelMultiDevice(parts, count, flags);
+
+	for (unsigned i = 0; i < count; i++) {
+		meter_after(&launches[i], result);
+		overhead_saw_launch(parts[i].function);
+	}
+	return result;
+}
+
+/* One kernel on several cards at once. Gone from new programs since CUDA 11. */
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsList,
 					      unsigned int numDevices, unsigned int flags)
 {
 	ENTER(cuLaunchCooperativeKernelMultiDevice, launchParamsList, numDevices, flags);
-	const bool is_any = launchParamsList && numDevices;
-
-	METERED(is_any ? launchParamsList[0].function : NULL,
-		is_any ? launchParamsList[0].hStream : NULL,
-		cuda.cuLaunchCooperativeKernelMultiDevice(launchParamsList, numDevices, flags));
+	return launch_together(launchParamsList, launchParamsList ? numDevices : 0, flags);
 }
 
 /* The interface before CUDA 4. */

@@ -111,7 +111,7 @@ static struct meter *await_credit(struct meter *meter, struct meter_launch *laun
 			reaped_ns = waited_ns;
 		}
 		pthread_mutex_lock(&metering);
-		meter = marks_meter_of(launch->context);
+		meter = marks_meter_of(launch->there.context);
 	}
 	launch->is_held_back = waited_ns > 0;
 	if (meter && waited_ns)
@@ -145,26 +145,52 @@ static struct meter *meter_here(CUcontext context)
 	return meter && credit_is_capped(meter->card) ? meter : NULL;
 }
 
+/* With the lock: the meter that may go on; NULL where nothing has to be measured. */
+static struct meter *meter_with_credit(struct meter_launch *launch)
+{
+	return await_credit(meter_here(launch->there.context), launch);
+}
+
+void meter_await(CUstream stream)
+{
+	struct meter_launch launch = {.stream = stream};
+
+	if (!is_any_capped())
+		return;
+	launch.there = visit_stream(stream);
+	if (launch.there.context && !capture_has(stream)) {
+		pthread_mutex_lock(&metering);
+		(void)meter_with_credit(&launch);
+		pthread_mutex_unlock(&metering);
+	}
+	visit_end(launch.there);
+}
+
+static void begin(struct meter *meter, struct meter_launch *launch)
+{
+	launch->is_metered = true;
+	launch->card = meter->card;
+	launch->work_ns = estimate_of(launch->what, &launch->is_known);
+	if (!meter->is_running)
+		begin_stretch(meter, launch);
+	credit_add_inflight(launch->card, slice_slot(), (int64_t)launch->work_ns);
+}
+
 void meter_before(struct meter_launch *launch, const void *what, CUstream stream)
 {
 	*launch = (struct meter_launch){.what = (uint64_t)(uintptr_t)what, .stream = stream};
 	if (!is_any_capped())
 		return;
-	launch->context = context_current();
-	if (!launch->context || capture_has(stream))
-		return;
-	pthread_mutex_lock(&metering);
-	struct meter *meter = await_credit(meter_here(launch->context), launch);
+	launch->there = visit_stream(stream);
+	if (launch->there.context && !capture_has(stream)) {
+		pthread_mutex_lock(&metering);
+		struct meter *meter = meter_with_credit(launch);
 
-	if (meter) {
-		launch->is_metered = true;
-		launch->card = meter->card;
-		launch->work_ns = estimate_of(launch->what, &launch->is_known);
-		if (!meter->is_running)
-			begin_stretch(meter, launch);
-		credit_add_inflight(launch->card, slice_slot(), (int64_t)launch->work_ns);
+		if (meter)
+			begin(meter, launch);
+		pthread_mutex_unlock(&metering);
 	}
-	pthread_mutex_unlock(&metering);
+	visit_end(launch->there);
 }
 
 static void add_to_tail(struct meter *meter, const struct meter_launch *launch, uint64_t now_ns)
@@ -200,8 +226,9 @@ void meter_after(struct meter_launch *launch, CUresult result)
 {
 	if (!launch->is_metered)
 		return;
+	visit_again(&launch->there);
 	pthread_mutex_lock(&metering);
-	struct meter *meter = marks_meter_of(launch->context);
+	struct meter *meter = marks_meter_of(launch->there.context);
 
 	if (meter && result == CUDA_SUCCESS) {
 		add_to_tail(meter, launch, launch->now_ns);
@@ -211,6 +238,7 @@ void meter_after(struct meter_launch *launch, CUresult result)
 		credit_add_inflight(launch->card, slice_slot(), -(int64_t)launch->work_ns);
 	}
 	pthread_mutex_unlock(&metering);
+	visit_end(launch->there);
 }
 
 void meter_after_sync(void)

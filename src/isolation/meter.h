@@ -2,7 +2,7 @@
 #ifndef GPUSLICE_METER_H
 #define GPUSLICE_METER_H
 
-#include "api.h"
+#include "visit.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -17,15 +17,18 @@ struct meter_launch {
 	uint64_t work_ns;  /* what it should take */
 	uint64_t now_ns;   /* when it was let go */
 	CUstream stream;
-	CUcontext context;
+	struct visit there; /* the stream's context */
 };
 
 /*
  * Waits until the slice has card time left, and notes that work begins.
+ * The card is that of the stream, whichever context is current.
  * `stream` names the per-thread default stream as such. Any thread.
  */
 void meter_before(struct meter_launch *launch, const void *what, CUstream stream);
 void meter_after(struct meter_launch *launch, CUresult result);
+/* The waiting alone: before work on several cards begins, each has to have time left. */
+void meter_await(CUstream stream);
 
 /* Work has been waited for: charge what is found to have ended. Cheap without a cap. */
 void meter_after_sync(void);

@@ -12,7 +12,17 @@ import pytest
 from tests.isolation.box import MIB, native_directory
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
-from tests.isolation.shares import POINTS, WORK, alone, is_kept, mix, shares, tenant
+from tests.isolation.shares import (
+    POINTS,
+    SECONDS,
+    STEPPING,
+    WORK,
+    alone,
+    is_kept,
+    mix,
+    shares,
+    tenant,
+)
 
 
 @pytest.mark.parametrize("kind", WORK)
@@ -56,6 +66,23 @@ def test_every_way_to_launch_is_charged(make_box: MakeBox, kind: str) -> None:
     had = shares((tenant(make_box, "a", 30), kind), unit_ns=1_000_000)
 
     assert is_kept(had[0], 30), had
+
+
+@pytest.mark.parametrize("percents", [(10, 100), (10, 60), (60, 10)])
+@pytest.mark.parametrize("way", ["second", "kernel", "graph", "sibling", "together"])
+def test_work_is_charged_to_the_card_it_runs_on(
+    make_box: MakeBox, way: str, percents: tuple[int, int]
+) -> None:
+    """Hook catalogue (HAMi-core 104): a second card had no cap, or that of the current one."""
+    box = make_box(library=STEPPING)
+    lines = (f"device={box.node.uuids[i]} core_percent={each}\n" for i, each in enumerate(percents))
+    box.write(f"version=1\nslice=a\n{''.join(lines)}")
+    ran = box.run("cards", way, str(WORK["sync"]), str(SECONDS))
+    result, pieces, took_ns = map(int, ran.stdout.split())
+    wanted = percents[1 if way == "second" else 0]
+
+    assert result == 0
+    assert is_kept(100 * pieces * WORK["sync"] / took_ns, wanted), ran.stdout
 
 
 def test_ten_and_ninety_complete_one_to_nine(make_box: MakeBox) -> None:

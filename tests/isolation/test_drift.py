@@ -38,6 +38,20 @@ def test_a_new_allocation_function_is_said_and_counted(
     region.close()
 
 
+def test_a_new_version_of_an_old_function_is_said_and_counted(box: Box, tmp_path: Path) -> None:
+    """Its base name is an old acquaintance, but its interface may be another."""
+    with_driver(box, tmp_path, "libnewer")
+    old, new = (box.run("route", "address2", "cuMemAlloc", v, "0") for v in ("12000", "20000"))
+    region = Region(box.root / "state" / "region")
+
+    assert old.stdout.split()[2] == "libgpuslice.so"
+    assert old.stderr == ""
+    assert new.stdout.split()[2] == "libcuda.so.1"
+    assert new.stderr.count("cuMemAlloc is new here") == 1
+    assert region.drift() == 1
+    region.close()
+
+
 def test_other_addresses_than_exports_are_recognised_by_name(box: Box, tmp_path: Path) -> None:
     """The one assumption about drivers that was never proved may be false."""
     with_driver(box, tmp_path, "libfuture")

@@ -4,6 +4,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 from tests.isolation.box import MIB, Box
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
@@ -166,6 +167,28 @@ def test_the_selftest_names_the_view_that_disagrees(box: Box) -> None:
     assert ran.returncode == 1
     assert "FAILED" in ran.stdout
     assert "cuDeviceTotalMem: 16160 MiB of 2154 MiB" in ran.stdout
+
+
+def test_the_selftest_is_content_with_a_card_smaller_than_the_limit(box: Box) -> None:
+    """Nothing is amiss: the card itself is the bound."""
+    box.allow(20000 * MIB)
+    ran = selftest(box)
+
+    assert ran.returncode == 0, ran.stdout
+    assert "cuDeviceTotalMem: 16160 MiB of 20000 MiB" in ran.stdout
+
+
+@pytest.mark.parametrize(("memory_bytes", "code"), [(SLICE, 0), (None, 3)])
+def test_the_selftest_says_that_it_does_not_check_compute(
+    box: Box, memory_bytes: int | None, code: int
+) -> None:
+    """Where that is the only cap it cannot tell whether it holds."""
+    box.allow(memory_bytes, core_percent=30)
+    ran = selftest(box)
+
+    assert ran.returncode == code, ran.stdout
+    assert "not checked" in ran.stdout
+    assert "compute: 30 %" in ran.stdout
 
 
 def test_the_selftest_says_when_there_is_no_slice(box: Box) -> None:

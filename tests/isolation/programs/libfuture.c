@@ -2,7 +2,8 @@
  * The smallest driver that a slice can be guarded on, and a little of the
  * future: an allocation function that nobody knows yet, and a cuGetProcAddress
  * that gives out other addresses than dlsym does. libpast.c is the same without
- * a function that is needed.
+ * a function that is needed; libnewer.c gives out what dlsym finds, and has a
+ * newer version of an old function.
  */
 #define __CUDA_API_VERSION_INTERNAL 1
 #include <cuda.h>
@@ -89,6 +90,27 @@ CUresult cuMemAllocEntangled(CUdeviceptr *pointer, size_t bytes)
 	return cuMemAlloc_v2(pointer, bytes);
 }
 
+#ifdef NEWER
+/* Of CUDA 20 too. */
+CUresult cuMemAlloc_v9(CUdeviceptr *pointer, size_t bytes);
+CUresult cuMemAlloc_v9(CUdeviceptr *pointer, size_t bytes)
+{
+	return cuMemAlloc_v2(pointer, bytes);
+}
+
+/* The exports themselves, where the loader would put the names of a library before us. */
+static __typeof__(cuInit) own_init __attribute__((alias("cuInit")));
+static __typeof__(cuMemAlloc_v2) own_alloc __attribute__((alias("cuMemAlloc_v2")));
+
+static void *address_of(const char *symbol, int version)
+{
+	if (!strcmp(symbol, "cuInit"))
+		return (void *)own_init;
+	if (!strcmp(symbol, "cuMemAlloc"))
+		return version >= 20000 ? (void *)cuMemAlloc_v9 : (void *)own_alloc;
+	return NULL;
+}
+#else
 /* The same code at another address, as a driver with internal entry points has it. */
 static CUresult inner_alloc(CUdeviceptr *pointer, size_t bytes)
 {
@@ -100,17 +122,23 @@ static CUresult inner_init(unsigned int flags)
 	return cuInit(flags);
 }
 
+static void *address_of(const char *symbol, int version)
+{
+	if (!strcmp(symbol, "cuInit"))
+		return (void *)inner_init;
+	if (!strcmp(symbol, "cuMemAlloc") && version >= 3020)
+		return (void *)inner_alloc;
+	if (!strcmp(symbol, "cuMemAllocEntangled") && version >= 20000)
+		return (void *)cuMemAllocEntangled;
+	return NULL;
+}
+#endif
+
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
 			     CUdriverProcAddressQueryResult *symbolStatus)
 {
 	(void)flags;
-	*pfn = NULL;
-	if (!strcmp(symbol, "cuInit"))
-		*pfn = (void *)inner_init;
-	if (!strcmp(symbol, "cuMemAlloc") && cudaVersion >= 3020)
-		*pfn = (void *)inner_alloc;
-	if (!strcmp(symbol, "cuMemAllocEntangled") && cudaVersion >= 20000)
-		*pfn = (void *)cuMemAllocEntangled;
+	*pfn = address_of(symbol, cudaVersion);
 	if (symbolStatus)
 		*symbolStatus =
 			*pfn ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;

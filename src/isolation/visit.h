@@ -1,0 +1,50 @@
+/*
+ * Being where a stream's work runs: in its own context, which need not be the current one.
+ *
+ * Between these two that context is current in the calling thread, so that its
+ * card is asked, and events belong to it. Pair them in one function.
+ */
+#ifndef GPUSLICE_VISIT_H
+#define GPUSLICE_VISIT_H
+
+#include "driver.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct visit {
+	CUcontext context; /* current from now on; NULL when there is none */
+	bool is_elsewhere; /* another than before */
+};
+
+/* The default streams are the current context's; in doubt the current one stays. */
+static inline struct visit visit_stream(CUstream stream)
+{
+	struct visit visit = {0};
+	CUcontext context = NULL;
+
+	if (cuda.cuCtxGetCurrent(&visit.context) != CUDA_SUCCESS)
+		visit.context = NULL;
+	if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
+	    !cuda.cuStreamGetCtx || !cuda.cuCtxPushCurrent_v2 || !cuda.cuCtxPopCurrent_v2)
+		return visit;
+	if (cuda.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == visit.context ||
+	    cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+		return visit;
+	return (struct visit){.context = context, .is_elsewhere = true};
+}
+
+static inline void visit_end(struct visit visit)
+{
+	if (visit.is_elsewhere)
+		cuda.cuCtxPopCurrent_v2(&visit.context);
+}
+
+/* There once more, after visit_end(). */
+static inline void visit_again(struct visit *visit)
+{
+	if (visit->is_elsewhere && cuda.cuCtxPushCurrent_v2(visit->context) != CUDA_SUCCESS)
+		visit->is_elsewhere = false;
+}
+
+#endif

@@ -1,0 +1,139 @@
+/*
+ * Works on a card while the context of another is current, one piece after
+ * another, and waits for each. Prints the result, the pieces done and the
+ * simulated nanoseconds that it took.
+ *
+ *	cards second UNIT_NS SECONDS	on card 1, as usual
+ *	cards kernel UNIT_NS SECONDS	on a stream of card 0; card 1's context is current
+ *	cards graph UNIT_NS SECONDS	the same with a graph
+ *	cards sibling UNIT_NS SECONDS	on a stream of card 0; another context of it is current
+ *	cards together UNIT_NS SECONDS	one launch for both: a short part on card 1, then card 0's
+ */
+#define __CUDA_API_VERSION_INTERNAL 1
+#include <cuda.h>
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct place {
+	CUcontext context;
+	CUstream stream;
+	CUfunction spin;
+	uint64_t duration_ns;
+	void *parameters[1];
+};
+
+static void *driver;
+static struct place home, other;
+static CUgraphExec exec;
+
+#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
+
+/* Its context is current afterwards. */
+static CUresult make_place(struct place *place, int card, uint64_t duration_ns)
+{
+	CUmodule module;
+	CUresult result = CALL(cuCtxCreate_v2, &place->context, 0, card);
+
+	if (!result)
+		result = CALL(cuStreamCreate, &place->stream, CU_STREAM_NON_BLOCKING);
+	if (!result)
+		result = CALL(cuModuleLoadData, &module, "");
+	if (!result)
+		result = CALL(cuModuleGetFunction, &place->spin, module, "spin");
+	place->duration_ns = duration_ns;
+	place->parameters[0] = &place->duration_ns;
+	return result;
+}
+
+static CUresult make_graph(void)
+{
+	const CUDA_KERNEL_NODE_PARAMS kernel = {.func = home.spin,
+						.gridDimX = 1,
+						.gridDimY = 1,
+						.gridDimZ = 1,
+						.blockDimX = 1,
+						.blockDimY = 1,
+						.blockDimZ = 1,
+						.kernelParams = home.parameters};
+	CUgraph graph;
+	CUgraphNode node;
+	CUresult result = CALL(cuGraphCreate, &graph, 0);
+
+	if (!result)
+		result = CALL(cuGraphAddKernelNode_v2, &node, graph, NULL, 0, &kernel);
+	return result ? result : CALL(cuGraphInstantiateWithFlags, &exec, graph, 0);
+}
+
+static CUresult launch(const struct place *place)
+{
+	return CALL(cuLaunchKernel, place->spin, 1, 1, 1, 1, 1, 1, 0, place->stream,
+		    (void **)place->parameters, NULL);
+}
+
+static CUresult launch_together(void)
+{
+	CUDA_LAUNCH_PARAMS parts[2] = {{0}};
+
+	for (int i = 0; i < 2; i++) {
+		struct place *place = i ? &home : &other;
+
+		parts[i] = (CUDA_LAUNCH_PARAMS){.function = place->spin,
+						.gridDimX = 1,
+						.gridDimY = 1,
+						.gridDimZ = 1,
+						.blockDimX = 1,
+						.blockDimY = 1,
+						.blockDimZ = 1,
+						.hStream = place->stream,
+						.kernelParams = place->parameters};
+	}
+	return CALL(cuLaunchCooperativeKernelMultiDevice, parts, 2, 0);
+}
+
+static CUresult piece(const char *way)
+{
+	if (!strcmp(way, "second"))
+		return launch(&other);
+	if (!strcmp(way, "graph"))
+		return CALL(cuGraphLaunch, exec, home.stream);
+	return strcmp(way, "together") ? launch(&home) : launch_together();
+}
+
+int main(int count, char **words)
+{
+	driver = dlopen("libcuda.so.1", RTLD_NOW);
+	if (count != 4 || !driver)
+		return 2;
+	uint64_t (*now_ns)(void) = (uint64_t(*)(void))dlsym(driver, "gpusim_now_ns");
+	int (*step)(unsigned) = (int (*)(unsigned))dlsym(driver, "gpusim_step_together");
+	const uint64_t unit_ns = strtoull(words[2], NULL, 10);
+	const char *way = words[1];
+	CUresult result = CALL(cuInit, 0);
+	uint64_t pieces = 0;
+
+	if (!result)
+		result = make_place(&home, 0, unit_ns);
+	if (!result)
+		result = make_graph();
+	if (!result)
+		result = make_place(&other, strcmp(way, "sibling") ? 1 : 0,
+				    strcmp(way, "together") ? unit_ns : 1000);
+	if (result || step(1))
+		return 2;
+	const CUstream stream = strcmp(way, "second") ? home.stream : other.stream;
+	const uint64_t begin_ns = now_ns();
+	const uint64_t end_ns = begin_ns + (uint64_t)(atof(words[3]) * 1e9);
+
+	for (; !result && now_ns() < end_ns; pieces++) {
+		result = piece(way);
+		if (!result)
+			result = CALL(cuStreamSynchronize, stream);
+	}
+	printf("%d %" PRIu64 " %" PRIu64 "\n", result, pieces, now_ns() - begin_ns);
+	return 0;
+}
