@@ -102,6 +102,21 @@ static bool must_stay_real(const char *name, const void *caller)
 	return !name || !is_driver_name(name) || driver_is_inside() || driver_owns(caller);
 }
 
+/*
+ * The driver's own lookup. A search from the program on meets us first, where
+ * the driver means itself: WSL's would call itself through us without end.
+ */
+static struct route route_of_driver(void *handle, const char *name)
+{
+	const struct libc_symbols *libc = libc_symbols();
+	const bool is_ours = name && is_driver_name(name) && handle != RTLD_NEXT;
+	const struct hook *hook = is_ours ? hook_by_name(name) : NULL;
+
+	if (!hook || libc->dlsym(handle, name) != hook->function)
+		return (struct route){.jump = (void *)libc->dlsym};
+	return (struct route){.result = *hook->real ? *hook->real : libc->dlsym(RTLD_NEXT, name)};
+}
+
 /* Any thread, at any time, also before main and before our own relocations of data. */
 __attribute__((used)) struct route route_dlsym(void *handle, const char *name, const void *caller)
 {
@@ -110,7 +125,7 @@ __attribute__((used)) struct route route_dlsym(void *handle, const char *name, c
 	if (asks_for_entry_point(handle, name))
 		return (struct route){.result = entry_point(libc->dlsym(handle, name))};
 	if (must_stay_real(name, caller))
-		return (struct route){.jump = (void *)libc->dlsym};
+		return route_of_driver(handle, name);
 	/* Our RTLD_NEXT starts behind us, in front of every driver: none is missed. */
 	void *found = libc->dlsym(handle, name);
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.isolation.box import MIB, NOT_READY, OUT_OF_MEMORY, Box
+from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
@@ -78,3 +79,36 @@ def test_a_driver_that_lacks_what_is_needed_closes(box: Box, tmp_path: Path) -> 
 
     assert program("init") == [NOT_READY]
     assert "no cuMemGetInfo_v2" in program.end()
+
+
+@pytest.mark.parametrize("way", ["default", "next", "self"])
+def test_a_driver_that_looks_itself_up_does_not_meet_us(box: Box, tmp_path: Path, way: str) -> None:
+    """Hook catalogue (HAMi-core 215, 326): NULL as handle found the hook, without end on WSL."""
+    with_driver(box, tmp_path, "libasking")
+    program = box.start(ASKING=way)
+
+    assert program("alloc 1 2000000000") == [OUT_OF_MEMORY]
+    assert program.end().count("cuInit") == 1
+
+
+def test_a_driver_that_starts_nvml_in_cuinit_comes_back(box: Box, tmp_path: Path) -> None:
+    """Hook catalogue (HAMi-core 52, 59): with driver 570 the start hung where NVML began."""
+    nvml = box.node.drivers / "libnvidia-ml.so.1"
+    with_driver(box, tmp_path, "libasking")
+    shutil.copy(nvml, box.node.drivers)
+    program = box.start(ASKING="nvml")
+
+    assert program("alloc 1 2000000000") == [OUT_OF_MEMORY]
+    assert program.end().startswith("NVML 16160\ncuInit 1\n")
+
+
+@pytest.mark.parametrize("first", ["init", "nvml"])
+def test_the_driver_of_cuda_12_8_starts(make_box: MakeBox, first: str) -> None:
+    """The same driver's versions, whichever of CUDA and NVML a program starts first."""
+    box = make_box(driver="570.124.06")
+    box.allow(1000 * MIB)
+    program = box.start(ready=False, GPU_SIMULATOR_CUDA_VERSION="12080")
+
+    for line in (first, "init", "retain", "alloc 1 1000000", "nvml"):
+        assert program(line)[0] == 0
+    assert program("info")[2] == 1000 * MIB

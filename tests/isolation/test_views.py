@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, Box
+from tests.isolation.box import MIB, OUT_OF_MEMORY, Box
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
 from tests.nvidia_smi import NvidiaSmi
@@ -27,6 +27,21 @@ def test_all_views_agree(box: Box) -> None:
     assert program("nvml2") == [0, SLICE, used, free, 0]
     for version in (1, 2, 3):
         assert program_list(box, f"processes {version}") == {program.pid: used}
+
+
+@pytest.mark.parametrize("core_percent", [None, 30])
+def test_what_is_shown_free_while_graphs_are_recorded_can_be_had(
+    make_box: MakeBox, core_percent: int | None
+) -> None:
+    """Hook catalogue (HAMi-core 181): vLLM's profiling of graphs ran out of memory it was shown."""
+    box = make_box()
+    box.allow(SLICE, core_percent)
+    ran = box.run("profiling")
+    before, by_cuda, by_nvml, *results = map(int, ran.stdout.split())
+
+    assert 1500 < before < SLICE // MIB
+    assert by_cuda == by_nvml == 4 * 64
+    assert results == [0, 0, 0, OUT_OF_MEMORY, 0]
 
 
 def program_list(box: Box, line: str) -> dict[int, int]:
