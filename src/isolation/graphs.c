@@ -187,17 +187,25 @@ static void remember_backing(uint64_t exec)
 	table_unlock();
 }
 
+uint64_t graph_grown(const struct graph_growth *growth, int card)
+{
+	if (!growth->is_open || card < 0 || !(growth->cards >> card & 1))
+		return 0;
+	const uint64_t now =
+		graph_number(growth->devices[card], CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+	const uint64_t before = growth->before[card];
+
+	return now > before ? now - before : 0;
+}
+
 /* With the lock. */
 static void end_card(const struct graph_growth *growth, int card)
 {
-	const CUdevice device = growth->devices[card];
-	const uint64_t now = graph_number(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-	const uint64_t before = growth->before[card];
-	const uint64_t grown = now > before ? now - before : 0;
+	const uint64_t grown = graph_grown(growth, card);
 
 	account_settle(card, ACCOUNT_USED, growth->reserved[card], grown);
 	charged[card] += grown;
-	follow(card, device);
+	follow(card, growth->devices[card]);
 }
 
 void graph_end(struct graph_growth *growth, CUresult result)

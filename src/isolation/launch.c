@@ -15,12 +15,14 @@ static CUstream per_thread(CUstream stream)
 #define METERED(what, stream, call)                                                                \
 	do {                                                                                       \
 		struct meter_launch launch;                                                        \
+		struct overhead_change change;                                                     \
                                                                                                    \
 		meter_before(&launch, what, stream);                                               \
+		overhead_begin_launch(&change, (const void *)(what), stream);                      \
 		const CUresult result = call;                                                      \
                                                                                                    \
+		overhead_end_launch(&change, 0);                                                   \
 		meter_after(&launch, result);                                                      \
-		overhead_saw_launch((const void *)(what));                                         \
 		return result;                                                                     \
 	} while (0)
 
@@ -149,15 +151,17 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 {
 	struct graph_growth growth;
 	struct meter_launch launch;
+	struct overhead_change change;
 	CUresult result = graph_begin(&growth, exec, named);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	meter_before(&launch, exec, named);
+	overhead_begin_launch(&change, exec, named);
 	result = real(exec, stream);
+	overhead_end_launch(&change, graph_grown(&growth, change.card));
 	meter_after(&launch, result);
 	graph_end(&growth, result);
-	overhead_saw_launch(exec);
 	return result;
 }
 

@@ -6,6 +6,7 @@
 #include "overhead.h"
 
 #include "account.h"
+#include "capture.h"
 #include "cards.h"
 #include "charge.h"
 #include "driver.h"
@@ -68,7 +69,10 @@ void overhead_suspect(void)
 		atomic_store_explicit(&is_suspect, true, memory_order_relaxed);
 }
 
-void overhead_saw_launch(const void *what)
+enum sight { SEEN, UNSEEN, NO_PLACE };
+
+/* Whether this was launched before; `mark`: and that it was, from now on. */
+static enum sight look_at(const void *what, bool mark)
 {
 	enum { PLACES = 4096, PROBES = 8 };
 	static _Atomic uintptr_t seen[PLACES];
@@ -80,14 +84,22 @@ void overhead_saw_launch(const void *what)
 		uintptr_t there = atomic_load_explicit(place, memory_order_relaxed);
 
 		if (there == wanted)
-			return;
-		if (!there && atomic_compare_exchange_strong(place, &there, wanted)) {
-			atomic_store(&is_urgent, true);
-			return;
-		}
+			return SEEN;
+		if (!there && (!mark || atomic_compare_exchange_strong(place, &there, wanted)))
+			return UNSEEN;
 	}
-	/* More functions than places: then now and then must do. */
-	overhead_suspect();
+	return NO_PLACE;
+}
+
+void overhead_saw_launch(const void *what)
+{
+	const enum sight sight = look_at(what, true);
+
+	if (sight == UNSEEN)
+		atomic_store(&is_urgent, true);
+	else if (sight == NO_PLACE)
+		/* More functions than places: then now and then must do. */
+		overhead_suspect();
 }
 
 void overhead_suspect_later(void)
@@ -163,4 +175,36 @@ void overhead_end_change(struct overhead_change *change)
 	    after - change->before <= OVERHEAD_MOST_BELIEVED)
 		region->cards[change->card].overhead_bytes[slot] += after - change->before;
 	region_unlock(region);
+}
+
+void overhead_begin_launch(struct overhead_change *change, const void *what, CUstream stream)
+{
+	const enum sight sight = look_at(what, false);
+
+	*change = (struct overhead_change){.card = CARD_FOREIGN};
+	if (sight == SEEN || (!probe_knows_pid() && capture_has(stream)))
+		return;
+	if (sight == UNSEEN) {
+		const CUstreamCaptureMode mode = capture_exempt();
+
+		overhead_begin_change(change, false);
+		capture_restore(mode);
+	}
+	change->what = what;
+}
+
+void overhead_end_launch(struct overhead_change *change, uint64_t counted)
+{
+	if (!change->what)
+		return;
+	if (change->is_locked) {
+		const CUstreamCaptureMode mode = capture_exempt();
+
+		if (change->before <= UINT64_MAX - counted)
+			change->before += counted;
+		overhead_end_change(change);
+		capture_restore(mode);
+	}
+	/* Not before: who launches it at the same time shall watch too. */
+	overhead_saw_launch(change->what);
 }

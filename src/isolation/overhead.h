@@ -35,12 +35,20 @@ struct overhead_change {
 	bool is_large; /* measured at once; small ones when they are next looked for */
 	bool is_locked;
 	uint64_t before;
+	const void *what; /* a launch that is to be noted; NULL: none */
 };
 void overhead_begin_change(struct overhead_change *change, bool is_large);
 void overhead_end_change(struct overhead_change *change);
 
 /* A function or graph was launched: the first time may have brought its code and local memory. */
 void overhead_saw_launch(const void *what);
+/*
+ * The same, around the driver's launch and nothing else: without NVML the first
+ * one is watched. What a stream only records brings nothing yet. `counted`:
+ * bytes that the launch took of the current context's card and others charge.
+ */
+void overhead_begin_launch(struct overhead_change *change, const void *what, CUstream stream);
+void overhead_end_launch(struct overhead_change *change, uint64_t counted);
 /* Something may have changed without any call that says so. */
 void overhead_suspect(void);
 /* The same, but not worth a look at once: what it should cost is in the books. */

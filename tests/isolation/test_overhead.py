@@ -89,11 +89,27 @@ def test_a_neighbour_of_another_namespace_is_not_reaped(box: Box) -> None:
     assert ran.stdout.split() == ["0", "0", str(OUT_OF_MEMORY)], ran.stderr
 
 
-def test_lazily_loaded_code_is_found_out(box: Box) -> None:
+def test_without_nvml_a_graphs_memory_is_counted_once(box_without_nvml: Box) -> None:
+    """Its first launch is watched for code, and what its nodes take is charged already."""
+    program = box_without_nvml.start()
+    before = room(program("info"))
+    assert program(f"graph 1 {100 * MIB}") == [0]
+    assert program("graph_launch 1") == [0]
+
+    assert before - room(program("info")) == 100 * MIB
+
+
+@pytest.mark.parametrize("where", ["box", "box_without_nvml"])
+@pytest.mark.parametrize("first", ["launch 1000", "graph_launch 1"])
+def test_lazily_loaded_code_is_found_out(
+    request: pytest.FixtureRequest, where: str, first: str
+) -> None:
     """It comes with the first launch, for which no allocation call is made."""
+    box: Box = request.getfixturevalue(where)
     program = box.start(GPU_SIMULATOR_MODULE_MIB="300", CUDA_MODULE_LOADING="LAZY")
     before = room(program("info"))
-    assert program("launch 1000") == [0]
+    assert program("kernel_graph 1 1000 1") == [0]
+    assert program(first) == [0]
     assert program("sync") == [0]
 
     assert before - room(program("info")) == 300 * MIB
