@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 static struct meter *meters; /* MARKS_METERS of them, made at the first use */
+static unsigned ever_used;   /* the first so many; all looks are at these */
 
 static struct meter *all_meters(void)
 {
@@ -24,16 +25,22 @@ void marks_forget_all(void)
 {
 	/* In a child the parent's pages may be half written: take new ones. */
 	meters = NULL;
+	ever_used = 0;
+}
+
+unsigned marks_count(void)
+{
+	return ever_used;
 }
 
 struct meter *marks_meter_at(unsigned index)
 {
-	return meters && meters[index].context ? &meters[index] : NULL;
+	return meters[index].context ? &meters[index] : NULL;
 }
 
 struct meter *marks_meter_of(CUcontext context)
 {
-	for (unsigned i = 0; meters && i < MARKS_METERS; i++)
+	for (unsigned i = 0; i < ever_used; i++)
 		if (meters[i].context == context)
 			return &meters[i];
 	return NULL;
@@ -52,6 +59,8 @@ struct meter *marks_meter(CUcontext context, int card)
 	}
 	if (meter->context)
 		return meter->card == card ? meter : NULL;
+	if (ever_used <= (unsigned)(meter - meters))
+		ever_used = (unsigned)(meter - meters) + 1;
 	memset(meter, 0, sizeof(*meter));
 	meter->context = context;
 	meter->card = card;

@@ -57,6 +57,8 @@ struct meter {
 struct meter *marks_meter(CUcontext context, int card);
 /* NULL when it has none. */
 struct meter *marks_meter_of(CUcontext context);
+/* Meters are looked for among the first so many. */
+unsigned marks_count(void);
 struct meter *marks_meter_at(unsigned index);
 
 /* A stretch begins; with `is_measured` an event on the stream says when. */

@@ -248,7 +248,7 @@ void meter_after_sync(void)
 	if (!atomic_load_explicit(&is_any_running, memory_order_relaxed))
 		return;
 	pthread_mutex_lock(&metering);
-	for (unsigned i = 0; i < MARKS_METERS; i++) {
+	for (unsigned i = 0; i < marks_count(); i++) {
 		struct meter *meter = marks_meter_at(i);
 
 		if (meter)
