@@ -4,6 +4,7 @@ The card is the simulated driver's; what PyTorch would do, nothing here tells.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -95,7 +96,11 @@ def test_a_library_that_keeps_no_cap_fails() -> None:
 
     assert done.returncode == 1
     assert "linear: asked for by calls beyond the cap" in done.stdout
-    assert "names that do not lead to the library in a slice: 85 of 85" in done.stdout
+    led_elsewhere = re.search(
+        r"names that do not lead to the library in a slice: (\d+) of (\d+)", done.stdout
+    )
+    assert led_elsewhere is not None, done.stdout
+    assert led_elsewhere[1] == led_elsewhere[2] != "0"
     assert "checks failed" in done.stdout
 
 
