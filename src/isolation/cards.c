@@ -3,6 +3,7 @@
 
 #include "driver.h"
 #include "slice.h"
+#include "visit.h"
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -75,27 +76,16 @@ CUcontext context_current(void)
 	return cuda.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
 }
 
-/* The default streams belong to whatever context is current. */
-static bool is_default(CUstream stream)
-{
-	return stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-}
-
 CUresult device_of_stream(CUstream stream, CUdevice *device)
 {
-	CUcontext context;
-
-	if (is_default(stream))
+	if (stream_is_default(stream))
 		return cuda.cuCtxGetDevice(device);
 	if (cuda.cuStreamGetDevice && cuda.cuStreamGetDevice(stream, device) == CUDA_SUCCESS)
 		return CUDA_SUCCESS;
-	if (!cuda.cuStreamGetCtx || !cuda.cuCtxPushCurrent_v2 || !cuda.cuCtxPopCurrent_v2 ||
-	    cuda.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == context_current() ||
-	    cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
-		return cuda.cuCtxGetDevice(device);
+	const struct visit visit = visit_stream(stream);
 	const CUresult result = cuda.cuCtxGetDevice(device);
 
-	cuda.cuCtxPopCurrent_v2(&context);
+	visit_end(visit);
 	return result;
 }
 

@@ -13,6 +13,7 @@
 #include "cards.h"
 #include "entry.h"
 #include "limits.h"
+#include "stream.h"
 #include "table.h"
 
 #include <pthread.h>
@@ -239,8 +240,7 @@ CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 	struct graph_growth growth;
 
 	ENTER(cuGraphUpload_ptsz, hGraphExec, hStream);
-	CUresult result =
-		graph_begin(&growth, hGraphExec, hStream ? hStream : CU_STREAM_PER_THREAD);
+	CUresult result = graph_begin(&growth, hGraphExec, stream_per_thread(hStream));
 
 	if (result == CUDA_SUCCESS) {
 		result = cuda.cuGraphUpload_ptsz(hGraphExec, hStream);

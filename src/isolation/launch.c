@@ -4,13 +4,9 @@
 #include "meter.h"
 #include "overhead.h"
 #include "pools.h"
+#include "stream.h"
 
 /* Threads may share all of these. */
-
-static CUstream per_thread(CUstream stream)
-{
-	return stream ? stream : CU_STREAM_PER_THREAD;
-}
 
 #define METERED(what, stream, call)                                                                \
 	do {                                                                                       \
@@ -45,7 +41,7 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int g
 {
 	ENTER(cuLaunchKernel_ptsz, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
 	      sharedMemBytes, hStream, kernelParams, extra);
-	METERED(f, per_thread(hStream),
+	METERED(f, stream_per_thread(hStream),
 		cuda.cuLaunchKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
 					 blockDimZ, sharedMemBytes, hStream, kernelParams, extra));
 }
@@ -63,7 +59,7 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void 
 			       void **extra)
 {
 	ENTER(cuLaunchKernelEx_ptsz, config, f, kernelParams, extra);
-	METERED(f, per_thread(config ? config->hStream : NULL),
+	METERED(f, stream_per_thread(config ? config->hStream : NULL),
 		cuda.cuLaunchKernelEx_ptsz(config, f, kernelParams, extra));
 }
 
@@ -89,7 +85,7 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, uns
 {
 	ENTER(cuLaunchCooperativeKernel_ptsz, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
 	      blockDimZ, sharedMemBytes, hStream, kernelParams);
-	METERED(f, per_thread(hStream),
+	METERED(f, stream_per_thread(hStream),
 		cuda.cuLaunchCooperativeKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX,
 						    blockDimY, blockDimZ, sharedMemBytes, hStream,
 						    kernelParams));
@@ -174,7 +170,8 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
 CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
 	ENTER(cuGraphLaunch_ptsz, hGraphExec, hStream);
-	return launch_graph(hGraphExec, hStream, per_thread(hStream), cuda.cuGraphLaunch_ptsz);
+	return launch_graph(hGraphExec, hStream, stream_per_thread(hStream),
+			    cuda.cuGraphLaunch_ptsz);
 }
 
 #define WAITED(call)                                                                               \

@@ -5,6 +5,7 @@
 #include "charge.h"
 #include "entry.h"
 #include "pools.h"
+#include "stream.h"
 #include "table.h"
 
 /* The pool that cuMemAllocAsync draws from on this stream. */
@@ -22,11 +23,6 @@ static CUresult pool_of_stream(CUstream stream, struct pool_growth *growth)
 	if (result == CUDA_SUCCESS)
 		pools_remember(growth->pool, growth->card);
 	return result;
-}
-
-static CUstream per_thread(CUstream stream)
-{
-	return stream ? stream : CU_STREAM_PER_THREAD;
 }
 
 /*
@@ -65,7 +61,8 @@ CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
 	ENTER(cuMemAllocAsync_ptsz, dptr, bytesize, hStream);
-	return allocate(dptr, bytesize, hStream, per_thread(hStream), cuda.cuMemAllocAsync_ptsz);
+	return allocate(dptr, bytesize, hStream, stream_per_thread(hStream),
+			cuda.cuMemAllocAsync_ptsz);
 }
 
 /* The pools that a device has without anybody making them. */
@@ -135,7 +132,7 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemo
 				      CUstream hStream)
 {
 	ENTER(cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, pool, hStream);
-	return allocate_from(dptr, bytesize, pool, hStream, per_thread(hStream),
+	return allocate_from(dptr, bytesize, pool, hStream, stream_per_thread(hStream),
 			     cuda.cuMemAllocFromPoolAsync_ptsz);
 }
 

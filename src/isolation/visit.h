@@ -7,10 +7,7 @@
 #ifndef GPUSLICE_VISIT_H
 #define GPUSLICE_VISIT_H
 
-#include "driver.h"
-
-#include <stdbool.h>
-#include <stddef.h>
+#include "stream.h"
 
 struct visit {
 	CUcontext context; /* current from now on; NULL when there is none */
@@ -25,8 +22,8 @@ static inline struct visit visit_stream(CUstream stream)
 
 	if (cuda.cuCtxGetCurrent(&visit.context) != CUDA_SUCCESS)
 		visit.context = NULL;
-	if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
-	    !cuda.cuStreamGetCtx || !cuda.cuCtxPushCurrent_v2 || !cuda.cuCtxPopCurrent_v2)
+	if (stream_is_default(stream) || !cuda.cuStreamGetCtx || !cuda.cuCtxPushCurrent_v2 ||
+	    !cuda.cuCtxPopCurrent_v2)
 		return visit;
 	if (cuda.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == visit.context ||
 	    cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
