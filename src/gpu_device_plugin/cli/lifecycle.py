@@ -108,7 +108,7 @@ def check_upgrade(
     """
     from gpu_device_plugin.apps.lifecycle.upgrade import check_upgrade as check
 
-    unit = next(unit for unit in MemoryUnit if unit.value == memory_unit)
+    unit = MemoryUnit(memory_unit)
     check_unit(NodeMode(mode), unit)
 
     async def work(fleet: "Fleet") -> None:
