@@ -89,6 +89,21 @@ CUresult device_of_stream(CUstream stream, CUdevice *device)
 	return result;
 }
 
+bool location_is_host(const CUmemLocation *location)
+{
+	return location->type == CU_MEM_LOCATION_TYPE_HOST ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+CUresult device_of_location(const CUmemLocation *location, CUdevice *device)
+{
+	if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return cuda.cuCtxGetDevice(device);
+	*device = location->id;
+	return CUDA_SUCCESS;
+}
+
 bool card_device(int card, CUdevice *device)
 {
 	int count = 0;

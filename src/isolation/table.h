@@ -25,6 +25,7 @@ struct table_entry {
 	uint64_t bytes;
 	uint64_t context; /* it goes when this one goes; 0: with the process */
 	uint64_t other;
+	uint64_t block; /* in which a graph's bytes were counted */
 	uint16_t kind;
 	int16_t card;
 	uint32_t handles; /* open handles, for physical memory */

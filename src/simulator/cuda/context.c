@@ -1,5 +1,6 @@
 #include "context.h"
 
+#include "graph_memory.h"
 #include "ledger.h"
 #include "memory.h"
 #include "module.h"
@@ -149,8 +150,10 @@ void context_close(struct context *context)
 	streams_close_all(context);
 	modules_close_all(context);
 	memory_drop_all(context);
-	if (context->is_primary)
+	if (context->is_primary) {
 		pool_drop_default(device);
+		graph_memory_drop_all(device);
+	}
 	ledger_give(device, context->cost_bytes);
 	context->is_alive = false;
 	ledger_let_go(device);

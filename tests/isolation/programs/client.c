@@ -309,6 +309,30 @@ static void do_graph(char *words[])
 	printf("%d\n", result);
 }
 
+/* graph_uploaded NUMBER BYTES: instantiated with its upload; answers the result, the driver's too.
+ */
+static void do_graph_uploaded(char *words[])
+{
+	CUgraph graph;
+	CUgraphNode node, freeing;
+	CUgraphExec exec = NULL;
+	CUDA_GRAPH_INSTANTIATE_PARAMS how = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
+	CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
+		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+			      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}},
+		.bytesize = strtoull(words[2], NULL, 10)};
+	CUresult result = CALL(cuGraphCreate, &graph, 0);
+
+	if (!result)
+		result = CALL(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &parameters);
+	if (!result)
+		result = CALL(cuGraphAddMemFreeNode, &freeing, graph, &node, 1, parameters.dptr);
+	if (!result)
+		result = CALL(cuGraphInstantiateWithParams, &exec, graph, &how);
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)exec;
+	printf("%d %d\n", result, how.result_out);
+}
+
 /* kernel_graph NUMBER DURATION_NS COUNT: an executable graph of kernels in a row. */
 static void do_kernel_graph(char *words[])
 {
@@ -782,6 +806,7 @@ static const struct command commands[] = {
 	{"mipmap_destroy", do_mipmap_destroy},
 	{"host", do_host},
 	{"graph", do_graph},
+	{"graph_uploaded", do_graph_uploaded},
 	{"kernel_graph", do_kernel_graph},
 	{"graph_launch", do_graph_launch},
 	{"graph_trim", do_graph_trim},
