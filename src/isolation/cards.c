@@ -2,6 +2,7 @@
 #include "cards.h"
 
 #include "driver.h"
+#include "green.h"
 #include "slice.h"
 #include "visit.h"
 
@@ -73,7 +74,7 @@ CUcontext context_current(void)
 {
 	CUcontext context = NULL;
 
-	return cuda.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+	return green_home_of(NULL, &context) == CUDA_SUCCESS ? context : NULL;
 }
 
 CUresult device_of_stream(CUstream stream, CUdevice *device)

@@ -2,6 +2,7 @@
 #include "cards.h"
 #include "entry.h"
 #include "graphs.h"
+#include "stream.h"
 
 #include <stdlib.h>
 
@@ -110,13 +111,12 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
 }
 
 /*
- * An upload at once is made a call of its own, the hook that reserves for it:
- * the driver does not count the flag among a graph's own either.
+ * An upload at once is made a call of its own, for which room is reserved: the
+ * driver does not count the flag among a graph's own either.
  */
 static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
 				 CUDA_GRAPH_INSTANTIATE_PARAMS *params,
-				 __typeof__(cuGraphInstantiateWithParams) *real,
-				 __typeof__(cuGraphUpload) *upload)
+				 __typeof__(cuGraphInstantiateWithParams) *real)
 {
 	const cuuint64_t flag = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
 	const bool is_uploaded = params && cuda.cuGraphUpload && params->flags & flag;
@@ -127,13 +127,19 @@ static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
 
 	if (is_uploaded)
 		params->flags |= flag;
-	if (result == CUDA_SUCCESS)
-		note(*exec, graph);
-	if (result != CUDA_SUCCESS || !is_uploaded)
-		return result;
-	result = upload(*exec, params->hUploadStream);
+	return result == CUDA_SUCCESS ? note(*exec, graph) : result;
+}
+
+static CUresult upload_as_asked(CUgraphExec *exec, CUDA_GRAPH_INSTANTIATE_PARAMS *params,
+				CUstream named, __typeof__(cuGraphUpload) *real)
+{
+	if (!real || !(params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD))
+		return CUDA_SUCCESS;
+	const CUresult result = graph_upload(*exec, params->hUploadStream, named, real);
+
 	if (result != CUDA_SUCCESS) {
-		cuGraphExecDestroy(*exec);
+		graphs_forget(*exec);
+		cuda.cuGraphExecDestroy(*exec);
 		*exec = NULL;
 		params->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
 	}
@@ -144,14 +150,25 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
 				      CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
 	ENTER(cuGraphInstantiateWithParams, phGraphExec, hGraph, instantiateParams);
-	return instantiate_with(phGraphExec, hGraph, instantiateParams,
-				cuda.cuGraphInstantiateWithParams, cuGraphUpload);
+	const CUresult result = instantiate_with(phGraphExec, hGraph, instantiateParams,
+						 cuda.cuGraphInstantiateWithParams);
+
+	return result == CUDA_SUCCESS
+		       ? upload_as_asked(phGraphExec, instantiateParams,
+					 instantiateParams->hUploadStream, cuda.cuGraphUpload)
+		       : result;
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
 					   CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
 	ENTER(cuGraphInstantiateWithParams_ptsz, phGraphExec, hGraph, instantiateParams);
-	return instantiate_with(phGraphExec, hGraph, instantiateParams,
-				cuda.cuGraphInstantiateWithParams_ptsz, cuGraphUpload_ptsz);
+	const CUresult result = instantiate_with(phGraphExec, hGraph, instantiateParams,
+						 cuda.cuGraphInstantiateWithParams_ptsz);
+
+	return result == CUDA_SUCCESS
+		       ? upload_as_asked(phGraphExec, instantiateParams,
+					 stream_per_thread(instantiateParams->hUploadStream),
+					 cuda.cuGraphUpload_ptsz)
+		       : result;
 }

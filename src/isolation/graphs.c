@@ -58,7 +58,7 @@ static uint64_t part_key(uint64_t exec, int card)
 	return exec ^ ((uint64_t)(card + 1) << 56);
 }
 
-static void forget(CUgraphExec exec)
+void graphs_forget(CUgraphExec exec)
 {
 	const uint64_t key = (uint64_t)(uintptr_t)exec;
 	struct table_entry entry, part;
@@ -78,7 +78,7 @@ void graphs_remember(CUgraphExec exec, const struct graph_wants *wants)
 					  .card = wants->is_foreign ? CARD_FOREIGN : 0,
 					  .other = wants->cards};
 
-	forget(exec);
+	graphs_forget(exec);
 	if (!wants->cards && !wants->is_foreign)
 		return;
 	table_put(&entry);
@@ -239,32 +239,30 @@ void graph_end(struct graph_growth *growth, CUresult result)
 	pthread_mutex_unlock(&growing);
 }
 
-CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+CUresult graph_upload(CUgraphExec exec, CUstream stream, CUstream named,
+		      __typeof__(cuGraphUpload) *real)
 {
 	struct graph_growth growth;
-
-	ENTER(cuGraphUpload, hGraphExec, hStream);
-	CUresult result = graph_begin(&growth, hGraphExec, hStream);
+	CUresult result = graph_begin(&growth, exec, named);
 
 	if (result == CUDA_SUCCESS) {
-		result = cuda.cuGraphUpload(hGraphExec, hStream);
+		result = real(exec, stream);
 		graph_end(&growth, result);
 	}
 	return result;
 }
 
+CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+{
+	ENTER(cuGraphUpload, hGraphExec, hStream);
+	return graph_upload(hGraphExec, hStream, hStream, cuda.cuGraphUpload);
+}
+
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-	struct graph_growth growth;
-
 	ENTER(cuGraphUpload_ptsz, hGraphExec, hStream);
-	CUresult result = graph_begin(&growth, hGraphExec, stream_per_thread(hStream));
-
-	if (result == CUDA_SUCCESS) {
-		result = cuda.cuGraphUpload_ptsz(hGraphExec, hStream);
-		graph_end(&growth, result);
-	}
-	return result;
+	return graph_upload(hGraphExec, hStream, stream_per_thread(hStream),
+			    cuda.cuGraphUpload_ptsz);
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
@@ -280,7 +278,6 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
 	ENTER(cuGraphExecDestroy, hGraphExec);
-	/* Its memory stays with the device until a trim; only the note goes. */
-	forget(hGraphExec);
+	graphs_forget(hGraphExec);
 	return cuda.cuGraphExecDestroy(hGraphExec);
 }

@@ -24,6 +24,9 @@ CUresult graph_begin(struct graph_growth *growth, CUgraphExec exec, CUstream str
 /* Before the end: what the card's graph memory has grown by. */
 uint64_t graph_grown(const struct graph_growth *growth, int card);
 void graph_end(struct graph_growth *growth, CUresult result);
+/* An upload; `named` is the stream as the plain functions name it. */
+CUresult graph_upload(CUgraphExec exec, CUstream stream, CUstream named,
+		      __typeof__(cuGraphUpload) *real);
 
 /* What the nodes of a graph want of each card. */
 struct graph_wants {
@@ -42,6 +45,8 @@ void graphs_learn_block(int card, CUdevice device, uint64_t more, uint32_t nodes
 
 /* From now on that is reserved for its launches; nothing for a graph that wants nothing. */
 void graphs_remember(CUgraphExec exec, const struct graph_wants *wants);
+/* It is about to be destroyed: its memory stays with the device until a trim. */
+void graphs_forget(CUgraphExec exec);
 
 void graphs_after_fork(void);
 

@@ -7,10 +7,11 @@
 #ifndef GPUSLICE_VISIT_H
 #define GPUSLICE_VISIT_H
 
+#include "green.h"
 #include "stream.h"
 
 struct visit {
-	CUcontext context; /* current from now on; NULL when there is none */
+	CUcontext context; /* current from now on, or its home; NULL when there is none */
 	bool is_elsewhere; /* another than before */
 };
 
@@ -20,12 +21,12 @@ static inline struct visit visit_stream(CUstream stream)
 	struct visit visit = {0};
 	CUcontext context = NULL;
 
-	if (cuda.cuCtxGetCurrent(&visit.context) != CUDA_SUCCESS)
+	if (green_home_of(NULL, &visit.context) != CUDA_SUCCESS)
 		visit.context = NULL;
 	if (stream_is_default(stream) || !cuda.cuStreamGetCtx || !cuda.cuCtxPushCurrent_v2 ||
 	    !cuda.cuCtxPopCurrent_v2)
 		return visit;
-	if (cuda.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == visit.context ||
+	if (green_home_of(stream, &context) != CUDA_SUCCESS || context == visit.context ||
 	    cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
 		return visit;
 	return (struct visit){.context = context, .is_elsewhere = true};

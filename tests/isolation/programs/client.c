@@ -422,6 +422,53 @@ static void do_retain(char *words[])
 	printf("%d\n", result);
 }
 
+static CUresult green_description(int card, CUdevResourceDesc *description)
+{
+	CUdevResource all, part;
+	unsigned count = 1;
+	CUresult result = CALL(cuDeviceGetDevResource, card, &all, CU_DEV_RESOURCE_TYPE_SM);
+
+	if (!result)
+		result = CALL(cuDevSmResourceSplitByCount, &part, &count, &all, NULL, 0, 8);
+	return result ? result : CALL(cuDevResourceGenerateDesc, description, &part, 1);
+}
+
+/* green NUMBER [CARD]: a green context; none is made current. */
+static void do_green(char *words[])
+{
+	CUdevResourceDesc description;
+	CUgreenCtx green = NULL;
+	const int card = words[2] ? atoi(words[2]) : 0;
+	CUresult result = green_description(card, &description);
+
+	if (!result)
+		result = CALL(cuGreenCtxCreate, &green, description, card,
+			      CU_GREEN_CTX_DEFAULT_STREAM);
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)green;
+	printf("%d\n", result);
+}
+
+static void do_green_destroy(char *words[])
+{
+	printf("%d\n",
+	       CALL(cuGreenCtxDestroy, (CUgreenCtx)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
+}
+
+static void do_green_current(char *words[])
+{
+	CUcontext context = NULL;
+	CUresult result = CALL(cuCtxFromGreenCtx, &context,
+			       (CUgreenCtx)(uintptr_t)objects[atoi(words[1]) % OBJECTS]);
+
+	printf("%d\n", result ? result : CALL(cuCtxSetCurrent, context));
+}
+
+/* primary_release [CARD]: one user of the primary context less. */
+static void do_primary_release(char *words[])
+{
+	printf("%d\n", CALL(cuDevicePrimaryCtxRelease_v2, words[1] ? atoi(words[1]) : 0));
+}
+
 static void do_reset(char *words[])
 {
 	(void)words;
@@ -584,6 +631,17 @@ static CUresult launch_graph_per_thread(uint64_t duration_ns)
 	return CALL(cuGraphLaunch_ptsz, (CUgraphExec)(uintptr_t)objects[0], NULL);
 }
 
+/* As wrappers do that keep no context of their own: a user more, and again one less. */
+static CUresult launch_retained(uint64_t duration_ns)
+{
+	CUcontext context;
+	CUresult result = CALL(cuDevicePrimaryCtxRetain, &context, 0);
+
+	if (!result)
+		result = launch(duration_ns, 0);
+	return result ? result : CALL(cuDevicePrimaryCtxRelease_v2, 0);
+}
+
 struct kind {
 	const char *name;
 	CUresult (*launch)(uint64_t duration_ns);
@@ -600,6 +658,7 @@ static const struct kind kinds[] = {
 	{"ex", launch_ex, 200},
 	{"ex_ptsz", launch_ex_per_thread, 200},
 	{"cooperative", launch_cooperative, 200},
+	{"retained", launch_retained, 200},
 	{"cooperative_ptsz", launch_cooperative_per_thread, 200},
 };
 
@@ -815,6 +874,10 @@ static const struct command commands[] = {
 	{"context_attach", do_context_attach},
 	{"context_detach", do_context_detach},
 	{"retain", do_retain},
+	{"green", do_green},
+	{"green_destroy", do_green_destroy},
+	{"green_current", do_green_current},
+	{"primary_release", do_primary_release},
 	{"reset", do_reset},
 	{"module", do_module},
 	{"init", do_init},
