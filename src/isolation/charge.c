@@ -82,6 +82,12 @@ uint64_t charge_managed(int card)
 	return atomic_load(&managed_bytes[card]);
 }
 
+void charge_expect_managed(void)
+{
+	for (unsigned i = 0; i < LIMITS_CARDS; i++)
+		atomic_fetch_add(&managed_bytes[i], 1);
+}
+
 void charge_after_fork(void)
 {
 	for (unsigned i = 0; i < LIMITS_CARDS; i++)

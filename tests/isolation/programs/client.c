@@ -115,6 +115,19 @@ static void do_create(char *words[])
 	printf("%d\n", result);
 }
 
+/* create_at NUMBER BYTES PLACE ID: physical memory of any place, by number. */
+static void do_create_at(char *words[])
+{
+	CUmemGenericAllocationHandle handle = 0;
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = (CUmemLocationType)atoi(words[3]), .id = atoi(words[4])}};
+	const CUresult result = CALL(cuMemCreate, &handle, strtoull(words[2], NULL, 10), &prop, 0);
+
+	objects[atoi(words[1]) % OBJECTS] = handle;
+	printf("%d\n", result);
+}
+
 static void do_release(char *words[])
 {
 	printf("%d\n", CALL(cuMemRelease, objects[atoi(words[1]) % OBJECTS]));
@@ -171,6 +184,181 @@ static void do_pool(char *words[])
 	const CUresult result = CALL(cuMemPoolCreate, &pool, &props);
 
 	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)pool;
+	printf("%d\n", result);
+}
+
+/* pool_at NUMBER PLACE ID TYPE [HANDLES]: a pool of any place and type, by number. */
+static void do_pool_at(char *words[])
+{
+	CUmemoryPool pool = NULL;
+	const CUmemPoolProps props = {
+		.allocType = (CUmemAllocationType)atoi(words[4]),
+		.handleTypes = (CUmemAllocationHandleType)(words[5] ? atoi(words[5]) : 0),
+		.location = {.type = (CUmemLocationType)atoi(words[2]), .id = atoi(words[3])}};
+	const CUresult result = CALL(cuMemPoolCreate, &pool, &props);
+
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)pool;
+	printf("%d\n", result);
+}
+
+typedef CUresult get_pool(CUmemoryPool *, CUmemLocation *, CUmemAllocationType);
+
+/* pool_of NUMBER PLACE ID: the pool of a place by CUDA 13's call; its default one, then its
+ * current. */
+static void do_pool_of(char *words[])
+{
+	CUmemLocation place = {.type = (CUmemLocationType)atoi(words[2]), .id = atoi(words[3])};
+	CUmemoryPool pools[2] = {NULL, NULL};
+	CUresult result = ((get_pool *)find("cuMemGetDefaultMemPool"))(
+		&pools[0], &place, CU_MEM_ALLOCATION_TYPE_PINNED);
+
+	if (!result)
+		result = ((get_pool *)find("cuMemGetMemPool"))(&pools[1], &place,
+							       CU_MEM_ALLOCATION_TYPE_PINNED);
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)pools[1];
+	printf("%d %d\n", result, pools[0] == pools[1]);
+}
+
+/* Handles and tickets of 64 bytes go from one process to another as hexadecimal digits. */
+static void print_bytes(CUresult result, const void *bytes, size_t count)
+{
+	printf("%d ", result);
+	for (size_t i = 0; i < count; i++)
+		printf("%02x", ((const unsigned char *)bytes)[i]);
+	printf("\n");
+}
+
+static void read_bytes(const char *text, void *bytes, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (sscanf(text + 2 * i, "%2hhx", (unsigned char *)bytes + i) != 1)
+			exit(5);
+}
+
+/* A descriptor of another process's. */
+static int fetch_file(const char *pid, const char *number)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%s/fd/%s", pid, number);
+	return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static void do_pool_export(char *words[])
+{
+	int file = -1;
+	const CUresult result = CALL(cuMemPoolExportToShareableHandle, &file,
+				     (CUmemoryPool)(uintptr_t)objects[atoi(words[1]) % OBJECTS],
+				     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+
+	printf("%d %d\n", result, file);
+}
+
+/* pool_import NUMBER PID FILE */
+static void do_pool_import(char *words[])
+{
+	CUmemoryPool pool = NULL;
+	const CUresult result = CALL(cuMemPoolImportFromShareableHandle, &pool,
+				     (void *)(intptr_t)fetch_file(words[2], words[3]),
+				     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)pool;
+	printf("%d\n", result);
+}
+
+static void do_pool_pointer(char *words[])
+{
+	CUmemPoolPtrExportData ticket = {{0}};
+	const CUresult result =
+		CALL(cuMemPoolExportPointer, &ticket, objects[atoi(words[1]) % OBJECTS]);
+
+	print_bytes(result, &ticket, sizeof(ticket));
+}
+
+/* pool_pointer_import NUMBER POOL TICKET */
+static void do_pool_pointer_import(char *words[])
+{
+	CUmemPoolPtrExportData ticket;
+	CUdeviceptr pointer = 0;
+
+	read_bytes(words[3], &ticket, sizeof(ticket));
+	const CUresult result =
+		CALL(cuMemPoolImportPointer, &pointer,
+		     (CUmemoryPool)(uintptr_t)objects[atoi(words[2]) % OBJECTS], &ticket);
+
+	objects[atoi(words[1]) % OBJECTS] = pointer;
+	printf("%d\n", result);
+}
+
+static void do_ipc(char *words[])
+{
+	CUipcMemHandle handle = {{0}};
+	const CUresult result = CALL(cuIpcGetMemHandle, &handle, objects[atoi(words[1]) % OBJECTS]);
+
+	print_bytes(result, &handle, sizeof(handle));
+}
+
+static void do_ipc_open(char *words[])
+{
+	CUipcMemHandle handle;
+	CUdeviceptr pointer = 0;
+
+	read_bytes(words[2], &handle, sizeof(handle));
+	const CUresult result = CALL(cuIpcOpenMemHandle_v2, &pointer, handle, 1);
+
+	objects[atoi(words[1]) % OBJECTS] = pointer;
+	printf("%d\n", result);
+}
+
+static void do_ipc_close(char *words[])
+{
+	printf("%d\n", CALL(cuIpcCloseMemHandle, objects[atoi(words[1]) % OBJECTS]));
+}
+
+/* create_shared NUMBER BYTES: physical memory, and the descriptor that exports it. */
+static void do_create_shared(char *words[])
+{
+	CUmemGenericAllocationHandle handle = 0;
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+	int file = -1;
+	CUresult result = CALL(cuMemCreate, &handle, strtoull(words[2], NULL, 10), &prop, 0);
+
+	if (!result)
+		result = CALL(cuMemExportToShareableHandle, &file, handle,
+			      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	objects[atoi(words[1]) % OBJECTS] = handle;
+	printf("%d %d\n", result, file);
+}
+
+/* import NUMBER PID FILE: physical memory of another process. */
+static void do_import(char *words[])
+{
+	CUmemGenericAllocationHandle handle = 0;
+	const CUresult result = CALL(cuMemImportFromShareableHandle, &handle,
+				     (void *)(intptr_t)fetch_file(words[2], words[3]),
+				     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+
+	objects[atoi(words[1]) % OBJECTS] = handle;
+	printf("%d\n", result);
+}
+
+/* external BYTES PID FILE: memory of another API, as CUDA sees it. */
+static void do_external(char *words[])
+{
+	CUexternalMemory memory = NULL;
+	CUdeviceptr pointer = 0;
+	const CUDA_EXTERNAL_MEMORY_HANDLE_DESC whole = {
+		.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD,
+		.handle = {.fd = fetch_file(words[2], words[3])},
+		.size = strtoull(words[1], NULL, 10)};
+	const CUDA_EXTERNAL_MEMORY_BUFFER_DESC part = {.size = whole.size};
+	CUresult result = CALL(cuImportExternalMemory, &memory, &whole);
+
+	if (!result)
+		result = CALL(cuExternalMemoryGetMappedBuffer, &pointer, memory, &part);
 	printf("%d\n", result);
 }
 
@@ -846,6 +1034,7 @@ static const struct command commands[] = {
 	{"pitch", do_pitch},
 	{"free", do_free},
 	{"create", do_create},
+	{"create_at", do_create_at},
 	{"release", do_release},
 	{"map", do_map},
 	{"unmap", do_unmap},
@@ -853,6 +1042,18 @@ static const struct command commands[] = {
 	{"async", do_async},
 	{"free_async", do_free_async},
 	{"pool", do_pool},
+	{"pool_at", do_pool_at},
+	{"pool_of", do_pool_of},
+	{"pool_export", do_pool_export},
+	{"pool_import", do_pool_import},
+	{"pool_pointer", do_pool_pointer},
+	{"pool_pointer_import", do_pool_pointer_import},
+	{"ipc", do_ipc},
+	{"ipc_open", do_ipc_open},
+	{"ipc_close", do_ipc_close},
+	{"create_shared", do_create_shared},
+	{"import", do_import},
+	{"external", do_external},
 	{"pool_default", do_pool_default},
 	{"from_pool", do_from_pool},
 	{"pool_keep", do_pool_keep},
@@ -911,7 +1112,7 @@ static void run(char *words[])
 
 int main(void)
 {
-	char line[512];
+	char line[1024];
 
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!driver) {
