@@ -7,6 +7,7 @@
 #include "driver.h"
 #include "killpoint.h"
 #include "probe.h"
+#include "seen.h"
 #include "slice.h"
 #include "table.h"
 
@@ -17,18 +18,26 @@
 
 static pthread_mutex_t making_context = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int contexts[LIMITS_CARDS]; /* of this process, by card */
+static atomic_int all_contexts;
 
 void overhead_after_fork(void)
 {
 	making_context = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	for (unsigned i = 0; i < LIMITS_CARDS; i++)
 		atomic_store(&contexts[i], 0);
+	atomic_store(&all_contexts, 0);
 	charge_after_fork();
+	seen_after_fork();
 }
 
 bool overhead_has_context(int card)
 {
 	return card >= 0 && atomic_load(&contexts[card]) > 0;
+}
+
+bool overhead_has_several_contexts(void)
+{
+	return atomic_load_explicit(&all_contexts, memory_order_relaxed) > 1;
 }
 
 /* Last resort: contexts grow with the card's multiprocessors (107 MiB at 34, 555 at 188). */
@@ -193,7 +202,10 @@ void overhead_end_context(struct overhead_context *making, CUresult result, CUco
 						  .bytes = cost};
 		table_put(&entry);
 		atomic_fetch_add(&contexts[making->card], 1);
-		overhead_suspect_later();
+		/* Code is its home's. */
+		if (!making->home)
+			atomic_fetch_add(&all_contexts, 1);
+		overhead_suspect_later(making->card);
 	}
 	pthread_mutex_unlock(&making_context);
 }
@@ -201,6 +213,10 @@ void overhead_end_context(struct overhead_context *making, CUresult result, CUco
 static void forget(const struct table_entry *entry)
 {
 	atomic_fetch_sub(&contexts[entry->card], 1);
+	if (!entry->context) {
+		atomic_fetch_sub(&all_contexts, 1);
+		overhead_forget_launches();
+	}
 	account_adjust(entry->card, ACCOUNT_OVERHEAD, entry->bytes, 0);
 }
 
