@@ -9,7 +9,6 @@ from tests.isolation.region import Region
 SLICE = 2154 * MIB
 PAGE = 2 * MIB
 PIECES = 300
-EXACT = {"GPU_SIMULATOR_BLOCK_BYTES": "512"}  # a driver that takes what is asked, and no more
 
 
 @pytest.fixture(params=["box", "box_without_nvml"])
@@ -137,7 +136,7 @@ def test_arrays_take_pages_too(any_box: Box, figures: Figures) -> None:
 
 def test_a_driver_that_takes_no_whole_pages_is_found_out(box: Box) -> None:
     """By the first look that shows less than they would be: then only what was asked counts."""
-    program = box.start(**EXACT)
+    program = box.start(GPU_SIMULATOR_BLOCK_BYTES="512")  # takes what is asked, and no more
     region = Region(box.root / "state" / "region")
     start = region.held(0)
     size = MIB + 512
