@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from tests.isolation.box import MIB, OUT_OF_MEMORY, Box
@@ -18,17 +17,6 @@ def room(answer: list[int]) -> int:
     result, free, _ = answer
     assert result == 0
     return free
-
-
-@pytest.fixture
-def box_without_nvml(box: Box, tmp_path: Path) -> Box:
-    """A container into which only libcuda was brought (NVIDIA_DRIVER_CAPABILITIES=compute)."""
-    drivers = tmp_path / "drivers"
-    drivers.mkdir()
-    for name in ("libcuda.so.1", "libgpuslice.so"):
-        shutil.copy(box.node.drivers / name, drivers)
-    box.node.drivers = drivers
-    return box
 
 
 def test_without_nvml_the_first_context_costs_what_the_table_says(box_without_nvml: Box) -> None:
