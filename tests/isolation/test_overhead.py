@@ -1,11 +1,15 @@
 """Memory that nobody asks for is counted by whichever way there is to know it."""
 
+import asyncio
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box
+from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tests.isolation.conftest import MakeBox
+from tests.waiting import until
 
 SLICE = 2154 * MIB
 CONTEXT = 240 * MIB  # of the simulated V100
@@ -75,6 +79,60 @@ def test_a_neighbour_of_another_namespace_is_not_reaped(box: Box) -> None:
     )
 
     assert ran.stdout.split() == ["0", "0", str(OUT_OF_MEMORY)], ran.stderr
+
+
+def make_context_beside(box: Box, other: Program, file: Path, mib: int) -> Program:
+    """A program that makes its context while another container's takes so much of the card."""
+    box.library = "libgpuslice-testing.so"
+    program = box.start(
+        ready=False, GPUSLICE_PAUSEPOINT="context_made", GPUSLICE_PAUSEFILE=str(file)
+    )
+    assert program("init") == [0]
+    program.tell("retain")
+    asyncio.run(until(file.exists, 20))
+    assert other(f"alloc 1 {mib * MIB}") == [0]
+    file.unlink()
+    assert program.answer() == [0]
+    return program
+
+
+@pytest.fixture
+def neighbour(make_box: MakeBox) -> Program:
+    """A program of another container on the card."""
+    box = make_box("neighbour")
+    box.allow(4096 * MIB)
+    return box.start()
+
+
+@pytest.mark.parametrize("way", ["box_in_namespace", "box_of_strangers"])
+@pytest.mark.parametrize("mib", [100, 2000])
+def test_a_neighbours_memory_is_not_kept_as_the_price_of_a_context(
+    request: pytest.FixtureRequest, neighbour: Program, tmp_path: Path, way: str, mib: int
+) -> None:
+    """It came while the card was watched; the next contexts cost what they cost."""
+    box: Box = request.getfixturevalue(way)
+    make_context_beside(box, neighbour, tmp_path / "waiting", mib).kill()
+    for _ in range(2):
+        program = box.start()
+        assert room(program("info")) == SLICE - CONTEXT
+        program.kill()
+    program = box.start()
+    assert program(f"alloc 1 {SLICE - 2 * CONTEXT}") == [0]
+    last = box.start()
+
+    assert room(last("info")) == 0
+
+
+def test_a_price_that_may_be_a_neighbours_does_not_refuse_a_context(
+    box_of_strangers: Box, neighbour: Program, tmp_path: Path
+) -> None:
+    """What a card of this size usually takes has room, though not what was seen once."""
+    program = make_context_beside(box_of_strangers, neighbour, tmp_path / "waiting", 200)
+    assert room(program("info")) == SLICE - CONTEXT - 200 * MIB
+    assert program(f"alloc 1 {room(program('info')) - 300 * MIB}") == [0]
+    second = box_of_strangers.start()
+
+    assert room(second("info")) == 300 * MIB - CONTEXT
 
 
 def test_without_nvml_a_graphs_memory_is_counted_once(box_without_nvml: Box) -> None:
