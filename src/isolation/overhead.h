@@ -44,6 +44,14 @@ struct overhead_change {
 void overhead_begin_change(struct overhead_change *change, bool is_large);
 void overhead_end_change(struct overhead_change *change);
 
+/* Around a call that may take code off or make a heap smaller, on whatever card it is. */
+struct overhead_unload {
+	uint32_t cards; /* a bit for each that is watched; 0: NVML tells */
+	uint64_t before[LIMITS_CARDS];
+};
+void overhead_begin_unload(struct overhead_unload *unload);
+void overhead_end_unload(const struct overhead_unload *unload);
+
 /*
  * Around the driver's launch and nothing else: the first one of a function or
  * graph may bring its code and local memory to the card of its stream. With NVML
@@ -100,7 +108,7 @@ uint64_t overhead_price(int card, bool is_first, bool *is_sure);
 void overhead_watched_price(int card, bool is_first, uint64_t usual, uint64_t bytes);
 void overhead_listed_price(int card, bool is_first, uint64_t bytes);
 
-/* The steps that overhead.c, overhead_context.c and overhead_launch.c share. */
+/* The steps that overhead.c and overhead_*.c share. */
 bool overhead_card_used(int card, uint64_t *bytes);
 /*
  * So that the card's total changes by what the calling thread does, and by no other
@@ -110,6 +118,7 @@ bool overhead_stop_others(void);
 void overhead_let_others(void);
 /* Between these, before a change and after it; UINT64_MAX: it cannot be known. */
 uint64_t overhead_card_before(int card);
+/* A rise is the current context's code. */
 void overhead_add_change(int card, uint64_t before);
 bool overhead_has_context(int card);
 /* Then one function may bring its code more than once. */

@@ -219,7 +219,9 @@ static void forget(const struct table_entry *entry)
 		atomic_fetch_sub(&all_contexts, 1);
 		overhead_forget_launches();
 	}
-	account_adjust(entry->card, ACCOUNT_OVERHEAD, entry->bytes, 0);
+	/* Where NVML is believed by now, what was once watched is in its figure. */
+	account_adjust(entry->card, ACCOUNT_OVERHEAD,
+		       entry->bytes + (probe_knows_pid() ? 0 : entry->other), 0);
 }
 
 void overhead_forget_context(CUcontext context)

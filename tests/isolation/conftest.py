@@ -86,3 +86,10 @@ def any_box(request: pytest.FixtureRequest) -> Box:
     """With a look at NVML now and then, and without any."""
     box: Box = request.getfixturevalue(request.param)
     return box
+
+
+@pytest.fixture(params=["box", "box_of_strangers", "box_without_nvml"])
+def every_box(request: pytest.FixtureRequest) -> Box:
+    """NVML knows the process, or only the card, or is not there."""
+    box: Box = request.getfixturevalue(request.param)
+    return box

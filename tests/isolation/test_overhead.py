@@ -186,6 +186,90 @@ def test_code_is_held_against_the_card_of_its_stream(
     assert asked == OUT_OF_MEMORY
 
 
+def start_lazily(box: Box) -> Program:
+    """Each module is 300 MiB of code, which comes with the first launch."""
+    box.variables["GPU_SIMULATOR_MODULE_MIB"] = "300"
+    box.variables["CUDA_MODULE_LOADING"] = "LAZY"
+    return box.start()
+
+
+def launch_code(program: Program, mib: int) -> None:
+    """A launch that brings so much code."""
+    before = room(program("info"))
+    assert program("launch 1000") == [0]
+    assert program("sync") == [0]
+    assert before - room(program("info")) == mib * MIB
+
+
+def test_a_known_kernel_brings_its_code_to_a_second_context(every_box: Box) -> None:
+    """It has one handle for both, and its code in each."""
+    program = start_lazily(every_box)
+    assert program("library") == [0]
+    launch_code(program, 300)
+    launch_code(program, 0)
+    assert program("context 1") == [0]
+    launch_code(program, 300)
+    launch_code(program, 0)
+    free = room(program("info"))
+
+    assert program(f"alloc 1 {free + 1}") == [OUT_OF_MEMORY]
+    assert program(f"alloc 1 {free}") == [0]
+
+
+def test_a_known_kernel_brings_its_code_again_after_a_reset(every_box: Box) -> None:
+    """What it brought before went with the context, and is free again."""
+    program = start_lazily(every_box)
+    before = room(program("info"))
+    assert program("library") == [0]
+    for _ in range(3):
+        launch_code(program, 300)
+        assert program("reset") == [0]
+        assert program("retain") == [0]
+        assert room(program("info")) == before
+
+
+@pytest.mark.parametrize("kind", ["module", "library"])
+def test_code_is_free_again_when_it_is_unloaded(every_box: Box, kind: str) -> None:
+    """Also where its functions' handles come again with the next that is loaded."""
+    program = start_lazily(every_box)
+    before = room(program("info"))
+    for _ in range(10):
+        assert program(kind) == [0]
+        launch_code(program, 300)
+        assert program(f"{kind}_unload") == [0]
+        assert room(program("info")) == before
+
+
+def test_an_unload_gives_back_no_more_than_the_code_was(
+    box_of_strangers: Box, neighbour: Program
+) -> None:
+    """What code there still is stays counted, and so do allocations and the context."""
+    program = start_lazily(box_of_strangers)
+    before = room(program("info"))
+    assert program("library") == [0]
+    launch_code(program, 300)
+    assert program("module") == [0]
+    launch_code(program, 300)
+    assert program(f"alloc 1 {100 * MIB}") == [0]
+    assert neighbour(f"alloc 1 {100 * MIB}") == [0]
+    assert program("module_unload") == [0]
+
+    assert before - room(program("info")) == 400 * MIB
+
+
+@pytest.mark.parametrize("way", ["box", "box_of_strangers"])
+def test_a_library_is_unloaded_from_all_cards(request: pytest.FixtureRequest, way: str) -> None:
+    """One of them has no current context."""
+    box: Box = request.getfixturevalue(way)
+    allow_two_cards(box, SLICE)
+    ran = box.run("lazy", "unloaded", GPU_SIMULATOR_MODULE_MIB="300", CUDA_MODULE_LOADING="LAZY")
+
+    result, _, on_second, asked = map(int, ran.stdout.split())
+
+    # All that was free before can be had again.
+    assert (result, on_second, asked) == (0, 0, 0), ran.stderr
+
+
 def test_any_number_of_functions_is_watched(any_box: Box) -> None:
     """Five thousand, each with a module of its own: more than the first table of them holds."""
     allow_two_cards(any_box, 8192 * MIB)
