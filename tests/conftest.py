@@ -14,7 +14,7 @@ from gpu_device_plugin.simulation.kubelet import StandInKubelet
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
     """An empty directory with a path of a few characters."""
-    path = Path(tempfile.mkdtemp(prefix="k"))
+    path = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
 

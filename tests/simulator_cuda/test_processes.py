@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import itertools
 import select
 import signal
 import subprocess
@@ -151,12 +150,13 @@ def _took_ms(
         counts: How many kernels each has.
         each_sees: More of each one's environment.
     """
+    environments = each_sees or [{}] * len(counts)
     with contextlib.ExitStack() as stack:
         tenants = [
             stack.enter_context(
                 tenant(node, program, "work", "1000000", count, str(len(counts)), **extra)
             )
-            for count, extra in itertools.zip_longest(counts, each_sees, fillvalue={})
+            for count, extra in zip(counts, environments, strict=True)
         ]
         for each in tenants:
             assert _line(each) == "ready"
