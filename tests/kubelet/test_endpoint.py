@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import socket
+from contextlib import suppress
 
 import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, mem_cards, pod, until
@@ -216,6 +217,31 @@ async def test_the_end_of_the_agent_ends_the_list_and_removes_the_sockets(rig: R
 
     assert rig.sockets() == set()
     assert rig.kubelet.capacity(MEM) == 15
+
+
+async def test_the_end_of_the_agent_is_not_lost_when_the_kubelet_ends_with_it(rig: Rig) -> None:
+    """In Python 3.11 gRPC loses a cancellation that comes as the old server's last call ends."""
+    await rig.serve()
+    reached = asyncio.Event()
+    stop = rig.mem._server.stop
+
+    async def losing(grace: float) -> None:
+        reached.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await stop(grace)
+
+    rig.mem._server.stop = losing
+    await rig.kubelet.stop()
+    await until(reached.is_set)
+    ending = asyncio.ensure_future(rig.stop_endpoints())
+    try:
+        await until(ending.done)
+    finally:
+        rig.mem._list.withdraw()
+        ending.cancel()
+
+    assert rig.sockets() == set()
 
 
 async def test_an_agent_that_comes_back_serves_what_the_kubelet_remembers(
