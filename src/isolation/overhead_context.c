@@ -7,6 +7,7 @@
 #include "driver.h"
 #include "killpoint.h"
 #include "probe.h"
+#include "seen.h"
 #include "slice.h"
 #include "table.h"
 
@@ -17,18 +18,26 @@
 
 static pthread_mutex_t making_context = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int contexts[LIMITS_CARDS]; /* of this process, by card */
+static atomic_int all_contexts;
 
 void overhead_after_fork(void)
 {
 	making_context = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	for (unsigned i = 0; i < LIMITS_CARDS; i++)
 		atomic_store(&contexts[i], 0);
+	atomic_store(&all_contexts, 0);
 	charge_after_fork();
+	seen_after_fork();
 }
 
 bool overhead_has_context(int card)
 {
 	return card >= 0 && atomic_load(&contexts[card]) > 0;
+}
+
+bool overhead_has_several_contexts(void)
+{
+	return atomic_load_explicit(&all_contexts, memory_order_relaxed) > 1;
 }
 
 /* Last resort: contexts grow with the card's multiprocessors (107 MiB at 34, 555 at 188). */
@@ -180,7 +189,8 @@ void overhead_end_context(struct overhead_context *making, CUresult result, CUco
 						  .bytes = cost};
 		table_put(&entry);
 		atomic_fetch_add(&contexts[making->card], 1);
-		overhead_suspect_later();
+		atomic_fetch_add(&all_contexts, 1);
+		overhead_suspect_later(making->card);
 	}
 	pthread_mutex_unlock(&making_context);
 }
@@ -194,6 +204,8 @@ void overhead_forget_context(CUcontext context)
 	if (!table_take(KIND_CONTEXT, (uint64_t)(uintptr_t)context, &entry))
 		return;
 	atomic_fetch_sub(&contexts[entry.card], 1);
+	atomic_fetch_sub(&all_contexts, 1);
+	overhead_forget_launches();
 	account_adjust(entry.card, ACCOUNT_OVERHEAD, entry.bytes, 0);
 	if (probe_knows_pid())
 		overhead_measure(entry.card, &ignored);

@@ -14,18 +14,27 @@ struct visit {
 	bool is_elsewhere; /* another than before */
 };
 
-/* The default streams are the current context's; in doubt the current one stays. */
-static inline struct visit visit_stream(CUstream stream)
+/* The stream's own context; in doubt, and for the default streams, the current one. */
+static inline CUcontext visit_context(CUstream stream)
 {
-	struct visit visit = {0};
 	CUcontext context = NULL;
 
+	if (!stream_is_default(stream) && cuda.cuStreamGetCtx &&
+	    cuda.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS)
+		return context;
+	return cuda.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+}
+
+static inline struct visit visit_stream(CUstream stream)
+{
+	const CUcontext context = visit_context(stream);
+	struct visit visit = {.context = context};
+
+	if (stream_is_default(stream))
+		return visit;
 	if (cuda.cuCtxGetCurrent(&visit.context) != CUDA_SUCCESS)
 		visit.context = NULL;
-	if (stream_is_default(stream) || !cuda.cuStreamGetCtx || !cuda.cuCtxPushCurrent_v2 ||
-	    !cuda.cuCtxPopCurrent_v2)
-		return visit;
-	if (cuda.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == visit.context ||
+	if (context == visit.context || !cuda.cuCtxPushCurrent_v2 || !cuda.cuCtxPopCurrent_v2 ||
 	    cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
 		return visit;
 	return (struct visit){.context = context, .is_elsewhere = true};

@@ -116,6 +116,47 @@ def test_lazily_loaded_code_is_found_out(
     assert program(f"alloc 1 {before - 299 * MIB}") == [OUT_OF_MEMORY]
 
 
+def allow_two_cards(box: Box, memory_bytes: int) -> None:
+    """Limits of this size on the first two cards."""
+    lines = [f"device={uuid} memory_bytes={memory_bytes}" for uuid in box.node.uuids[:2]]
+    box.write("\n".join(["version=1", "slice=a", *lines, ""]))
+
+
+@pytest.mark.parametrize("where", ["box", "box_without_nvml"])
+@pytest.mark.parametrize(
+    ("way", "brought"),
+    [
+        pytest.param("kernel", (300, 0), id="a kernel"),
+        pytest.param("graph", (300, 0), id="a graph"),
+        pytest.param("together", (300, 300), id="one launch for both"),
+        pytest.param("shared", (300, 300), id="a handle that both share"),
+    ],
+)
+def test_code_is_held_against_the_card_of_its_stream(
+    request: pytest.FixtureRequest, where: str, way: str, brought: tuple[int, int]
+) -> None:
+    """Another card's context is current; what was free there before can not be had any more."""
+    box: Box = request.getfixturevalue(where)
+    allow_two_cards(box, SLICE)
+    ran = box.run("lazy", way, GPU_SIMULATOR_MODULE_MIB="300", CUDA_MODULE_LOADING="LAZY")
+    result, *taken, asked = map(int, ran.stdout.split())
+
+    assert result == 0, ran.stderr
+    assert [taken[0] // MIB, taken[1] // MIB] == list(brought)
+    assert asked == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("where", ["box", "box_without_nvml"])
+def test_any_number_of_functions_is_watched(request: pytest.FixtureRequest, where: str) -> None:
+    """Five thousand, each with a module of its own: more than the first table of them holds."""
+    box: Box = request.getfixturevalue(where)
+    allow_two_cards(box, 8192 * MIB)
+    ran = box.run("lazy", "many", "5000", GPU_SIMULATOR_MODULE_MIB="1", CUDA_MODULE_LOADING="LAZY")
+    result, _, taken, _ = map(int, ran.stdout.split())
+
+    assert (result, taken) == (0, 5000 * MIB), ran.stderr
+
+
 def test_a_context_is_free_again_when_its_last_user_detaches(box_without_nvml: Box) -> None:
     """With all that was allocated in it; cuCtxDetach is how programs before CUDA 4 end one."""
     program = box_without_nvml.start()
