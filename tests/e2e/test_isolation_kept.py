@@ -19,6 +19,7 @@ from tests.e2e.tenants import (
     SERVE,
     SLICE_MIB,
     check_capped,
+    is_about,
     row,
     same_card,
     start_tenant,
@@ -144,7 +145,7 @@ def test_old_and_new_library_serve_one_card(
 
     def told() -> bool:
         shares = newer.samples("gpu_device_plugin_slice_core_used_ratio")
-        return len(shares) == 2 and all(0.27 <= share <= 0.33 for share in shares.values())
+        return len(shares) == 2 and all(is_about(share, 0.3) for share in shares.values())
 
     wait_for("each has 30 %", told, 60, 0.5)
 
