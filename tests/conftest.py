@@ -6,9 +6,17 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.kubelet.rig import Rig
 
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
+
+# A busy machine is no finding, and a run finds what the run before it found: examples are the same
+# each time, and none is kept in a file. To look further: --hypothesis-profile=default.
+settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture
