@@ -4,6 +4,7 @@
 #include "cards.h"
 #include "killpoint.h"
 #include "limits.h"
+#include "pages.h"
 
 #include <stdatomic.h>
 
@@ -37,6 +38,23 @@ CUresult charge_more(struct charge *charge, uint64_t bytes)
 	return result;
 }
 
+/* Physical memory and pools are made of whole pages, managed memory comes and goes. */
+static void take_pages(const struct table_entry *entry)
+{
+	if (entry->kind == KIND_MEMORY && entry->mark != MARK_MANAGED)
+		pages_take(entry->card, entry->key, entry->bytes);
+	else if (entry->kind == KIND_ARRAY || entry->kind == KIND_MIPMAP)
+		pages_take_unplaced(entry->card, entry->bytes);
+}
+
+static void give_pages(const struct table_entry *entry)
+{
+	if (entry->kind == KIND_MEMORY && entry->mark != MARK_MANAGED)
+		pages_give(entry->card, entry->key, entry->bytes);
+	else if (entry->kind == KIND_ARRAY || entry->kind == KIND_MIPMAP)
+		pages_give_unplaced(entry->card, entry->bytes);
+}
+
 static void keep(struct charge *charge, enum table_kind kind, uint64_t key, uint64_t taken,
 		 uint32_t mark)
 {
@@ -53,6 +71,7 @@ static void keep(struct charge *charge, enum table_kind kind, uint64_t key, uint
 	};
 
 	KILLPOINT(keep_before_settle);
+	take_pages(&entry);
 	account_settle(charge->card, ACCOUNT_USED, charge->bytes, taken);
 	KILLPOINT(keep_after_settle);
 	table_put(&entry);
@@ -92,12 +111,14 @@ void charge_after_fork(void)
 {
 	for (unsigned i = 0; i < LIMITS_CARDS; i++)
 		atomic_store(&managed_bytes[i], 0);
+	pages_after_fork();
 }
 
 static void release(const struct table_entry *entry)
 {
 	if (entry->mark == MARK_MANAGED && entry->card >= 0)
 		atomic_fetch_sub(&managed_bytes[entry->card], entry->bytes);
+	give_pages(entry);
 	account_release(entry->card, ACCOUNT_USED, entry->bytes);
 }
 

@@ -109,17 +109,24 @@ struct table_entry *table_next(enum table_kind kind, uint32_t *place)
 	return NULL;
 }
 
-bool table_put(const struct table_entry *entry)
+bool table_add(const struct table_entry *entry)
 {
 	bool is_room = true;
 
-	table_lock();
 	if (count >= capacity / 4 * 3)
 		is_room = grow() || count + 1 < capacity;
 	if (is_room) {
 		insert(entries, capacity, entry);
 		count++;
 	}
+	return is_room;
+}
+
+bool table_put(const struct table_entry *entry)
+{
+	table_lock();
+	const bool is_room = table_add(entry);
+
 	table_unlock();
 	return is_room;
 }

@@ -18,6 +18,8 @@ enum table_kind {
 	KIND_GRAPH,      /* executable graph; `other` has a bit for each card that its nodes want */
 	KIND_GRAPH_PART, /* what they want of one of them; `other` is the device */
 	KIND_CONTEXT,    /* `bytes` is what it was found to cost */
+	KIND_PAGE, /* of linear memory, by address; `bytes` in it were asked for, in `handles` parts
+		    */
 };
 
 struct table_entry {
@@ -49,6 +51,8 @@ void table_lock(void);
 void table_unlock(void);
 struct table_entry *table_at(enum table_kind kind, uint64_t key);
 void table_remove(struct table_entry *entry);
+/* As table_put; what table_at pointed to may have moved. */
+bool table_add(const struct table_entry *entry);
 
 /*
  * Under the lock: the next entry of the kind at or after *place, which starts

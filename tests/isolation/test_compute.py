@@ -116,7 +116,7 @@ def test_without_neighbour_files_a_share_is_kept_alone(make_box: MakeBox) -> Non
 @pytest.mark.parametrize("kind", WORK)
 @pytest.mark.parametrize(
     ("percents", "points"),
-    [((10, 90), POINTS), ((30, 70), POINTS), ((50, 25, 25), 4 * POINTS)],
+    [((10, 90), POINTS), ((30, 70), POINTS), ((50, 25, 25), 5 * POINTS)],
 )
 def test_without_neighbour_files_nvml_tells_of_neighbours(
     make_box: MakeBox, percents: tuple[int, ...], points: float, kind: str

@@ -3,10 +3,9 @@
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box
+from tests.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Box
 
 SLICE = 2154 * MIB
 CONTEXT = 240 * MIB  # of the simulated V100
@@ -18,17 +17,6 @@ def room(answer: list[int]) -> int:
     result, free, _ = answer
     assert result == 0
     return free
-
-
-@pytest.fixture
-def box_without_nvml(box: Box, tmp_path: Path) -> Box:
-    """A container into which only libcuda was brought (NVIDIA_DRIVER_CAPABILITIES=compute)."""
-    drivers = tmp_path / "drivers"
-    drivers.mkdir()
-    for name in ("libcuda.so.1", "libgpuslice.so"):
-        shutil.copy(box.node.drivers / name, drivers)
-    box.node.drivers = drivers
-    return box
 
 
 def test_without_nvml_the_first_context_costs_what_the_table_says(box_without_nvml: Box) -> None:
@@ -60,7 +48,7 @@ def test_in_a_pid_namespace_the_cost_is_measured_too(box: Box) -> None:
         input=lines,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     answers = ran.stdout.splitlines()
@@ -82,7 +70,7 @@ def test_a_neighbour_of_another_namespace_is_not_reaped(box: Box) -> None:
         input=f"init\nretain\nalloc 1 {1000 * MIB}\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, native_directory
+from tests.isolation.box import MIB, PATIENCE_SECONDS, native_directory
 from tests.isolation.compile import compile_bundled, compile_runtime, runtime_directory
 from tests.isolation.conftest import MakeBox
 from tests.isolation.test_build import symbols
@@ -65,7 +65,7 @@ def kept_by(
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

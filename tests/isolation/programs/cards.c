@@ -11,8 +11,7 @@
  *current cards greens UNIT_NS SECONDS	on the default streams of two such, each current in turn
  *	cards together UNIT_NS SECONDS	one launch for both: a short part on card 1, then card 0's
  */
-#define __CUDA_API_VERSION_INTERNAL 1
-#include <cuda.h>
+#include "call.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -32,8 +31,6 @@ struct place {
 static void *driver;
 static struct place home, other;
 static CUgraphExec exec;
-
-#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
 
 /* Its context is current afterwards. */
 static CUresult make_place(struct place *place, int card, uint64_t duration_ns)

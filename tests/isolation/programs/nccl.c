@@ -6,10 +6,8 @@
  *
  *	nccl TOO_MUCH_BYTES
  */
-#define __CUDA_API_VERSION_INTERNAL 1
-#include <cuda.h>
+#include "call.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,8 +18,6 @@ enum { TURNS = 50, PIECE = 64 << 20 };
 static void *driver;
 static size_t too_much;
 static CUresult refused;
-
-#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
 
 static const CUmemAllocationProp on_card_1 = {
 	.type = CU_MEM_ALLOCATION_TYPE_PINNED,

@@ -6,10 +6,8 @@
  *
  *	quiet COUNT
  */
-#define __CUDA_API_VERSION_INTERNAL 1
-#include <cuda.h>
+#include "call.h"
 
-#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,8 +18,6 @@
 
 static void *driver;
 static volatile int is_watching;
-
-#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
 
 enum { GETENV, OPEN, OPENAT, FOPEN, READ, PREAD, WRITE, ACCESS, GETPID, KINDS };
 
