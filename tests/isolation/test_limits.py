@@ -247,7 +247,6 @@ def test_a_process_that_inherits_no_variable_is_capped(box: Box, tmp_path: Path)
 MUSL = Path(f"/lib/ld-musl-{platform.machine()}.so.1")
 
 
-@pytest.mark.timeout(300)  # zig makes musl's library the first time
 def test_a_program_of_musl_is_left_alone(box: Box, tmp_path: Path) -> None:
     """Hook catalogue (HAMi 2265): images without glibc; their loader does not know the file."""
     if not MUSL.exists():
