@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tests.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Box, Program
 from tests.isolation.conftest import MakeBox
 from tests.waiting import until
 
@@ -52,7 +52,7 @@ def test_in_a_pid_namespace_the_cost_is_measured_too(box: Box) -> None:
         input=lines,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     answers = ran.stdout.splitlines()
@@ -74,7 +74,7 @@ def test_a_neighbour_of_another_namespace_is_not_reaped(box: Box) -> None:
         input=f"init\nretain\nalloc 1 {1000 * MIB}\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 
