@@ -104,6 +104,7 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
         )
         await rig.start_agent()
         await rig.until_ready()
+        await until(rig.grants, 20)
         after = rig.grant("p")
 
         assert (after.slice_id, after.mem_ids, after.core_ids, after.cards) == (
