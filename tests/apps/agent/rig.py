@@ -280,7 +280,10 @@ async def running_rig(
             brings where that is built; else there is none, and it brings none.
         **settings: The agent's settings, by key.
     """
-    with tempfile.TemporaryDirectory(prefix="rig", dir="/tmp") as directory:
+    # What a program of the node still does in there is no matter.
+    with tempfile.TemporaryDirectory(
+        prefix="rig", dir="/tmp", ignore_cleanup_errors=True
+    ) as directory:
         rig = Rig(Path(directory))
         (rig.root / "gpu").mkdir()
         rig.cards = SimulatedNode.create(profile, rig.root / "gpu")
