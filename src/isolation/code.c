@@ -47,6 +47,7 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 CUresult cuModuleUnload(CUmodule hmod)
 {
 	ENTER(cuModuleUnload, hmod);
+	overhead_forget_launches();
 	MAY_CHANGE(true, cuda.cuModuleUnload(hmod));
 }
 
@@ -84,6 +85,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 CUresult cuLibraryUnload(CUlibrary library)
 {
 	ENTER(cuLibraryUnload, library);
+	overhead_forget_launches();
 	MAY_CHANGE(true, cuda.cuLibraryUnload(library));
 }
 

@@ -11,13 +11,13 @@
 #define METERED(what, stream, call)                                                                \
 	do {                                                                                       \
 		struct meter_launch launch;                                                        \
-		struct overhead_change change;                                                     \
+		struct overhead_launch watch;                                                      \
                                                                                                    \
 		meter_before(&launch, what, stream);                                               \
-		overhead_begin_launch(&change, (const void *)(what), stream);                      \
+		overhead_begin_launch(&watch, (const void *)(what), stream);                       \
 		const CUresult result = call;                                                      \
                                                                                                    \
-		overhead_end_launch(&change, 0);                                                   \
+		overhead_end_launch(&watch, (const void *)(what), stream, result, 0);              \
 		meter_after(&launch, result);                                                      \
 		return result;                                                                     \
 	} while (0)
@@ -96,6 +96,7 @@ static CUresult launch_together(CUDA_LAUNCH_PARAMS *parts, unsigned count, unsig
 {
 	enum { CARDS = 64 };
 	struct meter_launch launches[CARDS];
+	struct overhead_launch watch;
 
 	/* A part a card: nobody has so many. */
 	if (count > CARDS)
@@ -105,11 +106,16 @@ static CUresult launch_together(CUDA_LAUNCH_PARAMS *parts, unsigned count, unsig
 		meter_await(parts[i].hStream);
 	for (unsigned i = 0; i < count; i++)
 		meter_before(&launches[i], parts[i].function, parts[i].hStream);
+	overhead_open_launch(&watch);
+	for (unsigned i = 0; i < count; i++)
+		overhead_watch_part(&watch, parts[i].function, parts[i].hStream);
 	const CUresult result = cuda.cuLaunchCooperativeKernelMultiDevice(parts, count, flags);
 
+	overhead_close_launch(&watch, 0);
 	for (unsigned i = 0; i < count; i++) {
+		if (watch.is_new && result == CUDA_SUCCESS)
+			overhead_saw_part(parts[i].function, parts[i].hStream);
 		meter_after(&launches[i], result);
-		overhead_saw_launch(parts[i].function);
 	}
 	return result;
 }
@@ -147,15 +153,16 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 {
 	struct graph_growth growth;
 	struct meter_launch launch;
-	struct overhead_change change;
+	struct overhead_launch watch;
 	CUresult result = graph_begin(&growth, exec, named);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	meter_before(&launch, exec, named);
-	overhead_begin_launch(&change, exec, named);
+	overhead_begin_launch(&watch, exec, named);
 	result = real(exec, stream);
-	overhead_end_launch(&change, graph_grown(&growth, change.card));
+	overhead_end_launch(&watch, exec, named, result,
+			    graph_grown(&growth, overhead_watched_card(&watch)));
 	meter_after(&launch, result);
 	graph_end(&growth, result);
 	return result;

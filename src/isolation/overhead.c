@@ -6,10 +6,10 @@
 #include "overhead.h"
 
 #include "account.h"
-#include "capture.h"
 #include "cards.h"
 #include "charge.h"
 #include "driver.h"
+#include "pages.h"
 #include "probe.h"
 #include "slice.h"
 
@@ -22,10 +22,13 @@ enum { LOOK_PART = 20 };
 /* A context of known price is looked at again after this. */
 #define LOOK_LATER_NS 100000000u
 
-static atomic_bool is_suspect;
-static atomic_bool is_urgent;          /* look whatever it costs */
-static _Atomic uint64_t look_again_ns; /* not before, or too much time would go into it */
-static _Atomic uint64_t look_later_ns; /* then also without a suspicion; 0: no need */
+/* What makes another look worth it, by card. */
+static struct suspicion {
+	atomic_bool is_suspect;
+	atomic_bool is_urgent;     /* look whatever it costs */
+	_Atomic uint64_t again_ns; /* not before, or too much time would go into it */
+	_Atomic uint64_t later_ns; /* then also without a suspicion; 0: no need */
+} suspicions[LIMITS_CARDS];
 
 /* The whole card: from NVML, or from the current context where that is on this card. */
 bool overhead_card_used(int card, uint64_t *bytes)
@@ -45,12 +48,22 @@ bool overhead_card_used(int card, uint64_t *bytes)
 /* Managed memory is the card's only while it is there: with any of it the list proves nothing. */
 bool overhead_measure(int card, uint64_t *listed_bytes)
 {
-	uint64_t listed, sequence;
+	uint64_t listed, sequence, overhead;
 
-	if (charge_managed(card) || !account_is_still(&sequence) ||
-	    !probe_own_listing(card, &listed) || !listed ||
-	    !account_set_overhead(card, listed, sequence))
+	if (charge_managed(card) || !account_is_still(&sequence))
 		return false;
+	/* Of the same moment as the books, if they do not move. */
+	const uint64_t unasked = pages_unasked(card), uncounted = pages_uncounted(card);
+
+	if (!probe_own_listing(card, &listed) || !listed ||
+	    !account_set_overhead(card, listed > uncounted ? listed - uncounted : 0, sequence,
+				  &overhead))
+		return false;
+	const uint64_t least =
+		__atomic_load_n(&slice_region()->cards[card].first_context_bytes, __ATOMIC_RELAXED);
+
+	if (!pages_check(overhead + uncounted, unasked, least))
+		account_adjust(card, ACCOUNT_OVERHEAD, 0, uncounted);
 	*listed_bytes = listed;
 	return true;
 }
@@ -63,48 +76,34 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-void overhead_suspect(void)
+static void raise_flag(atomic_bool *flag)
 {
-	if (!atomic_load_explicit(&is_suspect, memory_order_relaxed))
-		atomic_store_explicit(&is_suspect, true, memory_order_relaxed);
+	if (!atomic_load_explicit(flag, memory_order_relaxed))
+		atomic_store_explicit(flag, true, memory_order_relaxed);
 }
 
-enum sight { SEEN, UNSEEN, NO_PLACE };
-
-/* Whether this was launched before; `mark`: and that it was, from now on. */
-static enum sight look_at(const void *what, bool mark)
+void overhead_suspect(int card)
 {
-	enum { PLACES = 4096, PROBES = 8 };
-	static _Atomic uintptr_t seen[PLACES];
-	const uintptr_t wanted = (uintptr_t)what;
-	const unsigned home = (unsigned)((wanted * 0x9E3779B97F4A7C15ull) >> 52);
-
-	for (unsigned i = 0; i < PROBES; i++) {
-		_Atomic uintptr_t *place = &seen[(home + i) % PLACES];
-		uintptr_t there = atomic_load_explicit(place, memory_order_relaxed);
-
-		if (there == wanted)
-			return SEEN;
-		if (!there && (!mark || atomic_compare_exchange_strong(place, &there, wanted)))
-			return UNSEEN;
-	}
-	return NO_PLACE;
+	if (card >= 0)
+		raise_flag(&suspicions[card].is_suspect);
 }
 
-void overhead_saw_launch(const void *what)
+void overhead_suspect_all(void)
 {
-	const enum sight sight = look_at(what, true);
-
-	if (sight == UNSEEN)
-		atomic_store(&is_urgent, true);
-	else if (sight == NO_PLACE)
-		/* More functions than places: then now and then must do. */
-		overhead_suspect();
+	for (int card = 0; card < LIMITS_CARDS; card++)
+		overhead_suspect(card);
 }
 
-void overhead_suspect_later(void)
+void overhead_urge(int card)
 {
-	atomic_store(&look_later_ns, now_ns() + LOOK_LATER_NS);
+	if (card >= 0)
+		raise_flag(&suspicions[card].is_urgent);
+}
+
+void overhead_suspect_later(int card)
+{
+	if (card >= 0)
+		atomic_store(&suspicions[card].later_ns, now_ns() + LOOK_LATER_NS);
 }
 
 void overhead_refresh_now(int card)
@@ -113,24 +112,28 @@ void overhead_refresh_now(int card)
 
 	if (!probe_knows_pid() || !overhead_has_context(card))
 		return;
+	struct suspicion *suspicion = &suspicions[card];
 	const uint64_t begin_ns = now_ns();
 
-	atomic_store(&is_urgent, false);
-	atomic_store(&is_suspect, false);
-	atomic_store(&look_later_ns, 0);
+	atomic_store(&suspicion->is_urgent, false);
+	atomic_store(&suspicion->is_suspect, false);
+	atomic_store(&suspicion->later_ns, 0);
 	if (!overhead_measure(card, &ignored))
-		atomic_store(&is_suspect, true);
+		atomic_store(&suspicion->is_suspect, true);
 	const uint64_t end_ns = now_ns();
 
-	atomic_store(&look_again_ns, end_ns + (end_ns - begin_ns) * LOOK_PART);
+	atomic_store(&suspicion->again_ns, end_ns + (end_ns - begin_ns) * LOOK_PART);
 }
 
 void overhead_refresh(int card)
 {
-	const uint64_t later_ns = atomic_load_explicit(&look_later_ns, memory_order_relaxed);
-	const bool is_now = atomic_load_explicit(&is_suspect, memory_order_relaxed);
+	if (card < 0)
+		return;
+	const struct suspicion *suspicion = &suspicions[card];
+	const uint64_t later_ns = atomic_load_explicit(&suspicion->later_ns, memory_order_relaxed);
+	const bool is_now = atomic_load_explicit(&suspicion->is_suspect, memory_order_relaxed);
 
-	if (atomic_load_explicit(&is_urgent, memory_order_relaxed)) {
+	if (atomic_load_explicit(&suspicion->is_urgent, memory_order_relaxed)) {
 		overhead_refresh_now(card);
 		return;
 	}
@@ -138,8 +141,25 @@ void overhead_refresh(int card)
 		return;
 	const uint64_t time_ns = now_ns();
 
-	if ((is_now || time_ns >= later_ns) && time_ns >= atomic_load(&look_again_ns))
+	if ((is_now || time_ns >= later_ns) && time_ns >= atomic_load(&suspicion->again_ns))
 		overhead_refresh_now(card);
+}
+
+uint64_t overhead_card_before(int card)
+{
+	uint64_t used;
+
+	return overhead_card_used(card, &used) ? used : UINT64_MAX;
+}
+
+void overhead_add_change(int card, uint64_t before)
+{
+	const int slot = slice_slot_locked();
+	uint64_t after;
+
+	if (slot >= 0 && overhead_card_used(card, &after) && after > before &&
+	    after - before <= OVERHEAD_MOST_BELIEVED)
+		slice_region()->cards[card].overhead_bytes[slot] += after - before;
 }
 
 /* NVML tells us afterwards; without it the card's total must be watched from before. */
@@ -152,59 +172,19 @@ void overhead_begin_change(struct overhead_change *change, bool is_large)
 	if (!region_lock(slice_region()))
 		return;
 	change->is_locked = true;
-	if (!overhead_card_used(change->card, &change->before))
-		change->before = UINT64_MAX;
+	change->before = overhead_card_before(change->card);
 	driver_go_inside();
 }
 
 void overhead_end_change(struct overhead_change *change)
 {
-	struct region *region = slice_region();
-	uint64_t after;
-
 	if (!change->is_locked) {
-		overhead_suspect();
+		overhead_suspect(change->card);
 		if (change->is_large)
 			overhead_refresh_now(change->card);
 		return;
 	}
 	driver_come_back();
-	const int slot = slice_slot_locked();
-
-	if (slot >= 0 && overhead_card_used(change->card, &after) && after > change->before &&
-	    after - change->before <= OVERHEAD_MOST_BELIEVED)
-		region->cards[change->card].overhead_bytes[slot] += after - change->before;
-	region_unlock(region);
-}
-
-void overhead_begin_launch(struct overhead_change *change, const void *what, CUstream stream)
-{
-	const enum sight sight = look_at(what, false);
-
-	*change = (struct overhead_change){.card = CARD_FOREIGN};
-	if (sight == SEEN || (!probe_knows_pid() && capture_has(stream)))
-		return;
-	if (sight == UNSEEN) {
-		const CUstreamCaptureMode mode = capture_exempt();
-
-		overhead_begin_change(change, false);
-		capture_restore(mode);
-	}
-	change->what = what;
-}
-
-void overhead_end_launch(struct overhead_change *change, uint64_t counted)
-{
-	if (!change->what)
-		return;
-	if (change->is_locked) {
-		const CUstreamCaptureMode mode = capture_exempt();
-
-		if (change->before <= UINT64_MAX - counted)
-			change->before += counted;
-		overhead_end_change(change);
-		capture_restore(mode);
-	}
-	/* Not before: who launches it at the same time shall watch too. */
-	overhead_saw_launch(change->what);
+	overhead_add_change(change->card, change->before);
+	region_unlock(slice_region());
 }

@@ -5,7 +5,8 @@
 #ifndef GPUSLICE_OVERHEAD_H
 #define GPUSLICE_OVERHEAD_H
 
-#include "api.h"
+#include "limits.h"
+#include "visit.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,12 +20,14 @@ struct overhead_context {
 	bool is_locked; /* the region: others must not move the card's total */
 	bool was_listed;
 	bool knew_before;
+	CUcontext home;    /* of a green one, whose price is nobody else's: it is always measured */
 	uint64_t expected; /* reserved before */
 	uint64_t before;   /* bytes of the process or of the card */
 };
 
 /* Success, or the error that the call shall return: no room for what it is known to cost. */
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device);
+CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home);
 void overhead_end_context(struct overhead_context *making, CUresult result, CUcontext context);
 /* A context has ended: what it cost and what was allocated in it is free again. */
 void overhead_forget_context(CUcontext context);
@@ -35,24 +38,46 @@ struct overhead_change {
 	bool is_large; /* measured at once; small ones when they are next looked for */
 	bool is_locked;
 	uint64_t before;
-	const void *what; /* a launch that is to be noted; NULL: none */
 };
 void overhead_begin_change(struct overhead_change *change, bool is_large);
 void overhead_end_change(struct overhead_change *change);
 
-/* A function or graph was launched: the first time may have brought its code and local memory. */
-void overhead_saw_launch(const void *what);
 /*
- * The same, around the driver's launch and nothing else: without NVML the first
- * one is watched. What a stream only records brings nothing yet. `counted`:
- * bytes that the launch took of the current context's card and others charge.
+ * Around the driver's launch and nothing else: the first one of a function or
+ * graph may bring its code and local memory to the card of its stream. With NVML
+ * that is looked for at the next allocation, else the card is watched. What a
+ * stream only records brings nothing yet.
  */
-void overhead_begin_launch(struct overhead_change *change, const void *what, CUstream stream);
-void overhead_end_launch(struct overhead_change *change, uint64_t counted);
+struct overhead_launch {
+	bool is_new; /* something in it was not launched before */
+	bool is_locked;
+	uint32_t cards; /* a bit for each that something new in it runs on */
+	uint64_t before[LIMITS_CARDS];
+	struct visit places[LIMITS_CARDS]; /* of the streams */
+};
+void overhead_begin_launch(struct overhead_launch *launch, const void *what, CUstream stream);
+/* `counted`: bytes that it took of its card and others charge. */
+void overhead_end_launch(struct overhead_launch *launch, const void *what, CUstream stream,
+			 CUresult result, uint64_t counted);
+/* The card that is watched; CARD_FOREIGN when none is. */
+int overhead_watched_card(const struct overhead_launch *launch);
+
+/* The same for a launch of several parts: open, each part, the call, close, each part. */
+void overhead_open_launch(struct overhead_launch *launch);
+void overhead_watch_part(struct overhead_launch *launch, const void *what, CUstream stream);
+void overhead_close_launch(struct overhead_launch *launch, uint64_t counted);
+void overhead_saw_part(const void *what, CUstream stream);
+
+/* Code is gone, and with it the names by which its launches were known. */
+void overhead_forget_launches(void);
+
 /* Something may have changed without any call that says so. */
-void overhead_suspect(void);
+void overhead_suspect(int card);
+void overhead_suspect_all(void);
 /* The same, but not worth a look at once: what it should cost is in the books. */
-void overhead_suspect_later(void);
+void overhead_suspect_later(int card);
+/* Something has: the next allocation may not pass before it is measured. */
+void overhead_urge(int card);
 
 /* Measure again if there is a suspicion and the last look is old enough; or at once. */
 void overhead_refresh(int card);
@@ -63,9 +88,14 @@ void overhead_after_fork(void);
 /* A change of the card's total beyond this is a neighbour's, not our context's. */
 #define OVERHEAD_MOST_BELIEVED (4096ull * 1024 * 1024)
 
-/* The steps that overhead.c and overhead_context.c share. */
+/* The steps that overhead.c, overhead_context.c and overhead_launch.c share. */
 bool overhead_card_used(int card, uint64_t *bytes);
+/* With the region's lock, before a change and after it; UINT64_MAX: it cannot be known. */
+uint64_t overhead_card_before(int card);
+void overhead_add_change(int card, uint64_t before);
 bool overhead_has_context(int card);
+/* Then one function may bring its code more than once. */
+bool overhead_has_several_contexts(void);
 /* Sets the overhead by what NVML holds against this process; false when that cannot be had now. */
 bool overhead_measure(int card, uint64_t *listed_bytes);
 

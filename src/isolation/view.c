@@ -32,7 +32,7 @@ static CUresult memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
 	if (result != CUDA_SUCCESS)
 		return result;
 	pools_after_sync();
-	overhead_suspect();
+	overhead_suspect(card);
 	overhead_refresh(card);
 	view_of(card, card_free, card_total, true, &view);
 	*free_bytes = view.free;

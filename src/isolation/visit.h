@@ -7,25 +7,35 @@
 #ifndef GPUSLICE_VISIT_H
 #define GPUSLICE_VISIT_H
 
+#include "green.h"
 #include "stream.h"
 
 struct visit {
-	CUcontext context; /* current from now on; NULL when there is none */
+	CUcontext context; /* current from now on, or its home; NULL when there is none */
 	bool is_elsewhere; /* another than before */
 };
 
-/* The default streams are the current context's; in doubt the current one stays. */
-static inline struct visit visit_stream(CUstream stream)
+/* The stream's own context; in doubt, and for the default streams, the current one. */
+static inline CUcontext visit_context(CUstream stream)
 {
-	struct visit visit = {0};
 	CUcontext context = NULL;
 
-	if (cuda.cuCtxGetCurrent(&visit.context) != CUDA_SUCCESS)
-		visit.context = NULL;
-	if (stream_is_default(stream) || !cuda.cuStreamGetCtx || !cuda.cuCtxPushCurrent_v2 ||
-	    !cuda.cuCtxPopCurrent_v2)
+	if (!stream_is_default(stream) && cuda.cuStreamGetCtx &&
+	    green_home_of(stream, &context) == CUDA_SUCCESS)
+		return context;
+	return green_home_of(NULL, &context) == CUDA_SUCCESS ? context : NULL;
+}
+
+static inline struct visit visit_stream(CUstream stream)
+{
+	const CUcontext context = visit_context(stream);
+	struct visit visit = {.context = context};
+
+	if (stream_is_default(stream))
 		return visit;
-	if (cuda.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == visit.context ||
+	if (green_home_of(NULL, &visit.context) != CUDA_SUCCESS)
+		visit.context = NULL;
+	if (context == visit.context || !cuda.cuCtxPushCurrent_v2 || !cuda.cuCtxPopCurrent_v2 ||
 	    cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
 		return visit;
 	return (struct visit){.context = context, .is_elsewhere = true};

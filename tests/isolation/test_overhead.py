@@ -3,10 +3,9 @@
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box
+from tests.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Box
 
 SLICE = 2154 * MIB
 CONTEXT = 240 * MIB  # of the simulated V100
@@ -18,17 +17,6 @@ def room(answer: list[int]) -> int:
     result, free, _ = answer
     assert result == 0
     return free
-
-
-@pytest.fixture
-def box_without_nvml(box: Box, tmp_path: Path) -> Box:
-    """A container into which only libcuda was brought (NVIDIA_DRIVER_CAPABILITIES=compute)."""
-    drivers = tmp_path / "drivers"
-    drivers.mkdir()
-    for name in ("libcuda.so.1", "libgpuslice.so"):
-        shutil.copy(box.node.drivers / name, drivers)
-    box.node.drivers = drivers
-    return box
 
 
 def test_without_nvml_the_first_context_costs_what_the_table_says(box_without_nvml: Box) -> None:
@@ -60,7 +48,7 @@ def test_in_a_pid_namespace_the_cost_is_measured_too(box: Box) -> None:
         input=lines,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     answers = ran.stdout.splitlines()
@@ -82,7 +70,7 @@ def test_a_neighbour_of_another_namespace_is_not_reaped(box: Box) -> None:
         input=f"init\nretain\nalloc 1 {1000 * MIB}\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 
@@ -116,6 +104,47 @@ def test_lazily_loaded_code_is_found_out(
     assert program(f"alloc 1 {before - 299 * MIB}") == [OUT_OF_MEMORY]
 
 
+def allow_two_cards(box: Box, memory_bytes: int) -> None:
+    """Limits of this size on the first two cards."""
+    lines = [f"device={uuid} memory_bytes={memory_bytes}" for uuid in box.node.uuids[:2]]
+    box.write("\n".join(["version=1", "slice=a", *lines, ""]))
+
+
+@pytest.mark.parametrize("where", ["box", "box_without_nvml"])
+@pytest.mark.parametrize(
+    ("way", "brought"),
+    [
+        pytest.param("kernel", (300, 0), id="a kernel"),
+        pytest.param("graph", (300, 0), id="a graph"),
+        pytest.param("together", (300, 300), id="one launch for both"),
+        pytest.param("shared", (300, 300), id="a handle that both share"),
+    ],
+)
+def test_code_is_held_against_the_card_of_its_stream(
+    request: pytest.FixtureRequest, where: str, way: str, brought: tuple[int, int]
+) -> None:
+    """Another card's context is current; what was free there before can not be had any more."""
+    box: Box = request.getfixturevalue(where)
+    allow_two_cards(box, SLICE)
+    ran = box.run("lazy", way, GPU_SIMULATOR_MODULE_MIB="300", CUDA_MODULE_LOADING="LAZY")
+    result, *taken, asked = map(int, ran.stdout.split())
+
+    assert result == 0, ran.stderr
+    assert [taken[0] // MIB, taken[1] // MIB] == list(brought)
+    assert asked == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("where", ["box", "box_without_nvml"])
+def test_any_number_of_functions_is_watched(request: pytest.FixtureRequest, where: str) -> None:
+    """Five thousand, each with a module of its own: more than the first table of them holds."""
+    box: Box = request.getfixturevalue(where)
+    allow_two_cards(box, 8192 * MIB)
+    ran = box.run("lazy", "many", "5000", GPU_SIMULATOR_MODULE_MIB="1", CUDA_MODULE_LOADING="LAZY")
+    result, _, taken, _ = map(int, ran.stdout.split())
+
+    assert (result, taken) == (0, 5000 * MIB), ran.stderr
+
+
 def test_a_context_is_free_again_when_its_last_user_detaches(box_without_nvml: Box) -> None:
     """With all that was allocated in it; cuCtxDetach is how programs before CUDA 4 end one."""
     program = box_without_nvml.start()
@@ -126,5 +155,98 @@ def test_a_context_is_free_again_when_its_last_user_detaches(box_without_nvml: B
     assert program("context_detach 1") == [0]
     assert room(program("info")) < before - 100 * MIB
     assert program("context_detach 1") == [0]
+
+    assert room(program("info")) == before
+
+
+@pytest.fixture(params=["listed", "watched"])
+def green_box(request: pytest.FixtureRequest, box: Box) -> Box:
+    """Green contexts take 20 MiB here; what they take is listed by NVML, or the card is watched."""
+    if request.param == "watched":
+        box = request.getfixturevalue("box_without_nvml")
+    box.variables["GPU_SIMULATOR_GREEN_CONTEXT_MIB"] = "20"
+    return box
+
+
+def first_context(box: Box) -> int:
+    """What a process's first context is found to cost."""
+    program = box.start()
+    free = room(program("info"))
+    program.kill()
+    return SLICE - free
+
+
+def test_a_green_context_as_first_call_is_measured_as_a_context(green_box: Box) -> None:
+    """It makes the primary context live: that costs what it costs any process."""
+    cost = first_context(green_box)
+    program = green_box.start(ready=False)
+    assert program("init") == [0]
+    assert program("green 1") == [0]
+    assert program("green_current 1") == [0]
+    free = room(program("info"))
+
+    assert free == SLICE - cost - 20 * MIB
+    assert program(f"alloc 2 {free + 1}") == [OUT_OF_MEMORY]
+    assert program(f"alloc 2 {free}") == [0]
+
+
+def test_a_green_context_that_does_not_fit_is_refused(green_box: Box) -> None:
+    """The price of a first context is known by then, and reserved before it is made."""
+    first = green_box.start()
+    assert first(f"alloc 1 {room(first('info'))}") == [0]
+    second = green_box.start(ready=False)
+    assert second("init") == [0]
+
+    assert second("green 1") == [OUT_OF_MEMORY]
+    assert first("free 1") == [0]
+    assert second("green 1") == [0]
+
+
+def test_a_green_context_of_a_card_that_is_not_ours_is_refused(green_box: Box) -> None:
+    """A card without a line: its cap is 0 bytes."""
+    program = green_box.start()
+
+    assert program("green 1 1") == [OUT_OF_MEMORY]
+
+
+def test_what_a_green_context_cost_is_free_when_it_ends(green_box: Box) -> None:
+    """A thousand of them, one after the other, cost no more than one."""
+    program = green_box.start()
+    before = room(program("info"))
+    for _ in range(1000):
+        assert program("green 1") == [0]
+        assert program("green_destroy 1") == [0]
+
+    assert room(program("info")) == before
+
+
+def test_the_last_green_context_ends_the_primary_one(green_box: Box) -> None:
+    """With all that was allocated in it, whichever green context was current."""
+    cost = first_context(green_box)
+    program = green_box.start(ready=False)
+    assert program("init") == [0]
+    for number in (1, 2):
+        assert program(f"green {number}") == [0]
+    assert program("green_current 1") == [0]
+    assert program(f"alloc 3 {100 * MIB}") == [0]
+    assert program("green_destroy 1") == [0]
+    assert program("green_current 2") == [0]
+    assert room(program("info")) == SLICE - cost - 120 * MIB
+    assert program("green_destroy 2") == [0]
+    assert program("retain") == [0]
+
+    assert room(program("info")) == SLICE - cost
+
+
+def test_a_reset_ends_green_contexts_too(green_box: Box) -> None:
+    """They are handles for parts of the primary context, and it is gone."""
+    program = green_box.start()
+    before = room(program("info"))
+    assert program("green 1") == [0]
+    assert program("green_current 1") == [0]
+    assert program(f"alloc 2 {100 * MIB}") == [0]
+    assert program("reset") == [0]
+    assert program("green_destroy 1") != [0]
+    assert program("retain") == [0]
 
     assert room(program("info")) == before

@@ -1,0 +1,134 @@
+/*
+ * What the first launch of a function brings to the card of its stream, which
+ * need not be the one whose context is current.
+ */
+#include "overhead.h"
+
+#include "account.h"
+#include "capture.h"
+#include "cards.h"
+#include "probe.h"
+#include "seen.h"
+#include "slice.h"
+
+/*
+ * A kernel of a library has one handle and its code in every context; a
+ * function's handle is of one context anyhow, so with one alone it says enough.
+ */
+static uint64_t name_of(const void *what, CUstream stream)
+{
+	uint64_t name = (uint64_t)(uintptr_t)what;
+
+	if (name && overhead_has_several_contexts())
+		name ^= (uint64_t)(uintptr_t)visit_context(stream) * 0x9E3779B97F4A7C15ull;
+	return name;
+}
+
+void overhead_forget_launches(void)
+{
+	seen_forget_all();
+	overhead_suspect_all();
+}
+
+void overhead_open_launch(struct overhead_launch *launch)
+{
+	launch->is_new = false;
+	launch->is_locked = false;
+	launch->cards = 0;
+}
+
+/* Our other processes stand still from here on, and what the launch calls passes our hooks. */
+static void stop_others(struct overhead_launch *launch)
+{
+	slice_slot();
+	if (!region_lock(slice_region()))
+		return;
+	launch->is_locked = true;
+	driver_go_inside();
+}
+
+/* In the stream's context. */
+static void watch_here(struct overhead_launch *launch, struct visit here)
+{
+	int card;
+
+	if (card_current(&card) != CUDA_SUCCESS || card < 0 || launch->cards >> card & 1)
+		return;
+	if (!launch->is_locked && !probe_knows_pid())
+		stop_others(launch);
+	launch->cards |= 1u << card;
+	launch->places[card] = here;
+	if (launch->is_locked)
+		launch->before[card] = overhead_card_before(card);
+}
+
+void overhead_watch_part(struct overhead_launch *launch, const void *what, CUstream stream)
+{
+	if (seen_has(name_of(what, stream)) || (!probe_knows_pid() && capture_has(stream)))
+		return;
+	const CUstreamCaptureMode mode = capture_exempt();
+	const struct visit visit = visit_stream(stream);
+
+	launch->is_new = true;
+	watch_here(launch, visit);
+	visit_end(visit);
+	capture_restore(mode);
+}
+
+int overhead_watched_card(const struct overhead_launch *launch)
+{
+	return launch->is_locked && launch->cards ? __builtin_ctz(launch->cards) : CARD_FOREIGN;
+}
+
+static void measure(struct overhead_launch *launch, int card, uint64_t counted)
+{
+	struct visit *place = &launch->places[card];
+	const uint64_t before = launch->before[card];
+
+	visit_again(place);
+	overhead_add_change(card, before <= UINT64_MAX - counted ? before + counted : before);
+	visit_end(*place);
+}
+
+void overhead_close_launch(struct overhead_launch *launch, uint64_t counted)
+{
+	if (!launch->is_new)
+		return;
+	const CUstreamCaptureMode mode = capture_exempt();
+
+	for (int card = 0; card < LIMITS_CARDS; card++) {
+		if (!(launch->cards >> card & 1))
+			continue;
+		if (launch->is_locked)
+			measure(launch, card, counted);
+		else
+			overhead_urge(card);
+	}
+	if (launch->is_locked) {
+		driver_come_back();
+		region_unlock(slice_region());
+	}
+	capture_restore(mode);
+}
+
+void overhead_saw_part(const void *what, CUstream stream)
+{
+	seen_add(name_of(what, stream));
+}
+
+void overhead_begin_launch(struct overhead_launch *launch, const void *what, CUstream stream)
+{
+	overhead_open_launch(launch);
+	overhead_watch_part(launch, what, stream);
+}
+
+void overhead_end_launch(struct overhead_launch *launch, const void *what, CUstream stream,
+			 CUresult result, uint64_t counted)
+{
+	if (!launch->is_new)
+		return;
+	overhead_close_launch(launch, counted);
+	/* Not before: who launches it at the same time shall watch too. */
+	if (result == CUDA_SUCCESS)
+		overhead_saw_part(what, stream);
+}
