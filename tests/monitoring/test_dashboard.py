@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.apps.agent.boxes import Boxes
 from tests.apps.agent.rig import MEM, Rig, running_rig, slice_of, until
 from tests.chart.rendering import CHART
