@@ -122,7 +122,7 @@ async def test_the_agent_can_be_asked_again_after_its_run_directory_was_wiped() 
     async with running_rig() as rig:
         (rig.run / "agent.sock").unlink()
 
-        await until((rig.run / "agent.sock").is_socket, 10)
+        await until((rig.run / "agent.sock").is_socket, 20)
 
 
 @pytest.mark.parametrize("node", ["missing", "forbidden"])
