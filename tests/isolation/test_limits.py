@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, NO_PERMISSION, NOT_READY, Box, Node
+from tests.isolation.box import MIB, NO_PERMISSION, NOT_READY, PATIENCE_SECONDS, Box, Node
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 HEAD = "version=1\nslice=a\n"
@@ -154,7 +154,7 @@ def in_container(box: Box, prepare: str, lines: str) -> subprocess.CompletedProc
         input=lines,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 
@@ -239,7 +239,7 @@ def test_any_user_may_use_the_slice(open_directory: Path, programs: Path) -> Non
         input="init\nretain\nalloc 1 1000000000\nalloc 1 100000000\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     box.close()

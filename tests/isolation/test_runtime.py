@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, native_directory
+from tests.isolation.box import MIB, PATIENCE_SECONDS, native_directory
 from tests.isolation.compile import compile_runtime, runtime_directory
 from tests.isolation.conftest import MakeBox
 from tests.isolation.test_build import symbols
@@ -67,7 +67,7 @@ def test_the_runtime_keeps_no_driver_function_that_we_stand_in_for(
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

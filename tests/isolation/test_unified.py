@@ -11,7 +11,6 @@ import pytest
 from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 from tests.isolation.region import Region
 from tests.isolation.test_overhead import CONTEXT, TABLE
-from tests.isolation.test_overhead import box_without_nvml as box_without_nvml
 from tests.isolation.test_views import program_list, selftest
 
 SLICE = 2154 * MIB
