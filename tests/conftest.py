@@ -1,4 +1,8 @@
-"""Directories with short paths (a unix socket's is 107 characters at most) and a rig in one."""
+"""What tests of several directories need.
+
+Directories with short paths (a unix socket's is 107 characters at most), a rig in one, and
+containers with programs in them.
+"""
 
 import shutil
 import tempfile
@@ -6,7 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from tests.apps.agent.boxes import Boxes
+from tests.isolation.box import native_directory
 from tests.kubelet.rig import Rig
+from tests.told import compile_program
 
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 
@@ -33,3 +40,19 @@ async def rig(kubelet: StandInKubelet) -> AsyncIterator[Rig]:
     both = Rig(kubelet)
     yield both
     await both.stop_endpoints()
+
+
+@pytest.fixture(scope="session")
+def told_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that uses its card as it is told."""
+    if not (native_directory() / "libgpuslice.so").exists():
+        pytest.skip("libgpuslice.so is not built: make native")
+    return compile_program(tmp_path_factory.mktemp("told"))
+
+
+@pytest.fixture
+def boxes(told_program: Path) -> Iterator[Boxes]:
+    """Containers whose programs end with the test."""
+    made = Boxes(told_program.parent)
+    yield made
+    made.close()

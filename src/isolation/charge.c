@@ -101,6 +101,12 @@ uint64_t charge_managed(int card)
 	return atomic_load(&managed_bytes[card]);
 }
 
+void charge_expect_managed(void)
+{
+	for (unsigned i = 0; i < LIMITS_CARDS; i++)
+		atomic_fetch_add(&managed_bytes[i], 1);
+}
+
 void charge_after_fork(void)
 {
 	for (unsigned i = 0; i < LIMITS_CARDS; i++)
@@ -136,24 +142,6 @@ void charge_taken_done(struct charge_taken *taken, bool is_freed)
 	}
 }
 
-/* Takes the next entry of a context at or after *place; removing moves others to where it was. */
-static bool take_of_context(enum table_kind kind, uint64_t context, uint32_t *place,
-			    struct table_entry *taken)
-{
-	struct table_entry *entry;
-
-	table_lock();
-	while ((entry = table_next(kind, place)) != NULL && entry->context != context)
-		;
-	if (entry) {
-		*taken = *entry;
-		table_remove(entry);
-		(*place)--;
-	}
-	table_unlock();
-	return entry != NULL;
-}
-
 /* One pass; another thread may grow the table meanwhile and hide some from it. */
 static bool forget_some(enum table_kind kind, uint64_t context)
 {
@@ -161,7 +149,7 @@ static bool forget_some(enum table_kind kind, uint64_t context)
 	uint32_t place = 0;
 	bool is_any = false;
 
-	while (take_of_context(kind, context, &place, &entry)) {
+	while (table_take_of(kind, context, &place, &entry)) {
 		account_begin_release();
 		release(&entry);
 		is_any = true;

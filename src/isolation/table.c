@@ -154,3 +154,21 @@ bool table_get(enum table_kind kind, uint64_t key, struct table_entry *entry)
 	table_unlock();
 	return found != NULL;
 }
+
+/* Removing moves others to where it was: look there again. */
+bool table_take_of(enum table_kind kind, uint64_t context, uint32_t *place,
+		   struct table_entry *taken)
+{
+	struct table_entry *entry;
+
+	table_lock();
+	while ((entry = table_next(kind, place)) != NULL && entry->context != context)
+		;
+	if (entry) {
+		*taken = *entry;
+		table_remove(entry);
+		(*place)--;
+	}
+	table_unlock();
+	return entry != NULL;
+}

@@ -27,6 +27,7 @@ struct table_entry {
 	uint64_t bytes;
 	uint64_t context; /* it goes when this one goes; 0: with the process */
 	uint64_t other;
+	uint64_t block; /* in which a graph's bytes were counted */
 	uint16_t kind;
 	int16_t card;
 	uint32_t handles; /* open handles, for physical memory */
@@ -41,6 +42,9 @@ bool table_put(const struct table_entry *entry);
 /* Removes and returns it; false when it is not there. */
 bool table_take(enum table_kind kind, uint64_t key, struct table_entry *entry);
 bool table_get(enum table_kind kind, uint64_t key, struct table_entry *entry);
+/* Removes and returns the next that goes with a context, at or after *place, which starts at 0. */
+bool table_take_of(enum table_kind kind, uint64_t context, uint32_t *place,
+		   struct table_entry *taken);
 
 /* Between these the calling thread may change what table_at points to, and nothing else. */
 void table_lock(void);

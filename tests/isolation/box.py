@@ -58,6 +58,13 @@ class Node:
         mig = [value for _, value in cards if value.startswith("MIG-")]
         return cls(state, uuids, drivers, mig)
 
+    def change(self, *lines: str) -> None:
+        """Changes fields of the simulated node, by the names of src/simulator/fields.def."""
+        controls = ctypes.CDLL(str(self.drivers / "libnvidia-ml.so.1"))
+        controls.gpusim_error.restype = ctypes.c_char_p
+        if controls.gpusim_set(str(self.state).encode(), "\n".join(lines).encode()) != 0:
+            raise AssertionError(controls.gpusim_error().decode())
+
 
 @dataclass
 class Box:
