@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.apps.agent.boxes import Boxes
 from tests.isolation.box import native_directory
 from tests.kubelet.rig import Rig
@@ -17,11 +18,18 @@ from tests.told import compile_program
 
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 
+# A busy machine is no finding, and a run finds what the run before it found: examples are the same
+# each time, and none is kept in a file. To look further: --hypothesis-profile=default.
+settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
+
 
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
     """An empty directory with a path of a few characters."""
-    path = Path(tempfile.mkdtemp(prefix="k"))
+    path = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
 

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box
+from tests.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Box
 
 SLICE = 2154 * MIB
 CONTEXT = 240 * MIB  # of the simulated V100
@@ -48,7 +48,7 @@ def test_in_a_pid_namespace_the_cost_is_measured_too(box: Box) -> None:
         input=lines,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     answers = ran.stdout.splitlines()
@@ -70,7 +70,7 @@ def test_a_neighbour_of_another_namespace_is_not_reaped(box: Box) -> None:
         input=f"init\nretain\nalloc 1 {1000 * MIB}\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

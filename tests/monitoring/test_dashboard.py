@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.apps.agent.boxes import Boxes
 from tests.apps.agent.rig import MEM, Rig, running_rig, slice_of, until
 from tests.chart.rendering import CHART
@@ -115,7 +114,6 @@ async def until_fired(prometheus: Prometheus, names: set[str]) -> None:
     assert [(rule["name"], rule["lastError"]) for rule in rules if rule["health"] != "ok"] == []
 
 
-@pytest.mark.timeout(600)
 async def test_every_query_finds_something_in_a_prometheus_that_scrapes_an_agent(
     boxes: Boxes, tmp_path: Path
 ) -> None:

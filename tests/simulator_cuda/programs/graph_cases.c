@@ -22,6 +22,7 @@ static double launch_ms(CUgraphExec exec)
 	CUevent start = event();
 	CUevent end = event();
 
+	stop_the_clock();
 	spin(work, 20000000);
 	OK(cuEventRecord(start, work));
 	OK(cuGraphLaunch(exec, work));
