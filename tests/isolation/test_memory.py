@@ -111,6 +111,15 @@ def test_physical_memory_lives_until_the_last_handle_and_mapping(box: Box) -> No
     assert room(program) == before
 
 
+def test_physical_memory_can_be_had_without_a_context_while_a_graph_is_recorded(box: Box) -> None:
+    """Hook catalogue (HAMi-core 186, 187, 192): NCCL's cuMemCreate crashed, the device unknown."""
+    other = f"device={box.node.uuids[1]} memory_bytes={100 * MIB}"
+    box.write(f"version=1\nslice=a\ndevice={box.node.uuids[0]} memory_bytes={SLICE}\n{other}\n")
+    ran = box.run("nccl", str(102 * MIB))
+
+    assert ran.stdout.split() == ["0", str(OUT_OF_MEMORY), "0"], ran.stderr
+
+
 def test_a_pool_is_charged_what_it_keeps(box: Box) -> None:
     """Hook catalogue: freed to the pool is not freed to the slice."""
     program = box.start()

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tests.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Box, Program
 from tests.isolation.region import Region
 from tests.isolation.test_overhead import CONTEXT, TABLE
 from tests.isolation.test_views import program_list, selftest
@@ -119,7 +119,7 @@ def test_in_a_pid_namespace_the_slice_holds_too(box: Box) -> None:
         input=f"init\nretain\ninfo\nalloc 1 {SLICE - CONTEXT + 1}\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     _, _, info, refused = ran.stdout.splitlines()
