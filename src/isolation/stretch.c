@@ -190,6 +190,12 @@ static void settle_tail(struct meter *meter, uint64_t now_ns)
 	meter->tail = (struct work){0};
 }
 
+/* Work behind the last mark begins when that is reached. */
+static uint64_t tail_from_ns(const struct meter *meter)
+{
+	return meter->launched_ns > meter->cursor_ns ? meter->launched_ns : meter->cursor_ns;
+}
+
 void stretch_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for)
 {
 	if (!meter->is_running)
@@ -205,7 +211,7 @@ void stretch_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for)
 	if (marks_first(meter)) {
 		meter->unfinished_ns = now_ns;
 	} else if (!meter->tail.launches || is_waited_for ||
-		   now_ns > meter->launched_ns + meter->tail.work_ns * 2 + STRETCH_GAP_NS) {
+		   now_ns > tail_from_ns(meter) + meter->tail.work_ns * 2 + STRETCH_GAP_NS) {
 		if (meter->tail.launches) {
 			meter->has_unmeasured = meter->has_unmeasured || !is_waited_for;
 			settle_tail(meter, now_ns);
