@@ -48,7 +48,8 @@ bool doubt_holds(const struct meter *meter, uint64_t doubt_ns, uint64_t now_ns)
 uint64_t doubt_nap_ns(struct meter *meter, uint64_t now_ns)
 {
 	const uint64_t passed_ns = now_ns - meter->progress_ns;
-	const uint64_t due_ns = marks_first(meter) ? first_due_ns(meter) : 0;
+	/* Neighbours may have left: then it is reached as soon as that. */
+	const uint64_t due_ns = marks_first(meter) ? marks_first(meter)->work.work_ns : 0;
 	uint64_t nap_ns = passed_ns < due_ns ? (due_ns - passed_ns) / 2 : passed_ns / NAP_PART;
 
 	if (passed_ns >= PATIENCE_NS && now_ns - meter->let_go_ns >= PATIENCE_NS) {

@@ -209,7 +209,8 @@ bool marks_overtake(struct meter *meter, struct mark *gone)
 
 	while (index < meter->count && !is_reached(mark_at(meter, index)))
 		index++;
-	if (index >= meter->count)
+	/* Not if the first was just then reached as well. */
+	if (index >= meter->count || marks_is_reached(meter))
 		return false;
 	*gone = *mark_at(meter, index);
 	for (; index + 1 < meter->count; index++)
