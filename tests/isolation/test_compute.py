@@ -119,8 +119,9 @@ def test_work_that_suddenly_takes_longer_stays_within_a_second_of_the_share(
     assert result == 0
     assert busiest_ms <= 100 * (percent + RUN_AHEAD) + 2 * longest_ms, ran.stdout
     assert still_ms <= (1000 + 2 * longest_ms) * 100 / percent, ran.stdout
-    # Over 30 s the first second too much is three points, and the last kernel is not yet paid for.
-    assert OF_SHARE * percent <= permille / 10 <= percent + POINTS, ran.stdout
+    # Streams run beside each other: what is behind the last mark may be charged twice.
+    least = 0.75 if way == "streams" else OF_SHARE
+    assert least * percent <= permille / 10 <= percent + POINTS, ran.stdout
 
 
 def test_ten_and_ninety_complete_one_to_nine(make_box: MakeBox) -> None:
