@@ -390,6 +390,21 @@ def test_a_graph_uploaded_when_it_is_made_is_held_against_the_slice(box: Box) ->
     assert before - room(program) == 100 * MIB
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_updated_graph_is_held_against_the_slice_as_a_new_one(box: Box, version: int) -> None:
+    """cuGraphExecUpdate: launched before, its next launch reserved nothing and took anything."""
+    program = box.start()
+    before = room(program)
+    assert program(f"graph 1 {10 * MIB}") == [0]
+    assert program("graph_launch 1") == [0]
+    assert program(f"graph_update 1 {before + CHUNK} {version}") == [0]
+    assert program("graph_launch 1") == [OUT_OF_MEMORY]
+    assert program(f"graph_update 1 {100 * MIB} {version}") == [0]
+    assert program("graph_launch 1") == [0]
+
+    assert before - room(program) == 100 * MIB
+
+
 def test_the_end_of_a_context_gives_its_memory_back(box: Box) -> None:
     """What was allocated in it, and what it cost itself."""
     program = box.start()
