@@ -1,4 +1,5 @@
-/* Instantiating or updating a graph: what its allocation nodes, and those of its children, will want. */
+/* Instantiating or updating a graph: what its allocation nodes, and those of its children, will
+ * want. */
 #include "cards.h"
 #include "entry.h"
 #include "graphs.h"
