@@ -237,6 +237,7 @@ void overhead_forget_context(CUcontext context)
 	while (table_take_of(KIND_CONTEXT, key, &place, &green))
 		forget(&green);
 	forget(&entry);
-	if (probe_knows_pid())
-		overhead_measure(entry.card, &ignored);
+	/* Nothing is listed after the last one: its code shows to be gone when there is another. */
+	if (probe_knows_pid() && !overhead_measure(entry.card, &ignored))
+		overhead_urge(entry.card);
 }
