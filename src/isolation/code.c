@@ -19,6 +19,17 @@
 		return result;                                                                     \
 	} while (0)
 
+#define MAY_UNLOAD(call)                                                                           \
+	do {                                                                                       \
+		struct overhead_unload unload;                                                     \
+                                                                                                   \
+		overhead_begin_unload(&unload);                                                    \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		overhead_end_unload(&unload);                                                      \
+		return result;                                                                     \
+	} while (0)
+
 CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
 	ENTER(cuModuleLoad, module, fname);
@@ -48,7 +59,7 @@ CUresult cuModuleUnload(CUmodule hmod)
 {
 	ENTER(cuModuleUnload, hmod);
 	overhead_forget_launches();
-	MAY_CHANGE(true, cuda.cuModuleUnload(hmod));
+	MAY_UNLOAD(cuda.cuModuleUnload(hmod));
 }
 
 /* With lazy loading the code comes when a function is first asked for. */
@@ -86,7 +97,7 @@ CUresult cuLibraryUnload(CUlibrary library)
 {
 	ENTER(cuLibraryUnload, library);
 	overhead_forget_launches();
-	MAY_CHANGE(true, cuda.cuLibraryUnload(library));
+	MAY_UNLOAD(cuda.cuLibraryUnload(library));
 }
 
 CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
@@ -105,5 +116,5 @@ CUresult cuFuncLoad(CUfunction function)
 CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
 	ENTER(cuCtxSetLimit, limit, value);
-	MAY_CHANGE(true, cuda.cuCtxSetLimit(limit, value));
+	MAY_UNLOAD(cuda.cuCtxSetLimit(limit, value));
 }

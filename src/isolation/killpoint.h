@@ -1,6 +1,6 @@
 /*
  * Named places at which the test build of this library can be made to die, as
- * a SIGKILL may strike anywhere. Nothing in the library that is shipped.
+ * a SIGKILL may strike anywhere, or to wait. Nothing in the library that is shipped.
  */
 #ifndef GPUSLICE_KILLPOINT_H
 #define GPUSLICE_KILLPOINT_H

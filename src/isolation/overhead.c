@@ -169,16 +169,6 @@ uint64_t overhead_card_before(int card)
 	return overhead_card_used(card, &used) ? used : UINT64_MAX;
 }
 
-void overhead_add_change(int card, uint64_t before)
-{
-	const int slot = slice_slot_locked();
-	uint64_t after;
-
-	if (slot >= 0 && overhead_card_used(card, &after) && after > before &&
-	    after - before <= OVERHEAD_MOST_BELIEVED)
-		slice_region()->cards[card].overhead_bytes[slot] += after - before;
-}
-
 /* NVML tells us afterwards; without it the card's total must be watched from before. */
 void overhead_begin_change(struct overhead_change *change, bool is_large)
 {

@@ -17,11 +17,13 @@
 struct overhead_context {
 	int card;
 	bool is_first;  /* of this process on this card */
+	bool is_sure;   /* of what it costs */
 	bool is_locked; /* the region: others must not move the card's total */
 	bool was_listed;
 	bool knew_before;
 	CUcontext home;    /* of a green one, whose price is nobody else's: it is always measured */
-	uint64_t expected; /* reserved before */
+	uint64_t expected; /* reserved before; 0: the price is not known */
+	uint64_t usual;    /* what it costs by the table */
 	uint64_t before;   /* bytes of the process or of the card */
 };
 
@@ -41,6 +43,14 @@ struct overhead_change {
 };
 void overhead_begin_change(struct overhead_change *change, bool is_large);
 void overhead_end_change(struct overhead_change *change);
+
+/* Around a call that may take code off or make a heap smaller, on whatever card it is. */
+struct overhead_unload {
+	uint32_t cards; /* a bit for each that is watched; 0: NVML tells */
+	uint64_t before[LIMITS_CARDS];
+};
+void overhead_begin_unload(struct overhead_unload *unload);
+void overhead_end_unload(const struct overhead_unload *unload);
 
 /*
  * Around the driver's launch and nothing else: the first one of a function or
@@ -88,7 +98,17 @@ void overhead_after_fork(void);
 /* A change of the card's total beyond this is a neighbour's, not our context's. */
 #define OVERHEAD_MOST_BELIEVED (4096ull * 1024 * 1024)
 
-/* The steps that overhead.c, overhead_context.c and overhead_launch.c share. */
+/* What a context costs by the card's size, where nothing better is known. */
+uint64_t overhead_usual_price(CUdevice device);
+/* The most that a watched card is believed of one context; more is somebody else's too. */
+uint64_t overhead_most_watched(uint64_t usual);
+/* What this container's processes have found out; 0: nothing. */
+uint64_t overhead_price(int card, bool is_first, bool *is_sure);
+/* With the region's lock: a price by the change of the card's total, or by NVML. */
+void overhead_watched_price(int card, bool is_first, uint64_t usual, uint64_t bytes);
+void overhead_listed_price(int card, bool is_first, uint64_t bytes);
+
+/* The steps that overhead.c and overhead_*.c share. */
 bool overhead_card_used(int card, uint64_t *bytes);
 /*
  * So that the card's total changes by what the calling thread does, and by no other
@@ -98,6 +118,7 @@ bool overhead_stop_others(void);
 void overhead_let_others(void);
 /* Between these, before a change and after it; UINT64_MAX: it cannot be known. */
 uint64_t overhead_card_before(int card);
+/* A rise is the current context's code. */
 void overhead_add_change(int card, uint64_t before);
 bool overhead_has_context(int card);
 /* Then one function may bring its code more than once. */

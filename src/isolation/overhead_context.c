@@ -14,8 +14,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define MIB (1024ull * 1024)
-
 static pthread_mutex_t making_context = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int contexts[LIMITS_CARDS]; /* of this process, by card */
 static atomic_int all_contexts;
@@ -40,28 +38,9 @@ bool overhead_has_several_contexts(void)
 	return atomic_load_explicit(&all_contexts, memory_order_relaxed) > 1;
 }
 
-/* Last resort: contexts grow with the card's multiprocessors (107 MiB at 34, 555 at 188). */
-static uint64_t usual_context_bytes(CUdevice device)
-{
-	int count = 0;
-
-	if (!cuda.cuDeviceGetAttribute ||
-	    cuda.cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) !=
-		    CUDA_SUCCESS)
-		count = 132;
-	return (count < 34 ? 107u : 107u + (unsigned)(count - 34) * 3u) * MIB;
-}
-
-static uint64_t *known_cost(const struct overhead_context *making)
-{
-	struct region_card *books = &slice_region()->cards[making->card];
-
-	return making->is_first ? &books->first_context_bytes : &books->next_context_bytes;
-}
-
 /*
- * Nobody knows the price yet. NVML's figure afterwards will tell it, if that is
- * ours; else the card is watched while our other processes stand still.
+ * Nobody is sure of the price yet. NVML's figure afterwards will tell it, if that
+ * is ours; else the card is watched while our other processes stand still.
  */
 static void watch(struct overhead_context *making)
 {
@@ -76,26 +55,38 @@ static void watch(struct overhead_context *making)
 		making->is_locked && overhead_card_used(making->card, &making->before);
 }
 
-static CUresult begin(struct overhead_context *making)
+/* A price that only a watched card told may have a neighbour's memory in it: then the usual one. */
+static CUresult reserve(struct overhead_context *making)
+{
+	if (!making->is_sure && making->expected > making->usual) {
+		const CUresult result =
+			account_try_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
+
+		if (result != CUDA_ERROR_OUT_OF_MEMORY)
+			return result;
+		making->expected = making->usual;
+	}
+	return account_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
+}
+
+static CUresult begin(struct overhead_context *making, CUdevice device)
 {
 	if (making->card < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&making_context);
 	making->is_first = !overhead_has_context(making->card);
+	making->usual = overhead_usual_price(device);
 	if (!making->home)
-		making->expected = __atomic_load_n(known_cost(making), __ATOMIC_RELAXED);
-	if (making->expected) {
-		/* The price is known: NVML, slow to start, is asked only when it is needed. */
-		const CUresult result =
-			account_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
+		making->expected = overhead_price(making->card, making->is_first, &making->is_sure);
+	const CUresult result = reserve(making);
 
-		if (result != CUDA_SUCCESS) {
-			pthread_mutex_unlock(&making_context);
-			return result;
-		}
-	} else {
-		watch(making);
+	if (result != CUDA_SUCCESS) {
+		pthread_mutex_unlock(&making_context);
+		return result;
 	}
+	/* Where it is sure, NVML, slow to start, is asked only when it is needed. */
+	if (!making->is_sure)
+		watch(making);
 	KILLPOINT(context_begun);
 	driver_go_inside();
 	return CUDA_SUCCESS;
@@ -104,13 +95,13 @@ static CUresult begin(struct overhead_context *making)
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device)
 {
 	*making = (struct overhead_context){.card = card_of_device(device)};
-	return begin(making);
+	return begin(making, device);
 }
 
 CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home)
 {
 	*making = (struct overhead_context){.card = card_of_device(device), .home = home};
-	return begin(making);
+	return begin(making, device);
 }
 
 /* Under the region's lock: the change of the card's total, if it can be ours. */
@@ -119,22 +110,23 @@ static bool measured_change(const struct overhead_context *making, uint64_t *cos
 	uint64_t after;
 
 	if (!making->knew_before || !overhead_card_used(making->card, &after) ||
-	    after <= making->before || after - making->before > OVERHEAD_MOST_BELIEVED)
+	    after <= making->before ||
+	    after - making->before > overhead_most_watched(making->usual))
 		return false;
 	*cost = after - making->before;
 	return true;
 }
 
-static void learn_cost(struct overhead_context *making, uint64_t cost)
+/* What is counted when nothing could be measured. */
+static uint64_t unmeasured(const struct overhead_context *making)
 {
-	uint64_t *known = known_cost(making);
-
-	if (!making->home && cost > *known)
-		__atomic_store_n(known, cost, __ATOMIC_RELAXED);
+	if (making->expected)
+		return making->expected;
+	return making->is_first ? making->usual : 0;
 }
 
 /* With the region's lock held since before the call; gives it back. */
-static uint64_t settle_locked(struct overhead_context *making, CUdevice device, bool is_made)
+static uint64_t settle_locked(struct overhead_context *making, bool is_made)
 {
 	struct region *region = slice_region();
 	const int slot = slice_slot_locked();
@@ -142,56 +134,67 @@ static uint64_t settle_locked(struct overhead_context *making, CUdevice device, 
 
 	if (is_made) {
 		if (!measured_change(making, &cost))
-			cost = making->is_first ? usual_context_bytes(device) : 0;
-		learn_cost(making, cost);
+			cost = unmeasured(making);
+		if (cost && !making->home)
+			overhead_watched_price(making->card, making->is_first, making->usual, cost);
 		if (slot >= 0)
 			region->cards[making->card].overhead_bytes[slot] += cost;
 	}
 	overhead_let_others();
+	/* Not before: what was reserved may be less than what is counted now. */
+	account_settle(making->card, ACCOUNT_OVERHEAD, making->expected, 0);
 	return cost;
 }
 
-static uint64_t settle_listed(struct overhead_context *making, bool is_made)
+/* What NVML says that it cost, if it knows us; `counted` is in the books for it already. */
+static uint64_t ask_list(const struct overhead_context *making, uint64_t own_before,
+			 uint64_t counted)
+{
+	uint64_t listed;
+
+	if (!probe_own_listing(making->card, &listed))
+		return counted;
+	probe_learn(making->was_listed, listed > 0);
+	if (!probe_knows_pid() || !overhead_measure(making->card, &listed))
+		return counted;
+	const uint64_t cost = listed > own_before ? listed - own_before : 0;
+
+	if (!making->home && cost <= OVERHEAD_MOST_BELIEVED && region_lock(slice_region())) {
+		overhead_listed_price(making->card, making->is_first, cost);
+		region_unlock(slice_region());
+	}
+	return cost;
+}
+
+static uint64_t settle_listed(const struct overhead_context *making, bool is_made)
 {
 	const uint64_t own_before = account_own(making->card) - making->expected;
-	uint64_t listed;
 
 	/* The reservation ends before the look, or the books would never be still. */
 	account_settle(making->card, ACCOUNT_OVERHEAD, making->expected,
 		       is_made ? making->expected : 0);
-	if (!is_made || making->expected || !probe_own_listing(making->card, &listed))
+	if (!is_made || making->is_sure)
 		return making->expected;
-	probe_learn(making->was_listed, listed > 0);
-	if (!probe_knows_pid() || !overhead_measure(making->card, &listed))
-		return making->expected;
-	const uint64_t cost = listed > own_before ? listed - own_before : 0;
-	struct region *region = slice_region();
+	return ask_list(making, own_before, making->expected);
+}
 
-	if (cost <= OVERHEAD_MOST_BELIEVED && region_lock(region)) {
-		learn_cost(making, cost);
-		region_unlock(region);
-	}
-	return cost;
+/* Next time the better way may be open, and what it says of this time is the better price. */
+static uint64_t settle(struct overhead_context *making, bool is_made)
+{
+	if (!making->is_locked)
+		return settle_listed(making, is_made);
+	const uint64_t cost = settle_locked(making, is_made);
+
+	return is_made ? ask_list(making, account_own(making->card) - cost, cost) : cost;
 }
 
 void overhead_end_context(struct overhead_context *making, CUresult result, CUcontext context)
 {
 	const bool is_made = result == CUDA_SUCCESS && context;
-	CUdevice device = 0;
-	uint64_t cost;
 
 	KILLPOINT(context_made);
-	card_device(making->card, &device);
-	if (making->is_locked) {
-		uint64_t listed = 0;
+	const uint64_t cost = settle(making, is_made);
 
-		cost = settle_locked(making, device, is_made);
-		/* Next time the better way may be open. */
-		if (is_made && probe_own_listing(making->card, &listed))
-			probe_learn(making->was_listed, listed > 0);
-	} else {
-		cost = settle_listed(making, is_made);
-	}
 	driver_come_back();
 	if (is_made) {
 		const struct table_entry entry = {.key = (uint64_t)(uintptr_t)context,
@@ -216,7 +219,9 @@ static void forget(const struct table_entry *entry)
 		atomic_fetch_sub(&all_contexts, 1);
 		overhead_forget_launches();
 	}
-	account_adjust(entry->card, ACCOUNT_OVERHEAD, entry->bytes, 0);
+	/* Where NVML is believed by now, what was once watched is in its figure. */
+	account_adjust(entry->card, ACCOUNT_OVERHEAD,
+		       entry->bytes + (probe_knows_pid() ? 0 : entry->other), 0);
 }
 
 void overhead_forget_context(CUcontext context)

@@ -43,10 +43,13 @@ struct region_card {
 	char uuid[LIMITS_UUID_BYTES];
 	uint64_t limit_bytes; /* UINT64_MAX: no cap */
 	uint32_t core_percent;
-	uint32_t reserved0;
+	/* how these two below were found out: overhead_price.c */
+	uint8_t first_context_source;
+	uint8_t next_context_source;
+	uint8_t reserved0[2];
 	_Atomic uint64_t refused_total; /* allocations refused for want of room */
-	uint64_t first_context_bytes;   /* dearest seen in a process without one; 0: unknown */
-	uint64_t next_context_bytes;    /* and in a process that had one */
+	uint64_t first_context_bytes;   /* what one costs a process without any; 0: unknown */
+	uint64_t next_context_bytes;    /* and a process that has one */
 	/* compute, all atomic: see meter.c and gate.c */
 	_Atomic int64_t credit_ns;
 	_Atomic uint64_t refilled_ns;  /* credit is paid up to here */

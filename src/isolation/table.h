@@ -17,7 +17,7 @@ enum table_kind {
 	KIND_POOL_ELSEWHERE, /* imported, or of the host: not charged here */
 	KIND_GRAPH,      /* executable graph; `other` has a bit for each card that its nodes want */
 	KIND_GRAPH_PART, /* what they want of one of them; `other` is the device */
-	KIND_CONTEXT,    /* `bytes` is what it was found to cost */
+	KIND_CONTEXT,    /* `bytes` is what it was found to cost, `other` what its code was */
 	KIND_PAGE, /* of linear memory, by address; `bytes` in it were asked for, in `handles` parts
 		    */
 };

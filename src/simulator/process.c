@@ -160,24 +160,29 @@ unsigned gpusim_processes_reap(struct gpusim_node *node)
 	return freed;
 }
 
-/* GPU_SIMULATOR_STRANGERS=inner: a driver that numbers each process as its own namespace does. */
-static bool numbers_strangers(void)
+/*
+ * GPU_SIMULATOR_STRANGERS=inner: a driver that numbers each process as its own namespace does;
+ * =all: one that knows nobody in this namespace, as drivers before 560 do in a container.
+ */
+static bool strangers_are(const char *what)
 {
 	const char *wish = getenv("GPU_SIMULATOR_STRANGERS"); // NOLINT(concurrency-mt-unsafe)
 
-	return wish && strcmp(wish, "inner") == 0;
+	return wish && strcmp(wish, what) == 0;
 }
 
 int32_t gpusim_process_visible_pid(const struct gpusim_node *node,
 				   const struct gpusim_process *process)
 {
+	if (strangers_are("all"))
+		return 0;
 	if (is_mine(process, current_image()))
 		return process->pid;
 	int32_t holder = slot_holder(node, process);
 
 	if (holder > 0)
 		return holder;
-	return numbers_strangers() ? process->pid : 0;
+	return strangers_are("inner") ? process->pid : 0;
 }
 
 static uint64_t sum_bytes(struct gpusim_node *node, uint32_t card, uint32_t gpu_instance)

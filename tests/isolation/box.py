@@ -75,6 +75,7 @@ class Box:
     programs: Path
     library: str = "libgpuslice.so"
     variables: dict[str, str] = field(default_factory=dict)
+    wrapper: list[str] = field(default_factory=list)
     running: list["Program"] = field(default_factory=list)
 
     def allow(
@@ -121,7 +122,7 @@ class Box:
     def run(self, name: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs a program of programs/ to its end."""
         return subprocess.run(
-            [self.programs / name, *words],
+            [*self.wrapper, self.programs / name, *words],
             env=self.environment | variables,
             capture_output=True,
             text=True,
@@ -140,7 +141,7 @@ class Program:
 
     def __init__(self, box: Box, variables: dict[str, str]) -> None:
         self.process = subprocess.Popen(
-            [box.programs / "client"],
+            [*box.wrapper, box.programs / "client"],
             env=box.environment | variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,5 +1,6 @@
 """The test programs, compiled once; a node and a container a test."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,8 +65,31 @@ def box_without_nvml(box: Box, tmp_path: Path) -> Box:
     return box
 
 
+@pytest.fixture
+def box_in_namespace(box: Box) -> Box:
+    """Each program in a pid namespace of its own, as in a pod."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare for a pid namespace")
+    box.wrapper = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    return box
+
+
+@pytest.fixture
+def box_of_strangers(box_in_namespace: Box) -> Box:
+    """The same with a driver before 560: NVML knows the card, and nobody's pid."""
+    box_in_namespace.variables["GPU_SIMULATOR_STRANGERS"] = "all"
+    return box_in_namespace
+
+
 @pytest.fixture(params=["box", "box_without_nvml"])
 def any_box(request: pytest.FixtureRequest) -> Box:
     """With a look at NVML now and then, and without any."""
+    box: Box = request.getfixturevalue(request.param)
+    return box
+
+
+@pytest.fixture(params=["box", "box_of_strangers", "box_without_nvml"])
+def every_box(request: pytest.FixtureRequest) -> Box:
+    """NVML knows the process, or only the card, or is not there."""
     box: Box = request.getfixturevalue(request.param)
     return box

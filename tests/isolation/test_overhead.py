@@ -1,11 +1,15 @@
 """Memory that nobody asks for is counted by whichever way there is to know it."""
 
+import asyncio
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Box
+from tests.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Box, Program
+from tests.isolation.conftest import MakeBox
+from tests.waiting import until
 
 SLICE = 2154 * MIB
 CONTEXT = 240 * MIB  # of the simulated V100
@@ -77,6 +81,60 @@ def test_a_neighbour_of_another_namespace_is_not_reaped(box: Box) -> None:
     assert ran.stdout.split() == ["0", "0", str(OUT_OF_MEMORY)], ran.stderr
 
 
+def make_context_beside(box: Box, other: Program, file: Path, mib: int) -> Program:
+    """A program that makes its context while another container's takes so much of the card."""
+    box.library = "libgpuslice-testing.so"
+    program = box.start(
+        ready=False, GPUSLICE_PAUSEPOINT="context_made", GPUSLICE_PAUSEFILE=str(file)
+    )
+    assert program("init") == [0]
+    program.tell("retain")
+    asyncio.run(until(file.exists, 20))
+    assert other(f"alloc 1 {mib * MIB}") == [0]
+    file.unlink()
+    assert program.answer() == [0]
+    return program
+
+
+@pytest.fixture
+def neighbour(make_box: MakeBox) -> Program:
+    """A program of another container on the card."""
+    box = make_box("neighbour")
+    box.allow(4096 * MIB)
+    return box.start()
+
+
+@pytest.mark.parametrize("way", ["box_in_namespace", "box_of_strangers"])
+@pytest.mark.parametrize("mib", [100, 2000])
+def test_a_neighbours_memory_is_not_kept_as_the_price_of_a_context(
+    request: pytest.FixtureRequest, neighbour: Program, tmp_path: Path, way: str, mib: int
+) -> None:
+    """It came while the card was watched; the next contexts cost what they cost."""
+    box: Box = request.getfixturevalue(way)
+    make_context_beside(box, neighbour, tmp_path / "waiting", mib).kill()
+    for _ in range(2):
+        program = box.start()
+        assert room(program("info")) == SLICE - CONTEXT
+        program.kill()
+    program = box.start()
+    assert program(f"alloc 1 {SLICE - 2 * CONTEXT}") == [0]
+    last = box.start()
+
+    assert room(last("info")) == 0
+
+
+def test_a_price_that_may_be_a_neighbours_does_not_refuse_a_context(
+    box_of_strangers: Box, neighbour: Program, tmp_path: Path
+) -> None:
+    """What a card of this size usually takes has room, though not what was seen once."""
+    program = make_context_beside(box_of_strangers, neighbour, tmp_path / "waiting", 200)
+    assert room(program("info")) == SLICE - CONTEXT - 200 * MIB
+    assert program(f"alloc 1 {room(program('info')) - 300 * MIB}") == [0]
+    second = box_of_strangers.start()
+
+    assert room(second("info")) == 300 * MIB - CONTEXT
+
+
 def test_without_nvml_a_graphs_memory_is_counted_once(box_without_nvml: Box) -> None:
     """Its first launch is watched for code, and what its nodes take is charged already."""
     program = box_without_nvml.start()
@@ -126,6 +184,90 @@ def test_code_is_held_against_the_card_of_its_stream(
     assert result == 0, ran.stderr
     assert [taken[0] // MIB, taken[1] // MIB] == list(brought)
     assert asked == OUT_OF_MEMORY
+
+
+def start_lazily(box: Box) -> Program:
+    """Each module is 300 MiB of code, which comes with the first launch."""
+    box.variables["GPU_SIMULATOR_MODULE_MIB"] = "300"
+    box.variables["CUDA_MODULE_LOADING"] = "LAZY"
+    return box.start()
+
+
+def launch_code(program: Program, mib: int) -> None:
+    """A launch that brings so much code."""
+    before = room(program("info"))
+    assert program("launch 1000") == [0]
+    assert program("sync") == [0]
+    assert before - room(program("info")) == mib * MIB
+
+
+def test_a_known_kernel_brings_its_code_to_a_second_context(every_box: Box) -> None:
+    """It has one handle for both, and its code in each."""
+    program = start_lazily(every_box)
+    assert program("library") == [0]
+    launch_code(program, 300)
+    launch_code(program, 0)
+    assert program("context 1") == [0]
+    launch_code(program, 300)
+    launch_code(program, 0)
+    free = room(program("info"))
+
+    assert program(f"alloc 1 {free + 1}") == [OUT_OF_MEMORY]
+    assert program(f"alloc 1 {free}") == [0]
+
+
+def test_a_known_kernel_brings_its_code_again_after_a_reset(every_box: Box) -> None:
+    """What it brought before went with the context, and is free again."""
+    program = start_lazily(every_box)
+    before = room(program("info"))
+    assert program("library") == [0]
+    for _ in range(3):
+        launch_code(program, 300)
+        assert program("reset") == [0]
+        assert program("retain") == [0]
+        assert room(program("info")) == before
+
+
+@pytest.mark.parametrize("kind", ["module", "library"])
+def test_code_is_free_again_when_it_is_unloaded(every_box: Box, kind: str) -> None:
+    """Also where its functions' handles come again with the next that is loaded."""
+    program = start_lazily(every_box)
+    before = room(program("info"))
+    for _ in range(10):
+        assert program(kind) == [0]
+        launch_code(program, 300)
+        assert program(f"{kind}_unload") == [0]
+        assert room(program("info")) == before
+
+
+def test_an_unload_gives_back_no_more_than_the_code_was(
+    box_of_strangers: Box, neighbour: Program
+) -> None:
+    """What code there still is stays counted, and so do allocations and the context."""
+    program = start_lazily(box_of_strangers)
+    before = room(program("info"))
+    assert program("library") == [0]
+    launch_code(program, 300)
+    assert program("module") == [0]
+    launch_code(program, 300)
+    assert program(f"alloc 1 {100 * MIB}") == [0]
+    assert neighbour(f"alloc 1 {100 * MIB}") == [0]
+    assert program("module_unload") == [0]
+
+    assert before - room(program("info")) == 400 * MIB
+
+
+@pytest.mark.parametrize("way", ["box", "box_of_strangers"])
+def test_a_library_is_unloaded_from_all_cards(request: pytest.FixtureRequest, way: str) -> None:
+    """One of them has no current context."""
+    box: Box = request.getfixturevalue(way)
+    allow_two_cards(box, SLICE)
+    ran = box.run("lazy", "unloaded", GPU_SIMULATOR_MODULE_MIB="300", CUDA_MODULE_LOADING="LAZY")
+
+    result, _, on_second, asked = map(int, ran.stdout.split())
+
+    # All that was free before can be had again.
+    assert (result, on_second, asked) == (0, 0, 0), ran.stderr
 
 
 def test_any_number_of_functions_is_watched(any_box: Box) -> None:

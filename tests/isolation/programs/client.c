@@ -25,6 +25,8 @@ enum { OBJECTS = 4096 };
 static void *driver;
 static uint64_t objects[OBJECTS]; /* pointers and handles, by the number the tester gave */
 static CUfunction spin;
+static CUmodule spin_module;
+static CUlibrary library;
 static CUstream streams[16];
 
 static void *find(const char *name)
@@ -43,10 +45,9 @@ static void *find(const char *name)
 
 static CUresult make_spin(void)
 {
-	CUmodule module;
-	CUresult result = CALL(cuModuleLoadData, &module, "");
+	CUresult result = CALL(cuModuleLoadData, &spin_module, "");
 
-	return result ? result : CALL(cuModuleGetFunction, &spin, module, "spin");
+	return result ? result : CALL(cuModuleGetFunction, &spin, spin_module, "spin");
 }
 
 static CUstream stream_of(unsigned number)
@@ -695,6 +696,33 @@ static void do_module(char *words[])
 	printf("%d\n", make_spin());
 }
 
+static void do_module_unload(char *words[])
+{
+	(void)words;
+	spin = NULL;
+	printf("%d\n", CALL(cuModuleUnload, spin_module));
+}
+
+/* From now on what is launched is a library's kernel, one handle for all contexts. */
+static void do_library(char *words[])
+{
+	CUkernel kernel = NULL;
+	CUresult result = CALL(cuLibraryLoadData, &library, "", NULL, NULL, 0, NULL, NULL, 0);
+
+	(void)words;
+	if (!result)
+		result = CALL(cuLibraryGetKernel, &kernel, library, "spin");
+	spin = (CUfunction)kernel;
+	printf("%d\n", result);
+}
+
+static void do_library_unload(char *words[])
+{
+	(void)words;
+	spin = NULL;
+	printf("%d\n", CALL(cuLibraryUnload, library));
+}
+
 static void do_init(char *words[])
 {
 	(void)words;
@@ -1108,6 +1136,9 @@ static const struct command commands[] = {
 	{"primary_release", do_primary_release},
 	{"reset", do_reset},
 	{"module", do_module},
+	{"module_unload", do_module_unload},
+	{"library", do_library},
+	{"library_unload", do_library_unload},
 	{"init", do_init},
 	{"info", do_info},
 	{"info_null", do_info_null},

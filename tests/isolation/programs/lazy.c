@@ -5,6 +5,7 @@
  *	lazy graph      the same with a graph
  *	lazy together   one launch for both cards
  *	lazy shared     a kernel of a library, known by one handle: on card 1, then on card 0
+ *	lazy unloaded   the same, and then the library is unloaded
  *	lazy many N     N functions of as many modules, on card 1
  *
  * Prints the result, how much less is free on card 0, on card 1, and what the first
@@ -95,7 +96,7 @@ static CUresult launch_together(void)
 	return CALL(cuLaunchCooperativeKernelMultiDevice, parts, 2, 0);
 }
 
-static CUresult launch_shared(void)
+static CUresult launch_shared(bool is_unloaded)
 {
 	CUlibrary library;
 	CUkernel kernel;
@@ -105,7 +106,7 @@ static CUresult launch_shared(void)
 		result = CALL(cuLibraryGetKernel, &kernel, library, "spin");
 	for (int i = 1; !result && i >= 0; i--)
 		result = launch((CUfunction)kernel, &places[i]);
-	return result;
+	return result || !is_unloaded ? result : CALL(cuLibraryUnload, library);
 }
 
 static CUresult launch_many(int count)
@@ -175,7 +176,9 @@ static CUresult go(const char *way, CUgraphExec exec, int count)
 		return launch_graph(exec);
 	if (!strcmp(way, "together"))
 		return launch_together();
-	return strcmp(way, "shared") ? launch_many(count) : launch_shared();
+	if (!strcmp(way, "shared") || !strcmp(way, "unloaded"))
+		return launch_shared(!strcmp(way, "unloaded"));
+	return launch_many(count);
 }
 
 int main(int count, char **words)

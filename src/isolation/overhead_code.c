@@ -1,0 +1,138 @@
+/*
+ * Code and heaps that were counted by watching a card: by context, so that they
+ * go with it, and so that what an unload gives back is taken off again, which
+ * can be no more than was counted.
+ */
+#include "cards.h"
+#include "driver.h"
+#include "overhead.h"
+#include "probe.h"
+#include "slice.h"
+#include "table.h"
+
+/* Bytes of code on a card; of all its contexts together. */
+static uint64_t code_on(int card)
+{
+	const struct table_entry *entry;
+	uint64_t bytes = 0;
+	uint32_t place = 0;
+
+	table_lock();
+	while ((entry = table_next(KIND_CONTEXT, &place)))
+		if (entry->card == card)
+			bytes += entry->other;
+	table_unlock();
+	return bytes;
+}
+
+static uint32_t cards_with_code(void)
+{
+	uint32_t cards = 0;
+
+	for (int card = 0; card < LIMITS_CARDS; card++)
+		if (overhead_has_context(card) && code_on(card))
+			cards |= 1u << card;
+	return cards;
+}
+
+/* With the table's lock. */
+static uint64_t drop_from(struct table_entry *entry, int card, uint64_t bytes)
+{
+	if (!entry || entry->card != card)
+		return 0;
+	const uint64_t dropped = entry->other < bytes ? entry->other : bytes;
+
+	entry->other -= dropped;
+	return dropped;
+}
+
+/* The current context's first: modules are unloaded where they were loaded. Returns how much. */
+static uint64_t drop_code(int card, uint64_t bytes)
+{
+	const uint64_t current = (uint64_t)(uintptr_t)context_current();
+	struct table_entry *entry;
+	uint32_t place = 0;
+
+	table_lock();
+	uint64_t dropped = drop_from(table_at(KIND_CONTEXT, current), card, bytes);
+
+	while (dropped < bytes && (entry = table_next(KIND_CONTEXT, &place)))
+		dropped += drop_from(entry, card, bytes - dropped);
+	table_unlock();
+	return dropped;
+}
+
+static void keep_code(uint64_t bytes)
+{
+	table_lock();
+	struct table_entry *entry = table_at(KIND_CONTEXT, (uint64_t)(uintptr_t)context_current());
+
+	if (entry)
+		entry->other += bytes;
+	table_unlock();
+}
+
+void overhead_add_change(int card, uint64_t before)
+{
+	const int slot = slice_slot_locked();
+	uint64_t after;
+
+	if (slot < 0 || !overhead_card_used(card, &after) || after <= before ||
+	    after - before > OVERHEAD_MOST_BELIEVED)
+		return;
+	slice_region()->cards[card].overhead_bytes[slot] += after - before;
+	keep_code(after - before);
+}
+
+static void take_change(int card, uint64_t before)
+{
+	const int slot = slice_slot_locked();
+	uint64_t after;
+
+	if (slot < 0 || before == UINT64_MAX || !overhead_card_used(card, &after))
+		return;
+	if (after >= before) {
+		overhead_add_change(card, before);
+		return;
+	}
+	uint64_t *counted = &slice_region()->cards[card].overhead_bytes[slot];
+	const uint64_t gone = drop_code(card, before - after);
+
+	*counted = *counted > gone ? *counted - gone : 0;
+}
+
+void overhead_begin_unload(struct overhead_unload *unload)
+{
+	int card;
+
+	unload->cards = 0;
+	if (probe_knows_pid())
+		return;
+	unload->cards = cards_with_code();
+	if (card_current(&card) == CUDA_SUCCESS && card >= 0)
+		unload->cards |= 1u << card;
+	if (!unload->cards)
+		return;
+	if (!overhead_stop_others()) {
+		unload->cards = 0;
+		return;
+	}
+	for (card = 0; card < LIMITS_CARDS; card++)
+		if (unload->cards >> card & 1)
+			unload->before[card] = overhead_card_before(card);
+	driver_go_inside();
+}
+
+void overhead_end_unload(const struct overhead_unload *unload)
+{
+	if (!unload->cards) {
+		for (int card = 0; card < LIMITS_CARDS; card++)
+			overhead_refresh_now(card);
+		return;
+	}
+	driver_come_back();
+	for (int card = 0; card < LIMITS_CARDS; card++)
+		if (unload->cards >> card & 1)
+			take_change(card, unload->before[card]);
+	overhead_let_others();
+}
