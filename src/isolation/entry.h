@@ -26,4 +26,12 @@ enum entry enter(void);
 			return PASS(name, __VA_ARGS__);                                            \
 	} while (0)
 
+/* The same where the call gives something out: a NULL for it is the driver's to refuse. */
+#define ENTER_TO_GIVE(given, name, ...)                                                            \
+	do {                                                                                       \
+		ENTER(name, __VA_ARGS__);                                                          \
+		if (!(given))                                                                      \
+			return cuda.name(__VA_ARGS__);                                             \
+	} while (0)
+
 #endif

@@ -16,13 +16,16 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 		     const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	struct charge charge;
+	int card;
 
-	ENTER(cuMemCreate, handle, size, prop, flags);
+	ENTER_TO_GIVE(handle, cuMemCreate, handle, size, prop, flags);
 	/* Memory of the host is not the slice's; a NULL is the driver's to refuse. */
 	if (!prop || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 		return cuda.cuMemCreate(handle, size, prop, flags);
-	CUresult result = charge_card(&charge, card_of_device(prop->location.id), size);
+	CUresult result = card_find(prop->location.id, &card);
 
+	if (result == CUDA_SUCCESS)
+		result = charge_card(&charge, card, size);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = cuda.cuMemCreate(handle, size, prop, flags);

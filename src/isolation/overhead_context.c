@@ -79,7 +79,11 @@ static void watch(struct overhead_context *making)
 
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device)
 {
-	*making = (struct overhead_context){.card = card_of_device(device)};
+	*making = (struct overhead_context){0};
+	const CUresult found = card_find(device, &making->card);
+
+	if (found != CUDA_SUCCESS)
+		return found;
 	if (making->card < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&making_context);
