@@ -13,6 +13,9 @@ enum entry {
 /* Any thread, at any time. */
 enum entry enter(void);
 
+/* In a forked child, the first time: nothing is its parent's any more. Part of enter(). */
+void enter_notice_fork(void);
+
 /* The driver's answer, or "not supported" where it has no such function. */
 #define PASS(name, ...) (cuda.name ? cuda.name(__VA_ARGS__) : CUDA_ERROR_NOT_SUPPORTED)
 

@@ -364,6 +364,34 @@ def test_threads_may_allocate_while_others_fork(box: Box) -> None:
     assert before == after
 
 
+@pytest.mark.parametrize("library", ["cuda", "nvml"])
+def test_a_child_forked_during_the_first_look_up_is_not_stuck(box: Box, library: str) -> None:
+    """The thread that decides what the slice is does not exist in the child; its lock did."""
+    limits, slow = box.root / "config" / "limits", box.root / "config" / "slow"
+    text = limits.read_bytes()
+    limits.unlink()
+    os.mkfifo(limits)
+    with subprocess.Popen(
+        [box.programs / "early", library],
+        env=box.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdin
+        assert program.stdout
+        deciding = os.open(limits, os.O_WRONLY)  # until the thread is in the middle of reading
+        limits.rename(slow)  # the child reads at once
+        limits.write_bytes(text)
+        program.stdin.write("fork\n")
+        program.stdin.flush()
+        child = program.stdout.readline()
+        os.write(deciding, text)
+        os.close(deciding)
+
+        assert (child, program.stdout.readline()) == ("0\n", "0\n")
+
+
 @pytest.mark.timeout(300)
 def test_three_hundred_processes_start_at_once(make_box: MakeBox) -> None:
     """Hook catalogue: 227 s at the 99th percentile, for one probe after the other."""
