@@ -8,7 +8,7 @@ from pathlib import Path
 BYTES = 1024 * 1024
 SLOTS = 256
 _SLOTS_AT, _SLOT_BYTES = 256, 64
-_CARDS_AT = _SLOTS_AT + SLOTS * _SLOT_BYTES
+CARDS_AT = _SLOTS_AT + SLOTS * _SLOT_BYTES
 _CARD_BYTES = 240 + 24 * SLOTS
 USED = 1
 
@@ -52,24 +52,24 @@ class Region:
 
     def used(self, slot: int, card: int = 0) -> int:
         """Bytes asked for by a slot."""
-        return self._word(_CARDS_AT + card * _CARD_BYTES + 240 + 8 * slot)
+        return self._word(CARDS_AT + card * _CARD_BYTES + 240 + 8 * slot)
 
     def put_used(self, slot: int, value: int, card: int = 0) -> None:
         """Makes a slot hold bytes."""
-        at = _CARDS_AT + card * _CARD_BYTES + 240 + 8 * slot
+        at = CARDS_AT + card * _CARD_BYTES + 240 + 8 * slot
         struct.pack_into("<Q", self._bytes, at, value)
 
     def refused(self, card: int = 0) -> int:
         """Allocations refused."""
-        return self._word(_CARDS_AT + card * _CARD_BYTES + 64)
+        return self._word(CARDS_AT + card * _CARD_BYTES + 64)
 
     def charged_ns(self, card: int = 0) -> int:
         """Card time had, as charged."""
-        return self._word(_CARDS_AT + card * _CARD_BYTES + 104)
+        return self._word(CARDS_AT + card * _CARD_BYTES + 104)
 
     def waited_ns(self, card: int = 0) -> int:
         """Time for which launches waited for credit."""
-        return self._word(_CARDS_AT + card * _CARD_BYTES + 112)
+        return self._word(CARDS_AT + card * _CARD_BYTES + 112)
 
     def drift(self) -> int:
         """Unknown allocation functions resolved."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.isolation.box import MIB, NOT_READY, OUT_OF_MEMORY, Box, Program
 from tests.isolation.conftest import MakeBox
-from tests.isolation.region import SLOTS, USED, Region, Slot
+from tests.isolation.region import CARDS_AT, SLOTS, USED, Region, Slot
 
 SLICE = 2154 * MIB
 NOT_INITIALIZED = 3
@@ -272,6 +272,51 @@ def test_a_corrupt_region_closes(box: Box, region: Region) -> None:
 
     assert program("init") == [NOT_READY]
     assert "corrupt" in program.end()
+
+
+@pytest.mark.parametrize(
+    ("at", "word"),
+    [
+        pytest.param(64, b"\xfe\xff\xff\x3f", id="held by nobody"),
+        pytest.param(64, b"\x01\0\0\0", id="held by a stranger"),
+        pytest.param(64, b"\0\0\0\x80", id="waited for, and free"),
+        pytest.param(64, b"\xff" * 40, id="all ones"),
+        pytest.param(64, bytes(40), id="all zeros"),
+        pytest.param(80, b"\x77\x77\0\0", id="no kind of lock"),
+        pytest.param(80, bytes(4), id="not robust any more"),
+    ],
+)
+def test_a_corrupt_lock_closes(box: Box, region: Region, at: int, word: bytes) -> None:
+    """The first hung cuInit for ever; the others spoke of 256 processes, or went unnoticed."""
+    region.scribble(at, word)
+    program = box.start(ready=False)
+
+    assert program("init") == [NOT_READY]
+    (line,) = program.end().splitlines()
+    assert "corrupt" in line or "beyond repair" in line
+
+
+@pytest.mark.parametrize(
+    ("at", "number"),
+    [
+        pytest.param(88, -(10**18), id="a debt of a lifetime"),
+        pytest.param(88, -(2**63), id="the least number"),
+        pytest.param(96, 2**62, id="paid until the future"),
+        pytest.param(4336 + 8 * 5, 2**62, id="work for a lifetime"),
+    ],
+)
+def test_nobody_waits_for_numbers_that_cannot_be(make_box: MakeBox, at: int, number: int) -> None:
+    """Somebody wrote over the region; launches never came back."""
+    box = make_box()
+    box.allow(SLICE, core_percent=50)
+    box.start().kill()
+    region = Region(box.root / "state" / "region")
+    region.put(5, identity())
+    region.scribble(CARDS_AT + at, number.to_bytes(8, "little", signed=True))
+    region.close()
+    program = box.start()
+
+    assert [program(line) for line in ("launch 1000000", "sync", "launch 1000")] == [[0]] * 3
 
 
 def test_a_region_of_the_future_closes(box: Box, region: Region) -> None:
