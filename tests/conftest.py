@@ -1,4 +1,8 @@
-"""Directories with short paths (a unix socket's is 107 characters at most) and a rig in one."""
+"""What tests of several directories need.
+
+Directories with short paths (a unix socket's is 107 characters at most), a rig in one, and
+containers with programs in them.
+"""
 
 import shutil
 import tempfile
@@ -6,15 +10,26 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+from tests.apps.agent.boxes import Boxes
+from tests.isolation.box import native_directory
 from tests.kubelet.rig import Rig
+from tests.told import compile_program
 
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
+
+# A busy machine is no finding, and a run finds what the run before it found: examples are the same
+# each time, and none is kept in a file. To look further: --hypothesis-profile=default.
+settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
     """An empty directory with a path of a few characters."""
-    path = Path(tempfile.mkdtemp(prefix="k"))
+    path = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
     yield path
     shutil.rmtree(path, ignore_errors=True)
 
@@ -33,3 +48,19 @@ async def rig(kubelet: StandInKubelet) -> AsyncIterator[Rig]:
     both = Rig(kubelet)
     yield both
     await both.stop_endpoints()
+
+
+@pytest.fixture(scope="session")
+def told_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that uses its card as it is told."""
+    if not (native_directory() / "libgpuslice.so").exists():
+        pytest.skip("libgpuslice.so is not built: make native")
+    return compile_program(tmp_path_factory.mktemp("told"))
+
+
+@pytest.fixture
+def boxes(told_program: Path) -> Iterator[Boxes]:
+    """Containers whose programs end with the test."""
+    made = Boxes(told_program.parent)
+    yield made
+    made.close()

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from tests.chart.rendering import rights
 from tests.reasons import raised_reasons
 
 from gpu_device_plugin.cli.main import cli
@@ -252,15 +253,8 @@ def test_the_rights_that_the_page_gives_are_those_that_the_tests_run_with() -> N
 
     blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations.md"), re.DOTALL)
     (role,) = (yaml.safe_load(block) for block in blocks if "ClusterRole" in block)
-    told = {
-        (group, resource, verb)
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
 
-    assert told == {
+    assert rights(role) == {
         (g, resource, verb) for g, names, verbs in RULES for resource in names for verb in verbs
     }
 

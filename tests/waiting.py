@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 
 EVERY_SECONDS = 0.01
-PATIENCE = 3.0
+PATIENCE = 6.0
 """Deadlines are for what never happens, not for what is slow: a loaded machine gets this much more."""
 
 

@@ -190,7 +190,7 @@ void account_release(int card, enum account_column column, uint64_t bytes)
 	call_ended();
 }
 
-bool account_set_overhead(int card, uint64_t process_bytes, uint64_t sequence)
+bool account_set_overhead(int card, uint64_t process_bytes, uint64_t sequence, uint64_t *overhead)
 {
 	bool is_set = false;
 
@@ -201,8 +201,8 @@ bool account_set_overhead(int card, uint64_t process_bytes, uint64_t sequence)
 	if (slot >= 0 && atomic_load(&movement) == sequence) {
 		const uint64_t used = *cell(card, slot, ACCOUNT_USED);
 
-		*cell(card, slot, ACCOUNT_OVERHEAD) =
-			process_bytes > used ? process_bytes - used : 0;
+		*overhead = process_bytes > used ? process_bytes - used : 0;
+		*cell(card, slot, ACCOUNT_OVERHEAD) = *overhead;
 		is_set = true;
 	}
 	region_unlock(slice_region());

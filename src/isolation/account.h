@@ -47,8 +47,11 @@ void account_adjust(int card, enum account_column column, uint64_t from, uint64_
 void account_begin_release(void);
 void account_release(int card, enum account_column column, uint64_t bytes);
 
-/* Sets this process's overhead on a card, if the books did not move since `sequence`. */
-bool account_set_overhead(int card, uint64_t process_bytes, uint64_t sequence);
+/*
+ * Sets this process's overhead on a card to what it holds beyond what it asked
+ * for, and tells it, if the books did not move since `sequence`.
+ */
+bool account_set_overhead(int card, uint64_t process_bytes, uint64_t sequence, uint64_t *overhead);
 
 /* False while calls to the driver are out; else a number that the next call changes. */
 bool account_is_still(uint64_t *sequence);

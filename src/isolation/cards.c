@@ -2,6 +2,7 @@
 #include "cards.h"
 
 #include "driver.h"
+#include "green.h"
 #include "slice.h"
 #include "visit.h"
 
@@ -83,7 +84,7 @@ CUcontext context_current(void)
 {
 	CUcontext context = NULL;
 
-	return cuda.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+	return green_home_of(NULL, &context) == CUDA_SUCCESS ? context : NULL;
 }
 
 CUresult device_of_stream(CUstream stream, CUdevice *device)
@@ -97,6 +98,21 @@ CUresult device_of_stream(CUstream stream, CUdevice *device)
 
 	visit_end(visit);
 	return result;
+}
+
+bool location_is_host(const CUmemLocation *location)
+{
+	return location->type == CU_MEM_LOCATION_TYPE_HOST ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+CUresult device_of_location(const CUmemLocation *location, CUdevice *device)
+{
+	if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return cuda.cuCtxGetDevice(device);
+	*device = location->id;
+	return CUDA_SUCCESS;
 }
 
 bool card_device(int card, CUdevice *device)

@@ -18,7 +18,12 @@ CUresult card_current(int *card);
 /* The device that work on this stream runs on; the current context's when in doubt. */
 CUresult device_of_stream(CUstream stream, CUdevice *device);
 
-/* The current context; NULL when there is none. */
+/* Memory of the host is not the slice's. */
+bool location_is_host(const CUmemLocation *location);
+/* The device of any other; for a kind of place that came after us the current context's. */
+CUresult device_of_location(const CUmemLocation *location, CUdevice *device);
+
+/* The current context, or its home (green.h); NULL when there is none. */
 CUcontext context_current(void);
 
 /* A device of this process that is that card; false when there is none. */

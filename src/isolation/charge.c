@@ -4,6 +4,7 @@
 #include "cards.h"
 #include "killpoint.h"
 #include "limits.h"
+#include "pages.h"
 
 #include <stdatomic.h>
 
@@ -37,6 +38,23 @@ CUresult charge_more(struct charge *charge, uint64_t bytes)
 	return result;
 }
 
+/* Physical memory and pools are made of whole pages, managed memory comes and goes. */
+static void take_pages(const struct table_entry *entry)
+{
+	if (entry->kind == KIND_MEMORY && entry->mark != MARK_MANAGED)
+		pages_take(entry->card, entry->key, entry->bytes);
+	else if (entry->kind == KIND_ARRAY || entry->kind == KIND_MIPMAP)
+		pages_take_unplaced(entry->card, entry->bytes);
+}
+
+static void give_pages(const struct table_entry *entry)
+{
+	if (entry->kind == KIND_MEMORY && entry->mark != MARK_MANAGED)
+		pages_give(entry->card, entry->key, entry->bytes);
+	else if (entry->kind == KIND_ARRAY || entry->kind == KIND_MIPMAP)
+		pages_give_unplaced(entry->card, entry->bytes);
+}
+
 static void keep(struct charge *charge, enum table_kind kind, uint64_t key, uint64_t taken,
 		 uint32_t mark)
 {
@@ -53,6 +71,7 @@ static void keep(struct charge *charge, enum table_kind kind, uint64_t key, uint
 	};
 
 	KILLPOINT(keep_before_settle);
+	take_pages(&entry);
 	account_settle(charge->card, ACCOUNT_USED, charge->bytes, taken);
 	KILLPOINT(keep_after_settle);
 	table_put(&entry);
@@ -82,16 +101,24 @@ uint64_t charge_managed(int card)
 	return atomic_load(&managed_bytes[card]);
 }
 
+void charge_expect_managed(void)
+{
+	for (unsigned i = 0; i < LIMITS_CARDS; i++)
+		atomic_fetch_add(&managed_bytes[i], 1);
+}
+
 void charge_after_fork(void)
 {
 	for (unsigned i = 0; i < LIMITS_CARDS; i++)
 		atomic_store(&managed_bytes[i], 0);
+	pages_after_fork();
 }
 
 static void release(const struct table_entry *entry)
 {
 	if (entry->mark == MARK_MANAGED && entry->card >= 0)
 		atomic_fetch_sub(&managed_bytes[entry->card], entry->bytes);
+	give_pages(entry);
 	account_release(entry->card, ACCOUNT_USED, entry->bytes);
 }
 
@@ -115,24 +142,6 @@ void charge_taken_done(struct charge_taken *taken, bool is_freed)
 	}
 }
 
-/* Takes the next entry of a context at or after *place; removing moves others to where it was. */
-static bool take_of_context(enum table_kind kind, uint64_t context, uint32_t *place,
-			    struct table_entry *taken)
-{
-	struct table_entry *entry;
-
-	table_lock();
-	while ((entry = table_next(kind, place)) != NULL && entry->context != context)
-		;
-	if (entry) {
-		*taken = *entry;
-		table_remove(entry);
-		(*place)--;
-	}
-	table_unlock();
-	return entry != NULL;
-}
-
 /* One pass; another thread may grow the table meanwhile and hide some from it. */
 static bool forget_some(enum table_kind kind, uint64_t context)
 {
@@ -140,7 +149,7 @@ static bool forget_some(enum table_kind kind, uint64_t context)
 	uint32_t place = 0;
 	bool is_any = false;
 
-	while (take_of_context(kind, context, &place, &entry)) {
+	while (table_take_of(kind, context, &place, &entry)) {
 		account_begin_release();
 		release(&entry);
 		is_any = true;

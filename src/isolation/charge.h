@@ -38,6 +38,8 @@ void charge_forget_context(CUcontext context);
 
 /* Bytes of managed memory that this process holds on a card. */
 uint64_t charge_managed(int card);
+/* There may be some from now on, on any card, of which nobody tells when it goes. */
+void charge_expect_managed(void);
 
 void charge_after_fork(void);
 

@@ -10,6 +10,7 @@
 #include "meter.h"
 #include "overhead.h"
 #include "pools.h"
+#include "primary.h"
 #include "process.h"
 #include "slice.h"
 #include "table.h"
@@ -57,6 +58,7 @@ void enter_notice_fork(void)
 	graphs_after_fork();
 	overhead_after_fork();
 	meter_after_fork();
+	primary_after_fork();
 }
 
 enum entry enter(void)

@@ -2,33 +2,36 @@
 #include "cards.h"
 #include "entry.h"
 #include "graphs.h"
+#include "stream.h"
 
 #include <stdlib.h>
 
 enum { DEEPEST = 16 };
 
-/* Physical memory comes in these: no node takes less. */
-#define BLOCK_BYTES (2ull * 1024 * 1024)
-
 static void add_all(struct graph_wants *wants, CUgraph graph, int depth);
 
 static void add(struct graph_wants *wants, const CUDA_MEM_ALLOC_NODE_PARAMS *node)
 {
-	const CUdevice device = node->poolProps.location.id;
-	const int card = card_of_device(device);
-	uint64_t bytes;
+	const CUmemLocation *location = &node->poolProps.location;
+	int card = CARD_FOREIGN;
+	CUdevice device;
 
-	/* Memory of the host is not the slice's. */
-	if (node->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	if (location_is_host(location))
 		return;
+	if (device_of_location(location, &device) == CUDA_SUCCESS)
+		card = card_of_device(device);
 	if (card < 0) {
 		wants->is_foreign = true;
 		return;
 	}
-	if (__builtin_add_overflow(node->bytesize, BLOCK_BYTES - 1, &bytes) ||
-	    __builtin_add_overflow(wants->bytes[card], bytes - bytes % BLOCK_BYTES,
-				   &wants->bytes[card]))
+	const uint64_t block = graphs_block(card, device);
+	uint64_t bytes;
+
+	if (__builtin_add_overflow(node->bytesize, block - 1, &bytes) ||
+	    __builtin_add_overflow(wants->bytes[card], bytes - bytes % block, &wants->bytes[card]))
 		wants->bytes[card] = UINT64_MAX;
+	wants->blocks[card] = block;
+	wants->nodes[card]++;
 	wants->devices[card] = device;
 	wants->cards |= 1u << card;
 }
@@ -107,16 +110,65 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
 	NOTED(cuda.cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags));
 }
 
+/*
+ * An upload at once is made a call of its own, for which room is reserved: the
+ * driver does not count the flag among a graph's own either.
+ */
+static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
+				 CUDA_GRAPH_INSTANTIATE_PARAMS *params,
+				 __typeof__(cuGraphInstantiateWithParams) *real)
+{
+	const cuuint64_t flag = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+	const bool is_uploaded = params && cuda.cuGraphUpload && params->flags & flag;
+
+	if (is_uploaded)
+		params->flags &= ~flag;
+	CUresult result = real(exec, graph, params);
+
+	if (is_uploaded)
+		params->flags |= flag;
+	return result == CUDA_SUCCESS ? note(*exec, graph) : result;
+}
+
+static CUresult upload_as_asked(CUgraphExec *exec, CUDA_GRAPH_INSTANTIATE_PARAMS *params,
+				CUstream named, __typeof__(cuGraphUpload) *real)
+{
+	if (!real || !(params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD))
+		return CUDA_SUCCESS;
+	const CUresult result = graph_upload(*exec, params->hUploadStream, named, real);
+
+	if (result != CUDA_SUCCESS) {
+		graphs_forget(*exec);
+		cuda.cuGraphExecDestroy(*exec);
+		*exec = NULL;
+		params->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+	}
+	return result;
+}
+
 CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
 				      CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
 	ENTER(cuGraphInstantiateWithParams, phGraphExec, hGraph, instantiateParams);
-	NOTED(cuda.cuGraphInstantiateWithParams(phGraphExec, hGraph, instantiateParams));
+	const CUresult result = instantiate_with(phGraphExec, hGraph, instantiateParams,
+						 cuda.cuGraphInstantiateWithParams);
+
+	return result == CUDA_SUCCESS
+		       ? upload_as_asked(phGraphExec, instantiateParams,
+					 instantiateParams->hUploadStream, cuda.cuGraphUpload)
+		       : result;
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
 					   CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
 	ENTER(cuGraphInstantiateWithParams_ptsz, phGraphExec, hGraph, instantiateParams);
-	NOTED(cuda.cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams));
+	const CUresult result = instantiate_with(phGraphExec, hGraph, instantiateParams,
+						 cuda.cuGraphInstantiateWithParams_ptsz);
+
+	return result == CUDA_SUCCESS
+		       ? upload_as_asked(phGraphExec, instantiateParams,
+					 stream_per_thread(instantiateParams->hUploadStream),
+					 cuda.cuGraphUpload_ptsz)
+		       : result;
 }

@@ -58,7 +58,7 @@ static uint64_t part_key(uint64_t exec, int card)
 	return exec ^ ((uint64_t)(card + 1) << 56);
 }
 
-static void forget(CUgraphExec exec)
+void graphs_forget(CUgraphExec exec)
 {
 	const uint64_t key = (uint64_t)(uintptr_t)exec;
 	struct table_entry entry, part;
@@ -78,7 +78,7 @@ void graphs_remember(CUgraphExec exec, const struct graph_wants *wants)
 					  .card = wants->is_foreign ? CARD_FOREIGN : 0,
 					  .other = wants->cards};
 
-	forget(exec);
+	graphs_forget(exec);
 	if (!wants->cards && !wants->is_foreign)
 		return;
 	table_put(&entry);
@@ -87,6 +87,8 @@ void graphs_remember(CUgraphExec exec, const struct graph_wants *wants)
 						 .kind = KIND_GRAPH_PART,
 						 .card = (int16_t)card,
 						 .bytes = wants->bytes[card],
+						 .block = wants->blocks[card],
+						 .mark = wants->nodes[card],
 						 .other = (uint64_t)wants->devices[card]};
 
 		if (wants->cards >> card & 1)
@@ -120,6 +122,18 @@ static CUresult reserve(int card, CUdevice device, uint64_t bytes)
 	return account_reserve(card, ACCOUNT_USED, bytes);
 }
 
+/* The most that it can take: blocks may have been found to be larger since it was made. */
+static uint64_t most_of(const struct table_entry *part, CUdevice device)
+{
+	const uint64_t block = graphs_block(part->card, device);
+	uint64_t more, bytes;
+
+	if (__builtin_mul_overflow(block - part->block, (uint64_t)part->mark, &more) ||
+	    __builtin_add_overflow(part->bytes, more, &bytes))
+		return UINT64_MAX;
+	return bytes;
+}
+
 /* With the lock. */
 static CUresult begin_card(struct graph_growth *growth, int card, bool has_memory)
 {
@@ -131,10 +145,11 @@ static CUresult begin_card(struct graph_growth *growth, int card, bool has_memor
 	const CUdevice device = (CUdevice)part.other;
 
 	growth->devices[card] = device;
-	growth->reserved[card] = has_memory ? 0 : part.bytes;
+	growth->nodes[card] = part.mark;
+	growth->reserved[card] = has_memory ? 0 : most_of(&part, device);
 	follow(card, device);
 	if (!has_memory)
-		result = reserve(card, device, part.bytes);
+		result = reserve(card, device, growth->reserved[card]);
 	growth->before[card] = follow(card, device);
 	return result;
 }
@@ -204,6 +219,9 @@ static void end_card(const struct graph_growth *growth, int card)
 {
 	const uint64_t grown = graph_grown(growth, card);
 
+	if (growth->reserved[card] && grown > growth->reserved[card])
+		graphs_learn_block(card, growth->devices[card], grown - growth->reserved[card],
+				   growth->nodes[card]);
 	account_settle(card, ACCOUNT_USED, growth->reserved[card], grown);
 	charged[card] += grown;
 	follow(card, growth->devices[card]);
@@ -221,32 +239,30 @@ void graph_end(struct graph_growth *growth, CUresult result)
 	pthread_mutex_unlock(&growing);
 }
 
-CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+CUresult graph_upload(CUgraphExec exec, CUstream stream, CUstream named,
+		      __typeof__(cuGraphUpload) *real)
 {
 	struct graph_growth growth;
-
-	ENTER(cuGraphUpload, hGraphExec, hStream);
-	CUresult result = graph_begin(&growth, hGraphExec, hStream);
+	CUresult result = graph_begin(&growth, exec, named);
 
 	if (result == CUDA_SUCCESS) {
-		result = cuda.cuGraphUpload(hGraphExec, hStream);
+		result = real(exec, stream);
 		graph_end(&growth, result);
 	}
 	return result;
 }
 
+CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
+{
+	ENTER(cuGraphUpload, hGraphExec, hStream);
+	return graph_upload(hGraphExec, hStream, hStream, cuda.cuGraphUpload);
+}
+
 CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 {
-	struct graph_growth growth;
-
 	ENTER(cuGraphUpload_ptsz, hGraphExec, hStream);
-	CUresult result = graph_begin(&growth, hGraphExec, stream_per_thread(hStream));
-
-	if (result == CUDA_SUCCESS) {
-		result = cuda.cuGraphUpload_ptsz(hGraphExec, hStream);
-		graph_end(&growth, result);
-	}
-	return result;
+	return graph_upload(hGraphExec, hStream, stream_per_thread(hStream),
+			    cuda.cuGraphUpload_ptsz);
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
@@ -262,7 +278,6 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
 	ENTER(cuGraphExecDestroy, hGraphExec);
-	/* Its memory stays with the device until a trim; only the note goes. */
-	forget(hGraphExec);
+	graphs_forget(hGraphExec);
 	return cuda.cuGraphExecDestroy(hGraphExec);
 }

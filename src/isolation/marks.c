@@ -2,6 +2,7 @@
 #include "marks.h"
 
 #include "capture.h"
+#include "green.h"
 #include "slice.h"
 
 #include <string.h>
@@ -72,11 +73,19 @@ struct meter *marks_meter(CUcontext context, int card)
 static CUevent take_event(struct meter *meter)
 {
 	CUevent event = NULL;
+	CUcontext current;
 
 	if (meter->spare_count)
 		return meter->spares[--meter->spare_count];
+	/* Of the meter's own context: a green one that is current ends before it. */
+	const bool is_elsewhere = green_is_possible() && cuda.cuCtxPushCurrent_v2 &&
+				  cuda.cuCtxPopCurrent_v2 &&
+				  cuda.cuCtxPushCurrent_v2(meter->context) == CUDA_SUCCESS;
+
 	if (!cuda.cuEventCreate || cuda.cuEventCreate(&event, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
-		return NULL;
+		event = NULL;
+	if (is_elsewhere)
+		cuda.cuCtxPopCurrent_v2(&current);
 	return event;
 }
 

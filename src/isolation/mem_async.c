@@ -163,6 +163,19 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 	return result;
 }
 
+/*
+ * Since CUDA 13 there are pools of managed memory, which the card may hold at
+ * any time, and the host has pools. What is left is a card's; which, if the
+ * place does not say, its first allocation does.
+ */
+static void note_pool(CUmemoryPool pool, const CUmemLocation *location, CUmemAllocationType type)
+{
+	if (type != CU_MEM_ALLOCATION_TYPE_PINNED)
+		charge_expect_managed();
+	else if (location_is_host(location))
+		pools_remember_elsewhere(pool);
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
 	ENTER(cuMemPoolCreate, pool, poolProps);
@@ -170,10 +183,9 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	note_pool(*pool, &poolProps->location, poolProps->allocType);
 	if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
 		pools_remember(*pool, card_of_device(poolProps->location.id));
-	else
-		pools_remember_elsewhere(*pool);
 	return CUDA_SUCCESS;
 }
 
@@ -191,13 +203,6 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle
 	return result;
 }
 
-/* The host has pools too since CUDA 13. */
-static void note_location(CUmemoryPool pool, const CUmemLocation *location)
-{
-	if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
-		pools_remember_elsewhere(pool);
-}
-
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
 				CUmemAllocationType type)
 {
@@ -205,7 +210,7 @@ CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
 	const CUresult result = cuda.cuMemGetDefaultMemPool(pool_out, location, type);
 
 	if (result == CUDA_SUCCESS)
-		note_location(*pool_out, location);
+		note_pool(*pool_out, location, type);
 	return result;
 }
 
@@ -215,7 +220,7 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAlloc
 	const CUresult result = cuda.cuMemGetMemPool(pool, location, type);
 
 	if (result == CUDA_SUCCESS)
-		note_location(*pool, location);
+		note_pool(*pool, location, type);
 	return result;
 }
 

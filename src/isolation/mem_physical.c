@@ -16,14 +16,17 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 		     const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	struct charge charge;
+	CUdevice device;
 	int card;
 
 	ENTER_TO_GIVE(handle, cuMemCreate, handle, size, prop, flags);
-	/* Memory of the host is not the slice's; a NULL is the driver's to refuse. */
-	if (!prop || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	/* A NULL is the driver's to refuse. */
+	if (!prop || location_is_host(&prop->location))
 		return cuda.cuMemCreate(handle, size, prop, flags);
-	CUresult result = card_find(prop->location.id, &card);
+	CUresult result = device_of_location(&prop->location, &device);
 
+	if (result == CUDA_SUCCESS)
+		result = card_find(device, &card);
 	if (result == CUDA_SUCCESS)
 		result = charge_card(&charge, card, size);
 	if (result != CUDA_SUCCESS)

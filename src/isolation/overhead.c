@@ -9,6 +9,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "driver.h"
+#include "pages.h"
 #include "probe.h"
 #include "slice.h"
 
@@ -47,12 +48,22 @@ bool overhead_card_used(int card, uint64_t *bytes)
 /* Managed memory is the card's only while it is there: with any of it the list proves nothing. */
 bool overhead_measure(int card, uint64_t *listed_bytes)
 {
-	uint64_t listed, sequence;
+	uint64_t listed, sequence, overhead;
 
-	if (charge_managed(card) || !account_is_still(&sequence) ||
-	    !probe_own_listing(card, &listed) || !listed ||
-	    !account_set_overhead(card, listed, sequence))
+	if (charge_managed(card) || !account_is_still(&sequence))
 		return false;
+	/* Of the same moment as the books, if they do not move. */
+	const uint64_t unasked = pages_unasked(card), uncounted = pages_uncounted(card);
+
+	if (!probe_own_listing(card, &listed) || !listed ||
+	    !account_set_overhead(card, listed > uncounted ? listed - uncounted : 0, sequence,
+				  &overhead))
+		return false;
+	const uint64_t least =
+		__atomic_load_n(&slice_region()->cards[card].first_context_bytes, __ATOMIC_RELAXED);
+
+	if (!pages_check(overhead + uncounted, unasked, least))
+		account_adjust(card, ACCOUNT_OVERHEAD, 0, uncounted);
 	*listed_bytes = listed;
 	return true;
 }

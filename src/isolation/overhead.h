@@ -20,12 +20,14 @@ struct overhead_context {
 	bool is_locked; /* the region: others must not move the card's total */
 	bool was_listed;
 	bool knew_before;
+	CUcontext home;    /* of a green one, whose price is nobody else's: it is always measured */
 	uint64_t expected; /* reserved before */
 	uint64_t before;   /* bytes of the process or of the card */
 };
 
 /* Success, or the error that the call shall return: no room for what it is known to cost. */
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device);
+CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home);
 void overhead_end_context(struct overhead_context *making, CUresult result, CUcontext context);
 /* A context has ended: what it cost and what was allocated in it is free again. */
 void overhead_forget_context(CUcontext context);

@@ -77,18 +77,14 @@ static void watch(struct overhead_context *making)
 		making->is_locked && overhead_card_used(making->card, &making->before);
 }
 
-CUresult overhead_begin_context(struct overhead_context *making, CUdevice device)
+static CUresult begin(struct overhead_context *making)
 {
-	*making = (struct overhead_context){0};
-	const CUresult found = card_find(device, &making->card);
-
-	if (found != CUDA_SUCCESS)
-		return found;
 	if (making->card < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&making_context);
 	making->is_first = !overhead_has_context(making->card);
-	making->expected = __atomic_load_n(known_cost(making), __ATOMIC_RELAXED);
+	if (!making->home)
+		making->expected = __atomic_load_n(known_cost(making), __ATOMIC_RELAXED);
 	if (making->expected) {
 		/* The price is known: NVML, slow to start, is asked only when it is needed. */
 		const CUresult result =
@@ -104,6 +100,22 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 	KILLPOINT(context_begun);
 	driver_go_inside();
 	return CUDA_SUCCESS;
+}
+
+CUresult overhead_begin_context(struct overhead_context *making, CUdevice device)
+{
+	*making = (struct overhead_context){0};
+	const CUresult found = card_find(device, &making->card);
+
+	return found == CUDA_SUCCESS ? begin(making) : found;
+}
+
+CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home)
+{
+	*making = (struct overhead_context){.home = home};
+	const CUresult found = card_find(device, &making->card);
+
+	return found == CUDA_SUCCESS ? begin(making) : found;
 }
 
 /* Under the region's lock: the change of the card's total, if it can be ours. */
@@ -122,7 +134,7 @@ static void learn_cost(struct overhead_context *making, uint64_t cost)
 {
 	uint64_t *known = known_cost(making);
 
-	if (cost > *known)
+	if (!making->home && cost > *known)
 		__atomic_store_n(known, cost, __ATOMIC_RELAXED);
 }
 
@@ -190,27 +202,41 @@ void overhead_end_context(struct overhead_context *making, CUresult result, CUco
 		const struct table_entry entry = {.key = (uint64_t)(uintptr_t)context,
 						  .kind = KIND_CONTEXT,
 						  .card = (int16_t)making->card,
+						  .context = (uint64_t)(uintptr_t)making->home,
 						  .bytes = cost};
 		table_put(&entry);
 		atomic_fetch_add(&contexts[making->card], 1);
-		atomic_fetch_add(&all_contexts, 1);
+		/* Code is its home's. */
+		if (!making->home)
+			atomic_fetch_add(&all_contexts, 1);
 		overhead_suspect_later(making->card);
 	}
 	pthread_mutex_unlock(&making_context);
 }
 
+static void forget(const struct table_entry *entry)
+{
+	atomic_fetch_sub(&contexts[entry->card], 1);
+	if (!entry->context) {
+		atomic_fetch_sub(&all_contexts, 1);
+		overhead_forget_launches();
+	}
+	account_adjust(entry->card, ACCOUNT_OVERHEAD, entry->bytes, 0);
+}
+
 void overhead_forget_context(CUcontext context)
 {
-	struct table_entry entry;
+	const uint64_t key = (uint64_t)(uintptr_t)context;
+	struct table_entry entry, green;
 	uint64_t ignored;
+	uint32_t place = 0;
 
 	charge_forget_context(context);
-	if (!table_take(KIND_CONTEXT, (uint64_t)(uintptr_t)context, &entry))
+	if (!table_take(KIND_CONTEXT, key, &entry))
 		return;
-	atomic_fetch_sub(&contexts[entry.card], 1);
-	atomic_fetch_sub(&all_contexts, 1);
-	overhead_forget_launches();
-	account_adjust(entry.card, ACCOUNT_OVERHEAD, entry.bytes, 0);
+	while (table_take_of(KIND_CONTEXT, key, &place, &green))
+		forget(&green);
+	forget(&entry);
 	if (probe_knows_pid())
 		overhead_measure(entry.card, &ignored);
 }

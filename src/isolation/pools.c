@@ -58,7 +58,10 @@ void pools_remember_elsewhere(CUmemoryPool pool)
 					  .kind = KIND_POOL_ELSEWHERE,
 					  .card = CARD_FOREIGN};
 
-	if (!pools_is_elsewhere(pool))
+	struct table_entry own;
+
+	/* One of ours that was handed to us again stays ours. */
+	if (!pools_is_elsewhere(pool) && !table_get(KIND_POOL, entry.key, &own))
 		table_put(&entry);
 }
 

@@ -109,17 +109,24 @@ struct table_entry *table_next(enum table_kind kind, uint32_t *place)
 	return NULL;
 }
 
-bool table_put(const struct table_entry *entry)
+bool table_add(const struct table_entry *entry)
 {
 	bool is_room = true;
 
-	table_lock();
 	if (count >= capacity / 4 * 3)
 		is_room = grow() || count + 1 < capacity;
 	if (is_room) {
 		insert(entries, capacity, entry);
 		count++;
 	}
+	return is_room;
+}
+
+bool table_put(const struct table_entry *entry)
+{
+	table_lock();
+	const bool is_room = table_add(entry);
+
 	table_unlock();
 	return is_room;
 }
@@ -146,4 +153,22 @@ bool table_get(enum table_kind kind, uint64_t key, struct table_entry *entry)
 		*entry = *found;
 	table_unlock();
 	return found != NULL;
+}
+
+/* Removing moves others to where it was: look there again. */
+bool table_take_of(enum table_kind kind, uint64_t context, uint32_t *place,
+		   struct table_entry *taken)
+{
+	struct table_entry *entry;
+
+	table_lock();
+	while ((entry = table_next(kind, place)) != NULL && entry->context != context)
+		;
+	if (entry) {
+		*taken = *entry;
+		table_remove(entry);
+		(*place)--;
+	}
+	table_unlock();
+	return entry != NULL;
 }

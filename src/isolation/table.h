@@ -18,6 +18,8 @@ enum table_kind {
 	KIND_GRAPH,      /* executable graph; `other` has a bit for each card that its nodes want */
 	KIND_GRAPH_PART, /* what they want of one of them; `other` is the device */
 	KIND_CONTEXT,    /* `bytes` is what it was found to cost */
+	KIND_PAGE, /* of linear memory, by address; `bytes` in it were asked for, in `handles` parts
+		    */
 };
 
 struct table_entry {
@@ -25,6 +27,7 @@ struct table_entry {
 	uint64_t bytes;
 	uint64_t context; /* it goes when this one goes; 0: with the process */
 	uint64_t other;
+	uint64_t block; /* in which a graph's bytes were counted */
 	uint16_t kind;
 	int16_t card;
 	uint32_t handles; /* open handles, for physical memory */
@@ -39,12 +42,17 @@ bool table_put(const struct table_entry *entry);
 /* Removes and returns it; false when it is not there. */
 bool table_take(enum table_kind kind, uint64_t key, struct table_entry *entry);
 bool table_get(enum table_kind kind, uint64_t key, struct table_entry *entry);
+/* Removes and returns the next that goes with a context, at or after *place, which starts at 0. */
+bool table_take_of(enum table_kind kind, uint64_t context, uint32_t *place,
+		   struct table_entry *taken);
 
 /* Between these the calling thread may change what table_at points to, and nothing else. */
 void table_lock(void);
 void table_unlock(void);
 struct table_entry *table_at(enum table_kind kind, uint64_t key);
 void table_remove(struct table_entry *entry);
+/* As table_put; what table_at pointed to may have moved. */
+bool table_add(const struct table_entry *entry);
 
 /*
  * Under the lock: the next entry of the kind at or after *place, which starts

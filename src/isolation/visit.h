@@ -7,10 +7,11 @@
 #ifndef GPUSLICE_VISIT_H
 #define GPUSLICE_VISIT_H
 
+#include "green.h"
 #include "stream.h"
 
 struct visit {
-	CUcontext context; /* current from now on; NULL when there is none */
+	CUcontext context; /* current from now on, or its home; NULL when there is none */
 	bool is_elsewhere; /* another than before */
 };
 
@@ -20,9 +21,9 @@ static inline CUcontext visit_context(CUstream stream)
 	CUcontext context = NULL;
 
 	if (!stream_is_default(stream) && cuda.cuStreamGetCtx &&
-	    cuda.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS)
+	    green_home_of(stream, &context) == CUDA_SUCCESS)
 		return context;
-	return cuda.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+	return green_home_of(NULL, &context) == CUDA_SUCCESS ? context : NULL;
 }
 
 static inline struct visit visit_stream(CUstream stream)
@@ -32,7 +33,7 @@ static inline struct visit visit_stream(CUstream stream)
 
 	if (stream_is_default(stream))
 		return visit;
-	if (cuda.cuCtxGetCurrent(&visit.context) != CUDA_SUCCESS)
+	if (green_home_of(NULL, &visit.context) != CUDA_SUCCESS)
 		visit.context = NULL;
 	if (context == visit.context || !cuda.cuCtxPushCurrent_v2 || !cuda.cuCtxPopCurrent_v2 ||
 	    cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)

@@ -116,7 +116,7 @@ struct gpusim_card {
 	/* MIG */
 	uint32_t mig_capable;
 	uint32_t mig_enabled, mig_pending;
-	uint32_t reserved0;
+	uint32_t memory_unified; /* the system's: NVML does not tell of it (GB10) */
 	struct gpusim_instance instances[GPUSIM_INSTANCES];
 
 	uint8_t reserved[1024];

@@ -17,7 +17,7 @@ stand-in, kubelet and API server are the small ones of our tests except where a 
 The agent is always the real process, over real sockets. A chapter can be measured alone; each says
 when, and how busy the machine was just before.
 """
-_BEGIN, _END = "<!-- real card: begin -->\n", "<!-- real card: end -->\n"
+_REAL_CARD = "real card"
 
 
 def write(machine: Machine, measured: Mapping[str, Sequence[str]], order: Sequence[str]) -> None:
@@ -32,31 +32,47 @@ def write(machine: Machine, measured: Mapping[str, Sequence[str]], order: Sequen
     parts = [_HEAD, "\n".join(machine.lines()) + "\n"]
     for name in order:
         chapter = "\n".join(measured[name]) if name in measured else _chapter_of(before, name)
-        parts.append(f"<!-- {name}: begin -->\n{chapter}<!-- {name}: end -->\n")
+        parts.append(_marked(name, chapter))
     if kept := kept_section(before):
         parts.append(kept)
     DOCUMENT.write_text("\n".join(parts), encoding="utf-8")
 
 
 def _chapter_of(text: str, name: str) -> str:
-    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-    if begin not in text or end not in text:
+    found = _between_marks(text, name)
+    if found is None:
         return f"## {name}\n\nNot measured yet: `python -m tests.bench {name}`.\n"
-    return text[text.index(begin) + len(begin) : text.index(end)]
+    return found
 
 
 def kept_section(text: str) -> str:
     """What `make gpu` wrote, with its marks; empty where there is none."""
-    if _BEGIN not in text or _END not in text:
-        return ""
-    return text[text.index(_BEGIN) : text.index(_END) + len(_END)]
+    found = _between_marks(text, _REAL_CARD)
+    return "" if found is None else _marked(_REAL_CARD, found)
 
 
 def with_section(text: str, section: str) -> str:
     """The document with what `make gpu` measured as its last section."""
     kept = kept_section(text)
     before = text.replace(kept, "") if kept else text
-    return before.rstrip("\n") + "\n\n" + _BEGIN + section + _END
+    return before.rstrip("\n") + "\n\n" + _marked(_REAL_CARD, section)
+
+
+def _marks(name: str) -> tuple[str, str]:
+    return f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+
+
+def _marked(name: str, text: str) -> str:
+    begin, end = _marks(name)
+    return begin + text + end
+
+
+def _between_marks(text: str, name: str) -> str | None:
+    """The part of that name, without its marks; None where there is none."""
+    begin, end = _marks(name)
+    if begin not in text or end not in text:
+        return None
+    return text[text.index(begin) + len(begin) : text.index(end)]
 
 
 def chapter_text(chapter: Chapter, *, level: int = 2) -> str:

@@ -71,6 +71,17 @@ def one(made: Sequence[dict[str, Any]], kind: str, name: str = NAME) -> dict[str
     return found
 
 
+def rights(role: Mapping[str, Any]) -> set[tuple[str, str, str]]:
+    """What a role allows: group, resource and verb."""
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
 def agent(made: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The pod of the DaemonSet."""
     return dict(one(made, "DaemonSet")["spec"]["template"]["spec"])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.chart.rendering import NAME, manifests, one
+from tests.chart.rendering import NAME, manifests, one, rights
 
 from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
@@ -60,14 +60,7 @@ def test_account_and_roles_come_before_the_job_and_all_go_with_it(name: str) -> 
 @pytest.mark.parametrize("kind", ["ClusterRole", "Role"])
 def test_a_hook_has_each_right_that_its_command_uses_and_no_other(name: str, kind: str) -> None:
     role = one(manifests(), kind, f"{NAME}-{name}")
-    held = {
-        (group, resource, verb)
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-    assert held == RIGHTS[name][kind]
+    assert rights(role) == RIGHTS[name][kind]
     for rule in role["rules"]:
         if rule["verbs"] == ["get"]:
             assert rule["resourceNames"] == [NAME]

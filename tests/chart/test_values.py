@@ -15,6 +15,7 @@ from gpu_device_plugin.simulation.profiles import profile_names
 
 REFUSED = {
     "gpuMemoryUnit=128MiB": "gpuMemoryUnit 128MiB does not go with mode core_mem: it is for mode share only",
+    "mode=disabled,gpuMemoryUnit=128MiB": "gpuMemoryUnit 128MiB does not go with mode disabled",
     "gpuMemoryUnit=256MiB": "at '/gpuMemoryUnit': value must be one of 'GiB', '128MiB'",
     "migStrategy=single": "migStrategy single is not served yet",
     "migStrategy=mixed": "migStrategy mixed is not served yet",

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.desk import SOCKET_NAME
 from gpu_device_plugin.cli.main import cli, main
-from gpu_device_plugin.config import ENVIRONMENT_PREFIX, field_names
+from gpu_device_plugin.config import ENVIRONMENT_PREFIX, Settings, field_names
 
 COMMANDS = (
     "agent",
@@ -178,6 +178,42 @@ def test_the_run_directory_can_come_from_the_environment(
         code, output, _ = run(capsys, "why", "default/a")
 
     assert (code, output) == (0, "yes\n")
+
+
+@pytest.mark.parametrize("words", [("why", "default/a"), ("recover", "0")])
+def test_an_empty_variable_is_none_and_the_agents_default_holds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    """As the agent reads it."""
+    monkeypatch.setenv(f"{ENVIRONMENT_PREFIX}RUN_DIR", "")
+    _, _, errors = run(capsys, *words)
+
+    assert f"{Settings().run_dir}/{SOCKET_NAME}" in errors
+
+
+def test_a_cleanup_looks_where_the_environment_tells_the_agent_to_write(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each of its directories, unless a flag names another one."""
+    for key in ("state", "run", "library", "kubelet"):
+        monkeypatch.setenv(f"{ENVIRONMENT_PREFIX}{key.upper()}_DIR", str(tmp_path / key))
+    (tmp_path / "state").mkdir()
+    code, _, errors = run(capsys, "cleanup")
+
+    assert code == 1
+    assert str(tmp_path / "kubelet" / "pod-resources") in errors
+    assert "lock" not in errors
+
+
+def test_the_file_of_settings_can_come_from_the_environment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the variable that the page of settings names."""
+    monkeypatch.setenv(f"{ENVIRONMENT_PREFIX}CONFIG", "/nowhere.yaml")
+    code, _, errors = run(capsys, "agent")
+
+    assert code == 2
+    assert "/nowhere.yaml: cannot be read" in errors
 
 
 def test_the_version_is_told_in_both_ways(capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ async def test_a_watch_that_is_open_again_ends_the_outage_though_nothing_happens
             await until(lambda: not api.reach.is_away)
 
             assert not watch.trouble
-            assert await watch.get("ns", "p", 1.0) is None
+            assert await watch.get("ns", "p", 30.0) is None
 
 
 @pytest.mark.parametrize("how", ["refusal", "error line"])
@@ -186,19 +186,19 @@ async def test_get_asks_once_and_knows_absent_from_unknown() -> None:
         await server.put(path("far"), pod("far", node="n2"))
         watch = PodWatch(api, "n1")
 
-        found = await watch.get("ns", "p", 1.0)
+        found = await watch.get("ns", "p", 30.0)
         assert found is not None
         assert found.ref.uid == "uid-p"
-        assert await watch.get("ns", "far", 1.0) is None
-        assert await watch.get("ns", "none", 1.0) is None
+        assert await watch.get("ns", "far", 30.0) is None
+        assert await watch.get("ns", "none", 30.0) is None
         assert len(server.requests) == 3
 
         server.fault = lambda _: status(500, "etcd has no leader")
         with pytest.raises(ClusterError, match="etcd has no leader"):
-            await watch.get("ns", "p", 1.0)
+            await watch.get("ns", "p", 30.0)
         await server.stop()
         with pytest.raises(ClusterError, match="pods/p"):
-            await watch.get("ns", "p", 1.0)
+            await watch.get("ns", "p", 30.0)
 
 
 async def test_get_gives_up_at_its_deadline() -> None:

@@ -119,7 +119,7 @@ class Agent:
         if asker.request is not None and asker.container is not None:
             needed = demand(asker.request, asker.container, self.terms)
         else:
-            needed = demand_from_size(call.resource, call.size, self.terms)
+            needed = demand_from_size(asker.pod, call.resource, call.size, self.terms)
         healthy = {card.uuid: True for card in self.cards}
         left = rooms(self.cards, healthy, alive, self.terms, asker.pod)
         found = place(

@@ -122,7 +122,7 @@ def run(kubelet: Kubelet, steps: list[PodRequest | int], *, is_seen: bool) -> li
     return refusals
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(histories())
 def test_every_history_keeps_the_ledger_true(
     history: tuple[NodeMode, PlacementPolicy, list[PodRequest | int], Random],
@@ -140,7 +140,7 @@ def test_every_history_keeps_the_ledger_true(
     assert agent.ledger.release(over) == Ledger()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(histories())
 def test_without_the_api_nobody_is_taken_for_another(
     history: tuple[NodeMode, PlacementPolicy, list[PodRequest | int], Random],

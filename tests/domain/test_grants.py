@@ -67,6 +67,7 @@ PLAIN = grant_to_plain(grant("a", "m00 m01", "c00"))
         ("core_ids", ["m00"]),
         ("cards", [None]),
         ("mem_units", 2.0),
+        ("unit_mib", 512),
         ("mode", "exclusive"),
         ("is_isolated", 1),
         ("created_seconds", "now"),

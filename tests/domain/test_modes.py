@@ -94,11 +94,11 @@ def test_labels_are_read_exactly() -> None:
 def test_small_units_go_with_share_only(mode: NodeMode) -> None:
     """Contract R-404."""
     check_unit(mode, MemoryUnit.GIB)
-    if mode in {NodeMode.CORE_MEM, NodeMode.CGPU}:
-        with pytest.raises(ConfigError, match=r"128MiB does not go with mode .* set the unit"):
-            check_unit(mode, MemoryUnit.MIB128)
-    else:
+    if mode is NodeMode.SHARE:
         check_unit(mode, MemoryUnit.MIB128)
+    else:
+        with pytest.raises(ConfigError, match=rf"128MiB does not go with mode {mode}: .* the unit"):
+            check_unit(mode, MemoryUnit.MIB128)
 
 
 def encoded_bytes(resource: Resource, node: tuple[Card, ...], unit: MemoryUnit) -> int:

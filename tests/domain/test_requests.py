@@ -6,7 +6,7 @@ import pytest
 from tests.domain.words import APP, CORE, COUNT, INIT, MEM, container, pod, terms
 
 from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.pods import ContainerRequest, PodRequest
+from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.requests import Demand, demand, demand_from_size
 from gpu_device_plugin.domain.units import MemoryUnit, Resource
 from gpu_device_plugin.errors import RequestError
@@ -146,7 +146,7 @@ def test_a_size_alone_is_a_demand(
     resource: Resource, size: int, mode: NodeMode, expected: Demand
 ) -> None:
     """With the API server away a call is answered from what it carries."""
-    assert demand_from_size(resource, size, terms(mode)) == expected
+    assert demand_from_size(PodRef("default", "a"), resource, size, terms(mode)) == expected
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,10 @@ def test_a_size_that_is_never_valid_is_refused_without_any_text(
 ) -> None:
     """The rules that a number alone decides hold without the API server too."""
     with pytest.raises(RequestError) as caught:
-        demand_from_size(resource, size, terms(mode))
+        demand_from_size(PodRef("default", "a"), resource, size, terms(mode))
 
     assert caught.value.reason == reason
+    assert str(caught.value).startswith("pod default/a on node node-a ")
 
 
 def test_small_units_are_told_as_such() -> None:

@@ -1,16 +1,19 @@
 """The promise: an id names one unit of one resource on one card, and is short."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_device_plugin.domain.units import (
     MAX_CARDS,
+    MemoryUnit,
     Resource,
     UnitId,
     cards_of,
     parse_unit_id,
     unit_ids,
 )
+from gpu_device_plugin.errors import StateError
 
 CARDS = st.integers(0, MAX_CARDS - 1)
 
@@ -43,3 +46,15 @@ def test_a_foreign_id_is_none_of_ours(text: str) -> None:
 def test_ids_tell_their_cards() -> None:
     """Foreign ids count for no card."""
     assert cards_of(["m3a7", "c20", "GPU-0", ""]) == {2, 3}
+
+
+@pytest.mark.parametrize("unit", MemoryUnit)
+def test_a_unit_is_found_by_its_size(unit: MemoryUnit) -> None:
+    """Grants and annotations tell a unit in MiB."""
+    assert MemoryUnit.of_mib(unit.mib) is unit
+
+
+def test_a_size_that_is_no_unit_is_named() -> None:
+    """A file that says so was not written by this version."""
+    with pytest.raises(StateError, match="unit_mib is 512"):
+        MemoryUnit.of_mib(512)

@@ -136,7 +136,7 @@ class Agent:
 
     def samples(self, metric: str) -> dict[str, float]:
         """Pod -> value of one of its metrics."""
-        with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{self._metrics}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         found = [line for line in lines if line.startswith(metric + "{")]
         return {line.split('pod="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
@@ -145,7 +145,7 @@ class Agent:
         self.program.check()
         try:
             with urllib.request.urlopen(
-                f"http://{self._metrics}/readyz", timeout=5
+                f"http://{self._metrics}/readyz", timeout=60
             ) as answer:  # a constant
                 return bool(answer.status == 200)
         except OSError:

@@ -35,9 +35,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.cluster)
-        if "agent_image" in getattr(item, "fixturenames", ()):
-            # The first of them may have to build it.
-            item.add_marker(pytest.mark.timeout(1200))
 
 
 @pytest.fixture(scope="session")

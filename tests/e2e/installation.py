@@ -70,8 +70,8 @@ class Installation:
         """Return when an agent of that image serves the node, and the node offers its cards."""
         name = daemonset(release)
         self.cluster.kubectl(
-            *("-n", RELEASE_NAMESPACE, "rollout", "status", f"daemonset/{name}", "--timeout=120s"),
-            seconds=150,
+            *("-n", RELEASE_NAMESPACE, "rollout", "status", f"daemonset/{name}", "--timeout=360s"),
+            seconds=400,
         )
         wait_for(f"{name} runs {tag}", lambda: self._runs(release, tag), 120, 0.5)
         wait_for(f"{name} serves", lambda: self.offered(release) == OFFERED[release], 60, 0.5)

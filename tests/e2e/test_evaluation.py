@@ -92,7 +92,6 @@ def wait_until_offered(cluster: Cluster, expected: dict[str, str]) -> None:
     wait_for(f"the node offers {expected}", offered, 60, 0.3)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("evaluating")
 def test_nvidia_smi_of_the_users_own_image_shows_the_slice(
     cluster: Cluster, show: Callable[..., str]
@@ -101,7 +100,6 @@ def test_nvidia_smi_of_the_users_own_image_shows_the_slice(
     assert row(show("one", 2, 30))["memory"] == f"0MiB / {SLICE_MIB}MiB"
 
 
-@pytest.mark.timeout(300)
 def test_a_pod_of_two_cards_sees_both_and_no_other(
     cluster: Cluster, evaluating: Agent, show: Callable[..., str]
 ) -> None:

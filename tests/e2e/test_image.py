@@ -45,7 +45,7 @@ def wait_for_rollout(cluster: Cluster) -> None:
     """Return when the DaemonSet is ready on every node; else fail with what its pods said."""
     agents, place = f"daemonset/{RELEASE}", ("-n", RELEASE_NAMESPACE)
     try:
-        cluster.kubectl("rollout", "status", agents, *place, "--timeout=120s", seconds=150)
+        cluster.kubectl("rollout", "status", agents, *place, "--timeout=360s", seconds=400)
     except ProgramError as error:
         described = cluster.kubectl("describe", "pods", *place)
         logs = cluster.kubectl("logs", agents, *place, "--all-containers", "--tail=50")

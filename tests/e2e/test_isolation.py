@@ -6,16 +6,23 @@ skipped and say why.
 
 import re
 
-import pytest
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import Start
-from tests.e2e.tenants import INSIDE, MIB, OUT_OF_MEMORY, SLICE_MIB, check_capped, row, same_card
+from tests.e2e.tenants import (
+    INSIDE,
+    MIB,
+    OUT_OF_MEMORY,
+    SLICE_MIB,
+    check_capped,
+    is_about,
+    row,
+    same_card,
+)
 
 METRIC = "gpu_device_plugin_slice"
 
 
-@pytest.mark.timeout(240)
 def test_nvidia_smi_shows_what_the_source_shows(start: Start) -> None:
     """2 units and 30 % of a V100, 337 MiB held: `337MiB / 2154MiB` and `30%`."""
     tenant = start("shown")
@@ -29,10 +36,9 @@ def test_nvidia_smi_shows_what_the_source_shows(start: Start) -> None:
     assert row(table)["memory"] == f"337MiB / {SLICE_MIB}MiB", table
     assert re.search(r"\|\s+0\s+N/A\s+N/A\s+\d+\s+C\s+\S*client\s+337MiB \|", table), table
     assert figures.strip() == f"{SLICE_MIB} MiB, 337 MiB"
-    wait_for("the card is at 30 %", lambda: row(tenant.nvidia_smi())["percent"] == "30", 30, 0.5)
+    wait_for("the card is at 30 %", lambda: is_about(int(row(tenant.nvidia_smi())["percent"]), 30))
 
 
-@pytest.mark.timeout(240)
 def test_who_asks_for_more_is_refused_while_the_neighbour_goes_on(
     isolating: Agent, start: Start
 ) -> None:
@@ -55,7 +61,6 @@ def test_who_asks_for_more_is_refused_while_the_neighbour_goes_on(
     assert greedy.told("alloc 1 1048576") == [0]
 
 
-@pytest.mark.timeout(300)
 def test_three_jobs_of_thirty_percent_show_ninety(isolating: Agent, start: Start) -> None:
     """Utilisation is the card's; the agent's metrics say who had how much of it."""
     jobs = [start(f"job-{number}") for number in range(3)]
@@ -65,17 +70,16 @@ def test_three_jobs_of_thirty_percent_show_ninety(isolating: Agent, start: Start
         job.work()
 
     def shown() -> bool:
-        return 88 <= int(row(jobs[0].nvidia_smi())["percent"]) <= 92
+        return is_about(int(row(jobs[0].nvidia_smi())["percent"]), 90)
 
     def told() -> bool:
         shares = isolating.samples(f"{METRIC}_core_used_ratio")
-        return len(shares) == 3 and all(0.27 <= share <= 0.33 for share in shares.values())
+        return len(shares) == 3 and all(is_about(share, 0.3) for share in shares.values())
 
     wait_for("the card is at 90 %", shown, 60, 0.5)
     wait_for("each has 30 %", told, 60, 0.5)
 
 
-@pytest.mark.timeout(240)
 def test_a_process_started_by_exec_is_capped_as_well(isolating: Agent, start: Start) -> None:
     """It counts with those that were there, and ends with its memory."""
     tenant = start("entered")
@@ -93,7 +97,6 @@ def test_a_process_started_by_exec_is_capped_as_well(isolating: Agent, start: St
     wait_for("the refusal is counted", told, 30, 0.5)
 
 
-@pytest.mark.timeout(240)
 def test_gpu_selftest_says_whether_the_cap_is_effective(start: Start) -> None:
     """It exits 0 in a slice, also where a pod's list would put libc before the library."""
     tenant = start("tested")

@@ -19,6 +19,7 @@ from tests.e2e.tenants import (
     SERVE,
     SLICE_MIB,
     check_capped,
+    is_about,
     row,
     same_card,
     start_tenant,
@@ -40,7 +41,6 @@ WISHES = {
 ASK = "printf 'init\\nretain\\ninfo\\n' | client 2>&1"
 
 
-@pytest.mark.timeout(240)
 def test_a_pods_own_environment_gains_nothing(isolating: Agent, start: Start) -> None:
     """Neither figures of its own, nor limits of its own, nor another preload list."""
     card = isolating.uuids()[0]
@@ -57,7 +57,6 @@ def test_a_pods_own_environment_gains_nothing(isolating: Agent, start: Start) ->
         check_capped(tenant)
 
 
-@pytest.mark.timeout(240)
 def test_a_preload_list_that_puts_the_driver_first_gains_nothing(start: Start) -> None:
     """Not even libc's own dlsym, or the driver, named in LD_PRELOAD."""
     tenant = start("sly")
@@ -66,7 +65,6 @@ def test_a_preload_list_that_puts_the_driver_first_gains_nothing(start: Start) -
         assert answers.split()[-1] == str(SLICE_MIB * MIB), library
 
 
-@pytest.mark.timeout(240)
 def test_neither_user_nor_a_read_only_root_changes_anything(start: Start) -> None:
     """No root, no capability, nothing writable but what we mount."""
     tenant = start(
@@ -89,7 +87,6 @@ def test_neither_user_nor_a_read_only_root_changes_anything(start: Start) -> Non
     assert "FAILED" not in tenant.run(f"{INSIDE}/gpu-selftest")
 
 
-@pytest.mark.timeout(240)
 def test_a_user_namespace_changes_nothing(cluster: Cluster, start: Start) -> None:
     """hostUsers: false: root in there is nobody out here, and the region is his all the same."""
     runtimes = cluster.get("node", NODE)["status"].get("runtimeHandlers", [])
@@ -104,7 +101,6 @@ def test_a_user_namespace_changes_nothing(cluster: Cluster, start: Start) -> Non
     assert row(tenant.nvidia_smi())["memory"] == f"337MiB / {SLICE_MIB}MiB"
 
 
-@pytest.mark.timeout(240)
 def test_an_image_with_a_preload_file_of_its_own_is_capped(start: Start) -> None:
     """Our file hides the image's."""
     tenant = start("own-preload", image=OWN_PRELOAD)
@@ -125,7 +121,6 @@ def newer(isolating: Agent, tmp_path: Path) -> Iterator[Agent]:
     agent.stop()
 
 
-@pytest.mark.timeout(300)
 def test_old_and_new_library_serve_one_card(
     cluster: Cluster, isolating: Agent, newer: Agent, start: Start
 ) -> None:
@@ -150,7 +145,7 @@ def test_old_and_new_library_serve_one_card(
 
     def told() -> bool:
         shares = newer.samples("gpu_device_plugin_slice_core_used_ratio")
-        return len(shares) == 2 and all(0.27 <= share <= 0.33 for share in shares.values())
+        return len(shares) == 2 and all(is_about(share, 0.3) for share in shares.values())
 
     wait_for("each has 30 %", told, 60, 0.5)
 
@@ -189,7 +184,6 @@ def is_capped(lines: Sequence[str]) -> bool:
     return any(line.endswith(f" {SLICE_MIB * MIB}") for line in lines)
 
 
-@pytest.mark.timeout(300)
 def test_a_container_whose_files_are_gone_waits_for_the_agent(
     cluster: Cluster, isolating: Agent, told: Path
 ) -> None:
@@ -212,7 +206,6 @@ def test_a_container_whose_files_are_gone_waits_for_the_agent(
     check_never_uncapped(answers(told))
 
 
-@pytest.mark.timeout(300)
 def test_a_reboot_leaves_no_container_without_a_cap(
     cluster: Cluster, isolating: Agent, told: Path, tmp_path: Path
 ) -> None:
@@ -240,7 +233,6 @@ def test_a_reboot_leaves_no_container_without_a_cap(
     check_never_uncapped([*answers(told), *answers(after)])
 
 
-@pytest.mark.timeout(240)
 def test_a_container_without_a_slice_is_untouched(cluster: Cluster, isolating: Agent) -> None:
     """No file, no variable, no card of ours; not even for one that names cards itself."""
     assert isolating.program.running()

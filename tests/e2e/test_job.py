@@ -23,7 +23,7 @@ def test_the_sample_job_runs_with_two_units_and_thirty_percent_of_one_card(
     cluster: Cluster,
 ) -> None:
     cluster.apply(source_job(CUDA_SAMPLE, SCRIPT))
-    cluster.kubectl("wait", "--for=condition=complete", "job/cuda-sample", "--timeout=60s")
+    cluster.kubectl("wait", "--for=condition=complete", "job/cuda-sample", "--timeout=300s")
     log = cluster.kubectl("logs", "-l", "app=cuda-sample", "--tail=-1")
     received = environment_of(log)
     uuid = received["NVIDIA_VISIBLE_DEVICES"]
@@ -37,7 +37,7 @@ def test_the_sample_job_runs_with_two_units_and_thirty_percent_of_one_card(
 
 def test_the_limits_are_mounted_read_only(cluster: Cluster) -> None:
     cluster.apply(source_job(CUDA_SAMPLE, SCRIPT))
-    cluster.kubectl("wait", "--for=condition=complete", "job/cuda-sample", "--timeout=60s")
+    cluster.kubectl("wait", "--for=condition=complete", "job/cuda-sample", "--timeout=300s")
     log = cluster.kubectl("logs", "-l", "app=cuda-sample", "--tail=-1")
     mounts = {fields[1]: fields[3] for line in log.splitlines() if len(fields := line.split()) == 6}
     options = {path: text.split(",")[0] for path, text in mounts.items()}

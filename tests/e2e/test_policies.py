@@ -95,7 +95,7 @@ def test_the_plain_manifests_come_and_go_by_kubectl_alone(
     admin = Submission(cluster)
     _wait_until_judged(admin, "Pod")
 
-    cluster.kubectl("delete", "--wait=true", "-f", str(DAEMONSET), seconds=180)
+    cluster.kubectl("delete", "--wait=true", "-f", str(DAEMONSET), seconds=400)
     assert not [name for name in admission_objects(cluster) if RELEASE in name]
     probe = SEVEN.pod()
     wait_for("nothing is refused any more", lambda: admin.create(probe).is_accepted)

@@ -1,6 +1,5 @@
 """What cannot be served is refused with a reason that a person can act on."""
 
-import pytest
 from tests.e2e.agent import Agent, resources, wait_for_allocatable
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
@@ -53,7 +52,6 @@ def node_messages(cluster: Cluster) -> str:
     return events.replace("\n      ", " ").replace("\n    ", " ")
 
 
-@pytest.mark.timeout(240)
 def test_the_label_of_a_node_that_is_in_use_does_not_switch_it(
     cluster: Cluster, agent: Agent
 ) -> None:

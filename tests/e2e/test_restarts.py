@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.waiting import wait_for
@@ -27,7 +26,6 @@ def told(cluster: Cluster, name: str) -> dict[str, str]:
     )
 
 
-@pytest.mark.timeout(240)
 def test_a_container_that_restarts_while_the_agent_is_down_keeps_its_slice(
     cluster: Cluster, agent: Agent
 ) -> None:
@@ -79,7 +77,6 @@ def replicas(name: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(300)
 def test_an_agent_killed_and_a_kubelet_restarted_in_the_middle_lose_nothing(
     cluster: Cluster, agent: Agent
 ) -> None:

@@ -74,7 +74,6 @@ def environment(cluster: Cluster, pod: dict[str, Any]) -> dict[str, str]:
     )
 
 
-@pytest.mark.timeout(300)
 def test_both_jobs_of_the_source_run_each_on_the_node_of_its_kind(
     both: Cluster, agent: Agent, second_agent: Agent
 ) -> None:
@@ -98,7 +97,6 @@ def test_both_jobs_of_the_source_run_each_on_the_node_of_its_kind(
     assert {name: len(ids) for name, ids in units.items()} == {MEMORY: 16}
 
 
-@pytest.mark.timeout(300)
 def test_a_pod_sent_to_the_node_of_the_other_kind_is_refused_and_its_successor_runs(
     both: Cluster, second_agent: Agent
 ) -> None:

@@ -68,5 +68,5 @@ def _listed(socket: Path) -> list[podresources_pb2.PodResources]:
             request_serializer=podresources_pb2.ListPodResourcesRequest.SerializeToString,
             response_deserializer=podresources_pb2.ListPodResourcesResponse.FromString,
         )
-        answer = ask(podresources_pb2.ListPodResourcesRequest(), timeout=10, wait_for_ready=True)
+        answer = ask(podresources_pb2.ListPodResourcesRequest(), timeout=60, wait_for_ready=True)
     return list(answer.pod_resources)

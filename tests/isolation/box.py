@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 OUT_OF_MEMORY = 2
 NOT_READY = 802
 NO_PERMISSION = 4
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 300.0
 
 
 def native_directory() -> Path:
@@ -57,6 +57,13 @@ class Node:
         uuids = [value for name, value in cards if name.count(".") == 2 and name.endswith(".uuid")]
         mig = [value for _, value in cards if value.startswith("MIG-")]
         return cls(state, uuids, drivers, mig)
+
+    def change(self, *lines: str) -> None:
+        """Changes fields of the simulated node, by the names of src/simulator/fields.def."""
+        controls = ctypes.CDLL(str(self.drivers / "libnvidia-ml.so.1"))
+        controls.gpusim_error.restype = ctypes.c_char_p
+        if controls.gpusim_set(str(self.state).encode(), "\n".join(lines).encode()) != 0:
+            raise AssertionError(controls.gpusim_error().decode())
 
 
 @dataclass

@@ -46,3 +46,11 @@ def compile_runtime(directory: Path, library: str) -> Path:
     libraries = [str(runtime_directory() / library), "-ldl", "-lrt", "-lpthread"]
     subprocess.run([*command, *libraries], check=True)
     return program
+
+
+def compile_bundled(directory: Path) -> Path:
+    """The same program for a runtime that it loads from a file of its own."""
+    program = directory / "bundled"
+    command = ["cc", *_FLAGS, "-DBUNDLED", str(_HERE / "programs" / "runtime.c"), "-ldl"]
+    subprocess.run([*command, "-o", str(program)], check=True)
+    return program

@@ -51,3 +51,14 @@ def box(make_box: MakeBox) -> Box:
     box = make_box()
     box.allow(2154 * 1024 * 1024)
     return box
+
+
+@pytest.fixture
+def box_without_nvml(box: Box, tmp_path: Path) -> Box:
+    """A container into which only libcuda was brought (NVIDIA_DRIVER_CAPABILITIES=compute)."""
+    drivers = tmp_path / "drivers"
+    drivers.mkdir()
+    for name in ("libcuda.so.1", "libgpuslice.so"):
+        shutil.copy(box.node.drivers / name, drivers)
+    box.node.drivers = drivers
+    return box

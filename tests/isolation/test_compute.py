@@ -59,7 +59,10 @@ def test_shares_are_kept_in_any_mix(
 
 @pytest.mark.parametrize(
     "kind",
-    ["streams", "ptsz", "ex", "ex_ptsz", "cooperative", "cooperative_ptsz", "graph_ptsz"],
+    [
+        *("streams", "ptsz", "ex", "ex_ptsz", "cooperative", "cooperative_ptsz", "graph_ptsz"),
+        "retained",
+    ],
 )
 def test_every_way_to_launch_is_charged(make_box: MakeBox, kind: str) -> None:
     """Hook catalogue: cooperative launches and every _ptsz variant were free."""
@@ -69,7 +72,9 @@ def test_every_way_to_launch_is_charged(make_box: MakeBox, kind: str) -> None:
 
 
 @pytest.mark.parametrize("percents", [(10, 100), (10, 60), (60, 10)])
-@pytest.mark.parametrize("way", ["second", "kernel", "graph", "sibling", "together"])
+@pytest.mark.parametrize(
+    "way", ["second", "kernel", "graph", "sibling", "green", "greens", "together"]
+)
 def test_work_is_charged_to_the_card_it_runs_on(
     make_box: MakeBox, way: str, percents: tuple[int, int]
 ) -> None:
@@ -111,7 +116,7 @@ def test_without_neighbour_files_a_share_is_kept_alone(make_box: MakeBox) -> Non
 @pytest.mark.parametrize("kind", WORK)
 @pytest.mark.parametrize(
     ("percents", "points"),
-    [((10, 90), POINTS), ((30, 70), POINTS), ((50, 25, 25), 4 * POINTS)],
+    [((10, 90), POINTS), ((30, 70), POINTS), ((50, 25, 25), 5 * POINTS)],
 )
 def test_without_neighbour_files_nvml_tells_of_neighbours(
     make_box: MakeBox, percents: tuple[int, ...], points: float, kind: str

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, Box, native_directory
+from tests.isolation.box import MIB, PATIENCE_SECONDS, Box, native_directory
 
 pytestmark = pytest.mark.skipif(
     "GPUSLICE_SANITIZER" in os.environ, reason="a sanitizer's library insists on being first"
@@ -39,7 +39,7 @@ def run(
         input=ASK,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

@@ -1,14 +1,17 @@
 """What cannot be read or kept exactly closes the container; where no agent has been nothing changes."""
 
+import importlib.util
 import os
+import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, NO_PERMISSION, NOT_READY, Box, Node
+from tests.isolation.box import MIB, NO_PERMISSION, NOT_READY, PATIENCE_SECONDS, Box, Node
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 HEAD = "version=1\nslice=a\n"
@@ -154,7 +157,7 @@ def in_container(box: Box, prepare: str, lines: str) -> subprocess.CompletedProc
         input=lines,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 
@@ -215,6 +218,53 @@ def test_a_missing_region_of_an_agent_is_not_made(box: Box, tmp_path: Path) -> N
     assert "region" in ran.stderr
 
 
+def as_mounted(box: Box, limits: Path) -> str:
+    """Everything where the agent and NVIDIA's runtime put it: nothing is told by a variable."""
+    return " && ".join(
+        [
+            "mkdir -p /run/gpu-device-plugin/config /run/gpu-device-plugin/state",
+            "truncate -s 1M /run/gpu-device-plugin/state/region",
+            f"cp {limits} /run/gpu-device-plugin/config/limits",
+            f"mkdir /run/gpu-simulator && ln -s {box.node.state} /run/gpu-simulator/state",
+            "mount -t tmpfs none /etc",
+            f"echo {box.node.drivers} > /etc/ld.so.conf && /sbin/ldconfig",
+            f"echo {box.node.drivers}/libgpuslice.so > /etc/ld.so.preload",
+        ]
+    )
+
+
+@pytest.mark.skipif("GPUSLICE_SANITIZER" in os.environ, reason="its library is not preloaded here")
+def test_a_process_that_inherits_no_variable_is_capped(box: Box, tmp_path: Path) -> None:
+    """Hook catalogue (HAMi 2125): children with a clean environment, or of sshd, lost the limits."""
+    text = f"{HEAD}device={box.node.uuids[0]} memory_bytes={1000 * MIB}\n"
+    (tmp_path / "limits").write_text(text)
+    prepare = f"{as_mounted(box, tmp_path / 'limits')} && exec env -i {box.programs / 'client'}"
+    ran = in_container(box, prepare, f"init\nretain\ntotal\nalloc 1 {1000 * MIB}\n")
+
+    assert ran.stdout.split() == ["0", "0", "0", str(1000 * MIB), "2"], ran.stderr
+
+
+MUSL = Path(f"/lib/ld-musl-{platform.machine()}.so.1")
+
+
+def test_a_program_of_musl_is_left_alone(box: Box, tmp_path: Path) -> None:
+    """Hook catalogue (HAMi 2265): images without glibc; their loader does not know the file."""
+    if not MUSL.exists():
+        pytest.skip(f"no {MUSL} (apt install musl)")
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("no ziglang package, to compile for musl")
+    source, program = tmp_path / "shell.c", tmp_path / "shell"
+    source.write_text('#include <stdio.h>\nint main(void) { return puts("prompt") < 0; }\n')
+    target = f"{platform.machine()}-linux-musl"
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", target, "-dynamic"]
+    subprocess.run([*compiler, str(source), "-o", str(program)], check=True)
+    (tmp_path / "limits").write_text(HEAD)
+    prepare = as_mounted(box, tmp_path / "limits")
+    ran = in_container(box, f"{prepare} && exec {program}", "")
+
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("prompt\n", "", 0)
+
+
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
     """A directory that other users reach, unlike pytest's own."""
@@ -239,7 +289,7 @@ def test_any_user_may_use_the_slice(open_directory: Path, programs: Path) -> Non
         input="init\nretain\nalloc 1 1000000000\nalloc 1 100000000\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     box.close()

@@ -111,6 +111,15 @@ def test_physical_memory_lives_until_the_last_handle_and_mapping(box: Box) -> No
     assert room(program) == before
 
 
+def test_physical_memory_can_be_had_without_a_context_while_a_graph_is_recorded(box: Box) -> None:
+    """Hook catalogue (HAMi-core 186, 187, 192): NCCL's cuMemCreate crashed, the device unknown."""
+    other = f"device={box.node.uuids[1]} memory_bytes={100 * MIB}"
+    box.write(f"version=1\nslice=a\ndevice={box.node.uuids[0]} memory_bytes={SLICE}\n{other}\n")
+    ran = box.run("nccl", str(102 * MIB))
+
+    assert ran.stdout.split() == ["0", str(OUT_OF_MEMORY), "0"], ran.stderr
+
+
 def test_a_pool_is_charged_what_it_keeps(box: Box) -> None:
     """Hook catalogue: freed to the pool is not freed to the slice."""
     program = box.start()
@@ -312,6 +321,73 @@ def test_an_allocation_node_is_held_against_the_card_that_it_names(box: Box) -> 
 
     assert used == 500 * MIB
     assert room(program) == before
+
+
+def test_an_allocation_node_may_name_a_card_without_a_context(box: Box) -> None:
+    """The driver needs none there; what it takes is held against that card all the same."""
+    other = f"device={box.node.uuids[1]} memory_bytes={1000 * MIB}"
+    box.write(f"version=1\nslice=a\ndevice={box.node.uuids[0]} memory_bytes={SLICE}\n{other}\n")
+    program = box.start()
+    assert program(f"graph 1 {1002 * MIB} 1") == [0]
+    assert program(f"graph 2 {500 * MIB} 1") == [0]
+    assert program("graph_launch 1") == [OUT_OF_MEMORY]
+    assert program("graph_launch 2") == [0]
+    region = Region(box.root / "state" / "region")
+    used = region.used(0, card=1)
+    region.close()
+
+    assert used == 500 * MIB
+
+
+def test_the_driver_says_in_which_blocks_graphs_take_memory(box: Box) -> None:
+    """Blocks of 16 MiB instead of 2: ten nodes of one byte are 160."""
+    program = box.start(GPU_SIMULATOR_GRANULARITY_BYTES=str(16 * MIB))
+    most = room(program)
+    assert program("graph 1 1 0 10") == [0]
+    assert program(f"alloc 2 {most - 160 * MIB + 1}") == [0]
+    assert program("graph_launch 1") == [OUT_OF_MEMORY]
+    assert program("free 2") == [0]
+    assert program(f"alloc 2 {most - 160 * MIB}") == [0]
+
+    assert program("graph_launch 1") == [0]
+    assert room(program) == 0
+
+
+def test_what_graphs_take_beyond_what_the_driver_says_is_learnt(box: Box) -> None:
+    """Nobody promises that their blocks are those of cuMemCreate: the first launch tells."""
+    program = box.start(GPU_SIMULATOR_GRAPH_BLOCK_BYTES=str(8 * MIB))
+    most = room(program)
+    for number in (1, 2):
+        assert program(f"graph {number} 1 0 10") == [0]
+    assert program("graph_launch 1") == [0]
+    assert most - room(program) == 80 * MIB
+    assert program("graph_trim") == [0]
+    assert program("graph 3 1 0 20") == [0]
+    # Made before it was learnt, and after.
+    for number, mib in ((2, 80), (3, 160)):
+        assert program(f"alloc 4 {most - mib * MIB + 1}") == [0]
+        assert program(f"graph_launch {number}") == [OUT_OF_MEMORY]
+        assert program("free 4") == [0]
+        assert program(f"alloc 4 {most - mib * MIB}") == [0]
+        assert program(f"graph_launch {number}") == [0]
+        assert program("graph_trim") == [0]
+        assert program("free 4") == [0]
+
+
+def test_a_graph_uploaded_when_it_is_made_is_held_against_the_slice(box: Box) -> None:
+    """CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD took its memory before anybody asked the books."""
+    program = box.start()
+    before = room(program)
+    assert program(f"graph_uploaded 1 {before + CHUNK}")[0] == OUT_OF_MEMORY
+    assert room(program) == before
+    assert program(f"graph_uploaded 2 {100 * MIB}") == [0, 0]
+    region = Region(box.root / "state" / "region")
+    used = region.used(0)
+    region.close()
+    assert used == 100 * MIB
+    assert program("graph_launch 2") == [0]
+
+    assert before - room(program) == 100 * MIB
 
 
 def test_the_end_of_a_context_gives_its_memory_back(box: Box) -> None:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.isolation.box import MIB, Box, native_directory, preload
+from tests.isolation.box import MIB, PATIENCE_SECONDS, Box, native_directory, preload
 from tests.isolation.conftest import MakeBox
 from tests.isolation.test_build import symbols
 
@@ -56,7 +56,7 @@ def answers(box: Box, program: str, asked: object, *, with_us: bool) -> object:
         input=json.dumps(asked),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -3,10 +3,9 @@
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box
+from tests.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Box
 
 SLICE = 2154 * MIB
 CONTEXT = 240 * MIB  # of the simulated V100
@@ -18,17 +17,6 @@ def room(answer: list[int]) -> int:
     result, free, _ = answer
     assert result == 0
     return free
-
-
-@pytest.fixture
-def box_without_nvml(box: Box, tmp_path: Path) -> Box:
-    """A container into which only libcuda was brought (NVIDIA_DRIVER_CAPABILITIES=compute)."""
-    drivers = tmp_path / "drivers"
-    drivers.mkdir()
-    for name in ("libcuda.so.1", "libgpuslice.so"):
-        shutil.copy(box.node.drivers / name, drivers)
-    box.node.drivers = drivers
-    return box
 
 
 def test_without_nvml_the_first_context_costs_what_the_table_says(box_without_nvml: Box) -> None:
@@ -60,7 +48,7 @@ def test_in_a_pid_namespace_the_cost_is_measured_too(box: Box) -> None:
         input=lines,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     answers = ran.stdout.splitlines()
@@ -82,7 +70,7 @@ def test_a_neighbour_of_another_namespace_is_not_reaped(box: Box) -> None:
         input=f"init\nretain\nalloc 1 {1000 * MIB}\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 
@@ -167,5 +155,98 @@ def test_a_context_is_free_again_when_its_last_user_detaches(box_without_nvml: B
     assert program("context_detach 1") == [0]
     assert room(program("info")) < before - 100 * MIB
     assert program("context_detach 1") == [0]
+
+    assert room(program("info")) == before
+
+
+@pytest.fixture(params=["listed", "watched"])
+def green_box(request: pytest.FixtureRequest, box: Box) -> Box:
+    """Green contexts take 20 MiB here; what they take is listed by NVML, or the card is watched."""
+    if request.param == "watched":
+        box = request.getfixturevalue("box_without_nvml")
+    box.variables["GPU_SIMULATOR_GREEN_CONTEXT_MIB"] = "20"
+    return box
+
+
+def first_context(box: Box) -> int:
+    """What a process's first context is found to cost."""
+    program = box.start()
+    free = room(program("info"))
+    program.kill()
+    return SLICE - free
+
+
+def test_a_green_context_as_first_call_is_measured_as_a_context(green_box: Box) -> None:
+    """It makes the primary context live: that costs what it costs any process."""
+    cost = first_context(green_box)
+    program = green_box.start(ready=False)
+    assert program("init") == [0]
+    assert program("green 1") == [0]
+    assert program("green_current 1") == [0]
+    free = room(program("info"))
+
+    assert free == SLICE - cost - 20 * MIB
+    assert program(f"alloc 2 {free + 1}") == [OUT_OF_MEMORY]
+    assert program(f"alloc 2 {free}") == [0]
+
+
+def test_a_green_context_that_does_not_fit_is_refused(green_box: Box) -> None:
+    """The price of a first context is known by then, and reserved before it is made."""
+    first = green_box.start()
+    assert first(f"alloc 1 {room(first('info'))}") == [0]
+    second = green_box.start(ready=False)
+    assert second("init") == [0]
+
+    assert second("green 1") == [OUT_OF_MEMORY]
+    assert first("free 1") == [0]
+    assert second("green 1") == [0]
+
+
+def test_a_green_context_of_a_card_that_is_not_ours_is_refused(green_box: Box) -> None:
+    """A card without a line: its cap is 0 bytes."""
+    program = green_box.start()
+
+    assert program("green 1 1") == [OUT_OF_MEMORY]
+
+
+def test_what_a_green_context_cost_is_free_when_it_ends(green_box: Box) -> None:
+    """A thousand of them, one after the other, cost no more than one."""
+    program = green_box.start()
+    before = room(program("info"))
+    for _ in range(1000):
+        assert program("green 1") == [0]
+        assert program("green_destroy 1") == [0]
+
+    assert room(program("info")) == before
+
+
+def test_the_last_green_context_ends_the_primary_one(green_box: Box) -> None:
+    """With all that was allocated in it, whichever green context was current."""
+    cost = first_context(green_box)
+    program = green_box.start(ready=False)
+    assert program("init") == [0]
+    for number in (1, 2):
+        assert program(f"green {number}") == [0]
+    assert program("green_current 1") == [0]
+    assert program(f"alloc 3 {100 * MIB}") == [0]
+    assert program("green_destroy 1") == [0]
+    assert program("green_current 2") == [0]
+    assert room(program("info")) == SLICE - cost - 120 * MIB
+    assert program("green_destroy 2") == [0]
+    assert program("retain") == [0]
+
+    assert room(program("info")) == SLICE - cost
+
+
+def test_a_reset_ends_green_contexts_too(green_box: Box) -> None:
+    """They are handles for parts of the primary context, and it is gone."""
+    program = green_box.start()
+    before = room(program("info"))
+    assert program("green 1") == [0]
+    assert program("green_current 1") == [0]
+    assert program(f"alloc 2 {100 * MIB}") == [0]
+    assert program("reset") == [0]
+    assert program("green_destroy 1") != [0]
+    assert program("retain") == [0]
 
     assert room(program("info")) == before

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.isolation.box import MIB, NO_PERMISSION, Box
+from tests.isolation.box import MIB, NO_PERMISSION, PATIENCE_SECONDS, Box
 from tests.isolation.conftest import MakeBox
 
 # Which entries of the table are not the driver's, or the result.
@@ -36,7 +36,7 @@ def asked(box: Box) -> object:
         env=box.environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

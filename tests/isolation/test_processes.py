@@ -11,9 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, NOT_READY, OUT_OF_MEMORY, Box, Program
+from tests.isolation.box import (
+    MIB,
+    NOT_READY,
+    OUT_OF_MEMORY,
+    PATIENCE_SECONDS,
+    Box,
+    Program,
+)
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import CARDS_AT, SLOTS, USED, Region, Slot
+from tests.simulator.programs import until
 
 SLICE = 2154 * MIB
 NOT_INITIALIZED = 3
@@ -59,7 +67,6 @@ def identity(pid: str = "self") -> Slot:
     return Slot(USED, number, int(fields[19]), int(fields[25]), namespace)
 
 
-@pytest.mark.timeout(300)
 def test_eight_processes_race_for_the_last_bytes(make_box: MakeBox) -> None:
     """Hook catalogue: two processes both passed the check. 1000 rounds, never one too many."""
     box = make_box()
@@ -83,7 +90,7 @@ def test_a_death_at_any_point_costs_nothing(make_box: MakeBox, point: str) -> No
             answer = []
         if not answer:
             break
-    assert victim.process.wait(10) == -9
+    assert victim.process.wait(PATIENCE_SECONDS) == -9
     fresh = box.start()
     free = room(fresh)
 
@@ -109,7 +116,7 @@ def test_who_waits_beside_the_dying_goes_on(make_box: MakeBox, point: str) -> No
     for line in ("init", "retain", f"alloc 1 {500 * MIB}", "free 1"):
         with contextlib.suppress(BrokenPipeError):
             victim.tell(line)
-    assert victim.process.wait(60) == -9
+    assert victim.process.wait(PATIENCE_SECONDS) == -9
 
     assert survivor(f"alloc 1 {SLICE - 240 * MIB}") == [0]
 
@@ -169,7 +176,7 @@ def test_a_restarted_container_does_not_inherit(box: Box) -> None:
                 input="init\nretain\nalloc 1 1500000000\nexec /bin/false\n",
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=PATIENCE_SECONDS,
                 check=False,
             )
 
@@ -394,7 +401,9 @@ def test_exec_leaves_nothing_behind(box: Box) -> None:
     """Pid and start time stay, but what the old image held is gone."""
     program = box.start()
     assert program(f"alloc 1 {1000 * MIB}") == [0]
-    assert program("exec /bin/sleep 60") == [0]
+    assert program("exec /bin/sleep 600") == [0]
+    image = Path(f"/proc/{program.pid}/comm")
+    assert until(lambda: image.read_text() == "sleep\n")  # it answers before it does it
     other = box.start()
 
     assert other(f"alloc 1 {SLICE - 240 * MIB}") == [0]
@@ -437,7 +446,6 @@ def test_a_child_forked_during_the_first_look_up_is_not_stuck(box: Box, library:
         assert (child, program.stdout.readline()) == ("0\n", "0\n")
 
 
-@pytest.mark.timeout(300)
 def test_three_hundred_processes_start_at_once(make_box: MakeBox) -> None:
     """Hook catalogue: 227 s at the 99th percentile, for one probe after the other."""
     box = make_box(profile="h200", driver=None)

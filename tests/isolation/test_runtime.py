@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, native_directory
-from tests.isolation.compile import compile_runtime, runtime_directory
+from tests.isolation.box import MIB, PATIENCE_SECONDS, native_directory
+from tests.isolation.compile import compile_bundled, compile_runtime, runtime_directory
 from tests.isolation.conftest import MakeBox
 from tests.isolation.test_build import symbols
 
@@ -50,16 +50,14 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return compile_runtime(tmp_path, request.param)
 
 
-@pytest.mark.usefixtures("programs")
-@pytest.mark.parametrize("version", ["12090", "13000"])
-def test_the_runtime_keeps_no_driver_function_that_we_stand_in_for(
-    make_box: MakeBox, program: Path, version: str
-) -> None:
-    """Hook catalogue: new entry points, per-thread streams and graphs by cuGetProcAddress."""
+def kept_by(
+    make_box: MakeBox, command: list[Path], version: str
+) -> tuple[Counter[tuple[str, ...]], str]:
+    """Which driver functions it keeps, and whose they are; and its errors. It has come back."""
     box = make_box()
     box.allow(2154 * MIB)
     ran = subprocess.run(
-        [program],
+        command,
         env=box.environment
         | {
             "GPU_SIMULATOR_CUDA_VERSION": version,
@@ -67,13 +65,39 @@ def test_the_runtime_keeps_no_driver_function_that_we_stand_in_for(
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    kept = Counter(tuple(line.split()) for line in ran.stdout.splitlines()[1:])
+    return Counter(tuple(line.split()) for line in ran.stdout.splitlines()[1:]), ran.stderr
+
+
+@pytest.mark.usefixtures("programs")
+@pytest.mark.parametrize("version", ["12090", "13000"])
+def test_the_runtime_keeps_no_driver_function_that_we_stand_in_for(
+    make_box: MakeBox, program: Path, version: str
+) -> None:
+    """Hook catalogue: new entry points, per-thread streams and graphs by cuGetProcAddress."""
+    kept, errors = kept_by(make_box, [program], version)
     hooked = {name for name, *_ in symbols()[0]}
 
     assert {name for name, owner in kept if owner == "libgpuslice.so"} >= EXPECTED
     assert {name for name, owner in kept if owner != "libgpuslice.so"} & hooked == set()
-    assert "is new here" not in ran.stderr
+    assert "is new here" not in errors
+
+
+@pytest.mark.usefixtures("programs")
+@pytest.mark.parametrize("program", ["libcudart.so.12"], indirect=True)
+def test_a_program_that_brings_its_own_runtime_comes_back(
+    make_box: MakeBox, program: Path, tmp_path: Path
+) -> None:
+    """Hook catalogue (HAMi 1834): with CUDA 13.2 its first call hung, by a bundled libcudart."""
+    bundled = tmp_path / "libs" / program.with_suffix(".so.12").name
+    bundled.parent.mkdir()
+    shutil.copy(runtime_directory() / "libcudart.so.12", bundled)
+    kept, errors = kept_by(make_box, [compile_bundled(tmp_path), bundled], "13020")
+    hooked = {name for name, *_ in symbols()[0]}
+
+    assert {name for name, owner in kept if owner == "libgpuslice.so"} >= EXPECTED
+    assert {name for name, owner in kept if owner != "libgpuslice.so"} & hooked == set()
+    assert "is new here" not in errors

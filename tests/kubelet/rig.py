@@ -93,12 +93,27 @@ class Rig:
         await self.offered(CORE, 100 * cards)
 
     async def offered(self, resource: str, units: int) -> None:
-        """Waits until the kubelet may give away exactly `units`."""
-        await until(lambda: self.kubelet.allocatable(resource) == units)
+        """Waits until the kubelet may give away exactly `units`, and the plugin knows of it.
+
+        The kubelet has the list before the plugin has seen it go out.
+        """
+        endpoint = self.mem if resource == MEM else self.core
+        await until(
+            lambda: self.kubelet.allocatable(resource) == units and (endpoint.is_ready or not units)
+        )
 
     async def registered_again(self, endpoint: Endpoint, before: int) -> None:
         """Waits for a registration after the `before` first ones, list and all."""
         await until(lambda: endpoint.is_ready and endpoint.state.registrations > before)
+
+    async def settled(self, sockets: int) -> None:
+        """Waits until so many sockets are left, and both resources are served on theirs.
+
+        Who registered with a kubelet that had just restarted does so once more.
+        """
+        await until(
+            lambda: self.mem.is_ready and self.core.is_ready and len(self.sockets()) == sockets
+        )
 
     async def stop_endpoints(self) -> None:
         """Ends the plugin as a SIGTERM does."""

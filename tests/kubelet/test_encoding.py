@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.kubelet.rig import MEM, Rig, mem_cards, until
 
@@ -14,7 +14,6 @@ from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.encoding import CardUnits, encode_list
 
 
-@settings(deadline=None)  # a busy machine is no finding
 @given(
     cards=st.lists(
         st.tuples(st.integers(0, MAX_CARDS - 1), st.integers(0, 1500), st.booleans()), max_size=4
@@ -33,7 +32,6 @@ def test_hand_joined_bytes_are_what_protobuf_writes(
     assert encode_list(CardUnits(resource, *card) for card in cards) == expected.SerializeToString()
 
 
-@settings(deadline=None)  # a busy machine is no finding
 @given(
     cards=st.integers(1, 16),
     memory_gib=st.integers(4, 512),

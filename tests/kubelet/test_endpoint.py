@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import socket
+from contextlib import suppress
 
 import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, mem_cards, pod, until
@@ -118,8 +119,8 @@ async def test_a_stream_that_ends_is_registered_again(rig: Rig) -> None:
     await rig.kubelet.registry.links[MEM].close()
     await rig.registered_again(rig.mem, before=1)
     await rig.offered(MEM, 15)
+    await rig.settled(sockets=2)
 
-    assert len(rig.sockets()) == 2
     assert len(rig.sockets() & before) == 1
     assert rig.core.state.registrations == 1
 
@@ -131,8 +132,7 @@ async def test_kubelet_restarts_are_survived(rig: Rig) -> None:
         await rig.kubelet.restart()
     await rig.offered(MEM, 15)
     await rig.offered(CORE, 100)
-
-    assert len(rig.sockets()) == 2
+    await rig.settled(sockets=2)
 
 
 async def test_a_newer_kubelet_that_keys_by_socket_is_served_alike(rig: Rig) -> None:
@@ -164,8 +164,7 @@ async def test_a_wiped_directory_is_moved_into_again(rig: Rig, *, with_events: b
     await rig.registered_again(rig.mem, before=1)
     await rig.registered_again(rig.core, before=1)
     await rig.offered(MEM, 15)
-
-    assert len(rig.sockets()) == 2
+    await rig.settled(sockets=2)
 
 
 async def test_a_directory_that_is_removed_whole_is_followed(rig: Rig) -> None:
@@ -220,6 +219,31 @@ async def test_the_end_of_the_agent_ends_the_list_and_removes_the_sockets(rig: R
     assert rig.kubelet.capacity(MEM) == 15
 
 
+async def test_the_end_of_the_agent_is_not_lost_when_the_kubelet_ends_with_it(rig: Rig) -> None:
+    """In Python 3.11 gRPC loses a cancellation that comes as the old server's last call ends."""
+    await rig.serve()
+    reached = asyncio.Event()
+    stop = rig.mem._server.stop
+
+    async def losing(grace: float) -> None:
+        reached.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await stop(grace)
+
+    rig.mem._server.stop = losing
+    await rig.kubelet.stop()
+    await until(reached.is_set)
+    ending = asyncio.ensure_future(rig.stop_endpoints())
+    try:
+        await until(ending.done)
+    finally:
+        rig.mem._list.withdraw()
+        ending.cancel()
+
+    assert rig.sockets() == set()
+
+
 async def test_an_agent_that_comes_back_serves_what_the_kubelet_remembers(
     rig: Rig, kubelet: StandInKubelet
 ) -> None:
@@ -252,4 +276,5 @@ async def test_an_old_kubelets_habit_of_cutting_the_new_stream_is_survived(rig: 
     await rig.offered(MEM, 15)
     await asyncio.gather(*(rig.kubelet.admit(pod(f"p{i}", container(mem=1))) for i in range(5)))
 
-    assert rig.mem.is_ready
+    # The other's stream may end only now, and take the newest registration with it once more.
+    await rig.offered(MEM, 15)

@@ -1,20 +1,17 @@
 """The promise: the dashboard is the one that its program writes, and every panel of it shows something."""
 
-import asyncio
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.apps.agent.boxes import Boxes
 from tests.apps.agent.rig import MEM, Rig, running_rig, slice_of, until
 from tests.chart.rendering import CHART
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Node, native_directory
+from tests.isolation.box import MIB, OUT_OF_MEMORY
 from tests.monitoring.dashboard import PLACE, build
 from tests.monitoring.prometheus import NODE, Prometheus, filled_in, programs, running_prometheus
 from tests.test_docs import page
-from tests.told import compile_program
 
 XID, CARD_OF_XID = 48, 3
 DASHBOARD: dict[str, Any] = json.loads(PLACE.read_text(encoding="utf-8"))
@@ -86,42 +83,13 @@ def test_every_metric_of_the_agent_is_shown() -> None:
     assert told - shown == {"gpu_device_plugin_build_info"}
 
 
-@pytest.fixture(scope="module")
-def told_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program that uses its card as it is told."""
-    if not (native_directory() / "libgpuslice.so").exists():
-        pytest.skip("libgpuslice.so is not built: make native")
-    return compile_program(tmp_path_factory.mktemp("told"))
-
-
-@pytest.fixture
-def boxes() -> Iterator[list[Box]]:
-    """Containers whose programs end with the test."""
-    made: list[Box] = []
-    yield made
-    for box in made:
-        box.close()
-
-
-def box_of(rig: Rig, pod: str, program: Path) -> Box:
-    """The pod's container, as its process sees the node."""
-    root, mine = rig.root / f"box-{pod}", rig.run / "slices" / rig.grant(pod).slice_id
-    (root / "state").mkdir(parents=True)
-    (root / "config").symlink_to(mine / "config")
-    (root / "state" / "region").symlink_to(mine / "region")
-    uuids = [card.uuid for card in rig.cards.view().cards]
-    return Box(root, Node(rig.cards.state, uuids, native_directory()), program.parent)
-
-
-async def keep_busy(rig: Rig, boxes: list[Box], program: Path) -> None:
+async def keep_busy(rig: Rig, boxes: Boxes) -> None:
     """Pods that are granted and refused, one at work beyond its slice, and a broken card."""
     await rig.admit("busy", slice_of(2, 30))
     await rig.admit("idle", slice_of(4, 50))
     assert not (await rig.admit("too-big", slice_of(16, 30))).is_admitted
     assert not (await rig.admit("odd-share", slice_of(2, 7))).is_admitted
-    box = box_of(rig, "busy", program)
-    boxes.append(box)
-    told = await asyncio.to_thread(box.start)
+    told = await boxes.start(rig, "busy")
     assert told(f"alloc 0 {337 * MIB}") == [0]
     assert told(f"alloc 1 {16160 * MIB}") == [OUT_OF_MEMORY]
     told.tell("work stream 1000000 600")
@@ -146,9 +114,8 @@ async def until_fired(prometheus: Prometheus, names: set[str]) -> None:
     assert [(rule["name"], rule["lastError"]) for rule in rules if rule["health"] != "ok"] == []
 
 
-@pytest.mark.timeout(600)
 async def test_every_query_finds_something_in_a_prometheus_that_scrapes_an_agent(
-    told_program: Path, boxes: list[Box], tmp_path: Path
+    boxes: Boxes, tmp_path: Path
 ) -> None:
     """Each parses, and none is empty on a node where everything happened that has a panel."""
     programs()
@@ -156,7 +123,7 @@ async def test_every_query_finds_something_in_a_prometheus_that_scrapes_an_agent
         running_rig() as rig,
         running_prometheus(tmp_path, rig.port, RULES) as prometheus,
     ):
-        await keep_busy(rig, boxes, told_program)
+        await keep_busy(rig, boxes)
         empty = {query: title for title, query in queries()}
 
         async def all_found() -> bool:

@@ -17,11 +17,11 @@ Report = TypeVar("Report")
 PATIENT = Deadlines(
     answer_seconds=30, stall_seconds=60, wait_seconds=0.1, probe_seconds=0.2, reopen_seconds=0.3
 )
-# Still time enough to start Python and to compile pynvml.
+# Still time enough to start Python and to compile pynvml, and to answer beside other work.
 HURRIED = Deadlines(
-    answer_seconds=0.5,
-    start_seconds=8,
-    stall_seconds=4,
+    answer_seconds=2,
+    start_seconds=60,
+    stall_seconds=8,
     death_seconds=0.5,
     backoff_seconds=0.5,
     wait_seconds=0.1,
@@ -59,7 +59,7 @@ class Watch:
         self, kind: type[Report], check: Callable[[Report], bool] = lambda _: True
     ) -> Report:
         """The first report of this kind that passes; waits for it, and drops what came before."""
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(240):
             while True:
                 for place, report in enumerate(self.reports):
                     if isinstance(report, kind) and check(report):

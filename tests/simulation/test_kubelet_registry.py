@@ -132,7 +132,7 @@ async def test_the_end_of_an_old_stream_cuts_the_new_one_on_old_kubelets_only(
     plugins[0].close_list.set()
     if not keys_by_socket:
         await until(lambda: kubelet.allocatable(MEM) == 0)
-        await asyncio.wait_for(plugins[1].ended.wait(), 10)
+        await until(plugins[1].ended.is_set)
     else:
         await until(lambda: len(kubelet.registry._tasks) == 1)
     remaining = kubelet.allocatable(MEM)

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 from tests.simulator.programs import directory
 
-from gpu_device_plugin.simulation.node import SimulatedNode
+from gpu_device_plugin.simulation.node import Choices, SimulatedNode
 
 MakeNode = Callable[..., SimulatedNode]
 
@@ -15,9 +16,9 @@ MakeNode = Callable[..., SimulatedNode]
 def make_node(tmp_path: Path) -> MakeNode:
     """Makes a node of a profile, with the libraries beside its state."""
 
-    def make(profile: str, **choices: object) -> SimulatedNode:
+    def make(profile: str, **choices: Unpack[Choices]) -> SimulatedNode:
         place = directory(tmp_path / f"node-{len(list(tmp_path.iterdir()))}")
-        return SimulatedNode.create(profile, place, **choices)  # type: ignore[arg-type]
+        return SimulatedNode.create(profile, place, **choices)
 
     return make
 

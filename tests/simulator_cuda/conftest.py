@@ -83,5 +83,5 @@ def make_node(control: ctypes.CDLL, tmp_path: Path) -> Callable[[str], Node]:
 
 @pytest.fixture
 def node(make_node: Callable[[str], Node]) -> Node:
-    """A node of one V100."""
-    return make_node(described(1))
+    """A node of two V100."""
+    return make_node(described(2))

@@ -31,7 +31,7 @@ class Node:
             env=self.environment(**extra),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 

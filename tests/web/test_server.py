@@ -32,7 +32,7 @@ async def serving(node: Node, address: str = "127.0.0.1:0") -> AsyncIterator[str
     server = WebServer(address, node.pages())
     await server.start()
     try:
-        yield f"http://localhost:{server.port}"
+        yield f"http://127.0.0.1:{server.port}"
     finally:
         await server.stop()
 

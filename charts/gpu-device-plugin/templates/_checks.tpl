@@ -7,7 +7,7 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- fail (printf "mode %s is not served yet: set mode to core_mem, cgpu, share or disabled" .Values.mode) }}
 {{- end }}
 {{- if and (eq .Values.gpuMemoryUnit "128MiB") (ne .Values.mode "share") }}
-{{- fail (printf "gpuMemoryUnit 128MiB does not go with mode %s: it is for mode share only, because a card with isolation serves at most 16 pods; set mode to share or gpuMemoryUnit to GiB" .Values.mode) }}
+{{- fail (printf "gpuMemoryUnit 128MiB does not go with mode %s: it is for mode share only, where a card serves more than 16 pods; set mode to share or gpuMemoryUnit to GiB" .Values.mode) }}
 {{- end }}
 {{- if ne .Values.migStrategy "none" }}
 {{- fail (printf "migStrategy %s is not served yet: cards in MIG mode are left out; set migStrategy to none" .Values.migStrategy) }}

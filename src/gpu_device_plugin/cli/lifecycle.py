@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpu_device_plugin.config import Settings
+from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.domain.modes import NodeMode, check_unit
 from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import EdgeError
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 NAME = "gpu-device-plugin"
 _Command = TypeVar("_Command", bound=Callable[..., None])
-_defaults = Settings()
 
 
 def _installation_options(command: _Command) -> _Command:
@@ -108,7 +107,7 @@ def check_upgrade(
     """
     from gpu_device_plugin.apps.lifecycle.upgrade import check_upgrade as check
 
-    unit = next(unit for unit in MemoryUnit if unit.value == memory_unit)
+    unit = MemoryUnit(memory_unit)
     check_unit(NodeMode(mode), unit)
 
     async def work(fleet: "Fleet") -> None:
@@ -118,21 +117,11 @@ def check_upgrade(
     _with_fleet(kubeconfig, namespace, daemonset, work)
 
 
-def _directory(key: str, text: str) -> Callable[[_Command], _Command]:
-    return click.option(
-        f"--{key.replace('_', '-')}",
-        default=getattr(_defaults, key),
-        show_default=True,
-        metavar="PATH",
-        help=text,
-    )
-
-
 @click.command()
-@_directory("state_dir", "The agent's --state-dir.")
-@_directory("run_dir", "The agent's --run-dir.")
-@_directory("library_dir", "The agent's --library-dir.")
-@_directory("kubelet_dir", "The kubelet's directory; it tells what is in use.")
+@directory_option("state_dir", "The agent's --state-dir.")
+@directory_option("run_dir", "The agent's --run-dir.")
+@directory_option("library_dir", "The agent's --library-dir.")
+@directory_option("kubelet_dir", "The kubelet's directory; it tells what is in use.")
 @click.option(
     "--root", default="/", show_default=True, metavar="PATH", help="Where the node's / is mounted."
 )

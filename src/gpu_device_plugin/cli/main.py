@@ -13,23 +13,18 @@ import msgspec
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.desk import SOCKET_NAME, ask
 from gpu_device_plugin.cli.demo import demo
+from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.simulate import simulate
-from gpu_device_plugin.config import Settings, describe, kind_of, load_settings
+from gpu_device_plugin.config import ENVIRONMENT_PREFIX, Settings, describe, kind_of, load_settings
 from gpu_device_plugin.errors import ConfigError, GpuPluginError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 _SHORT = 16
 """Alternatives up to this length stand in the flag itself, longer ones in its text."""
-_RUN_DIR = "/run/gpu-device-plugin"
-_run_dir = click.option(
-    "--run-dir",
-    default=lambda: os.environ.get("GPU_DEVICE_PLUGIN_RUN_DIR", _RUN_DIR),
-    metavar="PATH",
-    help=f"The --run-dir of the agent on this node. [default: {_RUN_DIR}]",
-)
+_run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -92,9 +87,10 @@ def _shown(default: object) -> str:
 @cli.command()
 @click.option(
     "--config",
+    envvar=ENVIRONMENT_PREFIX + "CONFIG",
+    show_envvar=True,
     type=click.Path(path_type=Path),
-    help="A YAML file of settings: the flags' names with underscores. "
-    "[environment: GPU_DEVICE_PLUGIN_CONFIG]",
+    help="A YAML file of settings: the flags' names with underscores.",
 )
 def agent(config: Path | None, **flags: object) -> None:
     """Serve this node's cards to its kubelet, until SIGTERM.
@@ -109,12 +105,7 @@ def agent(config: Path | None, **flags: object) -> None:
     """
     from gpu_device_plugin.apps.agent.run import run_agent
 
-    file = config or (
-        Path(os.environ["GPU_DEVICE_PLUGIN_CONFIG"])
-        if os.environ.get("GPU_DEVICE_PLUGIN_CONFIG")
-        else None
-    )
-    settings = load_settings(flags, os.environ, file)
+    settings = load_settings(flags, os.environ, config)
     configure_logs(settings.log_level, settings.log_format)
     sys.exit(asyncio.run(run_agent(settings)))
 

@@ -53,7 +53,7 @@ class Fleet:
     async def agents(self, installation: str) -> Mapping[str, str]:
         """Node -> name of the agent's pod there."""
         found = {}
-        async for pod in self._pods(f"/api/v1/namespaces/{self._namespace}/pods"):
+        async for pod in self._items(f"/api/v1/namespaces/{self._namespace}/pods", ListOf[Pod]):
             if pod.metadata.owner_uid == installation and pod.spec.node_name:
                 found[pod.spec.node_name] = pod.metadata.name
         return found
@@ -65,10 +65,7 @@ class Fleet:
 
     async def nodes(self) -> tuple[FleetNode, ...]:
         """All nodes of the cluster."""
-        found = []
-        async for page in self._pages("/api/v1/nodes"):
-            found += [_shown(node) for node in _decoded(page, ListOf[Node]).items or ()]
-        return tuple(found)
+        return tuple([_shown(node) async for node in self._items("/api/v1/nodes", ListOf[Node])])
 
     async def mark(self, name: str, installation: str) -> FleetNode | None:
         """Mark the node for the agents of that installation; None where it is gone."""
@@ -79,27 +76,23 @@ class Fleet:
 
     async def requests(self) -> AsyncIterator[tuple[str, PodRequest]]:
         """Node and request of every pod of the cluster that has a node."""
-        async for pod in self._pods("/api/v1/pods"):
+        async for pod in self._items("/api/v1/pods", ListOf[Pod]):
             if pod.spec.node_name:
                 yield pod.spec.node_name, pod_request(pod)
 
-    async def _pods(self, path: str) -> AsyncIterator[Pod]:
-        async for page in self._pages(path):
-            for pod in _decoded(page, ListOf[Pod]).items or ():
-                yield pod
-
-    async def _pages(self, path: str) -> AsyncIterator[Answer]:
-        """A large cluster's list does not come at once."""
+    async def _items(self, path: str, kind: type[ListOf[_Object]]) -> AsyncIterator[_Object]:
+        """A large cluster's list does not come at once, but page by page."""
         query = {"limit": _PAGE}
         while True:
             answer = await self._api.call(Request("GET", path, query))
             if not answer.is_success:
                 raise ClusterError(f"list of {path}: {answer.text}")
-            yield answer
-            next_page = _decoded(answer, ListOf[Bare]).metadata.next_page
-            if not next_page:
+            page: ListOf[_Object] = _decoded(answer, kind)
+            for item in page.items or ():
+                yield item
+            if not page.metadata.next_page:
                 return
-            query = {"limit": _PAGE, "continue": next_page}
+            query = {"limit": _PAGE, "continue": page.metadata.next_page}
 
     async def _get(self, path: str, kind: type[_Object]) -> _Object | None:
         answer = await self._api.call(Request("GET", path))

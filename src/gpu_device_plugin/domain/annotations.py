@@ -143,7 +143,7 @@ def pod_annotations(
 
 
 def _first_generation(apps: Sequence[Grant], card: Card, assume_time_ns: int) -> dict[str, str]:
-    unit = next(unit for unit in MemoryUnit if unit.mib == apps[0].unit_mib)
+    unit = MemoryUnit.of_mib(apps[0].unit_mib)
     return {
         V1_INDEX: str(card.index),
         "ALIYUN_COM_GPU_MEM_POD": str(sum(grant.mem_units for grant in apps)),

@@ -108,7 +108,7 @@ def _envs(
         DeviceAccess.CDI: "void",
         DeviceAccess.VOLUME_MOUNTS: VISIBLE_DEVICES_DIR,
     }.get(access, ",".join(card.uuid for card in cards))
-    unit = next(unit for unit in MemoryUnit if unit.mib == grant.unit_mib)
+    unit = MemoryUnit.of_mib(grant.unit_mib)
     envs = {
         "NVIDIA_VISIBLE_DEVICES": visible,
         "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(card.index) for card in cards),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 from gpu_device_plugin.domain.modes import NodeMode, is_isolated, parse_mode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.units import Resource, cards_of, parse_unit_id
+from gpu_device_plugin.domain.units import MemoryUnit, Resource, cards_of, parse_unit_id
 from gpu_device_plugin.errors import StateError
 
 
@@ -140,6 +140,7 @@ def grant_from_plain(plain: object) -> Grant:
             raise StateError(f"grant key {name} is {plain[name]!r}, not {kind.__name__}")
     if parse_mode(plain["mode"]) is None:
         raise StateError(f"grant key mode is {plain['mode']!r}, which is no node mode")
+    MemoryUnit.of_mib(plain["unit_mib"])  # raises, and names the key
     slice_id: str = plain["slice_id"]
     if not slice_id or "/" in slice_id or slice_id.startswith("."):
         raise StateError(f"grant key slice_id is {slice_id!r}, which names no file")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.errors import StateError
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +68,8 @@ def holders_by_node(
 
 
 def _unit_name(mib: int) -> str:
-    return next((unit.value for unit in MemoryUnit if unit.mib == mib), f"{mib} MiB")
+    """An agent of another version may count in a unit that this one does not know."""
+    try:
+        return MemoryUnit.of_mib(mib).value
+    except StateError:
+        return f"{mib} MiB"

@@ -80,13 +80,13 @@ def check_unit(mode: NodeMode, unit: MemoryUnit) -> None:
     """Small units go with `share` only (contract R-404).
 
     Raises:
-        ConfigError: `unit` is 128MiB and `mode` offers gpu-mem with isolation.
+        ConfigError: `unit` is 128MiB and `mode` is another one, be it one that offers nothing.
     """
-    if unit is MemoryUnit.MIB128 and is_isolated(mode):
+    if unit is MemoryUnit.MIB128 and mode is not NodeMode.SHARE:
         raise ConfigError(
             f"memory unit {unit.value} does not go with mode {mode}: it is for mode "
-            f"{NodeMode.SHARE} only, because a card with isolation serves at most "
-            f"{MAX_PODS_PER_CARD} pods; set the unit to {MemoryUnit.GIB.value}"
+            f"{NodeMode.SHARE} only, where a card serves more than {MAX_PODS_PER_CARD} pods; set "
+            f"the unit to {MemoryUnit.GIB.value}"
         )
 
 

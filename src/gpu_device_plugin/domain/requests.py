@@ -95,16 +95,16 @@ def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> De
     return _checked(pod, container, terms)
 
 
-def demand_from_size(resource: Resource, size: int, terms: NodeTerms) -> Demand:
+def demand_from_size(pod: PodRef, resource: Resource, size: int, terms: NodeTerms) -> Demand:
     """What a call tells when nobody knows the pod's text (API server away).
 
     The other resource of the container is unknown and counts as 0, and a label for several
     cards cannot be seen; the rules that need the text are checked when the container starts.
 
     Raises:
-        RequestError: No pod may ask this of this node.
+        RequestError: No pod may ask this of this node; the text names pod, node, amount and rule.
     """
-    subject = f"a pod on node {terms.node} (mode {terms.mode})"
+    subject = f"pod {pod} on node {terms.node} (mode {terms.mode})"
     asked = asked_text(resource, size, terms.unit)
     if resource is Resource.COUNT:
         raise _count_refusal(f"{subject} asks {asked}")

@@ -12,6 +12,8 @@ from enum import Enum, StrEnum
 from functools import lru_cache
 from itertools import count, islice, product, repeat
 
+from gpu_device_plugin.errors import StateError
+
 MAX_CARDS = 36
 CORE_UNITS_PER_CARD = 100
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -27,6 +29,21 @@ class MemoryUnit(Enum):
     def mib(self) -> int:
         """The unit's size in MiB."""
         return 1024 if self is MemoryUnit.GIB else 128
+
+    @classmethod
+    def of_mib(cls, mib: int) -> "MemoryUnit":
+        """The unit of that size, as grants tell it.
+
+        Raises:
+            StateError: No unit has that size.
+
+        >>> MemoryUnit.of_mib(128).value
+        '128MiB'
+        """
+        for unit in cls:
+            if unit.mib == mib:
+                return unit
+        raise StateError(f"unit_mib is {mib}, and no memory unit has this size")
 
 
 class Resource(StrEnum):

@@ -214,6 +214,11 @@ class Endpoint:
             await self._until_looked(LOOK_SECONDS if identity is None else remaining)
 
     async def _until_looked(self, seconds: float) -> None:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            # gRPC waits for a server's end by wait_for, which in Python 3.11 loses a cancellation
+            # that comes at the same time: when kubelet and agent end together.
+            raise asyncio.CancelledError
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._look.wait()

@@ -8,6 +8,7 @@ beside the library it loaded, or at /run/gpu-simulator/state.
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.simulation import library
@@ -23,6 +24,20 @@ _RECOVERY_RESET = 1
 _XIDS_THAT_NEED_A_RESET = frozenset({48, 74, 95, 119, 120})
 
 
+class Choices(TypedDict, total=False):
+    """Where a node differs from its profile.
+
+    Attributes:
+        driver_version: Instead of the profile's.
+        cards: How many cards instead of the profile's.
+        seed: Decides UUIDs and serial numbers; the state's path if not given.
+    """
+
+    driver_version: str | None
+    cards: int | None
+    seed: str | None
+
+
 class SimulatedNode:
     """The controls of one node; many may hold one, in any process.
 
@@ -34,55 +49,45 @@ class SimulatedNode:
         self.state = state
 
     @classmethod
-    def create(
-        cls,
-        profile: str,
-        state: Path,
-        *,
-        driver_version: str | None = None,
-        cards: int | None = None,
-        seed: str | None = None,
-    ) -> "SimulatedNode":
+    def create(cls, profile: str, state: Path, **choices: Unpack[Choices]) -> "SimulatedNode":
         """Makes a node.
 
         Args:
             profile: Name of a profile.
             state: The node's file. A directory gets `gpu-simulator.state` and the simulated
                 libraries beside it: `library` is then all that a program needs to be told.
-            driver_version: Instead of the profile's.
-            cards: How many cards instead of the profile's.
-            seed: Decides UUIDs and serial numbers; the state's path if not given.
+            choices: Where the node differs from its profile.
         """
-        file = _file(state)
-        lines = node_lines(
-            profile, seed=seed or str(file), cards=cards, driver_version=driver_version
-        )
-        _prepare(state)
-        library.create_node(file, lines)
-        return cls(file)
+        node = cls(_file(state))
+        node._write(state, node._lines(profile, choices))
+        return node
 
     @classmethod
-    def keep(
-        cls,
-        profile: str,
-        state: Path,
-        *,
-        driver_version: str | None = None,
-        cards: int | None = None,
-        seed: str | None = None,
-    ) -> "SimulatedNode":
+    def keep(cls, profile: str, state: Path, **choices: Unpack[Choices]) -> "SimulatedNode":
         """The node that `create` would make, or the one that is there with these cards.
 
         Programs that use it go on with the same state file; only the libraries are renewed.
         """
         node = cls(_file(state))
-        text = seed or str(node.state)
-        lines = node_lines(profile, seed=text, cards=cards, driver_version=driver_version)
+        lines = node._lines(profile, choices)
         wanted = {line for line in lines if _tells(line.partition("=")[0])}
-        if not node.state.exists() or not node.has_exactly(wanted):
-            return cls.create(profile, state, driver_version=driver_version, cards=cards, seed=seed)
-        _prepare(state)
+        if node.state.exists() and node.has_exactly(wanted):
+            _prepare(state)
+        else:
+            node._write(state, lines)
         return node
+
+    def _lines(self, profile: str, choices: Choices) -> list[str]:
+        return node_lines(
+            profile,
+            seed=choices.get("seed") or str(self.state),
+            cards=choices.get("cards"),
+            driver_version=choices.get("driver_version"),
+        )
+
+    def _write(self, place: Path, lines: list[str]) -> None:
+        _prepare(place)
+        library.create_node(self.state, lines)
 
     def has_exactly(self, wanted: set[str]) -> bool:
         """Whether driver and UUIDs of cards and MIG slices are these, as lines of a profile."""

@@ -24,7 +24,7 @@ class Remains:
         """Remove directories that no slice is in any more."""
         cards = self._run_dir / "cards"
         for path in (*_inside(cards), cards, self._run_dir / "slices"):
-            _remove_empty(path)
+            remove_empty(path)
 
     def forget(self) -> tuple[str, ...]:
         """Remove what was remembered over restarts, and the simulated driver; what was there.
@@ -51,7 +51,7 @@ class Remains:
         except OSError as error:
             raise StorageError(f"{error.filename}: cannot be removed: {error.strerror}") from error
         for path in (simulator, self._run_dir, self._state_dir):
-            _remove_empty(path)
+            remove_empty(path)
         return tuple(removed)
 
 
@@ -59,6 +59,7 @@ def _inside(path: Path) -> list[Path]:
     return sorted(path.iterdir()) if path.is_dir() else []
 
 
-def _remove_empty(path: Path) -> None:
+def remove_empty(path: Path) -> None:
+    """Remove a directory that nothing is in, and that is no mount."""
     with contextlib.suppress(OSError):
         path.rmdir()

@@ -39,6 +39,31 @@ static struct piece {
 } kept[KEPT];
 static unsigned kept_count;
 
+/* Memory of the card lies in whole pages of its own: at multiples of a block. */
+static void *map_aligned(uint64_t bytes, uint64_t offset)
+{
+	const uint64_t span = bytes + MEMORY_BLOCK_BYTES;
+	char *there =
+		mmap(NULL, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (there == MAP_FAILED)
+		return MAP_FAILED;
+	const uint64_t before =
+		(MEMORY_BLOCK_BYTES - (uint64_t)(uintptr_t)there % MEMORY_BLOCK_BYTES) %
+		MEMORY_BLOCK_BYTES;
+	void *address = mmap(there + before, bytes, PROT_READ | PROT_WRITE,
+			     MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, (off_t)offset);
+
+	if (address == MAP_FAILED) {
+		munmap(there, span);
+		return MAP_FAILED;
+	}
+	if (before)
+		munmap(there, before);
+	munmap(there + before + bytes, MEMORY_BLOCK_BYTES - before);
+	return address;
+}
+
 void *backing_map(uint64_t bytes, uint64_t *offset)
 {
 	void *address;
@@ -49,8 +74,7 @@ void *backing_map(uint64_t bytes, uint64_t *offset)
 	}
 	if (!backing_reserve(bytes, offset))
 		return NULL;
-	address = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file,
-		       (off_t)*offset);
+	address = map_aligned(bytes, *offset);
 	return address == MAP_FAILED ? NULL : address;
 }
 

@@ -99,7 +99,8 @@ CUresult capture_add(struct stream *stream, const struct work *work,
 	return add_end(&stream->ends, node) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult capture_allocate(struct stream *stream, CUdeviceptr *address, uint64_t bytes)
+CUresult capture_allocate(struct stream *stream, const struct device *device, CUdeviceptr *address,
+			  uint64_t bytes)
 {
 	CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
 	struct work work;
@@ -107,7 +108,7 @@ CUresult capture_allocate(struct stream *stream, CUdeviceptr *address, uint64_t 
 
 	params.alloc.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
 	params.alloc.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	params.alloc.poolProps.location.id = stream->context->device->ordinal;
+	params.alloc.poolProps.location.id = device->ordinal;
 	params.alloc.bytesize = bytes;
 	result = graph_work_of(stream->context, &params, &work);
 	if (result == CUDA_SUCCESS)

@@ -29,7 +29,8 @@ void capture_clear_ends(struct stream *stream);
 
 CUresult capture_add(struct stream *stream, const struct work *work,
 		     const CUgraphNodeParams *params);
-CUresult capture_allocate(struct stream *stream, CUdeviceptr *address, uint64_t bytes);
+CUresult capture_allocate(struct stream *stream, const struct device *device, CUdeviceptr *address,
+			  uint64_t bytes);
 CUresult capture_release(struct stream *stream, CUdeviceptr address);
 CUresult capture_record(struct stream *stream, struct event *event);
 /* A stream waits for an event of a capture: it joins. */

@@ -1,5 +1,7 @@
 #include "context.h"
 
+#include "graph_memory.h"
+#include "green.h"
 #include "ledger.h"
 #include "memory.h"
 #include "module.h"
@@ -57,7 +59,16 @@ CUresult context_current(struct context **context)
 	*context = stack_top();
 	if (!*context)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	if ((*context)->home && (*context)->is_alive)
+		*context = (*context)->home;
 	return (*context)->is_alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+struct context *context_green(const struct context *context)
+{
+	struct context *top = stack_top();
+
+	return top && top->home == context ? top : NULL;
 }
 
 /*
@@ -149,9 +160,12 @@ void context_close(struct context *context)
 	streams_close_all(context);
 	modules_close_all(context);
 	memory_drop_all(context);
-	if (context->is_primary)
+	if (context->is_primary) {
 		pool_drop_default(device);
+		graph_memory_drop_all(device);
+	}
 	ledger_give(device, context->cost_bytes);
 	context->is_alive = false;
+	green_end_all(context);
 	ledger_let_go(device);
 }

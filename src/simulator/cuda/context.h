@@ -18,21 +18,27 @@ struct context {
 	uint64_t id;
 	uint64_t cost_bytes;
 	struct device *device;
-	struct stream *default_stream; /* the legacy one */
+	struct context *home;          /* of a green one: the primary, where its objects live */
+	struct stream *default_stream; /* the legacy one; of a green one its own */
 	struct stream *streams;        /* all others */
 	size_t limits[16];             /* by CUlimit */
 };
 
 /* All under the process's lock. */
 
-/* The calling thread's, alive; else CUDA_ERROR_INVALID_CONTEXT. */
+/* The calling thread's, alive; else CUDA_ERROR_INVALID_CONTEXT. The primary for a green one. */
 CUresult context_current(struct context **context);
+/* The calling thread's green context, if what is current is one of this context; else NULL. */
+struct context *context_green(const struct context *context);
 /* A handle of the program; NULL when it is none, or is destroyed. */
 struct context *context_of(CUcontext handle);
 
 CUresult context_open(struct device *device, unsigned flags, struct context **context);
 /* A device's primary context: one handle for ever, alive while it is retained. */
 struct context *context_primary(struct device *device);
+/* One user of it more or less; the first makes it alive, the last ends it. */
+CUresult context_retain_primary(struct device *device, struct context **primary);
+void context_release_primary(struct context *primary);
 /* Makes it alive; CUDA_ERROR_OUT_OF_MEMORY when the card has no room for its cost. */
 CUresult context_revive(struct context *context);
 /* Everything that lives in the context goes with it. */

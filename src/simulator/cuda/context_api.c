@@ -83,6 +83,8 @@ static CUresult enter_context(CUcontext handle, struct context **context)
 	if (result != CUDA_SUCCESS || !handle)
 		return result;
 	*context = context_of(handle);
+	if (*context && (*context)->home)
+		*context = (*context)->home;
 	return *context ? result : driver_leave(CUDA_ERROR_INVALID_CONTEXT);
 }
 

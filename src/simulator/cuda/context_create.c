@@ -57,7 +57,7 @@ static CUresult destroy(CUcontext handle)
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct context *context = context_of(handle);
-	if (!context || context->is_primary)
+	if (!context || context->is_primary || context->home)
 		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
 	if (stack_top() == context)
 		stack_pop();
@@ -105,6 +105,26 @@ CUresult cuCtxDetach(CUcontext handle)
 	return is_shared ? CUDA_SUCCESS : destroy(handle);
 }
 
+CUresult context_retain_primary(struct device *device, struct context **primary)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	*primary = context_primary(device);
+	if (!*primary)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!(*primary)->is_alive)
+		result = context_revive(*primary);
+	if (result == CUDA_SUCCESS)
+		(*primary)->references++;
+	return result;
+}
+
+void context_release_primary(struct context *primary)
+{
+	if (--primary->references == 0)
+		context_close(primary);
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice ordinal)
 {
 	CUresult result = driver_enter_bare();
@@ -116,16 +136,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice ordinal)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (!device)
 		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
-	struct context *primary = context_primary(device);
-	if (!primary)
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	if (!primary->is_alive)
-		result = context_revive(primary);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
-	primary->references++;
-	*handle = (CUcontext)(void *)primary;
-	return driver_leave(CUDA_SUCCESS);
+	struct context *primary;
+	result = context_retain_primary(device, &primary);
+	if (result == CUDA_SUCCESS)
+		*handle = (CUcontext)(void *)primary;
+	return driver_leave(result);
 }
 
 static CUresult release(CUdevice ordinal)
@@ -139,8 +154,7 @@ static CUresult release(CUdevice ordinal)
 		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	if (!device->primary || !device->primary->is_alive || device->primary->references == 0)
 		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
-	if (--device->primary->references == 0)
-		context_close(device->primary);
+	context_release_primary(device->primary);
 	return driver_leave(CUDA_SUCCESS);
 }
 

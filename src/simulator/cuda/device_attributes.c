@@ -82,6 +82,9 @@ static bool of_card(const struct device *device, CUdevice_attribute attribute, i
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
 		*value = (int)card->compute_mode;
 		return true;
+	case CU_DEVICE_ATTRIBUTE_INTEGRATED:
+		*value = (int)card->memory_unified;
+		return true;
 	case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
 		*value = (int)card->ecc_enabled;
 		return true;

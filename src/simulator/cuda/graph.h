@@ -40,7 +40,7 @@ struct graph_exec {
 	unsigned long long flags;
 	size_t count;
 	struct graph_step *steps; /* in an order that keeps the dependencies */
-	struct graph_claim claim;
+	struct graph_claims claims;
 };
 
 /* All under the process's lock. */

@@ -58,29 +58,33 @@ bool graph_order(const struct graph *graph, struct graph_exec *exec)
 }
 
 /* The most that is allocated at any time, when the steps run one after the other. */
-static void find_claim(struct graph_exec *exec)
+static void find_claims(struct graph_exec *exec)
 {
-	uint64_t now_bytes = 0;
+	uint64_t now_bytes[DRIVER_DEVICES] = {0};
 
 	for (size_t i = 0; i < exec->count; i++) {
 		const struct work *work = &exec->steps[i].work;
 
-		if (work->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-			exec->claim.device = work->memory->device;
-			now_bytes += graph_memory_rounded(work->memory->bytes);
-		} else if (work->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
-			uint64_t freed = graph_memory_rounded(work->memory->bytes);
+		if (work->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+		    work->type != CU_GRAPH_NODE_TYPE_MEM_FREE)
+			continue;
+		const int ordinal = work->memory->device->ordinal;
+		const uint64_t bytes = graph_memory_rounded(work->memory->bytes);
+		struct graph_claim *claim = &exec->claims.of[ordinal];
 
-			now_bytes -= freed < now_bytes ? freed : now_bytes;
-		}
-		if (now_bytes > exec->claim.bytes)
-			exec->claim.bytes = now_bytes;
+		if (work->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+			now_bytes[ordinal] += bytes;
+		else
+			now_bytes[ordinal] -=
+				bytes < now_bytes[ordinal] ? bytes : now_bytes[ordinal];
+		if (now_bytes[ordinal] > claim->bytes)
+			claim->bytes = now_bytes[ordinal];
 	}
 }
 
 void exec_free(struct graph_exec *exec)
 {
-	graph_memory_unclaim(&exec->claim);
+	graph_memory_unclaim(&exec->claims);
 	for (size_t i = 0; i < exec->count; i++) {
 		if (exec->steps[i].work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
 			graph_memory_drop(exec->steps[i].work.memory);
@@ -101,16 +105,16 @@ CUresult exec_new(const struct graph *graph, unsigned long long flags, struct gr
 		exec_free(*exec);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
-	find_claim(*exec);
+	find_claims(*exec);
 	return CUDA_SUCCESS;
 }
 
 void exec_swap(struct graph_exec *exec, struct graph_exec *other)
 {
-	struct graph_claim claim = exec->claim;
+	const struct graph_claims claims = exec->claims;
 
-	exec->claim = other->claim;
-	other->claim = claim;
+	exec->claims = other->claims;
+	other->claims = claims;
 	for (size_t i = 0; i < exec->count; i++) {
 		struct work work = exec->steps[i].work;
 
@@ -169,11 +173,14 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
 static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
 				 CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
+	const cuuint64_t flag = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
 	CUresult result;
 
 	if (!params)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = instantiate(exec, graph, params->flags);
+	result = instantiate(exec, graph, params->flags & ~flag);
+	if (result == CUDA_SUCCESS && params->flags & flag)
+		result = cuGraphUpload(*exec, params->hUploadStream);
 	params->hErrNode_out = NULL;
 	params->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS
 						    : CUDA_GRAPH_INSTANTIATE_ERROR;
@@ -233,7 +240,7 @@ static CUresult run(struct graph_exec *exec, struct stream *stream)
 	CUresult result = settle_leftovers(exec);
 
 	if (result == CUDA_SUCCESS)
-		result = graph_memory_claim(&exec->claim);
+		result = graph_memory_claim(&exec->claims);
 	for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++) {
 		if (exec->steps[i].is_enabled)
 			result = work_run(stream, &exec->steps[i].work);
@@ -273,7 +280,7 @@ static CUresult launch(CUgraphExec handle, CUstream stream_handle, enum default_
 	if (stream->capture)
 		return driver_leave(only_upload ? capture_invalidate(stream->capture)
 						: capture_steps(exec, stream));
-	result = only_upload ? graph_memory_claim(&exec->claim) : run(exec, stream);
+	result = only_upload ? graph_memory_claim(&exec->claims) : run(exec, stream);
 	return driver_leave(result);
 }
 

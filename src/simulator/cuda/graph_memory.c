@@ -1,6 +1,8 @@
 #include "graph_memory.h"
 
 #include "ledger.h"
+#include "physical.h"
+#include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +12,10 @@ enum { LIVE = 1 };
 
 uint64_t graph_memory_rounded(uint64_t bytes)
 {
-	return (bytes + MEMORY_BLOCK_BYTES - 1) / MEMORY_BLOCK_BYTES * MEMORY_BLOCK_BYTES;
+	const uint64_t block =
+		setting_number("GPU_SIMULATOR_GRAPH_BLOCK_BYTES", physical_granularity());
+
+	return (bytes + block - 1) / block * block;
 }
 
 static struct graph_memory *of_device(struct device *device)
@@ -43,34 +48,78 @@ void graph_memory_drop(struct memory *memory)
 		memory_release(memory);
 }
 
-CUresult graph_memory_claim(struct graph_claim *claim)
+/* The line in the node's table lives while anything is reserved: no context is needed for it. */
+static bool grow(struct device *device, struct graph_memory *room, uint64_t needed)
 {
-	struct graph_memory *room = claim->device ? of_device(claim->device) : NULL;
-	uint64_t needed;
+	if (!room->reserved_bytes && !ledger_hold(device))
+		return false;
+	if (!ledger_take(device, needed - room->reserved_bytes)) {
+		if (!room->reserved_bytes)
+			ledger_let_go(device);
+		return false;
+	}
+	room->reserved_bytes = needed;
+	if (needed > room->reserved_high)
+		room->reserved_high = needed;
+	return true;
+}
+
+static void shrink(struct device *device, struct graph_memory *room, uint64_t keep_bytes)
+{
+	if (room->reserved_bytes <= keep_bytes)
+		return;
+	ledger_give(device, room->reserved_bytes - keep_bytes);
+	room->reserved_bytes = keep_bytes;
+	if (!keep_bytes)
+		ledger_let_go(device);
+}
+
+static bool claim_one(struct device *device, struct graph_claim *claim)
+{
+	struct graph_memory *room = claim->bytes ? of_device(device) : NULL;
 
 	if (!room || (claim->is_held && claim->trims == room->trims))
-		return CUDA_SUCCESS;
-	needed = room->claimed_bytes + claim->bytes;
-	if (needed > room->reserved_bytes) {
-		if (!ledger_take(claim->device, needed - room->reserved_bytes))
-			return CUDA_ERROR_OUT_OF_MEMORY;
-		room->reserved_bytes = needed;
-		if (needed > room->reserved_high)
-			room->reserved_high = needed;
-	}
+		return true;
+	const uint64_t needed = room->claimed_bytes + claim->bytes;
+
+	if (needed > room->reserved_bytes && !grow(device, room, needed))
+		return false;
 	room->claimed_bytes = needed;
 	claim->is_held = true;
 	claim->trims = room->trims;
+	return true;
+}
+
+CUresult graph_memory_claim(struct graph_claims *claims)
+{
+	for (int i = 0; i < driver.count; i++) {
+		if (!claim_one(&driver.devices[i], &claims->of[i]))
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	return CUDA_SUCCESS;
 }
 
-void graph_memory_unclaim(struct graph_claim *claim)
+void graph_memory_unclaim(struct graph_claims *claims)
 {
-	struct graph_memory *room = claim->device ? of_device(claim->device) : NULL;
+	for (int i = 0; i < driver.count; i++) {
+		struct graph_claim *claim = &claims->of[i];
+		struct graph_memory *room = claim->is_held ? of_device(&driver.devices[i]) : NULL;
 
-	if (room && claim->is_held && claim->trims == room->trims)
-		room->claimed_bytes -= claim->bytes;
-	claim->is_held = false;
+		if (room && claim->trims == room->trims)
+			room->claimed_bytes -= claim->bytes;
+		claim->is_held = false;
+	}
+}
+
+void graph_memory_drop_all(struct device *device)
+{
+	struct graph_memory *room = device->graph_memory;
+
+	if (!room)
+		return;
+	shrink(device, room, 0);
+	room->claimed_bytes = 0;
+	room->trims++;
 }
 
 bool graph_memory_is_live(const struct memory *memory)
@@ -111,9 +160,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
 	if (!device)
 		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	struct graph_memory *room = of_device(device);
-	if (room->reserved_bytes > room->used_bytes)
-		ledger_give(device, room->reserved_bytes - room->used_bytes);
-	room->reserved_bytes = room->used_bytes;
+	shrink(device, room, room->used_bytes);
 	room->claimed_bytes = room->used_bytes;
 	room->trims++;
 	return driver_leave(CUDA_SUCCESS);

@@ -2,7 +2,7 @@
  * Memory of others: of another process (IPC), or of another API (external
  * memory). Whoever allocated it pays for it; here it takes nothing on the card.
  */
-#include "memory.h"
+#include "import.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,26 +11,21 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* What a CUipcMemHandle's 64 bytes say. */
-struct ticket {
-	uint32_t magic;
-	int32_t pid;
-	int32_t file; /* the exporter's memory file */
-	uint32_t card;
-	uint64_t offset;
-	uint64_t span_bytes;
-	uint64_t inside; /* from the start of the span to the allocation */
-	uint64_t bytes;
-	uint64_t reserved[2];
-};
-
-_Static_assert(sizeof(struct ticket) == sizeof(CUipcMemHandle), "a ticket is a handle");
-
 enum { TICKET_MAGIC = 0x49504330, EXTERNAL_MAGIC = 0x45585430 };
+
+void import_describe(const struct memory *memory, struct ticket *ticket)
+{
+	*ticket = (struct ticket){.magic = TICKET_MAGIC,
+				  .pid = getpid(),
+				  .file = backing_file(),
+				  .card = memory->device->card,
+				  .bytes = memory->bytes};
+	memory_extent(memory, &ticket->offset, &ticket->span_bytes, &ticket->inside);
+}
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
-	struct ticket ticket = {.magic = TICKET_MAGIC, .pid = getpid(), .file = backing_file()};
+	struct ticket ticket;
 	CUresult result = driver_enter_bare();
 
 	if (result != CUDA_SUCCESS)
@@ -38,9 +33,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 	const struct memory *memory = memory_around(address);
 	if (!handle || !memory || memory->kind != MEMORY_DEVICE)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	memory_extent(memory, &ticket.offset, &ticket.span_bytes, &ticket.inside);
-	ticket.card = memory->device->card;
-	ticket.bytes = memory->bytes;
+	import_describe(memory, &ticket);
 	memcpy(handle, &ticket, sizeof(ticket));
 	return driver_leave(CUDA_SUCCESS);
 }
@@ -62,17 +55,22 @@ static void *map_ticket(const struct ticket *ticket)
 	return address == MAP_FAILED ? NULL : address;
 }
 
-static CUresult insert_import(struct context *context, void *pages, const struct ticket *ticket,
-			      CUdeviceptr *address)
+CUresult import_map(struct device *device, enum memory_kind kind, const struct ticket *ticket,
+		    CUdeviceptr *address)
 {
+	if (ticket->magic != TICKET_MAGIC)
+		return CUDA_ERROR_INVALID_VALUE;
+	void *pages = map_ticket(ticket);
 	struct memory *memory = calloc(1, sizeof(*memory));
 
-	if (!memory)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!pages || !memory) {
+		free(memory);
+		return pages ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_MAP_FAILED;
+	}
 	memory->address = (uint64_t)(uintptr_t)pages + ticket->inside;
 	memory->bytes = ticket->bytes;
-	memory->kind = MEMORY_IMPORTED;
-	memory->device = context->device;
+	memory->kind = kind;
+	memory->device = device;
 	memory->offset = (uint64_t)(uintptr_t)pages;
 	memory->flags = (unsigned)(ticket->span_bytes / MEMORY_BLOCK_BYTES);
 	if (!memory_insert(memory)) {
@@ -80,6 +78,14 @@ static CUresult insert_import(struct context *context, void *pages, const struct
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	*address = memory->address;
+	return CUDA_SUCCESS;
+}
+
+CUresult import_drop(struct memory *memory)
+{
+	memory_remove(memory);
+	munmap((void *)(uintptr_t)memory->offset, memory->flags * MEMORY_BLOCK_BYTES);
+	free(memory);
 	return CUDA_SUCCESS;
 }
 
@@ -96,10 +102,7 @@ static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *handle, 
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (ticket.pid == getpid())
 		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
-	void *pages = map_ticket(&ticket);
-	if (!pages)
-		return driver_leave(CUDA_ERROR_MAP_FAILED);
-	return driver_leave(insert_import(context, pages, &ticket, address));
+	return driver_leave(import_map(context->device, MEMORY_IMPORTED, &ticket, address));
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
@@ -121,10 +124,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 	struct memory *memory = memory_at(address);
 	if (!memory || memory->kind != MEMORY_IMPORTED)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	memory_remove(memory);
-	munmap((void *)(uintptr_t)memory->offset, memory->flags * MEMORY_BLOCK_BYTES);
-	free(memory);
-	return driver_leave(CUDA_SUCCESS);
+	return driver_leave(import_drop(memory));
 }
 
 struct external {

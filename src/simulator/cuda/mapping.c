@@ -8,13 +8,14 @@
 CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr hint,
 			     unsigned long long flags)
 {
-	size_t slack = alignment > PHYSICAL_GRANULARITY ? alignment : PHYSICAL_GRANULARITY;
+	size_t slack = alignment > physical_granularity() ? alignment : physical_granularity();
 	CUresult result = driver_enter_bare();
 
 	(void)hint;
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!address || flags || bytes == 0 || bytes % PHYSICAL_GRANULARITY || slack & (slack - 1))
+	if (!address || flags || bytes == 0 || bytes % physical_granularity() ||
+	    slack & (slack - 1))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	char *range = mmap(NULL, bytes + slack, PROT_NONE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -49,7 +50,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 		return result;
 	struct physical *physical = physical_of(handle);
 	if (!physical || flags || offset || bytes != physical->bytes || memory_around(address) ||
-	    address % PHYSICAL_GRANULARITY)
+	    address % physical_granularity())
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	struct memory *memory = calloc(1, sizeof(*memory));
 	if (!memory)

@@ -24,6 +24,7 @@ enum memory_kind {
 	MEMORY_POOL,
 	MEMORY_MAPPED,   /* cuMemMap */
 	MEMORY_IMPORTED, /* of another process, which pays for it */
+	MEMORY_POOL_IMPORTED,
 	MEMORY_ARRAY,
 	MEMORY_GRAPH,
 };

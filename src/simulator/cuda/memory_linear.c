@@ -1,7 +1,7 @@
 /* cuMemAlloc and its kin, cuMemFree, cuMemGetInfo. */
 #include "capture.h"
+#include "import.h"
 #include "ledger.h"
-#include "memory.h"
 
 static CUresult allocate(CUdeviceptr *address, size_t bytes, enum memory_kind kind, unsigned flags)
 {
@@ -75,6 +75,8 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 	if (!memory || memory->kind == MEMORY_HOST || memory->kind == MEMORY_HOST_REGISTERED ||
 	    memory->kind == MEMORY_MAPPED || memory->kind == MEMORY_IMPORTED)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (memory->kind == MEMORY_POOL_IMPORTED)
+		return driver_leave(import_drop(memory));
 	/* As with the real driver: what was queued before may still use it. */
 	if (memory->context)
 		context_wait(memory->context);

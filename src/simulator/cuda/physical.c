@@ -2,6 +2,7 @@
 
 #include "ledger.h"
 #include "memory.h"
+#include "settings.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,6 +11,15 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+/* Mappings of ours are of whole blocks, so nothing smaller is believed. */
+uint64_t physical_granularity(void)
+{
+	const uint64_t bytes =
+		setting_number("GPU_SIMULATOR_GRANULARITY_BYTES", MEMORY_BLOCK_BYTES);
+
+	return bytes < MEMORY_BLOCK_BYTES || bytes & (bytes - 1) ? MEMORY_BLOCK_BYTES : bytes;
+}
 
 struct physical *physical_of(CUmemGenericAllocationHandle handle)
 {
@@ -86,7 +96,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!handle || !properties || flags || bytes == 0 || bytes % PHYSICAL_GRANULARITY ||
+	if (!handle || !properties || flags || bytes == 0 || bytes % physical_granularity() ||
 	    properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
@@ -152,7 +162,7 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
 {
 	if (!bytes || !properties || (unsigned)option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED)
 		return CUDA_ERROR_INVALID_VALUE;
-	*bytes = PHYSICAL_GRANULARITY;
+	*bytes = physical_granularity();
 	return CUDA_SUCCESS;
 }
 
@@ -191,7 +201,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 		return driver_leave(CUDA_ERROR_NOT_SUPPORTED);
 	int file = (int)(intptr_t)shareable;
 	if (!handle || fstat(file, &status) != 0 || status.st_size == 0 ||
-	    (uint64_t)status.st_size % PHYSICAL_GRANULARITY)
+	    (uint64_t)status.st_size % physical_granularity())
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	struct physical *physical = new_physical((uint64_t)status.st_size, &properties);

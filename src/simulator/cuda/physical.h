@@ -4,8 +4,6 @@
 
 #include "driver.h"
 
-#define PHYSICAL_GRANULARITY (2ull * 1024 * 1024)
-
 enum { PHYSICAL_MAGIC = 0x50485930 };
 
 struct physical {
@@ -19,6 +17,9 @@ struct physical {
 	CUmemAllocationProp properties;
 	struct device *device; /* NULL for host memory */
 };
+
+/* What physical memory comes in: 2 MiB, or GPU_SIMULATOR_GRANULARITY_BYTES. Any thread. */
+uint64_t physical_granularity(void);
 
 /* All under the process's lock. */
 struct physical *physical_of(CUmemGenericAllocationHandle handle);

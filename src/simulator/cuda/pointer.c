@@ -12,7 +12,8 @@ static void put(void *value, size_t bytes, uint64_t number)
 
 static bool is_hosts(const struct memory *memory)
 {
-	return memory->kind == MEMORY_HOST || memory->kind == MEMORY_HOST_REGISTERED;
+	return memory->kind == MEMORY_HOST || memory->kind == MEMORY_HOST_REGISTERED ||
+	       (memory->pool && !memory->pool->device);
 }
 
 static CUresult tell(const struct memory *memory, CUpointer_attribute attribute,

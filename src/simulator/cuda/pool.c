@@ -18,13 +18,15 @@ struct pool *pool_of(CUmemoryPool handle)
 
 static struct pool *new_pool(struct device *device, uint64_t most_bytes)
 {
+	static uint64_t ids;
 	struct pool *pool = calloc(1, sizeof(*pool));
 
-	if (!pool || !ledger_hold(device)) {
+	if (!pool || (device && !ledger_hold(device))) {
 		free(pool);
 		return NULL;
 	}
 	pool->magic = POOL_MAGIC;
+	pool->id = ++ids;
 	pool->device = device;
 	pool->most_bytes = most_bytes;
 	for (int i = 0; i < 4; i++)
@@ -42,6 +44,27 @@ struct pool *pool_default(struct device *device)
 			device->default_pool->is_default = true;
 	}
 	return device->default_pool;
+}
+
+struct pool *pool_of_host(void)
+{
+	static struct pool *made;
+
+	if (!made) {
+		made = new_pool(NULL, 0);
+		if (made)
+			made->is_default = true;
+	}
+	return made;
+}
+
+struct pool *pool_imported(struct device *device)
+{
+	struct pool *pool = new_pool(device, 0);
+
+	if (pool)
+		pool->is_imported = true;
+	return pool;
 }
 
 struct pool *pool_current(struct device *device)
@@ -79,7 +102,7 @@ bool pool_give_out(struct pool *pool, uint64_t bytes)
 	if (used < bytes || wanted < used || (pool->most_bytes && used > pool->most_bytes))
 		return false;
 	if (wanted > pool->reserved_bytes) {
-		if (!ledger_take(pool->device, wanted - pool->reserved_bytes))
+		if (pool->device && !ledger_take(pool->device, wanted - pool->reserved_bytes))
 			return false;
 		pool->reserved_bytes = wanted;
 	}
@@ -105,7 +128,8 @@ void pool_trim(struct pool *pool, uint64_t keep_bytes)
 	keep = whole_chunks(pool->used_bytes > keep_bytes ? pool->used_bytes : keep_bytes);
 	if (keep >= pool->reserved_bytes)
 		return;
-	ledger_give(pool->device, pool->reserved_bytes - keep);
+	if (pool->device)
+		ledger_give(pool->device, pool->reserved_bytes - keep);
 	pool->reserved_bytes = keep;
 }
 
@@ -117,21 +141,46 @@ void pools_release_unused(struct device *device)
 	}
 }
 
+/* Places and types by number: the newer ones are not in every cuda.h. */
+static bool is_possible(const CUmemPoolProps *properties)
+{
+	enum { NOWHERE = 0, MANAGED = 2 };
+	const bool is_new = driver.cuda_version >= 13000;
+
+	if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED &&
+	    !(is_new && (int)properties->allocType == MANAGED))
+		return false;
+	switch ((int)properties->location.type) {
+	case CU_MEM_LOCATION_TYPE_DEVICE:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+		return true;
+	case CU_MEM_LOCATION_TYPE_HOST:
+		return is_new && !properties->handleTypes;
+	case NOWHERE:
+		return (int)properties->allocType == MANAGED;
+	default:
+		return false;
+	}
+}
+
 CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *properties)
 {
+	struct device *device = NULL;
 	CUresult result = driver_enter_bare();
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!handle || !properties || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
-	    properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+	if (!handle || !properties || !is_possible(properties))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	struct device *device = driver_device(properties->location.id);
-	if (!device)
-		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	if (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+		device = driver_device(properties->location.id);
+		if (!device)
+			return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	}
 	struct pool *pool = new_pool(device, properties->maxSize);
 	if (!pool)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	pool->handle_types = properties->handleTypes;
 	*handle = (CUmemoryPool)(void *)pool;
 	return driver_leave(CUDA_SUCCESS);
 }
@@ -143,11 +192,12 @@ static void drop_pool(struct pool *pool)
 	while (*place != pool)
 		place = &(*place)->next;
 	*place = pool->next;
-	if (pool->device->pool == pool)
+	if (pool->device && pool->device->pool == pool)
 		pool->device->pool = NULL;
 	pool->used_bytes = 0;
 	pool_trim(pool, 0);
-	ledger_let_go(pool->device);
+	if (pool->device)
+		ledger_let_go(pool->device);
 	pool->magic = 0;
 	free(pool);
 }

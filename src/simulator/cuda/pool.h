@@ -18,7 +18,10 @@ enum { POOL_MAGIC = 0x504f4f30 };
 struct pool {
 	uint32_t magic;
 	bool is_default;
-	struct device *device;
+	bool is_imported;      /* another process's: only its pointers can be had here */
+	unsigned handle_types; /* that it may be exported by */
+	uint64_t id;
+	struct device *device; /* NULL: the host's */
 	uint64_t reserved_bytes;
 	uint64_t reserved_high;
 	uint64_t used_bytes;
@@ -34,6 +37,10 @@ struct pool *pool_of(CUmemoryPool handle);
 /* The one that cuMemAllocAsync takes from; NULL without memory. */
 struct pool *pool_current(struct device *device);
 struct pool *pool_default(struct device *device);
+/* Of the host, since CUDA 13: pinned memory, which takes nothing on a card. */
+struct pool *pool_of_host(void);
+/* Another process's, on this device. */
+struct pool *pool_imported(struct device *device);
 
 /* Grows as needed. False: the card is full, or the pool at its most. */
 bool pool_give_out(struct pool *pool, uint64_t bytes);

@@ -1,5 +1,6 @@
 /* Pools' attributes, whose pool is whose, and allocation in stream order. */
 #include "capture.h"
+#include "import.h"
 #include "memory.h"
 #include "pool.h"
 #include "stream.h"
@@ -98,8 +99,9 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle, CUmem
 
 	if (!pool || !flags || !location)
 		return CUDA_ERROR_INVALID_VALUE;
-	*flags = location->id == pool->device->ordinal ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-						       : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+	*flags = pool->device && location->id == pool->device->ordinal
+			 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+			 : CU_MEM_ACCESS_FLAGS_PROT_NONE;
 	return CUDA_SUCCESS;
 }
 
@@ -145,30 +147,57 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* The same for any place, since CUDA 13; here a place is a device. */
-static bool is_device(const CUmemLocation *location, CUmemAllocationType type)
+/* The same for any place, since CUDA 13: a device, or the host. */
+static bool is_place(const CUmemLocation *location, CUmemAllocationType type,
+		     CUmemLocationType wanted)
 {
-	return location && location->type == CU_MEM_LOCATION_TYPE_DEVICE &&
-	       type == CU_MEM_ALLOCATION_TYPE_PINNED;
+	return location && location->type == wanted && type == CU_MEM_ALLOCATION_TYPE_PINNED;
+}
+
+static struct pool *host_pool; /* where the program set one */
+
+static CUresult get_host_pool(CUmemoryPool *handle, bool is_default)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!handle)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*handle = (CUmemoryPool)(void *)(host_pool && !is_default ? host_pool : pool_of_host());
+	return driver_leave(*handle ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location,
 				CUmemAllocationType type)
 {
-	return is_device(location, type) ? cuDeviceGetDefaultMemPool(pool, location->id)
-					 : CUDA_ERROR_NOT_SUPPORTED;
+	if (is_place(location, type, CU_MEM_LOCATION_TYPE_HOST))
+		return get_host_pool(pool, true);
+	return is_place(location, type, CU_MEM_LOCATION_TYPE_DEVICE)
+		       ? cuDeviceGetDefaultMemPool(pool, location->id)
+		       : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
 {
-	return is_device(location, type) ? cuDeviceGetMemPool(pool, location->id)
-					 : CUDA_ERROR_NOT_SUPPORTED;
+	if (is_place(location, type, CU_MEM_LOCATION_TYPE_HOST))
+		return get_host_pool(pool, false);
+	return is_place(location, type, CU_MEM_LOCATION_TYPE_DEVICE)
+		       ? cuDeviceGetMemPool(pool, location->id)
+		       : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
 {
-	return is_device(location, type) ? cuDeviceSetMemPool(location->id, pool)
-					 : CUDA_ERROR_NOT_SUPPORTED;
+	if (is_place(location, type, CU_MEM_LOCATION_TYPE_HOST)) {
+		if (!pool_of(pool) || pool_of(pool)->device)
+			return CUDA_ERROR_INVALID_VALUE;
+		host_pool = pool_of(pool);
+		return CUDA_SUCCESS;
+	}
+	return is_place(location, type, CU_MEM_LOCATION_TYPE_DEVICE)
+		       ? cuDeviceSetMemPool(location->id, pool)
+		       : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 static CUresult allocate_now(CUdeviceptr *address, size_t bytes, struct context *context,
@@ -179,7 +208,8 @@ static CUresult allocate_now(CUdeviceptr *address, size_t bytes, struct context 
 
 	if (!pool || !pool_give_out(pool, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = memory_map_uncharged(pool->device, bytes, MEMORY_POOL, &memory);
+	result = memory_map_uncharged(pool->device ? pool->device : context->device, bytes,
+				      MEMORY_POOL, &memory);
 	if (result != CUDA_SUCCESS) {
 		pool_take_back(pool, bytes);
 		return result;
@@ -200,14 +230,18 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, const CUmemoryPool 
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!address || bytes == 0 || (pool_handle && !pool_of(*pool_handle)))
+	if (!address || bytes == 0 ||
+	    (pool_handle && (!pool_of(*pool_handle) || pool_of(*pool_handle)->is_imported)))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	result = stream_find(context, handle, null, &stream);
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
+	struct pool *pool =
+		pool_handle ? pool_of(*pool_handle) : pool_current(stream->context->device);
 	if (stream->capture)
-		return driver_leave(capture_allocate(stream, address, bytes));
-	struct pool *pool = pool_handle ? pool_of(*pool_handle) : pool_current(context->device);
+		return driver_leave(pool && pool->device
+					    ? capture_allocate(stream, pool->device, address, bytes)
+					    : CUDA_ERROR_NOT_SUPPORTED);
 	return driver_leave(allocate_now(address, bytes, context, pool));
 }
 
@@ -248,8 +282,10 @@ static CUresult release(CUdeviceptr address, CUstream handle, enum default_strea
 		return driver_leave(capture_release(stream, address));
 	struct memory *memory = memory_at(address);
 	if (!memory || (memory->kind != MEMORY_POOL && memory->kind != MEMORY_DEVICE &&
-			memory->kind != MEMORY_GRAPH))
+			memory->kind != MEMORY_GRAPH && memory->kind != MEMORY_POOL_IMPORTED))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (memory->kind == MEMORY_POOL_IMPORTED)
+		return driver_leave(import_drop(memory));
 	return driver_leave(memory->kind == MEMORY_GRAPH ? graph_memory_end(memory)
 							 : memory_release(memory));
 }

@@ -20,6 +20,7 @@ CUresult stream_make(struct context *context, unsigned flags, int priority, stru
 	made->priority = priority;
 	made->id = ++stream_ids;
 	made->context = context;
+	made->green = context_green(context);
 	made->next = context->streams;
 	context->streams = made;
 	*stream = made;
@@ -28,14 +29,17 @@ CUresult stream_make(struct context *context, unsigned flags, int priority, stru
 
 static CUresult find_default(struct context *context, struct stream **stream)
 {
+	/* A green context's orders nothing but itself. */
+	struct context *owner = context_green(context) ? context_green(context) : context;
+	const unsigned flags = owner->home ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT;
 	CUresult result = CUDA_SUCCESS;
 
-	if (!context->default_stream) {
-		result = stream_make(context, CU_STREAM_DEFAULT, 0, &context->default_stream);
+	if (!owner->default_stream) {
+		result = stream_make(context, flags, 0, &owner->default_stream);
 		if (result == CUDA_SUCCESS)
-			context->default_stream->is_default = true;
+			owner->default_stream->is_default = !owner->home;
 	}
-	*stream = context->default_stream;
+	*stream = owner->default_stream;
 	return result;
 }
 
@@ -67,7 +71,8 @@ CUresult stream_find(struct context *context, CUstream handle, enum default_stre
 	*stream = (struct stream *)(void *)handle;
 	if ((*stream)->magic != STREAM_MAGIC || (*stream)->is_destroyed)
 		return CUDA_ERROR_INVALID_HANDLE;
-	return CUDA_SUCCESS;
+	return (*stream)->green && !(*stream)->green->is_alive ? CUDA_ERROR_INVALID_HANDLE
+							       : CUDA_SUCCESS;
 }
 
 static void free_stream(struct stream *stream)

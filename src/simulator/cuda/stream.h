@@ -33,6 +33,7 @@ struct stream {
 	uint64_t id;
 	pthread_t thread; /* of a per-thread default stream */
 	struct context *context;
+	struct context *green;   /* made in it; NULL for most */
 	struct capture *capture; /* recording into a graph, instead of working */
 	struct capture_ends ends;
 	struct event *marked[ENGINE_MARKERS]; /* who waits for which marker */

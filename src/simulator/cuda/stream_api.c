@@ -168,5 +168,4 @@ CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int fla
 STREAM_PROPERTY(cuStreamGetFlags, unsigned int, stream->flags)
 STREAM_PROPERTY(cuStreamGetPriority, int, stream->priority)
 STREAM_PROPERTY(cuStreamGetId, unsigned long long, stream->id)
-STREAM_PROPERTY(cuStreamGetCtx, CUcontext, (CUcontext)(void *)stream->context)
 STREAM_PROPERTY(cuStreamGetDevice, CUdevice, stream->context->device->ordinal)

@@ -37,6 +37,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 		return result;
 	if (!memory)
 		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
+	if (call.card->memory_unified)
+		return leave(&call, NVML_ERROR_NOT_SUPPORTED);
 	struct amounts amounts = measure(&call);
 	memory->total = amounts.total;
 	memory->free = free_bytes(&amounts);
@@ -55,6 +57,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
 	if (memory->version != nvmlMemory_v2)
 		return leave(&call, NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+	if (call.card->memory_unified)
+		return leave(&call, NVML_ERROR_NOT_SUPPORTED);
 	struct amounts amounts = measure(&call);
 	memory->total = amounts.total;
 	memory->reserved = amounts.reserved;

@@ -30,6 +30,7 @@ from gpu_device_plugin.store.grants import KIND, VERSION
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
 NODE = "n1"
 READY_SECONDS = 20.0
+END_SECONDS = 120.0
 Limits = Mapping[str, int]
 
 
@@ -138,7 +139,12 @@ class Rig:
         assert self.process is not None
         if self.process.returncode is None:
             self.process.send_signal(number)
-        async with asyncio.timeout(10):
+        return await self.exit_code()
+
+    async def exit_code(self) -> int:
+        """That of an agent that ends now."""
+        assert self.process is not None
+        async with asyncio.timeout(END_SECONDS):
             return await self.process.wait()
 
     async def set_labels(self, **labels: str) -> None:

@@ -1,5 +1,7 @@
 """The node's labels decide what it offers; running pods are never pulled from under."""
 
+import itertools
+
 from tests.apps.agent.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
 
 FOLLOW_SECONDS = 5
@@ -82,15 +84,17 @@ async def test_placement_follows_its_label() -> None:
         await rig.admit("b", slice_of(3, 10))
         assert rig.card_of("a") == rig.card_of("b")
         await rig.set_labels(placement="spread")
-        cards = {rig.card_of("a")}
-        for number in range(10):  # the label arrives by itself, soon
-            await rig.admit(f"c{number}", slice_of(1, 5))
-            cards.add(rig.card_of(f"c{number}"))
-            if len(cards) > 1:
-                return
-            await rig.until_page("ready")
 
-        raise AssertionError("ten pods after the label, all of them on one card")
+        numbers = itertools.count()
+
+        async def is_spread() -> bool:  # the label arrives by itself, soon
+            name = f"c{next(numbers)}"
+            assert (await rig.admit(name, slice_of(1, 5))).is_admitted
+            card = rig.card_of(name)
+            await rig.delete(rig.uid(name))
+            return card != rig.card_of("a")
+
+        await until(is_spread, 20)
 
 
 async def test_128_mib_units_belong_to_share_nodes() -> None:
@@ -99,10 +103,24 @@ async def test_128_mib_units_belong_to_share_nodes() -> None:
         assert rig.allocatable() == {MEM: 4 * 126, CORE: 0, COUNT: 4}
         await rig.stop_agent()
         await rig.start_agent(mode="cgpu", memory_unit="128MiB")
-        assert rig.process is not None
 
-        assert await rig.process.wait() == 2
+        assert await rig.exit_code() == 2
         assert "128MiB" in rig.log.read_text()
+
+
+async def test_a_label_that_takes_the_node_out_of_share_refuses_128_mib_units() -> None:
+    """R-404: told in every other mode; where something would be offered, its cards are out."""
+    async with running_rig(mode="share", memory_unit="128MiB") as rig:
+        await rig.set_labels(schedule="disabled")
+        await until(lambda: rig.events("UnitNotAllowed"), FOLLOW_SECONDS)
+        assert "128MiB does not go with mode disabled" in rig.events("UnitNotAllowed")[0]["message"]
+        await rig.until_metric("node_fault{", 'reason="UnitNotAllowed"} 1.0')
+        await rig.set_labels(schedule="core_mem")
+        await rig.until_page("UnitNotAllowed: memory unit 128MiB does not go with mode core_mem")
+        await rig.until_offered({MEM: 0, CORE: 0, COUNT: 0}, SWITCH_SECONDS)
+        await rig.set_labels(schedule="share")
+        await rig.until_offered({MEM: 4 * 126, CORE: 0, COUNT: 4}, SWITCH_SECONDS)
+        await until(lambda: rig.events("UnitNotAllowedOver"), FOLLOW_SECONDS)
 
 
 async def test_a_unit_change_waits_for_the_pods_that_hold_slices() -> None:

@@ -6,7 +6,7 @@ import signal
 from collections import Counter
 
 import pytest
-from tests.apps.agent.rig import MEM, Rig, running_rig, slice_of, until
+from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.store.durable import read_sealed, seal, write_durably
 from gpu_device_plugin.store.failpoints import POINTS, VARIABLE
@@ -78,7 +78,7 @@ async def test_a_kubelet_restart_finds_the_agent_again_and_keeps_the_grants() ->
         await rig.admit("p", slice_of(2, 30))
         before = rig.grants()
         await rig.kubelet.restart()
-        await until(lambda: rig.kubelet.allocatable(MEM) == 60, 10)
+        await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4})
 
         assert rig.grants() == before
         assert (await rig.admit("q", slice_of(2, 30))).is_admitted
@@ -159,10 +159,8 @@ async def test_a_second_agent_ends_and_names_the_first() -> None:
     async with running_rig() as rig:
         first = rig.process
         assert first is not None
-        rig.port += 1
-        await rig.start_agent()
-        assert rig.process is not None
-        code = await asyncio.wait_for(rig.process.wait(), 20)
+        await rig.start_agent(metrics_address="127.0.0.1:0")
+        code = await rig.exit_code()
         rig.process = first
 
         assert code == 2

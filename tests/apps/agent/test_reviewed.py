@@ -1,7 +1,5 @@
 """What a review found once stays mended: odd cards, odd files, odd calls."""
 
-import asyncio
-
 import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
@@ -150,7 +148,7 @@ async def test_another_plugin_is_remembered_over_a_restart_without_the_api() -> 
         await rig.api.stop()
         await rig.start_agent()
         await rig.until_page("OtherPlugin")
-        await asyncio.wait_for(rig.until_page("nvidia.com/gpu: 4"), 20)
+        await rig.until_page("nvidia.com/gpu: 4")
 
         assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
 

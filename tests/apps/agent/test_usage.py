@@ -1,13 +1,8 @@
 """What containers use shows in the metrics, as their libraries write it down, and only then."""
 
-import asyncio
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
+from tests.apps.agent.boxes import Boxes
 from tests.apps.agent.rig import Rig, running_rig, slice_of, until
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Node, native_directory
-from tests.told import compile_program
+from tests.isolation.box import MIB, OUT_OF_MEMORY
 
 from gpu_device_plugin.store.region import CARDS_OFFSET, USED_OFFSET
 
@@ -17,34 +12,6 @@ RATIO = "gpu_device_plugin_slice_core_used_ratio"
 REFUSED = "gpu_device_plugin_slice_refused_total"
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the told program."""
-    if not (native_directory() / "libgpuslice.so").exists():
-        pytest.skip("libgpuslice.so is not built: make native")
-    return compile_program(tmp_path_factory.mktemp("told")).parent
-
-
-@pytest.fixture
-def boxes() -> Iterator[list[Box]]:
-    """Containers whose programs end with the test."""
-    made: list[Box] = []
-    yield made
-    for box in made:
-        box.close()
-
-
-def box_of(rig: Rig, pod: str, programs: Path) -> Box:
-    """The pod's container: its files, where a process outside of containers looks for them."""
-    mine = rig.run / "slices" / rig.grant(pod).slice_id
-    root = rig.root / f"box-{pod}"
-    (root / "state").mkdir(parents=True)
-    (root / "config").symlink_to(mine / "config")
-    (root / "state" / "region").symlink_to(mine / "region")
-    uuids = [card.uuid for card in rig.cards.view().cards]
-    return Box(root, Node(rig.cards.state, uuids, native_directory()), programs)
-
-
 async def figures(rig: Rig, name: str) -> dict[str, float]:
     """Pod -> value of a metric of slices."""
     page = (await rig.page("metrics"))[1]
@@ -52,16 +19,12 @@ async def figures(rig: Rig, name: str) -> dict[str, float]:
     return {line.split('pod="')[1].split('"')[0]: float(line.split()[-1]) for line in lines}
 
 
-async def test_what_a_container_uses_shows_and_goes_with_it(
-    programs: Path, boxes: list[Box]
-) -> None:
+async def test_what_a_container_uses_shows_and_goes_with_it(boxes: Boxes) -> None:
     """Memory to the byte, refusals counted; a pod that never used its card has no series."""
     async with running_rig() as rig:
         await rig.admit("busy", slice_of(2, 30))
         await rig.admit("idle", slice_of(2, 30))
-        box = box_of(rig, "busy", programs)
-        boxes.append(box)
-        program = await asyncio.to_thread(box.start)
+        program = await boxes.start(rig, "busy")
         _, free, total = program("info")
         assert total == SLICE_MIB * MIB
         # An even number: a card gives memory in pieces of 2 MiB.
@@ -82,15 +45,11 @@ async def test_what_a_container_uses_shows_and_goes_with_it(
         await until(is_gone, 60)
 
 
-async def test_the_share_of_the_card_that_a_container_has_had_shows(
-    programs: Path, boxes: list[Box]
-) -> None:
+async def test_the_share_of_the_card_that_a_container_has_had_shows(boxes: Boxes) -> None:
     """Kernel after kernel under a cap of 30 %: about 0.3, and nought when it has ended."""
     async with running_rig() as rig:
         await rig.admit("busy", slice_of(2, 30))
-        box = box_of(rig, "busy", programs)
-        boxes.append(box)
-        program = await asyncio.to_thread(box.start)
+        program = await boxes.start(rig, "busy")
         program.tell("work stream 1000000 600")
 
         async def is_near_its_cap() -> bool:
@@ -105,13 +64,11 @@ async def test_the_share_of_the_card_that_a_container_has_had_shows(
         await until(is_idle, 40)
 
 
-async def test_without_a_compute_cap_no_share_is_told(programs: Path, boxes: list[Box]) -> None:
+async def test_without_a_compute_cap_no_share_is_told(boxes: Boxes) -> None:
     """The library does not measure then, and 0 would be untrue."""
     async with running_rig() as rig:
         await rig.admit("whole", slice_of(2, 100))
-        box = box_of(rig, "whole", programs)
-        boxes.append(box)
-        await asyncio.to_thread(box.start)
+        await boxes.start(rig, "whole")
 
         async def is_told() -> bool:
             return "whole" in await figures(rig, USED)
@@ -120,7 +77,7 @@ async def test_without_a_compute_cap_no_share_is_told(programs: Path, boxes: lis
         assert await figures(rig, RATIO) == {}
 
 
-async def test_a_region_full_of_nonsense_is_not_believed(programs: Path, boxes: list[Box]) -> None:
+async def test_a_region_full_of_nonsense_is_not_believed(boxes: Boxes) -> None:
     """No series of it, and the neighbour's figures come as ever."""
     async with running_rig() as rig:
         await rig.admit("liar", slice_of(2, 30))
@@ -129,9 +86,7 @@ async def test_a_region_full_of_nonsense_is_not_believed(programs: Path, boxes: 
         size = region.stat().st_size
         with region.open("r+b") as file:
             file.write(b"\xa5" * size)
-        box = box_of(rig, "honest", programs)
-        boxes.append(box)
-        await asyncio.to_thread(box.start)
+        await boxes.start(rig, "honest")
 
         async def is_told() -> bool:
             return "honest" in await figures(rig, USED)
@@ -140,15 +95,13 @@ async def test_a_region_full_of_nonsense_is_not_believed(programs: Path, boxes: 
         assert (await figures(rig, USED)).keys() == {"honest"}
 
 
-async def test_more_than_the_card_has_is_no_figure(programs: Path, boxes: list[Box]) -> None:
+async def test_more_than_the_card_has_is_no_figure(boxes: Boxes) -> None:
     """A container that writes what it likes into its own region is not quoted."""
     async with running_rig() as rig:
         await rig.admit("liar", slice_of(2, 30))
         await rig.admit("honest", slice_of(2, 30))
         for pod in ("liar", "honest"):
-            box = box_of(rig, pod, programs)
-            boxes.append(box)
-            await asyncio.to_thread(box.start)
+            await boxes.start(rig, pod)
         with (rig.run / "slices" / rig.grant("liar").slice_id / "region").open("r+b") as file:
             file.seek(CARDS_OFFSET + USED_OFFSET)
             file.write((1 << 45).to_bytes(8, "little"))

@@ -123,7 +123,7 @@ async def test_what_a_pod_that_has_ended_left_goes_as_well() -> None:
 
         await until(
             lambda: kept_pods(told(rig).get(WITHDRAWN_ANNOTATION, ""), "installation-1") == (),
-            150,
+            DONE_SECONDS,
             lambda: rig.log.read_text()[-3000:],
         )
         assert rig.grants() == []

@@ -114,7 +114,7 @@ class Cluster:
         """End the kubelet and start it again."""
         self.node.restart_kubelet(kill=kill)
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, seconds: float = 60.0) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None, seconds: float = 400.0) -> str:
         """Run kubectl as the admin and return what it prints."""
         command = [str(self.binaries.kubectl), "--kubeconfig", str(self.admin_kubeconfig)]
         return command_output([*command, *arguments], stdin, seconds)

@@ -77,7 +77,7 @@ class Program:
         return self._process is not None and self._process.poll() is None
 
 
-def command_output(command: Sequence[str], stdin: str | None = None, seconds: float = 60.0) -> str:
+def command_output(command: Sequence[str], stdin: str | None = None, seconds: float = 400.0) -> str:
     """Run a command to its end and return what it wrote, or raise with what it complained about."""
     done = subprocess.run(
         list(command), input=stdin, capture_output=True, text=True, timeout=seconds, check=False

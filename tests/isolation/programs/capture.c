@@ -4,8 +4,7 @@
  * Prints the results of: the recording, the other thread, the end of the
  * capture, and a launch of what was recorded.
  */
-#define __CUDA_API_VERSION_INTERNAL 1
-#include <cuda.h>
+#include "call.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -15,8 +14,6 @@
 static void *driver;
 static CUcontext context;
 static CUfunction spin;
-
-#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
 
 static CUresult launch(CUstream stream, int times)
 {

@@ -7,10 +7,11 @@
  *	cards kernel UNIT_NS SECONDS	on a stream of card 0; card 1's context is current
  *	cards graph UNIT_NS SECONDS	the same with a graph
  *	cards sibling UNIT_NS SECONDS	on a stream of card 0; another context of it is current
+ *	cards green UNIT_NS SECONDS	on a stream of a green context of card 0; card 1's is
+ *current cards greens UNIT_NS SECONDS	on the default streams of two such, each current in turn
  *	cards together UNIT_NS SECONDS	one launch for both: a short part on card 1, then card 0's
  */
-#define __CUDA_API_VERSION_INTERNAL 1
-#include <cuda.h>
+#include "call.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -30,8 +31,6 @@ struct place {
 static void *driver;
 static struct place home, other;
 static CUgraphExec exec;
-
-#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
 
 /* Its context is current afterwards. */
 static CUresult make_place(struct place *place, int card, uint64_t duration_ns)
@@ -69,6 +68,46 @@ static CUresult make_graph(void)
 	return result ? result : CALL(cuGraphInstantiateWithFlags, &exec, graph, 0);
 }
 
+static CUgreenCtx greens[2];
+static CUcontext green_contexts[2];
+
+/* Two green contexts of card 0, and a stream of the first in place of home's. */
+static CUresult make_greens(void)
+{
+	CUdevResource all, parts[2];
+	unsigned count = 2;
+	CUdevResourceDesc description;
+	CUresult result = CALL(cuDeviceGetDevResource, 0, &all, CU_DEV_RESOURCE_TYPE_SM);
+
+	if (!result)
+		result = CALL(cuDevSmResourceSplitByCount, parts, &count, &all, NULL, 0, 8);
+	for (int i = 0; !result && i < 2; i++) {
+		result = CALL(cuDevResourceGenerateDesc, &description, &parts[i], 1);
+		if (!result)
+			result = CALL(cuGreenCtxCreate, &greens[i], description, 0,
+				      CU_GREEN_CTX_DEFAULT_STREAM);
+		if (!result)
+			result = CALL(cuCtxFromGreenCtx, &green_contexts[i], greens[i]);
+	}
+	return result ? result
+		      : CALL(cuGreenCtxStreamCreate, &home.stream, greens[0],
+			     CU_STREAM_NON_BLOCKING, 0);
+}
+
+/* The function is of another context of the card: the simulated driver takes it all the same. */
+static CUresult launch_in_greens(void)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (int i = 0; !result && i < 2; i++) {
+		result = CALL(cuCtxSetCurrent, green_contexts[i]);
+		if (!result)
+			result = CALL(cuLaunchKernel, home.spin, 1, 1, 1, 1, 1, 1, 0, NULL,
+				      home.parameters, NULL);
+	}
+	return result ? result : CALL(cuCtxSynchronize);
+}
+
 static CUresult launch(const struct place *place)
 {
 	return CALL(cuLaunchKernel, place->spin, 1, 1, 1, 1, 1, 1, 0, place->stream,
@@ -99,6 +138,8 @@ static CUresult piece(const char *way)
 {
 	if (!strcmp(way, "second"))
 		return launch(&other);
+	if (!strcmp(way, "greens"))
+		return launch_in_greens();
 	if (!strcmp(way, "graph"))
 		return CALL(cuGraphLaunch, exec, home.stream);
 	return strcmp(way, "together") ? launch(&home) : launch_together();
@@ -120,6 +161,8 @@ int main(int count, char **words)
 		result = make_place(&home, 0, unit_ns);
 	if (!result)
 		result = make_graph();
+	if (!result && !strncmp(way, "green", 5))
+		result = make_greens();
 	if (!result)
 		result = make_place(&other, strcmp(way, "sibling") ? 1 : 0,
 				    strcmp(way, "together") ? unit_ns : 1000);
@@ -131,7 +174,9 @@ int main(int count, char **words)
 
 	for (; !result && now_ns() < end_ns; pieces++) {
 		result = piece(way);
-		if (!result)
+		if (!strcmp(way, "greens"))
+			pieces++;
+		else if (!result)
 			result = CALL(cuStreamSynchronize, stream);
 	}
 	printf("%d %" PRIu64 " %" PRIu64 "\n", result, pieces, now_ns() - begin_ns);

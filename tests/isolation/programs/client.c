@@ -115,6 +115,19 @@ static void do_create(char *words[])
 	printf("%d\n", result);
 }
 
+/* create_at NUMBER BYTES PLACE ID: physical memory of any place, by number. */
+static void do_create_at(char *words[])
+{
+	CUmemGenericAllocationHandle handle = 0;
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = (CUmemLocationType)atoi(words[3]), .id = atoi(words[4])}};
+	const CUresult result = CALL(cuMemCreate, &handle, strtoull(words[2], NULL, 10), &prop, 0);
+
+	objects[atoi(words[1]) % OBJECTS] = handle;
+	printf("%d\n", result);
+}
+
 static void do_release(char *words[])
 {
 	printf("%d\n", CALL(cuMemRelease, objects[atoi(words[1]) % OBJECTS]));
@@ -171,6 +184,181 @@ static void do_pool(char *words[])
 	const CUresult result = CALL(cuMemPoolCreate, &pool, &props);
 
 	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)pool;
+	printf("%d\n", result);
+}
+
+/* pool_at NUMBER PLACE ID TYPE [HANDLES]: a pool of any place and type, by number. */
+static void do_pool_at(char *words[])
+{
+	CUmemoryPool pool = NULL;
+	const CUmemPoolProps props = {
+		.allocType = (CUmemAllocationType)atoi(words[4]),
+		.handleTypes = (CUmemAllocationHandleType)(words[5] ? atoi(words[5]) : 0),
+		.location = {.type = (CUmemLocationType)atoi(words[2]), .id = atoi(words[3])}};
+	const CUresult result = CALL(cuMemPoolCreate, &pool, &props);
+
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)pool;
+	printf("%d\n", result);
+}
+
+typedef CUresult get_pool(CUmemoryPool *, CUmemLocation *, CUmemAllocationType);
+
+/* pool_of NUMBER PLACE ID: the pool of a place by CUDA 13's call; its default one, then its
+ * current. */
+static void do_pool_of(char *words[])
+{
+	CUmemLocation place = {.type = (CUmemLocationType)atoi(words[2]), .id = atoi(words[3])};
+	CUmemoryPool pools[2] = {NULL, NULL};
+	CUresult result = ((get_pool *)find("cuMemGetDefaultMemPool"))(
+		&pools[0], &place, CU_MEM_ALLOCATION_TYPE_PINNED);
+
+	if (!result)
+		result = ((get_pool *)find("cuMemGetMemPool"))(&pools[1], &place,
+							       CU_MEM_ALLOCATION_TYPE_PINNED);
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)pools[1];
+	printf("%d %d\n", result, pools[0] == pools[1]);
+}
+
+/* Handles and tickets of 64 bytes go from one process to another as hexadecimal digits. */
+static void print_bytes(CUresult result, const void *bytes, size_t count)
+{
+	printf("%d ", result);
+	for (size_t i = 0; i < count; i++)
+		printf("%02x", ((const unsigned char *)bytes)[i]);
+	printf("\n");
+}
+
+static void read_bytes(const char *text, void *bytes, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (sscanf(text + 2 * i, "%2hhx", (unsigned char *)bytes + i) != 1)
+			exit(5);
+}
+
+/* A descriptor of another process's. */
+static int fetch_file(const char *pid, const char *number)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%s/fd/%s", pid, number);
+	return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static void do_pool_export(char *words[])
+{
+	int file = -1;
+	const CUresult result = CALL(cuMemPoolExportToShareableHandle, &file,
+				     (CUmemoryPool)(uintptr_t)objects[atoi(words[1]) % OBJECTS],
+				     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+
+	printf("%d %d\n", result, file);
+}
+
+/* pool_import NUMBER PID FILE */
+static void do_pool_import(char *words[])
+{
+	CUmemoryPool pool = NULL;
+	const CUresult result = CALL(cuMemPoolImportFromShareableHandle, &pool,
+				     (void *)(intptr_t)fetch_file(words[2], words[3]),
+				     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)pool;
+	printf("%d\n", result);
+}
+
+static void do_pool_pointer(char *words[])
+{
+	CUmemPoolPtrExportData ticket = {{0}};
+	const CUresult result =
+		CALL(cuMemPoolExportPointer, &ticket, objects[atoi(words[1]) % OBJECTS]);
+
+	print_bytes(result, &ticket, sizeof(ticket));
+}
+
+/* pool_pointer_import NUMBER POOL TICKET */
+static void do_pool_pointer_import(char *words[])
+{
+	CUmemPoolPtrExportData ticket;
+	CUdeviceptr pointer = 0;
+
+	read_bytes(words[3], &ticket, sizeof(ticket));
+	const CUresult result =
+		CALL(cuMemPoolImportPointer, &pointer,
+		     (CUmemoryPool)(uintptr_t)objects[atoi(words[2]) % OBJECTS], &ticket);
+
+	objects[atoi(words[1]) % OBJECTS] = pointer;
+	printf("%d\n", result);
+}
+
+static void do_ipc(char *words[])
+{
+	CUipcMemHandle handle = {{0}};
+	const CUresult result = CALL(cuIpcGetMemHandle, &handle, objects[atoi(words[1]) % OBJECTS]);
+
+	print_bytes(result, &handle, sizeof(handle));
+}
+
+static void do_ipc_open(char *words[])
+{
+	CUipcMemHandle handle;
+	CUdeviceptr pointer = 0;
+
+	read_bytes(words[2], &handle, sizeof(handle));
+	const CUresult result = CALL(cuIpcOpenMemHandle_v2, &pointer, handle, 1);
+
+	objects[atoi(words[1]) % OBJECTS] = pointer;
+	printf("%d\n", result);
+}
+
+static void do_ipc_close(char *words[])
+{
+	printf("%d\n", CALL(cuIpcCloseMemHandle, objects[atoi(words[1]) % OBJECTS]));
+}
+
+/* create_shared NUMBER BYTES: physical memory, and the descriptor that exports it. */
+static void do_create_shared(char *words[])
+{
+	CUmemGenericAllocationHandle handle = 0;
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+	int file = -1;
+	CUresult result = CALL(cuMemCreate, &handle, strtoull(words[2], NULL, 10), &prop, 0);
+
+	if (!result)
+		result = CALL(cuMemExportToShareableHandle, &file, handle,
+			      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	objects[atoi(words[1]) % OBJECTS] = handle;
+	printf("%d %d\n", result, file);
+}
+
+/* import NUMBER PID FILE: physical memory of another process. */
+static void do_import(char *words[])
+{
+	CUmemGenericAllocationHandle handle = 0;
+	const CUresult result = CALL(cuMemImportFromShareableHandle, &handle,
+				     (void *)(intptr_t)fetch_file(words[2], words[3]),
+				     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+
+	objects[atoi(words[1]) % OBJECTS] = handle;
+	printf("%d\n", result);
+}
+
+/* external BYTES PID FILE: memory of another API, as CUDA sees it. */
+static void do_external(char *words[])
+{
+	CUexternalMemory memory = NULL;
+	CUdeviceptr pointer = 0;
+	const CUDA_EXTERNAL_MEMORY_HANDLE_DESC whole = {
+		.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD,
+		.handle = {.fd = fetch_file(words[2], words[3])},
+		.size = strtoull(words[1], NULL, 10)};
+	const CUDA_EXTERNAL_MEMORY_BUFFER_DESC part = {.size = whole.size};
+	CUresult result = CALL(cuImportExternalMemory, &memory, &whole);
+
+	if (!result)
+		result = CALL(cuExternalMemoryGetMappedBuffer, &pointer, memory, &part);
 	printf("%d\n", result);
 }
 
@@ -309,6 +497,30 @@ static void do_graph(char *words[])
 	printf("%d\n", result);
 }
 
+/* graph_uploaded NUMBER BYTES: instantiated with its upload; answers the result, the driver's too.
+ */
+static void do_graph_uploaded(char *words[])
+{
+	CUgraph graph;
+	CUgraphNode node, freeing;
+	CUgraphExec exec = NULL;
+	CUDA_GRAPH_INSTANTIATE_PARAMS how = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
+	CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
+		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+			      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}},
+		.bytesize = strtoull(words[2], NULL, 10)};
+	CUresult result = CALL(cuGraphCreate, &graph, 0);
+
+	if (!result)
+		result = CALL(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &parameters);
+	if (!result)
+		result = CALL(cuGraphAddMemFreeNode, &freeing, graph, &node, 1, parameters.dptr);
+	if (!result)
+		result = CALL(cuGraphInstantiateWithParams, &exec, graph, &how);
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)exec;
+	printf("%d %d\n", result, how.result_out);
+}
+
 /* kernel_graph NUMBER DURATION_NS COUNT: an executable graph of kernels in a row. */
 static void do_kernel_graph(char *words[])
 {
@@ -396,6 +608,53 @@ static void do_retain(char *words[])
 	if (!result)
 		result = CALL(cuCtxSetCurrent, context);
 	printf("%d\n", result);
+}
+
+static CUresult green_description(int card, CUdevResourceDesc *description)
+{
+	CUdevResource all, part;
+	unsigned count = 1;
+	CUresult result = CALL(cuDeviceGetDevResource, card, &all, CU_DEV_RESOURCE_TYPE_SM);
+
+	if (!result)
+		result = CALL(cuDevSmResourceSplitByCount, &part, &count, &all, NULL, 0, 8);
+	return result ? result : CALL(cuDevResourceGenerateDesc, description, &part, 1);
+}
+
+/* green NUMBER [CARD]: a green context; none is made current. */
+static void do_green(char *words[])
+{
+	CUdevResourceDesc description;
+	CUgreenCtx green = NULL;
+	const int card = words[2] ? atoi(words[2]) : 0;
+	CUresult result = green_description(card, &description);
+
+	if (!result)
+		result = CALL(cuGreenCtxCreate, &green, description, card,
+			      CU_GREEN_CTX_DEFAULT_STREAM);
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)green;
+	printf("%d\n", result);
+}
+
+static void do_green_destroy(char *words[])
+{
+	printf("%d\n",
+	       CALL(cuGreenCtxDestroy, (CUgreenCtx)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
+}
+
+static void do_green_current(char *words[])
+{
+	CUcontext context = NULL;
+	CUresult result = CALL(cuCtxFromGreenCtx, &context,
+			       (CUgreenCtx)(uintptr_t)objects[atoi(words[1]) % OBJECTS]);
+
+	printf("%d\n", result ? result : CALL(cuCtxSetCurrent, context));
+}
+
+/* primary_release [CARD]: one user of the primary context less. */
+static void do_primary_release(char *words[])
+{
+	printf("%d\n", CALL(cuDevicePrimaryCtxRelease_v2, words[1] ? atoi(words[1]) : 0));
 }
 
 static void do_reset(char *words[])
@@ -560,6 +819,17 @@ static CUresult launch_graph_per_thread(uint64_t duration_ns)
 	return CALL(cuGraphLaunch_ptsz, (CUgraphExec)(uintptr_t)objects[0], NULL);
 }
 
+/* As wrappers do that keep no context of their own: a user more, and again one less. */
+static CUresult launch_retained(uint64_t duration_ns)
+{
+	CUcontext context;
+	CUresult result = CALL(cuDevicePrimaryCtxRetain, &context, 0);
+
+	if (!result)
+		result = launch(duration_ns, 0);
+	return result ? result : CALL(cuDevicePrimaryCtxRelease_v2, 0);
+}
+
 struct kind {
 	const char *name;
 	CUresult (*launch)(uint64_t duration_ns);
@@ -576,6 +846,7 @@ static const struct kind kinds[] = {
 	{"ex", launch_ex, 200},
 	{"ex_ptsz", launch_ex_per_thread, 200},
 	{"cooperative", launch_cooperative, 200},
+	{"retained", launch_retained, 200},
 	{"cooperative_ptsz", launch_cooperative_per_thread, 200},
 };
 
@@ -763,6 +1034,7 @@ static const struct command commands[] = {
 	{"pitch", do_pitch},
 	{"free", do_free},
 	{"create", do_create},
+	{"create_at", do_create_at},
 	{"release", do_release},
 	{"map", do_map},
 	{"unmap", do_unmap},
@@ -770,6 +1042,18 @@ static const struct command commands[] = {
 	{"async", do_async},
 	{"free_async", do_free_async},
 	{"pool", do_pool},
+	{"pool_at", do_pool_at},
+	{"pool_of", do_pool_of},
+	{"pool_export", do_pool_export},
+	{"pool_import", do_pool_import},
+	{"pool_pointer", do_pool_pointer},
+	{"pool_pointer_import", do_pool_pointer_import},
+	{"ipc", do_ipc},
+	{"ipc_open", do_ipc_open},
+	{"ipc_close", do_ipc_close},
+	{"create_shared", do_create_shared},
+	{"import", do_import},
+	{"external", do_external},
 	{"pool_default", do_pool_default},
 	{"from_pool", do_from_pool},
 	{"pool_keep", do_pool_keep},
@@ -782,6 +1066,7 @@ static const struct command commands[] = {
 	{"mipmap_destroy", do_mipmap_destroy},
 	{"host", do_host},
 	{"graph", do_graph},
+	{"graph_uploaded", do_graph_uploaded},
 	{"kernel_graph", do_kernel_graph},
 	{"graph_launch", do_graph_launch},
 	{"graph_trim", do_graph_trim},
@@ -790,6 +1075,10 @@ static const struct command commands[] = {
 	{"context_attach", do_context_attach},
 	{"context_detach", do_context_detach},
 	{"retain", do_retain},
+	{"green", do_green},
+	{"green_destroy", do_green_destroy},
+	{"green_current", do_green_current},
+	{"primary_release", do_primary_release},
 	{"reset", do_reset},
 	{"module", do_module},
 	{"init", do_init},
@@ -823,7 +1112,7 @@ static void run(char *words[])
 
 int main(void)
 {
-	char line[512];
+	char line[1024];
 
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!driver) {

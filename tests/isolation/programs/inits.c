@@ -5,8 +5,7 @@
  *	inits <processes>       prints "<failed>" and the slowest in microseconds
  *	inits child <fd>        one of them: waits until the pipe ends, then starts
  */
-#define __CUDA_API_VERSION_INTERNAL 1
-#include <cuda.h>
+#include "call.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -16,8 +15,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
 
 static int start(void)
 {

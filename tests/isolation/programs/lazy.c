@@ -10,8 +10,7 @@
  * Prints the result, how much less is free on card 0, on card 1, and what the first
  * allocation on card 0 gets that asks for all that was free before.
  */
-#define __CUDA_API_VERSION_INTERNAL 1
-#include <cuda.h>
+#include "call.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -31,8 +30,6 @@ static void *driver;
 static struct place places[2];
 static uint64_t duration_ns = 1000;
 static void *parameters[] = {&duration_ns};
-
-#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
 
 static CUresult get_spin(CUfunction *spin)
 {

@@ -5,9 +5,8 @@
  * graph took by CUDA and by NVML, and the results of: a look while recording,
  * the recording, the cache, a piece more than there is, the graph on a full card.
  */
-#define __CUDA_API_VERSION_INTERNAL 1
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
-#include <cuda.h>
+#include "call.h"
 #include <nvml.h>
 
 #include <dlfcn.h>
@@ -21,7 +20,6 @@ static CUfunction spin;
 static CUstream stream;
 static nvmlDevice_t card;
 
-#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
 #define NVML(name, ...) (((__typeof__(name) *)dlsym(library, #name))(__VA_ARGS__))
 
 static CUresult launch(void)

@@ -4,8 +4,7 @@
  *
  *	race <processes> <rounds> <bytes>   prints "<least> <most>" successes a round
  */
-#define __CUDA_API_VERSION_INTERNAL 1
-#include <cuda.h>
+#include "call.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -21,8 +20,6 @@ struct board {
 	atomic_int won;
 	int least, most;
 };
-
-#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
 
 static int compete(struct board *board, int number, int rounds, size_t bytes)
 {

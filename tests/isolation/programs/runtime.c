@@ -2,6 +2,9 @@
  * A program of CUDA's runtime library, LINKED TO THE RUNTIME. Prints the result
  * of a call that starts it, then every driver function whose address it keeps
  * from then on, "<name> <library that it lies in>", as often as it keeps it.
+ *
+ *	runtime LIBRARY	loads the runtime from this file for itself alone, as programs do
+ *			that bring their own; built with BUNDLED, and not linked
  */
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -10,7 +13,11 @@
 #include <string.h>
 
 /* The runtime's header wants headers of the compiler's package. */
+#ifdef BUNDLED
+static int (*cudaMemGetInfo)(size_t *free_bytes, size_t *total_bytes);
+#else
 int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
+#endif
 
 static void show(void *address)
 {
@@ -31,11 +38,21 @@ static int is_the_runtimes(const char *mapping)
 	       !strstr(mapping, "libgpuslice") && !strstr(mapping, "[stack]");
 }
 
-int main(void)
+int main(int count, char **words)
 {
 	size_t free_bytes = 0, total_bytes = 0;
 	uintptr_t first, last;
 	char line[4096];
+
+	(void)count;
+	(void)words;
+#ifdef BUNDLED
+	void *library = dlopen(words[1], RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+
+	*(void **)&cudaMemGetInfo = library ? dlsym(library, "cudaMemGetInfo") : NULL;
+	if (!cudaMemGetInfo)
+		return 2;
+#endif
 
 	printf("%d\n", cudaMemGetInfo(&free_bytes, &total_bytes));
 	FILE *maps = fopen("/proc/self/maps", "r");

@@ -4,8 +4,7 @@
  *
  *	threads <threads> <forks>   prints the free bytes before and after
  */
-#define __CUDA_API_VERSION_INTERNAL 1
-#include <cuda.h>
+#include "call.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -20,8 +19,6 @@ static void *driver;
 static CUcontext context;
 static atomic_bool is_over;
 static atomic_int failures;
-
-#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
 
 static void *work(void *argument)
 {

@@ -127,13 +127,27 @@ static inline CUstream stream(void)
 }
 
 /*
+ * From here on no time passes while this thread computes, only while it waits
+ * (steps.h): however slow or loaded the machine is, nothing runs in between.
+ */
+static inline void stop_the_clock(void)
+{
+	static bool is_stopped;
+
+	if (!is_stopped)
+		CHECK(gpusim_step_together(1) == 0);
+	is_stopped = true;
+}
+
+/*
  * A stream whose work begins only in a while, so that everything the test
- * queues is there before any of it runs, however slow the machine is.
+ * queues is there before any of it runs.
  */
 static inline void hold_back(CUstream held)
 {
 	static CUevent opened;
 
+	stop_the_clock();
 	if (!opened) {
 		CUstream gate = stream();
 

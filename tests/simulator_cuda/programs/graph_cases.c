@@ -22,6 +22,7 @@ static double launch_ms(CUgraphExec exec)
 	CUevent start = event();
 	CUevent end = event();
 
+	stop_the_clock();
 	spin(work, 20000000);
 	OK(cuEventRecord(start, work));
 	OK(cuGraphLaunch(exec, work));
@@ -288,6 +289,33 @@ static void a_graph_that_does_not_fit_the_card_is_not_launched(void)
 	FAILS(cuGraphLaunch(exec, stream()), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+static void memory_nodes_need_no_context_on_the_card_that_they_name(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.bytesize = 10 * MIB};
+	CUgraph graph;
+	CUgraphExec exec;
+	CUgraphNode here;
+	CUgraphNode there;
+	cuuint64_t reserved;
+
+	begin();
+	alloc.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+	alloc.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	OK(cuGraphCreate(&graph, 0));
+	OK(cuGraphAddMemAllocNode(&here, graph, NULL, 0, &alloc));
+	alloc.poolProps.location.id = 1;
+	OK(cuGraphAddMemAllocNode(&there, graph, NULL, 0, &alloc));
+	OK(cuGraphInstantiateWithFlags(&exec, graph,
+				       CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH));
+	launch_ms(exec);
+	for (int card = 0; card < 2; card++) {
+		OK(cuDeviceGetGraphMemAttribute(card, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+						&reserved));
+		CHECK_EQUAL(reserved, 10 * MIB);
+	}
+	OK(cuCtxSynchronize());
+}
+
 CASES(CASE(a_graph_takes_the_time_of_its_kernels), CASE(captured_work_is_not_done_but_launched),
       CASE(an_event_brings_another_stream_into_the_capture),
       CASE(a_stream_that_did_not_come_back_fails_the_capture),
@@ -297,5 +325,6 @@ CASES(CASE(a_graph_takes_the_time_of_its_kernels), CASE(captured_work_is_not_don
       CASE(an_executable_takes_over_a_changed_graph),
       CASE(a_node_of_an_executable_is_changed_and_switched_off),
       CASE(memory_nodes_take_room_at_launch_and_keep_it_until_trimmed),
+      CASE(memory_nodes_need_no_context_on_the_card_that_they_name),
       CASE(captured_allocations_outlive_their_graph_until_freed),
       CASE(a_graph_that_does_not_fit_the_card_is_not_launched));

@@ -71,14 +71,19 @@ static void use(char **words)
 	}
 }
 
-/* work NS COUNT: that many kernels after the starting line; the milliseconds they took. */
+/*
+ * work NS COUNT TENANTS: that many kernels after the starting line; the milliseconds they took.
+ * So many tenants step together (steps.h), on the machine's clock if that is 0.
+ */
 static void work(char **words)
 {
 	uint64_t ns = strtoull(words[0], NULL, 10);
 	long count = strtol(words[1], NULL, 10);
+	unsigned tenants = (unsigned)strtoul(words[2], NULL, 10);
 	CUstream stream_of_work;
 	CUevent start;
 	CUevent end;
+	double took_ms;
 
 	begin();
 	stream_of_work = stream();
@@ -87,11 +92,15 @@ static void work(char **words)
 	spin(stream_of_work, 1);
 	OK(cuStreamSynchronize(stream_of_work));
 	say_and_wait("ready");
+	if (tenants)
+		CHECK(gpusim_step_together(tenants) == 0);
 	OK(cuEventRecord(start, stream_of_work));
 	for (long i = 0; i < count; i++)
 		spin(stream_of_work, ns);
 	OK(cuEventRecord(end, stream_of_work));
-	printf("%f\n", elapsed_ms(start, end));
+	took_ms = elapsed_ms(start, end);
+	gpusim_step_apart();
+	printf("%f\n", took_ms);
 }
 
 /* flood NS: kernels without end. */

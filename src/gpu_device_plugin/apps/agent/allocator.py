@@ -89,7 +89,7 @@ class Allocator:
             open_pending = self._decided(found.asker, offer, state)
         elif found.asker.container is None:
             # Nobody knows the pod's text, so the size of each call is all that can be checked.
-            demand_from_size(call.resource, call.size, state.terms)
+            demand_from_size(found.asker.pod, call.resource, call.size, state.terms)
         chosen = choose_units(open_pending, offer, state)
         open_pending.preferred[call.resource] = frozenset(chosen)
         self._busy_since = time.monotonic()
@@ -165,17 +165,14 @@ class Allocator:
 
     def _told(self, call: Call, error: RefusalError) -> RefusalError:
         """The refusal with pod, container, node and what was asked, where its text has them not."""
-        found = str(error)
-        if found.startswith("pod "):
+        if str(error).startswith("pod "):
             return error
         state = self._state()
         who = f"pod {self._asker.pod}" if self._asker else "a pod"
         if self._asker and self._asker.container:
             who += f", container {self._asker.container.name},"
-        if found.startswith("a pod "):  # by a rule that does not know whose call it judges
-            return type(error)(who + found.removeprefix("a pod"), reason=error.reason)
         asked = asked_text(call.resource, call.size, state.unit)
-        text = f"{who} on node {state.node} (mode {state.mode}) asks {asked}: {found}"
+        text = f"{who} on node {state.node} (mode {state.mode}) asks {asked}: {error}"
         return type(error)(text, reason=error.reason)
 
     def _refuse(self, call: Call, error: RefusalError) -> None:

@@ -85,7 +85,7 @@ def sized(grant: Grant, state: NodeState) -> Grant:
     A card that is away leaves the sizes unknown; one that shows less than was granted (for
     instance to a grant made again from the kubelet's checkpoint) gives what it has.
     """
-    unit = next(unit for unit in MemoryUnit if unit.mib == grant.unit_mib)
+    unit = MemoryUnit.of_mib(grant.unit_mib)
     cards = [card for card in map(state.card, grant.cards) if card is not None]
     if not grant.units_per_card or len(cards) != len(grant.cards):
         return replace(grant, card_bytes=())

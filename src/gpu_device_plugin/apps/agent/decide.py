@@ -178,7 +178,7 @@ def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitErr
 def _needed(asker: Asker, call: Call, state: NodeState) -> Demand:
     if asker.request is not None and asker.container is not None:
         return demand(asker.request, asker.container, state.terms)
-    return demand_from_size(call.resource, call.size, state.terms)
+    return demand_from_size(asker.pod, call.resource, call.size, state.terms)
 
 
 def _usable(asker: Asker, offer: Offer) -> frozenset[str]:

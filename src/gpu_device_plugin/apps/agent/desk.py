@@ -61,7 +61,8 @@ class Desk:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.LimitOverrunError, ValueError, TimeoutError):
-            line = await asyncio.wait_for(reader.readline(), _ANSWER_SECONDS)
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                line = await reader.readline()
             writer.write(json.dumps(self._answer(line)).encode() + b"\n")
             await writer.drain()
         writer.close()

@@ -104,7 +104,9 @@ class Reconciler:
             await self.look()
             seconds = HASTY_SECONDS if self.is_hasty() else LOOK_SECONDS
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), seconds)
+                # Not wait_for: in Python 3.11 that one loses a cancellation that comes with a hurry.
+                async with asyncio.timeout(seconds):
+                    await self._hurry.wait()
                 # A pod that goes often takes others with it: one look serves them all.
                 await asyncio.sleep(1.0)
             self._hurry.clear()

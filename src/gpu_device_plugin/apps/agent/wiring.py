@@ -174,7 +174,6 @@ class Wiring:
         self.publisher = Publisher(readers, facts, self.board.read)
         self.usage.on_change = self.publisher.changed
         self.board.listen(self.publisher.changed)
-        self.reconciler.after_look = self.publisher.changed
         if cluster is not None:
             cluster.on_pod_gone = self.reconciler.hurry
             cluster.on_pod_told = self._pod_told

@@ -17,7 +17,8 @@ from gpu_device_plugin.store.native import DIRECTORY_VARIABLE
 # Loaded before any fork: between fork and exec nothing may take a lock.
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
-_END_SECONDS = 6.0
+_END_SECONDS = 20.0
+_PAGE_SECONDS = 30.0
 _FOREIGN = ("NODE_NAME", "KUBECONFIG", "GPU_SIMULATOR_STATE")
 _LOOPBACK = "127.0.0.1"
 
@@ -93,7 +94,7 @@ class AgentProcess:
             EdgeError: It does not answer.
         """
         try:
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(_PAGE_SECONDS):
                 reader, writer = await asyncio.open_connection(_LOOPBACK, self.port)
                 # HTTP/1.0: the answer ends where the connection does.
                 writer.write(f"GET {path} HTTP/1.0\r\nHost: {_LOOPBACK}\r\n\r\n".encode())

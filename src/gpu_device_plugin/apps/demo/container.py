@@ -19,7 +19,7 @@ from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
 
 AGENT_ROOT = Path(CONFIG_DIR).parent
 _PROGRAM = Path(__file__).with_name("gpu_program.py")
-_ANSWER_SECONDS = 15.0
+_ANSWER_SECONDS = 60.0
 
 CONTEXT_MIB = 239
 """What a context takes; odd, so that with pieces of 2 MiB, as cards give them, 337 MiB are held."""

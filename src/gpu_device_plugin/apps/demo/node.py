@@ -19,7 +19,7 @@ from gpu_device_plugin.simulation.kubelet_pods import Admission, ContainerStart
 from gpu_device_plugin.simulation.node import SimulatedNode
 
 RECOVERY_SECONDS = 1
-_COMMAND_SECONDS = 15.0
+_COMMAND_SECONDS = 60.0
 _SAMPLE = re.compile(r"^(?P<name>\w+)\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 

@@ -28,8 +28,8 @@ from gpu_device_plugin.domain.modes import resources_of
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.simulation.kubelet_pods import Admission
 
-START_SECONDS = 25.0
-SOON_SECONDS = 10.0
+START_SECONDS = 60.0
+SOON_SECONDS = 30.0
 _MIB = 1024 * 1024
 
 

@@ -6,20 +6,19 @@ kubelet tells: a slice stays whose pod the kubelet still has.
 
 import os
 import time
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.book import boot_id
 from gpu_device_plugin.apps.agent.witness import Testimony, Witness
-from gpu_device_plugin.domain.ledger import Grant, Ledger, live
+from gpu_device_plugin.domain.ledger import Ledger, live
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
 from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.library import LibraryVersions
 from gpu_device_plugin.store.lock import NodeLock
-from gpu_device_plugin.store.remains import Remains
+from gpu_device_plugin.store.remains import Remains, remove_empty
 from gpu_device_plugin.store.slices import SliceFiles
 
 
@@ -70,7 +69,8 @@ async def clean(places: Places, *, is_forced: bool) -> Outcome:
             lock.release()
         else:
             lock.remove()
-        _remove_empty(places)
+        for path in (places.state, places.run, places.library):
+            remove_empty(path)
 
 
 async def _clean(places: Places, *, is_forced: bool) -> Outcome:
@@ -83,7 +83,7 @@ async def _clean(places: Places, *, is_forced: bool) -> Outcome:
     removed = []
     for slice_id in sorted(files.present() - used.slices):
         files.remove(slice_id)
-        removed.append(f"slice {slice_id}{_of(ledger.grants.get(slice_id))}")
+        removed.append(_in_words(slice_id, ledger))
     versions = LibraryVersions(places.library, None)
     gone = versions.remove_unused(used.versions, is_leaving=True)
     removed += [f"library version {name}" for name in gone]
@@ -95,7 +95,7 @@ async def _clean(places: Places, *, is_forced: bool) -> Outcome:
             store.save(Ledger(kept))
     else:
         removed += remains.forget()
-    return Outcome(tuple(removed), _in_words(used.slices, ledger))
+    return Outcome(tuple(removed), tuple(_in_words(name, ledger) for name in sorted(used.slices)))
 
 
 async def _testimony(kubelet: Path) -> Testimony:
@@ -123,20 +123,8 @@ def _used(ledger: Ledger, testimony: Testimony) -> _InUse:
     )
 
 
-def _in_words(slices: Collection[str], ledger: Ledger) -> tuple[str, ...]:
-    return tuple(f"slice {name}{_of(ledger.grants.get(name))}" for name in sorted(slices))
-
-
-def _of(grant: Grant | None) -> str:
+def _in_words(slice_id: str, ledger: Ledger) -> str:
+    grant = ledger.grants.get(slice_id)
     if grant is None or not grant.pod.name:
-        return ""
-    return f" of pod {grant.pod}, container {grant.container}"
-
-
-def _remove_empty(places: Places) -> None:
-    """The directories themselves, where they are no mounts."""
-    for path in (places.state, places.run, places.library):
-        try:
-            path.rmdir()
-        except OSError:
-            continue
+        return f"slice {slice_id}"
+    return f"slice {slice_id} of pod {grant.pod}, container {grant.container}"

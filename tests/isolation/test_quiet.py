@@ -1,0 +1,27 @@
+"""What a call costs is bounded by what it does not do."""
+
+import os
+
+import pytest
+from tests.isolation.box import MIB
+from tests.isolation.conftest import MakeBox
+
+pytestmark = pytest.mark.skipif(
+    "GPUSLICE_SANITIZER" in os.environ, reason="a sanitizer watches the same functions"
+)
+
+
+@pytest.mark.parametrize("core_percent", [None, 100, 90])
+def test_nothing_on_a_calls_way_asks_the_environment_or_a_file(
+    make_box: MakeBox, core_percent: int | None
+) -> None:
+    """Hook catalogue (HAMi-core 164, 165, 166): getenv, log and status in every call cost 23 %."""
+    box = make_box()
+    box.allow(2154 * MIB, core_percent)
+    ran = box.run("quiet", "2000")
+
+    at_start, turns, *later = ran.stdout.split()
+
+    assert int(at_start) > 0  # or it would not be seen at all
+    assert (turns, later) == ("2000", []), ran.stdout
+    assert ran.stderr == ""
