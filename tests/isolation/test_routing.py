@@ -21,9 +21,7 @@ def owners(box: Box, *words: str) -> dict[str, str]:
     return {name: owner for _, name, owner in lines}
 
 
-@pytest.mark.parametrize(
-    "way", ["handle", "default", "program", "next", "next-twice", "versioned"]
-)
+@pytest.mark.parametrize("way", ["handle", "default", "program", "next", "next-twice", "versioned"])
 def test_dlsym_finds_ours(box: Box, way: str) -> None:
     """Hook catalogue: a second RTLD_NEXT lookup returned NULL; libc's own dlsym by version."""
     found = owners(
