@@ -48,7 +48,11 @@ static bool is_users_thread(const struct region *region, pid_t thread)
 			continue;
 		/* Another pid namespace's numbers cannot be asked for. */
 		if (slot->owner.pid_namespace != process_self()->pid_namespace) {
-			if (region_is_alive(slot, i))
+			struct presence_look look = {0};
+			const bool is_alive = region_is_alive(slot, i, &look);
+
+			presence_end(&look);
+			if (is_alive)
 				return true;
 		} else if (syscall(SYS_tgkill, slot->owner.pid, thread, 0) == 0 || errno != ESRCH) {
 			return true;

@@ -46,7 +46,7 @@ class Region:
         """Makes a slot look like this; slots up to it count as seen."""
         at = _SLOTS_AT + index * _SLOT_BYTES
         words = (slot.state, 1, slot.pid, 0, slot.start_ticks, slot.stack_start, slot.pid_namespace)
-        struct.pack_into("<IIiIQQQ", self._bytes, at, *words)
+        struct.pack_into("<IIiIQQQI", self._bytes, at, *words, 0)  # nobody's lock
         seen = struct.unpack_from("<I", self._bytes, 28)[0]
         struct.pack_into("<I", self._bytes, 28, max(seen, index + 1))
 
