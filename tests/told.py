@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.isolation.compile import header_directory
+
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = ROOT / "tests" / "isolation" / "programs" / "client.c"
 
@@ -16,11 +18,7 @@ def compiler() -> list[str]:
 
 def compile_program(directory: Path) -> Path:
     """Build it there."""
-    finder = [sys.executable, str(ROOT / "src" / "find_header.py")]
-    includes = [
-        subprocess.run([*finder, header], capture_output=True, text=True, check=True).stdout.strip()
-        for header in ("cuda.h", "nvml.h")
-    ]
+    includes = [header_directory(header) for header in ("cuda.h", "nvml.h")]
     program = directory / "client"
     words = ["-std=c11", "-D_GNU_SOURCE", "-O1", str(PROGRAM), "-o", str(program), "-ldl"]
     search = [word for path in includes for word in ("-isystem", path)]

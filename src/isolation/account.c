@@ -2,41 +2,12 @@
 #include "account.h"
 
 #include "killpoint.h"
+#include "movement.h"
 #include "overhead.h"
 #include "pools.h"
 #include "slice.h"
 
 #include <stdatomic.h>
-
-/*
- * Reservations whose call to the driver has not come back, in the low half, and
- * how many there were, in the high half: whoever measures sees whether the
- * books and the driver speak of the same moment.
- */
-static _Atomic uint64_t movement;
-
-#define ONE_MOVEMENT (1ull << 32)
-
-static void call_begins(void)
-{
-	atomic_fetch_add(&movement, ONE_MOVEMENT + 1);
-}
-
-static void call_ended(void)
-{
-	atomic_fetch_sub(&movement, 1);
-}
-
-bool account_is_still(uint64_t *sequence)
-{
-	*sequence = atomic_load(&movement);
-	return (*sequence & (ONE_MOVEMENT - 1)) == 0;
-}
-
-void account_after_fork(void)
-{
-	atomic_store(&movement, 0);
-}
 
 uint64_t account_limit(int card)
 {
@@ -98,19 +69,19 @@ CUresult account_try_reserve(int card, enum account_column column, uint64_t byte
 	if (card < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	overhead_refresh(card);
-	call_begins();
+	movement_begin();
 	CUresult result = try_reserve(card, column, bytes, false);
 
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
 		/* Pools and contexts may have given memory back since we looked. */
-		call_ended();
+		movement_end();
 		pools_refresh(card);
 		overhead_refresh_now(card);
-		call_begins();
+		movement_begin();
 		result = try_reserve(card, column, bytes, true);
 	}
 	if (result != CUDA_SUCCESS)
-		call_ended();
+		movement_end();
 	KILLPOINT(reserve_done);
 	return result;
 }
@@ -144,7 +115,7 @@ uint64_t account_reserve_rest(int card, uint64_t bytes)
 	}
 	region_unlock(slice_region());
 	if (got)
-		call_begins();
+		movement_begin();
 	return got;
 }
 
@@ -170,27 +141,27 @@ void account_settle(int card, enum account_column column, uint64_t reserved, uin
 	add(card, column, taken, reserved);
 	/* A reservation of nothing was never begun. */
 	if (reserved && card >= 0)
-		call_ended();
+		movement_end();
 }
 
 void account_adjust(int card, enum account_column column, uint64_t from, uint64_t to)
 {
-	atomic_fetch_add(&movement, ONE_MOVEMENT);
+	movement_note();
 	add(card, column, to, from);
 }
 
 void account_begin_release(void)
 {
-	call_begins();
+	movement_begin();
 }
 
 void account_release(int card, enum account_column column, uint64_t bytes)
 {
 	add(card, column, 0, bytes);
-	call_ended();
+	movement_end();
 }
 
-bool account_set_overhead(int card, uint64_t process_bytes, uint64_t sequence, uint64_t *overhead)
+bool account_set_overhead(int card, uint64_t process_bytes, uint64_t moment, uint64_t *overhead)
 {
 	bool is_set = false;
 
@@ -198,7 +169,7 @@ bool account_set_overhead(int card, uint64_t process_bytes, uint64_t sequence, u
 		return false;
 	const int slot = slice_slot_locked();
 
-	if (slot >= 0 && atomic_load(&movement) == sequence) {
+	if (slot >= 0 && movement_is_still_at(moment)) {
 		const uint64_t used = *cell(card, slot, ACCOUNT_USED);
 
 		*overhead = process_bytes > used ? process_bytes - used : 0;

@@ -49,12 +49,9 @@ void account_release(int card, enum account_column column, uint64_t bytes);
 
 /*
  * Sets this process's overhead on a card to what it holds beyond what it asked
- * for, and tells it, if the books did not move since `sequence`.
+ * for, and tells it, if the books did not move since `moment` (movement.h).
  */
-bool account_set_overhead(int card, uint64_t process_bytes, uint64_t sequence, uint64_t *overhead);
-
-/* False while calls to the driver are out; else a number that the next call changes. */
-bool account_is_still(uint64_t *sequence);
+bool account_set_overhead(int card, uint64_t process_bytes, uint64_t moment, uint64_t *overhead);
 
 /* The container's bytes on a card. `reap`: look for dead processes first. */
 uint64_t account_held(int card, bool reap);
@@ -62,7 +59,5 @@ uint64_t account_held(int card, bool reap);
 uint64_t account_own(int card);
 /* The cap of a card; LIMITS_NO_CAP when there is none. */
 uint64_t account_limit(int card);
-
-void account_after_fork(void);
 
 #endif

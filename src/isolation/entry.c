@@ -4,10 +4,10 @@
  */
 #include "entry.h"
 
-#include "account.h"
 #include "graphs.h"
 #include "log.h"
 #include "meter.h"
+#include "movement.h"
 #include "overhead.h"
 #include "pools.h"
 #include "primary.h"
@@ -53,7 +53,7 @@ void enter_notice_fork(void)
 	if (!process_was_forked())
 		return;
 	table_after_fork();
-	account_after_fork();
+	movement_after_fork();
 	pools_after_fork();
 	graphs_after_fork();
 	overhead_after_fork();

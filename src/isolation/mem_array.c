@@ -3,6 +3,16 @@
 #include "charge.h"
 #include "entry.h"
 
+/* What the call came to; the handle is there to read where it succeeded. */
+static CUresult keep_array(struct charge *charge, CUresult result, const CUarray *handle)
+{
+	if (result == CUDA_SUCCESS)
+		charge_keep(charge, KIND_ARRAY, (uint64_t)(uintptr_t)*handle, charge->bytes);
+	else
+		charge_drop(charge);
+	return result;
+}
+
 /* Threads may share all of these. */
 
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
@@ -16,16 +26,11 @@ CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAlloca
 					  .channels = pAllocateArray->NumChannels,
 					  .width = pAllocateArray->Width,
 					  .height = pAllocateArray->Height};
-	CUresult result = charge_current(&charge, array_bytes(&shape));
+	const CUresult result = charge_current(&charge, array_bytes(&shape));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = cuda.cuArrayCreate_v2(pHandle, pAllocateArray);
-	if (result == CUDA_SUCCESS)
-		charge_keep(&charge, KIND_ARRAY, (uint64_t)(uintptr_t)*pHandle, charge.bytes);
-	else
-		charge_drop(&charge);
-	return result;
+	return keep_array(&charge, cuda.cuArrayCreate_v2(pHandle, pAllocateArray), pHandle);
 }
 
 CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray)
@@ -39,16 +44,11 @@ CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAlloca
 					  .channels = pAllocateArray->NumChannels,
 					  .width = pAllocateArray->Width,
 					  .height = pAllocateArray->Height};
-	CUresult result = charge_current(&charge, array_bytes(&shape));
+	const CUresult result = charge_current(&charge, array_bytes(&shape));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = cuda.cuArrayCreate(pHandle, pAllocateArray);
-	if (result == CUDA_SUCCESS)
-		charge_keep(&charge, KIND_ARRAY, (uint64_t)(uintptr_t)*pHandle, charge.bytes);
-	else
-		charge_drop(&charge);
-	return result;
+	return keep_array(&charge, cuda.cuArrayCreate(pHandle, pAllocateArray), pHandle);
 }
 
 static struct array_shape shape_of_3d(const CUDA_ARRAY3D_DESCRIPTOR *array)
@@ -69,16 +69,11 @@ CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAl
 	if (!pAllocateArray)
 		return cuda.cuArray3DCreate_v2(pHandle, pAllocateArray);
 	const struct array_shape shape = shape_of_3d(pAllocateArray);
-	CUresult result = charge_current(&charge, array_bytes(&shape));
+	const CUresult result = charge_current(&charge, array_bytes(&shape));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = cuda.cuArray3DCreate_v2(pHandle, pAllocateArray);
-	if (result == CUDA_SUCCESS)
-		charge_keep(&charge, KIND_ARRAY, (uint64_t)(uintptr_t)*pHandle, charge.bytes);
-	else
-		charge_drop(&charge);
-	return result;
+	return keep_array(&charge, cuda.cuArray3DCreate_v2(pHandle, pAllocateArray), pHandle);
 }
 
 CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray)
@@ -94,16 +89,11 @@ CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAl
 					  .width = pAllocateArray->Width,
 					  .height = pAllocateArray->Height,
 					  .depth = pAllocateArray->Depth};
-	CUresult result = charge_current(&charge, array_bytes(&shape));
+	const CUresult result = charge_current(&charge, array_bytes(&shape));
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = cuda.cuArray3DCreate(pHandle, pAllocateArray);
-	if (result == CUDA_SUCCESS)
-		charge_keep(&charge, KIND_ARRAY, (uint64_t)(uintptr_t)*pHandle, charge.bytes);
-	else
-		charge_drop(&charge);
-	return result;
+	return keep_array(&charge, cuda.cuArray3DCreate(pHandle, pAllocateArray), pHandle);
 }
 
 CUresult cuArrayDestroy(CUarray hArray)

@@ -9,6 +9,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "driver.h"
+#include "movement.h"
 #include "pages.h"
 #include "probe.h"
 #include "slice.h"
@@ -48,15 +49,15 @@ bool overhead_card_used(int card, uint64_t *bytes)
 /* Managed memory is the card's only while it is there: with any of it the list proves nothing. */
 bool overhead_measure(int card, uint64_t *listed_bytes)
 {
-	uint64_t listed, sequence, overhead;
+	uint64_t listed, moment, overhead;
 
-	if (charge_managed(card) || !account_is_still(&sequence))
+	if (charge_managed(card) || !movement_is_still(&moment))
 		return false;
 	/* Of the same moment as the books, if they do not move. */
 	const uint64_t unasked = pages_unasked(card), uncounted = pages_uncounted(card);
 
 	if (!probe_own_listing(card, &listed) || !listed ||
-	    !account_set_overhead(card, listed > uncounted ? listed - uncounted : 0, sequence,
+	    !account_set_overhead(card, listed > uncounted ? listed - uncounted : 0, moment,
 				  &overhead))
 		return false;
 	const uint64_t least =
@@ -145,6 +146,22 @@ void overhead_refresh(int card)
 		overhead_refresh_now(card);
 }
 
+bool overhead_stop_others(void)
+{
+	slice_slot();
+	movement_stop_others();
+	if (region_lock(slice_region()))
+		return true;
+	movement_let_others();
+	return false;
+}
+
+void overhead_let_others(void)
+{
+	region_unlock(slice_region());
+	movement_let_others();
+}
+
 uint64_t overhead_card_before(int card)
 {
 	uint64_t used;
@@ -168,8 +185,7 @@ void overhead_begin_change(struct overhead_change *change, bool is_large)
 	*change = (struct overhead_change){.card = CARD_FOREIGN, .is_large = is_large};
 	if (card_current(&change->card) != CUDA_SUCCESS || change->card < 0 || probe_knows_pid())
 		return;
-	slice_slot();
-	if (!region_lock(slice_region()))
+	if (!overhead_stop_others())
 		return;
 	change->is_locked = true;
 	change->before = overhead_card_before(change->card);
@@ -186,5 +202,5 @@ void overhead_end_change(struct overhead_change *change)
 	}
 	driver_come_back();
 	overhead_add_change(change->card, change->before);
-	region_unlock(slice_region());
+	overhead_let_others();
 }

@@ -90,7 +90,13 @@ void overhead_after_fork(void);
 
 /* The steps that overhead.c, overhead_context.c and overhead_launch.c share. */
 bool overhead_card_used(int card, uint64_t *bytes);
-/* With the region's lock, before a change and after it; UINT64_MAX: it cannot be known. */
+/*
+ * So that the card's total changes by what the calling thread does, and by no other
+ * thread or process of the container; true: with the region's lock.
+ */
+bool overhead_stop_others(void);
+void overhead_let_others(void);
+/* Between these, before a change and after it; UINT64_MAX: it cannot be known. */
 uint64_t overhead_card_before(int card);
 void overhead_add_change(int card, uint64_t before);
 bool overhead_has_context(int card);

@@ -71,8 +71,7 @@ static void watch(struct overhead_context *making)
 	making->was_listed = !has_list || listed > 0;
 	if (has_list && probe_knows_pid())
 		return;
-	slice_slot();
-	making->is_locked = region_lock(slice_region());
+	making->is_locked = overhead_stop_others();
 	making->knew_before =
 		making->is_locked && overhead_card_used(making->card, &making->before);
 }
@@ -152,7 +151,7 @@ static uint64_t settle_locked(struct overhead_context *making, CUdevice device, 
 		if (slot >= 0)
 			region->cards[making->card].overhead_bytes[slot] += cost;
 	}
-	region_unlock(region);
+	overhead_let_others();
 	return cost;
 }
 

@@ -9,7 +9,6 @@
 #include "cards.h"
 #include "probe.h"
 #include "seen.h"
-#include "slice.h"
 
 /*
  * A kernel of a library has one handle and its code in every context; a
@@ -37,11 +36,10 @@ void overhead_open_launch(struct overhead_launch *launch)
 	launch->cards = 0;
 }
 
-/* Our other processes stand still from here on, and what the launch calls passes our hooks. */
+/* From here on, and what the launch itself calls passes our hooks. */
 static void stop_others(struct overhead_launch *launch)
 {
-	slice_slot();
-	if (!region_lock(slice_region()))
+	if (!overhead_stop_others())
 		return;
 	launch->is_locked = true;
 	driver_go_inside();
@@ -106,7 +104,7 @@ void overhead_close_launch(struct overhead_launch *launch, uint64_t counted)
 	}
 	if (launch->is_locked) {
 		driver_come_back();
-		region_unlock(slice_region());
+		overhead_let_others();
 	}
 	capture_restore(mode);
 }

@@ -11,9 +11,10 @@ on 8 H200 in mode core_mem: so each Allocate meets 110 pods, as many as a kubele
 kubelet does it, each resource is a pair, GetPreferredAllocation then Allocate, in random order; the
 client is grpcio in a process of its own. Right before each Allocate the same client sends the same
 bytes to an empty grpc.aio server, so both see the same load (A/B alternating, {calls} calls each).
-A grant is durable before its answer: the grants lie on {state}, the slices' files on {run}. The
-pair holds a PodResources List, answered by the stand-in kubelet, which is Python; the real one is
-not."""
+A grant is durable before its answer: the grants lie on {state}, the slices' files on {run}. Of an
+Allocate the empty server's part is gRPC's and the event loop's; the rest is one flush of the grants
+(docs/adr/0010) and Python. The pair holds a PodResources List, answered by the stand-in kubelet,
+which is Python; the real one is not."""
 
 
 async def measure(node: BenchNode) -> Chapter:

@@ -81,6 +81,7 @@ class AgentParts:
         """What is done now and then: files of ended slices go, others read what changed."""
         self.wiring.reconciler.repair_files()
         self.wiring.publisher._publish()
+        self.wiring.publisher.show()
 
     async def _list(self) -> Sequence[ListedPod]:
         return [

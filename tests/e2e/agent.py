@@ -19,7 +19,7 @@ from tests.e2e.pods import CORE, COUNT, MEMORY
 
 from gpu_device_plugin.domain.grants import Grant, grant_from_plain
 from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
-from gpu_device_plugin.store.durable import read_sealed
+from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import KIND, VERSION
 
 PROFILE = "v100"
@@ -125,7 +125,7 @@ class Agent:
 
     def grants(self) -> Sequence[Grant]:
         """What it has promised, as it stands on disk."""
-        sealed = read_sealed(self.directories.state / "grants", KIND, VERSION)
+        sealed = SealedFile(self.directories.state / "grants", KIND, VERSION).read()
         lines = sealed.payload.splitlines() if sealed else ()
         return [grant_from_plain(json.loads(line)) for line in lines]
 

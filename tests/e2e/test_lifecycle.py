@@ -24,7 +24,7 @@ from tests.e2e.tenants import CUDA_TEST, INSIDE, Tenant, check_capped, cuda_imag
 from tests.told import compile_program
 
 from gpu_device_plugin.domain.grants import grant_from_plain
-from gpu_device_plugin.store.durable import read_sealed, seal, write_durably
+from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import KIND, VERSION
 
 NEXT_VERSION = "0.2.0"
@@ -124,7 +124,7 @@ def library_versions(node: Node) -> set[str]:
 
 def granted_pods(node: Node) -> set[str]:
     """Pods that hold slices, as the agent of a node has written it down."""
-    sealed = read_sealed(node.place.directory / AGENT_STATE / "grants", KIND, VERSION)
+    sealed = SealedFile(node.place.directory / AGENT_STATE / "grants", KIND, VERSION).read()
     lines = sealed.payload.splitlines() if sealed else ()
     return {grant_from_plain(json.loads(line)).pod.name for line in lines}
 
@@ -180,10 +180,10 @@ def boot_id(cluster: Cluster) -> str:
 
 def pretend_another_boot(node: Node) -> None:
     """Let the agent's grants be of another boot than the one that the kernel tells containers of."""
-    path = node.place.directory / AGENT_STATE / "grants"
-    sealed = read_sealed(path, KIND, VERSION)
+    kept = SealedFile(node.place.directory / AGENT_STATE / "grants", KIND, VERSION)
+    sealed = kept.read()
     assert sealed is not None
-    write_durably(path, seal(KIND, VERSION, "the-boot-before", [sealed.payload]))
+    kept.write([sealed.payload], "the-boot-before")
 
 
 def test_an_upgrade_to_another_unit_is_refused_and_lists_who_holds_slices(

@@ -62,3 +62,10 @@ def box_without_nvml(box: Box, tmp_path: Path) -> Box:
         shutil.copy(box.node.drivers / name, drivers)
     box.node.drivers = drivers
     return box
+
+
+@pytest.fixture(params=["box", "box_without_nvml"])
+def any_box(request: pytest.FixtureRequest) -> Box:
+    """With a look at NVML now and then, and without any."""
+    box: Box = request.getfixturevalue(request.param)
+    return box

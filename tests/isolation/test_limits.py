@@ -267,19 +267,27 @@ def test_a_program_of_musl_is_left_alone(box: Box, tmp_path: Path) -> None:
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """A directory that other users reach, unlike pytest's own."""
+    """A directory that other users reach, unlike pytest's own, and what is made in it too."""
+    umask = os.umask(0o022)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         directory.chmod(0o755)
         yield directory
+    os.umask(umask)
 
 
 def test_any_user_may_use_the_slice(open_directory: Path, programs: Path) -> None:
     """The region is open to all users of the container; non-root processes share it."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv to become another user")
-    shutil.copy(programs / "client", open_directory)
-    box = Box(open_directory / "a", Node.create(open_directory), open_directory)
+    node = Node.create(open_directory)
+    # The checkout may be nobody else's to read.
+    libraries = ("libgpuslice.so", "libcuda.so.1", "libnvidia-ml.so.1")
+    for file in (programs / "client", *(node.drivers / name for name in libraries)):
+        (open_directory / file.name).write_bytes(file.read_bytes())
+        (open_directory / file.name).chmod(0o755)
+    node.drivers = open_directory
+    box = Box(open_directory / "a", node, open_directory)
     box.allow(2154 * MIB)
     first = box.start()
     assert first(f"alloc 1 {1000 * MIB}") == [0]

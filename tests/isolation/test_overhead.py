@@ -87,14 +87,10 @@ def test_without_nvml_a_graphs_memory_is_counted_once(box_without_nvml: Box) -> 
     assert before - room(program("info")) == 100 * MIB
 
 
-@pytest.mark.parametrize("where", ["box", "box_without_nvml"])
 @pytest.mark.parametrize("first", ["launch 1000", "graph_launch 1"])
-def test_lazily_loaded_code_is_found_out(
-    request: pytest.FixtureRequest, where: str, first: str
-) -> None:
+def test_lazily_loaded_code_is_found_out(any_box: Box, first: str) -> None:
     """It comes with the first launch, for which no allocation call is made."""
-    box: Box = request.getfixturevalue(where)
-    program = box.start(GPU_SIMULATOR_MODULE_MIB="300", CUDA_MODULE_LOADING="LAZY")
+    program = any_box.start(GPU_SIMULATOR_MODULE_MIB="300", CUDA_MODULE_LOADING="LAZY")
     before = room(program("info"))
     assert program("kernel_graph 1 1000 1") == [0]
     assert program(first) == [0]
@@ -110,7 +106,6 @@ def allow_two_cards(box: Box, memory_bytes: int) -> None:
     box.write("\n".join(["version=1", "slice=a", *lines, ""]))
 
 
-@pytest.mark.parametrize("where", ["box", "box_without_nvml"])
 @pytest.mark.parametrize(
     ("way", "brought"),
     [
@@ -121,12 +116,11 @@ def allow_two_cards(box: Box, memory_bytes: int) -> None:
     ],
 )
 def test_code_is_held_against_the_card_of_its_stream(
-    request: pytest.FixtureRequest, where: str, way: str, brought: tuple[int, int]
+    any_box: Box, way: str, brought: tuple[int, int]
 ) -> None:
     """Another card's context is current; what was free there before can not be had any more."""
-    box: Box = request.getfixturevalue(where)
-    allow_two_cards(box, SLICE)
-    ran = box.run("lazy", way, GPU_SIMULATOR_MODULE_MIB="300", CUDA_MODULE_LOADING="LAZY")
+    allow_two_cards(any_box, SLICE)
+    ran = any_box.run("lazy", way, GPU_SIMULATOR_MODULE_MIB="300", CUDA_MODULE_LOADING="LAZY")
     result, *taken, asked = map(int, ran.stdout.split())
 
     assert result == 0, ran.stderr
@@ -134,15 +128,30 @@ def test_code_is_held_against_the_card_of_its_stream(
     assert asked == OUT_OF_MEMORY
 
 
-@pytest.mark.parametrize("where", ["box", "box_without_nvml"])
-def test_any_number_of_functions_is_watched(request: pytest.FixtureRequest, where: str) -> None:
+def test_any_number_of_functions_is_watched(any_box: Box) -> None:
     """Five thousand, each with a module of its own: more than the first table of them holds."""
-    box: Box = request.getfixturevalue(where)
-    allow_two_cards(box, 8192 * MIB)
-    ran = box.run("lazy", "many", "5000", GPU_SIMULATOR_MODULE_MIB="1", CUDA_MODULE_LOADING="LAZY")
+    allow_two_cards(any_box, 8192 * MIB)
+    ran = any_box.run(
+        "lazy", "many", "5000", GPU_SIMULATOR_MODULE_MIB="1", CUDA_MODULE_LOADING="LAZY"
+    )
     result, _, taken, _ = map(int, ran.stdout.split())
 
     assert (result, taken) == (0, 5000 * MIB), ran.stderr
+
+
+def test_what_other_threads_allocate_is_not_taken_for_code(any_box: Box) -> None:
+    """They wait while a first launch is watched; in odd pieces, whose pages come and go as well."""
+    any_box.allow(8192 * MIB)
+    ran = any_box.run(
+        "throng",
+        "4",
+        "3000",
+        str(20 * MIB + 1),
+        GPU_SIMULATOR_MODULE_MIB="1",
+        CUDA_MODULE_LOADING="LAZY",
+    )
+
+    assert [int(word) for word in ran.stdout.split()] == [0, 3000 * MIB], ran.stderr
 
 
 def test_a_context_is_free_again_when_its_last_user_detaches(box_without_nvml: Box) -> None:

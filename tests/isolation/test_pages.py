@@ -11,13 +11,6 @@ PAGE = 2 * MIB
 PIECES = 300
 
 
-@pytest.fixture(params=["box", "box_without_nvml"])
-def any_box(request: pytest.FixtureRequest) -> Box:
-    """With a look at NVML now and then, and without any."""
-    box: Box = request.getfixturevalue(request.param)
-    return box
-
-
 Figures = Callable[[], tuple[int, int]]
 
 

@@ -78,10 +78,10 @@ class Rig:
         self._tasks: list[asyncio.Task[None]] = []
 
     def run(self, *endpoints: Endpoint, with_events: bool = True) -> None:
-        """Runs these endpoints, and the directory's watch unless every event shall be missed."""
+        """Runs these endpoints and the directory's look; unless told, no file event is missed."""
         self._tasks += [asyncio.create_task(endpoint.run()) for endpoint in endpoints]
-        if with_events:
-            self._tasks.append(asyncio.create_task(self.directory.run()))
+        look = self.directory.run(with_events=with_events)
+        self._tasks.append(asyncio.create_task(look))
 
     async def serve(self, units: int = 15, cards: int = 1, *, with_events: bool = True) -> None:
         """Starts the kubelet, offers both resources, and waits until both are allocatable."""

@@ -19,8 +19,12 @@ class Node:
 
     def pages(self) -> Pages:
         """Pages that tell this node's state."""
+
+        async def metrics(accept: str) -> tuple[bytes, str]:
+            return f"accept {accept}\n".encode(), "text/plain; version=0.0.4"
+
         return Pages(
-            metrics=lambda accept: (f"accept {accept}\n".encode(), "text/plain; version=0.0.4"),
+            metrics=metrics,
             is_alive=lambda: self.is_alive,
             readiness=lambda: self.readiness,
         )

@@ -9,6 +9,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -102,6 +103,8 @@ def parse_checkpoint(content: bytes, name: str = FILE_NAME) -> tuple[CheckpointE
         raise KubeletError(f"{name} is no checkpoint of a kubelet: {error}") from error
 
 
+# Every look reads the answers of all containers, and few of them are new.
+@lru_cache(maxsize=1024)
 def _edits(answer: str | None) -> ContainerEdits:
     message = pb.ContainerAllocateResponse.FromString(base64.b64decode(answer or "", validate=True))
     envs: Mapping[str, str] = dict(message.envs)

@@ -2,7 +2,7 @@
 
 "kubelet.sock is another one" is the kubelet's only way to say that it restarted and
 forgot us: it removes the sockets, then listens (kubelet.md 1). A file event tells at
-once; a look every second serves where the event was missed.
+once; one look a second, for all endpoints, serves where the event was missed.
 """
 
 import asyncio
@@ -13,15 +13,13 @@ from itertools import count
 from pathlib import Path
 
 import structlog
-from watchfiles import awatch
 
 from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.kubelet.file_events import FileEvents
 
 KUBELET_SOCKET = "kubelet.sock"
 LOOK_SECONDS = 1.0
 _PREFIX = "gpudp"
-_WATCH_STEP_MS = 500
-_WATCH_PAUSE_MS = 5000
 _LOG = structlog.get_logger(__name__)
 
 SocketIdentity = tuple[int, int, int]
@@ -73,32 +71,47 @@ class PluginDirectory:
         """Sets `listener` at every change in the directory, while `run` runs."""
         self._listeners.add(listener)
 
-    async def run(self) -> None:
-        """Watches the directory until cancelled; endpoints work without it, up to a second later."""
-        while True:
-            try:
-                await self._watch()
-            except OSError as error:
-                # Not there yet, or out of inotify watches: the look every second has to do.
-                _LOG.debug("cannot watch", directory=str(self.path), error=str(error))
-            await asyncio.sleep(LOOK_SECONDS)
+    async def run(self, *, with_events: bool = True) -> None:
+        """Looks until cancelled, and tells at once what the kernel tells, unless it shall not."""
+        events: FileEvents | None = None
+        watched = seen = None
+        try:
+            while True:
+                found = self._look()
+                if with_events and found[0] != watched:
+                    events, watched = self._follow(events), found[0]
+                if found != seen:
+                    seen = found
+                    self._tell()
+                if events is None:
+                    watched = None  # tried again at every look
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            if events is not None:
+                events.close()
 
-    async def _watch(self) -> None:
-        identity = self.path.stat().st_ino
-        changes = awatch(
-            self.path,
-            watch_filter=None,
-            step=_WATCH_STEP_MS,
-            debounce=_WATCH_STEP_MS,
-            rust_timeout=_WATCH_PAUSE_MS,
-            yield_on_timeout=True,
-            recursive=False,
-        )
-        async for changed in changes:
-            for listener in self._listeners if changed else ():
-                listener.set()
-            if not self.path.is_dir() or self.path.stat().st_ino != identity:
-                return  # the directory itself was replaced: a watch follows the old one
+    def _look(self) -> tuple[int | None, int | None, SocketIdentity | None]:
+        """What tells the directory, its content, and the kubelet's socket from others."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None, None, None
+        return found.st_ino, found.st_mtime_ns, self.kubelet_identity()
+
+    def _follow(self, before: FileEvents | None) -> FileEvents | None:
+        """Another directory may lie there now: a watch follows the old one."""
+        if before is not None:
+            before.close()
+        try:
+            return FileEvents(self.path, self._tell)
+        except OSError as error:
+            # Not there yet, or out of inotify watches: the look every second has to do.
+            _LOG.debug("cannot watch", directory=str(self.path), error=str(error))
+            return None
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener.set()
 
 
 def is_socket(path: Path | None) -> bool:

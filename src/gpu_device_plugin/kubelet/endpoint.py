@@ -23,7 +23,6 @@ from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.device_list import DeviceList
 from gpu_device_plugin.kubelet.directory import (
-    LOOK_SECONDS,
     PluginDirectory,
     SocketIdentity,
     is_socket,
@@ -38,6 +37,8 @@ FIRST_RETRY_SECONDS = 0.2
 LAST_RETRY_SECONDS = 8.0
 STEADY_SECONDS = 10.0
 """A registration that lived this long was a good one: the next failure retries fast again."""
+SELDOM_SECONDS = 30.0
+"""An endpoint looks when the directory tells of a change, and this often though it tells nothing."""
 CLOSE_SECONDS = 1.0
 """How long a call in flight may still answer when a server closes."""
 
@@ -132,7 +133,7 @@ class Endpoint:
                     await self._serve_once()
                 else:
                     self._enter(Phase.WITHDRAWN, "nothing is offered")
-                    await self._until_looked(LOOK_SECONDS)
+                    await self._until_looked(SELDOM_SECONDS)
         finally:
             await self._close(grace_seconds=0)
 
@@ -189,7 +190,7 @@ class Endpoint:
             )
 
     async def _until_lost(self, identity: SocketIdentity | None) -> str:
-        """Why the registration is over; looks at every event and at least once a second."""
+        """Why the registration is over; looks whenever the directory has changed."""
         while True:
             if not self._list.is_offered:
                 return "withdrawn"
@@ -200,7 +201,7 @@ class Endpoint:
             if now is not None and (now != identity or not is_socket(self._socket)):
                 self._retry_seconds = FIRST_RETRY_SECONDS
                 return "the kubelet has restarted" if now != identity else "our socket was removed"
-            await self._until_looked(LOOK_SECONDS)
+            await self._until_looked(SELDOM_SECONDS)
 
     async def _pause(self, identity: SocketIdentity | None) -> None:
         """Waits before the next attempt; ends early where another kubelet.sock has come."""
@@ -211,7 +212,7 @@ class Endpoint:
             if identity is not None and remaining <= 0:
                 self._retry_seconds = min(self._retry_seconds * 2, LAST_RETRY_SECONDS)
                 return
-            await self._until_looked(LOOK_SECONDS if identity is None else remaining)
+            await self._until_looked(SELDOM_SECONDS if identity is None else remaining)
 
     async def _until_looked(self, seconds: float) -> None:
         task = asyncio.current_task()

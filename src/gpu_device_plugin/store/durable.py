@@ -1,28 +1,28 @@
 """Files that survive a crash, and say so when they did not.
 
-A sealed file is one header line, a payload, and zeros up to a whole block. The header holds
-kind, format version, length, CRC-32 and the boot id of the node when it was written, so a
-truncated, altered or foreign file is always recognised (performance.md 4.3), and a reboot is
-seen as one.
+What is kept lies in two files that take turns: `<name>` and `<name>.other`. A write overwrites
+the older of the two, with one flush and no rename, and is complete once that flush is; until
+then the newer one is untouched (docs/adr/0010). Each is one header line, a payload, and zeros up
+to a whole block. The header holds kind, format version, length, CRC-32 of all that follows and
+of the header itself, the boot id of the node when it was written and the number of the write,
+so a truncated, altered or foreign file is always recognised (performance.md 4.3), a reboot is
+seen as one, and of two whole files the newer is known.
 """
 
 import contextlib
-import ctypes
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from gpu_device_plugin.errors import StateError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
 _MAGIC = "gpu-device-plugin"
-_HEADER_FIELDS = 6
+_HEADER_FIELDS = 7
 _BLOCK_BYTES = 4096
-_LIBC = ctypes.CDLL(None)
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,44 +32,140 @@ class Sealed:
     Attributes:
         payload: The bytes that were sealed.
         boot_id: The node's boot id when they were.
+        number: Of the write, counted from 1.
     """
 
     payload: bytes
     boot_id: str
+    number: int
 
 
-def write_durably(path: Path, content: Iterable[bytes]) -> None:
-    """Put `content` at `path`; on return it is on the disk, or an error says that it is not.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a start finds.
 
-    The old file stays whole until the new one is: second file, fsync, swap of the two names,
-    fsync of the directory. The second file stays, for the next write: where content fits into
-    blocks that are there already, the first fsync has no metadata to write, which makes the
-    whole a third cheaper than with a fresh file each time.
-
-    Raises:
-        StorageError: The file system refused; the old content is untouched.
+    Attributes:
+        sealed: The last write that is whole, or None.
+        bad: Why one of the two files, or both, could not be trusted; "" where that is not so.
+        aside: Where such a file was put, or None.
     """
-    second = path.with_name(path.name + ".new")
-    failpoint("durable.before-write")
-    try:
-        descriptor = os.open(second, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    sealed: Sealed | None
+    bad: str = ""
+    aside: Path | None = None
+
+
+class SealedFile:
+    """One value on disk, `path`; only one process may write it."""
+
+    def __init__(self, path: Path, kind: str, version: int) -> None:
+        self._kind = kind
+        self._version = version
+        self._pair = (path, path.with_name(path.name + ".other"))
+        self._newest: Path | None = None
+        self._number = 0
+
+    def read(self) -> Sealed | None:
+        """The last write that is whole, or None where nothing was ever written.
+
+        Raises:
+            StateError: There was something, and nothing of it can be trusted.
+            StorageError: The file system refused.
+        """
+        found, bad = self._look()
+        if not found and bad:
+            raise StateError("; ".join(bad.values()))
+        return found[self._remember(found)] if found else None
+
+    def load(self, now_seconds: float) -> Found:
+        """The same at the start of who writes: what cannot be trusted is set aside.
+
+        What is returned is on the disk, even if the process that wrote it died before it was.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        found, bad = self._look()
+        aside = self.set_aside(now_seconds, bad)
+        sealed = found[self._remember(found)] if found else None
+        if self._newest is not None:
+            _flush(self._newest)
+            _sync_directory(self._newest.parent)
+        return Found(sealed, "; ".join(bad.values()), aside)
+
+    def set_aside(self, now_seconds: float, paths: Iterable[Path] | None = None) -> Path | None:
+        """Move what cannot be trusted out of the way, for a person to look at; where, or None.
+
+        Args:
+            now_seconds: The wall clock.
+            paths: Which of the two files; None for both.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        aside = None
+        for path in self._pair if paths is None else paths:
+            if path.exists():
+                aside = self._fresh_name(now_seconds)
+                try:
+                    path.rename(aside)
+                except OSError as error:
+                    raise StorageError(f"{path}: cannot be set aside: {error.strerror}") from error
+        return aside
+
+    def _fresh_name(self, now_seconds: float) -> Path:
+        name = f"{self._pair[0].name}.bad-{int(now_seconds)}"
+        asides = (self._pair[0].with_name(name + end) for end in _endings())
+        return next(path for path in asides if not path.exists())
+
+    def is_there(self) -> bool:
+        """Whether the last write still lies where it was put."""
+        return self._newest is not None and self._newest.exists()
+
+    def write(self, payload: Iterable[bytes], boot_id: str) -> None:
+        """Put `payload` on the disk; on return it is there, or an error says that it is not.
+
+        Raises:
+            StorageError: The file system refused; what was written before is untouched.
+        """
+        path = self._pair[1] if self._newest == self._pair[0] else self._pair[0]
+        content = self._seal(b"".join(payload), boot_id)
+        failpoint("durable.before-write")
         try:
-            size = _write_all(descriptor, b"".join(content))
-            if os.fstat(descriptor).st_size != size:
-                os.ftruncate(descriptor, size)
-            failpoint("durable.before-fsync")
-            os.fdatasync(descriptor)  # with what is needed to read the data back, as its size
-        finally:
-            os.close(descriptor)
-        failpoint("durable.before-rename")
-        if not _swapped(second, path):
-            second.rename(path)
-        failpoint("durable.after-rename")
-        _sync_directory(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            second.unlink(missing_ok=True)
-        raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
+            is_new = _overwrite(path, content)
+            if is_new:
+                _sync_directory(path.parent)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
+        failpoint("durable.after-fsync")
+        self._newest, self._number = path, self._number + 1
+
+    def _look(self) -> tuple[dict[Path, Sealed], dict[Path, str]]:
+        """Of the two files those that are whole, and why others are not."""
+        found, bad = {}, {}
+        for path in self._pair:
+            try:
+                sealed = _read(path, self._kind, self._version)
+            except StateError as error:
+                bad[path] = str(error)
+            else:
+                if sealed is not None:
+                    found[path] = sealed
+        return found, bad
+
+    def _remember(self, found: dict[Path, Sealed]) -> Path:
+        self._newest = max(found, key=lambda path: found[path].number)
+        self._number = found[self._newest].number
+        return self._newest
+
+    def _seal(self, payload: bytes, boot_id: str) -> bytes:
+        said = f"{self._kind} {self._version} {len(payload)} {boot_id or '-'} {self._number + 1}"
+        crc = zlib.crc32(payload, zlib.crc32(said.encode()))
+        header = f"{_MAGIC} {said} {crc:08x}\n".encode()
+        # Whole blocks: from one write to the next the size seldom changes.
+        return header + payload + _padding(len(header) + len(payload))
 
 
 def check_room(path: Path, size: int) -> None:
@@ -89,20 +185,8 @@ def check_room(path: Path, size: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def seal(kind: str, version: int, boot_id: str, payload: Iterable[bytes]) -> list[bytes]:
-    """Header and payload of a sealed file, ready for `write_durably`."""
-    parts = list(payload)
-    crc = 0
-    for part in parts:
-        crc = zlib.crc32(part, crc)
-    length = sum(map(len, parts))
-    header = f"{_MAGIC} {kind} {version} {length} {crc:08x} {boot_id or '-'}\n".encode()
-    # Whole blocks: from one write to the next the size seldom changes.
-    return [header, *parts, _padding(len(header) + length)]
-
-
-def read_sealed(path: Path, kind: str, version: int) -> Sealed | None:
-    """The content of a sealed file, or None where there is none.
+def _read(path: Path, kind: str, version: int) -> Sealed | None:
+    """The content of one sealed file, or None where there is none.
 
     Raises:
         StateError: It is truncated, altered, of another kind or of another format version.
@@ -126,23 +210,34 @@ def read_sealed(path: Path, kind: str, version: int) -> Sealed | None:
     payload, padding = rest[:length], rest[length:]
     if length < 0 or padding != _padding(len(header) + 1 + length):
         raise StateError(f"{path}: {len(rest)} bytes of content, its header says {fields[3]}")
-    if fields[4] != f"{zlib.crc32(payload):08x}":
-        raise StateError(f"{path}: the content does not match its checksum {fields[4]}")
-    return Sealed(payload, "" if fields[5] == "-" else fields[5])
+    said = " ".join(fields[1:-1]).encode()
+    if fields[6] != f"{zlib.crc32(payload, zlib.crc32(said)):08x}":
+        raise StateError(f"{path}: the content does not match its checksum {fields[6]}")
+    return Sealed(payload, "" if fields[4] == "-" else fields[4], int(fields[5]))
 
 
-def set_aside(path: Path, now_seconds: float) -> Path:
-    """Move a file that cannot be trusted out of the way, keeping it for a person to look at."""
-    aside = path.with_name(f"{path.name}.bad-{int(now_seconds)}")
-    attempt = 0
-    while aside.exists():
-        attempt += 1
-        aside = path.with_name(f"{path.name}.bad-{int(now_seconds)}-{attempt}")
+def _overwrite(path: Path, content: bytes) -> bool:
+    """Make `content` all that is in the file, on the disk; whether there was no such file.
+
+    Where it fits into blocks that are there already, the flush has no metadata to write.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        path.rename(aside)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be set aside: {error.strerror}") from error
-    return aside
+        size_before = os.fstat(descriptor).st_size
+        _write_all(descriptor, content)
+        if size_before > len(content):
+            os.ftruncate(descriptor, len(content))
+        failpoint("durable.before-fsync")
+        os.fdatasync(descriptor)  # with what is needed to read the data back, as its size
+    finally:
+        os.close(descriptor)
+    return size_before == 0
+
+
+def _endings() -> Iterator[str]:
+    """Nothing, then -1, -2 and so on."""
+    yield ""
+    yield from (f"-{number}" for number in count(1))
 
 
 def _padding(size: int) -> bytes:
@@ -156,13 +251,12 @@ def _write_all(descriptor: int, content: bytes) -> int:
     return len(content)
 
 
-def _swapped(one: Path, other: Path) -> bool:
-    """Swap two names in one step; False where one is missing, or nobody here can do that."""
-    renameat2 = getattr(_LIBC, "renameat2", None)
-    if renameat2 is None:
-        return False
-    names = _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other)
-    return bool(renameat2(*names, _RENAME_EXCHANGE) == 0)
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _sync_directory(directory: Path) -> None:

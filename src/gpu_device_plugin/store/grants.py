@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpu_device_plugin.domain.ledger import Grant, Ledger, grant_from_plain, grant_to_plain
 from gpu_device_plugin.errors import StateError
-from gpu_device_plugin.store.durable import check_room, read_sealed, seal, set_aside, write_durably
+from gpu_device_plugin.store.durable import SealedFile, check_room
 
 KIND = "grants"
 VERSION = 1
@@ -18,10 +18,11 @@ class Loaded:
     """What the disk remembered.
 
     Attributes:
-        ledger: The grants; empty where there was no usable file.
-        is_new_boot: The file was written before the node's last boot.
-        bad: Why the file could not be trusted, or None.
-        aside: Where it was put, or None.
+        ledger: The grants of the last write that is whole; empty where there was none.
+        is_new_boot: They were written before the node's last boot.
+        bad: Why a file could not be trusted, or None. What it held beyond `ledger`, the kubelet
+            knows: it has never heard of a grant whose write was not complete.
+        aside: Where that file was put, or None.
     """
 
     ledger: Ledger
@@ -35,6 +36,7 @@ class GrantStore:
 
     def __init__(self, path: Path, boot_id: str) -> None:
         self._path = path
+        self._file = SealedFile(path, KIND, VERSION)
         self._boot_id = boot_id
         self._encoded: dict[str, tuple[Grant, bytes]] = {}
 
@@ -44,15 +46,19 @@ class GrantStore:
         Raises:
             StorageError: The file system refused.
         """
+        found = self._file.load(now_seconds)
+        if found.sealed is None:
+            return Loaded(Ledger(), bad=found.bad or None, aside=found.aside)
         try:
-            sealed = read_sealed(self._path, KIND, VERSION)
-            if sealed is None:
-                return Loaded(Ledger())
-            grants = _decode(self._path, sealed.payload)
+            grants = _decode(self._path, found.sealed.payload)
         except StateError as error:
-            return Loaded(Ledger(), bad=str(error), aside=set_aside(self._path, now_seconds))
-        ledger = Ledger({grant.slice_id: grant for grant in grants})
-        return Loaded(ledger, is_new_boot=sealed.boot_id != self._boot_id)
+            return Loaded(Ledger(), bad=str(error), aside=self._file.set_aside(now_seconds))
+        return Loaded(
+            Ledger({grant.slice_id: grant for grant in grants}),
+            is_new_boot=found.sealed.boot_id != self._boot_id,
+            bad=found.bad or None,
+            aside=found.aside,
+        )
 
     def check_room(self) -> None:
         """Whether the disk has room for more grants.
@@ -66,7 +72,7 @@ class GrantStore:
         """Put the whole ledger on disk; on return it is durable.
 
         Raises:
-            StorageError: The file system refused; the old file is whole.
+            StorageError: The file system refused; what was there is untouched.
         """
         encoded: dict[str, tuple[Grant, bytes]] = {}
         for key, grant in ledger.grants.items():
@@ -75,8 +81,7 @@ class GrantStore:
                 encoded[key] = known
             else:
                 encoded[key] = (grant, _encode(grant))
-        lines = [line for _, line in encoded.values()]
-        write_durably(self._path, seal(KIND, VERSION, self._boot_id, lines))
+        self._file.write([line for _, line in encoded.values()], self._boot_id)
         self._encoded = encoded
 
 

@@ -15,6 +15,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,7 @@ class LibraryVersions:
 
     def __init__(self, directory: Path, ours: Package | None) -> None:
         self._directory = directory
+        self._directory_text = str(directory)  # asked for at every Allocate and every look
         self._ours = ours
 
     def install(self) -> bool:
@@ -95,16 +97,15 @@ class LibraryVersions:
 
     def is_complete(self, version: str) -> bool:
         """Whether all that containers of that version need is there, as files."""
-        directory = self._directory / version
+        directory = f"{self._directory_text}/{version}"
         if self._ours is not None and version == self._ours.version:
-            return all(
-                _has_size(directory / name, len(text)) for name, text in self._ours.files.items()
-            )
-        return all((directory / name).is_file() for name in _NEEDED)
+            sizes = self._ours.files.items()
+            return all(_size(f"{directory}/{name}") == len(text) for name, text in sizes)
+        return all(_size(f"{directory}/{name}") is not None for name in _NEEDED)
 
     def has_selftest(self, version: str) -> bool:
         """Whether that version brings gpu-selftest."""
-        return (self._directory / version / SELFTEST).is_file()
+        return _size(f"{self._directory_text}/{version}/{SELFTEST}") is not None
 
     def provide(self, version: str) -> bool:
         """Make a version that a grant names whole again; False where nothing was amiss.
@@ -194,11 +195,16 @@ class LibraryVersions:
 
 
 def _holds(path: Path, content: bytes) -> bool:
-    return _has_size(path, len(content)) and path.read_bytes() == content
+    return _size(path) == len(content) and path.read_bytes() == content
 
 
-def _has_size(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
+def _size(path: str | Path) -> int | None:
+    """Of a file, in one call; None where none is."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - at every Allocate and every look; a Path costs more
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_device_plugin.errors import StateError
-from gpu_device_plugin.store.durable import Sealed, read_sealed, seal, set_aside, write_durably
+from gpu_device_plugin.store.durable import Sealed, SealedFile
 
 VERSION = 1
 
@@ -16,23 +16,24 @@ class MemoryFile:
 
     def __init__(self, directory: Path, kind: str, boot_id: str) -> None:
         self._path = directory / kind
-        self._kind = kind
+        self._file = SealedFile(self._path, kind, VERSION)
         self._boot_id = boot_id
         self._last: str | None = None
 
     def load(self, now_seconds: float) -> tuple[dict[str, Any], str | None]:
         """What was remembered, and why it was forgotten or None.
 
-        A file that cannot be trusted is set aside and counts as empty.
+        What cannot be trusted is set aside; the write before it counts, where that is whole.
         """
+        found = self._file.load(now_seconds)
+        bad = f"{found.bad}; set aside as {found.aside.name}" if found.aside else None
+        if found.sealed is None:
+            return {}, bad
         try:
-            sealed = read_sealed(self._path, self._kind, VERSION)
-            if sealed is None:
-                return {}, None
-            return self._parse(sealed), None
+            return self._parse(found.sealed), bad
         except StateError as error:
-            aside = set_aside(self._path, now_seconds)
-            return {}, f"{error}; set aside as {aside.name}"
+            self._file.set_aside(now_seconds)
+            return {}, f"{error}; set aside"
 
     def save(self, content: Mapping[str, Any]) -> None:
         """Remember `content`; writes only what changed.
@@ -41,8 +42,8 @@ class MemoryFile:
             StorageError: The file system refused.
         """
         text = json.dumps(content, sort_keys=True)
-        if text != self._last or not self._path.exists():
-            write_durably(self._path, seal(self._kind, VERSION, self._boot_id, [text.encode()]))
+        if text != self._last or not self._file.is_there():
+            self._file.write([text.encode()], self._boot_id)
             self._last = text
 
     def _parse(self, sealed: Sealed) -> dict[str, Any]:

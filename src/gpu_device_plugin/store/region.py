@@ -42,7 +42,7 @@ class CardUsage:
     refused_total: int
 
 
-def read_region(path: Path) -> Mapping[str, CardUsage]:
+def read_region(path: str | Path) -> Mapping[str, CardUsage]:
     """Use by card UUID; empty where the region says nothing (yet)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

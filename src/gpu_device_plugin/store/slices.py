@@ -47,6 +47,8 @@ class SliceFiles:
     def __init__(self, run_dir: Path) -> None:
         self._slices = run_dir / "slices"
         self._cards = run_dir / "cards"
+        # Texts: every look at the node asks for five of these files of every slice.
+        self._slices_text, self._cards_text = str(self._slices), str(self._cards)
 
     def make(self, spec: SliceSpec) -> bool:
         """Make what is missing of a slice and bring its limits up to date.
@@ -68,22 +70,21 @@ class SliceFiles:
             ) from error
 
     def _make(self, spec: SliceSpec) -> bool:
-        directory = self._slices / spec.slice_id
-        config = directory / "config"
-        _make_directory(config)
+        directory = f"{self._slices_text}/{spec.slice_id}"
+        _make_directory(f"{directory}/config")
         failpoint("slices.before-limits")
-        changed = _write_text(config / "limits", spec.limits)
-        changed |= _make_zeros(directory / "region", REGION_BYTES)
+        changed = _write_text(f"{directory}/config/limits", spec.limits.encode())
+        changed |= _make_zeros(f"{directory}/region", REGION_BYTES)
         for uuid in spec.cards:
-            card = self._cards / uuid
+            card = f"{self._cards_text}/{uuid}"
             _make_directory(card)
-            changed |= _make_zeros(card / spec.slice_id, ACTIVITY_BYTES)
+            changed |= _make_zeros(f"{card}/{spec.slice_id}", ACTIVITY_BYTES)
         failpoint("slices.after-files")
         return changed
 
-    def region(self, slice_id: str) -> Path:
+    def region(self, slice_id: str) -> str:
         """The region of a slice, whether it is there or not."""
-        return self._slices.joinpath(slice_id, "region")
+        return f"{self._slices_text}/{slice_id}/region"
 
     def remove(self, slice_id: str) -> None:
         """Remove all files of a slice; files that are gone already are no error.
@@ -123,53 +124,69 @@ class SliceFiles:
         for slice_id in slice_ids:
             region = self.region(slice_id)
             with contextlib.suppress(OSError):
-                size = region.stat().st_size
+                size = os.lstat(region).st_size
                 if size > REGION_BYTES:
                     os.truncate(region, REGION_BYTES)
                     grown[slice_id] = size
         return grown
 
 
-def _make_directory(path: Path) -> None:
+def _make_directory(path: str) -> None:
     found = _look(path)
     # The container's user, whoever it is, must be able to read what is mounted from here.
     if found is None or found.st_mode != stat.S_IFDIR | _DIRECTORY_MODE:
-        path.mkdir(parents=True, exist_ok=True)
-        path.chmod(_DIRECTORY_MODE)
+        directory = Path(path)
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(_DIRECTORY_MODE)
 
 
-def _write_text(path: Path, text: str) -> bool:
+def _write_text(path: str, text: bytes) -> bool:
     found = _look(path)
     if found is not None and stat.S_ISREG(found.st_mode):
-        if found.st_size == len(text) and path.read_bytes() == text.encode():
+        if found.st_size == len(text) and _content(path, len(text)) == text:
             return False
     elif found is not None and stat.S_ISDIR(found.st_mode):
         shutil.rmtree(path)
-    temporary = path.with_name(".limits.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.chmod(_READ_MODE)
-    temporary.rename(path)
+    _put(path, text, len(text), _READ_MODE)
     return True
 
 
-def _make_zeros(path: Path, size: int) -> bool:
+def _make_zeros(path: str, size: int) -> bool:
     found = _look(path)
     if found is not None and stat.S_ISREG(found.st_mode) and found.st_size >= size:
         return False
     if found is not None and stat.S_ISDIR(found.st_mode):
         shutil.rmtree(path)
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
-        file.truncate(size)
-    temporary.chmod(_SHARED_MODE)
-    temporary.rename(path)
+    _put(path, b"", size, _SHARED_MODE)
     return True
 
 
-def _look(path: Path) -> os.stat_result | None:
+def _put(path: str, content: bytes, size: int, mode: int) -> None:
+    """A file of `content` and zeros up to `size`; it is there whole, or not at all."""
+    directory, _, name = path.rpartition("/")
+    temporary = f"{directory}/.{name}.new"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, content)
+        os.ftruncate(descriptor, size)
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
+    Path(temporary).rename(path)
+
+
+def _content(path: str, size: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def _look(path: str) -> os.stat_result | None:
     """What is at `path`; one call, since every look at the node asks this of every file."""
     try:
-        return path.lstat()
+        return os.lstat(path)
     except FileNotFoundError:
         return None
 

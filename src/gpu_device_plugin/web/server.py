@@ -1,6 +1,6 @@
 """The only TCP listener: /metrics, /healthz and /readyz."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -20,7 +20,7 @@ class Pages:
         readiness: Whether it serves, and in words why or why not.
     """
 
-    metrics: Callable[[str], tuple[bytes, str]]
+    metrics: Callable[[str], Awaitable[tuple[bytes, str]]]
     is_alive: Callable[[], bool]
     readiness: Callable[[], tuple[bool, str]]
 
@@ -70,7 +70,7 @@ class WebServer:
             await runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        page, content_type = self._pages.metrics(request.headers.get("Accept", ""))
+        page, content_type = await self._pages.metrics(request.headers.get("Accept", ""))
         return web.Response(body=page, headers={"Content-Type": content_type})
 
     async def _healthz(self, _: web.Request) -> web.Response:

@@ -63,18 +63,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 
 static bool add_end(struct capture_ends *ends, struct graph_node *node)
 {
-	struct graph_node **grown;
-
-	for (size_t i = 0; i < ends->count; i++) {
-		if (ends->at[i] == node)
-			return true;
-	}
-	grown = realloc(ends->at, (ends->count + 1) * sizeof(struct graph_node *));
-	if (!grown)
-		return false;
-	grown[ends->count++] = node;
-	ends->at = grown;
-	return true;
+	return nodes_add(&ends->at, &ends->count, node);
 }
 
 static void clear_ends(struct capture_ends *ends)

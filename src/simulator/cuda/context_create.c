@@ -145,13 +145,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice ordinal)
 
 static CUresult release(CUdevice ordinal)
 {
-	CUresult result = driver_enter_bare();
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct device *device = driver_device(ordinal);
-	if (!device)
-		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	if (!device->primary || !device->primary->is_alive || device->primary->references == 0)
 		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
 	context_release_primary(device->primary);
@@ -171,13 +169,11 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 /* The context goes, however many hold it; their releases find it gone. */
 static CUresult reset(CUdevice ordinal)
 {
-	CUresult result = driver_enter_bare();
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct device *device = driver_device(ordinal);
-	if (!device)
-		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	if (device->primary && device->primary->is_alive)
 		context_close(device->primary);
 	return driver_leave(CUDA_SUCCESS);
@@ -195,13 +191,11 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 
 static CUresult set_flags(CUdevice ordinal, unsigned flags)
 {
-	CUresult result = driver_enter_bare();
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct device *device = driver_device(ordinal);
-	if (!device)
-		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	if (context_primary(device))
 		device->primary->flags = flags;
 	return driver_leave(CUDA_SUCCESS);
@@ -219,13 +213,11 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags)
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags, int *active)
 {
-	CUresult result = driver_enter_bare();
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	const struct device *device = driver_device(ordinal);
-	if (!device)
-		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	if (flags)
 		*flags = device->primary ? device->primary->flags : 0;
 	if (active)

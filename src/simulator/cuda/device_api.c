@@ -5,17 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The caller leaves when this succeeds. */
-static CUresult enter_device(CUdevice ordinal, const struct device **device)
-{
-	CUresult result = driver_enter_bare();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	*device = driver_device(ordinal);
-	return *device ? result : driver_leave(CUDA_ERROR_INVALID_DEVICE);
-}
-
 CUresult cuDeviceGetCount(int *count)
 {
 	CUresult result = driver_enter_bare();
@@ -30,8 +19,8 @@ CUresult cuDeviceGetCount(int *count)
 
 CUresult cuDeviceGet(CUdevice *handle, int ordinal)
 {
-	const struct device *device;
-	CUresult result = enter_device(ordinal, &device);
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -43,8 +32,8 @@ CUresult cuDeviceGet(CUdevice *handle, int ordinal)
 
 CUresult cuDeviceGetName(char *name, int length, CUdevice ordinal)
 {
-	const struct device *device;
-	CUresult result = enter_device(ordinal, &device);
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -58,8 +47,8 @@ CUresult cuDeviceGetName(char *name, int length, CUdevice ordinal)
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
 {
-	const struct device *device;
-	CUresult result = enter_device(ordinal, &device);
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -100,8 +89,8 @@ static void spell_uuid(const char *text, CUuuid *uuid)
 
 static CUresult get_uuid(CUuuid *uuid, CUdevice ordinal, bool of_slice)
 {
-	const struct device *device;
-	CUresult result = enter_device(ordinal, &device);
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -125,8 +114,8 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 
 CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice ordinal)
 {
-	const struct device *device;
-	CUresult result = enter_device(ordinal, &device);
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -180,8 +169,8 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *handle, const char *text)
 
 CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal)
 {
-	const struct device *device;
-	CUresult result = enter_device(ordinal, &device);
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;

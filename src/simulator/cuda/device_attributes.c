@@ -110,13 +110,11 @@ static int constant(CUdevice_attribute attribute)
 
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice ordinal)
 {
-	CUresult result = driver_enter_bare();
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	const struct device *device = driver_device(ordinal);
-	if (!device)
-		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	if (!value || attribute <= 0)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (!of_card(device, attribute, value))

@@ -105,6 +105,16 @@ CUresult driver_enter_bare(void)
 	return CUDA_ERROR_NOT_INITIALIZED;
 }
 
+CUresult driver_enter_device(CUdevice ordinal, struct device **device)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*device = driver_device(ordinal);
+	return *device ? result : driver_leave(CUDA_ERROR_INVALID_DEVICE);
+}
+
 /* Fallen off the bus, or pulled. */
 static bool is_gone(const struct gpusim_card *card)
 {

@@ -44,9 +44,11 @@ extern const int driver_newest_version; /* this library's list of names ends the
 /*
  * Each entry point of the driver begins with one of these. They return
  * CUDA_SUCCESS holding the process's lock, to be given back by driver_leave,
- * or an error without it. driver_enter asks for a current context as well.
+ * or an error without it. driver_enter asks for a current context as well,
+ * driver_enter_device for a device of that number.
  */
 CUresult driver_enter_bare(void);
+CUresult driver_enter_device(CUdevice ordinal, struct device **device);
 CUresult driver_enter(struct context **context);
 CUresult driver_enter_launch(struct context **context); /* takes the host some time */
 CUresult driver_leave(CUresult result);

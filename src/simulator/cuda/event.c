@@ -181,19 +181,28 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned in
 						: record(event, stream, PER_THREAD);
 }
 
-CUresult cuEventQuery(CUevent handle)
+/* Enters the driver for an event that may be asked about; else it has left it again. */
+static CUresult enter_reachable(CUevent handle, struct event **event)
 {
-	uint64_t left_ns;
 	CUresult result = driver_enter_bare();
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct event *event = event_of(handle);
-	if (!event)
+	*event = event_of(handle);
+	if (!*event)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-	result = event->capture ? CUDA_ERROR_CAPTURED_EVENT : capture_refuse_unsafe();
+	result = (*event)->capture ? CUDA_ERROR_CAPTURED_EVENT : capture_refuse_unsafe();
+	return result == CUDA_SUCCESS ? result : driver_leave(result);
+}
+
+CUresult cuEventQuery(CUevent handle)
+{
+	struct event *event;
+	uint64_t left_ns;
+	const CUresult result = enter_reachable(handle, &event);
+
 	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+		return result;
 	ledger_publish(event->context->device);
 	return driver_leave(event_is_reached(event, &left_ns) ? CUDA_SUCCESS
 							      : CUDA_ERROR_NOT_READY);
@@ -201,16 +210,11 @@ CUresult cuEventQuery(CUevent handle)
 
 CUresult cuEventSynchronize(CUevent handle)
 {
-	CUresult result = driver_enter_bare();
+	struct event *event;
+	const CUresult result = enter_reachable(handle, &event);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct event *event = event_of(handle);
-	if (!event)
-		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-	result = event->capture ? CUDA_ERROR_CAPTURED_EVENT : capture_refuse_unsafe();
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
 	event_wait(event);
 	pools_release_unused(event->context->device);
 	return driver_leave(CUDA_SUCCESS);

@@ -51,20 +51,25 @@ void graph_free(struct graph *graph)
 	free(graph);
 }
 
-bool node_add_before(struct graph_node *node, struct graph_node *before)
+bool nodes_add(struct graph_node ***nodes, size_t *count, struct graph_node *node)
 {
 	struct graph_node **grown;
 
-	for (size_t i = 0; i < node->before_count; i++) {
-		if (node->before[i] == before)
+	for (size_t i = 0; i < *count; i++) {
+		if ((*nodes)[i] == node)
 			return true;
 	}
-	grown = realloc(node->before, (node->before_count + 1) * sizeof(struct graph_node *));
+	grown = realloc(*nodes, (*count + 1) * sizeof(struct graph_node *));
 	if (!grown)
 		return false;
-	grown[node->before_count++] = before;
-	node->before = grown;
+	grown[(*count)++] = node;
+	*nodes = grown;
 	return true;
+}
+
+bool node_add_before(struct graph_node *node, struct graph_node *before)
+{
+	return nodes_add(&node->before, &node->before_count, before);
 }
 
 bool node_remove_before(struct graph_node *node, const struct graph_node *before)

@@ -56,6 +56,8 @@ struct graph *graph_clone(const struct graph *graph);
 CUresult graph_add(struct graph *graph, const CUgraphNode *before, size_t count,
 		   const struct work *work, const CUgraphNodeParams *params,
 		   struct graph_node **node);
+/* To an array on the heap, unless it stands there; false where memory is short. */
+bool nodes_add(struct graph_node ***nodes, size_t *count, struct graph_node *node);
 bool node_add_before(struct graph_node *node, struct graph_node *before);
 bool node_remove_before(struct graph_node *node, const struct graph_node *before);
 

@@ -152,13 +152,11 @@ CUresult graph_memory_end(struct memory *memory)
 /* What no graph uses just now goes back to the card. */
 CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
 {
-	CUresult result = driver_enter_bare();
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct device *device = driver_device(ordinal);
-	if (!device)
-		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	struct graph_memory *room = of_device(device);
 	shrink(device, room, room->used_bytes);
 	room->claimed_bytes = room->used_bytes;
@@ -184,13 +182,11 @@ static uint64_t *amount(struct graph_memory *room, CUgraphMem_attribute attribut
 
 CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void *value)
 {
-	CUresult result = driver_enter_bare();
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct device *device = driver_device(ordinal);
-	if (!device)
-		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	const uint64_t *found = amount(of_device(device), attribute);
 	if (!found || !value)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -201,13 +197,11 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute att
 CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute, void *value)
 {
 	uint64_t number;
-	CUresult result = driver_enter_bare();
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct device *device = driver_device(ordinal);
-	if (!device)
-		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	struct graph_memory *room = of_device(device);
 	if (!value || (memcpy(&number, value, sizeof(number)), number))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);

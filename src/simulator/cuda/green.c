@@ -232,13 +232,11 @@ static CUresult tell_multiprocessors(unsigned count, CUdevResource *resource,
 
 CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource *resource, CUdevResourceType type)
 {
-	CUresult result = driver_enter_bare();
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	const struct device *device = driver_device(ordinal);
-	if (!device)
-		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	return driver_leave(
 		tell_multiprocessors(device_card(device)->multiprocessors, resource, type));
 }

@@ -108,13 +108,11 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool handle, CUmem
 static CUresult get_pool(CUmemoryPool *handle, CUdevice ordinal,
 			 struct pool *(*find)(struct device *device))
 {
-	CUresult result = driver_enter_bare();
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct device *device = driver_device(ordinal);
-	if (!device)
-		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	if (!handle)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*handle = (CUmemoryPool)(void *)find(device);
@@ -133,14 +131,12 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
 
 CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 {
-	CUresult result = driver_enter_bare();
+	struct device *device;
+	CUresult result = driver_enter_device(ordinal, &device);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	struct device *device = driver_device(ordinal);
 	struct pool *pool = pool_of(handle);
-	if (!device)
-		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
 	if (!pool || pool->device != device)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	device->pool = pool;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 /* A hang may begin while somebody waits; look at least this often. */
-#define WAIT_SLICE_MILLISECONDS 200u
+#define WAIT_SLICE_MILLISECONDS 1000u
 
 struct nvmlEventSet_st {
 	pthread_mutex_t mutex;

@@ -24,7 +24,7 @@ from gpu_device_plugin.simulation.kubelet_pods import (
     StandInPod,
 )
 from gpu_device_plugin.simulation.node import SimulatedNode
-from gpu_device_plugin.store.durable import read_sealed
+from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import KIND, VERSION
 
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
@@ -201,7 +201,7 @@ class Rig:
 
     def grants(self) -> list[Grant]:
         """What stands on disk."""
-        sealed = read_sealed(self.state / "grants", KIND, VERSION)
+        sealed = SealedFile(self.state / "grants", KIND, VERSION).read()
         lines = sealed.payload.splitlines() if sealed else ()
         return [grant_from_plain(json.loads(line)) for line in lines]
 
@@ -280,7 +280,10 @@ async def running_rig(
             brings where that is built; else there is none, and it brings none.
         **settings: The agent's settings, by key.
     """
-    with tempfile.TemporaryDirectory(prefix="rig", dir="/tmp") as directory:
+    # What a program of the node still does in there is no matter.
+    with tempfile.TemporaryDirectory(
+        prefix="rig", dir="/tmp", ignore_cleanup_errors=True
+    ) as directory:
         rig = Rig(Path(directory))
         (rig.root / "gpu").mkdir()
         rig.cards = SimulatedNode.create(profile, rig.root / "gpu")

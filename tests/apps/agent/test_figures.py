@@ -48,6 +48,7 @@ async def test_grants_that_were_made_again_are_counted() -> None:
     async with running_rig() as rig:
         await rig.admit("a", slice_of(2, 30))
         await rig.stop_agent(signal.SIGKILL)
+        (rig.state / "grants.other").unlink()
         (rig.state / "grants").write_text(f"{KIND} of {NODE}, scribbled over\n")
 
         await rig.start_agent()

@@ -106,18 +106,22 @@ async def test_a_version_stays_until_the_last_pod_that_mounts_it_is_gone() -> No
         assert {grant.pod.name for grant in rig.grants()} == {"b", "c", "d", "e"}
         await restart(rig, "newest")
         newest = (versions(rig) - {old, new}).pop()
-        assert versions(rig) == {new, newest}
+        await until(lambda: versions(rig) == {new, newest}, 20, lambda: versions(rig))
 
 
 async def test_a_version_wiped_from_the_node_is_there_again_when_a_container_starts() -> None:
     """A missing preload file would be a container without a cap: it is made before the start."""
     async with running_rig() as rig:
         await rig.admit("p", slice_of(2, 30))
-        shutil.rmtree(rig.library)
-        mounts = await mounts_of(rig, "p")
 
-        assert mounts[TARGET].read_bytes() == native_library("libgpuslice.so").read_bytes()
-        await until(lambda: rig.events("IsolationLibraryMadeAgain"), 10)
+        async def is_told() -> bool:
+            # The agent's own look may come first; then there is nothing to tell.
+            shutil.rmtree(rig.library, ignore_errors=True)
+            mounts = await mounts_of(rig, "p")
+            assert mounts[TARGET].read_bytes() == native_library("libgpuslice.so").read_bytes()
+            return bool(rig.events("IsolationLibraryMadeAgain"))
+
+        await until(is_told, 20)
 
 
 async def test_a_wiped_version_of_an_older_agent_gets_the_content_of_this_one() -> None:

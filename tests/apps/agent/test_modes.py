@@ -14,7 +14,7 @@ async def test_an_empty_node_follows_its_label() -> None:
         await rig.set_labels(schedule="cgpu")
         await rig.until_offered({MEM: 60, CORE: 0, COUNT: 4}, FOLLOW_SECONDS)
 
-        assert rig.events("ModeSwitched")
+        await until(lambda: rig.events("ModeSwitched"), FOLLOW_SECONDS)
 
 
 async def test_a_switch_waits_for_the_pods_that_hold_slices_and_then_happens() -> None:

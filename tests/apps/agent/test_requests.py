@@ -8,7 +8,7 @@ import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
-from gpu_device_plugin.store.durable import read_sealed, seal, write_durably
+from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import KIND, VERSION
 
 
@@ -176,10 +176,10 @@ async def test_a_container_does_not_start_on_units_that_the_kubelet_says_are_ano
 
 def _rewrite(rig: Rig, old: bytes, new: bytes) -> None:
     """Put other grants on disk, sealed as the agent seals them."""
-    sealed = read_sealed(rig.state / "grants", KIND, VERSION)
+    kept = SealedFile(rig.state / "grants", KIND, VERSION)
+    sealed = kept.read()
     assert sealed is not None
-    payload = sealed.payload.replace(old, new)
-    write_durably(rig.state / "grants", seal(KIND, VERSION, sealed.boot_id, [payload]))
+    kept.write([sealed.payload.replace(old, new)], sealed.boot_id)
 
 
 async def allocate(rig: Rig, ids: Iterable[str]) -> Any:

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
-from gpu_device_plugin.store.durable import read_sealed, seal, write_durably
+from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.failpoints import POINTS, VARIABLE
 from gpu_device_plugin.store.grants import KIND, VERSION
 
@@ -92,6 +92,7 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
         before = rig.grant("p")
         await rig.stop_agent()
         path = rig.state / "grants"
+        (rig.state / "grants.other").unlink()
         content = bytearray(path.read_bytes())
         content[-20] ^= 1
         path.write_bytes(
@@ -104,6 +105,7 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
         )
         await rig.start_agent()
         await rig.until_ready()
+        await until(rig.grants, 20)
         after = rig.grant("p")
 
         assert (after.slice_id, after.mem_ids, after.core_ids, after.cards) == (
@@ -112,6 +114,26 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
             before.core_ids,
             before.cards,
         )
+        assert list(rig.state.glob("grants.bad-*"))
+        await until(lambda: rig.events("StateFileBad"), 10)
+
+
+@pytest.mark.parametrize("name", ["grants", "grants.other"])
+async def test_where_one_of_two_files_is_damaged_nothing_is_missing_from_the_grants(
+    name: str,
+) -> None:
+    """One of them knows of the pod's first resource only; the other one is the kubelet's to tell."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        before = rig.grant("p")
+        await rig.stop_agent()
+        content = bytearray((rig.state / name).read_bytes())
+        content[200] ^= 1
+        (rig.state / name).write_bytes(content)
+        await rig.start_agent()
+        await rig.until_ready()
+
+        assert rig.grant("p") == before
         assert list(rig.state.glob("grants.bad-*"))
         await until(lambda: rig.events("StateFileBad"), 10)
 
@@ -136,9 +158,10 @@ async def test_after_a_reboot_every_file_of_a_slice_is_there_before_the_first_re
         await rig.admit("p", slice_of(2, 30))
         grant = rig.grant("p")
         await rig.stop_agent()
-        sealed = read_sealed(rig.state / "grants", KIND, VERSION)
+        kept = SealedFile(rig.state / "grants", KIND, VERSION)
+        sealed = kept.read()
         assert sealed is not None
-        write_durably(rig.state / "grants", seal(KIND, VERSION, "another-boot", [sealed.payload]))
+        kept.write([sealed.payload], "another-boot")
         slices = rig.run / "slices" / grant.slice_id
         limits = (slices / "config" / "limits").read_text()
         (slices / "region").unlink()

@@ -99,7 +99,10 @@ async def test_a_pod_made_again_under_its_name_during_an_outage_gets_its_own_uid
         await rig.kubelet.start_container(pod.uid, "main-0")
         await restart(rig)
 
-        assert [grant.pod.uid for grant in rig.grants() if grant.pod.uid != old] == [pod.uid]
+        def has_its_own() -> bool:
+            return [g.pod.uid for g in rig.grants() if g.pod.uid != old] == [pod.uid]
+
+        await until(has_its_own, 20, rig.grants)
 
 
 async def test_stray_files_in_the_run_directory_kill_nobody() -> None:
@@ -119,7 +122,7 @@ async def test_the_agent_can_be_asked_again_after_its_run_directory_was_wiped() 
     async with running_rig() as rig:
         (rig.run / "agent.sock").unlink()
 
-        await until((rig.run / "agent.sock").is_socket, 10)
+        await until((rig.run / "agent.sock").is_socket, 20)
 
 
 @pytest.mark.parametrize("node", ["missing", "forbidden"])

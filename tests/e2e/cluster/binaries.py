@@ -86,19 +86,13 @@ def provide(version: str) -> Binaries:
 
 def helm_path() -> Path:
     """Where helm stands once it is built."""
-    return cache_directory() / f"helm-{HELM}" / "bin" / "helm"
+    return _tool_path("helm", HELM)
 
 
 def provide_helm() -> Path:
     """Build helm where the cache lacks it and say where it stands."""
-    program, module = helm_path(), "helm.sh/helm/v3"
-    cache = cache_directory()
-    with _one_builder(cache):
-        if not program.exists():
-            with _workspace(cache, module, HELM) as workspace:
-                flags = ("-ldflags", _helm_flags(module))
-                _build(workspace, f"{module}/cmd/helm", program.parent, flags)
-    return program
+    module = "helm.sh/helm/v3"
+    return _provided_tool(helm_path(), module, HELM, ("-ldflags", _helm_flags(module)))
 
 
 def _helm_flags(module: str) -> str:
@@ -113,29 +107,30 @@ def _helm_flags(module: str) -> str:
 
 def linter_path() -> Path:
     """Where kube-score, the manifest linter, stands once it is built."""
-    return cache_directory() / f"kube-score-{KUBE_SCORE}" / "bin" / "kube-score"
+    return _tool_path("kube-score", KUBE_SCORE)
 
 
 def provide_linter() -> Path:
     """Build kube-score where the cache lacks it and say where it stands."""
-    program, module = linter_path(), "github.com/zegl/kube-score"
-    cache = cache_directory()
-    with _one_builder(cache):
-        if not program.exists():
-            with _workspace(cache, module, KUBE_SCORE) as workspace:
-                _build(workspace, f"{module}/cmd/kube-score", program.parent, ())
-    return program
+    return _provided_tool(linter_path(), "github.com/zegl/kube-score", KUBE_SCORE)
 
 
 def provide_syft() -> Path:
     """Build syft, which tells what an image holds, where the cache lacks it."""
-    module, cache = "github.com/anchore/syft", cache_directory()
-    program = cache / f"syft-{SYFT}" / "bin" / "syft"
+    flags = ("-ldflags", f"-s -w -X main.version={SYFT}")
+    return _provided_tool(_tool_path("syft", SYFT), "github.com/anchore/syft", SYFT, flags)
+
+
+def _tool_path(name: str, version: str) -> Path:
+    return cache_directory() / f"{name}-{version}" / "bin" / name
+
+
+def _provided_tool(program: Path, module: str, version: str, flags: Sequence[str] = ()) -> Path:
+    cache = cache_directory()
     with _one_builder(cache):
         if not program.exists():
-            with _workspace(cache, module, SYFT) as workspace:
-                flags = ("-ldflags", f"-s -w -X main.version={SYFT}")
-                _build(workspace, f"{module}/cmd/syft", program.parent, flags)
+            with _workspace(cache, module, version) as workspace:
+                _build(workspace, f"{module}/cmd/{program.name}", program.parent, flags)
     return program
 
 

@@ -83,6 +83,7 @@ static void its_work_and_memory_are_of_the_primary_context(void)
 	OK(cuCtxFromGreenCtx(&context, made));
 	OK(cuCtxSetCurrent(context));
 	OK(cuMemAlloc_v2(&address, 10 * MIB));
+	stop_the_clock();
 	OK(cuEventRecord(start, work));
 	spin(work, 5000000);
 	OK(cuEventRecord(end, work));

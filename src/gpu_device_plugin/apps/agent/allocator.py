@@ -116,7 +116,8 @@ class Allocator:
                 raise told from error
             failpoint("allocate.before-answer")
             self._busy_since = time.monotonic()
-            self._journal.granted(grant, resource)
+            # Told when the answer is on its way: the kubelet waits for that, nobody for a log line.
+            asyncio.get_running_loop().call_soon(self._journal.granted, grant, resource)
             return edits
 
     async def _granted(self, call: Call, state: NodeState) -> Grant:

@@ -75,6 +75,8 @@ class Answers:
         return container_edits(grant, cards, state.terms, self.access, paths)
 
     def _control_devices(self) -> tuple[str, ...]:
+        if self.access is not DeviceAccess.DEVICE_SPECS:
+            return ()
         names = [name for name in _CONTROL_NODES if (self.device_dir / name).exists()]
         return tuple(f"/dev/{name}" for name in names)
 

@@ -19,7 +19,7 @@ from gpu_device_plugin.errors import EdgeError, GpuPluginError
 SOCKET_NAME = "agent.sock"
 _ANSWER_SECONDS = 5.0
 _LINE_BYTES = 1 << 20
-_LOOK_SECONDS = 2.0
+_LOOK_SECONDS = 5.0
 _log = structlog.get_logger("desk")
 
 Answerer = Callable[[Mapping[str, Any]], str]

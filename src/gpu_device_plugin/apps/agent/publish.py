@@ -39,7 +39,7 @@ class Readers:
     """Who is told.
 
     Attributes:
-        metrics: Prometheus.
+        metrics: Prometheus, which is shown what there is when it asks.
         node: Labels and annotations of the Node, or None without an API.
         pods: Annotations of pods, or None without an API.
     """
@@ -90,7 +90,8 @@ class Publisher:
             self._changed.clear()
             self._publish()
 
-    def _publish(self) -> None:
+    def show(self) -> None:
+        """Let the metrics show what is known now."""
         state, ledger = self._state(), self._facts.ledger()
         self._readers.metrics.publish(
             Snapshot(
@@ -101,6 +102,9 @@ class Publisher:
                 faults=tuple(state.faults),
             )
         )
+
+    def _publish(self) -> None:
+        state, ledger = self._state(), self._facts.ledger()
         if self._readers.node is not None:
             self._describe(self._readers.node, state)
         if self._readers.pods is not None:

@@ -24,6 +24,7 @@ from gpu_device_plugin.apps.agent.witness import (
     Witness,
     completed,
     corrected_uid,
+    filled,
     renamed,
 )
 from gpu_device_plugin.domain.ledger import Grant, HeldUnits, Ledger, adopt, drift, live, survivors
@@ -154,8 +155,9 @@ class Reconciler:
         )
         failpoint("reconcile.before-release")
         left, held = book.ledger.release(over), testimony.held()
-        adopted = self._adopted(left, testimony)
-        book.amend([*self._completed(left, testimony), *adopted], ended=over)
+        completed = self._completed(left, testimony)
+        whole = Ledger({**left.grants, **{grant.slice_id: grant for grant in completed}})
+        book.amend([*completed, *self._adopted(whole, testimony, held)], ended=over)
         for slice_id in over:
             _log.info("slice ended", slice=slice_id)
         alive = live(book.ledger, testimony.names, uids)
@@ -171,10 +173,12 @@ class Reconciler:
     def _completed(self, ledger: Ledger, testimony: Testimony) -> list[Grant]:
         """Grants of which more, or something else, is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
+        uids, told, known = testimony.uids_by_holding(), testimony.by_place(), ledger.ids()
         found = []
         for grant in ledger.grants.values():
             named = renamed(grant, *completed(grant, testimony.entries))
-            named = renamed(named, corrected_uid(named, testimony), named.container)
+            named = renamed(named, corrected_uid(named, uids), named.container)
+            named = filled(named, told, known)
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 # What breaks a rule stays unchecked: PreStart refuses it with the reason.
@@ -186,14 +190,19 @@ class Reconciler:
                 found.append(named)
         return found
 
-    def _adopted(self, ledger: Ledger, testimony: Testimony) -> list[Grant]:
+    def _adopted(
+        self, ledger: Ledger, testimony: Testimony, held: Sequence[HeldUnits]
+    ) -> list[Grant]:
         """Grants for containers that hold units and that we know nothing of."""
         state = self._parts.state()
         if state.mode is None or not state.cards:
             return []
+        known = ledger.ids()
+        if all(not units.ids or not known.isdisjoint(units.ids) for units in held):
+            return []  # as nearly always
         specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]
-        held, known = testimony.living({spec.ref.uid for spec in specs}), ledger.ids()
-        unknown = [h for h in held if h.ids and known.isdisjoint(h.ids)]
+        living = testimony.living({spec.ref.uid for spec in specs})
+        unknown = [h for h in living if h.ids and known.isdisjoint(h.ids)]
         adopted = adopt(unknown, specs, state.cards, state.terms)
         for grant in adopted:
             self._parts.journal.adopted(grant)

@@ -66,7 +66,7 @@ class Agent:
             loop.add_signal_handler(number, self._stop.set)
         self._remember()
         self._wiring.metrics.ask_readiness(lambda: self._readiness.tell()[0])
-        pages = Pages(self._wiring.metrics.page, lambda: True, self._readiness.tell)
+        pages = Pages(self._wiring.metrics_page, lambda: True, self._readiness.tell)
         web = WebServer(self._settings.metrics_address, pages)
         await web.start()
         try:
@@ -120,7 +120,6 @@ class Agent:
             *wiring.cluster.tasks(),
             wiring.publisher.run(),
             upkeep.run(),
-            wiring.usage.run(),
             desk.run(),
             self._prepare_and_offer(),
         ]

@@ -1,4 +1,4 @@
-"""How much of their slices containers use, looked up every few seconds for the metrics."""
+"""How much of their slices containers use, looked up when somebody reads the metrics."""
 
 import asyncio
 import time
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.store.region import CardUsage
 
-LOOK_SECONDS = 5.0
+APART_SECONDS = 5.0
+"""Between two looks, at least: a share of time needs some, whoever else asks in between."""
 _A_TURN = 8
 _Key = tuple[str, str]  # slice and card
 
@@ -45,20 +46,18 @@ class UsageWatch:
         self._ledger = ledger
         self._seen: dict[_Key, _Seen] = {}
         self._usage: dict[_Key, SliceUsage] = {}
-        self.on_change: Callable[[], None] = lambda: None
+        self._looked_ns: int | None = None
 
     def of(self, slice_id: str, uuid: str) -> SliceUsage | None:
         """At the last look; None where the region said nothing."""
         return self._usage.get((slice_id, uuid))
 
-    async def run(self) -> None:
-        """Look until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self.look()
-
     async def look(self) -> None:
-        """One look at every slice; others get their turn after every few of them."""
+        """One look at every slice, unless the last one was just now; others get their turn too."""
+        now_ns = time.monotonic_ns()
+        if self._looked_ns is not None and now_ns - self._looked_ns < APART_SECONDS * 1e9:
+            return
+        self._looked_ns = now_ns
         seen: dict[_Key, _Seen] = {}
         usage: dict[_Key, SliceUsage] = {}
         for number, grant in enumerate(tuple(self._ledger().grants.values())):
@@ -71,10 +70,7 @@ class UsageWatch:
                 seen[key] = _Seen(found, time.monotonic_ns())
                 ratio = _core_ratio(self._seen.get(key), seen[key])
                 usage[key] = SliceUsage(found.memory_bytes, ratio, found.refused_total)
-        is_news = usage != self._usage
         self._seen, self._usage = seen, usage
-        if is_news:
-            self.on_change()
 
 
 def _core_ratio(before: _Seen | None, now: _Seen) -> float | None:

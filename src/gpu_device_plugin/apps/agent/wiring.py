@@ -172,12 +172,17 @@ class Wiring:
             usage=self.usage.of,
         )
         self.publisher = Publisher(readers, facts, self.board.read)
-        self.usage.on_change = self.publisher.changed
         self.board.listen(self.publisher.changed)
         if cluster is not None:
             cluster.on_pod_gone = self.reconciler.hurry
             cluster.on_pod_told = self._pod_told
             cluster.api.reach.on_change = self.publisher.changed
+
+    async def metrics_page(self, accept: str) -> tuple[bytes, str]:
+        """What Prometheus reads, made when it asks: figures that nobody reads cost nothing."""
+        await self.usage.look()
+        self.publisher.show()
+        return self.metrics.page(accept)
 
     def _ledger_changed(self, _: object) -> None:
         self.publisher.changed()

@@ -1,14 +1,18 @@
 """What the kubelet knows of our units, from both of its witnesses: List and its checkpoint."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from gpu_device_plugin.domain.edits import slice_of_mounts
 from gpu_device_plugin.domain.ledger import Grant, HeldUnits
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.kubelet.checkpoint import CheckpointEntry, read_checkpoint
+
+_Place: TypeAlias = tuple[str, str, Resource]  # uid, container, resource
+_Holding: TypeAlias = tuple[tuple[str, str], str, Resource, frozenset[str]]  # pod, container, what
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,23 @@ class Testimony:
         listed = {e.pod_uid for e in self.entries if (e.container, e.resource, e.ids) in told}
         alive = listed | frozenset(known)
         return [held for held in self.held() if held.pod.name or held.pod.uid in alive]
+
+    def by_place(self) -> Mapping[_Place, frozenset[str]]:
+        """What the checkpoint says that each container holds of each resource."""
+        return {(e.pod_uid, e.container, e.resource): e.ids for e in self.entries if e.ids}
+
+    def uids_by_holding(self) -> Mapping[_Holding, str]:
+        """Uids of pods, by what List and checkpoint agree that a container of that name holds."""
+        uids: dict[tuple[str, Resource, frozenset[str]], str] = {}
+        for told in self.entries:
+            uids.setdefault((told.container, told.resource, told.ids), told.pod_uid)
+        return {
+            (entry.pod.key, container, resource, ids): uids[container, resource, ids]
+            for entry in self.listed
+            for container, by_resource in entry.held.items()
+            for resource, ids in by_resource.items()
+            if ids and (container, resource, ids) in uids
+        }
 
     def held(self) -> list[HeldUnits]:
         """What either of them says is held."""
@@ -97,20 +118,29 @@ def completed(grant: Grant, entries: Sequence[CheckpointEntry]) -> tuple[str, st
     return grant.pod.uid, grant.container
 
 
-def corrected_uid(grant: Grant, testimony: Testimony) -> str:
+def filled(grant: Grant, told: Mapping[_Place, frozenset[str]], known: Collection[str]) -> Grant:
+    """The grant with units of a resource that the kubelet says it holds, and that nobody has.
+
+    So it is where our file had to be taken from the write before its last one.
+    """
+    for resource in (Resource.MEM, Resource.CORE):
+        ids = told.get((grant.pod.uid, grant.container, resource), frozenset())
+        if ids and not grant.ids(resource) and ids.isdisjoint(known):
+            grant = grant.with_ids(resource, ids)
+    return grant
+
+
+def corrected_uid(grant: Grant, told: Mapping[_Holding, str]) -> str:
     """The grant's uid, or the one that both witnesses give to the pod of that name now.
 
     A pod made again under its name while the API was away was granted under the old text,
     and so under the old uid.
     """
-    listed = next((entry for entry in testimony.listed if entry.pod.key == grant.pod.key), None)
-    units = {resource: frozenset(grant.ids(resource)) for resource in Resource}
-    for entry in testimony.entries:
-        ids = units[entry.resource]
-        if not ids or entry.ids != ids or entry.container != grant.container or listed is None:
-            continue
-        if listed.ids(grant.container, entry.resource) == ids:
-            return entry.pod_uid
+    for resource in (Resource.MEM, Resource.CORE):
+        ids = grant.ids(resource)
+        uid = told.get((grant.pod.key, grant.container, resource, frozenset(ids))) if ids else None
+        if uid is not None:
+            return uid
     return grant.pod.uid
 
 

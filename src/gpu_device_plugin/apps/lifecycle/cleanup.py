@@ -65,7 +65,7 @@ async def clean(places: Places, *, is_forced: bool) -> Outcome:
         return await _clean(places, is_forced=is_forced)
     finally:
         # With the grants goes the file; where some stay, so does the place of the lock.
-        if (places.state / "grants").exists():
+        if any(places.state.glob("grants*")):
             lock.release()
         else:
             lock.remove()
