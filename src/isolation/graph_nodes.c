@@ -1,4 +1,5 @@
-/* Instantiating a graph: what its allocation nodes, and those of its children, will want. */
+/* Instantiating or updating a graph: what its allocation nodes, and those of its children, will
+ * want. */
 #include "cards.h"
 #include "entry.h"
 #include "graphs.h"
@@ -171,4 +172,24 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGr
 					 stream_per_thread(instantiateParams->hUploadStream),
 					 cuda.cuGraphUpload_ptsz)
 		       : result;
+}
+
+/* What it has been made into may want more than before: its next launch reserves anew. */
+CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
+			   CUgraphExecUpdateResult *updateResult_out)
+{
+	ENTER(cuGraphExecUpdate, hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+	const CUresult result =
+		cuda.cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+
+	return result == CUDA_SUCCESS ? note(hGraphExec, hGraph) : result;
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
+			      CUgraphExecUpdateResultInfo *resultInfo)
+{
+	ENTER(cuGraphExecUpdate_v2, hGraphExec, hGraph, resultInfo);
+	const CUresult result = cuda.cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
+
+	return result == CUDA_SUCCESS ? note(hGraphExec, hGraph) : result;
 }

@@ -12,6 +12,7 @@
 #include "capture.h"
 #include "cards.h"
 #include "charge.h"
+#include "overhead.h"
 #include "table.h"
 
 #include <pthread.h>
@@ -190,25 +191,34 @@ void pools_unlock(void)
 	pthread_mutex_unlock(&pooling);
 }
 
+/*
+ * There is room in the pool itself; whether in one piece, the driver knows. No
+ * pool is trimmed for what may take nothing: that is left to a growth that does
+ * not fit. With the lock.
+ */
+static CUresult reserve_inside(struct pool_growth *growth, uint64_t most)
+{
+	overhead_refresh(growth->card);
+	growth->reserved = account_reserve_rest(growth->card, most);
+	return CUDA_SUCCESS;
+}
+
 CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 {
 	pthread_mutex_lock(&pooling);
 	growth->before = pools_follow(growth->pool);
 	const uint64_t used = pools_used(growth->pool);
 	const uint64_t most = most_growth(bytes);
-	const bool may_fit_inside = growth->before >= used && bytes <= growth->before - used;
-	CUresult result = account_try_reserve(growth->card, ACCOUNT_USED, most);
+	CUresult result;
 
-	growth->reserved = most;
-	if (result == CUDA_ERROR_OUT_OF_MEMORY && may_fit_inside) {
-		/* There is room in the pool itself; whether in one piece, the driver knows. */
-		growth->reserved = account_reserve_rest(growth->card, most);
-		result = CUDA_SUCCESS;
+	if (growth->card >= 0 && growth->before >= used && bytes <= growth->before - used) {
+		result = reserve_inside(growth, most);
+	} else {
+		growth->reserved = most;
+		result = account_reserve(growth->card, ACCOUNT_USED, most);
+		/* Making room may have trimmed this pool too. */
+		growth->before = pools_follow(growth->pool);
 	}
-	if (result == CUDA_ERROR_OUT_OF_MEMORY)
-		account_count_refusal(growth->card);
-	/* Making room may have trimmed this pool too. */
-	growth->before = pools_follow(growth->pool);
 	if (result != CUDA_SUCCESS)
 		pthread_mutex_unlock(&pooling);
 	return result;

@@ -164,6 +164,24 @@ def test_what_a_pool_has_itself_is_not_counted_as_refused(box: Box) -> None:
     assert (had, refused) == (0, 1)
 
 
+def test_a_pool_in_a_full_slice_keeps_the_room_that_it_serves_from(box: Box) -> None:
+    """A piece that the pool had room for made every pool give its chunks back first."""
+    program = box.start()
+    region = Region(box.root / "state" / "region")
+    assert program(f"pool_keep default {1 << 40}") == [0]
+    assert program(f"async 1 {512 * MIB}") == [0]
+    assert program("free_async 1") == [0]
+    assert program("sync") == [0]
+    assert program(f"alloc 2 {room(program) - 8 * MIB}") == [0]
+    before = region.used(0)
+    assert program(f"async 3 {MIB}") == [0]
+    used, refused = region.used(0), region.refused()
+    region.close()
+
+    assert used == before
+    assert refused == 0
+
+
 def test_another_cards_default_pool_is_held_against_that_card(box: Box) -> None:
     """It was taken for another process's, and nobody was charged; without a line there is none."""
     other = f"device={box.node.uuids[1]} memory_bytes={1000 * MIB}"
@@ -386,6 +404,21 @@ def test_a_graph_uploaded_when_it_is_made_is_held_against_the_slice(box: Box) ->
     region.close()
     assert used == 100 * MIB
     assert program("graph_launch 2") == [0]
+
+    assert before - room(program) == 100 * MIB
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_updated_graph_is_held_against_the_slice_as_a_new_one(box: Box, version: int) -> None:
+    """cuGraphExecUpdate: launched before, its next launch reserved nothing and took anything."""
+    program = box.start()
+    before = room(program)
+    assert program(f"graph 1 {10 * MIB}") == [0]
+    assert program("graph_launch 1") == [0]
+    assert program(f"graph_update 1 {before + CHUNK} {version}") == [0]
+    assert program("graph_launch 1") == [OUT_OF_MEMORY]
+    assert program(f"graph_update 1 {100 * MIB} {version}") == [0]
+    assert program("graph_launch 1") == [0]
 
     assert before - room(program) == 100 * MIB
 

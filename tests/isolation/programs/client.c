@@ -497,28 +497,54 @@ static void do_graph(char *words[])
 	printf("%d\n", result);
 }
 
+/* One allocation node and its free. */
+static CUresult make_graph(CUgraph *graph, const char *bytes)
+{
+	CUgraphNode node, freeing;
+	CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
+		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+			      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}},
+		.bytesize = strtoull(bytes, NULL, 10)};
+	CUresult result = CALL(cuGraphCreate, graph, 0);
+
+	if (!result)
+		result = CALL(cuGraphAddMemAllocNode, &node, *graph, NULL, 0, &parameters);
+	if (!result)
+		result = CALL(cuGraphAddMemFreeNode, &freeing, *graph, &node, 1, parameters.dptr);
+	return result;
+}
+
 /* graph_uploaded NUMBER BYTES: instantiated with its upload; answers the result, the driver's too.
  */
 static void do_graph_uploaded(char *words[])
 {
 	CUgraph graph;
-	CUgraphNode node, freeing;
 	CUgraphExec exec = NULL;
 	CUDA_GRAPH_INSTANTIATE_PARAMS how = {.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
-	CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
-		.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-			      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}},
-		.bytesize = strtoull(words[2], NULL, 10)};
-	CUresult result = CALL(cuGraphCreate, &graph, 0);
+	CUresult result = make_graph(&graph, words[2]);
 
-	if (!result)
-		result = CALL(cuGraphAddMemAllocNode, &node, graph, NULL, 0, &parameters);
-	if (!result)
-		result = CALL(cuGraphAddMemFreeNode, &freeing, graph, &node, 1, parameters.dptr);
 	if (!result)
 		result = CALL(cuGraphInstantiateWithParams, &exec, graph, &how);
 	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)exec;
 	printf("%d %d\n", result, how.result_out);
+}
+
+/* graph_update NUMBER BYTES VERSION: the executable graph becomes one of another size. */
+static void do_graph_update(char *words[])
+{
+	typedef CUresult update(CUgraphExec, CUgraph, CUgraphNode *, CUgraphExecUpdateResult *);
+	CUgraphExec exec = (CUgraphExec)(uintptr_t)objects[atoi(words[1]) % OBJECTS];
+	CUgraph graph;
+	CUgraphNode node;
+	CUgraphExecUpdateResult outcome;
+	CUgraphExecUpdateResultInfo info;
+	CUresult result = make_graph(&graph, words[2]);
+
+	if (!result && atoi(words[3]) == 1)
+		result = ((update *)find("cuGraphExecUpdate"))(exec, graph, &node, &outcome);
+	else if (!result)
+		result = CALL(cuGraphExecUpdate_v2, exec, graph, &info);
+	printf("%d\n", result);
 }
 
 /* kernel_graph NUMBER DURATION_NS COUNT: an executable graph of kernels in a row. */
@@ -1067,6 +1093,7 @@ static const struct command commands[] = {
 	{"host", do_host},
 	{"graph", do_graph},
 	{"graph_uploaded", do_graph_uploaded},
+	{"graph_update", do_graph_update},
 	{"kernel_graph", do_kernel_graph},
 	{"graph_launch", do_graph_launch},
 	{"graph_trim", do_graph_trim},
