@@ -16,7 +16,9 @@ static CUresult pool_of_stream(CUstream stream, struct pool_growth *growth)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	growth->card = card_of_device(device);
+	result = card_find(device, &growth->card);
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (growth->card < 0 || !cuda.cuDeviceGetMemPool)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = cuda.cuDeviceGetMemPool(&growth->pool, device);
@@ -54,13 +56,13 @@ static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUstream stream, CUstr
 
 CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-	ENTER(cuMemAllocAsync, dptr, bytesize, hStream);
+	ENTER_TO_GIVE(dptr, cuMemAllocAsync, dptr, bytesize, hStream);
 	return allocate(dptr, bytesize, hStream, hStream, cuda.cuMemAllocAsync);
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-	ENTER(cuMemAllocAsync_ptsz, dptr, bytesize, hStream);
+	ENTER_TO_GIVE(dptr, cuMemAllocAsync_ptsz, dptr, bytesize, hStream);
 	return allocate(dptr, bytesize, hStream, stream_per_thread(hStream),
 			cuda.cuMemAllocAsync_ptsz);
 }
@@ -124,14 +126,14 @@ static CUresult allocate_from(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
 				 CUstream hStream)
 {
-	ENTER(cuMemAllocFromPoolAsync, dptr, bytesize, pool, hStream);
+	ENTER_TO_GIVE(dptr, cuMemAllocFromPoolAsync, dptr, bytesize, pool, hStream);
 	return allocate_from(dptr, bytesize, pool, hStream, hStream, cuda.cuMemAllocFromPoolAsync);
 }
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
 				      CUstream hStream)
 {
-	ENTER(cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, pool, hStream);
+	ENTER_TO_GIVE(dptr, cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, pool, hStream);
 	return allocate_from(dptr, bytesize, pool, hStream, stream_per_thread(hStream),
 			     cuda.cuMemAllocFromPoolAsync_ptsz);
 }

@@ -14,7 +14,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
 	struct charge charge;
 
-	ENTER(cuMemAlloc_v2, dptr, bytesize);
+	ENTER_TO_GIVE(dptr, cuMemAlloc_v2, dptr, bytesize);
 	CUresult result = charge_current(&charge, bytesize);
 
 	if (result != CUDA_SUCCESS)
@@ -32,7 +32,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
 {
 	struct charge charge;
 
-	ENTER(cuMemAlloc, dptr, bytesize);
+	ENTER_TO_GIVE(dptr, cuMemAlloc, dptr, bytesize);
 	CUresult result = charge_current(&charge, bytesize);
 
 	if (result != CUDA_SUCCESS)
@@ -49,7 +49,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 {
 	struct charge charge;
 
-	ENTER(cuMemAllocManaged, dptr, bytesize, flags);
+	ENTER_TO_GIVE(dptr, cuMemAllocManaged, dptr, bytesize, flags);
 	CUresult result = charge_current(&charge, bytesize);
 
 	if (result != CUDA_SUCCESS)
@@ -100,7 +100,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
 	struct charge charge;
 	uint64_t bytes;
 
-	ENTER(cuMemAllocPitch_v2, dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+	ENTER_TO_GIVE(dptr, cuMemAllocPitch_v2, dptr, pPitch, WidthInBytes, Height,
+		      ElementSizeBytes);
 	if (!pitched_bytes(WidthInBytes, Height, &bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult result = charge_current(&charge, bytes);
@@ -120,7 +121,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
 	struct charge charge;
 	uint64_t bytes;
 
-	ENTER(cuMemAllocPitch, dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+	ENTER_TO_GIVE(dptr, cuMemAllocPitch, dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
 	if (!pitched_bytes(WidthInBytes, Height, &bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult result = charge_current(&charge, bytes);

@@ -94,14 +94,18 @@ static CUresult begin(struct overhead_context *making, CUdevice device)
 
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device)
 {
-	*making = (struct overhead_context){.card = card_of_device(device)};
-	return begin(making, device);
+	*making = (struct overhead_context){0};
+	const CUresult found = card_find(device, &making->card);
+
+	return found == CUDA_SUCCESS ? begin(making, device) : found;
 }
 
 CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home)
 {
-	*making = (struct overhead_context){.card = card_of_device(device), .home = home};
-	return begin(making, device);
+	*making = (struct overhead_context){.home = home};
+	const CUresult found = card_find(device, &making->card);
+
+	return found == CUDA_SUCCESS ? begin(making, device) : found;
 }
 
 /* Under the region's lock: the change of the card's total, if it can be ours. */
