@@ -41,12 +41,18 @@ void pieces_add(uint64_t pool, CUdeviceptr pointer)
 
 void piece_take(struct piece *piece, CUdeviceptr pointer)
 {
-	struct table_entry entry;
-
 	*piece = (struct piece){.pointer = pointer};
-	if (atomic_load_explicit(&made, memory_order_relaxed) && pointer &&
-	    table_take(KIND_PIECE, pointer, &entry))
-		piece->pool = entry.other;
+	if (!atomic_load_explicit(&made, memory_order_relaxed) || !pointer)
+		return;
+	table_lock();
+	struct table_entry *entry = table_at(KIND_PIECE, pointer);
+
+	if (entry) {
+		piece->pool = entry->other;
+		table_remove(entry);
+		piece->is_counted = table_at(KIND_POOL_ENDED, piece->pool);
+	}
+	table_unlock();
 }
 
 void piece_put_back(const struct piece *piece)
@@ -75,7 +81,7 @@ static void count_off(uint64_t pool)
 
 void piece_freed(const struct piece *piece)
 {
-	if (piece->pool && atomic_load(&ended))
+	if (piece->is_counted)
 		count_off(piece->pool);
 }
 
@@ -96,9 +102,7 @@ static CUevent event_in(CUstream stream)
 
 void piece_freed_in(const struct piece *piece, CUstream stream)
 {
-	struct table_entry pool;
-
-	if (!piece->pool || !atomic_load(&ended) || !table_get(KIND_POOL_ENDED, piece->pool, &pool))
+	if (!piece->is_counted)
 		return;
 	const CUstreamCaptureMode mode = capture_exempt();
 	const CUevent event = event_in(stream);

@@ -16,7 +16,8 @@ void pieces_add(uint64_t pool, CUdeviceptr pointer);
 
 /* One that is being freed: taken out before the call, as the driver may give it out again. */
 struct piece {
-	uint64_t pool; /* 0: none of ours */
+	uint64_t pool;   /* 0: none of ours */
+	bool is_counted; /* the pool has ended, and waits for it */
 	CUdeviceptr pointer;
 };
 
