@@ -74,10 +74,15 @@ def serving_agent(cluster: Cluster, results: Path) -> Iterator[Agent]:
 @pytest.fixture
 def agent(cluster: Cluster, serving_agent: Agent) -> Iterator[Agent]:
     """The agent at work on an empty node; whatever a test leaves is removed."""
-    if not serving_agent.program.running():
-        serving_agent.start()
+    yield from at_work(cluster, serving_agent)
+
+
+def at_work(cluster: Cluster, agent: Agent) -> Iterator[Agent]:
+    """The agent while it serves, started where a test has ended it; then no pod is left."""
+    if not agent.program.running():
+        agent.start()
     wait_for_allocatable(cluster, FOUR_CARDS)
-    yield serving_agent
+    yield agent
     for kind in ("job", "replicaset", "pod"):
         cluster.kubectl("delete", kind, "--all", "--wait=true", "--grace-period=1")
     wait_for("no pod is left", lambda: not cluster.every("pod"), 60, 0.3)
@@ -136,12 +141,7 @@ def isolating_agent(
 @pytest.fixture
 def isolating(cluster: Cluster, isolating_agent: Agent) -> Iterator[Agent]:
     """The isolating agent at work on an empty node; whatever a test leaves is removed."""
-    if not isolating_agent.program.running():
-        isolating_agent.start()
-    wait_for_allocatable(cluster, FOUR_CARDS)
-    yield isolating_agent
-    cluster.kubectl("delete", "pod", "--all", "--wait=true", "--grace-period=1")
-    wait_for("no pod is left", lambda: not cluster.every("pod"), 60, 0.3)
+    yield from at_work(cluster, isolating_agent)
 
 
 @pytest.fixture

@@ -139,7 +139,9 @@ class ModeFollower:
 
     def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
         try:
-            check_unit(mode, unit)
+            # Whoever takes his node out by a label asks for no units of any size.
+            if mode is not NodeMode.DISABLED:
+                check_unit(mode, unit)
         except ConfigError as error:
             self._journal.fault(self._board, "UnitNotAllowed", str(error))
         else:
