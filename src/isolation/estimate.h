@@ -1,15 +1,17 @@
-/* How long a function or a graph took so far; see estimate.c. With the meter's lock. */
+/* How long launches of a kind took so far; see estimate.c. With the meter's lock. */
 #ifndef GPUSLICE_ESTIMATE_H
 #define GPUSLICE_ESTIMATE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Until it was seen once: long enough that only few strangers run at a time. */
-#define ESTIMATE_UNKNOWN_NS 5000000u
+struct estimate {
+	uint64_t work_ns;  /* card time of one launch */
+	uint64_t doubt_ns; /* what it may take for all we know */
+	bool is_known;     /* measured before */
+};
 
-/* Card time of one launch; *is_known tells whether it was ever measured. */
-uint64_t estimate_of(uint64_t what, bool *is_known);
+struct estimate estimate_of(uint64_t what);
 void estimate_learn(uint64_t what, uint64_t measured_ns);
 void estimate_forget_all(void);
 

@@ -8,12 +8,16 @@
 
 /* Threads may share all of these. */
 
-#define METERED(what, stream, call)                                                                \
+/* Of one kind are launches of a function that are about as large. */
+#define SIZE(grid, block)                                                                          \
+	meter_size((uint64_t)grid##X *grid##Y *grid##Z, (uint64_t)block##X *block##Y *block##Z)
+
+#define METERED(what, size, stream, call)                                                          \
 	do {                                                                                       \
 		struct meter_launch launch;                                                        \
 		struct overhead_launch watch;                                                      \
                                                                                                    \
-		meter_before(&launch, what, stream);                                               \
+		meter_before(&launch, meter_kind(what, size), stream);                             \
 		overhead_begin_launch(&watch, (const void *)(what), stream);                       \
 		const CUresult result = call;                                                      \
                                                                                                    \
@@ -29,7 +33,7 @@ CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDi
 {
 	ENTER(cuLaunchKernel, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
 	      sharedMemBytes, hStream, kernelParams, extra);
-	METERED(f, hStream,
+	METERED(f, SIZE(gridDim, blockDim), hStream,
 		cuda.cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
 				    blockDimZ, sharedMemBytes, hStream, kernelParams, extra));
 }
@@ -41,7 +45,7 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int g
 {
 	ENTER(cuLaunchKernel_ptsz, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
 	      sharedMemBytes, hStream, kernelParams, extra);
-	METERED(f, stream_per_thread(hStream),
+	METERED(f, SIZE(gridDim, blockDim), stream_per_thread(hStream),
 		cuda.cuLaunchKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
 					 blockDimZ, sharedMemBytes, hStream, kernelParams, extra));
 }
@@ -51,7 +55,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **ker
 			  void **extra)
 {
 	ENTER(cuLaunchKernelEx, config, f, kernelParams, extra);
-	METERED(f, config ? config->hStream : NULL,
+	METERED(f, config ? SIZE(config->gridDim, config->blockDim) : 0,
+		config ? config->hStream : NULL,
 		cuda.cuLaunchKernelEx(config, f, kernelParams, extra));
 }
 
@@ -59,7 +64,8 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void 
 			       void **extra)
 {
 	ENTER(cuLaunchKernelEx_ptsz, config, f, kernelParams, extra);
-	METERED(f, stream_per_thread(config ? config->hStream : NULL),
+	METERED(f, config ? SIZE(config->gridDim, config->blockDim) : 0,
+		stream_per_thread(config ? config->hStream : NULL),
 		cuda.cuLaunchKernelEx_ptsz(config, f, kernelParams, extra));
 }
 
@@ -71,7 +77,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
 {
 	ENTER(cuLaunchCooperativeKernel, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
 	      blockDimZ, sharedMemBytes, hStream, kernelParams);
-	METERED(f, hStream,
+	METERED(f, SIZE(gridDim, blockDim), hStream,
 		cuda.cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX,
 					       blockDimY, blockDimZ, sharedMemBytes, hStream,
 					       kernelParams));
@@ -85,7 +91,7 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, uns
 {
 	ENTER(cuLaunchCooperativeKernel_ptsz, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
 	      blockDimZ, sharedMemBytes, hStream, kernelParams);
-	METERED(f, stream_per_thread(hStream),
+	METERED(f, SIZE(gridDim, blockDim), stream_per_thread(hStream),
 		cuda.cuLaunchCooperativeKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX,
 						    blockDimY, blockDimZ, sharedMemBytes, hStream,
 						    kernelParams));
@@ -105,7 +111,10 @@ static CUresult launch_together(CUDA_LAUNCH_PARAMS *parts, unsigned count, unsig
 	for (unsigned i = 0; i < count; i++)
 		meter_await(parts[i].hStream);
 	for (unsigned i = 0; i < count; i++)
-		meter_before(&launches[i], parts[i].function, parts[i].hStream);
+		meter_before(
+			&launches[i],
+			meter_kind(parts[i].function, SIZE(parts[i].gridDim, parts[i].blockDim)),
+			parts[i].hStream);
 	overhead_open_launch(&watch);
 	for (unsigned i = 0; i < count; i++)
 		overhead_watch_part(&watch, parts[i].function, parts[i].hStream);
@@ -132,19 +141,21 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsLi
 CUresult cuLaunch(CUfunction f)
 {
 	ENTER(cuLaunch, f);
-	METERED(f, NULL, cuda.cuLaunch(f));
+	METERED(f, 0, NULL, cuda.cuLaunch(f));
 }
 
 CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
 {
 	ENTER(cuLaunchGrid, f, grid_width, grid_height);
-	METERED(f, NULL, cuda.cuLaunchGrid(f, grid_width, grid_height));
+	METERED(f, meter_size((uint64_t)grid_width * (uint64_t)grid_height, 0), NULL,
+		cuda.cuLaunchGrid(f, grid_width, grid_height));
 }
 
 CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream)
 {
 	ENTER(cuLaunchGridAsync, f, grid_width, grid_height, hStream);
-	METERED(f, hStream, cuda.cuLaunchGridAsync(f, grid_width, grid_height, hStream));
+	METERED(f, meter_size((uint64_t)grid_width * (uint64_t)grid_height, 0), hStream,
+		cuda.cuLaunchGridAsync(f, grid_width, grid_height, hStream));
 }
 
 /* A graph is one piece of work: one price, whatever nodes it holds and however they change. */
@@ -158,7 +169,7 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	meter_before(&launch, exec, named);
+	meter_before(&launch, meter_kind(exec, 0), named);
 	overhead_begin_launch(&watch, exec, named);
 	result = real(exec, stream);
 	overhead_end_launch(&watch, exec, named, result,

@@ -2,6 +2,7 @@
 #include "marks.h"
 
 #include "capture.h"
+#include "doubt.h"
 #include "green.h"
 #include "slice.h"
 
@@ -121,14 +122,19 @@ void marks_begin(struct meter *meter, CUstream stream, bool is_measured, uint64_
 	meter->reference_ns = now_ns;
 }
 
-bool marks_set(struct meter *meter, CUstream stream, uint64_t known_ns)
+bool marks_set(struct meter *meter, CUstream stream, uint64_t known_ns, uint64_t now_ns)
 {
 	CUevent event = meter->count < MARKS ? record(meter, stream) : NULL;
 
 	if (!event)
 		return false;
+	if (!meter->count)
+		meter->progress_ns = now_ns;
 	meter->marks[(meter->first + meter->count++) % MARKS] =
-		(struct mark){.event = event, .work = meter->tail, .known_ns = known_ns};
+		(struct mark){.event = event,
+			      .work = meter->tail,
+			      .known_ns = known_ns,
+			      .doubt_ns = doubt_mark(meter, stream)};
 	meter->queued_ns += meter->tail.work_ns;
 	meter->tail = (struct work){0};
 	return true;
@@ -140,10 +146,14 @@ const struct mark *marks_first(const struct meter *meter)
 }
 
 /* An error is as good as an end: the work will not be heard of again. */
+static bool is_reached(const struct mark *mark)
+{
+	return !cuda.cuEventQuery || cuda.cuEventQuery(mark->event) != CUDA_ERROR_NOT_READY;
+}
+
 bool marks_is_reached(const struct meter *meter)
 {
-	return !cuda.cuEventQuery ||
-	       cuda.cuEventQuery(meter->marks[meter->first].event) != CUDA_ERROR_NOT_READY;
+	return is_reached(&meter->marks[meter->first]);
 }
 
 /* The second version differs only for events that have no time. */
@@ -173,6 +183,7 @@ void marks_pass(struct meter *meter, uint64_t reached_ns)
 	float later_ms = 1;
 
 	meter->queued_ns -= mark->work.work_ns;
+	doubt_end(meter, mark->doubt_ns);
 	if (meter->has_reference)
 		(void)elapsed(meter->reference, mark->event, &later_ms);
 	if (later_ms >= 0) {
@@ -185,6 +196,53 @@ void marks_pass(struct meter *meter, uint64_t reached_ns)
 	}
 	meter->first = (meter->first + 1) % MARKS;
 	meter->count--;
+}
+
+static struct mark *mark_at(struct meter *meter, uint32_t index)
+{
+	return &meter->marks[(meter->first + index) % MARKS];
+}
+
+bool marks_overtake(struct meter *meter, struct mark *gone)
+{
+	uint32_t index = 1;
+
+	while (index < meter->count && !is_reached(mark_at(meter, index)))
+		index++;
+	/* Not if the first was just then reached as well. */
+	if (index >= meter->count || marks_is_reached(meter))
+		return false;
+	*gone = *mark_at(meter, index);
+	for (; index + 1 < meter->count; index++)
+		*mark_at(meter, index) = *mark_at(meter, index + 1);
+	meter->count--;
+	meter->queued_ns -= gone->work.work_ns;
+	doubt_end(meter, gone->doubt_ns);
+	give_event(meter, gone->event);
+	return true;
+}
+
+static int64_t reprice(struct work *work, uint64_t what, uint64_t each_ns)
+{
+	const uint64_t before_ns = work->work_ns;
+
+	if (work->launches && work->is_alike && work->what == what)
+		work->work_ns = each_ns * work->launches;
+	return (int64_t)(work->work_ns - before_ns);
+}
+
+int64_t marks_reprice(struct meter *meter, uint64_t what, uint64_t each_ns)
+{
+	int64_t more_ns = reprice(&meter->tail, what, each_ns);
+
+	for (uint32_t i = 1; i < meter->count; i++) {
+		struct mark *mark = mark_at(meter, i);
+		const int64_t its_ns = mark->known_ns ? 0 : reprice(&mark->work, what, each_ns);
+
+		meter->queued_ns += (uint64_t)its_ns;
+		more_ns += its_ns;
+	}
+	return more_ns;
 }
 
 void marks_forget(struct meter *meter)

@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 /* More contexts than the memory of any card has room for: none goes unmetered. */
-enum { MARKS = 64, MARKS_METERS = 512 };
+enum { MARKS = 64, MARKS_METERS = 512, MARKS_STREAMS = 8 };
 
 /* Launches in a row. */
 struct work {
@@ -26,6 +26,13 @@ struct mark {
 	CUevent event;
 	struct work work;  /* since the mark before */
 	uint64_t known_ns; /* estimates of all but one stranger; 0: no stranger among others */
+	uint64_t doubt_ns; /* what is certain when it is reached; see doubt.c */
+};
+
+/* Launches of a stream, or a few, behind its last mark. */
+struct unmarked {
+	uint64_t doubt_ns;
+	uint64_t launched_ns; /* the last */
 };
 
 struct meter {
@@ -40,8 +47,15 @@ struct meter {
 	uint64_t cursor_ns;     /* charged up to here */
 	uint64_t unfinished_ns; /* the first mark was not reached yet then */
 	uint64_t marked_ns, polled_ns, launched_ns;
-	uint64_t queued_ns;          /* estimates of all marks */
-	uint64_t told_until_ns;      /* neighbours believe us at work until then; 0: idle */
+	uint64_t progress_ns; /* since when the first mark is the first */
+	uint64_t let_go_ns;   /* the last launch that went although there was doubt */
+	uint64_t doubt_ns,
+		unmarked_ns; /* see doubt.c: of all that was launched, and behind marks */
+	struct unmarked unmarked[MARKS_STREAMS];
+	uint32_t wary;          /* so many launches get a mark each: something took far too long */
+	bool has_unmeasured;    /* since the last mark something was charged as estimated */
+	uint64_t queued_ns;     /* estimates of all marks */
+	uint64_t told_until_ns; /* neighbours believe us at work until then; 0: idle */
 	uint64_t counted_ns, others; /* how many others there were, and when that was */
 	struct work tail;            /* behind the last mark */
 	uint32_t first, count;
@@ -64,7 +78,7 @@ struct meter *marks_meter_at(unsigned index);
 /* A stretch begins; with `is_measured` an event on the stream says when. */
 void marks_begin(struct meter *meter, CUstream stream, bool is_measured, uint64_t now_ns);
 /* Puts the tail behind a mark; false when none could be set. */
-bool marks_set(struct meter *meter, CUstream stream, uint64_t known_ns);
+bool marks_set(struct meter *meter, CUstream stream, uint64_t known_ns, uint64_t now_ns);
 /* NULL when there is none. */
 const struct mark *marks_first(const struct meter *meter);
 bool marks_is_reached(const struct meter *meter);
@@ -72,6 +86,10 @@ bool marks_is_reached(const struct meter *meter);
 bool marks_took(const struct meter *meter, uint64_t *took_ns);
 /* The first mark becomes the reference. */
 void marks_pass(struct meter *meter, uint64_t reached_ns);
+/* A later one, of another stream, was reached before the first: it goes, and its work is told. */
+bool marks_overtake(struct meter *meter, struct mark *gone);
+/* A launch of this takes `each_ns` now: changes what is queued, and says by how much. */
+int64_t marks_reprice(struct meter *meter, uint64_t what, uint64_t each_ns);
 
 /* The context ends, its events with it. */
 void marks_forget(struct meter *meter);

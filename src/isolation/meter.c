@@ -11,6 +11,7 @@
 #include "capture.h"
 #include "cards.h"
 #include "credit.h"
+#include "doubt.h"
 #include "estimate.h"
 #include "marks.h"
 #include "neighbours.h"
@@ -78,17 +79,34 @@ static void reap(void)
 	}
 }
 
-/* May this context's work go on at `now_ns`? 0, or how long to wait before asking again. */
-static uint64_t must_wait_ns(struct meter *meter, uint64_t now_ns)
+/* Charges what has ended: now and then, and when something waits for that. */
+static void look(struct meter *meter, uint64_t doubt_ns, uint64_t now_ns)
 {
-	if (now_ns - meter->polled_ns >= STRETCH_GAP_NS)
+	const bool is_held = !stretch_may_share() && now_ns != meter->polled_ns &&
+			     doubt_holds(meter, doubt_ns, now_ns);
+
+	if (is_held || now_ns - meter->polled_ns >= STRETCH_GAP_NS)
 		stretch_poll(meter, now_ns, false);
+	if (is_held && doubt_holds(meter, doubt_ns, now_ns))
+		stretch_overtake(meter, now_ns);
+}
+
+/* May this launch go on now? 0, or how long to wait before asking again. */
+static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
+{
+	const uint64_t now_ns = launch->now_ns;
+	const uint64_t doubt_ns = estimate_of(launch->what).doubt_ns;
+
+	look(meter, doubt_ns, now_ns);
 	credit_earn(meter->card, credit_inflight(meter->card) > 0, now_ns);
 	const uint64_t wait_ns = credit_wait_ns(meter->card);
 
-	if (!wait_ns || (stretch_may_share() && !neighbours_count(meter->card, meter->place)))
+	if (!wait_ns && !doubt_holds(meter, doubt_ns, now_ns))
 		return 0;
-	return nap_ns(meter, wait_ns);
+	if (stretch_may_share() && !neighbours_count(meter->card, meter->place))
+		return 0;
+	launch->is_held_back = launch->is_held_back || wait_ns;
+	return wait_ns ? nap_ns(meter, wait_ns) : doubt_nap_ns(meter, now_ns);
 }
 
 /* Sleeps without the lock until there is credit; NULL when the context ended meanwhile. */
@@ -98,7 +116,7 @@ static struct meter *await_credit(struct meter *meter, struct meter_launch *laun
 
 	while (meter) {
 		launch->now_ns = timer_now_ns();
-		const uint64_t nap = must_wait_ns(meter, launch->now_ns);
+		const uint64_t nap = must_wait_ns(meter, launch);
 
 		if (!nap)
 			break;
@@ -113,7 +131,6 @@ static struct meter *await_credit(struct meter *meter, struct meter_launch *laun
 		pthread_mutex_lock(&metering);
 		meter = marks_meter_of(launch->there.context);
 	}
-	launch->is_held_back = waited_ns > 0;
 	if (meter && waited_ns)
 		credit_note_wait(meter->card, waited_ns);
 	return meter;
@@ -124,7 +141,8 @@ static void begin_stretch(struct meter *meter, const struct meter_launch *launch
 {
 	const uint64_t now_ns = launch->now_ns;
 	const bool will_be_marked = launch->is_held_back || !launch->is_known ||
-				    launch->work_ns >= MARK_WORK_NS ||
+				    launch->work_ns >= MARK_WORK_NS || meter->wary ||
+				    doubt_wants_mark(meter, launch->stream, now_ns) ||
 				    now_ns - meter->marked_ns >= MARK_EVERY_NS;
 
 	meter->is_running = true;
@@ -168,17 +186,22 @@ void meter_await(CUstream stream)
 
 static void begin(struct meter *meter, struct meter_launch *launch)
 {
+	const struct estimate estimate = estimate_of(launch->what);
+
 	launch->is_metered = true;
 	launch->card = meter->card;
-	launch->work_ns = estimate_of(launch->what, &launch->is_known);
+	launch->is_known = estimate.is_known;
+	launch->work_ns = estimate.work_ns;
+	launch->doubt_ns = estimate.doubt_ns;
+	doubt_add(meter, launch->stream, launch->doubt_ns, launch->now_ns);
 	if (!meter->is_running)
 		begin_stretch(meter, launch);
 	credit_add_inflight(launch->card, slice_slot(), (int64_t)launch->work_ns);
 }
 
-void meter_before(struct meter_launch *launch, const void *what, CUstream stream)
+void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
 {
-	*launch = (struct meter_launch){.what = (uint64_t)(uintptr_t)what, .stream = stream};
+	*launch = (struct meter_launch){.what = what, .stream = stream};
 	if (!is_any_capped())
 		return;
 	launch->there = visit_stream(stream);
@@ -204,6 +227,19 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch, 
 	meter->launched_ns = now_ns;
 }
 
+static bool is_mark_due(struct meter *meter, const struct meter_launch *launch, uint64_t now_ns)
+{
+	const struct work *tail = &meter->tail;
+
+	if (meter->wary) {
+		meter->wary--;
+		return true;
+	}
+	return !launch->is_known || launch->is_held_back || tail->work_ns >= MARK_WORK_NS ||
+	       tail->launches >= MARK_LAUNCHES || now_ns - meter->marked_ns >= MARK_EVERY_NS ||
+	       doubt_wants_mark(meter, launch->stream, now_ns);
+}
+
 /* Sets a mark where one is due; a stranger among known work is measured by what they leave. */
 static void mark_if_due(struct meter *meter, const struct meter_launch *launch, uint64_t now_ns)
 {
@@ -213,12 +249,11 @@ static void mark_if_due(struct meter *meter, const struct meter_launch *launch, 
 					  ? tail->work_ns - launch->work_ns
 					  : 0;
 
-	if (!is_stranger && !launch->is_held_back && tail->work_ns < MARK_WORK_NS &&
-	    tail->launches < MARK_LAUNCHES && now_ns - meter->marked_ns < MARK_EVERY_NS)
+	if (!is_mark_due(meter, launch, now_ns))
 		return;
 	if (is_stranger && known_ns)
 		tail->is_alike = true;
-	if (marks_set(meter, launch->stream, known_ns))
+	if (marks_set(meter, launch->stream, known_ns, now_ns))
 		meter->marked_ns = now_ns;
 }
 
@@ -236,6 +271,8 @@ void meter_after(struct meter_launch *launch, CUresult result)
 		stretch_extend(meter, launch->now_ns);
 	} else {
 		credit_add_inflight(launch->card, slice_slot(), -(int64_t)launch->work_ns);
+		if (meter)
+			doubt_withdraw(meter, launch->stream, launch->doubt_ns);
 	}
 	pthread_mutex_unlock(&metering);
 	visit_end(launch->there);

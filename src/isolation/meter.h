@@ -13,19 +13,37 @@ struct meter_launch {
 	bool is_metered;
 	bool is_known;     /* measured before */
 	bool is_held_back; /* it waited for credit */
-	uint64_t what;     /* function or graph */
+	uint64_t what;     /* function and size, or graph */
 	uint64_t work_ns;  /* what it should take */
+	uint64_t doubt_ns; /* what it may take */
 	uint64_t now_ns;   /* when it was let go */
 	CUstream stream;
 	struct visit there; /* the stream's context */
 };
 
 /*
+ * The size of a launch, to a factor of two; goes with its function, whose
+ * address leaves the highest bits free.
+ */
+static inline uint64_t meter_size(uint64_t blocks, uint64_t threads)
+{
+	const uint64_t of_blocks = 63u - (uint64_t)__builtin_clzll(blocks | 1);
+	const uint64_t of_threads = 63u - (uint64_t)__builtin_clzll(threads | 1);
+
+	return (of_blocks << 4 | (of_threads & 15)) << 54;
+}
+
+static inline uint64_t meter_kind(const void *what, uint64_t size)
+{
+	return (uint64_t)(uintptr_t)what ^ size;
+}
+
+/*
  * Waits until the slice has card time left, and notes that work begins.
  * The card is that of the stream, whichever context is current.
  * `stream` names the per-thread default stream as such. Any thread.
  */
-void meter_before(struct meter_launch *launch, const void *what, CUstream stream);
+void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream);
 void meter_after(struct meter_launch *launch, CUresult result);
 /* The waiting alone: before work on several cards begins, each has to have time left. */
 void meter_await(CUstream stream);

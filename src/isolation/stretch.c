@@ -11,6 +11,16 @@
 /* How many others there are changes slowly, and counting them takes a while. */
 #define COUNT_EVERY_NS 1000000u
 
+/* Work of several kinds took so many times what it should, and a little: which was it? */
+enum { SURPRISE_TIMES = 4, WARY_LAUNCHES = 64 };
+#define SURPRISE_NS 1000000u
+
+/* A kind's estimate changed so many times: what is queued of it changes too. */
+enum { REPRICE_TIMES = 2 };
+
+/* Longer than neighbours' turns: what began so late waited for work of ours. */
+#define DELAY_NS 20000000u
+
 bool stretch_may_share(void)
 {
 	return slice_limits()->policy == POLICY_WORK_CONSERVING;
@@ -91,9 +101,37 @@ static void place_stretch(const struct meter *meter, uint64_t took_ns, uint64_t 
 		*to_ns = meter->unfinished_ns;
 	if (*to_ns > now_ns)
 		*to_ns = now_ns;
-	*from_ns = *to_ns > took_ns ? *to_ns - took_ns : 0;
+	/* Else it began behind what was taken to have ended long before: all of it was ours. */
+	if (!meter->has_unmeasured || *to_ns - *from_ns <= took_ns + DELAY_NS)
+		*from_ns = *to_ns > took_ns ? *to_ns - took_ns : 0;
 	if (*from_ns < meter->cursor_ns)
 		*from_ns = meter->cursor_ns;
+}
+
+static void reprice(struct meter *meter, uint64_t what, uint64_t before_ns)
+{
+	const uint64_t each_ns = estimate_of(what).work_ns;
+
+	if (each_ns / REPRICE_TIMES >= before_ns || before_ns / REPRICE_TIMES >= each_ns)
+		credit_add_inflight(meter->card, slice_slot(), marks_reprice(meter, what, each_ns));
+}
+
+/* The first mark's work took `part_ns`. */
+static void learn(struct meter *meter, const struct mark *mark, uint64_t part_ns)
+{
+	const struct work *work = &mark->work;
+	const uint64_t before_ns = estimate_of(work->what).work_ns;
+
+	if (!work->is_alike) {
+		if (part_ns > work->work_ns * SURPRISE_TIMES + SURPRISE_NS)
+			meter->wary = WARY_LAUNCHES;
+		return;
+	}
+	if (part_ns <= mark->known_ns)
+		return;
+	estimate_learn(work->what,
+		       (part_ns - mark->known_ns) / (mark->known_ns ? 1u : work->launches));
+	reprice(meter, work->what, before_ns);
 }
 
 static void charge_measured(struct meter *meter, const struct mark *mark, uint64_t took_ns,
@@ -108,10 +146,11 @@ static void charge_measured(struct meter *meter, const struct mark *mark, uint64
 		neighbours_our_part(meter->card, from_ns, to_ns, meter->place, &meter->mine);
 
 	tell_and_spend(meter, from_ns, to_ns, part_ns);
-	if (mark->work.is_alike && part_ns > mark->known_ns)
-		estimate_learn(mark->work.what,
-			       (part_ns - mark->known_ns) /
-				       (mark->known_ns ? 1u : mark->work.launches));
+	/* What the stretch was longer than this work is not its. */
+	learn(meter, mark,
+	      to_ns - from_ns > took_ns
+		      ? (uint64_t)((double)part_ns * (double)took_ns / (double)(to_ns - from_ns))
+		      : part_ns);
 	meter->cursor_ns = to_ns;
 }
 
@@ -127,6 +166,20 @@ static void settle_mark(struct meter *meter, uint64_t now_ns)
 		charge_estimate(meter, mark->work.work_ns, now_ns);
 	credit_add_inflight(meter->card, slice_slot(), -(int64_t)mark->work.work_ns);
 	marks_pass(meter, meter->cursor_ns);
+	meter->progress_ns = now_ns;
+	meter->has_unmeasured = false;
+}
+
+void stretch_overtake(struct meter *meter, uint64_t now_ns)
+{
+	const CUstreamCaptureMode mode = capture_exempt();
+	struct mark gone;
+
+	while (marks_overtake(meter, &gone)) {
+		charge_estimate(meter, gone.work.work_ns, now_ns);
+		credit_add_inflight(meter->card, slice_slot(), -(int64_t)gone.work.work_ns);
+	}
+	capture_restore(mode);
 }
 
 /* Short work behind the last mark: charged as estimated. */
@@ -135,6 +188,12 @@ static void settle_tail(struct meter *meter, uint64_t now_ns)
 	charge_estimate(meter, meter->tail.work_ns, now_ns);
 	credit_add_inflight(meter->card, slice_slot(), -(int64_t)meter->tail.work_ns);
 	meter->tail = (struct work){0};
+}
+
+/* Work behind the last mark begins when that is reached. */
+static uint64_t tail_from_ns(const struct meter *meter)
+{
+	return meter->launched_ns > meter->cursor_ns ? meter->launched_ns : meter->cursor_ns;
 }
 
 void stretch_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for)
@@ -152,9 +211,11 @@ void stretch_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for)
 	if (marks_first(meter)) {
 		meter->unfinished_ns = now_ns;
 	} else if (!meter->tail.launches || is_waited_for ||
-		   now_ns > meter->launched_ns + meter->tail.work_ns * 2 + STRETCH_GAP_NS) {
-		if (meter->tail.launches)
+		   now_ns > tail_from_ns(meter) + meter->tail.work_ns * 2 + STRETCH_GAP_NS) {
+		if (meter->tail.launches) {
+			meter->has_unmeasured = meter->has_unmeasured || !is_waited_for;
 			settle_tail(meter, now_ns);
+		}
 		meter->is_running = false;
 	}
 	/* A slice that may have what nobody else wants was not charged for all of it. */

@@ -16,6 +16,9 @@ bool stretch_may_share(void);
 /* Charges what has ended. `is_waited_for`: the caller has just waited for the card. */
 void stretch_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for);
 
+/* Work of other streams that ended before the first mark's: charges it as estimated. */
+void stretch_overtake(struct meter *meter, uint64_t now_ns);
+
 /* Tells neighbours that we are at work, for somewhat longer than it should take; or that not. */
 void stretch_publish(struct meter *meter, uint64_t now_ns);
 /* The same after a launch: nothing to do while what was told still holds. */

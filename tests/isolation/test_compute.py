@@ -13,6 +13,7 @@ from tests.isolation.box import MIB, native_directory
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
 from tests.isolation.shares import (
+    OF_SHARE,
     POINTS,
     SECONDS,
     STEPPING,
@@ -88,6 +89,39 @@ def test_work_is_charged_to_the_card_it_runs_on(
 
     assert result == 0
     assert is_kept(100 * pieces * WORK["sync"] / took_ns, wanted), ran.stdout
+
+
+# Percentage points of ten seconds: what may be queued unmeasured, a second, and one kernel more.
+RUN_AHEAD = 10
+
+
+@pytest.mark.parametrize("percent", [10, 30])
+@pytest.mark.parametrize("way", ["plain", "paced", "two", "streams", "graph"])
+@pytest.mark.parametrize(
+    "turns",
+    [
+        "200000000 1 1",
+        "200000000 1 64",
+        "50000000 1 1",
+        "100000 1 1 200000000 1 1",
+        "100000 500 1 200000000 3 1",
+        "100000 500 1 200000000 3 64",
+    ],
+)
+def test_work_that_suddenly_takes_longer_stays_within_a_second_of_the_share(
+    make_box: MakeBox, turns: str, way: str, percent: int
+) -> None:
+    """A kernel learnt at 100 us that took 200 ms ran 64 times ahead: 12.8 s, then 113 s of nothing."""
+    ran = alone(make_box, percent).run("changing", way, "100000", "30", *turns.split())
+    result, permille, busiest_ms, still_ms, _ = map(int, ran.stdout.split())
+    longest_ms = max(map(int, turns.split()[::3])) // 1_000_000
+
+    assert result == 0
+    assert busiest_ms <= 100 * (percent + RUN_AHEAD) + 2 * longest_ms, ran.stdout
+    assert still_ms <= (1000 + 2 * longest_ms) * 100 / percent, ran.stdout
+    # Streams run beside each other: what is behind the last mark may be charged twice.
+    least = 0.75 if way == "streams" else OF_SHARE
+    assert least * percent <= permille / 10 <= percent + POINTS, ran.stdout
 
 
 def test_ten_and_ninety_complete_one_to_nine(make_box: MakeBox) -> None:
