@@ -9,6 +9,7 @@
 #include "meter.h"
 #include "movement.h"
 #include "overhead.h"
+#include "pieces.h"
 #include "pools.h"
 #include "primary.h"
 #include "process.h"
@@ -55,6 +56,7 @@ void enter_notice_fork(void)
 	table_after_fork();
 	movement_after_fork();
 	pools_after_fork();
+	pieces_after_fork();
 	graphs_after_fork();
 	overhead_after_fork();
 	meter_after_fork();

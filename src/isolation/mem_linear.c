@@ -3,6 +3,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "entry.h"
+#include "pieces.h"
 #include "pools.h"
 #include "table.h"
 
@@ -135,30 +136,45 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
 	return result;
 }
 
+struct freeing {
+	struct charge_taken taken;
+	struct piece piece;
+};
+
+static void begin_free(struct freeing *freeing, CUdeviceptr pointer)
+{
+	charge_take(&freeing->taken, KIND_MEMORY, pointer);
+	piece_take(&freeing->piece, pointer);
+}
+
+static CUresult end_free(struct freeing *freeing, CUresult result)
+{
+	charge_taken_done(&freeing->taken, result == CUDA_SUCCESS);
+	if (result == CUDA_SUCCESS)
+		piece_freed(&freeing->piece);
+	else
+		piece_put_back(&freeing->piece);
+	return result;
+}
+
 /*
  * The entry goes first: as soon as the driver has the pointer back it may give
  * it to another thread. Pointers we do not know are the driver's business.
  */
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
-	struct charge_taken taken;
+	struct freeing freeing;
 
 	ENTER(cuMemFree_v2, dptr);
-	charge_take(&taken, KIND_MEMORY, dptr);
-	const CUresult result = cuda.cuMemFree_v2(dptr);
-
-	charge_taken_done(&taken, result == CUDA_SUCCESS);
-	return result;
+	begin_free(&freeing, dptr);
+	return end_free(&freeing, cuda.cuMemFree_v2(dptr));
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 dptr)
 {
-	struct charge_taken taken;
+	struct freeing freeing;
 
 	ENTER(cuMemFree, dptr);
-	charge_take(&taken, KIND_MEMORY, dptr);
-	const CUresult result = cuda.cuMemFree(dptr);
-
-	charge_taken_done(&taken, result == CUDA_SUCCESS);
-	return result;
+	begin_free(&freeing, dptr);
+	return end_free(&freeing, cuda.cuMemFree(dptr));
 }

@@ -1,5 +1,6 @@
 /* What contexts cost: reserved when it is known, learnt when it is not. */
 #include "overhead.h"
+#include "pieces.h"
 
 #include "account.h"
 #include "cards.h"
@@ -236,6 +237,7 @@ void overhead_forget_context(CUcontext context)
 	uint32_t place = 0;
 
 	charge_forget_context(context);
+	pieces_forget_context(context);
 	if (!table_take(KIND_CONTEXT, key, &entry))
 		return;
 	while (table_take_of(KIND_CONTEXT, key, &place, &green))
