@@ -16,22 +16,18 @@ enum { DEVICES = 64, NOT_ASKED = 0 };
 static _Atomic int8_t known[DEVICES];
 
 /* MIG devices have a UUID of their own only since cuDeviceGetUuid_v2. */
-static bool uuid_of(CUdevice device, CUuuid *uuid)
+static CUresult uuid_of(CUdevice device, CUuuid *uuid)
 {
 	if (cuda.cuDeviceGetUuid_v2)
-		return cuda.cuDeviceGetUuid_v2(uuid, device) == CUDA_SUCCESS;
-	return cuda.cuDeviceGetUuid && cuda.cuDeviceGetUuid(uuid, device) == CUDA_SUCCESS;
+		return cuda.cuDeviceGetUuid_v2(uuid, device);
+	return cuda.cuDeviceGetUuid ? cuda.cuDeviceGetUuid(uuid, device) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-static int ask(CUdevice device)
+static int card_of_uuid(const CUuuid *uuid)
 {
 	static const char *const prefixes[] = {"GPU", "MIG"};
-	CUuuid uuid;
 	char text[LIMITS_UUID_BYTES];
-
-	if (!uuid_of(device, &uuid))
-		return CARD_FOREIGN;
-	const unsigned char *b = (const unsigned char *)uuid.bytes;
+	const unsigned char *b = (const unsigned char *)uuid->bytes;
 
 	for (unsigned i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
 		(void)snprintf(text, sizeof(text),
@@ -47,17 +43,33 @@ static int ask(CUdevice device)
 	return CARD_FOREIGN;
 }
 
+/* Only what the driver has said is remembered: before cuInit, for one, it says nothing. */
+CUresult card_find(CUdevice device, int *card)
+{
+	const bool has_place = device >= 0 && device < DEVICES;
+	const int8_t answer =
+		has_place ? atomic_load_explicit(&known[device], memory_order_relaxed) : NOT_ASKED;
+	CUuuid uuid;
+
+	if (answer != NOT_ASKED) {
+		*card = answer - 2;
+		return CUDA_SUCCESS;
+	}
+	const CUresult result = uuid_of(device, &uuid);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*card = card_of_uuid(&uuid);
+	if (has_place)
+		atomic_store_explicit(&known[device], (int8_t)(*card + 2), memory_order_relaxed);
+	return CUDA_SUCCESS;
+}
+
 int card_of_device(CUdevice device)
 {
-	if (device < 0 || device >= DEVICES)
-		return CARD_FOREIGN;
-	int8_t answer = atomic_load_explicit(&known[device], memory_order_relaxed);
+	int card;
 
-	if (answer == NOT_ASKED) {
-		answer = (int8_t)(ask(device) + 2);
-		atomic_store_explicit(&known[device], answer, memory_order_relaxed);
-	}
-	return answer - 2;
+	return card_find(device, &card) == CUDA_SUCCESS ? card : CARD_FOREIGN;
 }
 
 CUresult card_current(int *card)
@@ -65,9 +77,7 @@ CUresult card_current(int *card)
 	CUdevice device;
 	const CUresult result = cuda.cuCtxGetDevice(&device);
 
-	if (result == CUDA_SUCCESS)
-		*card = card_of_device(device);
-	return result;
+	return result == CUDA_SUCCESS ? card_find(device, card) : result;
 }
 
 CUcontext context_current(void)

@@ -6,6 +6,10 @@
 
 /* All may be called from any thread. The answer is a line of the limits file or CARD_FOREIGN. */
 
+/* In *card; the driver's error where it does not know the device, or cannot say yet. */
+CUresult card_find(CUdevice device, int *card);
+
+/* The same; a device that the driver says nothing about is nobody's. */
 int card_of_device(CUdevice device);
 
 /* The current context's card, in *card; the driver's error when there is none. */

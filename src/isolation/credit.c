@@ -17,6 +17,16 @@
 /* Idle this long, the larger savings lapse. */
 #define LAPSE_NS 50000000ull
 
+/* More than a day is nobody's debt, savings or work: somebody wrote over the region. */
+#define NEVER_NS 86400000000000LL
+/* Nobody's clock is so far behind another's. */
+#define AHEAD_NS 60000000000ull
+
+static int64_t believed(int64_t number_ns)
+{
+	return number_ns > -NEVER_NS && number_ns < NEVER_NS ? number_ns : 0;
+}
+
 static struct region_card *books(int card)
 {
 	return &slice_region()->cards[card];
@@ -34,9 +44,11 @@ static void add(struct region_card *card, int64_t earned, int64_t limit)
 	int64_t fresh;
 
 	do {
-		if (old >= limit)
+		const int64_t base = believed(old);
+
+		if (old == base && base >= limit)
 			return;
-		fresh = earned > limit - old ? limit : old + earned;
+		fresh = earned > limit - base ? limit : base + earned;
 	} while (!atomic_compare_exchange_weak(&card->credit_ns, &old, fresh));
 }
 
@@ -56,7 +68,7 @@ void credit_earn(int card, bool is_busy, uint64_t now_ns)
 	const uint32_t percent = slice_limits()->cards[card].core_percent;
 
 	/* One process pays each stretch of time; dying in between loses that stretch. */
-	if (now_ns < last_ns + EARN_EVERY_NS ||
+	if ((now_ns < last_ns + EARN_EVERY_NS && last_ns < now_ns + AHEAD_NS) ||
 	    !atomic_compare_exchange_strong(&own->refilled_ns, &last_ns, now_ns))
 		return;
 	if (is_busy)
@@ -65,7 +77,7 @@ void credit_earn(int card, bool is_busy, uint64_t now_ns)
 		add(own, IDLE_LIMIT_NS, IDLE_LIMIT_NS);
 		return;
 	}
-	const uint64_t passed_ns = now_ns - last_ns;
+	const uint64_t passed_ns = now_ns > last_ns ? now_ns - last_ns : 0;
 
 	add(own, (int64_t)(passed_ns / 100 * percent + passed_ns % 100 * percent / 100),
 	    is_busy ? BUSY_LIMIT_NS : IDLE_LIMIT_NS);
@@ -97,9 +109,10 @@ void credit_spend_alone(int card, uint64_t busy_ns)
 	int64_t fresh;
 
 	do {
-		const int64_t least = old < IDLE_LIMIT_NS ? old : IDLE_LIMIT_NS;
+		const int64_t base = believed(old);
+		const int64_t least = base < IDLE_LIMIT_NS ? base : IDLE_LIMIT_NS;
 
-		fresh = old - (int64_t)busy_ns < least ? least : old - (int64_t)busy_ns;
+		fresh = base - (int64_t)busy_ns < least ? least : base - (int64_t)busy_ns;
 	} while (!atomic_compare_exchange_weak(&own->credit_ns, &old, fresh));
 	atomic_fetch_add(&own->busy_ns, busy_ns);
 }
@@ -119,14 +132,15 @@ int64_t credit_inflight(int card)
 		const int64_t one =
 			atomic_load_explicit(&books(card)->inflight_ns[i], memory_order_relaxed);
 
-		sum += one > 0 ? one : 0;
+		sum += one > 0 ? believed(one) : 0;
 	}
 	return sum;
 }
 
 uint64_t credit_wait_ns(int card)
 {
-	const int64_t balance = atomic_load(&books(card)->credit_ns) - credit_inflight(card);
+	const int64_t balance =
+		believed(atomic_load(&books(card)->credit_ns)) - credit_inflight(card);
 
 	if (balance > 0)
 		return 0;

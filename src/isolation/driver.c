@@ -4,6 +4,7 @@
 #include "libc_symbols.h"
 #include "log.h"
 #include "object.h"
+#include "process.h"
 #include "slice.h"
 
 #include <dlfcn.h>
@@ -16,6 +17,7 @@ struct cuda_driver cuda;
 struct nvml_driver nvml;
 
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t noting = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool has_cuda, has_nvml;
 static __thread int depth_inside __attribute__((tls_model("initial-exec")));
 
@@ -34,11 +36,11 @@ bool driver_is_inside(void)
 	return depth_inside > 0;
 }
 
-void driver_after_fork(void)
+/* Other threads of the parent may have held them; they do not exist here. */
+static void driver_in_child(void)
 {
-	/* Another thread of the parent may have held it; it does not exist here. */
 	loading = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	depth_inside = 0;
+	noting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
 bool driver_owns(const void *address)
@@ -143,6 +145,7 @@ static bool load_once(atomic_bool *is_loaded, bool (*load)(bool), bool may_open)
 {
 	if (atomic_load_explicit(is_loaded, memory_order_acquire))
 		return true;
+	process_in_children(driver_in_child);
 	pthread_mutex_lock(&loading);
 	if (!atomic_load_explicit(is_loaded, memory_order_relaxed)) {
 		driver_go_inside();
@@ -196,19 +199,19 @@ void driver_note_unhooked(const char *name)
 {
 	enum { REMEMBERED = 32 };
 	static char seen[REMEMBERED][64];
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	int i = 0;
 
 	if (!takes_from_the_card(name) || is_known(name) || slice_state() != SLICE_OPEN)
 		return;
-	pthread_mutex_lock(&lock);
+	process_in_children(driver_in_child);
+	pthread_mutex_lock(&noting);
 	while (i < REMEMBERED && seen[i][0] && strncmp(seen[i], name, sizeof(seen[i]) - 1) != 0)
 		i++;
 	const bool is_new = i < REMEMBERED && !seen[i][0];
 
 	if (is_new)
 		strncpy(seen[i], name, sizeof(seen[i]) - 1);
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&noting);
 	if (is_new) {
 		slice_count_drift();
 		log_line("%s is new here, or this version of it: what it takes is not held "

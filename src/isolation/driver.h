@@ -48,7 +48,4 @@ void driver_go_inside(void);
 void driver_come_back(void);
 bool driver_is_inside(void);
 
-/* After fork, in the child, when other threads may have held the locks. */
-void driver_after_fork(void);
-
 #endif

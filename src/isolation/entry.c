@@ -9,6 +9,7 @@
 #include "meter.h"
 #include "movement.h"
 #include "overhead.h"
+#include "pieces.h"
 #include "pools.h"
 #include "primary.h"
 #include "process.h"
@@ -47,14 +48,15 @@ static void start(void)
 		slice_close("the driver has no %s", missing);
 }
 
-/* The child has its parent's memory but not its contexts, allocations or slot. */
-static void after_fork(void)
+/* The child has its parent's memory but not its contexts and allocations. */
+void enter_notice_fork(void)
 {
-	driver_after_fork();
-	slice_after_fork();
+	if (!process_was_forked())
+		return;
 	table_after_fork();
 	movement_after_fork();
 	pools_after_fork();
+	pieces_after_fork();
 	graphs_after_fork();
 	overhead_after_fork();
 	meter_after_fork();
@@ -67,8 +69,7 @@ enum entry enter(void)
 
 	if (driver_is_inside())
 		return ENTRY_PASS;
-	if (process_was_forked())
-		after_fork();
+	enter_notice_fork();
 	if (!atomic_load_explicit(&is_started, memory_order_acquire)) {
 		start();
 		atomic_store_explicit(&is_started, true, memory_order_release);

@@ -13,6 +13,9 @@ enum entry {
 /* Any thread, at any time. */
 enum entry enter(void);
 
+/* In a forked child, the first time: nothing is its parent's any more. Part of enter(). */
+void enter_notice_fork(void);
+
 /* The driver's answer, or "not supported" where it has no such function. */
 #define PASS(name, ...) (cuda.name ? cuda.name(__VA_ARGS__) : CUDA_ERROR_NOT_SUPPORTED)
 
@@ -24,6 +27,14 @@ enum entry enter(void);
 			return CUDA_ERROR_SYSTEM_NOT_READY;                                        \
 		if (entry_ == ENTRY_PASS || !cuda.name)                                            \
 			return PASS(name, __VA_ARGS__);                                            \
+	} while (0)
+
+/* The same where the call gives something out: a NULL for it is the driver's to refuse. */
+#define ENTER_TO_GIVE(given, name, ...)                                                            \
+	do {                                                                                       \
+		ENTER(name, __VA_ARGS__);                                                          \
+		if (!(given))                                                                      \
+			return cuda.name(__VA_ARGS__);                                             \
 	} while (0)
 
 #endif

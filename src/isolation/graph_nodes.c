@@ -1,5 +1,4 @@
-/* Instantiating or updating a graph: what its allocation nodes, and those of its children, will
- * want. */
+/* A graph is made or updated: what its allocation nodes, and its children's, will want. */
 #include "cards.h"
 #include "entry.h"
 #include "graphs.h"

@@ -90,6 +90,20 @@ static void *object_find(const struct object *object, const char *name)
 	}
 }
 
+/* In the order of loading, which for what a program starts with is that of the search. */
+void *libc_symbols_after(const struct link_map *object, const char *name)
+{
+	for (object = object->l_next; object; object = object->l_next) {
+		struct object read;
+		void *found = object->l_ld && object_read(object, &read) ? object_find(&read, name)
+									 : NULL;
+
+		if (found)
+			return found;
+	}
+	return NULL;
+}
+
 static void look(const struct link_map *map, struct libc_symbols *found)
 {
 	struct object object;

@@ -3,6 +3,7 @@
 #define GPUSLICE_LIBC_SYMBOLS_H
 
 #include <dlfcn.h>
+#include <link.h>
 
 struct libc_symbols {
 	void *(*dlsym)(void *handle, const char *name);
@@ -12,5 +13,8 @@ struct libc_symbols {
 };
 
 const struct libc_symbols *libc_symbols(void);
+
+/* What RTLD_NEXT finds by this name for code in this object; NULL when there is nothing. */
+void *libc_symbols_after(const struct link_map *object, const char *name);
 
 #endif

@@ -19,7 +19,7 @@ CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAlloca
 {
 	struct charge charge;
 
-	ENTER(cuArrayCreate_v2, pHandle, pAllocateArray);
+	ENTER_TO_GIVE(pHandle, cuArrayCreate_v2, pHandle, pAllocateArray);
 	if (!pAllocateArray)
 		return cuda.cuArrayCreate_v2(pHandle, pAllocateArray);
 	const struct array_shape shape = {.format = pAllocateArray->Format,
@@ -37,7 +37,7 @@ CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAlloca
 {
 	struct charge charge;
 
-	ENTER(cuArrayCreate, pHandle, pAllocateArray);
+	ENTER_TO_GIVE(pHandle, cuArrayCreate, pHandle, pAllocateArray);
 	if (!pAllocateArray)
 		return cuda.cuArrayCreate(pHandle, pAllocateArray);
 	const struct array_shape shape = {.format = pAllocateArray->Format,
@@ -65,7 +65,7 @@ CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAl
 {
 	struct charge charge;
 
-	ENTER(cuArray3DCreate_v2, pHandle, pAllocateArray);
+	ENTER_TO_GIVE(pHandle, cuArray3DCreate_v2, pHandle, pAllocateArray);
 	if (!pAllocateArray)
 		return cuda.cuArray3DCreate_v2(pHandle, pAllocateArray);
 	const struct array_shape shape = shape_of_3d(pAllocateArray);
@@ -80,7 +80,7 @@ CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAl
 {
 	struct charge charge;
 
-	ENTER(cuArray3DCreate, pHandle, pAllocateArray);
+	ENTER_TO_GIVE(pHandle, cuArray3DCreate, pHandle, pAllocateArray);
 	if (!pAllocateArray)
 		return cuda.cuArray3DCreate(pHandle, pAllocateArray);
 	const struct array_shape shape = {.format = pAllocateArray->Format,
@@ -114,7 +114,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
 {
 	struct charge charge;
 
-	ENTER(cuMipmappedArrayCreate, pHandle, pMipmappedArrayDesc, numMipmapLevels);
+	ENTER_TO_GIVE(pHandle, cuMipmappedArrayCreate, pHandle, pMipmappedArrayDesc,
+		      numMipmapLevels);
 	if (!pMipmappedArrayDesc)
 		return cuda.cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
 	const struct array_shape shape = shape_of_3d(pMipmappedArrayDesc);

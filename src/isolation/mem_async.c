@@ -4,6 +4,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "entry.h"
+#include "pieces.h"
 #include "pools.h"
 #include "stream.h"
 #include "table.h"
@@ -16,7 +17,9 @@ static CUresult pool_of_stream(CUstream stream, struct pool_growth *growth)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	growth->card = card_of_device(device);
+	result = card_find(device, &growth->card);
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (growth->card < 0 || !cuda.cuDeviceGetMemPool)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = cuda.cuDeviceGetMemPool(&growth->pool, device);
@@ -54,13 +57,13 @@ static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUstream stream, CUstr
 
 CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-	ENTER(cuMemAllocAsync, dptr, bytesize, hStream);
+	ENTER_TO_GIVE(dptr, cuMemAllocAsync, dptr, bytesize, hStream);
 	return allocate(dptr, bytesize, hStream, hStream, cuda.cuMemAllocAsync);
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
-	ENTER(cuMemAllocAsync_ptsz, dptr, bytesize, hStream);
+	ENTER_TO_GIVE(dptr, cuMemAllocAsync_ptsz, dptr, bytesize, hStream);
 	return allocate(dptr, bytesize, hStream, stream_per_thread(hStream),
 			cuda.cuMemAllocAsync_ptsz);
 }
@@ -124,41 +127,52 @@ static CUresult allocate_from(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
 				 CUstream hStream)
 {
-	ENTER(cuMemAllocFromPoolAsync, dptr, bytesize, pool, hStream);
+	ENTER_TO_GIVE(dptr, cuMemAllocFromPoolAsync, dptr, bytesize, pool, hStream);
 	return allocate_from(dptr, bytesize, pool, hStream, hStream, cuda.cuMemAllocFromPoolAsync);
 }
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
 				      CUstream hStream)
 {
-	ENTER(cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, pool, hStream);
+	ENTER_TO_GIVE(dptr, cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, pool, hStream);
 	return allocate_from(dptr, bytesize, pool, hStream, stream_per_thread(hStream),
 			     cuda.cuMemAllocFromPoolAsync_ptsz);
 }
 
-/* The memory stays the pool's; only what cuMemAlloc made is released here. */
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+/*
+ * The memory stays the pool's; only what cuMemAlloc made is released here. In a
+ * capture nothing is freed now.
+ */
+static CUresult free_in(CUdeviceptr pointer, CUstream stream, CUstream named,
+			__typeof__(cuMemFreeAsync) *real)
 {
 	struct charge_taken taken;
+	struct piece piece;
 
-	ENTER(cuMemFreeAsync, dptr, hStream);
-	charge_take(&taken, KIND_MEMORY, dptr);
-	const CUresult result = cuda.cuMemFreeAsync(dptr, hStream);
+	if (capture_has(named))
+		return real(pointer, stream);
+	charge_take(&taken, KIND_MEMORY, pointer);
+	piece_take(&piece, pointer);
+	const CUresult result = real(pointer, stream);
 
 	charge_taken_done(&taken, result == CUDA_SUCCESS);
+	if (result == CUDA_SUCCESS)
+		piece_freed_in(&piece, named);
+	else
+		piece_put_back(&piece);
 	return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
+{
+	ENTER(cuMemFreeAsync, dptr, hStream);
+	return free_in(dptr, hStream, hStream, cuda.cuMemFreeAsync);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
-	struct charge_taken taken;
-
 	ENTER(cuMemFreeAsync_ptsz, dptr, hStream);
-	charge_take(&taken, KIND_MEMORY, dptr);
-	const CUresult result = cuda.cuMemFreeAsync_ptsz(dptr, hStream);
-
-	charge_taken_done(&taken, result == CUDA_SUCCESS);
-	return result;
+	return free_in(dptr, hStream, stream_per_thread(hStream), cuda.cuMemFreeAsync_ptsz);
 }
 
 /*
@@ -183,7 +197,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 		return result;
 	note_pool(*pool, &poolProps->location, poolProps->allocType);
 	if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-		pools_remember(*pool, card_of_device(poolProps->location.id));
+		pools_remember_made(*pool, card_of_device(poolProps->location.id));
 	return CUDA_SUCCESS;
 }
 
@@ -224,22 +238,14 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAlloc
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
-	struct table_entry entry;
-
 	ENTER(cuMemPoolDestroy, pool);
 	pools_lock();
+	pools_follow(pool);
 	const uint64_t used = pools_used(pool);
 	const CUresult result = cuda.cuMemPoolDestroy(pool);
 
-	/*
-	 * What is still out of it stays on the card until it is freed, and nobody
-	 * can ask the pool any more: it stays charged until the process ends.
-	 */
 	if (result == CUDA_SUCCESS)
-		table_take(KIND_POOL_ELSEWHERE, (uint64_t)(uintptr_t)pool, &entry);
-	if (result == CUDA_SUCCESS && table_take(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry))
-		account_adjust(entry.card, ACCOUNT_USED, entry.bytes,
-			       used < entry.bytes ? used : entry.bytes);
+		pools_forget(pool, used);
 	pools_unlock();
 	return result;
 }

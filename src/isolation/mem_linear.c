@@ -3,6 +3,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "entry.h"
+#include "pieces.h"
 #include "pools.h"
 #include "table.h"
 
@@ -14,7 +15,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
 	struct charge charge;
 
-	ENTER(cuMemAlloc_v2, dptr, bytesize);
+	ENTER_TO_GIVE(dptr, cuMemAlloc_v2, dptr, bytesize);
 	CUresult result = charge_current(&charge, bytesize);
 
 	if (result != CUDA_SUCCESS)
@@ -32,7 +33,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize)
 {
 	struct charge charge;
 
-	ENTER(cuMemAlloc, dptr, bytesize);
+	ENTER_TO_GIVE(dptr, cuMemAlloc, dptr, bytesize);
 	CUresult result = charge_current(&charge, bytesize);
 
 	if (result != CUDA_SUCCESS)
@@ -49,7 +50,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 {
 	struct charge charge;
 
-	ENTER(cuMemAllocManaged, dptr, bytesize, flags);
+	ENTER_TO_GIVE(dptr, cuMemAllocManaged, dptr, bytesize, flags);
 	CUresult result = charge_current(&charge, bytesize);
 
 	if (result != CUDA_SUCCESS)
@@ -100,7 +101,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInByt
 	struct charge charge;
 	uint64_t bytes;
 
-	ENTER(cuMemAllocPitch_v2, dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+	ENTER_TO_GIVE(dptr, cuMemAllocPitch_v2, dptr, pPitch, WidthInBytes, Height,
+		      ElementSizeBytes);
 	if (!pitched_bytes(WidthInBytes, Height, &bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult result = charge_current(&charge, bytes);
@@ -120,7 +122,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
 	struct charge charge;
 	uint64_t bytes;
 
-	ENTER(cuMemAllocPitch, dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+	ENTER_TO_GIVE(dptr, cuMemAllocPitch, dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
 	if (!pitched_bytes(WidthInBytes, Height, &bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult result = charge_current(&charge, bytes);
@@ -134,30 +136,45 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
 	return result;
 }
 
+struct freeing {
+	struct charge_taken taken;
+	struct piece piece;
+};
+
+static void begin_free(struct freeing *freeing, CUdeviceptr pointer)
+{
+	charge_take(&freeing->taken, KIND_MEMORY, pointer);
+	piece_take(&freeing->piece, pointer);
+}
+
+static CUresult end_free(struct freeing *freeing, CUresult result)
+{
+	charge_taken_done(&freeing->taken, result == CUDA_SUCCESS);
+	if (result == CUDA_SUCCESS)
+		piece_freed(&freeing->piece);
+	else
+		piece_put_back(&freeing->piece);
+	return result;
+}
+
 /*
  * The entry goes first: as soon as the driver has the pointer back it may give
  * it to another thread. Pointers we do not know are the driver's business.
  */
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
-	struct charge_taken taken;
+	struct freeing freeing;
 
 	ENTER(cuMemFree_v2, dptr);
-	charge_take(&taken, KIND_MEMORY, dptr);
-	const CUresult result = cuda.cuMemFree_v2(dptr);
-
-	charge_taken_done(&taken, result == CUDA_SUCCESS);
-	return result;
+	begin_free(&freeing, dptr);
+	return end_free(&freeing, cuda.cuMemFree_v2(dptr));
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 dptr)
 {
-	struct charge_taken taken;
+	struct freeing freeing;
 
 	ENTER(cuMemFree, dptr);
-	charge_take(&taken, KIND_MEMORY, dptr);
-	const CUresult result = cuda.cuMemFree(dptr);
-
-	charge_taken_done(&taken, result == CUDA_SUCCESS);
-	return result;
+	begin_free(&freeing, dptr);
+	return end_free(&freeing, cuda.cuMemFree(dptr));
 }

@@ -17,15 +17,18 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 {
 	struct charge charge;
 	CUdevice device;
+	int card;
 
-	ENTER(cuMemCreate, handle, size, prop, flags);
+	ENTER_TO_GIVE(handle, cuMemCreate, handle, size, prop, flags);
 	/* A NULL is the driver's to refuse. */
 	if (!prop || location_is_host(&prop->location))
 		return cuda.cuMemCreate(handle, size, prop, flags);
 	CUresult result = device_of_location(&prop->location, &device);
 
 	if (result == CUDA_SUCCESS)
-		result = charge_card(&charge, card_of_device(device), size);
+		result = card_find(device, &card);
+	if (result == CUDA_SUCCESS)
+		result = charge_card(&charge, card, size);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = cuda.cuMemCreate(handle, size, prop, flags);

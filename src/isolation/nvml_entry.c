@@ -8,6 +8,7 @@ enum entry nvml_enter(void)
 {
 	if (driver_is_inside())
 		return ENTRY_PASS;
+	enter_notice_fork();
 	driver_load_nvml(true);
 	switch (slice_state()) {
 	case SLICE_OPEN:

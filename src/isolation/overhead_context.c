@@ -1,5 +1,6 @@
 /* What contexts cost: reserved when it is known, learnt when it is not. */
 #include "overhead.h"
+#include "pieces.h"
 
 #include "account.h"
 #include "cards.h"
@@ -94,14 +95,18 @@ static CUresult begin(struct overhead_context *making, CUdevice device)
 
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device)
 {
-	*making = (struct overhead_context){.card = card_of_device(device)};
-	return begin(making, device);
+	*making = (struct overhead_context){0};
+	const CUresult found = card_find(device, &making->card);
+
+	return found == CUDA_SUCCESS ? begin(making, device) : found;
 }
 
 CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home)
 {
-	*making = (struct overhead_context){.card = card_of_device(device), .home = home};
-	return begin(making, device);
+	*making = (struct overhead_context){.home = home};
+	const CUresult found = card_find(device, &making->card);
+
+	return found == CUDA_SUCCESS ? begin(making, device) : found;
 }
 
 /* Under the region's lock: the change of the card's total, if it can be ours. */
@@ -232,6 +237,7 @@ void overhead_forget_context(CUcontext context)
 	uint32_t place = 0;
 
 	charge_forget_context(context);
+	pieces_forget_context(context);
 	if (!table_take(KIND_CONTEXT, key, &entry))
 		return;
 	while (table_take_of(KIND_CONTEXT, key, &place, &green))

@@ -13,6 +13,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "overhead.h"
+#include "pieces.h"
 #include "table.h"
 
 #include <pthread.h>
@@ -43,14 +44,38 @@ static uint64_t pool_number(CUmemoryPool pool, CUmemPool_attribute attribute)
 	return bytes;
 }
 
-void pools_remember(CUmemoryPool pool, int card)
+static void remember(CUmemoryPool pool, int card, uint64_t number)
 {
-	struct table_entry entry = {
-		.key = (uint64_t)(uintptr_t)pool, .kind = KIND_POOL, .card = (int16_t)card};
+	struct table_entry entry = {.key = (uint64_t)(uintptr_t)pool,
+				    .kind = KIND_POOL,
+				    .card = (int16_t)card,
+				    .other = number};
 
 	if (!table_get(KIND_POOL, entry.key, &entry))
 		table_put(&entry);
 	atomic_store(&has_pools, true);
+}
+
+void pools_remember(CUmemoryPool pool, int card)
+{
+	remember(pool, card, 0);
+}
+
+void pools_remember_made(CUmemoryPool pool, int card)
+{
+	remember(pool, card, pieces_new_pool());
+}
+
+/* What is out of it stays charged until it is freed; unseen, until the process ends. */
+void pools_forget(CUmemoryPool pool, uint64_t used)
+{
+	struct table_entry entry;
+
+	table_take(KIND_POOL_ELSEWHERE, (uint64_t)(uintptr_t)pool, &entry);
+	if (table_take(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry) &&
+	    !pieces_pool_ended(entry.other, entry.card, entry.bytes))
+		account_adjust(entry.card, ACCOUNT_USED, entry.bytes,
+			       used < entry.bytes ? used : entry.bytes);
 }
 
 void pools_remember_elsewhere(CUmemoryPool pool)
@@ -83,11 +108,12 @@ static void set_charged(CUmemoryPool pool, uint64_t bytes)
 	table_unlock();
 }
 
-static uint64_t charged_of(CUmemoryPool pool)
+static struct table_entry entry_of(CUmemoryPool pool)
 {
-	struct table_entry entry;
+	struct table_entry entry = {0};
 
-	return table_get(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry) ? entry.bytes : 0;
+	table_get(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry);
+	return entry;
 }
 
 /* Brings one pool's charge to what it has reserved now. With the lock. */
@@ -128,6 +154,7 @@ static void follow_all(int card, bool may_trim)
 	}
 	pthread_mutex_unlock(&pooling);
 	capture_restore(mode);
+	pieces_follow();
 }
 
 void pools_refresh(int card)
@@ -192,9 +219,8 @@ void pools_unlock(void)
 }
 
 /*
- * There is room in the pool itself; whether in one piece, the driver knows. No
- * pool is trimmed for what may take nothing: that is left to a growth that does
- * not fit. With the lock.
+ * There is room in the pool; whether in one piece, the driver knows. No pool is
+ * trimmed before it turns out that this one must grow. With the lock.
  */
 static CUresult reserve_inside(struct pool_growth *growth, uint64_t most)
 {
@@ -257,12 +283,15 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 		grown = 0;
 	}
 	/* A look at all pools for want of room may have charged this one already. */
-	const uint64_t due = growth->before + grown, charged = charged_of(growth->pool);
+	const struct table_entry entry = entry_of(growth->pool);
+	const uint64_t due = growth->before + grown, charged = entry.bytes;
 
 	account_settle(growth->card, ACCOUNT_USED, growth->reserved,
 		       due > charged ? due - charged : 0);
 	if (due > charged)
 		set_charged(growth->pool, due);
+	if (result == CUDA_SUCCESS)
+		pieces_add(entry.other, pointer);
 	pools_follow(growth->pool);
 	pthread_mutex_unlock(&pooling);
 	return result;

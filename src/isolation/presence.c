@@ -59,18 +59,27 @@ bool presence_hold(unsigned slot)
 
 	close(fd);
 	/* overlayfs maps another file than the one that was opened. */
-	return is_kept && presence_is_held(slot);
+	struct presence_look look = {0};
+	const bool is_held = is_kept && presence_is_held(&look, slot);
+
+	presence_end(&look);
+	return is_held;
 }
 
-bool presence_is_held(unsigned slot)
+bool presence_is_held(struct presence_look *look, unsigned slot)
 {
 	struct flock lock = lock_of(slot, F_WRLCK);
-	const int fd = open(file, O_RDWR | O_CLOEXEC | O_NOCTTY);
 
-	if (fd < 0)
-		return true;
-	const bool is_free = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+	if (!look->is_open) {
+		look->fd = open(file, O_RDWR | O_CLOEXEC | O_NOCTTY);
+		look->is_open = true;
+	}
+	return look->fd < 0 || fcntl(look->fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
 
-	close(fd);
-	return !is_free;
+void presence_end(struct presence_look *look)
+{
+	if (look->is_open && look->fd >= 0)
+		close(look->fd);
+	look->is_open = false;
 }

@@ -17,7 +17,14 @@ void presence_use(const char *path);
  */
 bool presence_hold(unsigned slot);
 
+/* Looks at any number of slots with the file opened once; it is opened at the first look. */
+struct presence_look {
+	int fd;
+	bool is_open;
+};
+
 /* Is there a living process that holds this slot? In doubt yes. */
-bool presence_is_held(unsigned slot);
+bool presence_is_held(struct presence_look *look, unsigned slot);
+void presence_end(struct presence_look *look);
 
 #endif

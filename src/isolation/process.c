@@ -74,11 +74,42 @@ static atomic_bool is_known;
 static _Atomic(uint32_t) *birth_mark; /* a word that fork wipes; NULL before the first look */
 static atomic_bool forked_by_libc;
 
+static void (*_Atomic in_children[4])(void);
+
 static void child_after_fork(void)
 {
 	asking = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	atomic_store(&is_known, false);
+	for (unsigned i = 0; i < sizeof(in_children) / sizeof(in_children[0]); i++) {
+		void (*const one)(void) = atomic_load(&in_children[i]);
+
+		if (one)
+			one();
+	}
 	atomic_store(&forked_by_libc, true);
+}
+
+/* Threads that come here together ask for it twice, which does no harm. */
+static void watch_forks(void)
+{
+	static atomic_bool is_watched;
+
+	if (atomic_load_explicit(&is_watched, memory_order_acquire))
+		return;
+	pthread_atfork(NULL, NULL, child_after_fork);
+	atomic_store_explicit(&is_watched, true, memory_order_release);
+}
+
+void process_in_children(void (*function)(void))
+{
+	for (unsigned i = 0; i < sizeof(in_children) / sizeof(in_children[0]); i++) {
+		void (*found)(void) = NULL;
+
+		if (atomic_compare_exchange_strong(&in_children[i], &found, function) ||
+		    found == function)
+			break;
+	}
+	watch_forks();
 }
 
 /*
@@ -89,7 +120,6 @@ static void make_birth_mark(void)
 {
 	void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	pthread_atfork(NULL, NULL, child_after_fork);
 	if (page == MAP_FAILED)
 		return;
 	if (madvise(page, 4096, MADV_WIPEONFORK) != 0) {
@@ -122,6 +152,7 @@ const struct process_name *process_self(void)
 
 	if (atomic_load_explicit(&is_known, memory_order_acquire))
 		return &self;
+	watch_forks();
 	pthread_mutex_lock(&asking);
 	if (!atomic_load(&is_known)) {
 		static bool has_mark;

@@ -27,6 +27,12 @@ bool process_is_alive(const struct process_name *name);
 /* Is the pid namespace the machine's first one, so that pids here are the driver's? */
 bool process_sees_host_pids(void);
 
+/*
+ * Has `function` called in every forked child, at once, while no other thread is there. For
+ * locks: asked for before the first of them is taken. Asking again does nothing. Any thread.
+ */
+void process_in_children(void (*function)(void));
+
 /* True once in a child that was forked, by whatever means, since the last call. */
 bool process_was_forked(void);
 

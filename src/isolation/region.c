@@ -1,4 +1,4 @@
-/* Mapping, laying out and locking the shared region, and its slots. */
+/* Mapping and laying out the shared region, and its slots. */
 #include "region.h"
 
 #include "killpoint.h"
@@ -49,8 +49,6 @@ static bool lock_file(int fd)
 
 static bool lay_out(struct region *region, const struct limits *limits)
 {
-	pthread_mutexattr_t attributes;
-
 	/* BEGUN before the first byte: who finds it knows that nobody uses the rest. */
 	atomic_store(&region->state, REGION_BEGUN);
 	KILLPOINT(layout_begun);
@@ -66,15 +64,7 @@ static bool lay_out(struct region *region, const struct limits *limits)
 		card->limit_bytes = limits->cards[i].memory_bytes;
 		card->core_percent = limits->cards[i].core_percent;
 	}
-	if (pthread_mutexattr_init(&attributes) != 0)
-		return false;
-	const bool is_made =
-		pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0 &&
-		pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) == 0 &&
-		pthread_mutex_init(&region->lock, &attributes) == 0;
-
-	pthread_mutexattr_destroy(&attributes);
-	if (!is_made)
+	if (!region_make_lock(&region->lock))
 		return false;
 	KILLPOINT(layout_mutex);
 	region->magic = REGION_MAGIC;
@@ -95,7 +85,7 @@ static const char *judge(const struct region *region, const struct limits *limit
 	for (unsigned i = 0; i < limits->card_count; i++)
 		if (strncmp(region->cards[i].uuid, limits->cards[i].uuid, LIMITS_UUID_BYTES) != 0)
 			return "it belongs to other cards";
-	if (region->slots_seen > REGION_SLOTS)
+	if (region->slots_seen > REGION_SLOTS || !region_has_lock(region))
 		return "it is corrupt";
 	return NULL;
 }
@@ -179,23 +169,13 @@ struct region *region_open(const char *path, const struct limits *limits, bool m
 	return region;
 }
 
-bool region_lock(struct region *region)
+/*
+ * The lock that its owner holds says it in any pid namespace, and for a tenth of what a look
+ * into /proc costs. Without one, pids of another namespace say nothing here.
+ */
+bool region_is_alive(const struct region_slot *slot, unsigned index, struct presence_look *look)
 {
-	const int result = pthread_mutex_lock(&region->lock);
-
-	if (result == EOWNERDEAD) {
-		/* Every word is whole and totals are sums: only the dead must go. */
-		if (pthread_mutex_consistent(&region->lock) != 0)
-			return false;
-		region_reap(region);
-		return true;
-	}
-	return result == 0;
-}
-
-void region_unlock(struct region *region)
-{
-	pthread_mutex_unlock(&region->lock);
+	return slot->has_presence ? presence_is_held(look, index) : process_is_alive(&slot->owner);
 }
 
 void region_clear(struct region *region, unsigned slot)
@@ -210,26 +190,20 @@ void region_clear(struct region *region, unsigned slot)
 	region->slots[slot].state = SLOT_FREE;
 }
 
-/* Pids of another namespace say nothing here; the lock that its owner holds does. */
-static bool is_alive(const struct region_slot *slot, unsigned index)
-{
-	if (slot->owner.pid_namespace == process_self()->pid_namespace)
-		return process_is_alive(&slot->owner);
-	return !slot->has_presence || presence_is_held(index);
-}
-
 unsigned region_reap(struct region *region)
 {
+	struct presence_look look = {0};
 	unsigned reaped = 0;
 
 	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++) {
 		const struct region_slot *slot = &region->slots[i];
 
-		if (slot->state == SLOT_FREE || is_alive(slot, i))
+		if (slot->state == SLOT_FREE || region_is_alive(slot, i, &look))
 			continue;
 		region_clear(region, i);
 		reaped++;
 	}
+	presence_end(&look);
 	if (reaped)
 		atomic_fetch_add(&region->reaped_total, reaped);
 	return reaped;

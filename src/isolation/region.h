@@ -11,6 +11,7 @@
 #define GPUSLICE_REGION_H
 
 #include "limits.h"
+#include "presence.h"
 #include "process.h"
 
 #include <pthread.h>
@@ -111,6 +112,13 @@ struct region *region_open(const char *path, const struct limits *limits, bool m
  */
 bool region_lock(struct region *region);
 void region_unlock(struct region *region);
+/* Makes it, in memory that nobody uses yet. */
+bool region_make_lock(pthread_mutex_t *lock);
+/* Is it still of the kind that was made? */
+bool region_has_lock(const struct region *region);
+
+/* False only when the slot's owner is certainly gone. */
+bool region_is_alive(const struct region_slot *slot, unsigned index, struct presence_look *look);
 
 /*
  * Under the lock. The slot of this process, claimed if it has none; -1 when all

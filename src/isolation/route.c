@@ -1,11 +1,7 @@
 /*
- * dlsym, dlvsym, dlopen and dlmopen: how programs that look the driver up by name meet
- * our hooks.
- *
- * Every name that is not the driver's must be looked up as if we were not
- * here. RTLD_NEXT depends on who calls, so the entry points are assembly: they
- * ask the C part below, and then either jump to the real function with the
- * caller's arguments and return address untouched, or return its answer.
+ * What dlsym, dlvsym, dlopen and dlmopen (entry_points.c) answer: how programs that look
+ * the driver up by name meet our hooks. Every name that is not the driver's must be looked
+ * up as if we were not here.
  */
 #include "driver.h"
 #include "libc_symbols.h"
@@ -13,6 +9,8 @@
 #include "slice.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -57,15 +55,25 @@ static void *stand_in(const char *name, void *found)
 	return hook->function;
 }
 
+/* The object that an address lies in; NULL when it is none's. */
+static struct link_map *object_of(const void *address)
+{
+	struct link_map *map = NULL;
+	Dl_info object;
+
+	return dladdr1(address, &object, (void **)&map, RTLD_DL_LINKMAP) ? map : NULL;
+}
+
 /*
- * We export the hooks, so a search of the global scope finds ours even where
- * no driver is loaded: what comes after us decides whether there is one.
+ * We export the hooks, so a search of the global scope, and so of the program's own
+ * handle, finds ours even where no driver is loaded: what comes after us decides
+ * whether there is one. Who asks this library itself gets its own.
  */
-static void *behind_us(const char *name, void *found)
+static void *behind_us(const void *handle, const char *name, void *found)
 {
 	const struct hook *hook = hook_by_name(name);
 
-	if (hook && found == hook->function)
+	if (hook && found == hook->function && handle != object_of(hook->function))
 		return libc_symbols()->dlsym(RTLD_NEXT, name);
 	return found;
 }
@@ -91,10 +99,26 @@ static bool is_entry_point(const char *name)
 		strcmp(name, "dlopen") == 0 || strcmp(name, "dlmopen") == 0);
 }
 
-/* By handle only: what RTLD_NEXT finds for another wrapper is the wrapper's business. */
+/* By handle: a search of the global scope finds ours by itself. */
 static bool asks_for_entry_point(const void *handle, const char *name)
 {
 	return is_entry_point(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT;
+}
+
+/*
+ * A wrapper asks for the next one after itself. Where that is the C library's it
+ * stands behind us: ours, which comes to the same without a driver. Where it is
+ * another's, or ours already, NULL: to be looked up as if we were not here.
+ */
+static void *next_entry_point(const void *handle, const char *name, const void *caller)
+{
+	if (handle != RTLD_NEXT || !is_entry_point(name))
+		return NULL;
+	const struct link_map *object = object_of(caller);
+	void *found = object ? libc_symbols_after(object, name) : NULL;
+	void *ours = entry_point(found);
+
+	return ours != found ? ours : NULL;
 }
 
 static bool must_stay_real(const char *name, const void *caller)
@@ -124,13 +148,17 @@ __attribute__((used)) struct route route_dlsym(void *handle, const char *name, c
 
 	if (asks_for_entry_point(handle, name))
 		return (struct route){.result = entry_point(libc->dlsym(handle, name))};
+	void *next = next_entry_point(handle, name, caller);
+
+	if (next)
+		return (struct route){.result = next};
 	if (must_stay_real(name, caller))
 		return route_of_driver(handle, name);
 	/* Our RTLD_NEXT starts behind us, in front of every driver: none is missed. */
 	void *found = libc->dlsym(handle, name);
 
-	if (found && handle == RTLD_DEFAULT)
-		found = behind_us(name, found);
+	if (found)
+		found = behind_us(handle, name, found);
 	return (struct route){.result = found ? stand_in(name, found) : NULL};
 }
 
@@ -141,24 +169,41 @@ __attribute__((used)) struct route route_dlvsym(void *handle, const char *name, 
 
 	if (asks_for_entry_point(handle, name))
 		return (struct route){.result = entry_point(libc->dlvsym(handle, name, version))};
+	void *next = next_entry_point(handle, name, caller);
+
+	/* Where the C library has no such version, the answer stays that. */
+	if (next && libc->dlvsym(RTLD_NEXT, name, version))
+		return (struct route){.result = next};
 	if (must_stay_real(name, caller))
 		return (struct route){.jump = (void *)libc->dlvsym};
 	void *found = libc->dlvsym(handle, name, version);
 
-	if (found && handle == RTLD_DEFAULT)
-		found = behind_us(name, found);
+	if (found)
+		found = behind_us(handle, name, found);
 	return (struct route){.result = found ? stand_in(name, found) : NULL};
 }
 
 /*
  * A library loaded with RTLD_DEEPBIND would bind to the C library's dlsym and
- * see the raw driver; without the flag it sees ours. `result` holds the flags.
+ * see the raw driver; without the flag it sees ours. Where there is no slice
+ * to keep, nobody loses it.
  */
+static int flags_for(int flags)
+{
+	const int saved = errno;
+
+	if (flags & RTLD_DEEPBIND && slice_is_meant())
+		flags &= ~RTLD_DEEPBIND;
+	errno = saved;
+	return flags;
+}
+
+/* `result` holds the flags. */
 __attribute__((used)) struct route route_dlopen(const char *file, int flags)
 {
 	(void)file;
 	return (struct route){.jump = (void *)libc_symbols()->dlopen,
-			      .result = (void *)(intptr_t)(flags & ~RTLD_DEEPBIND)};
+			      .result = (void *)(intptr_t)flags_for(flags)};
 }
 
 /* Another namespace has a C library and a driver of its own: docs/isolation.md says so. */
@@ -166,108 +211,7 @@ __attribute__((used)) struct route route_dlmopen(Lmid_t space, const char *file,
 {
 	(void)file;
 	if (space == LM_ID_BASE)
-		flags &= ~RTLD_DEEPBIND;
+		flags = flags_for(flags);
 	return (struct route){.jump = (void *)libc_symbols()->dlmopen,
 			      .result = (void *)(intptr_t)flags};
 }
-
-#if defined(__x86_64__)
-__asm__(".text\n"
-	".globl dlsym\n.type dlsym,@function\n.p2align 4\n"
-	"dlsym:\n.cfi_startproc\nendbr64\n"
-	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
-	"push %rsi\n.cfi_adjust_cfa_offset 8\n"
-	"sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n"
-	"mov 24(%rsp), %rdx\n"
-	"call route_dlsym\n"
-	"add $8, %rsp\n.cfi_adjust_cfa_offset -8\n"
-	"pop %rsi\n.cfi_adjust_cfa_offset -8\n"
-	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
-	"test %rax, %rax\njz 1f\njmp *%rax\n"
-	"1: mov %rdx, %rax\nret\n"
-	".cfi_endproc\n.size dlsym, .-dlsym\n"
-
-	".globl dlvsym\n.type dlvsym,@function\n.p2align 4\n"
-	"dlvsym:\n.cfi_startproc\nendbr64\n"
-	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
-	"push %rsi\n.cfi_adjust_cfa_offset 8\n"
-	"push %rdx\n.cfi_adjust_cfa_offset 8\n"
-	"mov 24(%rsp), %rcx\n"
-	"call route_dlvsym\n"
-	"mov %rdx, %r11\n"
-	"pop %rdx\n.cfi_adjust_cfa_offset -8\n"
-	"pop %rsi\n.cfi_adjust_cfa_offset -8\n"
-	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
-	"test %rax, %rax\njz 1f\njmp *%rax\n"
-	"1: mov %r11, %rax\nret\n"
-	".cfi_endproc\n.size dlvsym, .-dlvsym\n"
-
-	".globl dlopen\n.type dlopen,@function\n.p2align 4\n"
-	"dlopen:\n.cfi_startproc\nendbr64\n"
-	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
-	"call route_dlopen\n"
-	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
-	"mov %edx, %esi\njmp *%rax\n"
-	".cfi_endproc\n.size dlopen, .-dlopen\n"
-
-	".globl dlmopen\n.type dlmopen,@function\n.p2align 4\n"
-	"dlmopen:\n.cfi_startproc\nendbr64\n"
-	"push %rdi\n.cfi_adjust_cfa_offset 8\n"
-	"push %rsi\n.cfi_adjust_cfa_offset 8\n"
-	"sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n"
-	"call route_dlmopen\n"
-	"add $8, %rsp\n.cfi_adjust_cfa_offset -8\n"
-	"pop %rsi\n.cfi_adjust_cfa_offset -8\n"
-	"pop %rdi\n.cfi_adjust_cfa_offset -8\n"
-	"jmp *%rax\n"
-	".cfi_endproc\n.size dlmopen, .-dlmopen\n");
-#elif defined(__aarch64__)
-__asm__(".text\n"
-	".globl dlsym\n.type dlsym,%function\n.p2align 4\n"
-	"dlsym:\n.cfi_startproc\nhint #34\n"
-	"stp x29, x30, [sp, #-32]!\n.cfi_def_cfa_offset 32\n"
-	".cfi_offset 29, -32\n.cfi_offset 30, -24\n"
-	"mov x29, sp\nstp x0, x1, [sp, #16]\n"
-	"mov x2, x30\nbl route_dlsym\n"
-	"mov x16, x0\nmov x17, x1\nldp x0, x1, [sp, #16]\n"
-	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
-	"cbz x16, 1f\nbr x16\n"
-	"1: mov x0, x17\nret\n"
-	".cfi_endproc\n.size dlsym, .-dlsym\n"
-
-	".globl dlvsym\n.type dlvsym,%function\n.p2align 4\n"
-	"dlvsym:\n.cfi_startproc\nhint #34\n"
-	"stp x29, x30, [sp, #-48]!\n.cfi_def_cfa_offset 48\n"
-	".cfi_offset 29, -48\n.cfi_offset 30, -40\n"
-	"mov x29, sp\nstp x0, x1, [sp, #16]\nstr x2, [sp, #32]\n"
-	"mov x3, x30\nbl route_dlvsym\n"
-	"mov x16, x0\nmov x17, x1\nldp x0, x1, [sp, #16]\nldr x2, [sp, #32]\n"
-	"ldp x29, x30, [sp], #48\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
-	"cbz x16, 1f\nbr x16\n"
-	"1: mov x0, x17\nret\n"
-	".cfi_endproc\n.size dlvsym, .-dlvsym\n"
-
-	".globl dlopen\n.type dlopen,%function\n.p2align 4\n"
-	"dlopen:\n.cfi_startproc\nhint #34\n"
-	"stp x29, x30, [sp, #-32]!\n.cfi_def_cfa_offset 32\n"
-	".cfi_offset 29, -32\n.cfi_offset 30, -24\n"
-	"mov x29, sp\nstr x0, [sp, #16]\n"
-	"bl route_dlopen\n"
-	"mov x16, x0\nldr x0, [sp, #16]\n"
-	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
-	"br x16\n"
-	".cfi_endproc\n.size dlopen, .-dlopen\n"
-
-	".globl dlmopen\n.type dlmopen,%function\n.p2align 4\n"
-	"dlmopen:\n.cfi_startproc\nhint #34\n"
-	"stp x29, x30, [sp, #-32]!\n.cfi_def_cfa_offset 32\n"
-	".cfi_offset 29, -32\n.cfi_offset 30, -24\n"
-	"mov x29, sp\nstp x0, x1, [sp, #16]\n"
-	"bl route_dlmopen\n"
-	"mov x16, x0\nmov x2, x1\nldp x0, x1, [sp, #16]\n"
-	"ldp x29, x30, [sp], #32\n.cfi_def_cfa_offset 0\n.cfi_restore 29\n.cfi_restore 30\n"
-	"br x16\n"
-	".cfi_endproc\n.size dlmopen, .-dlmopen\n");
-#else
-#error "no entry points for this architecture"
-#endif

@@ -2,6 +2,7 @@
 #include "slice.h"
 
 #include "log.h"
+#include "process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -136,11 +137,19 @@ static void decide(void)
 	atomic_store(&state, SLICE_OPEN);
 }
 
+/* Another thread of the parent may have been deciding; what it had allowed stands, not its slot. */
+static void slice_in_child(void)
+{
+	deciding = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	atomic_store(&slot, -1);
+}
+
 enum slice_state slice_state(void)
 {
 	if (atomic_load_explicit(&state, memory_order_acquire) == SLICE_UNKNOWN) {
 		const int saved = errno;
 
+		process_in_children(slice_in_child);
 		pthread_mutex_lock(&deciding);
 		if (atomic_load(&state) == SLICE_UNKNOWN)
 			decide();
@@ -203,10 +212,4 @@ int slice_slot(void)
 
 	region_unlock(region);
 	return claimed;
-}
-
-void slice_after_fork(void)
-{
-	deciding = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	atomic_store(&slot, -1);
 }

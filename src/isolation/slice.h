@@ -40,7 +40,4 @@ int slice_slot(void);
 /* The same where the region's lock is already held. */
 int slice_slot_locked(void);
 
-/* In a forked child: nothing here is the parent's any more, except what is allowed. */
-void slice_after_fork(void);
-
 #endif

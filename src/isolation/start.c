@@ -12,8 +12,11 @@ CUresult cuInit(unsigned int Flags)
 {
 	ENTER(cuInit, Flags);
 	if (slice_slot() < 0) {
-		log_line("%d processes of this container use its slice: no room for another",
-			 REGION_SLOTS);
+		/* Else a line has said what is wrong with the region. */
+		if (slice_state() == SLICE_OPEN)
+			log_line(
+				"%d processes of this container use its slice: no room for another",
+				REGION_SLOTS);
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 	}
 	/* WSL's driver looks itself up: it must not find us. */

@@ -8,7 +8,7 @@ from pathlib import Path
 BYTES = 1024 * 1024
 SLOTS = 256
 _SLOTS_AT, _SLOT_BYTES = 256, 64
-_CARDS_AT = _SLOTS_AT + SLOTS * _SLOT_BYTES
+CARDS_AT = _SLOTS_AT + SLOTS * _SLOT_BYTES
 _CARD_BYTES = 240 + 24 * SLOTS
 USED = 1
 
@@ -46,35 +46,35 @@ class Region:
         """Makes a slot look like this; slots up to it count as seen."""
         at = _SLOTS_AT + index * _SLOT_BYTES
         words = (slot.state, 1, slot.pid, 0, slot.start_ticks, slot.stack_start, slot.pid_namespace)
-        struct.pack_into("<IIiIQQQ", self._bytes, at, *words)
+        struct.pack_into("<IIiIQQQI", self._bytes, at, *words, 0)  # nobody's lock
         seen = struct.unpack_from("<I", self._bytes, 28)[0]
         struct.pack_into("<I", self._bytes, 28, max(seen, index + 1))
 
     def used(self, slot: int, card: int = 0) -> int:
         """Bytes asked for by a slot."""
-        return self._word(_CARDS_AT + card * _CARD_BYTES + 240 + 8 * slot)
+        return self._word(CARDS_AT + card * _CARD_BYTES + 240 + 8 * slot)
 
     def held(self, slot: int, card: int = 0) -> int:
         """Bytes that count against the slice: asked for, and taken unasked."""
-        unasked = self._word(_CARDS_AT + card * _CARD_BYTES + 240 + 8 * (SLOTS + slot))
+        unasked = self._word(CARDS_AT + card * _CARD_BYTES + 240 + 8 * (SLOTS + slot))
         return self.used(slot, card) + unasked
 
     def put_used(self, slot: int, value: int, card: int = 0) -> None:
         """Makes a slot hold bytes."""
-        at = _CARDS_AT + card * _CARD_BYTES + 240 + 8 * slot
+        at = CARDS_AT + card * _CARD_BYTES + 240 + 8 * slot
         struct.pack_into("<Q", self._bytes, at, value)
 
     def refused(self, card: int = 0) -> int:
         """Allocations refused."""
-        return self._word(_CARDS_AT + card * _CARD_BYTES + 64)
+        return self._word(CARDS_AT + card * _CARD_BYTES + 64)
 
     def charged_ns(self, card: int = 0) -> int:
         """Card time had, as charged."""
-        return self._word(_CARDS_AT + card * _CARD_BYTES + 104)
+        return self._word(CARDS_AT + card * _CARD_BYTES + 104)
 
     def waited_ns(self, card: int = 0) -> int:
         """Time for which launches waited for credit."""
-        return self._word(_CARDS_AT + card * _CARD_BYTES + 112)
+        return self._word(CARDS_AT + card * _CARD_BYTES + 112)
 
     def drift(self) -> int:
         """Unknown allocation functions resolved."""

@@ -148,6 +148,43 @@ def test_a_pool_of_ones_own_is_charged_too(box: Box) -> None:
     assert room(program) == before
 
 
+@pytest.mark.parametrize("free", ["free_async", "free"])
+def test_a_destroyed_pool_is_charged_until_its_last_allocation_is_freed(
+    box: Box, free: str
+) -> None:
+    """As the driver keeps it; the charge used to stay until the process ended."""
+    program = box.start()
+    before = room(program)
+    for _ in range(4):  # they fill the slice
+        assert program("pool 1") == [0]
+        for number in (2, 3):
+            assert program(f"from_pool {number} 1 {300 * MIB}") == [0]
+        assert program("pool_destroy 1") == [0]
+        assert program(f"{free} 2") == [0]
+        assert program("sync") == [0]
+        assert before - room(program) >= 600 * MIB
+        assert program(f"{free} 3") == [0]
+        assert program("sync") == [0]
+
+        assert room(program) == before
+
+
+def test_a_destroyed_pool_is_charged_until_the_stream_has_come_to_the_free(box: Box) -> None:
+    """The stream has ten minutes of work before it: they outlast the test."""
+    program = box.start()
+    assert program("pool 1") == [0]
+    assert program(f"from_pool 2 1 {300 * MIB}") == [0]
+    assert program("launch 600000000000") == [0]
+    assert program("pool_destroy 1") == [0]
+    assert program("free_async 2") == [0]
+    assert program("info")[0] == 0  # looks at what has passed
+    region = Region(box.root / "state" / "region")
+    used = region.used(0)
+    region.close()
+
+    assert used >= 300 * MIB
+
+
 def test_what_a_pool_has_itself_is_not_counted_as_refused(box: Box) -> None:
     """On a full slice: only what was refused is, once."""
     program = box.start()

@@ -1,4 +1,4 @@
-"""A function that the driver lacks stays missing: for every name that we stand in for."""
+"""What the driver lacks stays missing, and wrong use gets the driver's own error."""
 
 import json
 import subprocess
@@ -118,3 +118,12 @@ def test_our_own_question_does_not_need_the_newest_list(make_box: MakeBox) -> No
     program = box.start()
 
     assert program("info") == [0, (2154 - 240) * MIB, 2154 * MIB]
+
+
+def test_wrong_use_gets_the_drivers_error(box: Box) -> None:
+    """Too early, no such device, no place for the answer; a call too early spoilt the card for good."""
+    with_us, without = box.run("wrong"), box.run("wrong", LD_PRELOAD="")
+
+    assert with_us.stdout.splitlines() == without.stdout.splitlines(), with_us.stderr
+    assert with_us.stdout.splitlines()[-1] == "started: cuMemAlloc_v2 0"
+    assert "no such device: cuMemCreate 101" in with_us.stdout

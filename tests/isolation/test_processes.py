@@ -20,7 +20,7 @@ from tests.isolation.box import (
     Program,
 )
 from tests.isolation.conftest import MakeBox
-from tests.isolation.region import SLOTS, USED, Region, Slot
+from tests.isolation.region import CARDS_AT, SLOTS, USED, Region, Slot
 from tests.simulator.programs import until
 
 SLICE = 2154 * MIB
@@ -281,6 +281,51 @@ def test_a_corrupt_region_closes(box: Box, region: Region) -> None:
     assert "corrupt" in program.end()
 
 
+@pytest.mark.parametrize(
+    ("at", "word"),
+    [
+        pytest.param(64, b"\xfe\xff\xff\x3f", id="held by nobody"),
+        pytest.param(64, b"\x01\0\0\0", id="held by a stranger"),
+        pytest.param(64, b"\0\0\0\x80", id="waited for, and free"),
+        pytest.param(64, b"\xff" * 40, id="all ones"),
+        pytest.param(64, bytes(40), id="all zeros"),
+        pytest.param(80, b"\x77\x77\0\0", id="no kind of lock"),
+        pytest.param(80, bytes(4), id="not robust any more"),
+    ],
+)
+def test_a_corrupt_lock_closes(box: Box, region: Region, at: int, word: bytes) -> None:
+    """The first hung cuInit for ever; the others spoke of 256 processes, or went unnoticed."""
+    region.scribble(at, word)
+    program = box.start(ready=False)
+
+    assert program("init") == [NOT_READY]
+    (line,) = program.end().splitlines()
+    assert "corrupt" in line or "beyond repair" in line
+
+
+@pytest.mark.parametrize(
+    ("at", "number"),
+    [
+        pytest.param(88, -(10**18), id="a debt of a lifetime"),
+        pytest.param(88, -(2**63), id="the least number"),
+        pytest.param(96, 2**62, id="paid until the future"),
+        pytest.param(4336 + 8 * 5, 2**62, id="work for a lifetime"),
+    ],
+)
+def test_nobody_waits_for_numbers_that_cannot_be(make_box: MakeBox, at: int, number: int) -> None:
+    """Somebody wrote over the region; launches never came back."""
+    box = make_box()
+    box.allow(SLICE, core_percent=50)
+    box.start().kill()
+    region = Region(box.root / "state" / "region")
+    region.put(5, identity())
+    region.scribble(CARDS_AT + at, number.to_bytes(8, "little", signed=True))
+    region.close()
+    program = box.start()
+
+    assert [program(line) for line in ("launch 1000000", "sync", "launch 1000")] == [[0]] * 3
+
+
 def test_a_region_of_the_future_closes(box: Box, region: Region) -> None:
     """The layout number is frozen; another layout is another number."""
     region.scribble(8, b"\x09")
@@ -371,6 +416,34 @@ def test_threads_may_allocate_while_others_fork(box: Box) -> None:
 
     assert failures == "0", ran.stderr
     assert before == after
+
+
+@pytest.mark.parametrize("library", ["cuda", "nvml"])
+def test_a_child_forked_during_the_first_look_up_is_not_stuck(box: Box, library: str) -> None:
+    """The thread that decides what the slice is does not exist in the child; its lock did."""
+    limits, slow = box.root / "config" / "limits", box.root / "config" / "slow"
+    text = limits.read_bytes()
+    limits.unlink()
+    os.mkfifo(limits)
+    with subprocess.Popen(
+        [box.programs / "early", library],
+        env=box.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdin
+        assert program.stdout
+        deciding = os.open(limits, os.O_WRONLY)  # until the thread is in the middle of reading
+        limits.rename(slow)  # the child reads at once
+        limits.write_bytes(text)
+        program.stdin.write("fork\n")
+        program.stdin.flush()
+        child = program.stdout.readline()
+        os.write(deciding, text)
+        os.close(deciding)
+
+        assert (child, program.stdout.readline()) == ("0\n", "0\n")
 
 
 def test_three_hundred_processes_start_at_once(make_box: MakeBox) -> None:

@@ -21,7 +21,10 @@ def test_nothing_on_a_calls_way_asks_the_environment_or_a_file(
     ran = box.run("quiet", "2000")
 
     at_start, turns, *later = ran.stdout.split()
+    asked = sum(int(count) for count in later[1::2])
 
     assert int(at_start) > 0  # or it would not be seen at all
-    assert (turns, later) == ("2000", []), ran.stdout
+    assert turns == "2000"
+    # A launch that the cap holds back for long looks for the dead meanwhile, who free time.
+    assert asked <= (2000 // 20 if core_percent == 90 else 0), ran.stdout
     assert ran.stderr == ""

@@ -21,7 +21,7 @@ def owners(box: Box, *words: str) -> dict[str, str]:
     return {name: owner for _, name, owner in lines}
 
 
-@pytest.mark.parametrize("way", ["handle", "default", "next", "next-twice", "versioned"])
+@pytest.mark.parametrize("way", ["handle", "default", "program", "next", "next-twice", "versioned"])
 def test_dlsym_finds_ours(box: Box, way: str) -> None:
     """Hook catalogue: a second RTLD_NEXT lookup returned NULL; libc's own dlsym by version."""
     found = owners(
@@ -54,9 +54,10 @@ def test_dlvsym_passes_versions_on(box: Box) -> None:
     assert found["cuMemAlloc_v2"] == "-"  # the driver has no such version
 
 
-def test_no_driver_is_no_function(box: Box) -> None:
+@pytest.mark.parametrize("way", ["unloaded", "unloaded-program"])
+def test_no_driver_is_no_function(box: Box, way: str) -> None:
     """We export the names, but a program that has no driver must not find them."""
-    assert owners(box, "unloaded", "cuMemAlloc_v2", "nvmlInit_v2") == {
+    assert owners(box, way, "cuMemAlloc_v2", "nvmlInit_v2") == {
         "cuMemAlloc_v2": "-",
         "nvmlInit_v2": "-",
     }
@@ -73,6 +74,26 @@ def test_rtld_next_is_seen_from_its_caller(box: Box) -> None:
 
     assert mine == "ours"
     assert its[0].isdigit()
+
+
+def test_a_wrapper_behind_us_finds_our_lookup_next(box: Box) -> None:
+    """As every interposer asks for what it wraps; it got the C library's, and past the slice."""
+    plugin = str(box.programs / "libplugin.so")
+    ran = box.run("next", "lookup", LD_PRELOAD=f"{box.environment['LD_PRELOAD']}:{plugin}")
+
+    assert ran.stdout.split() == [OURS, OURS, "-"], ran.stderr
+
+
+def test_binding_deeply_is_lost_only_in_a_slice(box: Box) -> None:
+    """The plugin's own function; inside a slice the one that all others have."""
+    if "GPUSLICE_SANITIZER" in os.environ:
+        pytest.skip("sanitizers refuse RTLD_DEEPBIND")
+    words = ("binding", str(box.programs / "libplugin.so"))
+    sliced, native = box.run("route", *words), box.run("route", *words, LD_PRELOAD="")
+    without_slice = box.run("route", *words, GPUSLICE_ROOT="")
+
+    assert (without_slice.stdout, native.stdout) == ("ours\n", "ours\n")
+    assert sliced.stdout[0].isdigit()
 
 
 def test_a_program_linked_to_the_driver_is_capped(box: Box) -> None:

@@ -114,8 +114,12 @@ CUresult memory_allocate(struct context *context, uint64_t bytes, enum memory_ki
 
 CUresult memory_release(struct memory *memory)
 {
+	struct pool *pool = memory->pool;
+
 	memory_remove(memory);
 	give_place(memory);
+	if (pool)
+		pool_let_go(pool);
 	free(memory);
 	return CUDA_SUCCESS;
 }

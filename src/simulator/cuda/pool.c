@@ -136,7 +136,7 @@ void pool_trim(struct pool *pool, uint64_t keep_bytes)
 void pools_release_unused(struct device *device)
 {
 	for (struct pool *pool = pools; pool; pool = pool->next) {
-		if (pool->device == device)
+		if (pool->device == device && !pool->is_ended)
 			pool_trim(pool, pool->release_threshold);
 	}
 }
@@ -211,7 +211,13 @@ void pool_drop_default(struct device *device)
 	device->default_pool = NULL;
 }
 
-/* What was allocated from it goes with it: the program may not use it any more. */
+void pool_let_go(struct pool *pool)
+{
+	if (pool->is_ended && !memory_any_of(NULL, pool))
+		drop_pool(pool);
+}
+
+/* Its memory goes when the last allocation from it is freed, as NVIDIA documents. */
 CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
 	CUresult result = driver_enter_bare();
@@ -221,8 +227,11 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 	struct pool *pool = pool_of(handle);
 	if (!pool || pool->is_default)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	memory_drop_pool(pool);
-	drop_pool(pool);
+	pool->magic = 0;
+	pool->is_ended = true;
+	if (pool->device && pool->device->pool == pool)
+		pool->device->pool = NULL;
+	pool_let_go(pool);
 	return driver_leave(CUDA_SUCCESS);
 }
 

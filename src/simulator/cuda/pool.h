@@ -18,6 +18,7 @@ enum { POOL_MAGIC = 0x504f4f30 };
 struct pool {
 	uint32_t magic;
 	bool is_default;
+	bool is_ended;         /* destroyed: until its last allocation is freed */
 	bool is_imported;      /* another process's: only its pointers can be had here */
 	unsigned handle_types; /* that it may be exported by */
 	uint64_t id;
@@ -45,6 +46,8 @@ struct pool *pool_imported(struct device *device);
 /* Grows as needed. False: the card is full, or the pool at its most. */
 bool pool_give_out(struct pool *pool, uint64_t bytes);
 void pool_take_back(struct pool *pool, uint64_t bytes);
+/* After an allocation of it went: a destroyed one ends with the last. */
+void pool_let_go(struct pool *pool);
 void pool_trim(struct pool *pool, uint64_t keep_bytes);
 /* After a synchronisation: all pools of the device, to their thresholds. */
 void pools_release_unused(struct device *device);

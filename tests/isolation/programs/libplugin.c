@@ -9,6 +9,13 @@ const char *gnu_get_libc_version(void)
 	return "ours";
 }
 
+/* Its own where it was opened with RTLD_DEEPBIND, else the C library's. */
+const char *plugin_version(void);
+const char *plugin_version(void)
+{
+	return gnu_get_libc_version();
+}
+
 void *plugin_look(const char *name);
 void *plugin_look(const char *name)
 {
@@ -21,5 +28,16 @@ void *plugin_look(const char *name)
 void *plugin_next(const char *name);
 void *plugin_next(const char *name)
 {
-	return dlsym(RTLD_NEXT, name);
+	/* Not a call in the tail, or its caller would be the one who looks. */
+	void *volatile found = dlsym(RTLD_NEXT, name);
+
+	return found;
+}
+
+void *plugin_next_version(const char *name, const char *version);
+void *plugin_next_version(const char *name, const char *version)
+{
+	void *volatile found = dlvsym(RTLD_NEXT, name, version);
+
+	return found;
 }

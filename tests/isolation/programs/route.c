@@ -8,6 +8,7 @@
 #include <cuda.h>
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,17 @@ static void by_plugin(const char *way, const char *path, const char *name)
 	show(way, name, look ? look(name) : NULL);
 }
 
+/* Whose function a plugin calls that was opened with RTLD_DEEPBIND. */
+static void by_binding(const char *path)
+{
+	void *plugin = dlopen(path, RTLD_NOW | RTLD_DEEPBIND);
+	const char *(*version)(void) = NULL;
+
+	if (plugin)
+		*(void **)&version = dlsym(plugin, "plugin_version");
+	puts(version ? version() : "-");
+}
+
 typedef CUresult (*get_v1)(const char *, void **, int, cuuint64_t);
 typedef CUresult (*get_v2)(const char *, void **, int, cuuint64_t,
 			   CUdriverProcAddressQueryResult *);
@@ -99,13 +111,19 @@ int main(int count, char **words)
 {
 	if (count < 3)
 		return 2;
+	if (!strcmp(words[1], "binding")) {
+		by_binding(words[2]);
+		return 0;
+	}
 	const int flags = !strcmp(words[1], "default") || !strcmp(words[1], "next") ||
+					  !strcmp(words[1], "program") ||
 					  !strcmp(words[1], "next-twice")
 				  ? RTLD_NOW | RTLD_GLOBAL
 				  : RTLD_NOW;
-	void *driver = strcmp(words[1], "unloaded") ? dlopen("libcuda.so.1", flags) : NULL;
+	const bool is_unloaded = !strncmp(words[1], "unloaded", 8);
+	void *driver = is_unloaded ? NULL : dlopen("libcuda.so.1", flags);
 
-	if (!driver && strcmp(words[1], "unloaded"))
+	if (!driver && !is_unloaded)
 		return 3;
 	if (!strncmp(words[1], "address", 7)) {
 		by_address(driver, words);
@@ -122,6 +140,8 @@ int main(int count, char **words)
 			show("handle", words[i], dlsym(driver, words[i]));
 		else if (!strcmp(words[1], "default") || !strcmp(words[1], "unloaded"))
 			show(words[1], words[i], dlsym(RTLD_DEFAULT, words[i]));
+		else if (!strcmp(words[1], "program") || !strcmp(words[1], "unloaded-program"))
+			show(words[1], words[i], dlsym(dlopen(NULL, RTLD_NOW), words[i]));
 		else if (!strcmp(words[1], "next"))
 			show("next", words[i], dlsym(RTLD_NEXT, words[i]));
 		else if (!strcmp(words[1], "next-twice"))

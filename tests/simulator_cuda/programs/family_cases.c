@@ -64,6 +64,9 @@ static void a_pool_of_ones_own_is_charged_and_destroyed(void)
 	OK(cuMemAllocFromPoolAsync(&address, 33 * MIB, pool, NULL));
 	CHECK_EQUAL(before - free_bytes(), 64 * MIB);
 	OK(cuMemPoolDestroy(pool));
+	CHECK_EQUAL(before - free_bytes(), 64 * MIB);
+	FAILS(cuMemAllocFromPoolAsync(&address, MIB, pool, NULL), CUDA_ERROR_INVALID_VALUE);
+	OK(cuMemFreeAsync(address, NULL));
 	CHECK_EQUAL(free_bytes(), before);
 }
 
