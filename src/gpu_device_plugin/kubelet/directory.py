@@ -79,7 +79,7 @@ class PluginDirectory:
             while True:
                 found = self._look()
                 if with_events and found[0] != watched:
-                    events, watched = self._follow(events), found[0]
+                    events, watched = await self._follow(events), found[0]
                 if found != seen:
                     seen = found
                     self._tell()
@@ -88,7 +88,7 @@ class PluginDirectory:
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             if events is not None:
-                events.close()
+                await events.close()
 
     def _look(self) -> tuple[int | None, int | None, SocketIdentity | None]:
         """What tells the directory, its content, and the kubelet's socket from others."""
@@ -98,10 +98,10 @@ class PluginDirectory:
             return None, None, None
         return found.st_ino, found.st_mtime_ns, self.kubelet_identity()
 
-    def _follow(self, before: FileEvents | None) -> FileEvents | None:
+    async def _follow(self, before: FileEvents | None) -> FileEvents | None:
         """Another directory may lie there now: a watch follows the old one."""
         if before is not None:
-            before.close()
+            await before.close()
         try:
             return FileEvents(self.path, self._tell)
         except OSError as error:

@@ -1,22 +1,20 @@
-"""The kernel's events of one directory, taken in by the event loop: nothing polls, no thread waits.
-
-asyncio has no inotify, and the libraries that have it wake several times a second, in a thread
-of their own, to look whether they shall end: on an idle node that was a quarter of the agent's
-wakings (docs/adr/0011).
-"""
+"""The kernel's events of one directory, taken in by the event loop: nothing polls, no thread waits."""
 
 import asyncio
-import ctypes
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
-_DELETE_SELF, _MOVE_SELF, _ONLY_DIRECTORY = 0x400, 0x800, 0x0100_0000
-_WANTED = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
-_EVENTS_BYTES = 64 * 1024
+from asyncinotify import Inotify, Mask
+
+_WANTED = (
+    Mask.CREATE
+    | Mask.DELETE
+    | Mask.MOVED_FROM
+    | Mask.MOVED_TO
+    | Mask.DELETE_SELF
+    | Mask.MOVE_SELF
+    | Mask.ONLYDIR
+)
 
 
 class FileEvents:
@@ -28,30 +26,22 @@ class FileEvents:
 
     def __init__(self, directory: Path, on_event: Callable[[], None]) -> None:
         self._on_event = on_event
-        self._loop = asyncio.get_running_loop()
-        self._descriptor = _checked(_LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), directory)
+        self._inotify = Inotify()
         try:
-            name, wanted = os.fsencode(directory), _WANTED | _ONLY_DIRECTORY
-            _checked(_LIBC.inotify_add_watch(self._descriptor, name, wanted), directory)
+            self._inotify.add_watch(directory, _WANTED)
         except OSError:
-            os.close(self._descriptor)
+            self._inotify.close()
             raise
-        self._loop.add_reader(self._descriptor, self._read)
+        self._listening = asyncio.create_task(self._listen())
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Hear no more."""
-        self._loop.remove_reader(self._descriptor)
-        os.close(self._descriptor)
+        self._listening.cancel()
+        # The listener must be gone first: the next watch may get the same descriptor.
+        await asyncio.wait({self._listening})
+        self._inotify.close()
 
-    def _read(self) -> None:
+    async def _listen(self) -> None:
         # Which event it was does not matter: whoever hears of one looks at what there is.
-        with suppress(BlockingIOError):
-            os.read(self._descriptor, _EVENTS_BYTES)
-        self._on_event()
-
-
-def _checked(result: int, directory: Path) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(directory))
-    return result
+        async for _ in self._inotify:
+            self._on_event()
