@@ -9,14 +9,19 @@
 #include "meter.h"
 #include "overhead.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 enum { DEVICES = 64 };
+
+/* One user comes or goes at a time: whether he is the first or the last decides what is counted. */
+static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 
 static atomic_int users[DEVICES]; /* that we know of */
 
 void primary_after_fork(void)
 {
+	changing = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	for (unsigned i = 0; i < DEVICES; i++)
 		atomic_store(&users[i], 0);
 }
@@ -50,11 +55,13 @@ static CUresult make(CUcontext *context, CUdevice device)
 
 CUresult primary_retain(CUcontext *context, CUdevice device)
 {
+	pthread_mutex_lock(&changing);
 	const CUresult result = is_active(device) ? cuda.cuDevicePrimaryCtxRetain(context, device)
 						  : make(context, device);
 
 	if (result == CUDA_SUCCESS)
 		count_user(device, 1);
+	pthread_mutex_unlock(&changing);
 	return result;
 }
 
@@ -75,6 +82,7 @@ static CUcontext context_of(CUdevice device)
 
 void primary_begin_end(struct primary_end *end, CUdevice device, bool is_reset)
 {
+	pthread_mutex_lock(&changing);
 	const bool is_shared = device >= 0 && device < DEVICES && atomic_load(&users[device]) > 1;
 
 	*end = (struct primary_end){.device = device, .context = context_of(device)};
@@ -82,10 +90,8 @@ void primary_begin_end(struct primary_end *end, CUdevice device, bool is_reset)
 		meter_forget_context(end->context);
 }
 
-void primary_end(const struct primary_end *end, CUresult result)
+static void forget_user(const struct primary_end *end)
 {
-	if (result != CUDA_SUCCESS)
-		return;
 	if (is_active(end->device)) {
 		count_user(end->device, -1);
 		return;
@@ -93,6 +99,13 @@ void primary_end(const struct primary_end *end, CUresult result)
 	if (end->device >= 0 && end->device < DEVICES)
 		atomic_store(&users[end->device], 0);
 	overhead_forget_context(end->context);
+}
+
+void primary_end(const struct primary_end *end, CUresult result)
+{
+	if (result == CUDA_SUCCESS)
+		forget_user(end);
+	pthread_mutex_unlock(&changing);
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)

@@ -11,7 +11,10 @@
 /* One user more. Where that makes it, its cost is held against the slice. */
 CUresult primary_retain(CUcontext *context, CUdevice device);
 
-/* Around a call of the driver's that takes a user away, or with `is_reset` all of them. */
+/*
+ * Around a call of the driver's that takes a user away, or with `is_reset` all of them.
+ * Between the two nobody else comes or goes.
+ */
 struct primary_end {
 	CUdevice device;
 	CUcontext context; /* NULL: it is not active */

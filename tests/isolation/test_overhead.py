@@ -401,3 +401,13 @@ def test_a_reset_ends_green_contexts_too(green_box: Box) -> None:
     assert program("retain") == [0]
 
     assert room(program("info")) == before
+
+
+def test_a_context_that_threads_make_and_end_at_once_stays_counted(box_without_nvml: Box) -> None:
+    """Who retained it while its last user left made it anew, and nobody was charged."""
+    for _ in range(8):
+        ran = box_without_nvml.run("users", "6", "12")
+
+        failures, used_mib = map(int, ran.stdout.split())
+        assert failures == 0
+        assert used_mib * MIB >= CONTEXT
