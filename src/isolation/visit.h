@@ -7,6 +7,7 @@
 #ifndef GPUSLICE_VISIT_H
 #define GPUSLICE_VISIT_H
 
+#include "cards.h"
 #include "green.h"
 #include "stream.h"
 
@@ -23,7 +24,7 @@ static inline CUcontext visit_context(CUstream stream)
 	if (!stream_is_default(stream) && cuda.cuStreamGetCtx &&
 	    green_home_of(stream, &context) == CUDA_SUCCESS)
 		return context;
-	return green_home_of(NULL, &context) == CUDA_SUCCESS ? context : NULL;
+	return context_current();
 }
 
 static inline struct visit visit_stream(CUstream stream)
@@ -33,8 +34,7 @@ static inline struct visit visit_stream(CUstream stream)
 
 	if (stream_is_default(stream))
 		return visit;
-	if (green_home_of(NULL, &visit.context) != CUDA_SUCCESS)
-		visit.context = NULL;
+	visit.context = context_current();
 	if (context == visit.context || !cuda.cuCtxPushCurrent_v2 || !cuda.cuCtxPopCurrent_v2 ||
 	    cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
 		return visit;
