@@ -7,10 +7,13 @@ A program runs with our library preloaded and the simulated driver; `Program` is
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 from gpu_device_plugin.simulation.profiles import node_lines
 
@@ -118,6 +121,24 @@ class Box:
             assert program("init") == [0]
             assert program("retain") == [0]
         return program
+
+    def enter_namespaces(self) -> None:
+        """From now on each program starts in a pid namespace of its own, as in a pod."""
+        if os.geteuid() != 0 or shutil.which("unshare") is None:
+            pytest.skip("needs root and unshare for a pid namespace")
+        self.wrapper = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+    def tell(self, lines: str) -> subprocess.CompletedProcess[str]:
+        """Runs the told program over these lines to its end."""
+        return subprocess.run(
+            [*self.wrapper, self.programs / "client"],
+            env=self.environment,
+            input=lines,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
 
     def run(self, name: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs a program of programs/ to its end."""

@@ -1,6 +1,5 @@
 """The test programs, compiled once; a node and a container a test."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,9 +67,7 @@ def box_without_nvml(box: Box, tmp_path: Path) -> Box:
 @pytest.fixture
 def box_in_namespace(box: Box) -> Box:
     """Each program in a pid namespace of its own, as in a pod."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root and unshare for a pid namespace")
-    box.wrapper = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    box.enter_namespaces()
     return box
 
 

@@ -10,6 +10,13 @@ CHUNK = 2 * MIB  # of physical memory
 POOL_CHUNK = 32 * MIB  # by which the driver's pools grow
 
 
+def allow_two_cards(box: Box) -> None:
+    """The usual slice of the first card, 1000 MiB of the second."""
+    first, second = box.node.uuids[:2]
+    devices = f"device={first} memory_bytes={SLICE}\ndevice={second} memory_bytes={1000 * MIB}"
+    box.write(f"version=1\nslice=a\n{devices}\n")
+
+
 def room(program: Program) -> int:
     """Free bytes as CUDA shows them."""
     result, free, _ = program("info")
@@ -221,8 +228,7 @@ def test_a_pool_in_a_full_slice_keeps_the_room_that_it_serves_from(box: Box) -> 
 
 def test_another_cards_default_pool_is_held_against_that_card(box: Box) -> None:
     """It was taken for another process's, and nobody was charged; without a line there is none."""
-    other = f"device={box.node.uuids[1]} memory_bytes={1000 * MIB}"
-    box.write(f"version=1\nslice=a\ndevice={box.node.uuids[0]} memory_bytes={SLICE}\n{other}\n")
+    allow_two_cards(box)
     program = box.start()
     before = room(program)
     assert program("pool_default 1 1") == [0]
@@ -343,24 +349,28 @@ def test_graphs_together_never_take_more_than_the_slice(box: Box) -> None:
     assert refused == 0
 
 
-def test_every_allocation_node_takes_whole_blocks(box: Box) -> None:
-    """Five hundred of one byte are 1000 MiB to the driver."""
-    program = box.start()
+def needs_room_for_its_nodes(program: Program, nodes: int, taken_bytes: int) -> None:
+    """A graph of so many nodes of one byte launches where there is this much room, and not a byte less."""
     most = room(program)
-    assert program("graph 1 1 0 500") == [0]
-    assert program(f"alloc 2 {most - 500 * CHUNK + 1}") == [0]
+    assert program(f"graph 1 1 0 {nodes}") == [0]
+    assert program(f"alloc 2 {most - taken_bytes + 1}") == [0]
     assert program("graph_launch 1") == [OUT_OF_MEMORY]
     assert program("free 2") == [0]
-    assert program(f"alloc 2 {most - 500 * CHUNK}") == [0]
+    assert program(f"alloc 2 {most - taken_bytes}") == [0]
 
     assert program("graph_launch 1") == [0]
     assert room(program) == 0
 
 
+def test_every_allocation_node_takes_whole_blocks(box: Box) -> None:
+    """Five hundred of one byte are 1000 MiB to the driver."""
+    program = box.start()
+    needs_room_for_its_nodes(program, 500, 500 * CHUNK)
+
+
 def test_an_allocation_node_is_held_against_the_card_that_it_names(box: Box) -> None:
     """Not the one that the stream runs on; a card without a line has no memory."""
-    other = f"device={box.node.uuids[1]} memory_bytes={1000 * MIB}"
-    box.write(f"version=1\nslice=a\ndevice={box.node.uuids[0]} memory_bytes={SLICE}\n{other}\n")
+    allow_two_cards(box)
     program = box.start()
     assert program("retain 1") == [0]
     assert program("retain") == [0]
@@ -380,8 +390,7 @@ def test_an_allocation_node_is_held_against_the_card_that_it_names(box: Box) -> 
 
 def test_an_allocation_node_may_name_a_card_without_a_context(box: Box) -> None:
     """The driver needs none there; what it takes is held against that card all the same."""
-    other = f"device={box.node.uuids[1]} memory_bytes={1000 * MIB}"
-    box.write(f"version=1\nslice=a\ndevice={box.node.uuids[0]} memory_bytes={SLICE}\n{other}\n")
+    allow_two_cards(box)
     program = box.start()
     assert program(f"graph 1 {1002 * MIB} 1") == [0]
     assert program(f"graph 2 {500 * MIB} 1") == [0]
@@ -397,15 +406,7 @@ def test_an_allocation_node_may_name_a_card_without_a_context(box: Box) -> None:
 def test_the_driver_says_in_which_blocks_graphs_take_memory(box: Box) -> None:
     """Blocks of 16 MiB instead of 2: ten nodes of one byte are 160."""
     program = box.start(GPU_SIMULATOR_GRANULARITY_BYTES=str(16 * MIB))
-    most = room(program)
-    assert program("graph 1 1 0 10") == [0]
-    assert program(f"alloc 2 {most - 160 * MIB + 1}") == [0]
-    assert program("graph_launch 1") == [OUT_OF_MEMORY]
-    assert program("free 2") == [0]
-    assert program(f"alloc 2 {most - 160 * MIB}") == [0]
-
-    assert program("graph_launch 1") == [0]
-    assert room(program) == 0
+    needs_room_for_its_nodes(program, 10, 160 * MIB)
 
 
 def test_what_graphs_take_beyond_what_the_driver_says_is_learnt(box: Box) -> None:

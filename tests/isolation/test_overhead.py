@@ -1,13 +1,10 @@
 """Memory that nobody asks for is counted by whichever way there is to know it."""
 
 import asyncio
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Box, Program
+from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 from tests.isolation.conftest import MakeBox
 from tests.waiting import until
 
@@ -43,18 +40,9 @@ def test_without_nvml_later_costs_are_changes_of_the_card(box_without_nvml: Box)
 
 def test_in_a_pid_namespace_the_cost_is_measured_too(box: Box) -> None:
     """NVML's pid is believed only after our first context made it appear."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root and unshare for a pid namespace")
+    box.enter_namespaces()
     lines = "init\nretain\ninfo\nalloc 1 1000000\ninfo\nprocesses 3\n"
-    ran = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", str(box.programs / "client")],
-        env=box.environment,
-        input=lines,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    ran = box.tell(lines)
     answers = ran.stdout.splitlines()
 
     assert room([int(word) for word in answers[2].split()]) == SLICE - CONTEXT, ran.stderr
@@ -64,19 +52,10 @@ def test_in_a_pid_namespace_the_cost_is_measured_too(box: Box) -> None:
 
 def test_a_neighbour_of_another_namespace_is_not_reaped(box: Box) -> None:
     """Two processes of one container in different pid namespaces hold their parts."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root and unshare for a pid namespace")
     first = box.start()
     assert first(f"alloc 1 {1500 * MIB}") == [0]
-    ran = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", str(box.programs / "client")],
-        env=box.environment,
-        input=f"init\nretain\nalloc 1 {1000 * MIB}\n",
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    box.enter_namespaces()
+    ran = box.tell(f"init\nretain\nalloc 1 {1000 * MIB}\n")
 
     assert ran.stdout.split() == ["0", "0", str(OUT_OF_MEMORY)], ran.stderr
 

@@ -3,12 +3,8 @@
 Hook catalogue (kai-scheduler 1967): on such machines the memory limit was not enforced.
 """
 
-import os
-import shutil
-import subprocess
-
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, PATIENCE_SECONDS, Box, Program
+from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 from tests.isolation.region import Region
 from tests.isolation.test_overhead import CONTEXT, TABLE
 from tests.isolation.test_views import program_list, selftest
@@ -110,18 +106,9 @@ def test_without_nvml_the_cost_of_a_context_is_the_tables(box_without_nvml: Box)
 
 def test_in_a_pid_namespace_the_slice_holds_too(box: Box) -> None:
     """NVML lists another pid and no memory: the table says what the first context costs."""
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root and unshare for a pid namespace")
+    box.enter_namespaces()
     box.variables["GPU_SIMULATOR_STRANGERS"] = "inner"
-    ran = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", str(box.programs / "client")],
-        env=box.environment,
-        input=f"init\nretain\ninfo\nalloc 1 {SLICE - CONTEXT + 1}\n",
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    ran = box.tell(f"init\nretain\ninfo\nalloc 1 {SLICE - CONTEXT + 1}\n")
     _, _, info, refused = ran.stdout.splitlines()
     free = int(info.split()[1])
 
