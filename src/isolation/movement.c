@@ -7,7 +7,8 @@
 
 /* Calls that are out in the low half; in the high half how many there were. */
 static _Atomic uint64_t movement;
-static atomic_uint measuring; /* threads that stopped the others */
+static atomic_uint measuring;   /* threads that stopped the others */
+static atomic_bool was_in_vain; /* the last wait for calls that were out */
 /* This thread's calls that are out, and whether it measures. */
 static __thread unsigned own_calls __attribute__((tls_model("initial-exec")));
 static __thread bool is_own __attribute__((tls_model("initial-exec")));
@@ -15,10 +16,14 @@ static __thread bool is_own __attribute__((tls_model("initial-exec")));
 #define ONE_MOVEMENT (1ull << 32)
 #define OUT (ONE_MOVEMENT - 1)
 
-/* For calls that are out; one that waits for the card is not waited for. */
-#define DRAIN_NS 2000000u
+/*
+ * For calls that are out. One that waits for the card is not waited for: after it
+ * cost us this once, the short time has to do until all are back in time again.
+ */
+#define DRAIN_NS 200000000u
+#define DRAIN_AGAIN_NS 2000000u
 /* At the gate: what is measured may itself wait for us. */
-#define GATE_NS 100000000u
+#define GATE_NS 1000000000u
 #define NAP_NS 20000u
 
 static uint64_t real_now_ns(void)
@@ -78,14 +83,21 @@ bool movement_is_still_at(uint64_t moment)
 	return atomic_load(&movement) == moment;
 }
 
+static bool are_others_out(void)
+{
+	return (atomic_load(&movement) & OUT) > own_calls;
+}
+
 void movement_stop_others(void)
 {
-	const uint64_t end_ns = real_now_ns() + DRAIN_NS;
+	const uint64_t wait_ns = atomic_load(&was_in_vain) ? DRAIN_AGAIN_NS : DRAIN_NS;
+	const uint64_t end_ns = real_now_ns() + wait_ns;
 
 	is_own = true;
 	atomic_fetch_add(&measuring, 1);
-	while ((atomic_load(&movement) & OUT) > own_calls && real_now_ns() < end_ns)
+	while (are_others_out() && real_now_ns() < end_ns)
 		nap();
+	atomic_store(&was_in_vain, are_others_out());
 }
 
 void movement_let_others(void)
@@ -98,6 +110,7 @@ void movement_after_fork(void)
 {
 	atomic_store(&movement, 0);
 	atomic_store(&measuring, 0);
+	atomic_store(&was_in_vain, false);
 	own_calls = 0;
 	is_own = false;
 }
