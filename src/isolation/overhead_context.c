@@ -51,9 +51,9 @@ static void watch(struct overhead_context *making)
 	making->was_listed = !has_list || listed > 0;
 	if (has_list && probe_knows_pid())
 		return;
-	making->is_locked = overhead_stop_others();
-	making->knew_before =
-		making->is_locked && overhead_card_used(making->card, &making->before);
+	making->is_watched = overhead_stop_others();
+	if (making->is_watched)
+		overhead_look(making->card, &making->before);
 }
 
 /* A price that only a watched card told may have a neighbour's memory in it: then the usual one. */
@@ -109,16 +109,14 @@ CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, 
 	return found == CUDA_SUCCESS ? begin(making, device) : found;
 }
 
-/* Under the region's lock: the change of the card's total, if it can be ours. */
+/* The change of the card's total, if it can be ours. */
 static bool measured_change(const struct overhead_context *making, uint64_t *cost)
 {
-	uint64_t after;
+	const int64_t change = overhead_change_since(making->card, &making->before);
 
-	if (!making->knew_before || !overhead_card_used(making->card, &after) ||
-	    after <= making->before ||
-	    after - making->before > overhead_most_watched(making->usual))
+	if (change <= 0 || (uint64_t)change > overhead_most_watched(making->usual))
 		return false;
-	*cost = after - making->before;
+	*cost = (uint64_t)change;
 	return true;
 }
 
@@ -130,20 +128,23 @@ static uint64_t unmeasured(const struct overhead_context *making)
 	return making->is_first ? making->usual : 0;
 }
 
-/* With the region's lock held since before the call; gives it back. */
-static uint64_t settle_locked(struct overhead_context *making, bool is_made)
+static void learn_price(const struct overhead_context *making, uint64_t cost)
 {
-	struct region *region = slice_region();
-	const int slot = slice_slot_locked();
+	if (!cost || making->home || !region_lock(slice_region()))
+		return;
+	overhead_watched_price(making->card, making->is_first, making->usual, cost);
+	region_unlock(slice_region());
+}
+
+static uint64_t settle_watched(struct overhead_context *making, bool is_made)
+{
 	uint64_t cost = 0;
 
 	if (is_made) {
 		if (!measured_change(making, &cost))
 			cost = unmeasured(making);
-		if (cost && !making->home)
-			overhead_watched_price(making->card, making->is_first, making->usual, cost);
-		if (slot >= 0)
-			region->cards[making->card].overhead_bytes[slot] += cost;
+		learn_price(making, cost);
+		account_adjust(making->card, ACCOUNT_OVERHEAD, 0, cost);
 	}
 	overhead_let_others();
 	/* Not before: what was reserved may be less than what is counted now. */
@@ -186,9 +187,9 @@ static uint64_t settle_listed(const struct overhead_context *making, bool is_mad
 /* Next time the better way may be open, and what it says of this time is the better price. */
 static uint64_t settle(struct overhead_context *making, bool is_made)
 {
-	if (!making->is_locked)
+	if (!making->is_watched)
 		return settle_listed(making, is_made);
-	const uint64_t cost = settle_locked(making, is_made);
+	const uint64_t cost = settle_watched(making, is_made);
 
 	return is_made ? ask_list(making, account_own(making->card) - cost, cost) : cost;
 }

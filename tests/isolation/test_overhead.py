@@ -260,11 +260,13 @@ def test_any_number_of_functions_is_watched(any_box: Box) -> None:
     assert (result, taken) == (0, 5000 * MIB), ran.stderr
 
 
-def test_what_other_threads_allocate_is_not_taken_for_code(any_box: Box) -> None:
+@pytest.mark.parametrize("others", ["threads", "processes"])
+def test_what_others_allocate_is_not_taken_for_code(any_box: Box, others: str) -> None:
     """They wait while a first launch is watched; in odd pieces, whose pages come and go as well."""
     any_box.allow(8192 * MIB)
     ran = any_box.run(
         "throng",
+        others,
         "4",
         "3000",
         str(20 * MIB + 1),
