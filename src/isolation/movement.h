@@ -14,6 +14,14 @@
 /* Around a call that takes or gives memory, in one thread. They nest. */
 void movement_begin(void);
 void movement_end(void);
+/* One call of the driver's that gives memory back; its result. */
+#define MOVING(call)                                                                               \
+	({                                                                                         \
+		movement_begin();                                                                  \
+		const __typeof__(call) moved = (call);                                             \
+		movement_end();                                                                    \
+		moved;                                                                             \
+	})
 /* Something has changed by itself. */
 void movement_note(void);
 

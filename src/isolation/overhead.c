@@ -13,6 +13,7 @@
 #include "pages.h"
 #include "probe.h"
 #include "slice.h"
+#include "table.h"
 #include "timer.h"
 #include "watch.h"
 
@@ -32,19 +33,37 @@ static struct suspicion {
 	_Atomic uint64_t later_ns; /* then also without a suspicion; 0: no need */
 } suspicions[LIMITS_CARDS];
 
-/* The whole card: from NVML, or from the current context where that is on this card. */
-bool overhead_card_used(int card, uint64_t *bytes)
+/* One that is there, of this card; NULL when there is none. */
+static CUcontext any_context(int card)
+{
+	const struct table_entry *entry;
+	CUcontext context = NULL;
+	uint32_t place = 0;
+
+	table_lock();
+	/* A green one is entered by way of its home. */
+	while (!context && (entry = table_next(KIND_CONTEXT, &place)))
+		if (entry->card == card && !entry->context)
+			context = (CUcontext)(uintptr_t)entry->key;
+	table_unlock();
+	return context;
+}
+
+/* While others are stopped: none of our contexts can end just now. */
+static bool card_used_by_context(int card, uint64_t *bytes)
 {
 	size_t free_bytes, total_bytes;
 	int current;
+	struct visit visit = {0};
 
-	if (probe_card_used(card, bytes))
-		return true;
-	if (card_current(&current) != CUDA_SUCCESS || current != card ||
-	    cuda.cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS)
-		return false;
-	*bytes = total_bytes - free_bytes;
-	return true;
+	if (card_current(&current) != CUDA_SUCCESS || current != card)
+		visit = visit_enter(any_context(card));
+	const bool is_told = card_current(&current) == CUDA_SUCCESS && current == card &&
+			     cuda.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS;
+
+	visit_end(visit);
+	*bytes = is_told ? total_bytes - free_bytes : 0;
+	return is_told;
 }
 
 /* Managed memory is the card's only while it is there: with any of it the list proves nothing. */
@@ -154,7 +173,8 @@ void overhead_let_others(void)
 
 void overhead_look(int card, struct overhead_look *look)
 {
-	look->is_known = overhead_card_used(card, &look->used);
+	look->is_known =
+		probe_card_used(card, &look->used) || card_used_by_context(card, &look->used);
 	look->held = account_held(card, false);
 }
 

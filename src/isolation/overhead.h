@@ -37,8 +37,12 @@ struct overhead_context {
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device);
 CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home);
 void overhead_end_context(struct overhead_context *making, CUresult result, CUcontext context);
-/* A context has ended: what it cost and what was allocated in it is free again. */
-void overhead_forget_context(CUcontext context);
+/*
+ * Around a call that may end a context; `ended` is NULL when it did not. What it cost
+ * and what was allocated in it is free again.
+ */
+void overhead_begin_forget(void);
+void overhead_end_forget(CUcontext ended);
 
 /* Around a call that may load code or widen a heap. */
 struct overhead_change {
@@ -115,7 +119,6 @@ void overhead_watched_price(int card, bool is_first, uint64_t usual, uint64_t by
 void overhead_listed_price(int card, bool is_first, uint64_t bytes);
 
 /* The steps that overhead.c and overhead_*.c share. */
-bool overhead_card_used(int card, uint64_t *bytes);
 /*
  * So that the card's total changes by what the calling thread does, and by no other
  * thread or process of the container; false where that cannot be had.

@@ -1,12 +1,13 @@
 /* What contexts cost: reserved when it is known, learnt when it is not. */
 #include "overhead.h"
-#include "pieces.h"
 
 #include "account.h"
 #include "cards.h"
 #include "charge.h"
 #include "driver.h"
 #include "killpoint.h"
+#include "movement.h"
+#include "pieces.h"
 #include "probe.h"
 #include "seen.h"
 #include "slice.h"
@@ -230,21 +231,36 @@ static void forget(const struct table_entry *entry)
 		       entry->bytes + (probe_knows_pid() ? 0 : entry->other), 0);
 }
 
-void overhead_forget_context(CUcontext context)
+/* The card that it was on; CARD_FOREIGN when it was none of ours. */
+static int forget_context(CUcontext context)
 {
 	const uint64_t key = (uint64_t)(uintptr_t)context;
 	struct table_entry entry, green;
-	uint64_t ignored;
 	uint32_t place = 0;
 
 	charge_forget_context(context);
 	pieces_forget_context(context);
 	if (!table_take(KIND_CONTEXT, key, &entry))
-		return;
+		return CARD_FOREIGN;
 	while (table_take_of(KIND_CONTEXT, key, &place, &green))
 		forget(&green);
 	forget(&entry);
+	return entry.card;
+}
+
+void overhead_begin_forget(void)
+{
+	movement_begin();
+}
+
+void overhead_end_forget(CUcontext ended)
+{
+	const int card = ended ? forget_context(ended) : CARD_FOREIGN;
+	uint64_t ignored;
+
+	/* Before the look, or the books would never be still. */
+	movement_end();
 	/* Nothing is listed after the last one: its code shows to be gone when there is another. */
-	if (probe_knows_pid() && !overhead_measure(entry.card, &ignored))
-		overhead_urge(entry.card);
+	if (card >= 0 && probe_knows_pid() && !overhead_measure(card, &ignored))
+		overhead_urge(card);
 }

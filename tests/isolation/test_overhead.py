@@ -28,7 +28,7 @@ def test_without_nvml_the_first_context_costs_what_the_table_says(box_without_nv
 
 
 def test_without_nvml_later_costs_are_changes_of_the_card(box_without_nvml: Box) -> None:
-    """A second context and a module, watched under the region's lock."""
+    """A second context and a module, watched while others stand still."""
     program = box_without_nvml.start(GPU_SIMULATOR_MODULE_MIB="50", CUDA_MODULE_LOADING="EAGER")
     before = room(program("info"))
     assert program("module") == [0]
@@ -258,23 +258,6 @@ def test_any_number_of_functions_is_watched(any_box: Box) -> None:
     result, _, taken, _ = map(int, ran.stdout.split())
 
     assert (result, taken) == (0, 5000 * MIB), ran.stderr
-
-
-@pytest.mark.parametrize("others", ["threads", "processes"])
-def test_what_others_allocate_is_not_taken_for_code(any_box: Box, others: str) -> None:
-    """They wait while a first launch is watched; in odd pieces, whose pages come and go as well."""
-    any_box.allow(8192 * MIB)
-    ran = any_box.run(
-        "throng",
-        others,
-        "4",
-        "3000",
-        str(20 * MIB + 1),
-        GPU_SIMULATOR_MODULE_MIB="1",
-        CUDA_MODULE_LOADING="LAZY",
-    )
-
-    assert [int(word) for word in ran.stdout.split()] == [0, 3000 * MIB], ran.stderr
 
 
 def test_a_context_is_free_again_when_its_last_user_detaches(box_without_nvml: Box) -> None:

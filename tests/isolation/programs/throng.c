@@ -1,15 +1,13 @@
 /*
  * One thread launches functions that were never launched, each with a module of its
  * own that comes with its first launch, while others, or other processes, allocate
- * and free.
+ * and free, or with 0 bytes make contexts and end them.
  *
  *	throng threads|processes <count> <functions> <bytes>
  *		prints failures, and how much less is free at the end
  */
-#define __CUDA_API_VERSION_INTERNAL 1
-#include <cuda.h>
+#include "call.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -37,27 +35,39 @@ static void *driver;
 static CUcontext context;
 static size_t bytes;
 
-#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
-
 static void wait_for(const atomic_int *number, int value)
 {
 	while (atomic_load(number) < value)
 		sched_yield();
 }
 
-/* Here, and not where a thread is joined or a process waited for: its context still stands. */
+static CUresult take_and_give(void)
+{
+	CUdeviceptr pointer;
+	const CUresult result = CALL(cuMemAlloc_v2, &pointer, bytes);
+
+	return result ? result : CALL(cuMemFree_v2, pointer);
+}
+
+static CUresult make_and_end(void)
+{
+	CUcontext other;
+	const CUresult result = CALL(cuCtxCreate_v2, &other, 0, 0);
+
+	return result ? result : CALL(cuCtxDestroy_v2, other);
+}
+
+/* Here, and not where a thread is joined or a process waited for: its context
+ * still stands. */
 static void *work(void *argument)
 {
 	CALL(cuCtxSetCurrent, context);
 	atomic_fetch_add(&common->ready, 1);
 	while (!atomic_load(&common->may_begin))
 		sched_yield();
-	while (!atomic_load(&common->is_over)) {
-		CUdeviceptr pointer;
-
-		if (CALL(cuMemAlloc_v2, &pointer, bytes) || CALL(cuMemFree_v2, pointer))
+	while (!atomic_load(&common->is_over))
+		if (bytes ? take_and_give() : make_and_end())
 			atomic_fetch_add(&common->failures, 1);
-	}
 	atomic_fetch_add(&common->idle, 1);
 	return argument;
 }
@@ -75,6 +85,7 @@ static void begin_worker(bool is_process)
 
 	if (!is_process) {
 		pthread_create(&thread, NULL, work, NULL);
+		pthread_detach(thread);
 		return;
 	}
 	if (fork())
