@@ -62,7 +62,7 @@ static void watch_here(struct overhead_launch *launch, struct visit here)
 
 void overhead_watch_part(struct overhead_launch *launch, const void *what, CUstream stream)
 {
-	if (seen_has(name_of(what, stream)) || (!probe_knows_pid() && capture_has(stream)))
+	if (seen_has(name_of(what, stream)) || capture_has(stream))
 		return;
 	const CUstreamCaptureMode mode = capture_exempt();
 	const struct visit visit = visit_stream(stream);

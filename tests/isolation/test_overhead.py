@@ -150,6 +150,7 @@ def allow_two_cards(box: Box, memory_bytes: int) -> None:
         pytest.param("graph", (300, 0), id="a graph"),
         pytest.param("together", (300, 300), id="one launch for both"),
         pytest.param("shared", (300, 300), id="a handle that both share"),
+        pytest.param("recorded", (300, 0), id="what was recorded before"),
     ],
 )
 def test_code_is_held_against_the_card_of_its_stream(
