@@ -6,6 +6,7 @@ over 10 seconds, and a slow or loaded machine changes nothing. All kernels here 
 charged blocks instead of time would let 20 ms kernels run two hundred times as long.
 """
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tests.isolation.shares import (
     shares,
     tenant,
 )
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("kind", WORK)
@@ -220,9 +222,12 @@ def test_a_dead_process_does_not_hold_its_container_back(make_box: MakeBox) -> N
     """What it had launched is nobody's debt after it was killed."""
     box = tenant(make_box, "a", 50)
     victim, survivor = box.start(), box.start()
+    region = Region(box.root / "state" / "region")
     victim.tell("work stream 100000 60")
+    asyncio.run(until(region.charged_ns, 20))
     victim.kill()
-    survivor.tell("work sync 1000000 1")
+    region.close()
+    survivor.tell("work sync 1000000 1 1")
     result, pieces, _ = survivor.answer()
 
     assert result == 0
