@@ -376,3 +376,13 @@ def test_a_context_that_threads_make_and_end_at_once_stays_counted(box_without_n
         failures, used_mib = map(int, ran.stdout.split())
         assert failures == 0
         assert used_mib * MIB >= CONTEXT
+
+
+@pytest.mark.parametrize("way", ["update", "kernel", "node"])
+def test_a_new_kernel_of_a_known_graph_counts_before_the_next_allocation(
+    every_box: Box, way: str
+) -> None:
+    """The graph was launched before, so its launch was not looked at when its kernels were new."""
+    ran = every_box.run("renewed", way, GPU_SIMULATOR_MODULE_MIB="200", CUDA_MODULE_LOADING="LAZY")
+
+    assert ran.stdout == f"0 {OUT_OF_MEMORY}\n"
