@@ -19,7 +19,7 @@
  * cost us this once, the short time has to do until all are back in time again.
  */
 #define DRAIN_NS 200000000u
-#define DRAIN_AGAIN_NS 2000000u
+#define DRAIN_AGAIN_NS 20000000u
 /* For a watch: a large library is loaded within it. */
 #define PATIENCE_NS 5000000000u
 /* After this long they are asked whether they live. */
