@@ -6,8 +6,13 @@
 #include "overhead.h"
 #include "pools.h"
 #include "slice.h"
+#include "timer.h"
 
 #include <stdatomic.h>
+
+/* For calls that are out when something is to be refused. */
+#define OTHERS_NS 20000000u
+#define OTHERS_NAP_NS 20000u
 
 uint64_t account_limit(int card)
 {
@@ -62,6 +67,29 @@ static CUresult try_reserve(int card, enum account_column column, uint64_t bytes
 	return result;
 }
 
+/*
+ * What is reserved for calls that are out may be more than they take: a chunk for a pool
+ * that need not grow, a graph's blocks. So nothing is refused before these are back, as far
+ * as a short wait helps.
+ */
+static CUresult try_beside_others(int card, enum account_column column, uint64_t bytes)
+{
+	const uint64_t end_ns = timer_real_now_ns() + OTHERS_NS;
+
+	for (;;) {
+		const uint64_t before = movement_of_all();
+		const bool was_alone = movement_is_own();
+		const CUresult result = try_reserve(card, column, bytes, true);
+
+		if (result != CUDA_ERROR_OUT_OF_MEMORY ||
+		    (was_alone && movement_of_all() == before) || timer_real_now_ns() >= end_ns)
+			return result;
+		movement_end();
+		timer_real_nap(OTHERS_NAP_NS);
+		movement_begin();
+	}
+}
+
 CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes)
 {
 	if (bytes == 0)
@@ -78,7 +106,7 @@ CUresult account_try_reserve(int card, enum account_column column, uint64_t byte
 		pools_refresh(card);
 		overhead_refresh_now(card);
 		movement_begin();
-		result = try_reserve(card, column, bytes, true);
+		result = try_beside_others(card, column, bytes);
 	}
 	if (result != CUDA_SUCCESS)
 		movement_end();
@@ -102,20 +130,25 @@ CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
 	return result;
 }
 
+/* Out before it reserves: others who find too little left wait for what is out. */
 uint64_t account_reserve_rest(int card, uint64_t bytes)
 {
-	if (card < 0 || !lock())
-		return 0;
-	const int slot = slice_slot_locked();
 	uint64_t got = 0;
 
-	if (slot >= 0) {
-		got = room(card) < bytes ? room(card) : bytes;
-		*cell(card, slot, ACCOUNT_USED) += got;
+	if (card < 0)
+		return 0;
+	movement_begin();
+	if (lock()) {
+		const int slot = slice_slot_locked();
+
+		if (slot >= 0) {
+			got = room(card) < bytes ? room(card) : bytes;
+			*cell(card, slot, ACCOUNT_USED) += got;
+		}
+		region_unlock(slice_region());
 	}
-	region_unlock(slice_region());
-	if (got)
-		movement_begin();
+	if (!got)
+		movement_end();
 	return got;
 }
 
