@@ -93,6 +93,18 @@ def test_work_is_charged_to_the_card_it_runs_on(
     assert is_kept(100 * pieces * WORK["sync"] / took_ns, wanted), ran.stdout
 
 
+def test_graphs_of_one_card_do_not_wait_for_anothers_time(make_box: MakeBox) -> None:
+    """One that waited for ten seconds of credit kept the lock of all graphs with memory."""
+    box = make_box()
+    lines = (
+        f"device={uuid} memory_bytes={2000 * MIB} core_percent={percent}\n"
+        for uuid, percent in zip(box.node.uuids, (1, 100), strict=False)
+    )
+    box.write(f"version=1\nslice=a\n{''.join(lines)}")
+
+    assert box.run("debt").stdout == "0 50\n"
+
+
 # Percentage points of ten seconds: what may be queued unmeasured, a second, and one kernel more.
 RUN_AHEAD = 10
 
