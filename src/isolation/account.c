@@ -43,8 +43,8 @@ static bool lock(void)
 	return false;
 }
 
-/* One try. `is_last`: look for dead processes when it would not fit. */
-static CUresult try_reserve(int card, enum account_column column, uint64_t bytes, bool is_last)
+/* One try. `may_reap`: look for dead processes when it would not fit. */
+static CUresult try_reserve(int card, enum account_column column, uint64_t bytes, bool may_reap)
 {
 	struct region *region = slice_region();
 
@@ -57,7 +57,7 @@ static CUresult try_reserve(int card, enum account_column column, uint64_t bytes
 		region_unlock(region);
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 	}
-	if (bytes <= room(card) || (is_last && region_reap(region) && bytes <= room(card))) {
+	if (bytes <= room(card) || (may_reap && region_reap(region) && bytes <= room(card))) {
 		KILLPOINT(reserve_before_add);
 		*cell(card, slot, column) += bytes;
 		KILLPOINT(reserve_after_add);
@@ -76,10 +76,11 @@ static CUresult try_beside_others(int card, enum account_column column, uint64_t
 {
 	const uint64_t end_ns = timer_real_now_ns() + OTHERS_NS;
 
-	for (;;) {
+	/* One look for the dead is enough: beside many processes it is what costs most. */
+	for (bool is_first = true;; is_first = false) {
 		const uint64_t before = movement_of_all();
 		const bool was_alone = movement_is_own();
-		const CUresult result = try_reserve(card, column, bytes, true);
+		const CUresult result = try_reserve(card, column, bytes, is_first);
 
 		if (result != CUDA_ERROR_OUT_OF_MEMORY ||
 		    (was_alone && movement_of_all() == before) || timer_real_now_ns() >= end_ns)
