@@ -75,7 +75,7 @@ class NodeLock:
     def _is_at_its_path(self, descriptor: int) -> bool:
         try:
             return os.path.samestat(os.fstat(descriptor), self._path.stat())
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
     def release(self) -> None:
