@@ -60,7 +60,10 @@ class NodeLock:
             ConfigError: Another agent was faster.
             StorageError: There is no place for the file any more.
         """
-        if self._descriptor < 0 or self._is_at_its_path(self._descriptor):
+        try:
+            if self._descriptor < 0 or self._is_at_its_path(self._descriptor):
+                return False
+        except OSError:  # a disk that fails has not lost the file
             return False
         self.release()
         self.take(*self._said)
