@@ -1,4 +1,5 @@
 /* Contexts of a program's own: made and ended. */
+#include "cards.h"
 #include "entry.h"
 #include "meter.h"
 #include "overhead.h"
@@ -43,39 +44,31 @@ CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, uns
 	MAKE_CONTEXT(dev, pctx, cuda.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev));
 }
 
+#define END_CONTEXT(context, call, has_ended)                                                      \
+	do {                                                                                       \
+		meter_forget_context(context);                                                     \
+		overhead_begin_forget();                                                           \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		overhead_end_forget(result == CUDA_SUCCESS && (has_ended) ? (context) : NULL);     \
+		return result;                                                                     \
+	} while (0)
+
 CUresult cuCtxDestroy_v2(CUcontext ctx)
 {
 	ENTER(cuCtxDestroy_v2, ctx);
-	meter_forget_context(ctx);
-	const CUresult result = cuda.cuCtxDestroy_v2(ctx);
-
-	if (result == CUDA_SUCCESS)
-		overhead_forget_context(ctx);
-	return result;
+	END_CONTEXT(ctx, cuda.cuCtxDestroy_v2(ctx), true);
 }
 
 CUresult cuCtxDestroy(CUcontext ctx)
 {
 	ENTER(cuCtxDestroy, ctx);
-	meter_forget_context(ctx);
-	const CUresult result = cuda.cuCtxDestroy(ctx);
-
-	if (result == CUDA_SUCCESS)
-		overhead_forget_context(ctx);
-	return result;
+	END_CONTEXT(ctx, cuda.cuCtxDestroy(ctx), true);
 }
 
 /* One of its users less: the last one's call ends it, and then it is no longer current here. */
 CUresult cuCtxDetach(CUcontext ctx)
 {
-	CUcontext current = NULL;
-
 	ENTER(cuCtxDetach, ctx);
-	meter_forget_context(ctx);
-	const CUresult result = cuda.cuCtxDetach(ctx);
-
-	if (result == CUDA_SUCCESS &&
-	    (cuda.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != ctx))
-		overhead_forget_context(ctx);
-	return result;
+	END_CONTEXT(ctx, cuda.cuCtxDetach(ctx), context_current() != ctx);
 }

@@ -44,8 +44,10 @@ static void add_node(struct graph_wants *wants, CUgraphNode node, int depth)
 
 	if (cuda.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
 		return;
-	if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && cuda.cuGraphMemAllocNodeGetParams &&
-	    cuda.cuGraphMemAllocNodeGetParams(node, &parameters) == CUDA_SUCCESS)
+	if (type == CU_GRAPH_NODE_TYPE_KERNEL)
+		graphs_note_node(wants->exec, node);
+	else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && cuda.cuGraphMemAllocNodeGetParams &&
+		 cuda.cuGraphMemAllocNodeGetParams(node, &parameters) == CUDA_SUCCESS)
 		add(wants, &parameters);
 	else if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < DEEPEST &&
 		 cuda.cuGraphChildGraphNodeGetGraph &&
@@ -71,10 +73,12 @@ static void add_all(struct graph_wants *wants, CUgraph graph, int depth)
 /* Success, always: the graph is made; it may be refused when it is launched. */
 static CUresult note(CUgraphExec exec, CUgraph graph)
 {
-	struct graph_wants wants = {0};
+	struct graph_wants wants = {.exec = (uint64_t)(uintptr_t)exec};
 
-	if (!cuda.cuGraphGetNodes || !cuda.cuGraphNodeGetType)
+	if (!cuda.cuGraphGetNodes || !cuda.cuGraphNodeGetType) {
+		graphs_note_kernel(wants.exec, NULL);
 		return CUDA_SUCCESS;
+	}
 	add_all(&wants, graph, 0);
 	graphs_remember(exec, &wants);
 	return CUDA_SUCCESS;
@@ -191,4 +195,19 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
 	const CUresult result = cuda.cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
 
 	return result == CUDA_SUCCESS ? note(hGraphExec, hGraph) : result;
+}
+
+/* Its allocation nodes cannot be changed so, but its kernels can. */
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+					    CUgraph childGraph)
+{
+	struct graph_wants ignored = {.exec = (uint64_t)(uintptr_t)hGraphExec};
+
+	ENTER(cuGraphExecChildGraphNodeSetParams, hGraphExec, hNode, childGraph);
+	const CUresult result =
+		cuda.cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph);
+
+	if (result == CUDA_SUCCESS && cuda.cuGraphGetNodes && cuda.cuGraphNodeGetType)
+		add_all(&ignored, childGraph, 0);
+	return result;
 }

@@ -13,6 +13,7 @@
 #include "cards.h"
 #include "entry.h"
 #include "limits.h"
+#include "movement.h"
 #include "stream.h"
 #include "table.h"
 
@@ -99,7 +100,7 @@ void graphs_remember(CUgraphExec exec, const struct graph_wants *wants)
 /* Gives back what no graph uses just now; all must ask again. With the lock. */
 static CUresult trim(int card, CUdevice device)
 {
-	const CUresult result = cuda.cuDeviceGraphMemTrim(device);
+	const CUresult result = MOVING(cuda.cuDeviceGraphMemTrim(device));
 
 	atomic_fetch_add(&trims, 1);
 	follow(card, device);

@@ -28,8 +28,15 @@ void graph_end(struct graph_growth *growth, CUresult result);
 CUresult graph_upload(CUgraphExec exec, CUstream stream, CUstream named,
 		      __typeof__(cuGraphUpload) *real);
 
+/* By what it is known whether a launch may bring code; see graph_code.c. */
+const void *graphs_name(CUgraphExec exec);
+/* It has this kernel, or that of this node, from now on; NULL: one that we cannot know. */
+void graphs_note_kernel(uint64_t exec, const void *kernel);
+void graphs_note_node(uint64_t exec, CUgraphNode node);
+
 /* What the nodes of a graph want of each card. */
 struct graph_wants {
+	uint64_t exec;
 	uint32_t cards;  /* as above */
 	bool is_foreign; /* something of a card that is not ours: it will not be launched */
 	CUdevice devices[LIMITS_CARDS];

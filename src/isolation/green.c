@@ -68,10 +68,10 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
 	if (table_get(KIND_CONTEXT, (uint64_t)(uintptr_t)hCtx, &entry))
 		card_device(entry.card, &device);
 	primary_begin_end(&end, device, false);
+	overhead_begin_forget();
 	const CUresult result = cuda.cuGreenCtxDestroy(hCtx);
 
-	if (result == CUDA_SUCCESS)
-		overhead_forget_context((CUcontext)(void *)hCtx);
+	overhead_end_forget(result == CUDA_SUCCESS ? (CUcontext)(void *)hCtx : NULL);
 	primary_end(&end, result);
 	return result;
 }

@@ -165,14 +165,19 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 	struct graph_growth growth;
 	struct meter_launch launch;
 	struct overhead_launch watch;
+	const void *name = graphs_name(exec);
+
+	/* No other card's graphs may wait for room while we wait for this one's time. */
+	meter_before(&launch, meter_kind(exec, 0), named);
 	CUresult result = graph_begin(&growth, exec, named);
 
-	if (result != CUDA_SUCCESS)
+	if (result != CUDA_SUCCESS) {
+		meter_after(&launch, result);
 		return result;
-	meter_before(&launch, meter_kind(exec, 0), named);
-	overhead_begin_launch(&watch, exec, named);
+	}
+	overhead_begin_launch(&watch, name, named);
 	result = real(exec, stream);
-	overhead_end_launch(&watch, exec, named, result,
+	overhead_end_launch(&watch, name, named, result,
 			    graph_grown(&growth, overhead_watched_card(&watch)));
 	meter_after(&launch, result);
 	graph_end(&growth, result);

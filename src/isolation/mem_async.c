@@ -4,6 +4,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "entry.h"
+#include "movement.h"
 #include "pieces.h"
 #include "pools.h"
 #include "stream.h"
@@ -242,7 +243,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	pools_lock();
 	pools_follow(pool);
 	const uint64_t used = pools_used(pool);
-	const CUresult result = cuda.cuMemPoolDestroy(pool);
+	const CUresult result = MOVING(cuda.cuMemPoolDestroy(pool));
 
 	if (result == CUDA_SUCCESS)
 		pools_forget(pool, used);
@@ -254,7 +255,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
 	ENTER(cuMemPoolTrimTo, pool, minBytesToKeep);
 	pools_lock();
-	const CUresult result = cuda.cuMemPoolTrimTo(pool, minBytesToKeep);
+	const CUresult result = MOVING(cuda.cuMemPoolTrimTo(pool, minBytesToKeep));
 
 	pools_follow(pool);
 	pools_unlock();

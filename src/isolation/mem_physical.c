@@ -3,7 +3,9 @@
  *
  * The memory goes when the last handle is released and the last mapping undone,
  * in either order. An entry of KIND_PHYSICAL counts both; each mapping has one
- * of KIND_MAPPING that names the handle.
+ * of KIND_MAPPING that names the handle, and the entry, as the driver gives
+ * handles out again: also while another thread is still counting off the last
+ * mapping of what had the number before.
  */
 #include "cards.h"
 #include "charge.h"
@@ -11,6 +13,15 @@
 #include "table.h"
 
 /* Threads may share all of these: the counts change under the table's lock. */
+
+/* The number is another memory's from now on: what had it is gone, also if nobody told yet. */
+static void forget(CUmemGenericAllocationHandle handle)
+{
+	struct charge_taken taken;
+
+	charge_take(&taken, KIND_PHYSICAL, handle);
+	charge_taken_done(&taken, true);
+}
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 		     const CUmemAllocationProp *prop, unsigned long long flags)
@@ -32,26 +43,27 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = cuda.cuMemCreate(handle, size, prop, flags);
-	if (result == CUDA_SUCCESS)
-		charge_keep(&charge, KIND_PHYSICAL, *handle, size);
-	else
+	if (result != CUDA_SUCCESS) {
 		charge_drop(&charge);
+		return result;
+	}
+	forget(*handle);
+	charge_keep(&charge, KIND_PHYSICAL, *handle, size);
 	return result;
 }
 
 /*
- * Counts before the call, since the driver may hand the number out again the
- * moment it is free. When nothing keeps the memory any more the entry moves to
- * `taken`.
+ * When nothing keeps the memory any more the entry moves to `taken`. `mapping`:
+ * the one that ends; else it is a handle.
  */
-static void let_go(uint64_t handle, bool is_mapping, struct charge_taken *taken)
+static void let_go(uint64_t handle, const struct table_entry *mapping, struct charge_taken *taken)
 {
 	taken->entry.kind = KIND_NONE;
 	table_lock();
 	struct table_entry *entry = table_at(KIND_PHYSICAL, handle);
 
-	if (entry) {
-		uint32_t *count = is_mapping ? &entry->mappings : &entry->handles;
+	if (entry && (!mapping || mapping->block == entry->serial)) {
+		uint32_t *count = mapping ? &entry->mappings : &entry->handles;
 
 		*count -= *count > 0;
 		if (!entry->handles && !entry->mappings) {
@@ -65,10 +77,10 @@ static void let_go(uint64_t handle, bool is_mapping, struct charge_taken *taken)
 }
 
 /* The driver would not: count it again, and put back what was taken out. */
-static void hold_again(uint64_t handle, bool is_mapping, struct charge_taken *taken)
+static void hold_again(uint64_t handle, struct charge_taken *taken)
 {
 	if (taken->entry.kind != KIND_NONE) {
-		*(is_mapping ? &taken->entry.mappings : &taken->entry.handles) += 1;
+		taken->entry.handles++;
 		charge_taken_done(taken, false);
 		return;
 	}
@@ -76,22 +88,23 @@ static void hold_again(uint64_t handle, bool is_mapping, struct charge_taken *ta
 	struct table_entry *entry = table_at(KIND_PHYSICAL, handle);
 
 	if (entry)
-		*(is_mapping ? &entry->mappings : &entry->handles) += 1;
+		entry->handles++;
 	table_unlock();
 }
 
+/* Counts before the call: the number may be another memory's the moment it is free. */
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct charge_taken taken;
 
 	ENTER(cuMemRelease, handle);
-	let_go(handle, false, &taken);
+	let_go(handle, NULL, &taken);
 	const CUresult result = cuda.cuMemRelease(handle);
 
 	if (result == CUDA_SUCCESS)
 		charge_taken_done(&taken, true);
 	else
-		hold_again(handle, false, &taken);
+		hold_again(handle, &taken);
 	return result;
 }
 
@@ -120,19 +133,21 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 
 	if (result == CUDA_SUCCESS) {
 		/* Unknown (imported) memory too: unmapping walks over it. */
-		const struct table_entry mapping = {.key = ptr,
-						    .kind = KIND_MAPPING,
-						    .card = CARD_FOREIGN,
-						    .bytes = size,
-						    .other = handle};
+		struct table_entry mapping = {.key = ptr,
+					      .kind = KIND_MAPPING,
+					      .card = CARD_FOREIGN,
+					      .bytes = size,
+					      .other = handle};
 
 		table_lock();
 		struct table_entry *entry = table_at(KIND_PHYSICAL, handle);
 
-		if (entry)
+		if (entry) {
 			entry->mappings++;
+			mapping.block = entry->serial;
+		}
+		table_add(&mapping);
 		table_unlock();
-		table_put(&mapping);
 	}
 	return result;
 }
@@ -150,7 +165,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 	while (result == CUDA_SUCCESS && at < end && table_take(KIND_MAPPING, at, &mapping)) {
 		struct charge_taken taken;
 
-		let_go(mapping.other, true, &taken);
+		let_go(mapping.other, &mapping, &taken);
 		charge_taken_done(&taken, true);
 		at += mapping.bytes ? mapping.bytes : end - at;
 	}

@@ -1,116 +1,94 @@
-/* Counts, and a gate before the count for when somebody measures. */
+/* Counts in this process's slot, and a gate before the count for when somebody watches. */
 #include "movement.h"
+
+#include "slice.h"
+#include "watch.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
-#include <time.h>
 
 /* Calls that are out in the low half; in the high half how many there were. */
-static _Atomic uint64_t movement;
-static atomic_uint measuring;   /* threads that stopped the others */
-static atomic_bool was_in_vain; /* the last wait for calls that were out */
-/* This thread's calls that are out, and whether it measures. */
-static __thread unsigned own_calls __attribute__((tls_model("initial-exec")));
-static __thread bool is_own __attribute__((tls_model("initial-exec")));
-
 #define ONE_MOVEMENT (1ull << 32)
-#define OUT (ONE_MOVEMENT - 1)
 
-/*
- * For calls that are out. One that waits for the card is not waited for: after it
- * cost us this once, the short time has to do until all are back in time again.
- */
-#define DRAIN_NS 200000000u
-#define DRAIN_AGAIN_NS 2000000u
-/* At the gate: what is measured may itself wait for us. */
-#define GATE_NS 1000000000u
-#define NAP_NS 20000u
+/* Where there is no slot nothing is allowed, but calls still come and go. */
+static _Atomic uint64_t slotless;
+/* This thread's calls that are out, and where they were counted. */
+static __thread unsigned own_calls __attribute__((tls_model("initial-exec")));
+static __thread _Atomic uint64_t *own_word __attribute__((tls_model("initial-exec")));
 
-static uint64_t real_now_ns(void)
+static _Atomic uint64_t *word(void)
 {
-	struct timespec now;
+	const int slot = slice_slot();
 
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	return slot < 0 ? &slotless : &slice_region()->slots[slot].movement;
 }
 
-static void nap(void)
+/* A slot that was taken from the living had its count emptied: less than none is none. */
+static int32_t out_of(uint64_t movement)
 {
-	const struct timespec time = {.tv_nsec = NAP_NS};
-
-	nanosleep(&time, NULL);
+	return (int32_t)(uint32_t)movement;
 }
 
-/* Who has calls out already goes on: the one who measures waits for all of them. */
-static void wait_at_gate(void)
+/* Who has calls out already goes on: the one who watches waits for all of them. */
+static void enter_word(void)
 {
-	const uint64_t end_ns = real_now_ns() + GATE_NS;
-
-	while (!own_calls && atomic_load(&measuring) && real_now_ns() < end_ns) {
-		atomic_fetch_sub(&movement, 1);
-		nap();
-		atomic_fetch_add(&movement, ONE_MOVEMENT + 1);
+	own_word = word();
+	atomic_fetch_add(own_word, ONE_MOVEMENT + 1);
+	while (watch_is_others()) {
+		atomic_fetch_sub(own_word, 1);
+		watch_wait();
+		atomic_fetch_add(own_word, ONE_MOVEMENT + 1);
 	}
 }
 
 void movement_begin(void)
 {
-	atomic_fetch_add(&movement, ONE_MOVEMENT + 1);
-	if (atomic_load(&measuring) && !is_own)
-		wait_at_gate();
-	own_calls++;
+	if (own_calls++)
+		atomic_fetch_add(own_word, ONE_MOVEMENT + 1);
+	else
+		enter_word();
 }
 
 void movement_end(void)
 {
 	own_calls--;
-	atomic_fetch_sub(&movement, 1);
+	atomic_fetch_sub(own_word, 1);
 }
 
 void movement_note(void)
 {
-	atomic_fetch_add(&movement, ONE_MOVEMENT);
+	atomic_fetch_add(word(), ONE_MOVEMENT);
 }
 
 bool movement_is_still(uint64_t *moment)
 {
-	*moment = atomic_load(&movement);
-	return (*moment & OUT) == 0;
+	*moment = atomic_load(word());
+	return out_of(*moment) <= 0;
 }
 
 bool movement_is_still_at(uint64_t moment)
 {
-	return atomic_load(&movement) == moment;
+	return atomic_load(word()) == moment;
 }
 
-static bool are_others_out(void)
+bool movement_is_own(void)
 {
-	return (atomic_load(&movement) & OUT) > own_calls;
-}
+	struct region *region = slice_region();
+	int64_t out = -(int64_t)own_calls;
 
-void movement_stop_others(void)
-{
-	const uint64_t wait_ns = atomic_load(&was_in_vain) ? DRAIN_AGAIN_NS : DRAIN_NS;
-	const uint64_t end_ns = real_now_ns() + wait_ns;
+	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++) {
+		const int32_t of_slot = out_of(atomic_load(&region->slots[i].movement));
 
-	is_own = true;
-	atomic_fetch_add(&measuring, 1);
-	while (are_others_out() && real_now_ns() < end_ns)
-		nap();
-	atomic_store(&was_in_vain, are_others_out());
-}
-
-void movement_let_others(void)
-{
-	atomic_fetch_sub(&measuring, 1);
-	is_own = false;
+		if (of_slot > 0)
+			out += of_slot;
+	}
+	return out <= 0;
 }
 
 void movement_after_fork(void)
 {
-	atomic_store(&movement, 0);
-	atomic_store(&measuring, 0);
-	atomic_store(&was_in_vain, false);
+	atomic_store(&slotless, 0);
 	own_calls = 0;
-	is_own = false;
+	own_word = NULL;
+	watch_after_fork();
 }

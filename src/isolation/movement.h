@@ -1,6 +1,7 @@
 /*
- * Whether this process's books and the driver speak of the same moment: calls to
- * the driver that are reserved for and have not come back. See movement.c.
+ * Calls to the driver that are reserved for and have not come back: whether this
+ * process's books and the driver speak of the same moment, and whether a card that
+ * is to be watched is still. See movement.c.
  */
 #ifndef GPUSLICE_MOVEMENT_H
 #define GPUSLICE_MOVEMENT_H
@@ -13,6 +14,14 @@
 /* Around a call that takes or gives memory, in one thread. They nest. */
 void movement_begin(void);
 void movement_end(void);
+/* One call of the driver's that gives memory back; its result. */
+#define MOVING(call)                                                                               \
+	({                                                                                         \
+		movement_begin();                                                                  \
+		const __typeof__(call) moved = (call);                                             \
+		movement_end();                                                                    \
+		moved;                                                                             \
+	})
 /* Something has changed by itself. */
 void movement_note(void);
 
@@ -20,13 +29,8 @@ void movement_note(void);
 bool movement_is_still(uint64_t *moment);
 bool movement_is_still_at(uint64_t moment);
 
-/*
- * Between these no other thread begins a call, and those that were out have come
- * back, as far as a short wait helps: what the card's total does then is the
- * calling thread's doing, or another process's.
- */
-void movement_stop_others(void);
-void movement_let_others(void);
+/* Are all calls of the container's processes that are out the calling thread's? */
+bool movement_is_own(void);
 
 void movement_after_fork(void);
 

@@ -10,6 +10,7 @@
  */
 #include "holders.h"
 #include "nvml_entry.h"
+#include "process.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -123,10 +124,17 @@ static const void *copy_of(const uintptr_t *table)
 	return copy;
 }
 
+static pthread_mutex_t copying = PTHREAD_MUTEX_INITIALIZER;
+
+/* Another thread of the parent may have had it. */
+static void copying_in_child(void)
+{
+	copying = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+
 /* Any thread; the driver's table is one for the process, and so is our copy. */
 nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static const void *copy;
 
 	NVML_ENTER(nvmlInternalGetExportTable, table, id);
@@ -135,11 +143,12 @@ nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id)
 	if (result != NVML_SUCCESS || !*table || memcmp(id, known_id, sizeof(known_id)) != 0 ||
 	    !is_numbered_as_known())
 		return result;
-	pthread_mutex_lock(&lock);
+	process_in_children(copying_in_child);
+	pthread_mutex_lock(&copying);
 	if (!copy)
 		copy = copy_of(*table);
 	if (copy)
 		*table = copy;
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&copying);
 	return result;
 }

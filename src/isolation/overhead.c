@@ -1,7 +1,7 @@
 /*
  * Three ways to know, best first: NVML's figure for this process, less what it
- * asked for; the change of the card's total while the region's lock keeps our
- * other processes still; a table.
+ * asked for; the change of the card's total while our other processes stand still;
+ * a table.
  */
 #include "overhead.h"
 
@@ -13,9 +13,11 @@
 #include "pages.h"
 #include "probe.h"
 #include "slice.h"
+#include "table.h"
+#include "timer.h"
+#include "watch.h"
 
 #include <stdatomic.h>
-#include <time.h>
 
 /* A look at NVML costs what it costs; at most this part of the time is spent on it. */
 enum { LOOK_PART = 20 };
@@ -31,19 +33,37 @@ static struct suspicion {
 	_Atomic uint64_t later_ns; /* then also without a suspicion; 0: no need */
 } suspicions[LIMITS_CARDS];
 
-/* The whole card: from NVML, or from the current context where that is on this card. */
-bool overhead_card_used(int card, uint64_t *bytes)
+/* One that is there, of this card; NULL when there is none. */
+static CUcontext any_context(int card)
+{
+	const struct table_entry *entry;
+	CUcontext context = NULL;
+	uint32_t place = 0;
+
+	table_lock();
+	/* A green one is entered by way of its home. */
+	while (!context && (entry = table_next(KIND_CONTEXT, &place)))
+		if (entry->card == card && !entry->context)
+			context = (CUcontext)(uintptr_t)entry->key;
+	table_unlock();
+	return context;
+}
+
+/* While others are stopped: none of our contexts can end just now. */
+static bool card_used_by_context(int card, uint64_t *bytes)
 {
 	size_t free_bytes, total_bytes;
 	int current;
+	struct visit visit = {0};
 
-	if (probe_card_used(card, bytes))
-		return true;
-	if (card_current(&current) != CUDA_SUCCESS || current != card ||
-	    cuda.cuMemGetInfo_v2(&free_bytes, &total_bytes) != CUDA_SUCCESS)
-		return false;
-	*bytes = total_bytes - free_bytes;
-	return true;
+	if (card_current(&current) != CUDA_SUCCESS || current != card)
+		visit = visit_enter(any_context(card));
+	const bool is_told = card_current(&current) == CUDA_SUCCESS && current == card &&
+			     cuda.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS;
+
+	visit_end(visit);
+	*bytes = is_told ? total_bytes - free_bytes : 0;
+	return is_told;
 }
 
 /* Managed memory is the card's only while it is there: with any of it the list proves nothing. */
@@ -67,14 +87,6 @@ bool overhead_measure(int card, uint64_t *listed_bytes)
 		account_adjust(card, ACCOUNT_OVERHEAD, 0, uncounted);
 	*listed_bytes = listed;
 	return true;
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static void raise_flag(atomic_bool *flag)
@@ -104,7 +116,7 @@ void overhead_urge(int card)
 void overhead_suspect_later(int card)
 {
 	if (card >= 0)
-		atomic_store(&suspicions[card].later_ns, now_ns() + LOOK_LATER_NS);
+		atomic_store(&suspicions[card].later_ns, timer_real_now_ns() + LOOK_LATER_NS);
 }
 
 void overhead_refresh_now(int card)
@@ -114,14 +126,14 @@ void overhead_refresh_now(int card)
 	if (!probe_knows_pid() || !overhead_has_context(card))
 		return;
 	struct suspicion *suspicion = &suspicions[card];
-	const uint64_t begin_ns = now_ns();
+	const uint64_t begin_ns = timer_real_now_ns();
 
 	atomic_store(&suspicion->is_urgent, false);
 	atomic_store(&suspicion->is_suspect, false);
 	atomic_store(&suspicion->later_ns, 0);
 	if (!overhead_measure(card, &ignored))
 		atomic_store(&suspicion->is_suspect, true);
-	const uint64_t end_ns = now_ns();
+	const uint64_t end_ns = timer_real_now_ns();
 
 	atomic_store(&suspicion->again_ns, end_ns + (end_ns - begin_ns) * LOOK_PART);
 }
@@ -140,7 +152,7 @@ void overhead_refresh(int card)
 	}
 	if (!is_now && !later_ns)
 		return;
-	const uint64_t time_ns = now_ns();
+	const uint64_t time_ns = timer_real_now_ns();
 
 	if ((is_now || time_ns >= later_ns) && time_ns >= atomic_load(&suspicion->again_ns))
 		overhead_refresh_now(card);
@@ -148,25 +160,34 @@ void overhead_refresh(int card)
 
 bool overhead_stop_others(void)
 {
-	slice_slot();
-	movement_stop_others();
-	if (region_lock(slice_region()))
-		return true;
-	movement_let_others();
-	return false;
+	if (slice_slot() < 0)
+		return false;
+	watch_begin();
+	return true;
 }
 
 void overhead_let_others(void)
 {
-	region_unlock(slice_region());
-	movement_let_others();
+	watch_end();
 }
 
-uint64_t overhead_card_before(int card)
+void overhead_look(int card, struct overhead_look *look)
 {
-	uint64_t used;
+	look->is_known =
+		probe_card_used(card, &look->used) || card_used_by_context(card, &look->used);
+	look->held = account_held(card, false);
+}
 
-	return overhead_card_used(card, &used) ? used : UINT64_MAX;
+int64_t overhead_change_since(int card, const struct overhead_look *before)
+{
+	struct overhead_look after;
+
+	overhead_look(card, &after);
+	if (!before->is_known || !after.is_known)
+		return 0;
+	const int64_t change = (int64_t)(after.used - before->used);
+
+	return watch_was_calm() ? change : change - (int64_t)(after.held - before->held);
 }
 
 /* NVML tells us afterwards; without it the card's total must be watched from before. */
@@ -177,20 +198,20 @@ void overhead_begin_change(struct overhead_change *change, bool is_large)
 		return;
 	if (!overhead_stop_others())
 		return;
-	change->is_locked = true;
-	change->before = overhead_card_before(change->card);
+	change->is_watched = true;
+	overhead_look(change->card, &change->before);
 	driver_go_inside();
 }
 
 void overhead_end_change(struct overhead_change *change)
 {
-	if (!change->is_locked) {
+	if (!change->is_watched) {
 		overhead_suspect(change->card);
 		if (change->is_large)
 			overhead_refresh_now(change->card);
 		return;
 	}
 	driver_come_back();
-	overhead_add_change(change->card, change->before);
+	overhead_add_change(change->card, &change->before, 0);
 	overhead_let_others();
 }

@@ -13,33 +13,43 @@
 
 /* All may be called from any thread. */
 
+/* A card's total, and what the container's books say of it. */
+struct overhead_look {
+	uint64_t used;
+	uint64_t held;
+	bool is_known; /* the total */
+};
+
 /* The making of one context; begin in the thread that makes it. */
 struct overhead_context {
 	int card;
-	bool is_first;  /* of this process on this card */
-	bool is_sure;   /* of what it costs */
-	bool is_locked; /* the region: others must not move the card's total */
+	bool is_first;   /* of this process on this card */
+	bool is_sure;    /* of what it costs */
+	bool is_watched; /* the card, by its total */
 	bool was_listed;
-	bool knew_before;
 	CUcontext home;    /* of a green one, whose price is nobody else's: it is always measured */
 	uint64_t expected; /* reserved before; 0: the price is not known */
 	uint64_t usual;    /* what it costs by the table */
-	uint64_t before;   /* bytes of the process or of the card */
+	struct overhead_look before;
 };
 
 /* Success, or the error that the call shall return: no room for what it is known to cost. */
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device);
 CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home);
 void overhead_end_context(struct overhead_context *making, CUresult result, CUcontext context);
-/* A context has ended: what it cost and what was allocated in it is free again. */
-void overhead_forget_context(CUcontext context);
+/*
+ * Around a call that may end a context; `ended` is NULL when it did not. What it cost
+ * and what was allocated in it is free again.
+ */
+void overhead_begin_forget(void);
+void overhead_end_forget(CUcontext ended);
 
 /* Around a call that may load code or widen a heap. */
 struct overhead_change {
 	int card;
 	bool is_large; /* measured at once; small ones when they are next looked for */
-	bool is_locked;
-	uint64_t before;
+	bool is_watched;
+	struct overhead_look before;
 };
 void overhead_begin_change(struct overhead_change *change, bool is_large);
 void overhead_end_change(struct overhead_change *change);
@@ -47,7 +57,7 @@ void overhead_end_change(struct overhead_change *change);
 /* Around a call that may take code off or make a heap smaller, on whatever card it is. */
 struct overhead_unload {
 	uint32_t cards; /* a bit for each that is watched; 0: NVML tells */
-	uint64_t before[LIMITS_CARDS];
+	struct overhead_look before[LIMITS_CARDS];
 };
 void overhead_begin_unload(struct overhead_unload *unload);
 void overhead_end_unload(const struct overhead_unload *unload);
@@ -60,9 +70,9 @@ void overhead_end_unload(const struct overhead_unload *unload);
  */
 struct overhead_launch {
 	bool is_new; /* something in it was not launched before */
-	bool is_locked;
+	bool is_watched;
 	uint32_t cards; /* a bit for each that something new in it runs on */
-	uint64_t before[LIMITS_CARDS];
+	struct overhead_look before[LIMITS_CARDS];
 	struct visit places[LIMITS_CARDS]; /* of the streams */
 };
 void overhead_begin_launch(struct overhead_launch *launch, const void *what, CUstream stream);
@@ -109,17 +119,17 @@ void overhead_watched_price(int card, bool is_first, uint64_t usual, uint64_t by
 void overhead_listed_price(int card, bool is_first, uint64_t bytes);
 
 /* The steps that overhead.c and overhead_*.c share. */
-bool overhead_card_used(int card, uint64_t *bytes);
 /*
  * So that the card's total changes by what the calling thread does, and by no other
- * thread or process of the container; true: with the region's lock.
+ * thread or process of the container; false where that cannot be had.
  */
 bool overhead_stop_others(void);
 void overhead_let_others(void);
-/* Between these, before a change and after it; UINT64_MAX: it cannot be known. */
-uint64_t overhead_card_before(int card);
-/* A rise is the current context's code. */
-void overhead_add_change(int card, uint64_t before);
+/* Between these: before a change, and what it was; 0 where it cannot be known. */
+void overhead_look(int card, struct overhead_look *look);
+int64_t overhead_change_since(int card, const struct overhead_look *before);
+/* A rise beyond `counted` is the current context's code. */
+void overhead_add_change(int card, const struct overhead_look *before, uint64_t counted);
 bool overhead_has_context(int card);
 /* Then one function may bring its code more than once. */
 bool overhead_has_several_contexts(void);

@@ -3,11 +3,11 @@
  * go with it, and so that what an unload gives back is taken off again, which
  * can be no more than was counted.
  */
+#include "account.h"
 #include "cards.h"
 #include "driver.h"
 #include "overhead.h"
 #include "probe.h"
-#include "slice.h"
 #include "table.h"
 
 /* Bytes of code on a card; of all its contexts together. */
@@ -72,33 +72,27 @@ static void keep_code(uint64_t bytes)
 	table_unlock();
 }
 
-void overhead_add_change(int card, uint64_t before)
+static void add(int card, int64_t bytes)
 {
-	const int slot = slice_slot_locked();
-	uint64_t after;
-
-	if (slot < 0 || !overhead_card_used(card, &after) || after <= before ||
-	    after - before > OVERHEAD_MOST_BELIEVED)
+	if (bytes <= 0 || bytes > (int64_t)OVERHEAD_MOST_BELIEVED)
 		return;
-	slice_region()->cards[card].overhead_bytes[slot] += after - before;
-	keep_code(after - before);
+	account_adjust(card, ACCOUNT_OVERHEAD, 0, (uint64_t)bytes);
+	keep_code((uint64_t)bytes);
 }
 
-static void take_change(int card, uint64_t before)
+void overhead_add_change(int card, const struct overhead_look *before, uint64_t counted)
 {
-	const int slot = slice_slot_locked();
-	uint64_t after;
+	add(card, overhead_change_since(card, before) - (int64_t)counted);
+}
 
-	if (slot < 0 || before == UINT64_MAX || !overhead_card_used(card, &after))
-		return;
-	if (after >= before) {
-		overhead_add_change(card, before);
-		return;
-	}
-	uint64_t *counted = &slice_region()->cards[card].overhead_bytes[slot];
-	const uint64_t gone = drop_code(card, before - after);
+static void take_change(int card, const struct overhead_look *before)
+{
+	const int64_t change = overhead_change_since(card, before);
 
-	*counted = *counted > gone ? *counted - gone : 0;
+	if (change < 0)
+		account_adjust(card, ACCOUNT_OVERHEAD, drop_code(card, (uint64_t)-change), 0);
+	else
+		add(card, change);
 }
 
 void overhead_begin_unload(struct overhead_unload *unload)
@@ -119,7 +113,7 @@ void overhead_begin_unload(struct overhead_unload *unload)
 	}
 	for (card = 0; card < LIMITS_CARDS; card++)
 		if (unload->cards >> card & 1)
-			unload->before[card] = overhead_card_before(card);
+			overhead_look(card, &unload->before[card]);
 	driver_go_inside();
 }
 
@@ -133,6 +127,6 @@ void overhead_end_unload(const struct overhead_unload *unload)
 	driver_come_back();
 	for (int card = 0; card < LIMITS_CARDS; card++)
 		if (unload->cards >> card & 1)
-			take_change(card, unload->before[card]);
+			take_change(card, &unload->before[card]);
 	overhead_let_others();
 }

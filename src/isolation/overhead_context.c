@@ -1,12 +1,13 @@
 /* What contexts cost: reserved when it is known, learnt when it is not. */
 #include "overhead.h"
-#include "pieces.h"
 
 #include "account.h"
 #include "cards.h"
 #include "charge.h"
 #include "driver.h"
 #include "killpoint.h"
+#include "movement.h"
+#include "pieces.h"
 #include "probe.h"
 #include "seen.h"
 #include "slice.h"
@@ -51,9 +52,9 @@ static void watch(struct overhead_context *making)
 	making->was_listed = !has_list || listed > 0;
 	if (has_list && probe_knows_pid())
 		return;
-	making->is_locked = overhead_stop_others();
-	making->knew_before =
-		making->is_locked && overhead_card_used(making->card, &making->before);
+	making->is_watched = overhead_stop_others();
+	if (making->is_watched)
+		overhead_look(making->card, &making->before);
 }
 
 /* A price that only a watched card told may have a neighbour's memory in it: then the usual one. */
@@ -109,16 +110,14 @@ CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, 
 	return found == CUDA_SUCCESS ? begin(making, device) : found;
 }
 
-/* Under the region's lock: the change of the card's total, if it can be ours. */
+/* The change of the card's total, if it can be ours. */
 static bool measured_change(const struct overhead_context *making, uint64_t *cost)
 {
-	uint64_t after;
+	const int64_t change = overhead_change_since(making->card, &making->before);
 
-	if (!making->knew_before || !overhead_card_used(making->card, &after) ||
-	    after <= making->before ||
-	    after - making->before > overhead_most_watched(making->usual))
+	if (change <= 0 || (uint64_t)change > overhead_most_watched(making->usual))
 		return false;
-	*cost = after - making->before;
+	*cost = (uint64_t)change;
 	return true;
 }
 
@@ -130,20 +129,23 @@ static uint64_t unmeasured(const struct overhead_context *making)
 	return making->is_first ? making->usual : 0;
 }
 
-/* With the region's lock held since before the call; gives it back. */
-static uint64_t settle_locked(struct overhead_context *making, bool is_made)
+static void learn_price(const struct overhead_context *making, uint64_t cost)
 {
-	struct region *region = slice_region();
-	const int slot = slice_slot_locked();
+	if (!cost || making->home || !region_lock(slice_region()))
+		return;
+	overhead_watched_price(making->card, making->is_first, making->usual, cost);
+	region_unlock(slice_region());
+}
+
+static uint64_t settle_watched(struct overhead_context *making, bool is_made)
+{
 	uint64_t cost = 0;
 
 	if (is_made) {
 		if (!measured_change(making, &cost))
 			cost = unmeasured(making);
-		if (cost && !making->home)
-			overhead_watched_price(making->card, making->is_first, making->usual, cost);
-		if (slot >= 0)
-			region->cards[making->card].overhead_bytes[slot] += cost;
+		learn_price(making, cost);
+		account_adjust(making->card, ACCOUNT_OVERHEAD, 0, cost);
 	}
 	overhead_let_others();
 	/* Not before: what was reserved may be less than what is counted now. */
@@ -186,9 +188,9 @@ static uint64_t settle_listed(const struct overhead_context *making, bool is_mad
 /* Next time the better way may be open, and what it says of this time is the better price. */
 static uint64_t settle(struct overhead_context *making, bool is_made)
 {
-	if (!making->is_locked)
+	if (!making->is_watched)
 		return settle_listed(making, is_made);
-	const uint64_t cost = settle_locked(making, is_made);
+	const uint64_t cost = settle_watched(making, is_made);
 
 	return is_made ? ask_list(making, account_own(making->card) - cost, cost) : cost;
 }
@@ -229,21 +231,36 @@ static void forget(const struct table_entry *entry)
 		       entry->bytes + (probe_knows_pid() ? 0 : entry->other), 0);
 }
 
-void overhead_forget_context(CUcontext context)
+/* The card that it was on; CARD_FOREIGN when it was none of ours. */
+static int forget_context(CUcontext context)
 {
 	const uint64_t key = (uint64_t)(uintptr_t)context;
 	struct table_entry entry, green;
-	uint64_t ignored;
 	uint32_t place = 0;
 
 	charge_forget_context(context);
 	pieces_forget_context(context);
 	if (!table_take(KIND_CONTEXT, key, &entry))
-		return;
+		return CARD_FOREIGN;
 	while (table_take_of(KIND_CONTEXT, key, &place, &green))
 		forget(&green);
 	forget(&entry);
+	return entry.card;
+}
+
+void overhead_begin_forget(void)
+{
+	movement_begin();
+}
+
+void overhead_end_forget(CUcontext ended)
+{
+	const int card = ended ? forget_context(ended) : CARD_FOREIGN;
+	uint64_t ignored;
+
+	/* Before the look, or the books would never be still. */
+	movement_end();
 	/* Nothing is listed after the last one: its code shows to be gone when there is another. */
-	if (probe_knows_pid() && !overhead_measure(entry.card, &ignored))
-		overhead_urge(entry.card);
+	if (card >= 0 && probe_knows_pid() && !overhead_measure(card, &ignored))
+		overhead_urge(card);
 }

@@ -32,7 +32,7 @@ void overhead_forget_launches(void)
 void overhead_open_launch(struct overhead_launch *launch)
 {
 	launch->is_new = false;
-	launch->is_locked = false;
+	launch->is_watched = false;
 	launch->cards = 0;
 }
 
@@ -41,7 +41,7 @@ static void stop_others(struct overhead_launch *launch)
 {
 	if (!overhead_stop_others())
 		return;
-	launch->is_locked = true;
+	launch->is_watched = true;
 	driver_go_inside();
 }
 
@@ -52,17 +52,17 @@ static void watch_here(struct overhead_launch *launch, struct visit here)
 
 	if (card_current(&card) != CUDA_SUCCESS || card < 0 || launch->cards >> card & 1)
 		return;
-	if (!launch->is_locked && !probe_knows_pid())
+	if (!launch->is_watched && !probe_knows_pid())
 		stop_others(launch);
 	launch->cards |= 1u << card;
 	launch->places[card] = here;
-	if (launch->is_locked)
-		launch->before[card] = overhead_card_before(card);
+	if (launch->is_watched)
+		overhead_look(card, &launch->before[card]);
 }
 
 void overhead_watch_part(struct overhead_launch *launch, const void *what, CUstream stream)
 {
-	if (seen_has(name_of(what, stream)) || (!probe_knows_pid() && capture_has(stream)))
+	if (seen_has(name_of(what, stream)) || capture_has(stream))
 		return;
 	const CUstreamCaptureMode mode = capture_exempt();
 	const struct visit visit = visit_stream(stream);
@@ -75,16 +75,15 @@ void overhead_watch_part(struct overhead_launch *launch, const void *what, CUstr
 
 int overhead_watched_card(const struct overhead_launch *launch)
 {
-	return launch->is_locked && launch->cards ? __builtin_ctz(launch->cards) : CARD_FOREIGN;
+	return launch->is_watched && launch->cards ? __builtin_ctz(launch->cards) : CARD_FOREIGN;
 }
 
 static void measure(struct overhead_launch *launch, int card, uint64_t counted)
 {
 	struct visit *place = &launch->places[card];
-	const uint64_t before = launch->before[card];
 
 	visit_again(place);
-	overhead_add_change(card, before <= UINT64_MAX - counted ? before + counted : before);
+	overhead_add_change(card, &launch->before[card], counted);
 	visit_end(*place);
 }
 
@@ -97,12 +96,12 @@ void overhead_close_launch(struct overhead_launch *launch, uint64_t counted)
 	for (int card = 0; card < LIMITS_CARDS; card++) {
 		if (!(launch->cards >> card & 1))
 			continue;
-		if (launch->is_locked)
+		if (launch->is_watched)
 			measure(launch, card, counted);
 		else
 			overhead_urge(card);
 	}
-	if (launch->is_locked) {
+	if (launch->is_watched) {
 		driver_come_back();
 		overhead_let_others();
 	}

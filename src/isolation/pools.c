@@ -12,6 +12,7 @@
 #include "capture.h"
 #include "cards.h"
 #include "charge.h"
+#include "movement.h"
 #include "overhead.h"
 #include "pieces.h"
 #include "table.h"
@@ -149,7 +150,7 @@ static void follow_all(int card, bool may_trim)
 		const CUmemoryPool pool = (CUmemoryPool)(uintptr_t)key;
 
 		if (may_trim && cuda.cuMemPoolTrimTo)
-			cuda.cuMemPoolTrimTo(pool, 0);
+			MOVING(cuda.cuMemPoolTrimTo(pool, 0));
 		pools_follow(pool);
 	}
 	pthread_mutex_unlock(&pooling);
@@ -278,7 +279,7 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 		if (cuda.cuStreamSynchronize)
 			cuda.cuStreamSynchronize(stream);
 		if (cuda.cuMemPoolTrimTo)
-			cuda.cuMemPoolTrimTo(growth->pool, 0);
+			MOVING(cuda.cuMemPoolTrimTo(growth->pool, 0));
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 		grown = 0;
 	}

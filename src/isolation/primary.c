@@ -88,23 +88,24 @@ void primary_begin_end(struct primary_end *end, CUdevice device, bool is_reset)
 	*end = (struct primary_end){.device = device, .context = context_of(device)};
 	if (is_reset || !is_shared)
 		meter_forget_context(end->context);
+	overhead_begin_forget();
 }
 
-static void forget_user(const struct primary_end *end)
+/* The context, if that was its last. */
+static CUcontext forget_user(const struct primary_end *end)
 {
 	if (is_active(end->device)) {
 		count_user(end->device, -1);
-		return;
+		return NULL;
 	}
 	if (end->device >= 0 && end->device < DEVICES)
 		atomic_store(&users[end->device], 0);
-	overhead_forget_context(end->context);
+	return end->context;
 }
 
 void primary_end(const struct primary_end *end, CUresult result)
 {
-	if (result == CUDA_SUCCESS)
-		forget_user(end);
+	overhead_end_forget(result == CUDA_SUCCESS ? forget_user(end) : NULL);
 	pthread_mutex_unlock(&changing);
 }
 

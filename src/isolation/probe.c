@@ -11,24 +11,41 @@
 
 enum { LISTED = 256 };
 
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic enum { NOT_TRIED, STARTING, THERE, NOT_THERE } nvml_start;
+
+/*
+ * Another thread of the parent may have been starting it: half loaded it is of no use here,
+ * nor needed, since a child of a process with a context cannot have one.
+ */
+static void probe_in_child(void)
+{
+	starting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	if (atomic_load(&nvml_start) == STARTING)
+		atomic_store(&nvml_start, NOT_THERE);
+}
+
+/* With the lock. */
+static bool start(void)
+{
+	atomic_store(&nvml_start, STARTING);
+	driver_go_inside();
+	const bool is_there = driver_load_nvml(true) && nvml.nvmlInit_v2 &&
+			      nvml.nvmlDeviceGetHandleByUUID && nvml.nvmlInit_v2() == NVML_SUCCESS;
+	driver_come_back();
+	return is_there;
+}
+
 static bool start_nvml(void)
 {
-	static _Atomic int result; /* 0: not tried, 1: there, 2: not there */
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-	if (atomic_load(&result) == 0) {
-		pthread_mutex_lock(&lock);
-		if (atomic_load(&result) == 0) {
-			driver_go_inside();
-			const bool is_there = driver_load_nvml(true) && nvml.nvmlInit_v2 &&
-					      nvml.nvmlDeviceGetHandleByUUID &&
-					      nvml.nvmlInit_v2() == NVML_SUCCESS;
-			driver_come_back();
-			atomic_store(&result, is_there ? 1 : 2);
-		}
-		pthread_mutex_unlock(&lock);
+	if (atomic_load(&nvml_start) < THERE) {
+		process_in_children(probe_in_child);
+		pthread_mutex_lock(&starting);
+		if (atomic_load(&nvml_start) == NOT_TRIED)
+			atomic_store(&nvml_start, start() ? THERE : NOT_THERE);
+		pthread_mutex_unlock(&starting);
 	}
-	return atomic_load(&result) == 1;
+	return atomic_load(&nvml_start) == THERE;
 }
 
 static bool device_of(int card, nvmlDevice_t *device)

@@ -187,6 +187,12 @@ void region_clear(struct region *region, unsigned slot)
 		card->overhead_bytes[slot] = 0;
 		atomic_store(&card->inflight_ns[slot], 0);
 	}
+	/* Nothing of it is out any more, and it watches no card. */
+	uint64_t mark = atomic_load(&region->watcher);
+
+	if ((uint32_t)mark == slot + 1)
+		atomic_compare_exchange_strong(&region->watcher, &mark, 0);
+	atomic_store(&region->slots[slot].movement, 0);
 	region->slots[slot].state = SLOT_FREE;
 }
 

@@ -37,7 +37,9 @@ struct region_slot {
 	uint32_t generation; /* grows at each claim */
 	struct process_name owner;
 	uint32_t has_presence; /* its owner holds a lock while it lives: presence.h */
-	uint8_t reserved[20];
+	uint8_t reserved0[4];
+	_Atomic uint64_t movement; /* calls that take or give memory: movement.c */
+	uint8_t reserved1[8];
 };
 
 struct region_card {
@@ -81,7 +83,8 @@ struct region {
 		uint8_t room[64];
 	};
 	char slice[LIMITS_NAME_BYTES];
-	uint8_t reserved1[64];
+	_Atomic uint64_t watcher; /* who watches a card, and so keeps others from it: watch.c */
+	uint8_t reserved1[56];
 	struct region_slot slots[REGION_SLOTS];
 	struct region_card cards[LIMITS_CARDS];
 	/* where a card's own activity file is missing; see activity.h */
@@ -90,7 +93,9 @@ struct region {
 
 /* Frozen: the agent and other builds of this library read the same bytes. */
 _Static_assert(sizeof(struct region_slot) == 64, "layout");
+_Static_assert(offsetof(struct region_slot, movement) == 48, "layout");
 _Static_assert(offsetof(struct region, lock) == 64, "layout");
+_Static_assert(offsetof(struct region, watcher) == 192, "layout");
 _Static_assert(offsetof(struct region, slots) == 256, "layout");
 _Static_assert(offsetof(struct region, cards) == 256 + 64 * REGION_SLOTS, "layout");
 _Static_assert(offsetof(struct region_card, credit_ns) == 88, "layout");

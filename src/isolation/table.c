@@ -15,6 +15,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct table_entry *entries;
 static uint32_t capacity; /* a power of two */
 static uint32_t count;
+static uint64_t last_serial;
 
 void table_lock(void)
 {
@@ -111,12 +112,15 @@ struct table_entry *table_next(enum table_kind kind, uint32_t *place)
 
 bool table_add(const struct table_entry *entry)
 {
+	struct table_entry known = *entry;
 	bool is_room = true;
 
+	if (!known.serial)
+		known.serial = ++last_serial;
 	if (count >= capacity / 4 * 3)
 		is_room = grow() || count + 1 < capacity;
 	if (is_room) {
-		insert(entries, capacity, entry);
+		insert(entries, capacity, &known);
 		count++;
 	}
 	return is_room;

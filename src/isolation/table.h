@@ -11,9 +11,9 @@ enum table_kind {
 	KIND_MEMORY, /* linear memory, by device pointer */
 	KIND_ARRAY,
 	KIND_MIPMAP,
-	KIND_PHYSICAL,       /* cuMemCreate, by handle */
-	KIND_MAPPING,        /* cuMemMap, by address; `other` is the physical handle */
-	KIND_POOL,           /* `bytes` is what it is charged; `other` its number, if one made it */
+	KIND_PHYSICAL, /* cuMemCreate, by handle */
+	KIND_MAPPING, /* cuMemMap, by address; `other` is the physical handle, `block` its serial */
+	KIND_POOL,    /* `bytes` is what it is charged; `other` its number, if one made it */
 	KIND_POOL_ELSEWHERE, /* imported, or of the host: not charged here */
 	KIND_PIECE,          /* out of a pool that was made, by pointer; `other` is its number */
 	KIND_PIECE_GOING,    /* freed in a stream, by event; `other` is the pool's number */
@@ -30,7 +30,8 @@ struct table_entry {
 	uint64_t bytes;
 	uint64_t context; /* it goes when this one goes; 0: with the process */
 	uint64_t other;
-	uint64_t block; /* in which a graph's bytes were counted */
+	uint64_t block;  /* in which a graph's bytes were counted */
+	uint64_t serial; /* given when it is first put in: keys may be given out again */
 	uint16_t kind;
 	int16_t card;
 	uint32_t handles; /* open handles, for physical memory */

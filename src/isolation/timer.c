@@ -18,10 +18,29 @@ static void *simulated(const char *name)
 }
 #endif
 
-uint64_t timer_now_ns(void)
+uint64_t timer_real_now_ns(void)
 {
 	struct timespec now;
 
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static struct timespec span(uint64_t duration_ns)
+{
+	return (struct timespec){.tv_sec = (time_t)(duration_ns / 1000000000u),
+				 .tv_nsec = (long)(duration_ns % 1000000000u)};
+}
+
+void timer_real_nap(uint64_t duration_ns)
+{
+	const struct timespec time = span(duration_ns);
+
+	nanosleep(&time, NULL);
+}
+
+uint64_t timer_now_ns(void)
+{
 #ifdef GPUSLICE_TESTING
 	static uint64_t (*simulated_now)(void);
 
@@ -30,14 +49,12 @@ uint64_t timer_now_ns(void)
 	if (simulated_now)
 		return simulated_now();
 #endif
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	return timer_real_now_ns();
 }
 
 void timer_sleep_ns(uint64_t duration_ns)
 {
-	struct timespec left = {.tv_sec = (time_t)(duration_ns / 1000000000u),
-				.tv_nsec = (long)(duration_ns % 1000000000u)};
+	struct timespec left = span(duration_ns);
 
 #ifdef GPUSLICE_TESTING
 	static void (*simulated_sleep)(uint64_t);

@@ -1,5 +1,5 @@
 /*
- * Being where a stream's work runs: in its own context, which need not be the current one.
+ * Being in another context than the current one: where a stream's work runs, for example.
  *
  * Between these two that context is current in the calling thread, so that its
  * card is asked, and events belong to it. Pair them in one function.
@@ -27,18 +27,22 @@ static inline CUcontext visit_context(CUstream stream)
 	return context_current();
 }
 
+static inline struct visit visit_enter(CUcontext context)
+{
+	const struct visit visit = {.context = context_current()};
+
+	if (!context || context == visit.context || !cuda.cuCtxPushCurrent_v2 ||
+	    !cuda.cuCtxPopCurrent_v2 || cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+		return visit;
+	return (struct visit){.context = context, .is_elsewhere = true};
+}
+
 static inline struct visit visit_stream(CUstream stream)
 {
 	const CUcontext context = visit_context(stream);
-	struct visit visit = {.context = context};
 
-	if (stream_is_default(stream))
-		return visit;
-	visit.context = context_current();
-	if (context == visit.context || !cuda.cuCtxPushCurrent_v2 || !cuda.cuCtxPopCurrent_v2 ||
-	    cuda.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
-		return visit;
-	return (struct visit){.context = context, .is_elsewhere = true};
+	return stream_is_default(stream) ? (struct visit){.context = context}
+					 : visit_enter(context);
 }
 
 static inline void visit_end(struct visit visit)

@@ -13,9 +13,8 @@ from tests.e2e.cluster.processes import ProgramError
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import FOUR_CARDS
 from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
-from tests.e2e.pods import FOREVER, container, environment_of, pod, slice_of
+from tests.e2e.pods import TELL_AND_STAY, container, environment_of, pod, slice_of
 
-TELL_AND_STAY = f"env; {FOREVER}"
 NONROOT = 65532
 NO_HOOKS = ("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false")
 NOTHING = dict.fromkeys(FOUR_CARDS, "0")
@@ -123,8 +122,7 @@ def test_a_pod_with_a_slice_runs_with_the_environment_of_its_card(
     wait_for_allocatable(cluster, FOUR_CARDS)
     cluster.apply(pod("sliced", container("main", TELL_AND_STAY, resources=slice_of(2, 30))))
     cluster.wait_for_phase("sliced", "Running")
-    wait_for("it has told", lambda: "PATH=" in cluster.kubectl("logs", "sliced"))
-    received = environment_of(cluster.kubectl("logs", "sliced"))
+    received = wait_for("it has told", lambda: environment_of(cluster.kubectl("logs", "sliced")))
     annotations = cluster.get("node", NODE)["metadata"]["annotations"]
     cards = json.loads(annotations["gpu-device-plugin/cards"])["cards"]
     numbers = {card["uuid"]: str(card["index"]) for card in cards}

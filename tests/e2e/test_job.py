@@ -4,12 +4,12 @@ import json
 
 import pytest
 from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.pods import environment_of
+from tests.e2e.pods import TELL, environment_of
 from tests.e2e.source_jobs import CUDA_SAMPLE, source_job
 
 pytestmark = pytest.mark.usefixtures("agent")
 
-SCRIPT = "env; cat /run/gpu-device-plugin/config/limits; cat /proc/mounts"
+SCRIPT = f"{TELL}; cat /run/gpu-device-plugin/config/limits; cat /proc/mounts"
 
 
 def cards_by_uuid(cluster: Cluster) -> dict[str, int]:

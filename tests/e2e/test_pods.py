@@ -5,23 +5,25 @@ import json
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import CORE, FOREVER, MEMORY, container, environment_of, pod, slice_of
+from tests.e2e.pods import (
+    CORE,
+    MEMORY,
+    TELL,
+    TELL_AND_STAY,
+    container,
+    environment_of,
+    pod,
+    slice_of,
+)
 from tests.e2e.views import cards_of, check_agreement, granted
-
-TELL_AND_STAY = f"env; {FOREVER}"
 
 
 def environment(cluster: Cluster, name: str, container_name: str) -> dict[str, str]:
     """What a container that has told its environment received."""
-    log = ""
-
-    def told() -> bool:
-        nonlocal log
-        log = cluster.kubectl("logs", name, "-c", container_name)
-        return "PATH=" in log
-
-    wait_for(f"{name} has told its environment", told)
-    return environment_of(log)
+    return wait_for(
+        f"{name} has told its environment",
+        lambda: environment_of(cluster.kubectl("logs", name, "-c", container_name)),
+    )
 
 
 def test_ten_pods_at_once_each_have_both_resources_on_one_card(
@@ -62,7 +64,7 @@ def test_two_containers_of_a_pod_share_a_card_and_hold_their_own_units(
 
 
 def test_an_init_container_hands_its_units_on(cluster: Cluster, agent: Agent) -> None:
-    first = container("prepare", "env", resources=slice_of(4, 30))
+    first = container("prepare", TELL, resources=slice_of(4, 30))
     main = container("main", TELL_AND_STAY, resources=slice_of(2, 30))
     cluster.apply(pod("prepared", main, initContainers=[first]))
     cluster.wait_for_phase("prepared", "Running")

@@ -7,10 +7,10 @@ from typing import Any
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import FOREVER, container, environment_of, pod, slice_of
+from tests.e2e.pods import FOREVER, TELL, container, environment_of, pod, slice_of
 from tests.e2e.views import check_agreement, granted, held
 
-UNTIL_TOLD = "env; while [ ! -e /end ]; do sleep 0.2; done"
+UNTIL_TOLD = f"{TELL}; while [ ! -e /end ]; do sleep 0.2; done"
 REPLICAS = 8
 
 

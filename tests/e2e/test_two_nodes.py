@@ -13,11 +13,10 @@ from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.node import Node
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import STATE
-from tests.e2e.pods import CORE, COUNT, FOREVER, MEMORY, environment_of
+from tests.e2e.pods import CORE, COUNT, MEMORY, TELL_AND_STAY, environment_of
 from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
 from tests.e2e.views import check_agreement
 
-TELL_AND_STAY = f"env; {FOREVER}"
 # floor(16160 / 128) = 126 units a card.
 FOUR_CARDS_OF_128_MIB = {MEMORY: "504", COUNT: "4"}
 SHARED_UNIT = {"mode": "share", "memory-unit": "128MiB"}

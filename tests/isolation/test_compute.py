@@ -6,6 +6,7 @@ over 10 seconds, and a slow or loaded machine changes nothing. All kernels here 
 charged blocks instead of time would let 20 ms kernels run two hundred times as long.
 """
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tests.isolation.shares import (
     shares,
     tenant,
 )
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("kind", WORK)
@@ -89,6 +91,18 @@ def test_work_is_charged_to_the_card_it_runs_on(
 
     assert result == 0
     assert is_kept(100 * pieces * WORK["sync"] / took_ns, wanted), ran.stdout
+
+
+def test_graphs_of_one_card_do_not_wait_for_anothers_time(make_box: MakeBox) -> None:
+    """One that waited for ten seconds of credit kept the lock of all graphs with memory."""
+    box = make_box()
+    lines = (
+        f"device={uuid} memory_bytes={2000 * MIB} core_percent={percent}\n"
+        for uuid, percent in zip(box.node.uuids, (1, 100), strict=False)
+    )
+    box.write(f"version=1\nslice=a\n{''.join(lines)}")
+
+    assert box.run("debt").stdout == "0 50\n"
 
 
 # Percentage points of ten seconds: what may be queued unmeasured, a second, and one kernel more.
@@ -220,9 +234,12 @@ def test_a_dead_process_does_not_hold_its_container_back(make_box: MakeBox) -> N
     """What it had launched is nobody's debt after it was killed."""
     box = tenant(make_box, "a", 50)
     victim, survivor = box.start(), box.start()
+    region = Region(box.root / "state" / "region")
     victim.tell("work stream 100000 60")
+    asyncio.run(until(region.charged_ns, 20))
     victim.kill()
-    survivor.tell("work sync 1000000 1")
+    region.close()
+    survivor.tell("work sync 1000000 1 1")
     result, pieces, _ = survivor.answer()
 
     assert result == 0

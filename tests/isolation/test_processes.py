@@ -402,6 +402,18 @@ def test_threads_may_allocate_while_others_fork(box: Box) -> None:
     assert before == after
 
 
+def test_children_forked_while_nvml_is_started_are_not_stuck(make_box: MakeBox) -> None:
+    """The thread that makes the first context starts NVML; its lock was taken for good."""
+    for name in map(str, range(10)):  # a fork in ten or so falls into it
+        box = make_box(name)
+        box.allow(SLICE)
+        ran = box.run("forked")
+        children, stuck = map(int, ran.stdout.split())
+
+        assert children
+        assert stuck == 0
+
+
 @pytest.mark.parametrize("library", ["cuda", "nvml"])
 def test_a_child_forked_during_the_first_look_up_is_not_stuck(box: Box, library: str) -> None:
     """The thread that decides what the slice is does not exist in the child; its lock did."""

@@ -191,16 +191,20 @@ def test_the_work_of_a_killed_process_stops(node: Node, program: Path) -> None:
 
 
 def test_a_hundredfold_clock_runs_a_minute_in_a_second(node: Node, program: Path) -> None:
-    """60 s of kernels are 60 s of virtual time or, beside other work, more; but not of ours."""
+    """60 s of kernels are 60 s of virtual time or, beside other work, more; but not of ours.
+
+    On a busy machine both take longer: it is the one that is held against the other.
+    """
     with tenant(
         *(node, program, "work", "100000000", "600", "0"), GPU_SIMULATOR_CLOCK_SPEED="100"
     ) as one:
         assert _line(one) == "ready"
         began = time.monotonic()
         _go(one)
+        took_ms = float(_line(one))
 
-        assert float(_line(one)) >= 60_000
-        assert time.monotonic() - began < 30
+        assert took_ms >= 60_000
+        assert (time.monotonic() - began) * 1000 < took_ms / 2
 
 
 def test_imported_memory_is_charged_to_its_exporter_only(node: Node, program: Path) -> None:

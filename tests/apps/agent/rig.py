@@ -287,7 +287,6 @@ async def running_rig(
         rig = Rig(Path(directory))
         (rig.root / "gpu").mkdir()
         rig.cards = SimulatedNode.create(profile, rig.root / "gpu")
-        rig.port = _free_port()
         if has_library:
             rig.install_library()
         else:
@@ -296,6 +295,8 @@ async def running_rig(
         await rig.set_labels()
         kubeconfig(rig.root / "kubeconfig", f"http://127.0.0.1:{rig.api.port}", {"token": "t"})
         await rig.kubelet.start()
+        # Last of all: the API server takes any port that is free, so it might be this one.
+        rig.port = _free_port()
         try:
             if is_started:
                 await rig.start_agent(**settings)

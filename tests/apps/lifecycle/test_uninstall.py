@@ -84,7 +84,7 @@ async def test_who_does_not_answer_is_named_with_pod_and_cure() -> None:
         await install(server, "a", "b")
         await answer(server, "a", UID)
         with pytest.raises(ClusterError) as failure:
-            await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(2)
+            await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(5)
         text = str(failure.value)
         assert "the agents of 1 nodes: b (pod on-b)" in text
         assert "--no-hooks" in text

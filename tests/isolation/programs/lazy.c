@@ -6,6 +6,7 @@
  *	lazy together   one launch for both cards
  *	lazy shared     a kernel of a library, known by one handle: on card 1, then on card 0
  *	lazy unloaded   the same, and then the library is unloaded
+ *	lazy recorded   a kernel that a stream of card 0 has recorded before, in vain
  *	lazy many N     N functions of as many modules, on card 1
  *
  * Prints the result, how much less is free on card 0, on card 1, and what the first
@@ -109,6 +110,30 @@ static CUresult launch_shared(bool is_unloaded)
 	return result || !is_unloaded ? result : CALL(cuLibraryUnload, library);
 }
 
+/* After an allocation, which looks at what came until then. */
+static CUresult launch_recorded(void)
+{
+	const struct place *place = &places[0];
+	CUdeviceptr pointer;
+	CUcontext ignored;
+	CUgraph graph;
+	CUresult result =
+		CALL(cuStreamBeginCapture_v2, place->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+
+	if (!result)
+		result = launch(place->spin, place);
+	if (!result)
+		result = CALL(cuStreamEndCapture, place->stream, &graph);
+	if (!result)
+		result = CALL(cuCtxPushCurrent_v2, place->context);
+	if (!result)
+		result = CALL(cuMemAlloc_v2, &pointer, 1);
+	if (!result)
+		result = CALL(cuMemFree_v2, pointer);
+	CALL(cuCtxPopCurrent_v2, &ignored);
+	return result ? result : launch(place->spin, place);
+}
+
 static CUresult launch_many(int count)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -178,6 +203,8 @@ static CUresult go(const char *way, CUgraphExec exec, int count)
 		return launch_together();
 	if (!strcmp(way, "shared") || !strcmp(way, "unloaded"))
 		return launch_shared(!strcmp(way, "unloaded"));
+	if (!strcmp(way, "recorded"))
+		return launch_recorded();
 	return launch_many(count);
 }
 

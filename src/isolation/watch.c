@@ -1,0 +1,135 @@
+/*
+ * One word in the region says who watches; each process's count of calls that are
+ * out stands in its slot. No lock is held over the driver's call: it may take as
+ * long as a compiler does, and may wait for work that waits for another process.
+ * So whoever has waited long enough breaks the watch off for all, and what others
+ * then take or give is told from it by the books.
+ */
+#include "watch.h"
+
+#include "movement.h"
+#include "slice.h"
+#include "timer.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/*
+ * For calls that are out. One that waits for the card is not waited for: after it
+ * cost us this once, the short time has to do until all are back in time again.
+ */
+#define DRAIN_NS 200000000u
+#define DRAIN_AGAIN_NS 20000000u
+/* For a watch: a large library is loaded within it. */
+#define PATIENCE_NS 5000000000u
+/* After this long they are asked whether they live. */
+#define DOUBT_NS 10000000u
+#define NAP_NS 20000u
+
+/* This thread's watch, as it stands in the region: its slot + 1, and a number above; 0: none. */
+static __thread uint64_t own __attribute__((tls_model("initial-exec")));
+static __thread bool was_drained __attribute__((tls_model("initial-exec")));
+static _Atomic uint32_t number;
+static atomic_bool was_in_vain; /* the last wait for calls that were out */
+
+static _Atomic uint64_t *watcher(void)
+{
+	return &slice_region()->watcher;
+}
+
+bool watch_is_others(void)
+{
+	const uint64_t mark = atomic_load(watcher());
+
+	return mark && mark != own;
+}
+
+/* Clears the dead, and with them their watch and the calls that they had out. */
+static void reap(void)
+{
+	if (!region_lock(slice_region()))
+		return;
+	region_reap(slice_region());
+	region_unlock(slice_region());
+}
+
+void watch_wait(void)
+{
+	uint64_t mark = 0, since_ns = 0;
+	bool is_doubted = false;
+
+	while (watch_is_others()) {
+		const uint64_t now_ns = timer_real_now_ns();
+		uint64_t seen = atomic_load(watcher());
+
+		if (seen != mark) {
+			mark = seen;
+			since_ns = now_ns;
+			is_doubted = false;
+		} else if (now_ns - since_ns >= PATIENCE_NS) {
+			atomic_compare_exchange_strong(watcher(), &seen, 0);
+		} else if (!is_doubted && now_ns - since_ns >= DOUBT_NS) {
+			is_doubted = true;
+			reap();
+		}
+		timer_real_nap(NAP_NS);
+	}
+}
+
+static void take_word(void)
+{
+	const uint64_t high = (uint64_t)(atomic_fetch_add(&number, 1) + 1) << 32;
+	uint64_t none = 0;
+
+	own = high | ((uint64_t)slice_slot() + 1);
+	while (!atomic_compare_exchange_strong(watcher(), &none, own)) {
+		watch_wait();
+		none = 0;
+	}
+}
+
+static void drain(void)
+{
+	const uint64_t begin_ns = timer_real_now_ns();
+	const uint64_t most_ns = atomic_load(&was_in_vain) ? DRAIN_AGAIN_NS : DRAIN_NS;
+	bool is_doubted = false;
+
+	while (!(was_drained = movement_is_own())) {
+		const uint64_t gone_ns = timer_real_now_ns() - begin_ns;
+
+		if (gone_ns >= most_ns)
+			break;
+		if (!is_doubted && gone_ns >= DOUBT_NS) {
+			is_doubted = true;
+			reap();
+		}
+		timer_real_nap(NAP_NS);
+	}
+	atomic_store(&was_in_vain, !was_drained);
+}
+
+void watch_begin(void)
+{
+	take_word();
+	drain();
+}
+
+bool watch_was_calm(void)
+{
+	return was_drained && atomic_load(watcher()) == own;
+}
+
+void watch_end(void)
+{
+	uint64_t mark = own;
+
+	atomic_compare_exchange_strong(watcher(), &mark, 0);
+	own = 0;
+}
+
+void watch_after_fork(void)
+{
+	atomic_store(&number, 0);
+	atomic_store(&was_in_vain, false);
+	own = 0;
+}

@@ -1,0 +1,81 @@
+"""While a card is watched nothing else of the container moves it, and nobody waits for ever."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.isolation.box import MIB, Box, Program
+from tests.waiting import until
+
+SLICE = 2154 * MIB
+CONTEXT = 240 * MIB  # of the simulated V100
+
+
+def room(program: Program) -> int:
+    """Free bytes of the slice."""
+    result, free, _ = program("info")
+    assert result == 0
+    return free
+
+
+@pytest.mark.parametrize("piece_bytes", [20 * MIB + 1, 0], ids=["pieces", "contexts"])
+@pytest.mark.parametrize("others", ["threads", "processes"])
+def test_what_others_take_is_not_taken_for_code(
+    any_box: Box, others: str, piece_bytes: int
+) -> None:
+    """They wait while a first launch is watched; in odd pieces, whose pages come and go as well."""
+    any_box.allow(8192 * MIB)
+    ran = any_box.run(
+        "throng",
+        others,
+        "4",
+        "3000",
+        str(piece_bytes),
+        GPU_SIMULATOR_MODULE_MIB="1",
+        CUDA_MODULE_LOADING="LAZY",
+    )
+
+    assert [int(word) for word in ran.stdout.split()] == [0, 3000 * MIB], ran.stderr
+
+
+@pytest.fixture
+def watcher(box_of_strangers: Box, tmp_path: Path) -> Program:
+    """A program that stands still with its context made and not yet measured."""
+    file = tmp_path / "waiting"
+    box_of_strangers.library = "libgpuslice-testing.so"
+    program = box_of_strangers.start(
+        ready=False, GPUSLICE_PAUSEPOINT="context_made", GPUSLICE_PAUSEFILE=str(file)
+    )
+    assert program("init") == [0]
+    program.tell("retain")
+    asyncio.run(until(file.exists, 20))
+    return program
+
+
+def test_who_stands_still_while_it_watches_holds_nobody_up_for_ever(
+    watcher: Program, box_of_strangers: Box, tmp_path: Path
+) -> None:
+    """Others go on after a while, and what they took is not its context's price."""
+    other = box_of_strangers.start()
+    assert other(f"alloc 1 {100 * MIB}") == [0]
+    (tmp_path / "waiting").unlink()
+    assert watcher.answer() == [0]
+
+    assert SLICE - room(other) == 100 * MIB + 2 * CONTEXT
+
+
+def test_who_dies_while_it_watches_is_not_waited_for(
+    watcher: Program, box_of_strangers: Box
+) -> None:
+    """Its context went with it."""
+    watcher.kill()
+    other = box_of_strangers.start()
+
+    assert other(f"alloc 1 {SLICE - CONTEXT}") == [0]
+
+
+def test_contexts_are_measured_where_none_is_current(box_without_nvml: Box) -> None:
+    """Only a context of the card can say what the card has free, and another thread has one."""
+    ran = box_without_nvml.run("apart", "4", GPU_SIMULATOR_CONTEXT_MIB="100")
+
+    assert [int(word) for word in ran.stdout.split()] == [0, 4 * 100 * MIB], ran.stderr
