@@ -6,8 +6,13 @@
 #include "overhead.h"
 #include "pools.h"
 #include "slice.h"
+#include "timer.h"
 
 #include <stdatomic.h>
+
+/* For calls that are out when something is to be refused. */
+#define OTHERS_NS 20000000u
+#define OTHERS_NAP_NS 20000u
 
 uint64_t account_limit(int card)
 {
@@ -38,8 +43,8 @@ static bool lock(void)
 	return false;
 }
 
-/* One try. `is_last`: look for dead processes when it would not fit. */
-static CUresult try_reserve(int card, enum account_column column, uint64_t bytes, bool is_last)
+/* One try. `may_reap`: look for dead processes when it would not fit. */
+static CUresult try_reserve(int card, enum account_column column, uint64_t bytes, bool may_reap)
 {
 	struct region *region = slice_region();
 
@@ -52,7 +57,7 @@ static CUresult try_reserve(int card, enum account_column column, uint64_t bytes
 		region_unlock(region);
 		return CUDA_ERROR_SYSTEM_NOT_READY;
 	}
-	if (bytes <= room(card) || (is_last && region_reap(region) && bytes <= room(card))) {
+	if (bytes <= room(card) || (may_reap && region_reap(region) && bytes <= room(card))) {
 		KILLPOINT(reserve_before_add);
 		*cell(card, slot, column) += bytes;
 		KILLPOINT(reserve_after_add);
@@ -60,6 +65,30 @@ static CUresult try_reserve(int card, enum account_column column, uint64_t bytes
 	}
 	region_unlock(region);
 	return result;
+}
+
+/*
+ * What is reserved for calls that are out may be more than they take: a chunk for a pool
+ * that need not grow, a graph's blocks. So nothing is refused before these are back, as far
+ * as a short wait helps.
+ */
+static CUresult try_beside_others(int card, enum account_column column, uint64_t bytes)
+{
+	const uint64_t end_ns = timer_real_now_ns() + OTHERS_NS;
+
+	/* One look for the dead is enough: beside many processes it is what costs most. */
+	for (bool is_first = true;; is_first = false) {
+		const uint64_t before = movement_of_all();
+		const bool was_alone = movement_is_own();
+		const CUresult result = try_reserve(card, column, bytes, is_first);
+
+		if (result != CUDA_ERROR_OUT_OF_MEMORY ||
+		    (was_alone && movement_of_all() == before) || timer_real_now_ns() >= end_ns)
+			return result;
+		movement_end();
+		timer_real_nap(OTHERS_NAP_NS);
+		movement_begin();
+	}
 }
 
 CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes)
@@ -78,7 +107,7 @@ CUresult account_try_reserve(int card, enum account_column column, uint64_t byte
 		pools_refresh(card);
 		overhead_refresh_now(card);
 		movement_begin();
-		result = try_reserve(card, column, bytes, true);
+		result = try_beside_others(card, column, bytes);
 	}
 	if (result != CUDA_SUCCESS)
 		movement_end();
@@ -102,20 +131,25 @@ CUresult account_reserve(int card, enum account_column column, uint64_t bytes)
 	return result;
 }
 
+/* Out before it reserves: others who find too little left wait for what is out. */
 uint64_t account_reserve_rest(int card, uint64_t bytes)
 {
-	if (card < 0 || !lock())
-		return 0;
-	const int slot = slice_slot_locked();
 	uint64_t got = 0;
 
-	if (slot >= 0) {
-		got = room(card) < bytes ? room(card) : bytes;
-		*cell(card, slot, ACCOUNT_USED) += got;
+	if (card < 0)
+		return 0;
+	movement_begin();
+	if (lock()) {
+		const int slot = slice_slot_locked();
+
+		if (slot >= 0) {
+			got = room(card) < bytes ? room(card) : bytes;
+			*cell(card, slot, ACCOUNT_USED) += got;
+		}
+		region_unlock(slice_region());
 	}
-	region_unlock(slice_region());
-	if (got)
-		movement_begin();
+	if (!got)
+		movement_end();
 	return got;
 }
 

@@ -85,6 +85,16 @@ bool movement_is_own(void)
 	return out <= 0;
 }
 
+uint64_t movement_of_all(void)
+{
+	struct region *region = slice_region();
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++)
+		sum += atomic_load(&region->slots[i].movement);
+	return sum;
+}
+
 void movement_after_fork(void)
 {
 	atomic_store(&slotless, 0);

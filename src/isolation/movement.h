@@ -31,6 +31,8 @@ bool movement_is_still_at(uint64_t moment);
 
 /* Are all calls of the container's processes that are out the calling thread's? */
 bool movement_is_own(void);
+/* Changes when any of them begins one or comes back. */
+uint64_t movement_of_all(void);
 
 void movement_after_fork(void);
 

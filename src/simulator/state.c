@@ -218,6 +218,15 @@ void gpusim_announce(struct gpusim_node *node)
 	syscall(SYS_futex, &node->hang, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
+uint64_t gpusim_sampling_ns(const struct gpusim_node *node)
+{
+	const uint64_t stepped_ns = atomic_load(&node->stepped_ns);
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return stepped_ns ? stepped_ns : (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 void gpusim_await_change(struct gpusim_node *node, uint32_t seen, unsigned milliseconds)
 {
 	if (atomic_load(&node->change) == seen)

@@ -99,7 +99,7 @@ struct gpusim_card {
 	uint32_t memory_percent;
 	uint32_t engine_gpu_percent; /* set by the CUDA engine; counts while fresh */
 	uint32_t engine_memory_percent;
-	uint64_t engine_seen_ns; /* CLOCK_MONOTONIC of the two above; stale after 1 s */
+	uint64_t engine_seen_ns; /* gpusim_sampling_ns() of the two above; stale after 1 s */
 	uint64_t energy_millijoules;
 
 	/* modes and health */
@@ -142,7 +142,7 @@ struct gpusim_process {
 	uint64_t busy_ns;     /* GPU time had so far, for utilisation */
 	uint32_t gpu_percent; /* recent share, for nvmlDeviceGetProcessUtilization */
 	uint32_t memory_percent;
-	uint64_t seen_ns; /* CLOCK_MONOTONIC of the two above */
+	uint64_t seen_ns; /* gpusim_sampling_ns() of the two above */
 	char name[96];    /* executable, as the process saw it */
 	uint64_t image;   /* random, new with every exec() */
 	uint8_t reserved[56];
@@ -180,7 +180,8 @@ struct gpusim_node {
 	uint32_t cuda_version;   /* 12020 for 12.2 */
 	uint32_t cards_count;    /* slots in use, plugged in or not */
 	char profile[64];
-	uint8_t reserved[1024];
+	_Atomic uint64_t stepped_ns; /* where time stands while it moves in steps; else 0 */
+	uint8_t reserved[1016];
 
 	struct gpusim_card cards[GPUSIM_CARDS];
 	struct gpusim_process processes[GPUSIM_PROCESSES];
@@ -216,6 +217,8 @@ void gpusim_wait_while_hanging(struct gpusim_node *node);
 
 /* Announce a change: bump the word and wake who sleeps on it. */
 void gpusim_announce(struct gpusim_node *node);
+/* The clock of samples: CLOCK_MONOTONIC, or that of the steps, or a slow machine's were all old. */
+uint64_t gpusim_sampling_ns(const struct gpusim_node *node);
 /* Sleep until the word is no longer `seen`, at most `milliseconds`. */
 void gpusim_await_change(struct gpusim_node *node, uint32_t seen, unsigned milliseconds);
 

@@ -1,5 +1,7 @@
 """No call takes a byte more than the slice has, by any way to ask for memory; all of it can be had."""
 
+import subprocess
+
 import pytest
 from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 from tests.isolation.conftest import MakeBox
@@ -217,6 +219,23 @@ def test_what_a_pool_has_itself_is_not_counted_as_refused(box: Box) -> None:
     region.close()
 
     assert (had, refused) == (0, 1)
+
+
+def test_a_pool_that_need_not_grow_takes_no_room_from_other_processes(any_box: Box) -> None:
+    """For the time of each call a chunk was reserved, and others were refused meanwhile."""
+    with subprocess.Popen(
+        [any_box.programs / "inside", "pool"],
+        env=any_box.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as pool:
+        assert pool.stdout
+        assert pool.stdout.readline() == "0\n"
+        refused = any_box.run("inside", "linear", "10000").stdout
+        pool.kill()
+
+    # Of hundreds; a machine that takes the core from the pool for long may still cost one.
+    assert int(refused) <= 20
 
 
 def test_a_pool_in_a_full_slice_keeps_the_room_that_it_serves_from(box: Box) -> None:

@@ -131,12 +131,24 @@ static uint64_t doze_in_steps_ns(uint64_t virtual_ns)
 	return (virtual_ns < DOZE_MOST_NS ? virtual_ns : DOZE_MOST_NS) + STEP_LEAST_NS;
 }
 
+/* Samples are as old as the steps say: a member looks at them after its own wait. */
+static void show_step(struct gpusim_node *node)
+{
+	atomic_store(&node->stepped_ns, steps_now_ns(&area_of(node)->steps));
+}
+
+static void step(struct gpusim_node *node, uint64_t virtual_ns)
+{
+	steps_wait(&area_of(node)->steps, virtual_ns);
+	show_step(node);
+}
+
 void clock_doze(struct gpusim_node *node, uint64_t virtual_ns)
 {
 	uint64_t real_ns = virtual_ns * 1000 / clock_speed_milli(node);
 
 	if (steps_is_member())
-		steps_wait(&area_of(node)->steps, doze_in_steps_ns(virtual_ns));
+		step(node, doze_in_steps_ns(virtual_ns));
 	else if (virtual_ns == 0)
 		sleep_real(DOZE_LEAST_NS);
 	else if (real_ns < 2 * TIMER_SLACK_NS)
@@ -148,8 +160,10 @@ void clock_doze(struct gpusim_node *node, uint64_t virtual_ns)
 
 void clock_pay_launch(struct gpusim_node *node)
 {
-	if (steps_is_member())
-		steps_pay(&area_of(node)->steps, STEP_LAUNCH_NS);
+	if (!steps_is_member())
+		return;
+	steps_pay(&area_of(node)->steps, STEP_LAUNCH_NS);
+	show_step(node);
 }
 
 static struct gpusim_node *ready_node(void)
@@ -177,7 +191,7 @@ void gpusim_sleep_ns(uint64_t virtual_ns)
 	uint64_t speed = node ? clock_speed_milli(node) : 1000;
 
 	if (node && steps_is_member()) {
-		steps_wait(&area_of(node)->steps, virtual_ns + steps_lateness_ns(TIMER_SLACK_NS));
+		step(node, virtual_ns + steps_lateness_ns(TIMER_SLACK_NS));
 		return;
 	}
 	sleep_real(virtual_ns / speed * 1000 + virtual_ns % speed * 1000 / speed);
@@ -187,7 +201,19 @@ int gpusim_step_together(unsigned count)
 {
 	struct gpusim_node *node = ready_node();
 
-	return node && steps_join(&area_of(node)->steps, count, clock_now_ns(node)) ? 0 : -1;
+	if (!node || !steps_join(&area_of(node)->steps, count, clock_now_ns(node)))
+		return -1;
+	show_step(node);
+	return 0;
+}
+
+/* Nobody took samples at the hours of another clock. With the node's lock. */
+static void forget_samples(struct gpusim_node *node)
+{
+	for (unsigned i = 0; i < GPUSIM_CARDS; i++)
+		node->cards[i].engine_seen_ns = 0;
+	for (unsigned i = 0; i < GPUSIM_PROCESSES; i++)
+		node->processes[i].seen_ns = 0;
 }
 
 /* Behind the last one the clock runs on by itself, from where it stands. */
@@ -206,5 +232,7 @@ void gpusim_step_apart(void)
 	};
 	__atomic_store_n(&area->current, !area->current, __ATOMIC_RELEASE);
 	__atomic_store_n(&area->steps.is_on, 0, __ATOMIC_RELEASE);
+	atomic_store(&node->stepped_ns, 0);
+	forget_samples(node);
 	gpusim_unlock(node);
 }

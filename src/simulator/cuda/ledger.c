@@ -1,16 +1,6 @@
 #include "ledger.h"
 
-#include <time.h>
-
 #define PUBLISH_EVERY_NS 20000000u
-
-static uint64_t real_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 static bool open_line(struct device *device)
 {
@@ -137,12 +127,12 @@ uint64_t ledger_free_bytes(struct device *device)
 	return bytes;
 }
 
-static void publish_card(struct device *device, uint64_t real_ns)
+static void publish_card(struct device *device, uint64_t seen_ns)
 {
 	struct gpusim_card *card = &driver.node->cards[device->card];
 	unsigned percent;
 
-	if (real_ns - __atomic_load_n(&card->engine_seen_ns, __ATOMIC_RELAXED) < PUBLISH_EVERY_NS)
+	if (seen_ns - __atomic_load_n(&card->engine_seen_ns, __ATOMIC_RELAXED) < PUBLISH_EVERY_NS)
 		return;
 	percent = engine_busy_percent(device->engine, driver_now_ns());
 	gpusim_lock(driver.node);
@@ -150,12 +140,12 @@ static void publish_card(struct device *device, uint64_t real_ns)
 	bury_the_dead(device);
 	card->engine_gpu_percent = percent;
 	card->engine_memory_percent = percent / 2;
-	card->engine_seen_ns = real_ns;
+	card->engine_seen_ns = seen_ns;
 	gpusim_unlock(driver.node);
 }
 
 /* A process's percentage is that of its own last sampling window. */
-static void publish_process(struct device *device, uint64_t real_ns)
+static void publish_process(struct device *device, uint64_t seen_ns)
 {
 	struct gpusim_process *process = device->process;
 	uint64_t now_ns = driver_now_ns();
@@ -172,14 +162,14 @@ static void publish_process(struct device *device, uint64_t real_ns)
 	gpusim_lock(driver.node);
 	process->busy_ns = served_ns;
 	process->gpu_percent = percent > 100 ? 100 : percent;
-	process->seen_ns = real_ns;
+	process->seen_ns = seen_ns;
 	gpusim_unlock(driver.node);
 }
 
 void ledger_publish(struct device *device)
 {
-	uint64_t real_ns = real_now_ns();
+	uint64_t seen_ns = gpusim_sampling_ns(driver.node);
 
-	publish_card(device, real_ns);
-	publish_process(device, real_ns);
+	publish_card(device, seen_ns);
+	publish_process(device, seen_ns);
 }

@@ -28,7 +28,7 @@ uint64_t ledger_free_bytes(struct device *device);
 
 /*
  * Writes the card's recent use to where nvidia-smi reads it, at most every 20 ms
- * of real time, and buries the work of dead processes. Call it when there is time.
+ * by the clock of samples, and buries the work of dead processes. Call it when there is time.
  */
 void ledger_publish(struct device *device);
 

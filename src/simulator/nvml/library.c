@@ -151,13 +151,20 @@ uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-uint64_t wall_microseconds(uint64_t instant_ns)
+uint64_t wall_microseconds(uint64_t age_ns)
 {
 	struct timespec wall;
 
 	clock_gettime(CLOCK_REALTIME, &wall);
 	uint64_t wall_ns = (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec;
-	return (wall_ns - (now_ns() - instant_ns)) / 1000u;
+	return (wall_ns - age_ns) / 1000u;
+}
+
+uint64_t sample_age_ns(const struct gpusim_node *node, uint64_t seen_ns)
+{
+	const uint64_t time_ns = gpusim_sampling_ns(node);
+
+	return time_ns > seen_ns ? time_ns - seen_ns : 0;
 }
 
 static nvmlReturn_t first_init(void)

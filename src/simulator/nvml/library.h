@@ -47,8 +47,10 @@ bool handle_place(nvmlDevice_t device, uint32_t *slot, unsigned *instance);
 nvmlReturn_t give_text(char *target, unsigned length, const char *text);
 nvmlReturn_t give_number(unsigned *target, unsigned number);
 
-/* CLOCK_MONOTONIC, and one of its instants as the microseconds since 1970 that NVML speaks. */
+/* CLOCK_MONOTONIC; and the time so long ago as the microseconds since 1970 that NVML speaks. */
 uint64_t now_ns(void);
-uint64_t wall_microseconds(uint64_t instant_ns);
+uint64_t wall_microseconds(uint64_t age_ns);
+/* How old a sample is, by the clock that it was taken by. */
+uint64_t sample_age_ns(const struct gpusim_node *node, uint64_t seen_ns);
 
 #endif

@@ -166,18 +166,17 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 		return result;
 	if (!processSamplesCount)
 		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
-	uint64_t now = now_ns();
 	gpusim_processes_reap(call.node);
 	for (unsigned slot = 0; slot < GPUSIM_PROCESSES; slot++) {
 		const struct gpusim_process *process = &call.node->processes[slot];
+		uint64_t age_ns = sample_age_ns(call.node, process->seen_ns);
 		if (!is_listed(&call, process, GPUSIM_PROCESS_COMPUTE) || !process->seen_ns ||
-		    process->seen_ns + FRESH_NS < now ||
-		    wall_microseconds(process->seen_ns) <= lastSeenTimeStamp)
+		    age_ns > FRESH_NS || wall_microseconds(age_ns) <= lastSeenTimeStamp)
 			continue;
 		if (found < *processSamplesCount && utilization)
 			utilization[found] = (nvmlProcessUtilizationSample_t){
 				.pid = (unsigned)gpusim_process_visible_pid(call.node, process),
-				.timeStamp = wall_microseconds(process->seen_ns),
+				.timeStamp = wall_microseconds(age_ns),
 				.smUtil = process->gpu_percent,
 				.memUtil = process->memory_percent,
 			};

@@ -4,9 +4,10 @@
 #define FRESH_NS 1000000000ull
 
 /* The engine's figure while it is fresh, or the one set by hand: the larger. */
-static unsigned share(const struct gpusim_card *card, unsigned engine, unsigned by_hand)
+static unsigned share(const struct call *call, unsigned engine, unsigned by_hand)
 {
-	bool fresh = card->engine_seen_ns && card->engine_seen_ns + FRESH_NS >= now_ns();
+	uint64_t seen_ns = call->card->engine_seen_ns;
+	bool fresh = seen_ns && sample_age_ns(call->node, seen_ns) <= FRESH_NS;
 	unsigned percent = fresh && engine > by_hand ? engine : by_hand;
 
 	return percent > 100u ? 100u : percent;
@@ -24,8 +25,8 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 	const struct gpusim_card *card = call.card;
 	if (card->mig_enabled)
 		return leave(&call, NVML_ERROR_NOT_SUPPORTED);
-	utilization->gpu = share(card, card->engine_gpu_percent, card->gpu_percent);
-	utilization->memory = share(card, card->engine_memory_percent, card->memory_percent);
+	utilization->gpu = share(&call, card->engine_gpu_percent, card->gpu_percent);
+	utilization->memory = share(&call, card->engine_memory_percent, card->memory_percent);
 	return leave(&call, NVML_SUCCESS);
 }
 
@@ -46,7 +47,7 @@ nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type,
 	if (card->mig_enabled ||
 	    (type != NVML_GPU_UTILIZATION_SAMPLES && type != NVML_TOTAL_POWER_SAMPLES))
 		return leave(&call, NVML_ERROR_NOT_SUPPORTED);
-	uint64_t now = wall_microseconds(now_ns());
+	uint64_t now = wall_microseconds(0);
 	if (now <= lastSeenTimeStamp)
 		return leave(&call, NVML_ERROR_NOT_FOUND);
 	*sampleValType = NVML_VALUE_TYPE_UNSIGNED_INT;
@@ -55,7 +56,7 @@ nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type,
 		samples[0].sampleValue.uiVal =
 			type == NVML_TOTAL_POWER_SAMPLES
 				? card->power_milliwatts
-				: share(card, card->engine_gpu_percent, card->gpu_percent);
+				: share(&call, card->engine_gpu_percent, card->gpu_percent);
 	}
 	*sampleCount = 1;
 	return leave(&call, NVML_SUCCESS);
