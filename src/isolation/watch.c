@@ -22,7 +22,7 @@
 #define DRAIN_AGAIN_NS 20000000u
 /* For a watch: a large library is loaded within it. */
 #define PATIENCE_NS 5000000000u
-/* After this long they are asked whether they live. */
+/* Each time after this long they are asked whether they live. */
 #define DOUBT_NS 10000000u
 #define NAP_NS 20000u
 
@@ -53,10 +53,23 @@ static void reap(void)
 	region_unlock(slice_region());
 }
 
+/* In doubt it is not: who clears it looks again, under the lock. */
+static bool is_of_the_dead(uint64_t mark)
+{
+	const uint32_t slot = (uint32_t)mark - 1;
+	struct presence_look look = {0};
+
+	if (slot >= REGION_SLOTS)
+		return false;
+	const bool is_alive = region_is_alive(&slice_region()->slots[slot], slot, &look);
+
+	presence_end(&look);
+	return !is_alive;
+}
+
 void watch_wait(void)
 {
-	uint64_t mark = 0, since_ns = 0;
-	bool is_doubted = false;
+	uint64_t mark = 0, since_ns = 0, asked_ns = 0;
 
 	while (watch_is_others()) {
 		const uint64_t now_ns = timer_real_now_ns();
@@ -64,13 +77,13 @@ void watch_wait(void)
 
 		if (seen != mark) {
 			mark = seen;
-			since_ns = now_ns;
-			is_doubted = false;
+			since_ns = asked_ns = now_ns;
 		} else if (now_ns - since_ns >= PATIENCE_NS) {
 			atomic_compare_exchange_strong(watcher(), &seen, 0);
-		} else if (!is_doubted && now_ns - since_ns >= DOUBT_NS) {
-			is_doubted = true;
-			reap();
+		} else if (now_ns - asked_ns >= DOUBT_NS) {
+			asked_ns = now_ns;
+			if (is_of_the_dead(seen))
+				reap();
 		}
 		timer_real_nap(NAP_NS);
 	}

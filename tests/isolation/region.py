@@ -76,6 +76,10 @@ class Region:
         """Time for which launches waited for credit."""
         return self._word(CARDS_AT + card * _CARD_BYTES + 112)
 
+    def reaped(self) -> int:
+        """Dead processes cleared."""
+        return self._word(40)
+
     def drift(self) -> int:
         """Unknown allocation functions resolved."""
         return self._word(32)

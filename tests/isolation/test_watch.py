@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.isolation.box import MIB, Box, Program
+from tests.isolation.region import Region
 from tests.waiting import until
 
 SLICE = 2154 * MIB
@@ -72,6 +73,31 @@ def test_who_dies_while_it_watches_is_not_waited_for(
     other = box_of_strangers.start()
 
     assert other(f"alloc 1 {SLICE - CONTEXT}") == [0]
+
+
+def naps_of(program: Program) -> int:
+    """How often a program in a pid namespace of its own has gone to sleep."""
+    pid = program.pid
+    child = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
+    status = Path(f"/proc/{child}/status").read_text()
+    return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+
+
+def test_who_waits_already_notices_that_the_watcher_has_died(
+    watcher: Program, box_of_strangers: Box
+) -> None:
+    """It was asked once whether it lives, and then no more until patience was at its end."""
+    other = box_of_strangers.start(ready=False)
+    assert other("init") == [0]
+    other.tell("retain")
+    before = naps_of(other)
+    asyncio.run(until(lambda: naps_of(other) > before + 1000, 20))
+    watcher.kill()
+    assert other.answer() == [0]
+
+    region = Region(box_of_strangers.root / "state" / "region")
+    assert region.reaped() == 1
+    region.close()
 
 
 def test_contexts_are_measured_where_none_is_current(box_without_nvml: Box) -> None:
