@@ -1,5 +1,7 @@
 """Nothing is lost when the agent, the kubelet or a container ends at a bad moment."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 from tests.e2e.agent import Agent
@@ -104,3 +106,35 @@ def test_an_agent_killed_and_a_kubelet_restarted_in_the_middle_lose_nothing(
     assert holders[("keeper", "main")] == kept
     assert granted(agent)[("keeper", "main")].slice_id == slice_before
     assert main_status(cluster, "keeper")["containerID"] == container_before
+
+
+def test_a_boot_ends_the_pods_with_slices_in_the_words_of_the_pages_and_controllers_make_new_ones(
+    cluster: Cluster, agent: Agent
+) -> None:
+    """The kubelet's doing, with every device plugin: it takes pods on before one can be there."""
+    cluster.apply(pod("alone", container("main", FOREVER, resources=slice_of(2, 30))))
+    cluster.apply(replicas("storm"))
+
+    def running() -> set[str]:
+        pods = cluster.every("pod")
+        return {p["metadata"]["name"] for p in pods if p["status"].get("phase") == "Running"}
+
+    wait_for("all pods run", lambda: len(running()) == REPLICAS + 1, 120, 0.5)
+    before = running()
+    agent.stop()
+    cluster.node.power_off()
+    cluster.node.power_on()
+    wait_for("the kubelet has refused all of them", lambda: not before & running(), 120, 0.5)
+    refused = [cluster.get("pod", name)["status"] for name in before]
+    agent.start()
+    wait_for("others run in their place", lambda: len(running()) == REPLICAS, 180, 0.5)
+    wait_for("the kubelet lists them", lambda: len(held(cluster.node)) == REPLICAS, 60, 0.5)
+
+    for page in ("docs/operations.md", "docs/troubleshooting.md"):
+        words = re.findall(
+            r"`(no healthy devices present|cannot allocate .*?)`", Path(page).read_text()
+        )
+        for status in refused:
+            assert status["reason"] == "UnexpectedAdmissionError"
+            assert any(each in status["message"] for each in words), (page, status["message"])
+    assert {name for name, _ in check_agreement(agent)} == running()

@@ -91,7 +91,7 @@ def test_who_waits_already_notices_that_the_watcher_has_died(
     assert other("init") == [0]
     other.tell("retain")
     before = naps_of(other)
-    asyncio.run(until(lambda: naps_of(other) > before + 1000, 20))
+    asyncio.run(until(lambda: naps_of(other) > before + 200, 20))
     watcher.kill()
     assert other.answer() == [0]
 

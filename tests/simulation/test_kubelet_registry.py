@@ -156,3 +156,21 @@ async def test_a_list_that_stays_closed_is_never_asked_for_again(kubelet: StandI
 
     assert capacity == 3
     assert len(kubelet.calls) == 1
+
+
+async def test_a_socket_that_its_plugin_removes_meanwhile_is_no_matter_to_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin that sees its list end cleans up while the next kubelet does."""
+    kubelet = StandInKubelet(tmp_path)
+    kubelet.plugin_dir.mkdir(parents=True)
+    (kubelet.plugin_dir / "p.sock").touch()
+
+    def gone_once_seen(path: Path) -> bool:
+        path.unlink()
+        return True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "is_socket", gone_once_seen)
+        await kubelet.start()
+    await kubelet.stop()

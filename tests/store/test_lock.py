@@ -26,3 +26,25 @@ def test_a_directory_that_denies_root_points_at_its_label(
     text = str(refusal.value)
     assert f"{tmp_path}/lock: cannot be opened: {os.strerror(code)}" in text
     assert (f"chcon -R -t container_file_t -l s0 {tmp_path}" in text) is is_about_labels
+
+
+@pytest.mark.parametrize(("code", "is_lost"), [(errno.ENOENT, True), (errno.EIO, False)])
+def test_only_a_lock_whose_file_is_gone_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, *, is_lost: bool
+) -> None:
+    """An agent whose disk fails goes on: containers start by it."""
+    lock = NodeLock(tmp_path / "lock")
+    lock.take("", 1)
+    assert not lock.keep()
+    answers = [OSError(code, os.strerror(code))]
+    real = Path.stat
+
+    def stat(path: Path, **how: bool) -> os.stat_result:
+        if answers:
+            raise answers.pop()
+        return real(path, **how)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert lock.keep() is is_lost
+    monkeypatch.undo()
+    assert not lock.keep()

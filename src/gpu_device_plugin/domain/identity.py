@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.ledger import Grant, Ledger, is_over
 from gpu_device_plugin.domain.pods import (
     ContainerKind,
     ContainerRequest,
@@ -236,8 +236,7 @@ def _is_gone(grant: Grant, specs: Specs) -> bool:
     """Whether the API knows that the grant's pod is over; without its word nobody is gone."""
     if not specs or not grant.is_checked:
         return False
-    spec = specs.get(grant.pod.key)
-    return spec is None or spec.is_finished or not spec.ref.is_same_pod(grant.pod)
+    return is_over(grant.pod, specs)
 
 
 def _is_new(pod: PodRef, seen: Collection[PodRef]) -> bool:

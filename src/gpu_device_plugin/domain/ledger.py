@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from gpu_device_plugin.domain.adoption import HeldUnits, adopt
 from gpu_device_plugin.domain.grants import Grant, grant_from_plain, grant_to_plain
-from gpu_device_plugin.domain.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
 from gpu_device_plugin.domain.units import Resource, parse_unit_id
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "drift",
     "grant_from_plain",
     "grant_to_plain",
+    "is_over",
     "live",
     "survivors",
 ]
@@ -148,6 +149,17 @@ def live(
     return Ledger(
         {key: g for key, g in ledger.grants.items() if _is_listed(g.pod, listed, uids or {})}
     )
+
+
+def is_over(pod: PodRef, specs: Mapping[tuple[str, str], PodRequest]) -> bool:
+    """Whether the API's pods of this node say that a pod has ended, or is there no more.
+
+    Args:
+        pod: The pod of a grant.
+        specs: Every pod of the node, by namespace and name.
+    """
+    spec = specs.get(pod.key)
+    return spec is None or spec.is_finished or not spec.ref.is_same_pod(pod)
 
 
 def survivors(  # noqa: PLR0913, PLR0917 - six witnesses have to agree before a slice ends

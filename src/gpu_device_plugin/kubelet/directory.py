@@ -41,15 +41,8 @@ class PluginDirectory:
         self._numbers = count(1)
 
     def kubelet_identity(self) -> SocketIdentity | None:
-        """What tells this kubelet.sock from the next one; None where there is none.
-
-        The time is part of it, because a file system may give a freed inode number out again.
-        """
-        try:
-            found = self.kubelet_socket.stat()
-        except OSError:
-            return None
-        return (found.st_dev, found.st_ino, found.st_mtime_ns)
+        """What tells this kubelet.sock from the next one; None where there is none."""
+        return socket_identity(self.kubelet_socket)
 
     def fresh_socket(self, resource: Resource) -> Path:
         """A socket path never used before.
@@ -112,6 +105,18 @@ class PluginDirectory:
     def _tell(self) -> None:
         for listener in self._listeners:
             listener.set()
+
+
+def socket_identity(path: Path) -> SocketIdentity | None:
+    """What tells a socket from the next one of its name; None where there is none.
+
+    The time is part of it, because a file system may give a freed inode number out again.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_mtime_ns)
 
 
 def is_socket(path: Path | None) -> bool:

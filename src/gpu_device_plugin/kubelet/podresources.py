@@ -11,6 +11,7 @@ from gpu_device_plugin.domain.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
+from gpu_device_plugin.kubelet.directory import SocketIdentity, socket_identity
 
 DEADLINE_SECONDS = 2.0
 """For one question, repetitions included; it is asked while the kubelet waits for us."""
@@ -32,6 +33,10 @@ class PodResources:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._channel: Any = None
+
+    def identity(self) -> SocketIdentity | None:
+        """What tells this kubelet's socket from the next one's; None where there is none."""
+        return socket_identity(self._socket)
 
     async def list(self) -> tuple[ListedPod, ...]:
         """Every active pod of the node, those included that hold nothing of ours.

@@ -15,7 +15,13 @@ _BURST = 10.0
 
 
 class PodResourcesServer:
-    """Tells which active pod holds what; a pod being admitted is active already."""
+    """Tells which active pod holds what; a pod being admitted is active already.
+
+    Attributes:
+        book: What is held.
+        has_get: Whether Get is served; an old kubelet lacks it.
+        lists: How often List was answered.
+    """
 
     def __init__(
         self,
@@ -25,6 +31,7 @@ class PodResourcesServer:
     ) -> None:
         self.book = Book()
         self.has_get = True
+        self.lists = 0
         self._socket = socket
         self._active = active
         self._clock = clock
@@ -66,6 +73,7 @@ class PodResourcesServer:
 
     async def _list(self, _request: Any, context: Any) -> pb.ListPodResourcesResponse:
         await self._count(context)
+        self.lists += 1
         # This is what can make a kubelet give a device of a call in flight away again.
         self.book.drop_inactive(frozenset(pod.uid for pod in self._active()))
         return pb.ListPodResourcesResponse(pod_resources=self._messages(self._active()))

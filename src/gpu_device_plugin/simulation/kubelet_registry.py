@@ -56,7 +56,7 @@ class PluginRegistry:
         self.directory.mkdir(parents=True, exist_ok=True)
         for path in self.directory.iterdir():
             if path.is_socket():
-                path.unlink()
+                path.unlink(missing_ok=True)  # its plugin may be faster
         register = grpc.unary_unary_rpc_method_handler(
             self._register, pb.RegisterRequest.FromString, pb.Empty.SerializeToString
         )

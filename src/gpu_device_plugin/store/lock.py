@@ -18,6 +18,7 @@ class NodeLock:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = -1
+        self._said = ("", 0)
 
     def take(self, pod: str, pid: int) -> None:
         """Become the node's agent.
@@ -50,7 +51,23 @@ class NodeLock:
             ) from error
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"pod {pod or '(none)'}, pid {pid}\n".encode())
-        self._descriptor = descriptor
+        self._descriptor, self._said = descriptor, (pod, pid)
+
+    def keep(self) -> bool:
+        """Take it again where somebody has removed the file; whether that was so.
+
+        Raises:
+            ConfigError: Another agent was faster.
+            StorageError: There is no place for the file any more.
+        """
+        try:
+            if self._descriptor < 0 or self._is_at_its_path(self._descriptor):
+                return False
+        except OSError:  # a disk that fails has not lost the file
+            return False
+        self.release()
+        self.take(*self._said)
+        return True
 
     def remove(self) -> None:
         """Let the next agent in, and leave no file; only who holds the lock may."""
@@ -61,7 +78,7 @@ class NodeLock:
     def _is_at_its_path(self, descriptor: int) -> bool:
         try:
             return os.path.samestat(os.fstat(descriptor), self._path.stat())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
     def release(self) -> None:

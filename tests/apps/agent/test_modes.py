@@ -31,6 +31,28 @@ async def test_a_switch_waits_for_the_pods_that_hold_slices_and_then_happens() -
         await rig.until_offered({MEM: 60, CORE: 0, COUNT: 4}, SWITCH_SECONDS)
 
 
+async def test_a_kubelet_that_starts_does_not_empty_a_node_whose_switch_waits() -> None:
+    """Its List is short at first; the pods hold their slices all the while."""
+    async with running_rig() as rig:
+        await rig.admit("holder", slice_of(2, 30))
+        await rig.kubelet.start_container(rig.uid("holder"), "main-0")
+        await rig.stop_agent()
+        await rig.set_labels(schedule="cgpu")
+        rig.kubelet.sources_ready = False
+        await rig.kubelet.restart()
+        await rig.start_agent()
+        await rig.until_ready()
+        await until(lambda: rig.events("ModeSwitchRefused"), FOLLOW_SECONDS)
+        listed = rig.kubelet.pod_resources.lists
+        await until(lambda: rig.kubelet.pod_resources.lists >= listed + 3, 60)
+        assert rig.allocatable() == {MEM: 60, CORE: 400, COUNT: 4}
+        assert not rig.events("ModeSwitched")
+        rig.kubelet.sources_ready = True
+        await rig.delete(rig.uid("holder"))
+
+        await rig.until_offered({MEM: 60, CORE: 0, COUNT: 4}, SWITCH_SECONDS)
+
+
 async def test_an_unknown_label_keeps_the_old_mode_and_says_so() -> None:
     """A typing error takes nobody's resources away."""
     async with running_rig() as rig:

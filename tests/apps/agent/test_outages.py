@@ -1,6 +1,7 @@
 """The API server away, a full disk, files that vanish: pods are served or refused for a reason."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -174,3 +175,33 @@ def _fill(path: Path) -> None:
                 file.write(bytes(4096))
         except OSError:
             return
+
+
+async def test_a_state_directory_that_is_removed_under_the_agent_comes_back() -> None:
+    """Grants are written again, and there is still one agent a node."""
+    async with running_rig() as rig:
+        await rig.admit("kept", slice_of(2, 30))
+        before = rig.grants()
+        shutil.rmtree(rig.state)
+        await until(lambda: (rig.state / "lock").exists() and rig.grants() == before, 20)
+        for name in ("cards", "node"):
+            await until(lambda name=name: list(rig.state.glob(f"{name}*")), 20)
+        await until(lambda: rig.events("StateFileBad"), 20)
+        await rig.until_ready()
+        first, rig.process = rig.process, None
+        await rig.start_agent()
+        second = await rig.exit_code()
+        rig.process = first
+
+        assert second == 2
+        assert rig.is_running
+
+
+async def test_where_the_state_directory_cannot_come_back_the_agent_ends() -> None:
+    """As in a pod, where it is a mount that only a container made anew gets again."""
+    async with running_rig() as rig:
+        shutil.rmtree(rig.state)
+        rig.state.write_text("in its place")
+
+        assert await rig.exit_code() == 1
+        assert f"{rig.state}/lock: cannot be opened" in rig.log.read_text()

@@ -101,7 +101,7 @@ class CardWatch:
         if health == self._health and not isinstance(report, Inventory):
             return  # as most of the time: a clean probe of a card that is well, or mere news of it
         self._health = health
-        self._settle()
+        self.settle()
 
     def clear(self, uuid: str) -> bool:
         """The operator says that this card is well; whether such a card is known."""
@@ -110,13 +110,13 @@ class CardWatch:
         self._health, changes = clear(self._health, uuid)
         for change in changes:
             self._journal.card_changed(change)
-        self._settle()
+        self.settle()
         return True
 
     def serve_remembered(self) -> None:
         """NVML does not answer: the cards of the last run are shown, none of them healthy."""
         self._board.update(cards=tuple(self._remembered))
-        self._settle()
+        self.settle()
 
     def _enumerate(self, inventory: Inventory) -> None:
         self.driver_version = inventory.driver_version
@@ -165,7 +165,7 @@ class CardWatch:
         gone = next(known for known in self._numbers if known not in present and known != uuid)
         return self._numbers.pop(gone)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Publish health, and remember it."""
         self._board.update(unhealthy=self._unhealthy(self._board.read().cards))
         cards = self._board.read().cards

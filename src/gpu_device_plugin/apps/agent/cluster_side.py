@@ -46,6 +46,10 @@ class ClusterSide:
         """Pods as the watch knows them."""
         return self.pods.pods
 
+    def is_told(self) -> bool:
+        """Whether all of them have been told, since we started."""
+        return self.pods.is_synced
+
     async def fetch_spec(self, namespace: str, name: str) -> PodRequest | None:
         """One GET with a short deadline.
 
@@ -100,6 +104,10 @@ class NoCluster:
     def specs(self) -> Mapping[tuple[str, str], PodRequest]:
         """Nobody tells what pods ask for."""
         return {}
+
+    def is_told(self) -> bool:
+        """Nobody ever will."""
+        return False
 
     async def fetch_spec(self, _namespace: str, _name: str) -> PodRequest | None:
         """Nobody tells."""

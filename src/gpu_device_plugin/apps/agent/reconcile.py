@@ -27,7 +27,17 @@ from gpu_device_plugin.apps.agent.witness import (
     filled,
     renamed,
 )
-from gpu_device_plugin.domain.ledger import Grant, HeldUnits, Ledger, adopt, drift, live, survivors
+from gpu_device_plugin.domain.ledger import (
+    KUBELET_SETTLE_SECONDS,
+    Grant,
+    HeldUnits,
+    Ledger,
+    adopt,
+    drift,
+    is_over,
+    live,
+    survivors,
+)
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import KubeletError, NodeError, RequestError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
@@ -50,7 +60,8 @@ class Parts:
         journal: Where news goes.
         state: The node as of now.
         specs: Pods as the API watch knows them.
-        kubelet_identity: Which kubelet.sock there is, or None.
+        is_told: Whether the API has told all of them, be it a while ago.
+        kubelet_identity: Which kubelet there is, by its sockets, or None.
         refresh_checkpoint: Makes the kubelet write its checkpoint soon.
     """
 
@@ -60,6 +71,7 @@ class Parts:
     journal: Journal
     state: StateReader
     specs: Callable[[], Mapping[tuple[str, str], PodRequest]]
+    is_told: Callable[[], bool]
     kubelet_identity: Callable[[], object | None]
     refresh_checkpoint: Callable[[], None]
 
@@ -73,6 +85,7 @@ class Reconciler:
         self._absent_since: Mapping[str, float] = {}
         self._kubelet: tuple[object | None, float | None] = (None, None)
         self._hurry = asyncio.Event()
+        self._absent: frozenset[str] = frozenset()
         self._gone: frozenset[str] = frozenset()
         self._listed: frozenset[PodRef] = frozenset()
         self._silence = ""
@@ -93,7 +106,7 @@ class Reconciler:
     @property
     def is_settled(self) -> bool:
         """Whether no grant waits for its end to be certain."""
-        return not self._gone
+        return not self._absent
 
     def holders(self) -> Sequence[PodRef]:
         """Pods that hold slices now."""
@@ -161,14 +174,29 @@ class Reconciler:
         for slice_id in over:
             _log.info("slice ended", slice=slice_id)
         alive = live(book.ledger, testimony.names, uids)
-        self._gone = frozenset(book.ledger.grants) - frozenset(alive.grants)
+        self._absent = frozenset(book.ledger.grants) - frozenset(alive.grants)
+        self._gone = self._believed(self._absent)
         self.drift = drift(alive, testimony.listed)
-        if any(book.ledger.grants[key].pod.uid in testimony.uids for key in self._gone):
+        if any(book.ledger.grants[key].pod.uid in testimony.uids for key in self._absent):
             self._parts.refresh_checkpoint()
         self._tidy_library(held)
         listed = frozenset(entry.pod for entry in testimony.listed)
         self.on_settled(listed & self._listed)
         self._listed = listed
+
+    def _believed(self, absent: frozenset[str]) -> frozenset[str]:
+        """Of the slices that List lacks those whose pods are gone.
+
+        A kubelet that has just started lists few pods or none. Were they all taken for gone, a
+        mode that waits for the node to be empty would be pulled from under them.
+        """
+        since = self._kubelet_since()
+        if since is not None and time.monotonic() - since >= KUBELET_SETTLE_SECONDS:
+            return absent
+        if not self._parts.is_told():
+            return frozenset()
+        grants, specs = self._parts.book.ledger.grants, self._parts.specs()
+        return frozenset(key for key in absent if is_over(grants[key].pod, specs))
 
     def _completed(self, ledger: Ledger, testimony: Testimony) -> list[Grant]:
         """Grants of which more, or something else, is known now than when they were made."""

@@ -109,6 +109,7 @@ class Agent:
         wiring = self._wiring
         wiring.cards.on_driver_changed = self._driver_changed
         upkeep = Upkeep(wiring, self._withdrawal)
+        upkeep.keep_lock = self._lock.keep
         wiring.reconciler.after_look = self._looked
         if isinstance(wiring.cluster, ClusterSide):
             wiring.cluster.on_node = upkeep.node_changed

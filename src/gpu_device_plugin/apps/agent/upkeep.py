@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Upkeep:
         self._wiring = wiring
         self._withdrawal = withdrawal
         withdrawal.on_stay = self._look_at_library
+        self.keep_lock: Callable[[], bool] = lambda: False
         self._restarts = 0
         settings = wiring.settings
         self._labels = SecurityLabels(
@@ -49,6 +50,7 @@ class Upkeep:
 
     def look(self) -> None:
         """One look."""
+        self._look_at_lock()
         self._withdrawal.follow()
         self._look_at_library()
         self._look_at_labels()
@@ -112,6 +114,20 @@ class Upkeep:
         if self._exposure is not None and self._exposure.is_proven(runtime_class):
             self._wiring.journal.node_note("CardsExposed", exposure.TEXT)
             self._exposure = None
+
+    def _look_at_lock(self) -> None:
+        """Where it is lost, so is what lay beside it; an error ends the process.
+
+        In a pod the directory is a mount: removed on the node it takes no file for good, and comes
+        back when the container is made anew.
+        """
+        if self.keep_lock():
+            place = self._wiring.settings.state_dir
+            text = f"{place}: was emptied under the agent, which writes it again"
+            self._wiring.journal.file_set_aside(text)
+            self._wiring.book.probe()
+            self._wiring.cards.settle()
+            self._wiring.mode.settle()
 
     def _look_at_disk(self) -> None:
         book = self._wiring.book

@@ -139,7 +139,8 @@ class Wiring:
             journal=self.journal,
             state=self.board.read,
             specs=self.cluster.specs,
-            kubelet_identity=self.directory.kubelet_identity,
+            is_told=self.cluster.is_told,
+            kubelet_identity=self._kubelet_identity,
             refresh_checkpoint=lambda: self.endpoints[Resource.MEM].send_again(),
         )
         self.reconciler = Reconciler(parts, self.allocator.calm)
@@ -195,6 +196,11 @@ class Wiring:
 
     def _holders(self) -> Sequence[PodRef]:
         return self.reconciler.holders()
+
+    def _kubelet_identity(self) -> object | None:
+        """A kubelet that starts answers List some time before it makes its kubelet.sock anew."""
+        plugins = self.directory.kubelet_identity()
+        return None if plugins is None else (plugins, self.pod_resources.identity())
 
     def _endpoint_changed(self, state: EndpointState) -> None:
         if state.phase is Phase.REGISTERED:
