@@ -6,9 +6,12 @@
  */
 #include "presence.h"
 
+#include "killpoint.h"
+#include "process.h"
 #include "region.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,6 +22,21 @@
 #endif
 
 static char file[320];
+
+/* What a child must not keep of the lock that is just being taken; -1, NULL: nothing. */
+static _Atomic int taking_fd = -1;
+static void *_Atomic taking_page;
+
+static void presence_in_child(void)
+{
+	const int fd = atomic_exchange(&taking_fd, -1);
+	void *page = atomic_exchange(&taking_page, NULL);
+
+	if (page)
+		munmap(page, (size_t)sysconf(_SC_PAGESIZE));
+	if (fd >= 0)
+		close(fd);
+}
 
 void presence_use(const char *path)
 {
@@ -42,21 +60,29 @@ static bool map_for_good(int fd)
 
 	if (page == MAP_FAILED)
 		return false;
-	if (madvise(page, bytes, MADV_DONTFORK) == 0)
-		return true;
-	munmap(page, bytes);
-	return false;
+	atomic_store(&taking_page, page);
+	KILLPOINT(presence_mapped);
+	const bool is_kept = madvise(page, bytes, MADV_DONTFORK) == 0;
+
+	atomic_store(&taking_page, NULL);
+	if (!is_kept)
+		munmap(page, bytes);
+	return is_kept;
 }
 
 bool presence_hold(unsigned slot)
 {
 	struct flock lock = lock_of(slot, F_WRLCK);
+
+	process_in_children(presence_in_child);
 	const int fd = open(file, O_RDWR | O_CLOEXEC | O_NOCTTY);
 
 	if (fd < 0)
 		return false;
+	atomic_store(&taking_fd, fd);
 	const bool is_kept = fcntl(fd, F_OFD_SETLK, &lock) == 0 && map_for_good(fd);
 
+	atomic_store(&taking_fd, -1);
 	close(fd);
 	/* overlayfs maps another file than the one that was opened. */
 	struct presence_look look = {0};

@@ -74,7 +74,7 @@ static atomic_bool is_known;
 static _Atomic(uint32_t) *birth_mark; /* a word that fork wipes; NULL before the first look */
 static atomic_bool forked_by_libc;
 
-static void (*_Atomic in_children[4])(void);
+static void (*_Atomic in_children[8])(void);
 
 static void child_after_fork(void)
 {

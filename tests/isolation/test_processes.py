@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ TESTING = "libgpuslice-testing.so"
 KILL_POINTS = (
     "layout_begun",
     "layout_mutex",
+    "presence_mapped",
     "claim_before_state",
     "claim_after_state",
     "reserve_before_add",
@@ -412,6 +414,28 @@ def test_children_forked_while_nvml_is_started_are_not_stuck(make_box: MakeBox) 
 
         assert children
         assert stuck == 0
+
+
+def test_a_child_does_not_keep_its_parents_place(make_box: MakeBox, tmp_path: Path) -> None:
+    """Forked while the lock was taken that tells who lives, it kept that lock, and 1000 MiB."""
+    box = make_box(library=TESTING)
+    box.allow(SLICE)
+    file = tmp_path / "waiting"
+    points = {"GPUSLICE_PAUSEPOINT": "presence_mapped", "GPUSLICE_PAUSEFILE": str(file)}
+    with subprocess.Popen(
+        [box.programs / "orphan", file],
+        env=box.environment | points,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout
+        child = int(parent.stdout.readline())
+        parent.kill()
+        parent.wait()
+    try:
+        assert SLICE - room(box.start()) == 240 * MIB
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("library", ["cuda", "nvml"])
