@@ -153,9 +153,10 @@ static void follow_all(int card, bool may_trim)
 			MOVING(cuda.cuMemPoolTrimTo(pool, 0));
 		pools_follow(pool);
 	}
+	/* With the lock: what one looks at another may destroy. */
+	pieces_follow();
 	pthread_mutex_unlock(&pooling);
 	capture_restore(mode);
-	pieces_follow();
 }
 
 void pools_refresh(int card)
