@@ -125,7 +125,7 @@ class Allocator:
         if pending is None or not pending.awaits(call):
             found = who_allocates(
                 call,
-                self._identifier.sources.specs(),
+                self._identifier.specs(),
                 self._book.ledger,
                 self._session(call.resource),
             )

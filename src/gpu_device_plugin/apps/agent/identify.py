@@ -57,6 +57,7 @@ class Identifier:
         self.sources = sources
         self._ledger = ledger
         self._seen: frozenset[PodRef] = frozenset()
+        self._fetched: Specs = {}
 
     def remember(self, listed: Sequence[ListedPod]) -> None:
         """Pods that the kubelet has had before; none of them can be the one that asks next."""
@@ -65,6 +66,14 @@ class Identifier:
     def remember_too(self, settled: Iterable[PodRef]) -> None:
         """Pods that were there at two looks in a row, so none of them is just being admitted."""
         self._seen |= frozenset(settled)
+
+    def specs(self) -> Specs:
+        """The watch's texts, and those that were fetched of pods that it has not told yet.
+
+        None at all where it has told nothing: then a pod that is missing here may well be there.
+        """
+        told = self.sources.specs()
+        return {**self._fetched, **told} if told else told
 
     async def identify(self, call: Call, session: Asker | None) -> Identified:
         """Who makes this call.
@@ -107,12 +116,19 @@ class Identifier:
             ) from error
 
     async def _specs_for(self, listed: Sequence[ListedPod], call: Call) -> Specs:
-        """The watch's texts; for a pod that it lacks, or knows only under an old uid, one GET."""
-        specs = dict(self.sources.specs())
+        """The watch's texts; for a pod that it lacks, or knows only under an old uid, one GET.
+
+        A container is asked for once a resource, and only the first call sees it as a new one: so
+        what was fetched is kept until the watch tells it.
+        """
+        told = self.sources.specs()
+        specs = {**self._fetched, **told}
         wanted = [entry.pod for entry in listed if self._needs_text(entry, call, specs)]
         # All at once: the call as a whole has to be answered within seconds.
         fetched = await asyncio.gather(*(self._fetch(pod) for pod in wanted))
         specs.update((spec.ref.key, spec) for spec in fetched if spec is not None)
+        names = (entry.pod.key for entry in listed)
+        self._fetched = {key: specs[key] for key in names if key in specs and key not in told}
         return specs
 
     def _needs_text(self, entry: ListedPod, call: Call, specs: Specs) -> bool:

@@ -1,0 +1,90 @@
+"""A pod that the API watch has not told yet is known by the text that was fetched for it."""
+
+from gpu_device_plugin.apps.agent.identify import Identifier, Sources
+from gpu_device_plugin.domain.identity import Call
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.pods import (
+    ContainerKind,
+    ContainerRequest,
+    ListedPod,
+    PodRef,
+    PodRequest,
+)
+from gpu_device_plugin.domain.units import Resource
+
+POD = PodRef("default", "late", "uid-1")
+MAIN = ContainerRequest("main", ContainerKind.APP, 0, mem_units=1, core_percent=5)
+TEXT = PodRequest(POD, (MAIN,))
+
+
+class Node:
+    """One pod in the kubelet's List; the API answers a GET, and its watch when it is told to."""
+
+    def __init__(self) -> None:
+        self.listed = ListedPod(PodRef("default", "late"))
+        self.watched: dict[tuple[str, str], PodRequest] = {}
+        self.fetches = 0
+        sources = Sources(self.list_pods, self.get_pod, lambda: self.watched, self.fetch)
+        self.identifier = Identifier(sources, Ledger)
+
+    async def list_pods(self) -> list[ListedPod]:
+        """PodResources List."""
+        return [self.listed]
+
+    async def get_pod(self, _pod: PodRef) -> ListedPod:
+        """PodResources Get."""
+        return self.listed
+
+    async def fetch(self, _namespace: str, _name: str) -> PodRequest:
+        """A GET."""
+        self.fetches += 1
+        return TEXT
+
+    def holds(self, **units: str) -> None:
+        """What List shows from now on."""
+        held = {Resource[name]: frozenset({unit}) for name, unit in units.items()}
+        self.listed = ListedPod(self.listed.pod, {"main": held})
+
+
+async def test_the_second_resource_of_a_pod_is_known_too_when_the_watch_is_late() -> None:
+    """It was refused: its text was fetched for the first call alone."""
+    node = Node()
+    first = (await node.identifier.identify(Call(Resource.CORE, 5), None)).asker
+    node.holds(CORE="gpu-0-core-0")
+    second = (await node.identifier.identify(Call(Resource.MEM, 1), first)).asker
+
+    assert first.container == second.container == MAIN
+    assert node.fetches == 1
+
+
+async def test_what_was_fetched_is_known_where_the_kubelet_does_not_ask_first() -> None:
+    """Allocate alone goes by the texts; with none from the watch they would be all there is."""
+    node = Node()
+    await node.identifier.identify(Call(Resource.CORE, 5), None)
+    assert not node.identifier.specs()
+    other = PodRequest(PodRef("default", "early", "uid-0"), (MAIN,))
+    node.watched[other.ref.key] = other
+
+    assert node.identifier.specs() == {POD.key: TEXT, other.ref.key: other}
+
+
+async def test_the_watch_has_the_last_word() -> None:
+    """What it tells later counts."""
+    node = Node()
+    await node.identifier.identify(Call(Resource.CORE, 5), None)
+    ended = PodRequest(POD, (MAIN,), is_finished=True)
+    node.watched[POD.key] = ended
+
+    assert node.identifier.specs() == {POD.key: ended}
+
+
+async def test_a_pod_that_the_kubelet_lists_no_more_is_forgotten() -> None:
+    """Its text may be another's when the name comes back."""
+    node = Node()
+    other = PodRequest(PodRef("default", "early", "uid-0"), (MAIN,))
+    node.watched[other.ref.key] = other
+    await node.identifier.identify(Call(Resource.CORE, 5), None)
+    node.listed = ListedPod(other.ref)
+    await node.identifier.identify(Call(Resource.CORE, 5), None)
+
+    assert node.identifier.specs() == {other.ref.key: other}
