@@ -177,12 +177,23 @@ def _fill(path: Path) -> None:
             return
 
 
+def is_removed(directory: Path, *, leaving: str | None = None) -> bool:
+    """Removes it, and leaves a file of this text; False where the agent wrote in between."""
+    try:
+        shutil.rmtree(directory)
+        if leaving is not None:
+            directory.write_text(leaving)
+    except OSError:  # not empty any more, or there again
+        return False
+    return True
+
+
 async def test_a_state_directory_that_is_removed_under_the_agent_comes_back() -> None:
     """Grants are written again, and there is still one agent a node."""
     async with running_rig() as rig:
         await rig.admit("kept", slice_of(2, 30))
         before = rig.grants()
-        shutil.rmtree(rig.state)
+        await until(lambda: is_removed(rig.state), 20)
         await until(lambda: (rig.state / "lock").exists() and rig.grants() == before, 20)
         for name in ("cards", "node"):
             await until(lambda name=name: list(rig.state.glob(f"{name}*")), 20)
@@ -200,8 +211,7 @@ async def test_a_state_directory_that_is_removed_under_the_agent_comes_back() ->
 async def test_where_the_state_directory_cannot_come_back_the_agent_ends() -> None:
     """As in a pod, where it is a mount that only a container made anew gets again."""
     async with running_rig() as rig:
-        shutil.rmtree(rig.state)
-        rig.state.write_text("in its place")
+        await until(lambda: is_removed(rig.state, leaving="in its place"), 20)
 
         assert await rig.exit_code() == 1
         assert f"{rig.state}/lock: cannot be opened" in rig.log.read_text()
