@@ -60,8 +60,8 @@ def test_a_neighbour_of_another_namespace_is_not_reaped(box: Box) -> None:
     assert ran.stdout.split() == ["0", "0", str(OUT_OF_MEMORY)], ran.stderr
 
 
-def make_context_beside(box: Box, other: Program, file: Path, mib: int) -> Program:
-    """A program that makes its context while another container's takes so much of the card."""
+def stop_in_context(box: Box, file: Path) -> Program:
+    """A program that stands still with its context made and not yet measured, as long as `file`."""
     box.library = "libgpuslice-testing.so"
     program = box.start(
         ready=False, GPUSLICE_PAUSEPOINT="context_made", GPUSLICE_PAUSEFILE=str(file)
@@ -69,6 +69,12 @@ def make_context_beside(box: Box, other: Program, file: Path, mib: int) -> Progr
     assert program("init") == [0]
     program.tell("retain")
     asyncio.run(until(file.exists, 20))
+    return program
+
+
+def make_context_beside(box: Box, other: Program, file: Path, mib: int) -> Program:
+    """A program that makes its context while another container's takes so much of the card."""
+    program = stop_in_context(box, file)
     assert other(f"alloc 1 {mib * MIB}") == [0]
     file.unlink()
     assert program.answer() == [0]

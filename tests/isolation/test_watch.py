@@ -6,17 +6,8 @@ from pathlib import Path
 import pytest
 from tests.isolation.box import MIB, Box, Program
 from tests.isolation.region import Region
+from tests.isolation.test_overhead import CONTEXT, SLICE, room, stop_in_context
 from tests.waiting import until
-
-SLICE = 2154 * MIB
-CONTEXT = 240 * MIB  # of the simulated V100
-
-
-def room(program: Program) -> int:
-    """Free bytes of the slice."""
-    result, free, _ = program("info")
-    assert result == 0
-    return free
 
 
 @pytest.mark.parametrize("piece_bytes", [20 * MIB + 1, 0], ids=["pieces", "contexts"])
@@ -42,15 +33,7 @@ def test_what_others_take_is_not_taken_for_code(
 @pytest.fixture
 def watcher(box_of_strangers: Box, tmp_path: Path) -> Program:
     """A program that stands still with its context made and not yet measured."""
-    file = tmp_path / "waiting"
-    box_of_strangers.library = "libgpuslice-testing.so"
-    program = box_of_strangers.start(
-        ready=False, GPUSLICE_PAUSEPOINT="context_made", GPUSLICE_PAUSEFILE=str(file)
-    )
-    assert program("init") == [0]
-    program.tell("retain")
-    asyncio.run(until(file.exists, 20))
-    return program
+    return stop_in_context(box_of_strangers, tmp_path / "waiting")
 
 
 def test_who_stands_still_while_it_watches_holds_nobody_up_for_ever(
@@ -62,7 +45,7 @@ def test_who_stands_still_while_it_watches_holds_nobody_up_for_ever(
     (tmp_path / "waiting").unlink()
     assert watcher.answer() == [0]
 
-    assert SLICE - room(other) == 100 * MIB + 2 * CONTEXT
+    assert SLICE - room(other("info")) == 100 * MIB + 2 * CONTEXT
 
 
 def test_who_dies_while_it_watches_is_not_waited_for(

@@ -51,14 +51,7 @@ static CUresult make_place(struct place *place, int card, uint64_t duration_ns)
 
 static CUresult make_graph(void)
 {
-	const CUDA_KERNEL_NODE_PARAMS kernel = {.func = home.spin,
-						.gridDimX = 1,
-						.gridDimY = 1,
-						.gridDimZ = 1,
-						.blockDimX = 1,
-						.blockDimY = 1,
-						.blockDimZ = 1,
-						.kernelParams = home.parameters};
+	const CUDA_KERNEL_NODE_PARAMS kernel = kernel_node(home.spin, 1, home.parameters);
 	CUgraph graph;
 	CUgraphNode node;
 	CUresult result = CALL(cuGraphCreate, &graph, 0);

@@ -10,10 +10,8 @@
  * Answers with the driver's result, the thousandths of the whole time in which the card was at
  * work, the busiest ten seconds and the longest stillness, both in milliseconds, and the launches.
  */
-#define __CUDA_API_VERSION_INTERNAL 1
-#include <cuda.h>
+#include "call.h"
 
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,8 +34,6 @@ static CUgraphExec exec;
 static CUgraphNode node;
 static struct turn turns[MOST];
 
-#define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
-
 static uint64_t now_ns(void)
 {
 	return ((uint64_t(*)(void))dlsym(driver, "gpusim_now_ns"))();
@@ -46,18 +42,6 @@ static uint64_t now_ns(void)
 static void rest(uint64_t duration_ns)
 {
 	((void (*)(uint64_t))dlsym(driver, "gpusim_sleep_ns"))(duration_ns);
-}
-
-static CUDA_KERNEL_NODE_PARAMS kernel(void **parameters, unsigned blocks)
-{
-	return (CUDA_KERNEL_NODE_PARAMS){.func = functions[0],
-					 .gridDimX = blocks,
-					 .gridDimY = 1,
-					 .gridDimZ = 1,
-					 .blockDimX = 1,
-					 .blockDimY = 1,
-					 .blockDimZ = 1,
-					 .kernelParams = parameters};
 }
 
 static CUresult prepare(void)
@@ -80,7 +64,7 @@ static CUresult prepare(void)
 	}
 	for (int i = 0; !result && i < STREAMS; i++)
 		result = CALL(cuStreamCreate, &streams[i], CU_STREAM_NON_BLOCKING);
-	const CUDA_KERNEL_NODE_PARAMS first = kernel(parameters, 1);
+	const CUDA_KERNEL_NODE_PARAMS first = kernel_node(functions[0], 1, parameters);
 
 	if (!result)
 		result = CALL(cuGraphCreate, &graph, 0);
@@ -96,9 +80,8 @@ static CUresult launch(const char *way, unsigned number, uint64_t duration_ns, u
 	CUstream stream = strcmp(way, "streams") ? NULL : streams[number % STREAMS];
 
 	if (!strcmp(way, "graph")) {
-		const CUDA_KERNEL_NODE_PARAMS next = kernel(parameters, blocks);
-		const CUresult result =
-			CALL(cuGraphExecKernelNodeSetParams_v2, exec, node, &next);
+		const CUDA_KERNEL_NODE_PARAMS next = kernel_node(functions[0], blocks, parameters);
+		const CUresult result = CALL(cuGraphExecKernelNodeSetParams_v2, exec, node, &next);
 
 		return result ? result : CALL(cuGraphLaunch, exec, NULL);
 	}

@@ -63,14 +63,7 @@ static CUresult launch_graph(CUgraphExec exec)
 
 static CUresult make_graph(CUgraphExec *exec)
 {
-	const CUDA_KERNEL_NODE_PARAMS kernel = {.func = places[0].spin,
-						.gridDimX = 1,
-						.gridDimY = 1,
-						.gridDimZ = 1,
-						.blockDimX = 1,
-						.blockDimY = 1,
-						.blockDimZ = 1,
-						.kernelParams = parameters};
+	const CUDA_KERNEL_NODE_PARAMS kernel = kernel_node(places[0].spin, 1, parameters);
 	CUgraph graph;
 	CUgraphNode node;
 	CUresult result = CALL(cuGraphCreate, &graph, 0);

@@ -19,18 +19,6 @@ static void *driver;
 static uint64_t duration_ns = 1000;
 static void *parameters[] = {&duration_ns};
 
-static CUDA_KERNEL_NODE_PARAMS launch_of(CUfunction function)
-{
-	return (CUDA_KERNEL_NODE_PARAMS){.func = function,
-					 .gridDimX = 1,
-					 .gridDimY = 1,
-					 .gridDimZ = 1,
-					 .blockDimX = 1,
-					 .blockDimY = 1,
-					 .blockDimZ = 1,
-					 .kernelParams = parameters};
-}
-
 static CUresult get_spin(CUfunction *spin)
 {
 	CUmodule module;
@@ -41,7 +29,7 @@ static CUresult get_spin(CUfunction *spin)
 
 static CUresult make_graph(CUgraph *graph, CUgraphNode *node, CUfunction function)
 {
-	const CUDA_KERNEL_NODE_PARAMS kernel = launch_of(function);
+	const CUDA_KERNEL_NODE_PARAMS kernel = kernel_node(function, 1, parameters);
 	CUresult result = CALL(cuGraphCreate, graph, 0);
 
 	return result ? result : CALL(cuGraphAddKernelNode_v2, node, *graph, NULL, 0, &kernel);
@@ -49,7 +37,7 @@ static CUresult make_graph(CUgraph *graph, CUgraphNode *node, CUfunction functio
 
 static CUresult renew(const char *way, CUgraphExec exec, CUgraphNode node, CUfunction other)
 {
-	CUDA_KERNEL_NODE_PARAMS kernel = launch_of(other);
+	CUDA_KERNEL_NODE_PARAMS kernel = kernel_node(other, 1, parameters);
 	CUgraphNodeParams any = {.type = CU_GRAPH_NODE_TYPE_KERNEL};
 	CUgraphExecUpdateResultInfo info;
 	CUgraphNode ignored;
