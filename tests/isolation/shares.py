@@ -47,12 +47,14 @@ def ready(box: Box, kind: str, unit_ns: int | None = None) -> Program:
     return program
 
 
-def shares(*tasks: tuple[Box, str], unit_ns: int | None = None) -> list[float]:
+def shares(
+    *tasks: tuple[Box, str], unit_ns: int | None = None, seconds: float = SECONDS
+) -> list[float]:
     """Percent of the card's time that programs had which worked side by side as hard as they may."""
     programs = [ready(box, kind, unit_ns) for box, kind in tasks]
     had = []
     for program, (_, kind) in zip(programs, tasks, strict=True):
-        program.tell(f"work {kind} {unit_ns or WORK[kind]} {SECONDS} {len(tasks)}")
+        program.tell(f"work {kind} {unit_ns or WORK[kind]} {seconds} {len(tasks)}")
     for program, (_, kind) in zip(programs, tasks, strict=True):
         result, pieces, took_ns = program.answer()
         assert result == 0

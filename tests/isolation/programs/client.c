@@ -792,6 +792,11 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static void sleep_ns(uint64_t duration_ns)
+{
+	((void (*)(uint64_t))dlsym(driver, "gpusim_sleep_ns"))(duration_ns);
+}
+
 /* Steps with count - 1 other programs, so that their time is not this machine's. */
 static CUresult step_together(unsigned count)
 {
@@ -893,6 +898,7 @@ struct kind {
 static const struct kind kinds[] = {
 	{"sync", launch_plain, 1},
 	{"stream", launch_plain, 200},
+	{"burst", launch_plain, 50},
 	{"graph", launch_graph, 1},
 	{"graph_ptsz", launch_graph_per_thread, 1},
 	{"streams", launch_on_streams, 200},
@@ -934,9 +940,13 @@ static void do_work(char *words[])
 	while (kind && !result && now_ns() < end_ns) {
 		for (int i = 0; !result && i < kind->batch; i++, pieces++)
 			result = kind->launch(unit_ns);
-		if (!result)
+		if (!strcmp(kind->name, "burst"))
+			sleep_ns(4000000);
+		else if (!result)
 			result = CALL(cuCtxSynchronize);
 	}
+	if (!result)
+		result = CALL(cuCtxSynchronize);
 	printf("%d %" PRIu64 " %" PRIu64 "\n", result, pieces, now_ns() - begin_ns);
 	if (together)
 		step_apart();
