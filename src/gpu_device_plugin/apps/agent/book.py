@@ -42,6 +42,23 @@ class Book:
                 f"{error}; without a durable grant no slice is given", reason="StateNotWritable"
             ) from error
 
+    def replace(self, before: Grant, after: Grant) -> bool:
+        """Put `after` in the place of `before`, unless another hand has changed or ended it since.
+
+        For whoever waits between reading a grant and writing it.
+
+        Returns:
+            Whether `before` still stood there.
+
+        Raises:
+            NodeError: The disk refused; nothing changed.
+        """
+        if self._ledger.grants.get(before.slice_id) != before:
+            return False
+        if after != before:
+            self.hold(after)
+        return True
+
     def amend(self, grants: Iterable[Grant], ended: Iterable[str] = ()) -> None:
         """Change several grants at once, for reconciling.
 

@@ -80,8 +80,7 @@ class PreStart:
 
     async def _check(self, grant: Grant) -> None:
         state = self._state()
-        if not grant.is_checked:
-            grant = await self._check_late(grant, state)
+        grant = await self._check_late(self._standing(grant), state)
         if grant.is_capped and not state.library_version:
             raise NodeError(
                 f"pod {grant.pod}: the isolation library is missing on node {state.node}",
@@ -95,19 +94,39 @@ class PreStart:
         except StorageError as error:
             raise NodeError(str(error), reason="StateNotWritable") from error
 
+    def _standing(self, grant: Grant) -> Grant:
+        """The grant as it is now: while its check waited, reconciling may have ended it.
+
+        Raises:
+            UnknownPodError: It has ended; its units may be another pod's by now.
+        """
+        now = self._book.ledger.grants.get(grant.slice_id)
+        if now is None:
+            raise UnknownPodError(
+                f"the slice of pod {grant.pod}, container {grant.container or '(not known)'}, was "
+                f"released while its start was checked; create the pod anew",
+                reason="NoGrant",
+            )
+        return now
+
     async def _check_late(self, grant: Grant, state: NodeState) -> Grant:
         """Rules that need the pod's text, for a grant made while the API was away."""
+        while not grant.is_checked:
+            checked_grant = await self._checked(grant, state)
+            if self._book.replace(grant, checked_grant):
+                return checked_grant
+            grant = self._standing(grant)
+        return grant
+
+    async def _checked(self, grant: Grant, state: NodeState) -> Grant:
+        """The grant with what is known by now; without the pod's text it stays unchecked."""
         uid, name = self._guard.named(grant)
         named = replace(grant, pod=replace(grant.pod, uid=uid), container=name)
         spec = await self._spec(named.pod)
-        if spec is None or spec.container(name) is None:
-            self._book.hold(named)
-            self._check_shape(named, state)
-            return named
-        found = checked(named, spec, state.terms)
-        self._check_shape(found, state)
-        self._book.hold(found)
-        return found
+        if spec is not None and spec.container(name) is not None:
+            named = checked(named, spec, state.terms)
+        self._check_shape(named, state)
+        return named
 
     def _check_shape(self, grant: Grant, state: NodeState) -> None:
         """What needs no text: a core_mem node serves memory and compute together (R-526)."""
