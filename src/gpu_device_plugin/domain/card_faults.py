@@ -5,7 +5,6 @@ from dataclasses import replace
 from gpu_device_plugin.domain.faults import CardHealth, Fault, Recovery
 from gpu_device_plugin.domain.reports import CardReport, Inventory, Probe
 
-_RECOVERY_ASKED = "RecoveryAsked"
 # nvmlDeviceGpuRecoveryAction_t of nvml.h.
 _ACTIONS = {
     1: "a reset of the card",
@@ -36,13 +35,14 @@ def still_asked(card: CardHealth) -> str:
     return ""
 
 
-def unshareable(report: CardReport) -> tuple[str, str] | None:
-    """Why a card that the driver shows cannot be shared, as reason and text; None where it can."""
+def unshareable(report: CardReport, now_seconds: float) -> Fault | None:
+    """Why a card that the driver shows cannot be shared; None where it can."""
     if report.is_mig:
-        text = "the card is in MIG mode, and whoever shares cards cannot share its instances"
-        return "MigEnabled", text
+        text = "the card is in MIG mode, whose instances this node's mode cannot share"
+        return Fault("MigEnabled", text, Recovery.INVENTORY, now_seconds, now_seconds)
     if report.memory_mib <= 0:
-        return "MemoryUnknown", "NVML does not tell how much memory the card has"
+        text = "NVML does not tell how much memory the card has"
+        return Fault("MemoryUnknown", text, Recovery.INVENTORY, now_seconds, now_seconds)
     return None
 
 
@@ -58,15 +58,15 @@ def missing_fault(inventory: Inventory, now_seconds: float) -> Fault:
 
 def shown(card: CardHealth, report: CardReport, now_seconds: float) -> CardHealth:
     """The card with exactly those faults of an inventory that this one has."""
-    found = unshareable(report)
-    reason, text = found or ("", "")
-    kept = tuple(
-        f for f in card.faults if f.recovery is not Recovery.INVENTORY or f.reason == reason
-    )
-    card = replace(card, faults=kept)
-    if found is None:
-        return card
-    return with_fault(card, Fault(reason, text, Recovery.INVENTORY, now_seconds, now_seconds))
+    found = unshareable(report, now_seconds)
+    if found is not None:
+        card = with_fault(card, found)
+    kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or _is(f, found))
+    return replace(card, faults=tuple(kept))
+
+
+def _is(fault: Fault, other: Fault | None) -> bool:
+    return other is not None and fault.reason == other.reason
 
 
 def clean(
@@ -93,7 +93,7 @@ def _action_asked(card: CardHealth, action: int, now_seconds: float) -> CardHeal
     if any(fault.recovery is Recovery.RESET for fault in card.faults):
         return card
     text = f"NVML asks for {action_text(action)}"
-    return with_fault(card, Fault(_RECOVERY_ASKED, text, Recovery.RESET, now_seconds, now_seconds))
+    return with_fault(card, Fault("RecoveryAsked", text, Recovery.RESET, now_seconds, now_seconds))
 
 
 def action_text(action: int) -> str:

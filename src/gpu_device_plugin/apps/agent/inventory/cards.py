@@ -135,7 +135,7 @@ class CardInventory:
         self.driver_version = inventory.driver_version
         self.cuda_version = inventory.cuda_version
         known = self._node_store.read().cards
-        served = [report for report in inventory.cards if unshareable(report) is None]
+        served = [report for report in inventory.cards if unshareable(report, 0) is None]
         for report in inventory.cards:
             self._note_left_out(report, known)
         self.has_inventory = True
@@ -148,11 +148,11 @@ class CardInventory:
 
     def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:
         """A card that was never offered; of one that was, its health tells."""
-        found = unshareable(report)
+        found = unshareable(report, 0)
         if found is not None and all(card.uuid != report.uuid for card in known):
             reason = "MigCardSkipped" if report.is_mig else "CardSkipped"
             name = f"card {report.index} ({report.uuid})"
-            self._recorder.node_note(reason, f"{name} is left out: {found[1]}")
+            self._recorder.node_note(reason, f"{name} is left out: {found.text}")
 
     def _card(self, report: CardReport) -> Card:
         return Card(
