@@ -3,8 +3,10 @@
  *
  * The driver takes memory for a pool in chunks and keeps it; what a pool has
  * reserved is what it costs. The growth is not known before the call, so the
- * most it can be is reserved: no less than the smallest growth seen, rounded up
- * to what all growths seen were multiples of.
+ * most that it should be is reserved: no less than what small requests took,
+ * rounded up to what all growths were multiples of. That is a guess, so it never
+ * refuses: where it does not fit and the request itself does, all that is left
+ * is reserved, the driver is asked, and what it took beyond that is given back.
  */
 #include "pools.h"
 
@@ -20,19 +22,25 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* Today's drivers' own, until a growth is seen. */
-#define FIRST_CHUNK (32ull * 1024 * 1024)
+/* Today's drivers' own, until another growth is seen. */
+#define USUAL_CHUNK (32ull * 1024 * 1024)
 
 /* Recursive: running out of room while a pool grows lets all pools be looked at. */
 static pthread_mutex_t pooling = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static atomic_bool has_pools;
-/* Growths seen: the smallest, and the greatest common divisor of all; 0: none yet. */
-static uint64_t least, step;
+/* What a small request takes, and what all growths are multiples of. */
+static uint64_t least = USUAL_CHUNK, step = USUAL_CHUNK;
+/* The last growth that was undone: asked for again, it need not be tried again. */
+static struct {
+	CUmemoryPool pool;
+	uint64_t missing, grown;
+} undone;
 
 void pools_after_fork(void)
 {
 	pooling = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 	atomic_store(&has_pools, false);
+	undone.pool = NULL;
 }
 
 static uint64_t pool_number(CUmemoryPool pool, CUmemPool_attribute attribute)
@@ -178,24 +186,18 @@ static uint64_t round_up(uint64_t bytes, uint64_t to)
 	return rest && bytes <= UINT64_MAX - to ? bytes + to - rest : bytes;
 }
 
-/*
- * A driver may take a chunk for what is small and no more than asked for what
- * is large. With the lock.
- */
+/* With the lock. */
 static uint64_t most_growth(uint64_t bytes)
 {
-	const uint64_t smallest = least ? least : FIRST_CHUNK;
-
-	return round_up(bytes > smallest ? bytes : smallest, step ? step : FIRST_CHUNK);
+	return round_up(bytes > least ? bytes : least, step);
 }
 
-static void learn(uint64_t growth)
+static void learn(uint64_t missing, uint64_t grown)
 {
-	uint64_t a = step, b = growth;
+	uint64_t a = step, b = grown;
 
-	if (!least || growth < least)
-		least = growth;
-
+	if (missing <= least)
+		least = grown;
 	while (b) {
 		const uint64_t rest = a % b;
 
@@ -220,33 +222,47 @@ void pools_unlock(void)
 	pthread_mutex_unlock(&pooling);
 }
 
-/*
- * There is room in the pool; whether in one piece, the driver knows. No pool is
- * trimmed before it turns out that this one must grow. With the lock.
- */
-static CUresult reserve_inside(struct pool_growth *growth, uint64_t most)
+/* All that is left, if what the pool lacks fits and was not tried in vain. With the lock. */
+static CUresult reserve_rest(struct pool_growth *growth, uint64_t most)
 {
-	overhead_refresh(growth->card);
 	growth->reserved = account_reserve_rest(growth->card, most);
-	return CUDA_SUCCESS;
+	if (growth->reserved >= growth->missing &&
+	    (undone.pool != growth->pool || growth->missing < undone.missing ||
+	     growth->reserved >= undone.grown))
+		return CUDA_SUCCESS;
+	account_settle(growth->card, ACCOUNT_USED, growth->reserved, 0);
+	account_count_refusal(growth->card);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* What the pool has reserved, and what it lacks for so many bytes. With the lock. */
+static void look_inside(struct pool_growth *growth, uint64_t bytes)
+{
+	growth->before = pools_follow(growth->pool);
+	const uint64_t used = pools_used(growth->pool);
+	const uint64_t unused = growth->before > used ? growth->before - used : 0;
+
+	growth->missing = bytes > unused ? bytes - unused : 0;
 }
 
 CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 {
 	pthread_mutex_lock(&pooling);
-	growth->before = pools_follow(growth->pool);
-	const uint64_t used = pools_used(growth->pool);
+	look_inside(growth, bytes);
 	const uint64_t most = most_growth(bytes);
-	CUresult result;
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
 
-	if (growth->card >= 0 && growth->before >= used && bytes <= growth->before - used) {
-		result = reserve_inside(growth, most);
-	} else {
+	if (growth->missing || growth->card < 0) {
 		growth->reserved = most;
-		result = account_reserve(growth->card, ACCOUNT_USED, most);
+		result = account_try_reserve(growth->card, ACCOUNT_USED, most);
 		/* Making room may have trimmed this pool too. */
-		growth->before = pools_follow(growth->pool);
+		look_inside(growth, bytes);
+	} else {
+		/* There is room in the pool; whether in one piece, the driver knows. */
+		overhead_refresh(growth->card);
 	}
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		result = reserve_rest(growth, most);
 	if (result != CUDA_SUCCESS)
 		pthread_mutex_unlock(&pooling);
 	return result;
@@ -260,9 +276,24 @@ static bool has_room_for_more(struct pool_growth *growth, uint64_t grown)
 	if (account_reserve(growth->card, ACCOUNT_USED, more) != CUDA_SUCCESS)
 		return false;
 	/* Two reservations, one call. */
-	account_settle(growth->card, ACCOUNT_USED, more, more);
+	if (growth->reserved)
+		account_settle(growth->card, ACCOUNT_USED, more, more);
 	growth->reserved = grown;
 	return true;
+}
+
+/* More than there is room for: as if it had never been. */
+static void undo(const struct pool_growth *growth, uint64_t grown, CUdeviceptr pointer,
+		 CUstream stream)
+{
+	undone.pool = growth->pool;
+	undone.missing = growth->missing;
+	undone.grown = grown;
+	cuda.cuMemFreeAsync(pointer, stream);
+	if (cuda.cuStreamSynchronize)
+		cuda.cuStreamSynchronize(stream);
+	if (cuda.cuMemPoolTrimTo)
+		MOVING(cuda.cuMemPoolTrimTo(growth->pool, 0));
 }
 
 CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdeviceptr pointer,
@@ -272,15 +303,10 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 	uint64_t grown = now > growth->before ? now - growth->before : 0;
 
 	if (grown)
-		learn(grown);
+		learn(growth->missing, grown);
 	if (result == CUDA_SUCCESS && grown > growth->reserved &&
 	    !has_room_for_more(growth, grown) && cuda.cuMemFreeAsync) {
-		/* More than there is room for: as if it had never been. */
-		cuda.cuMemFreeAsync(pointer, stream);
-		if (cuda.cuStreamSynchronize)
-			cuda.cuStreamSynchronize(stream);
-		if (cuda.cuMemPoolTrimTo)
-			MOVING(cuda.cuMemPoolTrimTo(growth->pool, 0));
+		undo(growth, grown, pointer, stream);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 		grown = 0;
 	}

@@ -22,10 +22,14 @@ struct pool_growth {
 	CUmemoryPool pool;
 	int card;
 	uint64_t before;   /* what the pool had reserved */
+	uint64_t missing;  /* what it lacked for the request */
 	uint64_t reserved; /* of the slice, for it */
 };
 
-/* Reserves the most that the call can take. On success the pools are locked until the end. */
+/*
+ * Reserves the most that the call should take, or what is left where the request fits.
+ * On success the pools are locked until the end.
+ */
 CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes);
 /* Settles with what was taken; the call's result, or out of memory if that was too much. */
 CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdeviceptr pointer,

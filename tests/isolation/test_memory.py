@@ -301,6 +301,51 @@ def test_unused_chunks_of_a_pool_are_given_up_before_anything_is_refused(box: Bo
     assert program(f"async 3 {before // POOL_CHUNK * POOL_CHUNK}") == [0]
 
 
+@pytest.mark.parametrize("exact", ["0", "1"])
+@pytest.mark.parametrize(
+    "sizes", [[1000, 100], [950, 32], [640, 640, 64], [1000, 600, 100, 1], [1, 1000, 2, 600, 100]]
+)
+def test_a_pool_gives_what_fits_whatever_it_grew_by_before(
+    box: Box, sizes: list[int], exact: str
+) -> None:
+    """The first growth was taken for the least; 100 MiB were refused with 890 MiB free."""
+    program = box.start(GPU_SIMULATOR_POOL_EXACT=exact)
+    assert program("pool 1") == [0]
+    for number, mib in enumerate(sizes[:-1]):
+        assert program(f"async {number + 2} {mib * MIB}") == [0]
+
+    assert program(f"async 100 {sizes[-1] * MIB}") == [0]
+    # Another pool grows by what it needs itself.
+    assert program(f"from_pool 101 1 {32 * MIB}") == [0]
+
+
+def test_a_pool_takes_the_last_megabytes_where_the_driver_gives_them(box: Box) -> None:
+    """The guess of a growth was held against the slice, though the driver took what was asked."""
+    program = box.start(GPU_SIMULATOR_POOL_EXACT="1")
+    assert program(f"async 1 {100 * MIB}") == [0]
+    assert program(f"alloc 2 {room(program) - 51 * MIB}") == [0]
+    assert program(f"async 3 {50 * MIB}") == [0]
+
+    assert room(program) == MIB
+
+
+def test_a_refused_growth_of_a_pool_is_tried_once(box: Box) -> None:
+    """What the driver took beyond the slice was given back; the same request is known by then."""
+    program = box.start()
+    assert program("pool_keep default 1") == [0]
+    assert program(f"alloc 2 {room(program) - 20 * MIB}") == [0]
+    for _ in range(3):
+        assert program(f"async 3 {MIB}") == [OUT_OF_MEMORY]
+        assert room(program) == 20 * MIB
+    region = Region(box.root / "state" / "region")
+    refused = region.refused()
+    region.close()
+    assert refused == 3
+    assert program("free 2") == [0]
+
+    assert program(f"async 3 {MIB}") == [0]
+
+
 def test_a_pool_may_grow_by_more_than_it_ever_did(box: Box) -> None:
     """Drivers may take a chunk for the small and no more than asked for the large."""
     program = box.start(GPU_SIMULATOR_POOL_EXACT="1")

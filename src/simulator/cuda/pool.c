@@ -72,9 +72,15 @@ struct pool *pool_current(struct device *device)
 	return device->pool ? device->pool : pool_default(device);
 }
 
-static uint64_t whole_chunks(uint64_t bytes)
+/* GPU_SIMULATOR_POOL_EXACT=1: by a chunk, or by no more than is asked where that is more. */
+static bool is_exact(void)
 {
-	return (bytes + POOL_CHUNK_BYTES - 1) / POOL_CHUNK_BYTES * POOL_CHUNK_BYTES;
+	return setting_number("GPU_SIMULATOR_POOL_EXACT", 0);
+}
+
+static uint64_t whole(uint64_t bytes, uint64_t block)
+{
+	return (bytes + block - 1) / block * block;
 }
 
 static uint64_t rounded(uint64_t bytes)
@@ -82,16 +88,15 @@ static uint64_t rounded(uint64_t bytes)
 	return (bytes + MEMORY_ALIGNMENT - 1) / MEMORY_ALIGNMENT * MEMORY_ALIGNMENT;
 }
 
-/* GPU_SIMULATOR_POOL_EXACT=1: by a chunk, or by no more than is asked where that is more. */
 static uint64_t grown(const struct pool *pool, uint64_t used)
 {
 	if (used <= pool->reserved_bytes)
 		return pool->reserved_bytes;
-	if (!setting_number("GPU_SIMULATOR_POOL_EXACT", 0))
-		return whole_chunks(used);
+	if (!is_exact())
+		return whole(used, POOL_CHUNK_BYTES);
 	if (used - pool->reserved_bytes <= POOL_CHUNK_BYTES)
 		return pool->reserved_bytes + POOL_CHUNK_BYTES;
-	return (used + MEMORY_BLOCK_BYTES - 1) / MEMORY_BLOCK_BYTES * MEMORY_BLOCK_BYTES;
+	return whole(used, MEMORY_BLOCK_BYTES);
 }
 
 bool pool_give_out(struct pool *pool, uint64_t bytes)
@@ -125,7 +130,8 @@ void pool_trim(struct pool *pool, uint64_t keep_bytes)
 
 	if (keep_bytes >= pool->reserved_bytes)
 		return;
-	keep = whole_chunks(pool->used_bytes > keep_bytes ? pool->used_bytes : keep_bytes);
+	keep = whole(pool->used_bytes > keep_bytes ? pool->used_bytes : keep_bytes,
+		     is_exact() ? MEMORY_BLOCK_BYTES : POOL_CHUNK_BYTES);
 	if (keep >= pool->reserved_bytes)
 		return;
 	if (pool->device)
