@@ -353,6 +353,61 @@ def test_links_inside_the_repository_lead_somewhere(path: Path) -> None:
     assert broken == []
 
 
+CONTRACT_ENDS = ("Not built yet: ", "Not built, because ")
+
+
+def contract() -> dict[str, str]:
+    """What each requirement of the contract ends with: tests, or why there is none."""
+    found = rows(page("docs/contract.md"), 4)
+    assert len({row[0] for row in found}) == len(found)
+    return {row[0]: row[3] for row in found}
+
+
+def test_every_requirement_names_a_test_that_exists_or_says_why_there_is_none() -> None:
+    """A test that is renamed or removed takes its row along."""
+    told = contract()
+    assert len(told) > 100
+    for number, text in told.items():
+        named = [word for word in words(text) if word.startswith("tests/")]
+        assert named or text.startswith(CONTRACT_ENDS), f"{number}: {text}"
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    """As `file`, or as `file::test`."""
+    named = {
+        word
+        for path in PAGES
+        for word in words(path.read_text())
+        if re.match(r"tests/\S+\.py", word)
+    }
+    missing = []
+    for word in named:
+        name, _, test = word.partition("::")
+        file = ROOT / name
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        if not text or (test and not re.search(rf"^(async )?def {test}\(", text, re.MULTILINE)):
+            missing.append(word)
+
+    assert any("::" in word for word in named)
+    assert missing == []
+
+
+def test_every_requirement_that_is_cited_stands_in_the_contract() -> None:
+    """In code, tests, chart and pages."""
+    told = contract().keys()
+    places = [ROOT / name for name in ("src", "tests", "charts", "samples", "docs")]
+    cited = {
+        (str(path.relative_to(ROOT)), number)
+        for place in places
+        for path in place.rglob("*")
+        if path.suffix in {".py", ".c", ".h", ".md", ".yaml"}
+        for number in re.findall(r"\bR-\d{3}\b", path.read_text(encoding="utf-8"))
+    }
+
+    assert {number for _, number in cited}
+    assert [each for each in sorted(cited) if each[1] not in told] == []
+
+
 def test_what_is_said_of_others_has_its_source() -> None:
     """Every reference leads somewhere, and no source is left that nothing refers to."""
     text, _, _ = page("docs/comparison.md").partition("\n[ACK]: ")

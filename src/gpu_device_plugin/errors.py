@@ -12,6 +12,7 @@
     - NvmlError
     - KubeletError
     - ClusterError
+      . ThrottledError       the API server asks to come later
     - StorageError
 """
 
@@ -70,6 +71,10 @@ class KubeletError(EdgeError):
 
 class ClusterError(EdgeError):
     """The Kubernetes API."""
+
+
+class ThrottledError(ClusterError):
+    """The Kubernetes API serves, but asks this kind of call to come later."""
 
 
 class StorageError(EdgeError):

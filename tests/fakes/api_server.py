@@ -207,10 +207,11 @@ class FakeApiServer:
         return response
 
 
-def status(code: int, message: str) -> web.Response:
+def status(code: int, message: str, retry_after: str = "") -> web.Response:
     """An error as the API server words it."""
     body = {"kind": "Status", "status": "Failure", "message": message, "code": code}
-    return web.json_response(body, status=code)
+    headers = {"Retry-After": retry_after} if retry_after else {}
+    return web.json_response(body, status=code, headers=headers)
 
 
 def _is_in(path: str, value: Json, seen: Seen) -> bool:

@@ -14,6 +14,7 @@ from tests.isolation.box import MIB, native_directory
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
 from tests.isolation.shares import (
+    BURST_NS,
     OF_SHARE,
     POINTS,
     SECONDS,
@@ -76,7 +77,7 @@ def test_small_kernels_get_their_share(
 @pytest.mark.parametrize("percent", [70, 90])
 def test_bursts_get_their_share(make_box: MakeBox, percent: int) -> None:
     """50 kernels of 100 us, then 4 ms on the host: the guard let five go, and had 55 % at 90."""
-    had = shares((alone(make_box, percent), "burst"), unit_ns=100_000)
+    had = shares((alone(make_box, percent), "burst"), unit_ns=BURST_NS)
 
     assert OF_SHARE * percent <= had[0] <= percent + POINTS, had
 

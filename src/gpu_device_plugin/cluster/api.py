@@ -13,8 +13,9 @@ import msgspec
 
 from gpu_device_plugin.cluster.credentials import Credentials, load_credentials
 from gpu_device_plugin.cluster.reach import Pace, Reach
+from gpu_device_plugin.cluster.throttle import Throttle
 from gpu_device_plugin.cluster.wire import Status
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.errors import ClusterError, ThrottledError
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -25,7 +26,8 @@ _CALL_SECONDS = 10.0
 # (`timeoutSeconds`), and TCP keepalive finds a peer that vanished in about 30 s.
 _WATCH_MARGIN_SECONDS = 30.0
 # Answers that say nothing about our request, only that the server cannot serve now.
-_AWAY = frozenset({401, 429, 502, 503, 504})
+_AWAY = frozenset({401, 502, 503, 504})
+_TOO_MANY, _TIMEOUT = 429, 504
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,23 @@ class Request:
     body: object = None
     content_type: str = JSON
 
+    @property
+    def kind(self) -> str:
+        """Verb and resource, for instance `PATCH pods/` or `GET pods watch`: what is throttled."""
+        parts = self.path.removeprefix("/apis").strip("/").split("/")[2:]
+        if len(parts) > 2 and parts[0] == "namespaces":
+            parts = parts[2:]
+        resource = parts[0] + "/" if len(parts) > 1 else "".join(parts)
+        return f"{self.method} {resource}{' watch' if 'watch' in self.query else ''}"
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: an HTTP status and the body, or one line of a watch."""
+    """What came back: an HTTP status, the body and Retry-After, or one line of a watch."""
 
     status: int
     body: bytes
+    retry_after: str = ""
 
     @property
     def is_success(self) -> bool:
@@ -60,26 +72,43 @@ class Answer:
         return 200 <= self.status < 300
 
     @property
+    def is_throttling(self) -> bool:
+        """Whether the server is there and asks this kind of call to come later.
+
+        429, an error with a time to come back after, or a call that the API server itself gave
+        up (its storage is slow): a 504 that a proxy words is none of the API server's.
+        """
+        if self.status == _TIMEOUT and self._status().code == _TIMEOUT:
+            return True
+        return self.status == _TOO_MANY or (self.status >= 500 and bool(self.retry_after))
+
+    @property
     def text(self) -> str:
         """What the API server says, in one line, for logs and errors."""
-        try:
-            message = msgspec.json.decode(self.body, type=Status).message
-        except msgspec.MsgspecError:
-            message = self.body[:200].decode("utf-8", "replace")
+        message = self._status().message or self.body[:200].decode("utf-8", "replace")
         return f"{self.status} {message}".strip()
+
+    def _status(self) -> Status:
+        """The answer as the API server words errors; an empty one where it is not of that form."""
+        try:
+            return msgspec.json.decode(self.body, type=Status)
+        except msgspec.MsgspecError:
+            return Status()
 
 
 class ApiServer:
     """The one connection pool to the API server.
 
     `call` goes out at once and fails at once. Everything that runs in the background uses
-    `call_in_turn` and `watch`, which wait while the server is away (see `Reach`).
+    `call_in_turn` and `watch`, which wait while the server is away (see `Reach`) or has asked
+    this kind of call to wait (see `Throttle`).
     """
 
     def __init__(
         self, load: Callable[[], Awaitable[Credentials]], *, pace: Pace | None = None
     ) -> None:
         self.reach = Reach(pace or Pace())
+        self._throttle = Throttle(self.reach.pace)
         self._load = load
         self._lock = asyncio.Lock()
         self._credentials: Credentials | None = None
@@ -100,12 +129,16 @@ class ApiServer:
         """Send `request` now.
 
         Raises:
+            ThrottledError: The server asks, or asked a moment ago, this kind of call to wait.
             ClusterError: No answer within the deadline, or one that says that the server
                 cannot serve now. A refusal is an answer.
         """
+        seconds = self._throttle.wait_seconds(request.kind)
+        if seconds > 0:
+            raise ThrottledError(f"{_name(request)}: throttled for another {seconds:.1f} s")
         timeout = aiohttp.ClientTimeout(total=deadline_seconds, sock_connect=_CONNECT_SECONDS)
         async with self._send(request, timeout) as response:
-            answer = Answer(response.status, await response.read())
+            answer = await _answer(response)
         self._note(request, answer)
         return answer
 
@@ -115,9 +148,11 @@ class ApiServer:
         Raises:
             ClusterError: As for `call`.
         """
-        await self.reach.turn()
+        await self._turn(request)
         try:
             return await self.call(request)
+        except ThrottledError:
+            raise
         except ClusterError as error:
             self.reach.failed(str(error))
             raise
@@ -130,30 +165,41 @@ class ApiServer:
         Raises:
             ClusterError: The connection failed or broke off.
         """
-        await self.reach.turn()
         query = {**request.query, "watch": "1", "timeoutSeconds": str(seconds)}
+        request = Request("GET", request.path, query)
+        await self._turn(request)
         timeout = aiohttp.ClientTimeout(
             sock_connect=_CONNECT_SECONDS, sock_read=seconds + _WATCH_MARGIN_SECONDS
         )
         try:
-            async with self._send(Request("GET", request.path, query), timeout) as response:
+            async with self._send(request, timeout) as response:
+                opened = Answer(200, b"") if response.status == 200 else await _answer(response)
+                self._note(request, opened)
+                yield opened
                 if response.status != 200:
-                    refusal = Answer(response.status, await response.read())
-                    self._note(request, refusal)
-                    yield refusal
                     return
-                self.reach.answered()
-                yield Answer(200, b"")
                 async for line in _lines(response.content):
                     yield Answer(200, line)
+        except ThrottledError:
+            raise
         except ClusterError as error:
             self.reach.failed(str(error))
             raise
 
+    async def _turn(self, request: Request) -> None:
+        """Wait until `request` may be sent."""
+        await self._throttle.turn(request.kind)
+        await self.reach.turn()
+
     def _note(self, request: Request, answer: Answer) -> None:
         """Tell `reach` of an answer; raise for one that only says: not now."""
+        if answer.is_throttling:
+            self.reach.answered()
+            seconds = self._throttle.refused(request.kind, answer.retry_after)
+            raise ThrottledError(f"{_name(request)}: {answer.text}; again in {seconds:.1f} s")
         if answer.status in _AWAY:
-            raise ClusterError(f"{request.method} {request.path}: {answer.text}")
+            raise ClusterError(f"{_name(request)}: {answer.text}")
+        self._throttle.answered(request.kind)
         self.reach.answered()
 
     @asynccontextmanager
@@ -171,7 +217,7 @@ class ApiServer:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if isinstance(error, aiohttp.ClientSSLError):
                 self._credentials = None
-            raise ClusterError(f"{request.method} {request.path}: {_text(error)}") from error
+            raise ClusterError(f"{_name(request)}: {_text(error)}") from error
 
     async def _open(self) -> tuple[aiohttp.ClientSession, Credentials]:
         async with self._lock:
@@ -230,6 +276,15 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             for line in lines:
                 if line.strip():
                     yield line
+
+
+async def _answer(response: aiohttp.ClientResponse) -> Answer:
+    retry_after = response.headers.get("Retry-After", "")
+    return Answer(response.status, await response.read(), retry_after)
+
+
+def _name(request: Request) -> str:
+    return f"{request.method} {request.path}"
 
 
 def _text(error: BaseException) -> str:

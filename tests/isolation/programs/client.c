@@ -792,11 +792,6 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void sleep_ns(uint64_t duration_ns)
-{
-	((void (*)(uint64_t))dlsym(driver, "gpusim_sleep_ns"))(duration_ns);
-}
-
 /* Steps with count - 1 other programs, so that their time is not this machine's. */
 static CUresult step_together(unsigned count)
 {
@@ -892,22 +887,23 @@ static CUresult launch_retained(uint64_t duration_ns)
 struct kind {
 	const char *name;
 	CUresult (*launch)(uint64_t duration_ns);
-	int batch; /* launches before they are waited for */
+	int batch; /* launches before they are waited for, or before the host works */
+	uint64_t host_ns; /* nobody waits for the launches: the host works so long */
 };
 
 static const struct kind kinds[] = {
-	{"sync", launch_plain, 1},
-	{"stream", launch_plain, 200},
-	{"burst", launch_plain, 50},
-	{"graph", launch_graph, 1},
-	{"graph_ptsz", launch_graph_per_thread, 1},
-	{"streams", launch_on_streams, 200},
-	{"ptsz", launch_per_thread, 200},
-	{"ex", launch_ex, 200},
-	{"ex_ptsz", launch_ex_per_thread, 200},
-	{"cooperative", launch_cooperative, 200},
-	{"retained", launch_retained, 200},
-	{"cooperative_ptsz", launch_cooperative_per_thread, 200},
+	{"sync", launch_plain, 1, 0},
+	{"stream", launch_plain, 200, 0},
+	{"burst", launch_plain, 50, 4000000},
+	{"graph", launch_graph, 1, 0},
+	{"graph_ptsz", launch_graph_per_thread, 1, 0},
+	{"streams", launch_on_streams, 200, 0},
+	{"ptsz", launch_per_thread, 200, 0},
+	{"ex", launch_ex, 200, 0},
+	{"ex_ptsz", launch_ex_per_thread, 200, 0},
+	{"cooperative", launch_cooperative, 200, 0},
+	{"retained", launch_retained, 200, 0},
+	{"cooperative_ptsz", launch_cooperative_per_thread, 200, 0},
 };
 
 static const struct kind *kind_of(const char *name)
@@ -916,6 +912,18 @@ static const struct kind *kind_of(const char *name)
 		if (!strcmp(kinds[i].name, name))
 			return &kinds[i];
 	return NULL;
+}
+
+/* The program computes something else. In steps, where computing takes no time, it waits. */
+static void work_on_host(uint64_t host_ns, bool in_steps)
+{
+	void (*rest)(uint64_t) = (void (*)(uint64_t))dlsym(driver, "gpusim_sleep_ns");
+	const uint64_t end_ns = now_ns() + host_ns;
+
+	if (in_steps && rest)
+		rest(host_ns);
+	while (now_ns() < end_ns)
+		;
 }
 
 /*
@@ -940,8 +948,8 @@ static void do_work(char *words[])
 	while (kind && !result && now_ns() < end_ns) {
 		for (int i = 0; !result && i < kind->batch; i++, pieces++)
 			result = kind->launch(unit_ns);
-		if (!strcmp(kind->name, "burst"))
-			sleep_ns(4000000);
+		if (kind->host_ns)
+			work_on_host(kind->host_ns, together > 0);
 		else if (!result)
 			result = CALL(cuCtxSynchronize);
 	}

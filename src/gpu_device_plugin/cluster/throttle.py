@@ -1,0 +1,67 @@
+"""Calls that the API server asked to come later, each kind by itself.
+
+The server throttles by what is called (API priority and fairness, the rate limit of
+Events, a storage that cannot follow), so its 429 is no news about other calls and none
+about whether the server is there.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from gpu_device_plugin.cluster.reach import Pace
+
+# A server may ask for any time; after this long it is asked again.
+LONGEST_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class _Hold:
+    """Until when a kind of call waits (the loop's clock), after so many refusals in a row."""
+
+    until_seconds: float
+    refusals: int
+
+
+class Throttle:
+    """Until when each kind of call has to wait.
+
+    Args:
+        pace: How long to wait where the server does not say.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._holds: dict[str, _Hold] = {}
+
+    def wait_seconds(self, kind: str) -> float:
+        """Seconds until a call of this kind may be sent; 0 for now."""
+        hold = self._holds.get(kind)
+        return max(0.0, hold.until_seconds - self._now()) if hold else 0.0
+
+    def refused(self, kind: str, retry_after: str) -> float:
+        """The server asks a kind of call to wait; for how many seconds.
+
+        Args:
+            kind: Which calls.
+            retry_after: The header's value. Seconds are honoured, as far as `LONGEST_SECONDS`;
+                without it, or with a date (which Kubernetes never sends), pauses of our own grow.
+        """
+        before = self._holds.get(kind)
+        refusals = before.refusals + 1 if before else 1
+        seconds = self._pace.pause(refusals)
+        if retry_after.isdecimal():
+            seconds = min(float(retry_after), LONGEST_SECONDS)
+        self._holds[kind] = _Hold(self._now() + seconds, refusals)
+        return seconds
+
+    def answered(self, kind: str) -> None:
+        """A call of this kind was served."""
+        self._holds.pop(kind, None)
+
+    async def turn(self, kind: str) -> None:
+        """Wait until a call of this kind may be sent."""
+        while (seconds := self.wait_seconds(kind)) > 0:
+            await asyncio.sleep(seconds)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

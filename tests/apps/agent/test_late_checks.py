@@ -1,0 +1,93 @@
+"""A grant that ended while its container's start was checked stays ended."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.config import load_settings
+from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import ClusterError, UnknownPodError
+
+POD = PodRef("default", "p", "uid-p")
+UNCHECKED = Grant(
+    slice_id="5111ce",
+    pod=POD,
+    container="main",
+    mem_ids=("m00", "m01"),
+    core_ids=("c00",),
+    cards=("GPU-a",),
+    mem_units=2,
+    core_percent=5,
+    pod_units=2,
+    unit_mib=1024,
+    mode="core_mem",
+    is_isolated=True,
+    is_checked=False,
+    library_version="0.0.1",
+)
+SPEC = PodRequest(
+    POD, (ContainerRequest("main", ContainerKind.APP, 0, mem_units=2, core_percent=5),)
+)
+
+
+def wired(tmp_path: Path) -> Wiring:
+    """The agent's parts without a kubelet, holding one grant that nobody has checked yet."""
+    directories: Mapping[str, str] = {
+        name: str(tmp_path / name)
+        for name in ("state_dir", "run_dir", "library_dir", "kubelet_dir")
+    }
+    for path in directories.values():
+        Path(path).mkdir()
+    settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
+    wiring = Wiring(settings)
+    wiring.node_store.update(mode=NodeMode.CORE_MEM, library_version="0.0.1")
+    version = tmp_path / "library_dir" / "0.0.1"
+    version.mkdir()
+    (version / "libgpuslice.so").write_bytes(b"")
+    (version / "ld.so.preload").write_text("")
+    wiring.ledger_store.hold(UNCHECKED)
+    return wiring
+
+
+@pytest.mark.parametrize("is_api_away", [False, True], ids=["api answers", "api away"])
+async def test_a_grant_released_while_its_start_is_checked_is_not_brought_back(
+    tmp_path: Path, *, is_api_away: bool
+) -> None:
+    """The check waits for the API server; reconciling may find meanwhile that the pod has gone."""
+    wiring = wired(tmp_path)
+
+    async def fetch_spec(_namespace: str, _name: str) -> PodRequest | None:
+        wiring.ledger_store.amend((), ended=[UNCHECKED.slice_id])
+        if is_api_away:
+            raise ClusterError("away")
+        return SPEC
+
+    wiring.prestart.fetch_spec = fetch_spec
+    with pytest.raises(UnknownPodError):
+        await wiring.prestart.check(Resource.MEM, UNCHECKED.mem_ids)
+
+    assert wiring.ledger_store.ledger.grants == {}
+    assert not (tmp_path / "run_dir" / "slices" / UNCHECKED.slice_id).exists()
+
+
+async def test_what_reconciling_learned_meanwhile_is_kept(tmp_path: Path) -> None:
+    """The check must not write its older copy of the grant over a newer one."""
+    wiring = wired(tmp_path)
+
+    async def fetch_spec(_namespace: str, _name: str) -> PodRequest | None:
+        if not wiring.ledger_store.ledger.grants[UNCHECKED.slice_id].card_bytes:
+            wiring.ledger_store.amend([replace(UNCHECKED, card_bytes=(2154 << 20,))])
+        return SPEC
+
+    wiring.prestart.fetch_spec = fetch_spec
+    await wiring.prestart.check(Resource.MEM, UNCHECKED.mem_ids)
+
+    held = wiring.ledger_store.ledger.grants[UNCHECKED.slice_id]
+    assert held.card_bytes == (2154 << 20,)
+    assert held.is_checked
