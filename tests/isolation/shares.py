@@ -74,6 +74,7 @@ def shares(
         unit_ns: How long a kernel, or a graph of ten, takes; by the kind of work if it is None.
         in_steps: On the clock that stands still while anything computes. Else in real time, which
             takes `seconds` and shows what the library does while a program computes ("burst").
+        seconds: How long they work.
     """
     programs = [ready(box, kind, unit_ns) for box, kind in tasks]
     had = []
