@@ -113,7 +113,7 @@ def test_ids_are_kept_in_order() -> None:
     ],
 )
 def test_who_is_capped(mode: str, *, isolated: bool, capped: bool, bare: bool) -> None:
-    """Contract R-505: `share` has no cap that one could go without."""
+    """R-505: `share` has no cap that one could go without."""
     held = replace(grant("a"), mode=mode, is_isolated=isolated)
 
     assert (held.is_capped, held.is_bare) == (capped, bare)
@@ -127,6 +127,6 @@ def test_only_ordinary_init_containers_hand_on() -> None:
 
 
 def test_a_grant_of_several_cards_tells_units_a_card() -> None:
-    """Contract R-550: 8 units on 4 cards are 2 each; a grant without cards does not divide by 0."""
+    """R-550: 8 units on 4 cards are 2 each; a grant without cards does not divide by 0."""
     assert replace(grant("a"), mem_units=8, cards=("a", "b", "c", "d")).units_per_card == 2
     assert replace(grant("a"), mem_units=8).units_per_card == 8

@@ -1,11 +1,11 @@
-"""Files that survive a crash, and say so when they did not.
+"""Files that survive a crash, and whose damage is recognised if they did not.
 
 What is kept lies in two files that take turns: `<name>` and `<name>.other`. A write overwrites
 the older of the two, with one flush and no rename, and is complete once that flush is; until
 then the newer one is untouched (docs/adr/0010). Each is one header line, a payload, and zeros up
 to a whole block. The header holds kind, format version, length, CRC-32 of all that follows and
 of the header itself, the boot id of the node when it was written and the number of the write,
-so a truncated, altered or foreign file is always recognised (performance.md 4.3), a reboot is
+so a truncated, altered or foreign file is always recognised, a reboot is
 seen as one, and of two whole files the newer is known.
 """
 
