@@ -21,7 +21,9 @@ METHOD = (
     f"{ROUNDS} rounds; the cost is the difference of the medians. The simulated driver's own calls "
     "take locks and cost more than a real one's, so its noise is in these figures. Shares are "
     "simulated as well: 10 s on a clock that stands still while anything computes; kernels of "
-    "20 ms, each waited for, streams of 100 µs kernels, graphs of ten; tenants together have 100 %."
+    "20 ms, each waited for, streams of 100 µs kernels, graphs of ten; tenants together have 100 %. "
+    "The card is split evenly among whoever has work, which no card does: real ones let processes take "
+    "turns of about a millisecond, and these figures do not hold there."
 )
 PERCENTS = (10, 30, 50, 70, 90)
 TENANTS = (1, 2, 3)

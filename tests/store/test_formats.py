@@ -388,3 +388,27 @@ def test_a_fault_that_is_seen_again_is_no_news_for_the_disk() -> None:
     )
 
     assert first == second
+
+
+def test_a_fault_that_every_inventory_reports_again_is_not_kept() -> None:
+    """A release that does not know this kind of fault can read the file, too."""
+    mig = Fault("MigEnabled", "in MIG mode", Recovery.INVENTORY, 1, 1)
+    record = cards_record({}, (), Health("b", cards=(CardHealth("GPU-a", (mig,)),)))
+
+    assert record.health is not None
+    assert health_of(record.health).cards == (CardHealth("GPU-a"),)
+
+
+def test_a_copy_that_a_power_cut_has_torn_is_no_damage(tmp_path: Path) -> None:
+    """It is not flushed, and nobody needs it here; where it is all that is left, it is told."""
+    path = tmp_path / "grants"
+    store, _ = store_at(path)
+    save(store, LEDGER)
+    path.write_bytes(path.read_bytes()[:100])
+
+    assert store_at(path)[1] == Loaded(Ledger(LEDGER))
+    for file in tmp_path.glob("grants.v*"):
+        file.unlink()
+    _, loaded = store_at(path)
+    assert (loaded.ledger, loaded.aside) == (Ledger(), tmp_path / "grants.bad-7")
+    assert "grants" in (loaded.bad or "")

@@ -25,6 +25,11 @@ _HEADER_FIELDS = 7
 _BLOCK_BYTES = 4096
 
 
+def fdatasync(descriptor: int) -> None:
+    """Put a descriptor's data on the disk, with what is needed to read it back, as its size."""
+    os.fdatasync(descriptor)
+
+
 @dataclass(frozen=True, slots=True)
 class Sealed:
     """What a sealed file held.
@@ -63,7 +68,7 @@ class SealedFile:
         path: Path,
         kind: str,
         version: int,
-        flush: Callable[[int], None] | None = os.fdatasync,
+        flush: Callable[[int], None] | None = fdatasync,
     ) -> None:
         """Args: `flush` puts a descriptor's data on the disk; None leaves that to the kernel."""
         self._kind = kind
@@ -238,7 +243,7 @@ def _overwrite(path: Path, content: bytes, flush: Callable[[int], None] | None) 
             os.ftruncate(descriptor, len(content))
         failpoint("durable.before-fsync")
         if flush is not None:
-            flush(descriptor)  # with what is needed to read the data back, as its size
+            flush(descriptor)
     finally:
         os.close(descriptor)
     return size_before == 0

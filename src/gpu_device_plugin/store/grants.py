@@ -6,7 +6,6 @@ of write is newer: after a downgrade, and the upgrade that follows, that is the 
 """
 
 import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.errors import StateError, StorageError
 from gpu_device_plugin.store import layout1
-from gpu_device_plugin.store.durable import SealedFile, check_room
+from gpu_device_plugin.store.durable import SealedFile, check_room, fdatasync
 from gpu_device_plugin.store.records import GrantRecord, Plain, grant_of, plain_of, record_of
 
 KIND = "grants"
@@ -59,7 +58,7 @@ class GrantStore:
     """Reads and writes the grants below `<state-dir>`. Each grant is encoded once, then kept."""
 
     def __init__(
-        self, directory: Path, boot_id: str, flush: Callable[[int], None] = os.fdatasync
+        self, directory: Path, boot_id: str, flush: Callable[[int], None] = fdatasync
     ) -> None:
         """Args: `directory` is `<state-dir>`; `flush` puts a descriptor's data on the disk."""
         self._path = directory / FILE_NAME
@@ -81,9 +80,8 @@ class GrantStore:
             StorageError: The file system refused.
         """
         bad: list[str] = []
-        newest = self._opened(self._file, self._path, self._decode, now_seconds, bad)
-        former_path = self._path.with_name(layout1.FILE_NAME)
-        former = self._opened(self._former, former_path, self._decode_former, now_seconds, bad)
+        newest = self._load_newest(now_seconds, bad)
+        former = self._load_former(now_seconds, bad, is_needed=not newest.number)
         counts = max(newest, former, key=lambda found: found.number)
         self._file.number = counts.number
         if counts is former and counts.number:
@@ -96,26 +94,30 @@ class GrantStore:
             aside=newest.aside or former.aside,
         )
 
-    @staticmethod
-    def _opened(
-        file: SealedFile,
-        path: Path,
-        decode: Callable[[bytes, list[str]], dict[str, Grant]],
-        now_seconds: float,
-        bad: list[str],
-    ) -> "_Layout":
-        """One of the two layouts; what is wrong with it is put into `bad`."""
-        found = file.load(now_seconds)
+    def _load_newest(self, now_seconds: float, bad: list[str]) -> "_Layout":
+        found = self._file.load(now_seconds)
         if found.bad:
             bad.append(found.bad)
         if found.sealed is None:
             return _Layout(aside=found.aside)
         try:
-            grants = decode(found.sealed.payload, bad)
+            grants = self._decode(found.sealed.payload, bad)
         except (ValueError, StateError) as error:  # msgspec's errors are ValueErrors
-            bad.append(f"{path}: {error}")
-            return _Layout(aside=file.set_aside(now_seconds))
+            bad.append(f"{self._path}: {error}")
+            return _Layout(aside=self._file.set_aside(now_seconds))
         return _Layout(grants, found.sealed.boot_id, found.sealed.number, found.aside)
+
+    def _load_former(self, now_seconds: float, bad: list[str], *, is_needed: bool) -> "_Layout":
+        """A copy that is not flushed may be torn: that matters only where nothing else is left."""
+        try:
+            sealed = self._former.read()
+            grants = self._grants(layout1.decode(sealed.payload), bad) if sealed else {}
+        except (ValueError, StateError) as error:
+            if not is_needed:
+                return _Layout()
+            bad.append(f"{self._path.with_name(layout1.FILE_NAME)}: {error}")
+            return _Layout(aside=self._former.set_aside(now_seconds))
+        return _Layout(grants, sealed.boot_id, sealed.number) if sealed else _Layout()
 
     def read(self) -> Ledger:
         """What is on disk now, for who does not write it.
@@ -179,9 +181,6 @@ class GrantStore:
         self._beside = {key: value for key, value in top.items() if key != "grants"}
         self._read = {str(plain.get("id")): plain for plain in top["grants"] if _is_plain(plain)}
         return self._grants(top["grants"], bad)
-
-    def _decode_former(self, payload: bytes, bad: list[str]) -> dict[str, Grant]:
-        return self._grants(layout1.decode(payload), bad)
 
     def _grants(self, found: list[Any], bad: list[str]) -> dict[str, Grant]:
         """The grants of which this release makes something; the others stay in the file."""

@@ -3,7 +3,7 @@
 Of health it is left out since when probes are clean: nobody looks while the agent is away, so
 the next run counts anew (`domain.health.restored`). So is when a fault was last seen, which that
 count makes idle: a card that repeats an XID a thousand times must not have its file written as
-often.
+often. And so are faults that every inventory reports again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -100,7 +100,7 @@ def cards_record(numbers: Mapping[str, int], cards: Iterable[Card], health: Heal
             health.driver,
             None if outage is None else OutageRecord(outage.reason, outage.text),
             [
-                CardHealthRecord(card.uuid, [_fault_record(f) for f in card.faults], card.is_shown)
+                CardHealthRecord(card.uuid, _fault_records(card), card.is_shown)
                 for card in health.cards
             ],
         ),
@@ -127,8 +127,10 @@ def health_of(record: HealthRecord) -> Health:
     )
 
 
-def _fault_record(fault: Fault) -> FaultRecord:
-    return FaultRecord(*(getattr(fault, name) for name in FaultRecord.__struct_fields__))
+def _fault_records(card: CardHealth) -> list[FaultRecord]:
+    names = FaultRecord.__struct_fields__
+    kept = (fault for fault in card.faults if fault.recovery is not Recovery.INVENTORY)
+    return [FaultRecord(*(getattr(fault, name) for name in names)) for fault in kept]
 
 
 def _fault(record: FaultRecord) -> Fault:
