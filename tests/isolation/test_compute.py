@@ -14,6 +14,7 @@ from tests.isolation.box import MIB, native_directory
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
 from tests.isolation.shares import (
+    BURST_NS,
     OF_SHARE,
     POINTS,
     SECONDS,
@@ -58,6 +59,27 @@ def test_shares_are_kept_in_any_mix(
     had = shares(*zip(boxes, kinds, strict=True))
 
     assert all(map(is_kept, had, percents)), had
+
+
+@pytest.mark.parametrize("kind", ["sync", "stream"])
+@pytest.mark.parametrize("unit_us", [2, 5, 20, 50, 100])
+@pytest.mark.parametrize("percent", [30, 50, 90])
+def test_small_kernels_get_their_share(
+    make_box: MakeBox, percent: int, unit_us: int, kind: str
+) -> None:
+    """Kernels of 5 us, each waited for, had 21 % at 30 and 25 at 90: naps and gaps were charged."""
+    free = shares((alone(make_box, None), kind), unit_ns=unit_us * 1000, seconds=1)
+    had = shares((alone(make_box, percent, "b"), kind), unit_ns=unit_us * 1000, seconds=3)
+
+    assert had == pytest.approx([min(percent, free[0])], abs=POINTS)
+
+
+@pytest.mark.parametrize("percent", [70, 90])
+def test_bursts_get_their_share(make_box: MakeBox, percent: int) -> None:
+    """50 kernels of 100 us, then 4 ms on the host: the guard let five go, and had 55 % at 90."""
+    had = shares((alone(make_box, percent), "burst"), unit_ns=BURST_NS)
+
+    assert OF_SHARE * percent <= had[0] <= percent + POINTS, had
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from gpu_device_plugin.domain.adoption import HeldUnits, adopt
-from gpu_device_plugin.domain.grants import Grant, grant_from_plain, grant_to_plain
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
 from gpu_device_plugin.domain.units import Resource, parse_unit_id
 
@@ -17,8 +17,6 @@ __all__ = [
     "Ledger",
     "adopt",
     "drift",
-    "grant_from_plain",
-    "grant_to_plain",
     "is_over",
     "live",
     "survivors",
