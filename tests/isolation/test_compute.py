@@ -33,7 +33,7 @@ from tests.waiting import until
 @pytest.mark.parametrize("percent", [10, 30, 50, 90])
 @pytest.mark.parametrize("tenants", [1, 2, 3])
 def test_a_share_is_kept(make_box: MakeBox, tenants: int, percent: int, kind: str) -> None:
-    """Hook catalogue: 30 % showed 90 %, flapped, or was 60 % at 20 %; graphs were not limited."""
+    """Seen elsewhere: 30 % showed 90 %, flapped, or was 60 % at 20 %; graphs were not limited."""
     tasks = mix(tenants, percent, kind)
     boxes = [tenant(make_box, f"tenant{i}", part) for i, (part, _) in enumerate(tasks)]
     had = shares(*((box, work) for box, (_, work) in zip(boxes, tasks, strict=True)))
@@ -90,7 +90,7 @@ def test_bursts_get_their_share(make_box: MakeBox, percent: int) -> None:
     ],
 )
 def test_every_way_to_launch_is_charged(make_box: MakeBox, kind: str) -> None:
-    """Hook catalogue: cooperative launches and every _ptsz variant were free."""
+    """Seen elsewhere: cooperative launches and every _ptsz variant were free."""
     had = shares((tenant(make_box, "a", 30), kind), unit_ns=1_000_000)
 
     assert is_kept(had[0], 30), had
@@ -103,7 +103,7 @@ def test_every_way_to_launch_is_charged(make_box: MakeBox, kind: str) -> None:
 def test_work_is_charged_to_the_card_it_runs_on(
     make_box: MakeBox, way: str, percents: tuple[int, int]
 ) -> None:
-    """Hook catalogue (HAMi-core 104): a second card had no cap, or that of the current one."""
+    """Seen in HAMi-core 104: a second card had no cap, or that of the current one."""
     box = make_box(library=STEPPING)
     lines = (f"device={box.node.uuids[i]} core_percent={each}\n" for i, each in enumerate(percents))
     box.write(f"version=1\nslice=a\n{''.join(lines)}")
@@ -161,7 +161,7 @@ def test_work_that_suddenly_takes_longer_stays_within_a_second_of_the_share(
 
 
 def test_ten_and_ninety_complete_one_to_nine(make_box: MakeBox) -> None:
-    """Hook catalogue: containers of 10 and 90 % completed 1:6 to 1:8."""
+    """Seen elsewhere: containers of 10 and 90 % completed 1:6 to 1:8."""
     small, large = tenant(make_box, "small", 10), tenant(make_box, "large", 90)
     had = shares((small, "sync"), (large, "sync"), unit_ns=5_000_000)
 
@@ -269,7 +269,7 @@ def test_a_dead_process_does_not_hold_its_container_back(make_box: MakeBox) -> N
 
 
 def test_captured_work_is_left_alone(make_box: MakeBox) -> None:
-    """Hook catalogue: calls of ours into a capture ended it."""
+    """Seen elsewhere: calls of ours into a capture ended it."""
     box = tenant(make_box, "a", 30)
     ran = box.run("capture")
 
