@@ -1,8 +1,8 @@
-"""The kubelet's own book: which container holds which ids, and what we answered for them.
+"""The kubelet's checkpoint: which container holds which ids, and what Allocate answered.
 
-It alone has pod UIDs and ordinary init containers, which PodResources lacks. Its
-checksum is over a Go rendering of the data and is not recomputed here; the kubelet
-replaces the file atomically, so what parses is whole.
+Unlike PodResources it has pod UIDs and ordinary init containers. Its checksum is computed over
+a Go rendering of the data and is not checked here; the kubelet replaces the file atomically, so
+a file that can be parsed is whole.
 """
 
 import base64
@@ -63,13 +63,13 @@ _DECODER = msgspec.json.Decoder(_File)
 
 
 def read_checkpoint(path: Path) -> tuple[CheckpointEntry, ...]:
-    """What the kubelet's checkpoint at `path` says of our resources.
+    """Read the entries of our resources from the kubelet's checkpoint at `path`.
 
     Returns:
-        No entries where there is no file: the kubelet has allocated nothing yet.
+        The entries; none if there is no file, because then nothing was allocated yet.
 
     Raises:
-        KubeletError: The file is there and cannot be read or understood.
+        KubeletError: The file exists but cannot be read or parsed.
     """
     try:
         content = path.read_bytes()
@@ -84,7 +84,7 @@ def parse_checkpoint(content: bytes, name: str = FILE_NAME) -> tuple[CheckpointE
     """The entries of our resources in a checkpoint's text.
 
     Raises:
-        KubeletError: It is not a checkpoint as kubelets write it.
+        KubeletError: It does not have the form of a checkpoint.
     """
     try:
         entries = _DECODER.decode(content).data.pod_device_entries or ()
@@ -103,7 +103,7 @@ def parse_checkpoint(content: bytes, name: str = FILE_NAME) -> tuple[CheckpointE
         raise KubeletError(f"{name} is no checkpoint of a kubelet: {error}") from error
 
 
-# Every look reads the answers of all containers, and few of them are new.
+# Every reconcile pass reads the answers of all containers, and few of them are new.
 @lru_cache(maxsize=1024)
 def _edits(answer: str | None) -> ContainerEdits:
     message = pb.ContainerAllocateResponse.FromString(base64.b64decode(answer or "", validate=True))
