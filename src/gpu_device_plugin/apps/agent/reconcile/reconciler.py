@@ -1,8 +1,8 @@
-"""Grants, slices' files and the kubelet brought together, again and again.
+"""Reconcile: compare grants and slices' files with a kubelet snapshot, and correct them.
 
-The kubelet never tells of a release (kubelet.md 0). A grant ends only when both List and its
-checkpoint lack the pod twice, 30 s apart; until then its units count as held here, and as
-free at admission if the kubelet gives them again.
+The kubelet does not report when a pod's units are free again. A grant ends only when both
+List and the checkpoint lack its pod twice, 30 s apart. Until then its units count as held
+here, and as free at admission if the kubelet offers them again.
 """
 
 import asyncio
