@@ -62,11 +62,11 @@ class _File(msgspec.Struct, rename="pascal"):
 _DECODER = msgspec.json.Decoder(_File)
 
 
-def read_checkpoint(path: Path) -> tuple[CheckpointEntry, ...]:
+def read_checkpoint(path: Path) -> tuple[CheckpointEntry, ...] | None:
     """Read the entries of our resources from the kubelet's checkpoint at `path`.
 
     Returns:
-        The entries; none if there is no file, because then nothing was allocated yet.
+        The entries; None if there is no file, because nothing was allocated yet or it was removed.
 
     Raises:
         KubeletError: The file exists but cannot be read or parsed.
@@ -74,7 +74,7 @@ def read_checkpoint(path: Path) -> tuple[CheckpointEntry, ...]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return ()
+        return None
     except OSError as error:
         raise KubeletError(f"cannot read {path}: {error.strerror}") from error
     return parse_checkpoint(content, str(path))

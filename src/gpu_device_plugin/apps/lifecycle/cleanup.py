@@ -1,7 +1,7 @@
-"""`gpu-device-plugin cleanup`: remove from a node what an agent that is gone has left there.
+"""`gpu-device-plugin cleanup`: remove from a node what a former agent has left there.
 
-Runs on the node (or in a pod with its directories), without any agent. What is in use, the
-kubelet tells: a slice stays whose pod the kubelet still has.
+Runs on the node, or in a pod with its directories, without an agent. The kubelet says what is in
+use: the slice of a pod that it still has is kept.
 """
 
 import os
@@ -24,7 +24,7 @@ from gpu_device_plugin.store.slices import SliceFiles
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the agent's directories lie."""
+    """Paths of the agent's directories."""
 
     state: Path
     run: Path
@@ -37,8 +37,8 @@ class Outcome:
     """What was done.
 
     Attributes:
-        removed: What is gone, in words.
-        in_use: What stays because it is in use, in words.
+        removed: Descriptions of what was removed.
+        in_use: Descriptions of what was kept because it is in use.
     """
 
     removed: tuple[str, ...]
@@ -52,11 +52,11 @@ class _InUse:
 
 
 async def clean(places: Places, *, is_forced: bool) -> Outcome:
-    """Remove all that nothing uses; forced, the rest as well.
+    """Remove everything that is not in use; if forced, the rest as well.
 
     Raises:
         ConfigError: An agent serves this node.
-        KubeletError: The kubelet does not tell what is in use, and nobody forced us.
+        KubeletError: The kubelet does not say what is in use, and it was not forced.
         StorageError: The file system refused.
     """
     lock = NodeLock(places.state / "lock")
@@ -64,7 +64,7 @@ async def clean(places: Places, *, is_forced: bool) -> Outcome:
     try:
         return await _clean(places, is_forced=is_forced)
     finally:
-        # With the grants goes the file; where some stay, so does the place of the lock.
+        # Without grants the lock file goes too; if some are kept, so is the lock.
         if any(places.state.glob("grants*")):
             lock.release()
         else:
@@ -106,15 +106,15 @@ async def _testimony(kubelet: Path) -> KubeletSnapshot:
         return await snapshots.take()
     except KubeletError as error:
         raise KubeletError(
-            f"the kubelet does not tell which slices are in use ({error}): nothing is removed. "
-            f"Give its directory with --kubelet-dir, or --force where no pod with a slice is left"
+            f"the kubelet does not say which slices are in use ({error}): nothing is removed. "
+            f"Give its directory with --kubelet-dir, or --force if no pod with a slice is left"
         ) from error
     finally:
         await pods.close()
 
 
 def _used(ledger: Ledger, snapshot: KubeletSnapshot) -> _InUse:
-    """Slices of pods that the kubelet has, by our grants and by the answers that it keeps."""
+    """Slices of pods that the kubelet has, by our grants and by the answers in its checkpoint."""
     grants = live(ledger, snapshot.names).grants
     held = [units for units in snapshot.living(()) if units.slice_id]
     return _InUse(
