@@ -20,7 +20,7 @@ _GRPC = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
 @click.command()
 def demo() -> None:
-    """Show in half a minute, without a GPU, what this project does.
+    """Show what this project does, in half a minute without a GPU.
 
     Runs an agent on each of two simulated nodes and shows what they offer, which pod gets which
     slice and why, what a container receives, and a card that fails and recovers. If this

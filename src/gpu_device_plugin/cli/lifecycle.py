@@ -73,7 +73,7 @@ def _with_fleet(
     help="How long to wait for all nodes.",
 )
 def uninstall(kubeconfig: Path | None, namespace: str, daemonset: str, timeout: int) -> None:
-    """Make every agent withdraw from its node before it is removed.
+    """Make every agent withdraw from its node.
 
     Marks the nodes and waits until each agent has removed what no running pod needs. The
     chart's pre-delete hook runs this; with plain manifests run it before `kubectl delete`.
@@ -103,7 +103,7 @@ def uninstall(kubeconfig: Path | None, namespace: str, daemonset: str, timeout: 
 def check_upgrade(
     kubeconfig: Path | None, namespace: str, daemonset: str, mode: str, memory_unit: str
 ) -> None:
-    """Refuse settings that would change slices while pods hold them.
+    """Refuse settings that would change slices held by pods.
 
     If pods hold slices on a node with another memory unit than the new one, or if the mode
     would change there, it lists them and exits with 2. The chart's pre-upgrade hook runs this.

@@ -51,7 +51,7 @@ def _node(state: Path) -> SimulatedNode:
 
 @click.group()
 def simulate() -> None:
-    """Create a node of simulated GPUs, break its cards and repair them.
+    """Create a node of simulated GPUs and change its state.
 
     Programs that load the simulated libnvidia-ml.so.1 see the node and every change at once;
     name it to an agent with --nvml-library.
@@ -70,7 +70,7 @@ def simulate() -> None:
 @click.option("--keep", is_flag=True, help="Keep a node that already has these cards.")
 @_state_option
 def create(profile: str, state: Path, *, keep: bool, **chosen: Any) -> None:
-    """Create a node; if --state is a directory, it also gets the driver's libraries."""
+    """Create a node. If --state is a directory, it also gets the driver's libraries."""
     make = SimulatedNode.keep if keep else SimulatedNode.create
     with _told():
         node = make(profile, state, **chosen)
@@ -99,7 +99,7 @@ def xid(code: int, card: int, state: Path) -> None:
 @_card_option
 @_state_option
 def lost(card: int, state: Path) -> None:
-    """Make a card fall off the bus: XID 79, and every call on it fails."""
+    """Make a card fall off the bus. It reports XID 79, and every call on it fails."""
     with _told():
         _node(state).lose(card)
 
@@ -165,7 +165,7 @@ def unplug(card: int, state: Path) -> None:
 @_card_option
 @_state_option
 def plug(card: int, state: Path) -> None:
-    """Put an unplugged card back; programs see it when they initialise NVML again."""
+    """Put an unplugged card back. Programs see it when they initialise NVML again."""
     with _told():
         _node(state).plug(card)
 
@@ -194,10 +194,10 @@ def show(state: Path) -> None:
 @simulate.command()
 @_state_option
 def cdi(state: Path) -> None:
-    """Print a CDI spec that brings the cards into containers, for a file in /etc/cdi.
+    """Print a CDI spec for the cards.
 
-    The container runtime has to read it (containerd: enable_cdi), and the agent to name cards
-    by it (--device-access cdi). The node must have been created in a directory.
+    It belongs into a file in /etc/cdi. The container runtime has to read it (containerd:
+    enable_cdi), and the agent to name cards by it (--device-access cdi). The node must have been created in a directory.
     """
     with _told():
         click.echo(json.dumps(cdi_spec(_node(state)), indent=2))
