@@ -105,7 +105,7 @@ def _step(chance: random.Random) -> Step:
 
 _LONG = (2.0, 8.0, 20.0, 70.0)
 _KINDS = ("events", "pods", "nodes", "events pods nodes")
-_FILES = ("grants", "grants.other", "cards", "cards.other", "node", "node.other")
+_FILES = ("grants.v2", "grants.v2.other", "grants", "cards", "cards.other", "node", "node.other")
 _Made = tuple[str, dict[str, object]]
 _MAKERS: tuple[tuple[Callable[[random.Random], _Made], int], ...] = (
     (lambda c: ("create", {"pod": c.randrange(_PODS), "shape": c.choice(SHAPES)}), 12),

@@ -1,5 +1,6 @@
 """What may be true of a node, whatever happens to it."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 
@@ -12,6 +13,7 @@ from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import parse_unit_id
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.simulation.kubelet_pods import Kind
+from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import FILE_NAME, GrantStore
 
 OFFERED = {
