@@ -37,6 +37,7 @@ from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.memory import MemoryFile
 from gpu_device_plugin.store.region import read_region
+from gpu_device_plugin.store.remembered import CardsRecord, NodeRecord
 from gpu_device_plugin.store.slices import SliceFiles
 from gpu_device_plugin.web.metrics import AgentMetrics
 
@@ -72,18 +73,16 @@ class Wiring:
 
     def _wire_state(self) -> None:
         settings, state_dir = self.settings, Path(self.settings.state_dir)
-        self.ledger_store = LedgerStore(
-            GrantStore(state_dir / "grants", self.boot_id), self._ledger_changed
-        )
+        self.ledger_store = LedgerStore(GrantStore(state_dir, self.boot_id), self._ledger_changed)
         table = Path(settings.xid_table) if settings.xid_table else None
         rules = health_rules(settings.recovery_seconds, table)
-        memory = MemoryFile(state_dir, "cards", self.boot_id)
+        memory = MemoryFile(state_dir, "cards", CardsRecord, self.boot_id)
         self.cards = CardInventory(self.node_store, self.recorder, memory, rules, self.boot_id)
         self.nvml = NvmlSource(self._nvml_library(), self.cards.observe)
         self.mode = ModeFollower(
             self.node_store,
             self.recorder,
-            MemoryFile(state_dir, "node", self.boot_id),
+            MemoryFile(state_dir, "node", NodeRecord, self.boot_id),
             ModeSettings(settings.mode, settings.placement, settings.memory_unit),
             self._holders,
         )
