@@ -22,12 +22,12 @@ from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster_side import ClusterSide
 from gpu_device_plugin.apps.agent.publish.device_lists import message_problem
-from gpu_device_plugin.apps.agent.reconcile.card_numbers import known_numbers
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config import Settings
+from gpu_device_plugin.domain.card_numbers import known_numbers
+from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.errors import ConfigError, KubeletError, StorageError
-from gpu_device_plugin.kubelet.checkpoint import CheckpointEntry
 from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.web.server import Pages, WebServer
 

@@ -17,18 +17,18 @@ from gpu_device_plugin.apps.agent.publish.cluster_side import ClusterSide, NoClu
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher, Readers
-from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import SnapshotReader
 from gpu_device_plugin.apps.agent.reconcile.reconciler import Parts, Reconciler
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore, boot_id
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config import Isolation, Settings
 from gpu_device_plugin.domain.edits import DeviceAccess, Mount
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import Resource
-from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
+from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.directory import PluginDirectory
 from gpu_device_plugin.kubelet.endpoint import Endpoint, EndpointState, Phase
 from gpu_device_plugin.kubelet.podresources import PodResources
@@ -118,7 +118,9 @@ class Wiring:
         self.pod_resources = PodResources(
             Path(self.settings.kubelet_dir) / "pod-resources" / "kubelet.sock"
         )
-        self.snapshots = SnapshotReader(self.pod_resources.list, plugins / FILE_NAME)
+        self.snapshots = SnapshotReader(
+            self.pod_resources.list, lambda: read_checkpoint(plugins / FILE_NAME)
+        )
 
     def _wire_calls(self) -> None:
         sources = Sources(

@@ -9,11 +9,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import KubeletSnapshot, SnapshotReader
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.apps.agent.state.ledger_store import boot_id
+from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.ledger import Ledger, live
 from gpu_device_plugin.errors import KubeletError
-from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
+from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.library import LibraryVersions
@@ -78,7 +79,7 @@ async def _clean(places: Places, *, is_forced: bool) -> Outcome:
     ledger = store.load(time.time()).ledger
     used = _InUse(frozenset(), frozenset())
     if not is_forced:
-        used = _used(ledger, await _testimony(places.kubelet))
+        used = _used(ledger, await _snapshot(places.kubelet))
     files = SliceFiles(places.run)
     removed = []
     for slice_id in sorted(files.present() - used.slices):
@@ -98,10 +99,12 @@ async def _clean(places: Places, *, is_forced: bool) -> Outcome:
     return Outcome(tuple(removed), tuple(_in_words(name, ledger) for name in sorted(used.slices)))
 
 
-async def _testimony(kubelet: Path) -> KubeletSnapshot:
+async def _snapshot(kubelet: Path) -> KubeletSnapshot:
     pods = PodResources(kubelet / "pod-resources" / "kubelet.sock")
     try:
-        snapshots = SnapshotReader(pods.list, kubelet / "device-plugins" / FILE_NAME)
+        snapshots = SnapshotReader(
+            pods.list, lambda: read_checkpoint(kubelet / "device-plugins" / FILE_NAME)
+        )
         return await snapshots.take()
     except KubeletError as error:
         raise KubeletError(

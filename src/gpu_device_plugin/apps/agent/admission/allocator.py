@@ -10,7 +10,12 @@ import math
 import time
 from collections.abc import Sequence
 
-from gpu_device_plugin.apps.agent.admission.decide import (
+from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
+from gpu_device_plugin.apps.agent.admission.identify import Identifier
+from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.domain.decision import (
     Offer,
     Pending,
     check_parts,
@@ -18,16 +23,11 @@ from gpu_device_plugin.apps.agent.admission.decide import (
     decide,
     unequal_parts,
 )
-from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
-from gpu_device_plugin.apps.agent.admission.identify import Identifier
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
-from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.apps.agent.state.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.edits import ContainerEdits
 from gpu_device_plugin.domain.identity import Asker, Call, who_allocates
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.modes import MODE_LABEL, resources_of
+from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.placement import follows
 from gpu_device_plugin.domain.requests import asked_text, demand_from_size
 from gpu_device_plugin.domain.units import Resource

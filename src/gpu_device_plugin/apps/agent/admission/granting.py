@@ -4,14 +4,14 @@ import secrets
 import time
 from dataclasses import replace
 
-from gpu_device_plugin.apps.agent.admission.decide import Pending
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup, sized
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
+from gpu_device_plugin.domain.decision import Pending
 from gpu_device_plugin.domain.edits import ContainerEdits
 from gpu_device_plugin.domain.identity import Call
 from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 

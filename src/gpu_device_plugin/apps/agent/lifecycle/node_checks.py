@@ -13,8 +13,8 @@ from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster_side import ClusterSide
 from gpu_device_plugin.apps.agent.publish.device_lists import message_problem
 from gpu_device_plugin.apps.agent.slices.library import MISSING
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
 from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.errors import RequestError, StorageError
 from gpu_device_plugin.store.selinux import Kernel, SecurityLabels
 

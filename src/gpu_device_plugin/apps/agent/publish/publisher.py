@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.apps.agent.inventory.usage import SliceUsage
-from gpu_device_plugin.apps.agent.state.node_state import NodeState, StateReader
 from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations
 from gpu_device_plugin.domain.annotations import (
     CARDS_ANNOTATION,
@@ -19,6 +18,7 @@ from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.ledger import CardUse, Grant, Ledger
 from gpu_device_plugin.domain.modes import resources_of
+from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import MemoryUnit, Resource
 from gpu_device_plugin.web.metrics import (

@@ -14,19 +14,18 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from gpu_device_plugin.apps.agent.admission.holder_check import checked
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import (
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup, sized
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.domain.holder_check import checked
+from gpu_device_plugin.domain.kubelet_snapshot import (
     KubeletSnapshot,
-    SnapshotReader,
     completed,
     corrected_uid,
     filled,
     renamed,
 )
-from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup, sized
-from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.apps.agent.state.node_state import StateReader
 from gpu_device_plugin.domain.ledger import (
     KUBELET_SETTLE_SECONDS,
     Grant,
@@ -38,6 +37,7 @@ from gpu_device_plugin.domain.ledger import (
     live,
     survivors,
 )
+from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import KubeletError, NodeError, RequestError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint

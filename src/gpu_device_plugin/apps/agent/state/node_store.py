@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
+from gpu_device_plugin.domain.node_state import NodeState
 
 
 class NodeStore:

@@ -1,0 +1,34 @@
+"""PodResources List and the kubelet's checkpoint, read together."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
+from gpu_device_plugin.domain.pods import ListedPod
+
+
+class SnapshotReader:
+    """Takes snapshots of what the kubelet knows of our units."""
+
+    def __init__(
+        self,
+        list_pods: Callable[[], Awaitable[Sequence[ListedPod]]],
+        checkpoint: Callable[[], Sequence[CheckpointEntry]],
+    ) -> None:
+        self._list_pods = list_pods
+        self._checkpoint = checkpoint
+
+    async def take(self) -> KubeletSnapshot:
+        """Both, now; call it only while no Allocate of ours is in flight.
+
+        Raises:
+            KubeletError: One of them does not answer; nothing may be concluded from the other.
+        """
+        return KubeletSnapshot(await self._list_pods(), self.entries())
+
+    def entries(self) -> Sequence[CheckpointEntry]:
+        """The checkpoint alone, which may be read at any time.
+
+        Raises:
+            KubeletError: It cannot be read.
+        """
+        return self._checkpoint()
