@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_device_plugin.apps.agent.edges import boot_id
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
-from gpu_device_plugin.apps.agent.state.ledger_store import boot_id
 from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.ledger import Ledger, live
 from gpu_device_plugin.errors import KubeletError

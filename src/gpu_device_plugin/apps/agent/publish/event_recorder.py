@@ -1,6 +1,5 @@
 """Everything worth telling: one log line, one metric, one Event, one line for `why`."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -29,11 +28,16 @@ class EventRecorder:
     """Where the parts of the agent report what happened."""
 
     def __init__(
-        self, metrics: AgentMetrics, post: Callable[[EventNote], None], state: StateReader
+        self,
+        metrics: AgentMetrics,
+        post: Callable[[EventNote], None],
+        state: StateReader,
+        wall_seconds: Callable[[], float],
     ) -> None:
         self._metrics = metrics
         self._post = post
         self._state = state
+        self._wall_seconds = wall_seconds
         self._decisions: deque[Decision] = deque(maxlen=_KEPT)
 
     def decided(self, pending: Pending) -> None:
@@ -183,7 +187,7 @@ class EventRecorder:
             rooms=rooms,
             outcome=outcome,
             reason=reason,
-            at_seconds=time.time(),
+            at_seconds=self._wall_seconds(),
         )
         self._decisions.append(decision)
 
