@@ -16,7 +16,13 @@ FAULTS = st.builds(
     lambda reason, text, recovery, seconds, is_asked: Fault(
         reason, text, recovery, seconds, seconds, is_asked
     ),
-    *(st.text(), st.text(), st.sampled_from(Recovery), SECONDS, st.booleans()),
+    *(
+        st.text(),
+        st.text(),
+        st.sampled_from([Recovery.PROBE, Recovery.RESET]),
+        SECONDS,
+        st.booleans(),
+    ),
 )
 CARDS = st.builds(
     CardHealth, st.text(), st.lists(FAULTS, max_size=3).map(tuple), st.none(), st.booleans()
@@ -35,6 +41,13 @@ HEALTHS = st.builds(
 @given(HEALTHS)
 def test_health_survives_the_way_through_json(health: Health) -> None:
     assert health_from_plain(json.loads(json.dumps(health_to_plain(health)))) == health
+
+
+def test_a_fault_that_every_inventory_tells_anew_is_not_saved() -> None:
+    """So that a release which does not know it reads the file, too."""
+    mig = Fault("MigEnabled", "in MIG mode", Recovery.INVENTORY, 1, 1)
+    found = health_from_plain(health_to_plain(Health("b", cards=(CardHealth("GPU-a", (mig,)),))))
+    assert found.cards == (CardHealth("GPU-a"),)
 
 
 @given(FAULTS, SECONDS)

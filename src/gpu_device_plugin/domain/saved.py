@@ -2,7 +2,8 @@
 
 Since when probes are clean is left out: nobody looks while the agent is away, so the next
 run counts anew (`health.restored`). So is when a fault was last seen, which that count makes
-idle: a card that repeats an XID a thousand times must not have its file written as often.
+idle: a card that repeats an XID a thousand times must not have its file written as often. And
+so are faults that every inventory tells anew.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,11 @@ def health_to_plain(health: Health) -> dict[str, object]:
             {
                 "uuid": card.uuid,
                 "is_shown": card.is_shown,
-                "faults": [_fault_to_plain(fault) for fault in card.faults],
+                "faults": [
+                    _fault_to_plain(fault)
+                    for fault in card.faults
+                    if fault.recovery is not Recovery.INVENTORY
+                ],
             }
             for card in health.cards
         ],

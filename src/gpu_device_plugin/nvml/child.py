@@ -77,6 +77,8 @@ class Child:
                 is_failing = self._probe(driver)
                 if nvml.driver_version() != driver.version or nvml.pci_cards() != pci_cards:
                     return
+                if driver.has_other_modes():
+                    return
             is_old = now - opened_at >= self._pace.reopen_seconds
             if is_old and (is_failing or self._library is not None):
                 self._events(driver, 0)

@@ -92,6 +92,15 @@ class Driver:
         """One look at each card. Raises NVMLError when the driver as a whole is gone."""
         return [self._probe_card(uuid, handle) for uuid, handle in self._handles.items()]
 
+    def has_other_modes(self) -> bool:
+        """Whether a card has entered or left MIG mode since NVML was opened."""
+        for card in self.cards:
+            # A card that does not answer is its probe's matter.
+            with suppress(pynvml.NVMLError):
+                if _is_mig(self._handles[str(card["uuid"])]) is not card["is_mig"]:
+                    return True
+        return False
+
     def next_xid(self, wait_ms: int) -> tuple[str | None, int] | None:
         """The next XID and its card, None when none came in time or NVML has no events."""
         if self._events is None:
@@ -225,7 +234,6 @@ def _describe(uuid: str, index: int, handle: Any) -> dict[str, object]:
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     minor = _ask(pynvml.nvmlDeviceGetMinorNumber, handle)
     pci = _ask(pynvml.nvmlDeviceGetPciInfo, handle)
-    mig = _ask(pynvml.nvmlDeviceGetMigMode, handle)
     bus_id = "" if pci is None else _text(pci.busId)
     return {
         "uuid": uuid,
@@ -234,9 +242,15 @@ def _describe(uuid: str, index: int, handle: Any) -> dict[str, object]:
         "name": str(_ask(pynvml.nvmlDeviceGetName, handle) or ""),
         "memory_mib": 0 if memory is None else int(memory.total) // _MIB,
         "pci_bus_id": bus_id,
-        "is_mig": bool(mig and mig[0]),
+        "is_mig": _is_mig(handle),
         "numa_node": _numa_node(bus_id),
     }
+
+
+def _is_mig(handle: Any) -> bool:
+    """Whether the card is in MIG mode now; a change may be pending until its next reset."""
+    mode = _ask(pynvml.nvmlDeviceGetMigMode, handle)
+    return bool(mode and mode[0])
 
 
 def _text(value: bytes | str) -> str:

@@ -56,7 +56,9 @@ class StandInKubelet:
         self._finished: set[str] = set()
         self._running: set[tuple[str, str]] = set()
         self.registry = PluginRegistry(self.plugin_dir, clock, self._times)
-        self.pod_resources = PodResourcesServer(self.pod_resources_socket, self.active_pods, clock)
+        self.pod_resources = PodResourcesServer(
+            self.pod_resources_socket, self.active_pods, self._active, clock
+        )
         self._allocation = Allocation(self.registry, random.Random(seed))  # noqa: S311 - a seeded die
         self._admission = asyncio.Lock()
 

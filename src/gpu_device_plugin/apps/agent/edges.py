@@ -35,7 +35,7 @@ class Clock:
         boot_seconds: Seconds since boot: never jumps, means the same after a restart.
     """
 
-    wall_seconds: Callable[[], float] = time.time
+    wall_seconds: Callable[[], float] = lambda: time.time()  # looked up when called
     boot_seconds: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -11,9 +11,10 @@ import structlog
 
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
+from gpu_device_plugin.domain.card_faults import unshareable
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.faults import Health, HealthRules
-from gpu_device_plugin.domain.health import clear, observe, restored
+from gpu_device_plugin.domain.health import clear, observe, obstacle, restored
 from gpu_device_plugin.domain.reports import (
     CardReport,
     DriverChanged,
@@ -24,7 +25,7 @@ from gpu_device_plugin.domain.reports import (
 )
 from gpu_device_plugin.domain.saved import health_from_plain, health_to_plain
 from gpu_device_plugin.domain.units import MAX_CARDS
-from gpu_device_plugin.errors import StateError, StorageError
+from gpu_device_plugin.errors import RequestError, StateError, StorageError
 from gpu_device_plugin.store.memory import MemoryFile
 
 _log = structlog.get_logger("cards")
@@ -86,6 +87,7 @@ class CardInventory:
 
     def observe(self, report: NvmlReport) -> None:
         """Take in one report."""
+        cards = self._node_store.read().cards
         match report:
             case Use():
                 return
@@ -93,23 +95,30 @@ class CardInventory:
                 self._on_driver_changed(report)
                 return
             case Inventory():
-                self._enumerate(report)
+                cards = self._enumerate(report)
             case DriverMissing():
                 self.missing = report.reason
             case _:
                 pass
         health, changes = observe(self._health, report, self._boot_seconds(), self._rules)
+        # Most of the time nothing is new: a clean probe of a card that is well, or mere news of it.
+        if health != self._health or isinstance(report, Inventory):
+            self._health = health
+            self._publish(cards)
         for change in changes:
             self._recorder.card_changed(change)
-        if health == self._health and not isinstance(report, Inventory):
-            return  # as most of the time: a clean probe of a card that is well, or mere news of it
-        self._health = health
-        self.settle()
 
     def clear(self, uuid: str) -> bool:
-        """The operator says that this card is well; whether such a card is known."""
+        """The operator says that this card is well; whether such a card is known.
+
+        Raises:
+            RequestError: Something speaks against it, for instance that NVML asks for a reset.
+        """
         if self._health.card(uuid) is None:
             return False
+        against = obstacle(self._health, uuid)
+        if against:
+            raise RequestError(f"card {uuid} stays out: {against}", reason="StillFaulty")
         self._health, changes = clear(self._health, uuid)
         for change in changes:
             self._recorder.card_changed(change)
@@ -117,31 +126,36 @@ class CardInventory:
         return True
 
     def serve_remembered(self) -> None:
-        """NVML does not answer: the cards of the last run are shown, none of them healthy."""
-        self._node_store.update(cards=tuple(self._remembered))
-        self.settle()
+        """NVML does not answer: the cards of the last run are shown, none of them healthy.
 
-    def _enumerate(self, inventory: Inventory) -> None:
+        So the kubelet keeps the node's capacity, its containers start again with the grants that
+        they have, and no new pod comes.
+        """
+        self._publish(tuple(self._remembered))
+
+    def _enumerate(self, inventory: Inventory) -> tuple[Card, ...]:
+        """The cards to show from now on."""
         self.driver_version = inventory.driver_version
         self.cuda_version = inventory.cuda_version
-        served = [report for report in inventory.cards if self._can_serve(report)]
+        known = self._node_store.read().cards
+        served = [report for report in inventory.cards if unshareable(report, 0) is None]
+        for report in inventory.cards:
+            self._note_left_out(report, known)
         self.has_inventory = True
         self.missing = "" if served else "the driver shows no card that can be shared"
         shown = {report.uuid for report in served}
         cards = [self._card(report) for report in served]
         # A card that went away keeps its place, unhealthy, while the kubelet may still count it.
-        known = self._node_store.read().cards
         kept = [replace(card, index=-1) for card in known if card.uuid not in shown]
-        self._node_store.update(cards=tuple(sorted([*cards, *kept], key=lambda card: card.index)))
+        return tuple(sorted([*cards, *kept], key=lambda card: card.index))
 
-    def _can_serve(self, report: CardReport) -> bool:
-        if report.is_mig:
-            self._recorder.node_note(
-                "MigCardSkipped",
-                f"card {report.index} ({report.uuid}) is cut into MIG instances, which this "
-                f"mode cannot share; it is left out",
-            )
-        return not report.is_mig and report.memory_mib > 0
+    def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:
+        """A card that was never offered; of one that was, its health tells."""
+        found = unshareable(report, 0)
+        if found is not None and all(card.uuid != report.uuid for card in known):
+            reason = "MigCardSkipped" if report.is_mig else "CardSkipped"
+            name = f"card {report.index} ({report.uuid})"
+            self._recorder.node_note(reason, f"{name} is left out: {found.text}")
 
     def _card(self, report: CardReport) -> Card:
         return Card(
@@ -170,8 +184,11 @@ class CardInventory:
 
     def settle(self) -> None:
         """Publish health, and remember it."""
-        self._node_store.update(unhealthy=self._unhealthy(self._node_store.read().cards))
-        cards = self._node_store.read().cards
+        self._publish(self._node_store.read().cards)
+
+    def _publish(self, cards: tuple[Card, ...]) -> None:
+        """Cards and their health at once: no card shall pass for healthy in between."""
+        self._node_store.update(cards=cards, unhealthy=self._unhealthy(cards))
         content = {
             "numbers": self._numbers,
             "cards": [asdict(card) for card in cards],
