@@ -1,6 +1,5 @@
 """What may be true of a node, whatever happens to it."""
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,13 +8,12 @@ from tests.histories.node import Node
 from tests.histories.pods import Life, looked_at, path_of
 from tests.histories.shapes import CORE, COUNT, MEM
 
-from gpu_device_plugin.domain.grants import Grant, grant_from_plain
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import parse_unit_id
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.simulation.kubelet_pods import Kind
-from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import KIND, VERSION
+from gpu_device_plugin.store.grants import FILE_NAME, GrantStore
 
 UNITS = {MEM: 15, CORE: 100, COUNT: 1}
 _OURS = re.compile(r"rpc error: code = (\w+) desc = (.*), which is unexpected", re.DOTALL)
@@ -71,13 +69,12 @@ def grants(node: Node) -> tuple[Grant, ...]:
     Raises:
         StateError: It cannot be read.
     """
-    pair = (node.file("grants"), node.file("grants.other"))
+    pair = (node.file(FILE_NAME), node.file(f"{FILE_NAME}.other"))
     found = tuple(path.stat() if path.exists() else None for path in pair)
     mark = tuple(f and (f.st_ino, f.st_mtime_ns, f.st_size) for f in found)
     if node.read_grants[0] != mark:
-        sealed = SealedFile(pair[0], KIND, VERSION).read()
-        lines = sealed.payload.splitlines() if sealed else ()
-        node.read_grants = (mark, tuple(grant_from_plain(json.loads(line)) for line in lines))
+        ledger = GrantStore(pair[0].parent, "").read()
+        node.read_grants = (mark, tuple(ledger.grants.values()))
     return node.read_grants[1]
 
 

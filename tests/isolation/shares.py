@@ -62,7 +62,10 @@ def ready(box: Box, kind: str, unit_ns: int | None = None) -> Program:
 
 
 def shares(
-    *tasks: tuple[Box, str], unit_ns: int | None = None, in_steps: bool = True
+    *tasks: tuple[Box, str],
+    unit_ns: int | None = None,
+    in_steps: bool = True,
+    seconds: float = SECONDS,
 ) -> list[float]:
     """Percent of the card's time that programs had which worked side by side as hard as they may.
 
@@ -70,12 +73,13 @@ def shares(
         tasks: Containers, and the kind of work of each (programs/client.c, `kinds`).
         unit_ns: How long a kernel, or a graph of ten, takes; by the kind of work if it is None.
         in_steps: On the clock that stands still while anything computes. Else in real time, which
-            takes SECONDS and shows what the library does while a program computes ("burst").
+            takes `seconds` and shows what the library does while a program computes ("burst").
+        seconds: How long they work.
     """
     programs = [ready(box, kind, unit_ns) for box, kind in tasks]
     had = []
     for program, (_, kind) in zip(programs, tasks, strict=True):
-        program.tell(f"work {kind} {unit_ns or WORK[kind]} {SECONDS} {len(tasks) * in_steps}")
+        program.tell(f"work {kind} {unit_ns or WORK[kind]} {seconds} {len(tasks) * in_steps}")
     for program, (_, kind) in zip(programs, tasks, strict=True):
         result, pieces, took_ns = program.answer()
         assert result == 0

@@ -39,10 +39,12 @@ class KubeletSnapshot:
     Attributes:
         listed: PodResources List.
         entries: The checkpoint's entries of our resources.
+        has_checkpoint: Whether there is a checkpoint; without one nobody knows which pods have ended.
     """
 
     listed: Sequence[ListedPod]
     entries: Sequence[CheckpointEntry]
+    has_checkpoint: bool = True
 
     @property
     def names(self) -> frozenset[tuple[str, str]]:

@@ -4,13 +4,14 @@ import asyncio
 import shutil
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.failpoints import POINTS, VARIABLE
-from gpu_device_plugin.store.grants import KIND, VERSION
+from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION
 
 IN_ADMISSION = [
     point for point in POINTS if point.startswith(("prefer.", "allocate.", "durable.", "slices."))
@@ -91,8 +92,9 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
         await rig.admit("p", slice_of(2, 30))
         before = rig.grant("p")
         await rig.stop_agent()
-        path = rig.state / "grants"
-        (rig.state / "grants.other").unlink()
+        path = rig.state / FILE_NAME
+        for copy in ("grants.v2.other", "grants", "grants.other"):
+            (rig.state / copy).unlink()
         content = bytearray(path.read_bytes())
         content[-20] ^= 1
         path.write_bytes(
@@ -114,11 +116,11 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
             before.core_ids,
             before.cards,
         )
-        assert list(rig.state.glob("grants.bad-*"))
+        assert list(rig.state.glob("grants.v2.bad-*"))
         await until(lambda: rig.events("StateFileBad"), 10)
 
 
-@pytest.mark.parametrize("name", ["grants", "grants.other"])
+@pytest.mark.parametrize("name", [FILE_NAME, f"{FILE_NAME}.other"])
 async def test_where_one_of_two_files_is_damaged_nothing_is_missing_from_the_grants(
     name: str,
 ) -> None:
@@ -134,8 +136,56 @@ async def test_where_one_of_two_files_is_damaged_nothing_is_missing_from_the_gra
         await rig.until_ready()
 
         assert rig.grant("p") == before
-        assert list(rig.state.glob("grants.bad-*"))
+        assert list(rig.state.glob("grants.v2.bad-*"))
         await until(lambda: rig.events("StateFileBad"), 10)
+
+
+async def lose_grants(rig: Rig) -> Path:
+    """Stop the agent and remove its grants; the limits file of the one running container."""
+    (grant,) = rig.grants()
+    await rig.stop_agent()
+    for path in rig.state.glob("grants*"):
+        path.unlink()
+    return rig.run / "slices" / grant.slice_id / "config" / "limits"
+
+
+async def test_with_the_grants_lost_and_the_kubelet_silent_running_containers_keep_their_files() -> (
+    None
+):
+    """Nobody can say whose they are, so nobody removes them; the grant comes back in time."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        before, limits = rig.grant("p"), await lose_grants(rig)
+        text = limits.read_text()
+        await rig.kubelet.stop()
+        await rig.start_agent()
+
+        async def is_prepared() -> bool:
+            code, page = await rig.page("readyz")
+            return code != 0 and "gpu-mem: " in page and "still bringing together" not in page
+
+        await until(is_prepared, 30)
+        assert limits.read_text() == text
+        assert (rig.library / before.library_version / "libgpuslice.so").is_file()
+        await rig.kubelet.start()
+        await until(rig.grants, 60)
+
+        assert rig.grant("p").slice_id == before.slice_id
+        assert limits.read_text() == text
+
+
+async def test_with_the_grants_lost_and_the_card_away_a_running_containers_files_stay() -> None:
+    """No grant can be made of what the kubelet says; what it says is enough to keep them."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        limits = await lose_grants(rig)
+        text = limits.read_text()
+        rig.cards.unplug(0)
+        await rig.start_agent()
+        await rig.until_ready()
+
+        assert rig.grants() == []
+        assert limits.read_text() == text
 
 
 async def test_a_pod_that_only_a_stale_checkpoint_names_is_not_brought_back() -> None:
@@ -158,7 +208,7 @@ async def test_after_a_reboot_every_file_of_a_slice_is_there_before_the_first_re
         await rig.admit("p", slice_of(2, 30))
         grant = rig.grant("p")
         await rig.stop_agent()
-        kept = SealedFile(rig.state / "grants", KIND, VERSION)
+        kept = SealedFile(rig.state / FILE_NAME, KIND, VERSION)
         sealed = kept.read()
         assert sealed is not None
         kept.write([sealed.payload], "another-boot")
@@ -173,7 +223,7 @@ async def test_after_a_reboot_every_file_of_a_slice_is_there_before_the_first_re
         assert (slices / "config" / "limits").read_text() == limits
         assert (slices / "region").stat().st_size == 1 << 20
         assert (slices / "region").stat().st_mode & 0o777 == 0o666
-        assert not list(rig.state.glob("grants.bad-*"))
+        assert not list(rig.state.glob("grants*.bad-*"))
         assert rig.grant("p") == grant
 
 

@@ -84,7 +84,7 @@ class Edges:
         clock: Time.
         boot_id: The kernel's id of this boot, or "" where it does not tell.
         pods: The kubelet's PodResources.
-        checkpoint: The kubelet's checkpoint. Raises KubeletError.
+        checkpoint: The kubelet's checkpoint, None where there is none. Raises KubeletError.
         plugins: The kubelet's plugin directory.
         cluster: Makes the side of the API server, from signals and what counts dropped Events.
         nvml: Makes the source of reports, from who takes them.
@@ -93,7 +93,7 @@ class Edges:
     clock: Clock
     boot_id: str
     pods: KubeletPods
-    checkpoint: Callable[[], Sequence[CheckpointEntry]]
+    checkpoint: Callable[[], Sequence[CheckpointEntry] | None]
     plugins: PluginDirectory
     cluster: OpenCluster
     nvml: OpenNvml

@@ -59,6 +59,7 @@ from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.store.memory import MemoryFile
 from gpu_device_plugin.store.region import read_region
 from gpu_device_plugin.store.remains import Remains
+from gpu_device_plugin.store.remembered import CardsRecord, NodeRecord
 from gpu_device_plugin.store.selinux import Kernel, SecurityLabels
 from gpu_device_plugin.store.slices import SliceFiles
 from gpu_device_plugin.web.metrics import AgentMetrics
@@ -103,12 +104,12 @@ class Wiring:
     def _wire_state(self) -> None:
         settings, edges, state_dir = self.settings, self.edges, Path(self.settings.state_dir)
         self.lock = NodeLock(state_dir / "lock")
-        self.ledger_store = LedgerStore(GrantStore(state_dir / "grants", edges.boot_id))
+        self.ledger_store = LedgerStore(GrantStore(state_dir, edges.boot_id))
         table = Path(settings.xid_table) if settings.xid_table else None
         self.cards = CardInventory(
             self.node_store,
             self.recorder,
-            MemoryFile(state_dir, "cards", edges.boot_id),
+            MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id),
             health_rules(settings.recovery_seconds, table),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
@@ -118,7 +119,7 @@ class Wiring:
         self.mode = ModeFollower(
             self.node_store,
             self.recorder,
-            MemoryFile(state_dir, "node", edges.boot_id),
+            MemoryFile(state_dir, "node", NodeRecord, edges.boot_id),
             ModeSettings(settings.mode, settings.placement, settings.memory_unit),
             lambda: self.ledger_store.holders,
         )

@@ -75,7 +75,7 @@ async def clean(places: Places, *, is_forced: bool) -> Outcome:
 
 
 async def _clean(places: Places, *, is_forced: bool) -> Outcome:
-    store = GrantStore(places.state / "grants", boot_id())
+    store = GrantStore(places.state, boot_id())
     ledger = store.load(time.time()).ledger
     used = _InUse(frozenset(), frozenset())
     if not is_forced:
@@ -94,6 +94,7 @@ async def _clean(places: Places, *, is_forced: bool) -> Outcome:
         kept = {key: grant for key, grant in ledger.grants.items() if key in used.slices}
         if kept != ledger.grants:
             store.save(Ledger(kept))
+            store.save_former()
     else:
         removed += remains.forget()
     return Outcome(tuple(removed), tuple(_in_words(name, ledger) for name in sorted(used.slices)))

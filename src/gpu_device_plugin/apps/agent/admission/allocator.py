@@ -1,8 +1,8 @@
-"""The way of one request through the node: who asks, which card, which units, one grant.
+"""Admission of one request: which pod asks, which card and units it gets, and the grant.
 
-The kubelet admits one container at a time and calls GetPreferredAllocation, then Allocate,
-for each resource in random order, without a name (kubelet.md 4, method G). The first call of
-a container decides for its whole request; every later one is held to that decision.
+The kubelet admits one container at a time and calls GetPreferredAllocation, then Allocate, for
+each resource in random order, without naming the pod (docs/architecture.md). The first call for
+a container decides for its whole request; every later call has to follow that decision.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class Allocator:
             self._asker = None
             try:
                 grant = await self._granted(call, self._serving(resource))
-                # The whole answer rides on gpu-mem (contract R-550).
+                # The whole answer rides on gpu-mem (R-550).
                 is_answer = resource is Resource.MEM
                 edits = self._maker.edits(grant, self._state()) if is_answer else ContainerEdits()
             except RefusalError as error:

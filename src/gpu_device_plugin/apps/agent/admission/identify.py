@@ -1,7 +1,7 @@
-"""Who asks: the kubelet's calls carry no name, so the kubelet's own pod list must tell.
+"""Identity: which pod a call is for. The call does not say, so the kubelet's pod list has to.
 
-Inside GetPreferredAllocation, PodResources List holds the pod that is being admitted, with
-none of the asked resource yet (kubelet.md 10). What the pod asks for comes from the API watch.
+During GetPreferredAllocation, PodResources List contains the pod that is being admitted, with
+none of the asked resource yet (docs/architecture.md). Its pod spec comes from the API watch.
 """
 
 import asyncio

@@ -5,7 +5,7 @@ number for as long as this node has a state directory; NVML's index may move.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import structlog
 
@@ -23,10 +23,10 @@ from gpu_device_plugin.domain.reports import (
     NvmlReport,
     Use,
 )
-from gpu_device_plugin.domain.saved import health_from_plain, health_to_plain
 from gpu_device_plugin.domain.units import MAX_CARDS
-from gpu_device_plugin.errors import RequestError, StateError, StorageError
+from gpu_device_plugin.errors import RequestError, StorageError
 from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.store.remembered import CardsRecord, cards_of, cards_record, health_of
 
 _log = structlog.get_logger("cards")
 
@@ -38,7 +38,7 @@ class CardInventory:
         self,
         node_store: NodeStore,
         recorder: EventRecorder,
-        memory: MemoryFile,
+        memory: MemoryFile[CardsRecord],
         rules: HealthRules,
         boot_id: str,
         *,
@@ -67,22 +67,13 @@ class CardInventory:
             known: UUID -> number, as grants and the kubelet's checkpoint have them. They stand
                 over what was remembered: running containers hold units under these numbers.
         """
-        bad = self._load(now_seconds)
+        found, bad = self._memory.load(now_seconds)
+        self._remembered = cards_of(found)
+        if found.health is not None:
+            self._health = restored(health_of(found.health), self._health.boot_id)
         taken = frozenset(known.values())
-        others = {uuid: n for uuid, n in self._numbers.items() if n not in taken}
+        others = {uuid: n for uuid, n in found.numbers.items() if n not in taken}
         self._numbers = {**others, **known}
-        return bad
-
-    def _load(self, now_seconds: float) -> str | None:
-        content, bad = self._memory.load(now_seconds)
-        try:
-            self._numbers = {str(k): int(v) for k, v in content.get("numbers", {}).items()}
-            self._remembered = [Card(**entry) for entry in content.get("cards", [])]
-            saved = content.get("health")
-            if saved is not None:
-                self._health = restored(health_from_plain(saved), self._health.boot_id)
-        except (StateError, ValueError, AttributeError, TypeError) as error:
-            return f"{error}; starting without what was remembered of cards"
         return bad
 
     def observe(self, report: NvmlReport) -> None:
@@ -189,13 +180,8 @@ class CardInventory:
     def _publish(self, cards: tuple[Card, ...]) -> None:
         """Cards and their health at once: no card shall pass for healthy in between."""
         self._node_store.update(cards=cards, unhealthy=self._unhealthy(cards))
-        content = {
-            "numbers": self._numbers,
-            "cards": [asdict(card) for card in cards],
-            "health": health_to_plain(self._health),
-        }
         try:
-            self._memory.save(content)
+            self._memory.save(cards_record(self._numbers, cards, self._health))
         except StorageError as error:
             _log.warning("what is known of cards cannot be remembered", error=str(error))
 

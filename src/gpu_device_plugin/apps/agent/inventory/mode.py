@@ -6,7 +6,6 @@ does not guess: a node that offers the wrong resources attracts the wrong pods.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -27,6 +26,7 @@ from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.store.remembered import NodeRecord
 
 _log = structlog.get_logger("mode")
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
@@ -48,7 +48,7 @@ class ModeFollower:
         self,
         node_store: NodeStore,
         recorder: EventRecorder,
-        memory: MemoryFile,
+        memory: MemoryFile[NodeRecord],
         settings: ModeSettings,
         holders: Callable[[], Sequence[PodRef]],
     ) -> None:
@@ -70,15 +70,14 @@ class ModeFollower:
     def load(self, now_seconds: float) -> str | None:
         """Start in the mode of the last run, if there is one; the text says what was bad, or None."""
         content, bad = self._memory.load(now_seconds)
-        self._mode = parse_mode(str(content.get("mode", "")))
-        self._unit = next((u for u in MemoryUnit if u.value == content.get("unit")), None)
+        self._mode = parse_mode(content.mode)
+        self._unit = next((u for u in MemoryUnit if u.value == content.unit), None)
         # A setting that the operator has changed since is a wish; the label's mode ends with it.
-        is_same_wish = content.get("wished") == str(self._settings.mode)
-        self._is_from_label = bool(content.get("is_from_label")) and is_same_wish
-        self.note_foreign(str(content.get("foreign", "")))
-        labels = content.get("labels")
-        if self._mode is not None and isinstance(labels, dict):
-            self._labels = {str(key): str(value) for key, value in labels.items()}
+        is_same_wish = content.wished == str(self._settings.mode)
+        self._is_from_label = content.is_from_label and is_same_wish
+        self.note_foreign(content.foreign)
+        if self._mode is not None and content.labels is not None:
+            self._labels = content.labels
             self.settle()
         return bad
 
@@ -161,14 +160,14 @@ class ModeFollower:
             self._recorder.node_note(reason, text, is_warning=reason not in _GOOD_NEWS)
 
     def _remember(self) -> None:
-        content: dict[str, Any] = {
-            "mode": str(self._mode),
-            "unit": self._unit.value if self._unit else "",
-            "labels": dict(self._labels or {}),
-            "is_from_label": self._is_from_label,
-            "wished": str(self._settings.mode),
-            "foreign": self._foreign,
-        }
+        content = NodeRecord(
+            mode=str(self._mode),
+            unit=self._unit.value if self._unit else "",
+            labels=dict(self._labels or {}),
+            is_from_label=self._is_from_label,
+            wished=str(self._settings.mode),
+            foreign=self._foreign,
+        )
         try:
             self._memory.save(content)
         except StorageError as error:

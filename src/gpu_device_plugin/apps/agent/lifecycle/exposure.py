@@ -1,4 +1,4 @@
-"""Whether containers that ask for no GPU get every card of this node (contract R-722).
+"""Whether containers that ask for no GPU get every card of this node (R-722).
 
 Images with CUDA set NVIDIA_VISIBLE_DEVICES=all. Where the NVIDIA runtime is the node's default and
 accepts that variable from unprivileged containers, each of them sees all cards. The runtime's

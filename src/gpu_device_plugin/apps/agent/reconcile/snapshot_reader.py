@@ -12,7 +12,7 @@ class SnapshotReader:
     def __init__(
         self,
         list_pods: Callable[[], Awaitable[Sequence[ListedPod]]],
-        checkpoint: Callable[[], Sequence[CheckpointEntry]],
+        checkpoint: Callable[[], Sequence[CheckpointEntry] | None],
     ) -> None:
         self._list_pods = list_pods
         self._checkpoint = checkpoint
@@ -23,7 +23,8 @@ class SnapshotReader:
         Raises:
             KubeletError: One of them does not answer; nothing may be concluded from the other.
         """
-        return KubeletSnapshot(await self._list_pods(), self.entries())
+        listed, entries = await self._list_pods(), self._checkpoint()
+        return KubeletSnapshot(listed, entries or (), has_checkpoint=entries is not None)
 
     def entries(self) -> Sequence[CheckpointEntry]:
         """The checkpoint alone, which may be read at any time.
@@ -31,4 +32,4 @@ class SnapshotReader:
         Raises:
             KubeletError: It cannot be read.
         """
-        return self._checkpoint()
+        return self._checkpoint() or ()

@@ -1,5 +1,6 @@
 """The ledger in memory and on disk, changed in one place."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 from gpu_device_plugin.apps.agent.state.signal import Signal
@@ -100,6 +101,8 @@ class LedgerStore:
     def _replace(self, ledger: Ledger) -> None:
         try:
             self._store.save(ledger)
+            with contextlib.suppress(StorageError):  # a copy; the grants themselves are written
+                self._store.save_former()
         except StorageError as error:
             self.disk_fault = str(error)
             raise
