@@ -37,7 +37,7 @@ class PluginDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.kubelet_socket = path / KUBELET_SOCKET
-        self._listeners: set[asyncio.Event] = set()
+        self._listeners: list[asyncio.Event] = []
         self._numbers = count(1)
 
     def kubelet_identity(self) -> SocketIdentity | None:
@@ -62,7 +62,7 @@ class PluginDirectory:
 
     def subscribe(self, listener: asyncio.Event) -> None:
         """Sets `listener` at every change in the directory, while `run` runs."""
-        self._listeners.add(listener)
+        self._listeners.append(listener)
 
     async def run(self, *, with_events: bool = True) -> None:
         """Looks until cancelled, and tells at once what the kernel tells, unless it shall not."""
