@@ -8,7 +8,6 @@ a file that can be parsed is whole.
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,31 +15,13 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from gpu_device_plugin.domain.edits import ContainerEdits, DeviceNode, Mount
+from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 
 FILE_NAME = "kubelet_internal_checkpoint"
 _RESOURCES = {str(resource): resource for resource in Resource}
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointEntry:
-    """What one container holds of one of our resources.
-
-    Attributes:
-        pod_uid: The pod's UID.
-        container: The container's name; ordinary init containers are there too.
-        resource: Which resource.
-        ids: The unit ids it holds.
-        edits: What our Allocate answered.
-    """
-
-    pod_uid: str
-    container: str
-    resource: Resource
-    ids: frozenset[str]
-    edits: ContainerEdits
 
 
 class _Entry(msgspec.Struct, rename="pascal"):

@@ -117,6 +117,7 @@ class AgentMetrics:
             "card_changes", "Changes of a card's health.", ("uuid", "reason")
         )
         self._nvml_restarts = self._counter("nvml_restarts", "Restarts of the NVML child process.")
+        self._nvml_restarts_shown = 0
         self._repairs = self._counter(
             "slice_repairs", "Slices that were found amiss and put right.", ("reason",)
         )
@@ -151,9 +152,10 @@ class AgentMetrics:
         """A card became unhealthy for `reason`, or healthy again."""
         self._card_changes.labels(uuid, reason).inc()
 
-    def count_nvml_restart(self) -> None:
-        """The NVML child process was started again."""
-        self._nvml_restarts.inc()
+    def show_nvml_restarts(self, total: int) -> None:
+        """The NVML child process was started again so often by now."""
+        self._nvml_restarts.inc(total - self._nvml_restarts_shown)
+        self._nvml_restarts_shown = total
 
     def count_repair(self, reason: str) -> None:
         """Something about a slice was repaired."""

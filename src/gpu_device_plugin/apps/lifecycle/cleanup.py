@@ -12,15 +12,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import (
-    KubeletSnapshot,
-    SnapshotReader,
-    completed,
-)
-from gpu_device_plugin.apps.agent.state.ledger_store import boot_id
+from gpu_device_plugin.apps.agent.edges import boot_id
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot, completed
 from gpu_device_plugin.domain.ledger import Ledger, live
 from gpu_device_plugin.errors import KubeletError
-from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
+from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.library import LibraryVersions
@@ -130,7 +127,9 @@ async def _clean(places: Places, patience_seconds: float | None) -> Outcome:
 async def _snapshot(kubelet: Path) -> KubeletSnapshot:
     pods = PodResources(kubelet / "pod-resources" / "kubelet.sock")
     try:
-        snapshots = SnapshotReader(pods.list, kubelet / "device-plugins" / FILE_NAME)
+        snapshots = SnapshotReader(
+            pods.list, lambda: read_checkpoint(kubelet / "device-plugins" / FILE_NAME)
+        )
         return await snapshots.take()
     except KubeletError as error:
         raise KubeletError(
