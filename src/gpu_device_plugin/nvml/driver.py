@@ -32,8 +32,8 @@ _NAMES = {
     for name, value in vars(pynvml).items()
     if name.startswith("NVML_ERROR_")
 }
-# kernfs numbers its nodes in turn, so the module's directory has another inode after a reload.
-_KERNEL_MODULE = Path("/sys/module/nvidia")
+# A function of the simulated library, which NVIDIA's lacks: what is loaded says what it is.
+_SIMULATED = "gpusim_create"
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 
@@ -60,11 +60,14 @@ class Driver:
     after `close` and another opening.
     """
 
-    def __init__(self, *, is_system: bool) -> None:
-        self._is_system = is_system
+    def __init__(self, kernel_module: Path) -> None:
+        self.is_simulated = hasattr(pynvml.nvmlLib, _SIMULATED)
+        self._kernel_module = kernel_module
         self._handles: dict[str, Any] = {}
         self._by_address: dict[int, str] = {}
         self._events: Any = None
+        self._is_mig: dict[str, bool] = {}
+        self._has_other_mig = False
         self.cards: list[dict[str, object]] = []
         self.unreadable: list[dict[str, object]] = []
         self.version = driver_version()
@@ -75,15 +78,11 @@ class Driver:
     def inventory(self) -> dict[str, object]:
         """The inventory as a message."""
         cuda = _ask(pynvml.nvmlSystemGetCudaDriverVersion)
-        load = ""
-        if self._is_system:
-            with suppress(OSError):
-                load = str(_KERNEL_MODULE.stat().st_ino)
         return {
             "kind": "inventory",
             "driver_version": self.version,
             "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
-            "driver_load": load,
+            "driver_load": "" if self.is_simulated else driver_load(self._kernel_module),
             "cards": self.cards,
             "unreadable": self.unreadable,
         }
@@ -91,6 +90,10 @@ class Driver:
     def probe(self) -> list[dict[str, object]]:
         """One look at each card. Raises NVMLError when the driver as a whole is gone."""
         return [self._probe_card(uuid, handle) for uuid, handle in self._handles.items()]
+
+    def has_changed(self) -> bool:
+        """Whether the driver has another version, or a card another MIG mode, than told."""
+        return self._has_other_mig or driver_version() != self.version
 
     def next_xid(self, wait_ms: int) -> tuple[str | None, int] | None:
         """The next XID and its card, None when none came in time or NVML has no events."""
@@ -129,6 +132,7 @@ class Driver:
             return
         self._handles[uuid] = handle
         self._by_address[_address(handle)] = uuid
+        self._is_mig[uuid] = bool(card["is_mig"])
         self.cards.append(card)
 
     def _register(self) -> None:
@@ -159,6 +163,7 @@ class Driver:
             memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
             rates = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
             seen["recovery_action"] = _recovery_action(handle)
+            self._has_other_mig |= _is_mig(handle) != self._is_mig[uuid]
         except pynvml.NVMLError as error:
             if error.value in _DRIVER:
                 raise
@@ -173,19 +178,31 @@ def driver_version() -> str:
     return str(pynvml.nvmlSystemGetDriverVersion())
 
 
+def driver_load(kernel_module: Path) -> str:
+    """Another text after each load of the kernel module, "" without it.
+
+    kernfs numbers its nodes in turn, so the module's directory has another inode after a reload.
+    """
+    try:
+        return str(kernel_module.stat().st_ino)
+    except OSError:
+        return ""
+
+
 @contextmanager
-def opened(library: str | None) -> Iterator[Driver]:
+def opened(library: str | None, kernel_module: Path) -> Iterator[Driver]:
     """NVML opened; raises NvmlError saying what is missing.
 
     Args:
         library: The library file; None for the system's.
+        kernel_module: The kernel module's directory in sysfs.
     """
     is_ready = False
     try:
         _load(library)
         pynvml.nvmlInit()
         is_ready = True
-        driver = Driver(is_system=library is None)
+        driver = Driver(kernel_module)
     except pynvml.NVMLError as error:
         if is_ready:
             with suppress(pynvml.NVMLError):
@@ -199,12 +216,13 @@ def opened(library: str | None) -> Iterator[Driver]:
         driver.close()
 
 
-def pci_cards() -> frozenset[str] | None:
-    """The PCI functions on this machine, None without sysfs: changes when a card comes or goes."""
+def surroundings(kernel_module: Path) -> tuple[object, ...]:
+    """What differs once a card came or went, or the kernel module was loaded anew."""
     try:
-        return frozenset(entry.name for entry in _PCI_DEVICES.iterdir())
+        functions = frozenset(entry.name for entry in _PCI_DEVICES.iterdir())
     except OSError:
-        return None
+        functions = frozenset()
+    return driver_load(kernel_module), functions
 
 
 def _load(library: str | None) -> None:
@@ -225,7 +243,6 @@ def _describe(uuid: str, index: int, handle: Any) -> dict[str, object]:
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     minor = _ask(pynvml.nvmlDeviceGetMinorNumber, handle)
     pci = _ask(pynvml.nvmlDeviceGetPciInfo, handle)
-    mig = _ask(pynvml.nvmlDeviceGetMigMode, handle)
     bus_id = "" if pci is None else _text(pci.busId)
     return {
         "uuid": uuid,
@@ -234,9 +251,14 @@ def _describe(uuid: str, index: int, handle: Any) -> dict[str, object]:
         "name": str(_ask(pynvml.nvmlDeviceGetName, handle) or ""),
         "memory_mib": 0 if memory is None else int(memory.total) // _MIB,
         "pci_bus_id": bus_id,
-        "is_mig": bool(mig and mig[0]),
+        "is_mig": _is_mig(handle),
         "numa_node": _numa_node(bus_id),
     }
+
+
+def _is_mig(handle: Any) -> bool:
+    mode = _ask(pynvml.nvmlDeviceGetMigMode, handle)
+    return bool(mode and mode[0])
 
 
 def _text(value: bytes | str) -> str:
