@@ -12,7 +12,10 @@ STAMP := $(VENV)/.installed
 NATIVE := build/native/libnvidia-ml.so.1
 C_SOURCES := $(shell find src/simulator src/isolation -type f 2>/dev/null)
 
-.PHONY: help demo test lint fmt native sanitize proto image e2e bench gpu lock clean
+HISTORIES ?= 10000
+SEED ?= 0
+
+.PHONY: help demo test histories lint fmt native sanitize proto image e2e bench gpu lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -23,6 +26,10 @@ demo: $(STAMP) $(NATIVE) ## Two nodes of simulated GPUs, from allocatable to wha
 test: $(STAMP) $(NATIVE) ## Unit, property, contract and fault tests
 	@echo "==> tests"
 	@$(BIN)/python -m pytest
+
+histories: $(STAMP) $(NATIVE) ## Random histories of a node in virtual time: HISTORIES=10000 SEED=0
+	@echo "==> histories"
+	@$(BIN)/python -m tests.histories --count $(HISTORIES) --seed $(SEED)
 
 lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers, house rules
 	@echo "==> ruff";        $(BIN)/ruff format --check src tests .ci && $(BIN)/ruff check src tests .ci

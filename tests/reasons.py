@@ -27,7 +27,8 @@ def raised_reasons() -> set[str]:
 
     Simulation, demo and command line only repeat words of others.
     """
-    found = {"Absent"}  # Health.reason returns it; nobody passes it on as a literal
+    # Health.reason returns them; nobody passes them on as literals.
+    found = {"Absent", "NVMLUnanswered"}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).parts
         if parts[0] in {"simulation", "cli"} or parts[:2] == ("apps", "demo") or "_proto" in parts:

@@ -43,3 +43,50 @@ def test_no_path_of_a_machine_and_no_registry_address_is_tracked() -> None:
     ]
 
     assert found == []
+
+
+SUFFIXES = {".py", ".c", ".h", ".def", ".md", ".yaml", ".tpl", ".json", ".sh", ".toml"}
+OTHERS = ("kubernetes", "HAMi", "HAMi-core", "k8s-device-plugin", "kai-scheduler")
+
+
+def tracked_texts() -> list[Path]:
+    """Every file of ours that a person reads."""
+    names = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    paths = [ROOT / name for name in names]
+    return [path for path in paths if path.suffix in SUFFIXES and path.is_file()]
+
+
+def citations(text: str) -> set[str]:
+    """Pages that a text names; addresses of other sites are not ours."""
+    text = re.sub(r"\w+://\S+", "", text)
+    pages = set(re.findall(r"(?<![\w*{<])[\w./-]*\w\.md\b", text))
+    return pages | {f"docs/adr/{number}" for number in re.findall(r"\bdocs/adr/(\d{4})\b", text)}
+
+
+def test_every_page_that_is_cited_is_in_the_repository() -> None:
+    """A reader has nothing else."""
+    missing = []
+    for path in tracked_texts():
+        for cited in citations(path.read_text(encoding="utf-8")):
+            name, _, _ = cited.partition("#")
+            places = (ROOT, ROOT / "docs", ROOT / "docs" / "adr", path.parent)
+            is_number = bool(re.fullmatch(r"docs/adr/\d{4}", name))
+            found = list(ROOT.glob(f"{name}-*.md")) if is_number else []
+            if not found and not any((place / name).is_file() for place in places):
+                missing.append(f"{path.relative_to(ROOT)}: {cited}")
+
+    assert missing == []
+
+
+def test_no_work_item_of_ours_is_cited() -> None:
+    """Only threads that the public can read, with the project that they are of."""
+    found = []
+    for path in tracked_texts():
+        text = path.read_text(encoding="utf-8")
+        for who, what in re.findall(r"(\S*)\s+\(?((?:issue|stop) #?\d+)", text):
+            if who.strip('("').lower() not in {name.lower() for name in OTHERS}:
+                found.append(f"{path.relative_to(ROOT)}: {who} {what}")
+
+    assert found == []

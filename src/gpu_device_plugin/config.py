@@ -45,81 +45,81 @@ def _says(text: str, **bounds: Any) -> msgspec.Meta:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the operator decided. A node label, where there is one, stands over all of it."""
+    """What the operator decided. A node label for a setting takes precedence."""
 
     node_name: Annotated[
         str,
-        _says("Name of this Node object; needed. Also NODE_NAME, usually from the downward API."),
+        _says("Name of this Node object; required. Also NODE_NAME, usually from the downward API."),
     ] = ""
     kubeconfig: Annotated[
-        str, _says("Path of a kubeconfig; without it the pod's own service account.")
+        str, _says("Path of a kubeconfig; by default the pod's service account is used.")
     ] = ""
     standalone: Annotated[
-        bool, _says("Work without any API server: no labels, no Events, no pod texts.")
+        bool, _says("Work without an API server: no labels, no Events, no pod specs.")
     ] = False
     mode: Annotated[
-        NodeMode, _says("Node mode where the node carries no `ack.node.gpu.schedule` label.")
+        NodeMode, _says("Node mode, if the node has no label `ack.node.gpu.schedule`.")
     ] = NodeMode.CORE_MEM
     memory_unit: Annotated[
-        MemoryUnit, _says("Size of one aliyun.com/gpu-mem; 128MiB only in mode share.")
+        MemoryUnit, _says("Size of one aliyun.com/gpu-mem; 128MiB only with mode share.")
     ] = MemoryUnit.GIB
     placement: Annotated[
         PlacementPolicy,
-        _says("Choice of a card where the node carries no `ack.node.gpu.placement` label."),
+        _says("Placement policy, if the node has no label `ack.node.gpu.placement`."),
     ] = PlacementPolicy.BINPACK
-    nvml_library: Annotated[str, _says("Path of libnvidia-ml.so.1; without it the loader's.")] = ""
+    nvml_library: Annotated[
+        str, _says("Path of libnvidia-ml.so.1; by default the dynamic loader finds it.")
+    ] = ""
     simulator_dir: Annotated[
         str,
         _says(
-            "Directory of a simulated node, for evaluation: its cards are served, and containers get its driver."
+            "Directory of a simulated node, for evaluation: its cards are offered, and containers get its driver."
         ),
     ] = ""
     isolation: Annotated[
         Isolation,
         _says(
-            "`on`: containers get limits and the library, and a missing library makes cards unhealthy."
+            "With `on` containers get limits and the isolation library; if it is missing, cards are unhealthy."
         ),
     ] = Isolation.ON
-    device_access: Annotated[DeviceAccess, _says("How the card reaches the container.")] = (
+    device_access: Annotated[DeviceAccess, _says("How cards reach containers.")] = (
         DeviceAccess.NVIDIA
     )
-    library_dir: Annotated[str, _says("Host directory of the isolation library's versions.")] = (
-        "/usr/local/lib/gpu-device-plugin"
-    )
+    library_dir: Annotated[
+        str, _says("Directory on the host for the versions of the isolation library.")
+    ] = "/usr/local/lib/gpu-device-plugin"
     honor_cgpu_disable: Annotated[
         bool,
-        _says("Whether a container's own CGPU_DISABLE=true takes its isolation away."),
+        _says("Whether CGPU_DISABLE=true in a container's own env turns its isolation off."),
     ] = False
     allow_other_plugin: Annotated[
-        bool, _says("Serve although another GPU device plugin serves cards of this node.")
+        bool, _says("Serve even if another GPU device plugin serves this node's cards.")
     ] = False
     recovery_seconds: Annotated[
         float,
         _says(
-            "How long probes must be clean before a card with a `probe` fault is back, in seconds.",
+            "Seconds that probes must be clean before a card with recovery `probe` is back.",
             ge=1,
             le=86400,
         ),
     ] = 30
     xid_table: Annotated[
-        str, _says("A YAML file whose rows stand over the built-in table of XIDs.")
+        str, _says("A YAML file with rows that replace or extend the built-in table of XIDs.")
     ] = ""
     kubelet_dir: Annotated[
-        str, _says("The kubelet's directory: device-plugins/ and pod-resources/ lie below it.")
+        str, _says("The kubelet's directory, which has device-plugins/ and pod-resources/.")
     ] = "/var/lib/kubelet"
-    state_dir: Annotated[str, _says("Durable state: grants, card numbers, health, the lock.")] = (
-        "/var/lib/gpu-device-plugin"
-    )
+    state_dir: Annotated[
+        str, _says("State kept over reboots: grants, card numbers, health, the lock.")
+    ] = "/var/lib/gpu-device-plugin"
     run_dir: Annotated[
-        str, _says("Files of the slices, and the agent's own socket; empty after a boot.")
+        str, _says("Files of the slices, and the admin socket; empty after a boot.")
     ] = "/run/gpu-device-plugin"
-    metrics_address: Annotated[str, _says("Where /metrics, /healthz and /readyz listen.")] = ":9445"
+    metrics_address: Annotated[str, _says("Address of /metrics, /healthz and /readyz.")] = ":9445"
     log_level: Annotated[
         str, _says("debug, info, warning or error.", pattern="^(debug|info|warning|error)$")
     ] = "info"
-    log_format: Annotated[LogFormat, _says("json, or text for a person's terminal.")] = (
-        LogFormat.JSON
-    )
+    log_format: Annotated[LogFormat, _says("json, or text for a terminal.")] = LogFormat.JSON
 
 
 def describe() -> dict[str, str]:
@@ -131,7 +131,7 @@ def describe() -> dict[str, str]:
 def load_settings(
     flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
 ) -> Settings:
-    """The settings that hold, checked.
+    """Merge flags, environment and file into checked settings.
 
     Args:
         flags: Values of the flags that were given, by key (`some_name`).
@@ -174,7 +174,7 @@ def _flag(key: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with words as keys, none of which stands twice: nobody could tell which one holds."""
+    """YAML with strings as keys; a key that occurs twice is an error, because either could count."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         """The mapping, or an error that names the second key."""

@@ -9,18 +9,21 @@ enum { PLACES = 8192, WEIGHT = 4, WORST_FADES = 64, SURPRISE = 2 };
 #define UNKNOWN_NS 5000000u
 /*
  * A launch of the same size may take far longer than the one before it: it may
- * depend on what its arguments say. So it is trusted with 200 ms, or with 100
- * times what it should take, and short ones with 2000 times that, but never
- * with less than a 32nd of the doubt that is allowed (doubt.h).
+ * depend on what its arguments say. So it is trusted with 200 ms at first, and
+ * with less the longer its kind has taken about the same: after this many
+ * launches with half of that, and in the end with 100 times what it takes, or
+ * 10 ms. One that surprises begins anew.
  */
 #define DOUBT_NS 200000000u
-#define DOUBT_LEAST_NS 31250000u
-enum { DOUBT_TIMES = 100, DOUBT_TIMES_SHORT = 2000 };
+#define DOUBT_STEADY_NS 10000000u
+#define SURPRISE_NS 20000u
+enum { DOUBT_STEADY_TIMES = 100, STEADY_LAUNCHES = 4096, SURPRISE_TIMES = 4 };
 
 struct place {
 	uint64_t what;
 	uint64_t duration_ns;
 	uint64_t worst_ns; /* of late */
+	uint64_t steady;   /* launches since it last took much longer than it used to */
 };
 
 static struct place places[PLACES];
@@ -41,33 +44,38 @@ static uint64_t larger(uint64_t one, uint64_t other)
 	return one > other ? one : other;
 }
 
-static uint64_t doubt_of(uint64_t work_ns, uint64_t worst_ns)
+static uint64_t doubt_of(const struct place *place)
 {
-	const uint64_t short_ns = work_ns * DOUBT_TIMES_SHORT;
-	uint64_t doubt_ns = larger(work_ns * DOUBT_TIMES, DOUBT_LEAST_NS);
+	const uint64_t hundredfold_ns = place->duration_ns * DOUBT_STEADY_TIMES;
+	const uint64_t least_ns =
+		hundredfold_ns < DOUBT_STEADY_NS ? hundredfold_ns : DOUBT_STEADY_NS;
+	const uint64_t doubt_ns =
+		(uint64_t)DOUBT_NS * STEADY_LAUNCHES / (STEADY_LAUNCHES + place->steady);
 
-	doubt_ns = larger(doubt_ns, short_ns < DOUBT_NS ? short_ns : DOUBT_NS);
-	return larger(doubt_ns, worst_ns);
+	return larger(larger(doubt_ns, least_ns), place->worst_ns);
 }
 
 struct estimate estimate_of(uint64_t what)
 {
+	static const struct place unknown = {.duration_ns = UNKNOWN_NS};
 	const struct place *place = place_of(what);
 	const bool is_known = what && place->what == what;
-	const uint64_t work_ns = is_known ? place->duration_ns : UNKNOWN_NS;
 
-	return (struct estimate){.work_ns = work_ns,
-				 .doubt_ns = doubt_of(work_ns, is_known ? place->worst_ns : 0),
-				 .is_known = is_known};
+	place = is_known ? place : &unknown;
+	return (struct estimate){
+		.work_ns = place->duration_ns, .doubt_ns = doubt_of(place), .is_known = is_known};
 }
 
 /* A moving average; but what takes far longer than it used to is believed at once. */
-void estimate_learn(uint64_t what, uint64_t measured_ns)
+void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches)
 {
 	struct place *place = place_of(what);
 
 	if (place->what != what)
-		*place = (struct place){.what = what};
+		*place = (struct place){.what = what, .duration_ns = measured_ns};
+	place->steady += launches;
+	if (measured_ns > place->duration_ns * SURPRISE_TIMES + SURPRISE_NS)
+		place->steady = 0;
 	if (measured_ns / SURPRISE >= place->duration_ns)
 		place->duration_ns = measured_ns;
 	else

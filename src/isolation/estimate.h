@@ -12,7 +12,8 @@ struct estimate {
 };
 
 struct estimate estimate_of(uint64_t what);
-void estimate_learn(uint64_t what, uint64_t measured_ns);
+/* So many launches took so long, each. */
+void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches);
 void estimate_forget_all(void);
 
 #endif

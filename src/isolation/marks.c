@@ -120,6 +120,7 @@ void marks_begin(struct meter *meter, CUstream stream, bool is_measured, uint64_
 	meter->reference = is_measured ? record(meter, stream) : NULL;
 	meter->has_reference = meter->reference != NULL;
 	meter->reference_ns = now_ns;
+	meter->lead_ns = 0;
 }
 
 bool marks_set(struct meter *meter, CUstream stream, uint64_t known_ns, uint64_t now_ns)
@@ -174,6 +175,7 @@ bool marks_took(const struct meter *meter, uint64_t *took_ns)
 		return false;
 	/* Of another stream, and reached before the reference: it took nothing more. */
 	*took_ns = took_ms > 0 ? (uint64_t)((double)took_ms * 1e6) : 0;
+	*took_ns -= meter->lead_ns < *took_ns ? meter->lead_ns : *took_ns;
 	return true;
 }
 
@@ -186,6 +188,7 @@ void marks_pass(struct meter *meter, uint64_t reached_ns)
 	doubt_end(meter, mark->doubt_ns);
 	if (meter->has_reference)
 		(void)elapsed(meter->reference, mark->event, &later_ms);
+	meter->lead_ns = 0;
 	if (later_ms >= 0) {
 		give_event(meter, meter->reference);
 		meter->reference = mark->event;

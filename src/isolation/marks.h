@@ -19,7 +19,8 @@ struct work {
 	uint64_t what;    /* of the last */
 	uint64_t work_ns; /* their estimates together */
 	uint32_t launches;
-	bool is_alike; /* one function or graph only */
+	bool is_alike;   /* one function or graph only */
+	CUstream stream; /* of the last; it may be gone */
 };
 
 struct mark {
@@ -44,6 +45,7 @@ struct meter {
 	CUevent reference;
 	bool has_reference;
 	uint64_t reference_ns;
+	uint64_t lead_ns;       /* from there to when the first launch was out */
 	uint64_t cursor_ns;     /* charged up to here */
 	uint64_t unfinished_ns; /* the first mark was not reached yet then */
 	uint64_t marked_ns, polled_ns, launched_ns;

@@ -103,7 +103,7 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 
 	if (!wait_ns && !doubt_holds(meter, doubt_ns, now_ns))
 		return 0;
-	if (stretch_may_share() && !neighbours_count(meter->card, meter->place))
+	if (stretch_may_share() && !neighbours_count(meter->card, meter->place, &meter->mine))
 		return 0;
 	launch->is_held_back = launch->is_held_back || wait_ns;
 	return wait_ns ? nap_ns(meter, wait_ns) : doubt_nap_ns(meter, now_ns);
@@ -121,6 +121,9 @@ static struct meter *await_credit(struct meter *meter, struct meter_launch *laun
 		if (!nap)
 			break;
 
+		/* What is out would be measured together with our nap. */
+		if (meter->tail.launches && meter->tail.stream == launch->stream)
+			marks_set(meter, launch->stream, 0, launch->now_ns);
 		pthread_mutex_unlock(&metering);
 		timer_sleep_ns(nap);
 		waited_ns += nap;
@@ -194,8 +197,10 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	launch->work_ns = estimate.work_ns;
 	launch->doubt_ns = estimate.doubt_ns;
 	doubt_add(meter, launch->stream, launch->doubt_ns, launch->now_ns);
-	if (!meter->is_running)
+	if (!meter->is_running) {
 		begin_stretch(meter, launch);
+		launch->is_first = meter->has_reference;
+	}
 	credit_add_inflight(launch->card, slice_slot(), (int64_t)launch->work_ns);
 }
 
@@ -224,6 +229,7 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch, 
 	tail->what = launch->what;
 	tail->launches++;
 	tail->work_ns += launch->work_ns;
+	tail->stream = launch->stream;
 	meter->launched_ns = now_ns;
 }
 
@@ -257,6 +263,14 @@ static void mark_if_due(struct meter *meter, const struct meter_launch *launch, 
 		meter->marked_ns = now_ns;
 }
 
+/* The card was idle until the first launch came to it, somewhat later than the reference. */
+static void note_lead(struct meter *meter, const struct meter_launch *launch)
+{
+	const uint64_t lead_ns = timer_now_ns() - launch->now_ns;
+
+	meter->lead_ns = lead_ns < STRETCH_GAP_NS ? lead_ns : STRETCH_GAP_NS;
+}
+
 void meter_after(struct meter_launch *launch, CUresult result)
 {
 	if (!launch->is_metered)
@@ -266,6 +280,8 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	struct meter *meter = marks_meter_of(launch->there.context);
 
 	if (meter && result == CUDA_SUCCESS) {
+		if (launch->is_first)
+			note_lead(meter, launch);
 		add_to_tail(meter, launch, launch->now_ns);
 		mark_if_due(meter, launch, launch->now_ns);
 		stretch_extend(meter, launch->now_ns);

@@ -13,6 +13,7 @@ struct meter_launch {
 	bool is_metered;
 	bool is_known;     /* measured before */
 	bool is_held_back; /* it waited for credit */
+	bool is_first;     /* behind a reference, on an idle card */
 	uint64_t what;     /* function and size, or graph */
 	uint64_t work_ns;  /* what it should take */
 	uint64_t doubt_ns; /* what it may take */

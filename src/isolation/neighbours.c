@@ -226,19 +226,20 @@ uint64_t neighbours_our_part_in(int card, const struct activity_bucket *bucket, 
 		       others_in(card, street, bucket, now_ns, place, mine));
 }
 
-uint64_t neighbours_stretch(int card, uint64_t from_ns, uint64_t part_ns, int place)
+uint64_t neighbours_stretch(int card, uint64_t from_ns, uint64_t part_ns, int place,
+			    const struct activity *mine)
 {
 	struct street *street = &streets[card];
 	const uint64_t now_ns = timer_now_ns();
 
 	look(card, street);
 	const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
-	const uint64_t others = others_in(card, street, &bucket, now_ns, place, NULL);
+	const uint64_t others = others_in(card, street, &bucket, now_ns, place, mine);
 
 	return part_ns + part_ns * others / ACTIVITY_ONE;
 }
 
-uint32_t neighbours_parts(int card, int place)
+uint32_t neighbours_parts(int card, int place, const struct activity *mine)
 {
 	struct street *street = &streets[card];
 	const uint64_t now_ns = timer_now_ns();
@@ -249,12 +250,12 @@ uint32_t neighbours_parts(int card, int place)
 		const struct activity_bucket bucket =
 			activity_bucket_at(now_ns - i * ACTIVITY_SHORT_NS, now_ns);
 
-		sum += others_in(card, street, &bucket, now_ns, place, NULL);
+		sum += others_in(card, street, &bucket, now_ns, place, mine);
 	}
 	return sum / LATELY;
 }
 
-unsigned neighbours_count(int card, int place)
+unsigned neighbours_count(int card, int place, const struct activity *mine)
 {
-	return (neighbours_parts(card, place) + ACTIVITY_ONE / 2) / ACTIVITY_ONE;
+	return (neighbours_parts(card, place, mine) + ACTIVITY_ONE / 2) / ACTIVITY_ONE;
 }

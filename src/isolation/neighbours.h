@@ -25,12 +25,13 @@ uint64_t neighbours_our_part_in(int card, const struct activity_bucket *bucket, 
 				int place, const struct activity *mine);
 
 /* The converse: how long work from `from_ns` on that is `part_ns` of card time was there. */
-uint64_t neighbours_stretch(int card, uint64_t from_ns, uint64_t part_ns, int place);
+uint64_t neighbours_stretch(int card, uint64_t from_ns, uint64_t part_ns, int place,
+			    const struct activity *mine);
 
 /* The same on average of late, in parts of ACTIVITY_ONE. */
-uint32_t neighbours_parts(int card, int place);
+uint32_t neighbours_parts(int card, int place, const struct activity *mine);
 
 /* How many other processes seem to be on the card now. With the meter's lock. */
-unsigned neighbours_count(int card, int place);
+unsigned neighbours_count(int card, int place, const struct activity *mine);
 
 #endif

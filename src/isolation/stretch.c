@@ -45,7 +45,7 @@ void stretch_publish(struct meter *meter, uint64_t now_ns)
 		return;
 	}
 	if (now_ns - meter->counted_ns >= COUNT_EVERY_NS) {
-		meter->others = neighbours_parts(meter->card, meter->place);
+		meter->others = neighbours_parts(meter->card, meter->place, &meter->mine);
 		meter->counted_ns = now_ns;
 	}
 	const uint64_t left_ns = unfinished_there_ns(meter);
@@ -79,8 +79,8 @@ static void tell_and_spend(struct meter *meter, uint64_t from_ns, uint64_t to_ns
  */
 static void charge_estimate(struct meter *meter, uint64_t work_ns, uint64_t now_ns)
 {
-	uint64_t to_ns = meter->cursor_ns +
-			 neighbours_stretch(meter->card, meter->cursor_ns, work_ns, meter->place);
+	uint64_t to_ns = meter->cursor_ns + neighbours_stretch(meter->card, meter->cursor_ns,
+							       work_ns, meter->place, &meter->mine);
 
 	if (to_ns > now_ns)
 		to_ns = now_ns;
@@ -129,8 +129,9 @@ static void learn(struct meter *meter, const struct mark *mark, uint64_t part_ns
 	}
 	if (part_ns <= mark->known_ns)
 		return;
-	estimate_learn(work->what,
-		       (part_ns - mark->known_ns) / (mark->known_ns ? 1u : work->launches));
+	const uint32_t launches = mark->known_ns ? 1 : work->launches;
+
+	estimate_learn(work->what, (part_ns - mark->known_ns) / launches, launches);
 	reprice(meter, work->what, before_ns);
 }
 

@@ -4,8 +4,8 @@ import time
 
 from tests.bench.rows import Chapter, at_most, median, quantile, shown
 
-from gpu_device_plugin.apps.agent.offers import card_units
-from gpu_device_plugin.apps.agent.state import NodeState
+from gpu_device_plugin.apps.agent.publish.device_lists import card_units
+from gpu_device_plugin.apps.agent.state.node_state import NodeState
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.units import MAX_CARDS, MemoryUnit, Resource

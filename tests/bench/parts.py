@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from gpu_device_plugin.apps.agent.identify import Sources
+from gpu_device_plugin.apps.agent.admission.identify import Sources
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config import Settings
 from gpu_device_plugin.domain.device import Card
@@ -34,7 +34,7 @@ class AgentParts:
         )
         self.wiring = Wiring(settings)
         cards = tuple(Card(f"GPU-{i}", i, i, i, "H200", _H200_MIB) for i in range(8))
-        self.wiring.board.update(
+        self.wiring.node_store.update(
             mode=NodeMode.CORE_MEM, cards=cards, library_version=_LIBRARY_VERSION
         )
         self._held: dict[PodRef, dict[Resource, frozenset[str]]] = {}
@@ -72,10 +72,10 @@ class AgentParts:
         for resource, ids in self._held.pop(ref).items():
             self._free[resource] |= ids
         del self._specs[ref.key]
-        book = self.wiring.book
-        ended = [grant.slice_id for grant in book.ledger.of_pod(ref)]
+        ledger_store = self.wiring.ledger_store
+        ended = [grant.slice_id for grant in ledger_store.ledger.of_pod(ref)]
         assert ended
-        book.amend((), ended=ended)
+        ledger_store.amend((), ended=ended)
 
     def look(self) -> None:
         """What is done now and then: files of ended slices go, others read what changed."""

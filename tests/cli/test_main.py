@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.desk import SOCKET_NAME
+from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME
 from gpu_device_plugin.cli.main import cli, main
 from gpu_device_plugin.config import ENVIRONMENT_PREFIX, Settings, field_names
 

@@ -1,9 +1,9 @@
 """A model of the kubelet's admission, and of an agent that knows nothing but the domain.
 
-The kubelet part follows reference kubelet.md 2: pods one after the other, containers in order,
-resources in random order; init units are handed on, picked at random; without must-have units
-left over the plugin is not asked first. The agent part is told no names: it has List, the pods'
-texts as far as the API shows them, and its own ledger.
+The kubelet part does as a real one: pods one after the other, containers in order, resources in
+random order; units of init containers are reused, picked at random; if nothing is left to choose,
+the plugin is not asked first. The agent part gets no names: it has List, the pod specs as far as
+the API shows them, and its own ledger.
 """
 
 from collections.abc import Iterator, Sequence

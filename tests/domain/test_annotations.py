@@ -22,7 +22,7 @@ def given_to(index: int, units: int, *uuids: str, core: int = 0) -> Grant:
 
 
 def test_the_nodes_cards_are_compact_json() -> None:
-    """design.md 6, byte for byte; cards that nobody calls healthy are not."""
+    """Byte for byte; cards that nobody calls healthy are not."""
     assert cards_annotation(NODE[::-1], {"GPU-0": True}, terms()) == (
         '{"version":1,"mode":"core_mem","unit_mib":1024,"cards":['
         '{"index":0,"uuid":"GPU-0","model":"Tesla-V100-SXM2-16GB","memory_mib":16160,'
@@ -33,7 +33,7 @@ def test_the_nodes_cards_are_compact_json() -> None:
 
 
 def test_one_card_is_told_in_both_generations() -> None:
-    """Contract 2.4: v2, and v1 for older tools."""
+    """R-540: the second generation, and the first one for older tools."""
     held = [given_to(1, 7, "GPU-1", core=50), given_to(0, 1, "GPU-1", core=50)]
 
     assert pod_annotations(held, NODE, NOW_NS) == {

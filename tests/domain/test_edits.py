@@ -66,7 +66,7 @@ def check_golden(name: str, found: ContainerEdits) -> None:
 @pytest.mark.parametrize("access", DeviceAccess)
 @pytest.mark.parametrize("mode", MODES)
 def test_the_answer_is_the_golden_one(mode: NodeMode, access: DeviceAccess) -> None:
-    """Environment of contract R-550, mounts of design.md 6, ways of R-720 and R-721."""
+    """Environment of R-550, mounts of docs/architecture.md, ways of R-720 and R-721."""
     check_golden(f"{mode}-{access}", edits(source_grant(mode), access))
 
 
@@ -102,7 +102,7 @@ def test_gpu_selftest_is_mounted_where_the_version_has_it() -> None:
 
 
 def test_going_without_a_cap_is_said_and_mounts_nothing() -> None:
-    """Contract R-507, where the operator allows it."""
+    """R-507, where the operator allows it."""
     check_golden("cgpu-disabled", edits(replace(source_grant(NodeMode.CGPU), is_isolated=False)))
 
 
@@ -126,7 +126,7 @@ def test_of_unlike_cards_the_larger_counts() -> None:
 
 
 def test_small_units_are_counted_as_such() -> None:
-    """Contract R-407: 126 units of 128 MiB on a V100."""
+    """R-407: 126 units of 128 MiB on a V100."""
     held = replace(source_grant(NodeMode.SHARE), unit_mib=128)
 
     assert edits(held).envs["ALIYUN_COM_GPU_MEM_DEV"] == "126"

@@ -1,6 +1,7 @@
 """One broken card goes out alone, says why, and comes back only when its cause has ended."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from gpu_device_plugin.domain.faults import (
     XidAction,
     XidRule,
 )
-from gpu_device_plugin.domain.health import clear, observe, restored
+from gpu_device_plugin.domain.health import clear, observe, obstacle, restored
 from gpu_device_plugin.domain.reports import (
     Answered,
     CardReport,
@@ -208,7 +209,7 @@ def test_a_driver_that_was_only_out_of_reach_ends_nothing() -> None:
 
 
 def test_the_operators_word_ends_every_fault_of_the_card() -> None:
-    health, changes = clear(with_xid(48), A)
+    health, changes = clear(after(*probes(A, [101]), start=with_xid(48))[0], A)
     assert health.is_healthy(A)
     assert [change.kind for change in changes] == [ChangeKind.RECOVERED]
 
@@ -294,11 +295,115 @@ def test_a_reboot_ends_every_fault() -> None:
     assert (out(health), health.boot_id) == ({}, "next boot")
 
 
+def in_mig_mode(shown: Inventory, *uuids: str) -> Inventory:
+    """The same inventory with these cards in MIG mode."""
+    cards = tuple(replace(card, is_mig=card.uuid in uuids) for card in shown.cards)
+    return replace(shown, cards=cards)
+
+
+def test_a_card_switched_to_mig_mode_is_out_for_as_long_as_it_stays_there() -> None:
+    mig = in_mig_mode(inventory(A, B), A)
+    health, changes = after((0, inventory(A, B)), (10, mig), *probes(A, range(11, 500, 5)))
+    assert out(health) == {A: "MigEnabled"}
+    assert [(change.kind, change.reason) for change in changes] == [
+        (ChangeKind.FAULT, "MigEnabled")
+    ]
+    health, changes = after((500, inventory(A, B)), start=health)
+    assert out(health) == {}
+    assert [change.kind for change in changes] == [ChangeKind.RECOVERED]
+
+
+def test_a_card_whose_memory_nvml_no_longer_tells_is_out_until_it_does() -> None:
+    shown = inventory(A, B)
+    blind = replace(shown, cards=(replace(shown.cards[0], memory_mib=0), shown.cards[1]))
+    health, _ = after((0, shown), (10, blind), *probes(A, range(11, 500, 5)))
+    assert out(health) == {A: "MemoryUnknown"}
+    assert out(after((500, shown), start=health)[0]) == {}
+
+
+def test_neither_a_new_driver_nor_the_operator_ends_mig_mode() -> None:
+    mig = in_mig_mode(inventory(A, B), A)
+    health, _ = after((0, inventory(A, B)), (10, mig), (20, replace(mig, driver_version="550.1")))
+    assert "MIG mode" in obstacle(health, A)
+    health, changes = clear(health, A)
+    assert (out(health), changes) == ({A: "MigEnabled"}, ())
+
+
+def test_other_faults_of_a_card_outlast_its_time_in_mig_mode() -> None:
+    mig = in_mig_mode(inventory(A, B), A)
+    health, _ = after((200, mig), (300, inventory(A, B)), start=with_xid(48))
+    assert out(health) == {A: "XID48"}
+
+
+def test_before_nvml_has_answered_once_no_remembered_card_is_healthy() -> None:
+    saved, _ = after((0, inventory(A, B)))
+    health = restored(saved, "boot")
+    assert out(health) == {A: "NVMLUnanswered", B: "NVMLUnanswered"}
+    health, changes = after((9, inventory(A, B)), start=health)
+    assert (out(health), changes) == ({}, [])  # an ordinary restart is no news
+
+
+def test_a_stall_from_the_start_on_ends_with_the_first_inventory_and_not_before() -> None:
+    saved, _ = after((0, inventory(A)))
+    health, changes = after((10, Stalled(10)), (20, Answered()), start=restored(saved, "boot"))
+    assert out(health) == {A: "NVMLStalled"}
+    assert [change.kind for change in changes] == [ChangeKind.FAULT]
+    health, changes = after((20, inventory(A)), start=health)
+    assert out(health) == {}
+    assert [change.kind for change in changes] == [ChangeKind.RECOVERED]
+
+
+def test_while_nvml_asks_for_an_action_the_operators_word_does_not_count() -> None:
+    health, _ = after(*probes(A, [101], action=1), start=with_xid(48))
+    assert "a reset of the card" in obstacle(health, A)
+    assert clear(health, A) == (health, ())
+    health, _ = after(*probes(A, [110], action=0), start=health)
+    assert obstacle(health, A) == ""
+
+
+def test_the_operators_word_counts_once_a_probe_has_said_what_nvml_asks_for() -> None:
+    """Right after an XID the driver has not said yet whether it wants a reset."""
+    early, _ = after(*probes(A, [99], action=0), (100, Xid(A, 48)), start=with_xid(48, at=90))
+    assert "has not answered since" in obstacle(early, A)
+    health, _ = after(*probes(A, [101], action=0), start=early)
+    assert obstacle(health, A) == ""
+
+
+def test_what_nvml_asked_for_stands_over_a_restart_of_the_agent() -> None:
+    """The operator may be faster than the first probe."""
+    asked, _ = after(*probes(A, [101], action=1), start=with_xid(48))
+    health, _ = after((200, inventory(A, B)), start=restored(asked, "boot"))
+    assert obstacle(health, A)
+    assert out(clear(health, A)[0]) == {A: "XID48"}
+
+
+def test_while_nvml_does_not_answer_the_operators_word_does_not_count() -> None:
+    health, _ = after((200, Stalled(10)), start=with_xid(48))
+    assert "NVMLStalled" in obstacle(health, A)
+    assert "NVMLUnanswered" in obstacle(restored(with_xid(48), "boot"), A)
+    assert clear(health, A) == (health, ())
+
+
+def test_a_card_for_which_nvml_asks_an_action_is_out_even_if_its_xid_was_missed() -> None:
+    health, changes = after((0, inventory(A, B)), *probes(A, [5], action=1))
+    assert out(health) == {A: "RecoveryAsked"}
+    assert "a reset of the card" in changes[0].text
+    health, _ = after(*probes(A, range(10, 500, 5), action=1), start=health)
+    assert out(health) == {A: "RecoveryAsked"}
+    assert out(after(*probes(A, [500], action=0), start=health)[0]) == {}
+
+
+def test_clean_probes_end_no_fault_while_nvml_asks_for_an_action() -> None:
+    health, _ = after(*probes(A, range(100, 500, 5), action=1), start=with_xid(79))
+    assert set(out(health)) == {A}
+
+
 REPORTS = st.one_of(
     st.builds(
-        lambda uuids, driver: inventory(*uuids, driver=driver),
+        lambda uuids, driver, mig: in_mig_mode(inventory(*uuids, driver=driver), *mig),
         st.lists(st.sampled_from([A, B, C]), unique=True),
         st.sampled_from(["535.1", "550.1"]),
+        st.lists(st.sampled_from([A, B, C]), max_size=1),
     ),
     st.builds(
         Probe,

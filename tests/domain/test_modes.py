@@ -30,7 +30,7 @@ KUBELET_CLIENT_BYTES = 4 * 1024 * 1024
 
 
 def test_four_v100_are_60_400_4() -> None:
-    """Contract R-109, R-111: the source's arithmetic, exactly."""
+    """R-109, R-111: the source's arithmetic, exactly."""
     node = cards(V100_MIB, V100_MIB, V100_MIB, V100_MIB)
 
     assert [sum(c.units(r, MemoryUnit.GIB) for c in node) for r in (MEM, CORE, COUNT)] == [
@@ -72,7 +72,7 @@ def test_a_card_counts_whole_units(memory_mib: int, unit: MemoryUnit, units: int
 def test_a_mode_decides_the_resources(
     mode: NodeMode, resources: tuple[Resource, ...], *, isolated: bool, served: bool
 ) -> None:
-    """The table of contract 2.1, as far as it is served."""
+    """The table of docs/node-modes.md."""
     assert (resources_of(mode), is_isolated(mode), is_served(mode)) == (
         resources,
         isolated,
@@ -92,7 +92,7 @@ def test_labels_are_read_exactly() -> None:
 
 @pytest.mark.parametrize("mode", NodeMode)
 def test_small_units_go_with_share_only(mode: NodeMode) -> None:
-    """Contract R-404."""
+    """R-404."""
     check_unit(mode, MemoryUnit.GIB)
     if mode is NodeMode.SHARE:
         check_unit(mode, MemoryUnit.MIB128)
@@ -157,7 +157,7 @@ def test_the_label_decides_over_the_operators_mode() -> None:
 
 
 def test_deleting_the_label_restores_nothing() -> None:
-    """Contract 2.1: `default` has to be set explicitly."""
+    """As at Alibaba Cloud: `default` has to be set explicitly."""
     assert next_mode(NodeMode.SHARE, None, NodeMode.CORE_MEM, []) == ModeDecision(NodeMode.SHARE)
 
 
@@ -172,7 +172,7 @@ def test_an_unknown_label_keeps_the_old_mode_and_says_so(current: NodeMode | Non
 
 
 def test_a_switch_waits_for_the_pods_that_hold_slices() -> None:
-    """Contract R-107, R-502: the Event lists them, each once."""
+    """R-107, R-502: the Event lists them, each once."""
     decision = next_mode(NodeMode.CGPU, "core_mem", NodeMode.CGPU, HOLDERS)
 
     assert decision.mode is NodeMode.CGPU
@@ -220,7 +220,7 @@ def test_the_same_unit_is_no_change(current: MemoryUnit | None) -> None:
 
 
 def test_a_unit_waits_for_the_pods_that_hold_slices() -> None:
-    """Contract R-403: counting old slices in new units would corrupt the ledger."""
+    """R-403: counting old slices in new units would corrupt the ledger."""
     decision = next_unit(MemoryUnit.GIB, MemoryUnit.MIB128, HOLDERS)
 
     assert (decision.unit, decision.is_switch_refused) == (MemoryUnit.GIB, True)

@@ -53,7 +53,7 @@ def indexes(found: Placement | NoRoom) -> list[int] | None:
 
 @pytest.mark.parametrize(("policy", "expected"), [(BINPACK, [0, 0]), (SPREAD, [0, 1])])
 def test_the_documented_example(policy: PlacementPolicy, expected: list[int]) -> None:
-    """Contract R-504: 2 cards of 15 GiB, pods of 2 and 3: packed on one, spread on two."""
+    """R-504: 2 cards of 15 GiB, pods of 2 and 3: packed on one, spread on two."""
     node = cards(V100_MIB, V100_MIB)
     healthy = {card.uuid: True for card in node}
     ledger, chosen = Ledger(), []
@@ -72,7 +72,7 @@ def test_the_documented_example(policy: PlacementPolicy, expected: list[int]) ->
 
 
 def test_two_half_free_cards_do_not_add_up() -> None:
-    """Contract R-523; the largest slice is told in units and MiB."""
+    """R-523; the largest slice is told in units and MiB."""
     found = place([room(0, 7), room(1, 8)], Demand(9), BINPACK)
 
     assert isinstance(found, NoRoom)
@@ -117,7 +117,7 @@ def test_unhealthy_cards_serve_nobody() -> None:
 
 
 def test_the_seventeenth_pod_finds_no_card() -> None:
-    """Contract R-405: at most 16 pods a card with isolation; a pod on the card stays welcome."""
+    """R-405: at most 16 pods a card with isolation; a pod on the card stays welcome."""
     full = room(0, 5, pods=16, max_pods=16)
 
     found = place([full], Demand(1), BINPACK)
@@ -288,7 +288,7 @@ def test_rooms_show_what_others_hold() -> None:
 
 
 def test_the_cap_on_pods_goes_with_isolation() -> None:
-    """Contract R-405; `share` packs as many as there are units."""
+    """R-405; `share` packs as many as there are units."""
     caps = {mode: seen_rooms(Ledger(), mode)[0].max_pods for mode in NodeMode}
 
     assert {mode for mode, cap in caps.items() if cap == 16} == {NodeMode.CORE_MEM, NodeMode.CGPU}

@@ -21,7 +21,7 @@ def refusal(subject: PodRequest, mode: NodeMode) -> RequestError:
 
 @pytest.mark.parametrize("percent", range(106))
 def test_a_percentage_is_a_multiple_of_five(percent: int) -> None:
-    """Contract R-102, R-103: {5, 10, ... 100}, everything else is refused."""
+    """R-102, R-103: {5, 10, ... 100}, everything else is refused."""
     subject = pod("a", container("main", 2, percent))
     if percent in range(5, 101, 5):
         assert demand(subject, subject.containers[0], terms()) == Demand(2, percent)
@@ -46,7 +46,7 @@ def test_a_percentage_is_a_multiple_of_five(percent: int) -> None:
 def test_a_wrong_request_is_told_with_its_cure(
     mem: int, core: int, mode: NodeMode, reason: str, cure: str
 ) -> None:
-    """Contract R-103, R-104, R-525, R-526."""
+    """R-103, R-104, R-525, R-526."""
     error = refusal(pod("a", container("main", mem, core)), mode)
 
     assert error.reason == reason
@@ -85,7 +85,7 @@ def test_gpu_count_as_a_resource_is_refused_with_a_hint_at_the_label(mode: NodeM
 def test_the_label_spreads_units_evenly(
     mode: NodeMode, label: str | None, units: int, expected: Demand
 ) -> None:
-    """Contract R-520, R-522: N/M on each of M cards; 0 or no label is one card."""
+    """R-520, R-522: N/M on each of M cards; 0 or no label is one card."""
     subject = pod("a", container("main", units), label=label)
 
     assert demand(subject, subject.containers[0], terms(mode)) == expected
@@ -106,12 +106,12 @@ def test_the_label_spreads_units_evenly(
 def test_a_wrong_label_is_refused_in_the_documented_words(
     label: str, units: int, text: str
 ) -> None:
-    """Contract R-522."""
+    """R-522."""
     assert text in str(refusal(pod("a", container("main", units), label=label), NodeMode.CGPU))
 
 
 def test_the_label_does_not_go_with_divided_compute() -> None:
-    """Contract R-521."""
+    """R-521."""
     error = refusal(pod("a", container("main", 8, 30), label="2"), NodeMode.CORE_MEM)
 
     assert error.reason == "SeveralCardsOfCompute"
@@ -170,7 +170,7 @@ def test_a_size_that_is_never_valid_is_refused_without_any_text(
 
 
 def test_small_units_are_told_as_such() -> None:
-    """Contract R-409: the configured unit is what is printed."""
+    """R-409: the configured unit is what is printed."""
     small = replace(terms(NodeMode.SHARE), unit=MemoryUnit.MIB128)
     subject = pod("a", container("main", 9), label="2")
 

@@ -13,7 +13,7 @@ from gpu_device_plugin.errors import DoesNotFitError
 @pytest.mark.parametrize(
     ("memory_mib", "units", "expected_mib"),
     [
-        pytest.param(16160, 2, 2154, id="v100 driver 450, seed S1"),
+        pytest.param(16160, 2, 2154, id="v100 driver 450, source S1"),
         pytest.param(16130, 2, 2150, id="v100 driver 418"),
         pytest.param(16130, 3, 3226, id="v100 driver 418, 3 units"),
         pytest.param(16130, 4, 4301, id="v100 driver 418, 4 units"),
@@ -25,7 +25,7 @@ from gpu_device_plugin.errors import DoesNotFitError
     ],
 )
 def test_a_slice_is_a_proportion(memory_mib: int, units: int, expected_mib: int) -> None:
-    """Every published figure of contract R-129 comes out exactly."""
+    """Every published figure of R-129 comes out exactly."""
     card = cards(memory_mib)[0]
 
     assert slice_mib(card, units, MemoryUnit.GIB) == expected_mib

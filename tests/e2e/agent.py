@@ -1,6 +1,5 @@
 """The agent as a process beside the cluster, on a node of simulated cards."""
 
-import json
 import os
 import sys
 import urllib.error
@@ -17,10 +16,9 @@ from tests.e2e.cluster.processes import Program, command_output
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.pods import CORE, COUNT, MEMORY
 
-from gpu_device_plugin.domain.grants import Grant, grant_from_plain
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
-from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import KIND, VERSION
+from gpu_device_plugin.store.grants import GrantStore
 
 PROFILE = "v100"
 METRICS_PORT = 9445
@@ -125,9 +123,7 @@ class Agent:
 
     def grants(self) -> Sequence[Grant]:
         """What it has promised, as it stands on disk."""
-        sealed = SealedFile(self.directories.state / "grants", KIND, VERSION).read()
-        lines = sealed.payload.splitlines() if sealed else ()
-        return [grant_from_plain(json.loads(line)) for line in lines]
+        return list(GrantStore(self.directories.state, "").read().grants.values())
 
     def uuids(self) -> list[str]:
         """The cards, by index."""

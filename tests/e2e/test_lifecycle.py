@@ -3,7 +3,6 @@
 The tests are the steps of one life, in their order; each leaves the source's two jobs running.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,8 @@ from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
 from tests.e2e.tenants import CUDA_TEST, INSIDE, Tenant, check_capped, cuda_images
 from tests.told import compile_program
 
-from gpu_device_plugin.domain.grants import grant_from_plain
 from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import KIND, VERSION
+from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION, GrantStore
 
 NEXT_VERSION = "0.2.0"
 # Ended from outside it is no success: a Job replaces the pod then.
@@ -124,9 +122,8 @@ def library_versions(node: Node) -> set[str]:
 
 def granted_pods(node: Node) -> set[str]:
     """Pods that hold slices, as the agent of a node has written it down."""
-    sealed = SealedFile(node.place.directory / AGENT_STATE / "grants", KIND, VERSION).read()
-    lines = sealed.payload.splitlines() if sealed else ()
-    return {grant_from_plain(json.loads(line)).pod.name for line in lines}
+    ledger = GrantStore(node.place.directory / AGENT_STATE, "").read()
+    return {grant.pod.name for grant in ledger.grants.values()}
 
 
 def test_an_upgrade_restarts_no_container_and_keeps_what_they_have_mounted(
@@ -180,7 +177,7 @@ def boot_id(cluster: Cluster) -> str:
 
 def pretend_another_boot(node: Node) -> None:
     """Let the agent's grants be of another boot than the one that the kernel tells containers of."""
-    kept = SealedFile(node.place.directory / AGENT_STATE / "grants", KIND, VERSION)
+    kept = SealedFile(node.place.directory / AGENT_STATE / FILE_NAME, KIND, VERSION)
     sealed = kept.read()
     assert sealed is not None
     kept.write([sealed.payload], "the-boot-before")

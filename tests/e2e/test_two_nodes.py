@@ -113,7 +113,7 @@ def test_a_pod_sent_to_the_node_of_the_other_kind_is_refused_and_its_successor_r
 
 
 def test_resources_and_labels_are_the_sources_own() -> None:
-    """Contract R-113 and R-408, word for word: what the samples say is what was tried above."""
+    """R-113 and R-408, word for word: what the samples say is what was tried above."""
     timed = source_job(CUDA_SAMPLE, "")["spec"]["template"]
     shared = source_job(BINPACK, "")["spec"]["template"]
     assert timed["metadata"]["labels"] == {"app": "cuda-sample"}

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.bench.rows import Chapter, Row, at_most
 from tests.isolation.box import Box, Node
 from tests.isolation.compile import compile_programs
-from tests.isolation.shares import OF_SHARE, WORK, mix, shares, tenant
+from tests.isolation.shares import BURST_NS, OF_SHARE, WORK, mix, shares, tenant
 
 ROUNDS = 9
 METHOD = (
@@ -21,7 +21,9 @@ METHOD = (
     f"{ROUNDS} rounds; the cost is the difference of the medians. The simulated driver's own calls "
     "take locks and cost more than a real one's, so its noise is in these figures. Shares are "
     "simulated as well: 10 s on a clock that stands still while anything computes; kernels of "
-    "20 ms, each waited for, streams of 100 µs kernels, graphs of ten; tenants together have 100 %."
+    "20 ms, each waited for, streams of 100 µs kernels, graphs of ten; tenants together have 100 %. "
+    "The card is split evenly among whoever has work, which no card does: real ones let processes take "
+    "turns of about a millisecond, and these figures do not hold there."
 )
 PERCENTS = (10, 30, 50, 70, 90)
 TENANTS = (1, 2, 3)
@@ -69,7 +71,12 @@ def _rows(directory: Path) -> tuple[Row, ...]:
     return launch, metered, allocate, free_row, init, many
 
 
-def _shares(directory: Path, *tasks: tuple[int, str], unit_ns: int | None = None) -> list[float]:
+def _shares(
+    directory: Path,
+    *tasks: tuple[int, str],
+    unit_ns: int | None = None,
+    in_steps: bool = True,
+) -> list[float]:
     """What tenants of these percentages had, doing this kind of work."""
     room = Path(tempfile.mkdtemp(dir=directory))
     node = Node.create(room)
@@ -78,10 +85,20 @@ def _shares(directory: Path, *tasks: tuple[int, str], unit_ns: int | None = None
         for i, (percent, _) in enumerate(tasks)
     ]
     try:
-        return shares(*zip(boxes, (kind for _, kind in tasks), strict=True), unit_ns=unit_ns)
+        kinds = (kind for _, kind in tasks)
+        return shares(*zip(boxes, kinds, strict=True), unit_ns=unit_ns, in_steps=in_steps)
     finally:
         for box in boxes:
             box.close()
+
+
+def _burst(directory: Path, percent: int) -> Row:
+    """Bursts in real time, where the host's own work and the machine's jitter count."""
+    had = _shares(directory, (percent, "burst"), unit_ns=BURST_NS, in_steps=False)[0] / percent
+    what = (
+        f"50 launches of 100 µs, then 4 ms on the host, in real time at {percent} %: of its share"
+    )
+    return Row(what, "≥ 0.95", f"{had:.2f}", had >= OF_SHARE)
 
 
 def _share_rows(directory: Path) -> tuple[Row, ...]:
@@ -104,6 +121,8 @@ def _share_rows(directory: Path) -> tuple[Row, ...]:
             f"1:{ratio:.2f}",
             8.5 <= ratio <= 9.5,
         ),
+        _burst(directory, 70),
+        _burst(directory, 90),
     )
 
 

@@ -69,7 +69,7 @@ def test_exports_are_the_list() -> None:
     ],
 )
 def test_the_host_application_is_left_alone(name: str) -> None:
-    """Hook catalogue: exit() on errors, umask(0), signal handlers, threads."""
+    """Seen elsewhere: exit() on errors, umask(0), signal handlers, threads."""
     assert name not in dynamic_symbols(library(), "--undefined-only")
 
 

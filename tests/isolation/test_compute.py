@@ -14,6 +14,7 @@ from tests.isolation.box import MIB, native_directory
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
 from tests.isolation.shares import (
+    BURST_NS,
     OF_SHARE,
     POINTS,
     SECONDS,
@@ -32,7 +33,7 @@ from tests.waiting import until
 @pytest.mark.parametrize("percent", [10, 30, 50, 90])
 @pytest.mark.parametrize("tenants", [1, 2, 3])
 def test_a_share_is_kept(make_box: MakeBox, tenants: int, percent: int, kind: str) -> None:
-    """Hook catalogue: 30 % showed 90 %, flapped, or was 60 % at 20 %; graphs were not limited."""
+    """Seen elsewhere: 30 % showed 90 %, flapped, or was 60 % at 20 %; graphs were not limited."""
     tasks = mix(tenants, percent, kind)
     boxes = [tenant(make_box, f"tenant{i}", part) for i, (part, _) in enumerate(tasks)]
     had = shares(*((box, work) for box, (_, work) in zip(boxes, tasks, strict=True)))
@@ -60,6 +61,27 @@ def test_shares_are_kept_in_any_mix(
     assert all(map(is_kept, had, percents)), had
 
 
+@pytest.mark.parametrize("kind", ["sync", "stream"])
+@pytest.mark.parametrize("unit_us", [2, 5, 20, 50, 100])
+@pytest.mark.parametrize("percent", [30, 50, 90])
+def test_small_kernels_get_their_share(
+    make_box: MakeBox, percent: int, unit_us: int, kind: str
+) -> None:
+    """Kernels of 5 us, each waited for, had 21 % at 30 and 25 at 90: naps and gaps were charged."""
+    free = shares((alone(make_box, None), kind), unit_ns=unit_us * 1000, seconds=1)
+    had = shares((alone(make_box, percent, "b"), kind), unit_ns=unit_us * 1000, seconds=3)
+
+    assert had == pytest.approx([min(percent, free[0])], abs=POINTS)
+
+
+@pytest.mark.parametrize("percent", [70, 90])
+def test_bursts_get_their_share(make_box: MakeBox, percent: int) -> None:
+    """50 kernels of 100 us, then 4 ms on the host: the guard let five go, and had 55 % at 90."""
+    had = shares((alone(make_box, percent), "burst"), unit_ns=BURST_NS)
+
+    assert OF_SHARE * percent <= had[0] <= percent + POINTS, had
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -68,7 +90,7 @@ def test_shares_are_kept_in_any_mix(
     ],
 )
 def test_every_way_to_launch_is_charged(make_box: MakeBox, kind: str) -> None:
-    """Hook catalogue: cooperative launches and every _ptsz variant were free."""
+    """Seen elsewhere: cooperative launches and every _ptsz variant were free."""
     had = shares((tenant(make_box, "a", 30), kind), unit_ns=1_000_000)
 
     assert is_kept(had[0], 30), had
@@ -81,7 +103,7 @@ def test_every_way_to_launch_is_charged(make_box: MakeBox, kind: str) -> None:
 def test_work_is_charged_to_the_card_it_runs_on(
     make_box: MakeBox, way: str, percents: tuple[int, int]
 ) -> None:
-    """Hook catalogue (HAMi-core 104): a second card had no cap, or that of the current one."""
+    """Seen in HAMi-core 104: a second card had no cap, or that of the current one."""
     box = make_box(library=STEPPING)
     lines = (f"device={box.node.uuids[i]} core_percent={each}\n" for i, each in enumerate(percents))
     box.write(f"version=1\nslice=a\n{''.join(lines)}")
@@ -139,7 +161,7 @@ def test_work_that_suddenly_takes_longer_stays_within_a_second_of_the_share(
 
 
 def test_ten_and_ninety_complete_one_to_nine(make_box: MakeBox) -> None:
-    """Hook catalogue: containers of 10 and 90 % completed 1:6 to 1:8."""
+    """Seen elsewhere: containers of 10 and 90 % completed 1:6 to 1:8."""
     small, large = tenant(make_box, "small", 10), tenant(make_box, "large", 90)
     had = shares((small, "sync"), (large, "sync"), unit_ns=5_000_000)
 
@@ -247,7 +269,7 @@ def test_a_dead_process_does_not_hold_its_container_back(make_box: MakeBox) -> N
 
 
 def test_captured_work_is_left_alone(make_box: MakeBox) -> None:
-    """Hook catalogue: calls of ours into a capture ended it."""
+    """Seen elsewhere: calls of ours into a capture ended it."""
     box = tenant(make_box, "a", 30)
     ran = box.run("capture")
 

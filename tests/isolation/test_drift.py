@@ -83,7 +83,7 @@ def test_a_driver_that_lacks_what_is_needed_closes(box: Box, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("way", ["default", "next", "self"])
 def test_a_driver_that_looks_itself_up_does_not_meet_us(box: Box, tmp_path: Path, way: str) -> None:
-    """Hook catalogue (HAMi-core 215, 326): NULL as handle found the hook, without end on WSL."""
+    """Seen in HAMi-core 215, 326: NULL as handle found the hook, without end on WSL."""
     with_driver(box, tmp_path, "libasking")
     program = box.start(ASKING=way)
 
@@ -92,7 +92,7 @@ def test_a_driver_that_looks_itself_up_does_not_meet_us(box: Box, tmp_path: Path
 
 
 def test_a_driver_that_starts_nvml_in_cuinit_comes_back(box: Box, tmp_path: Path) -> None:
-    """Hook catalogue (HAMi-core 52, 59): with driver 570 the start hung where NVML began."""
+    """Seen in HAMi-core 52, 59: with driver 570 the start hung where NVML began."""
     nvml = box.node.drivers / "libnvidia-ml.so.1"
     with_driver(box, tmp_path, "libasking")
     shutil.copy(nvml, box.node.drivers)

@@ -135,7 +135,7 @@ def test_no_agent_no_change(box: Box) -> None:
 
 
 def test_environment_of_the_old_ways_gains_nothing(box: Box) -> None:
-    """Hook catalogue: CUDA_DISABLE_CONTROL in a pod's own env turned isolation off."""
+    """Seen elsewhere: CUDA_DISABLE_CONTROL in a pod's own env turned isolation off."""
     program = box.start(
         CUDA_DISABLE_CONTROL="true",
         CGPU_DISABLE="true",
@@ -235,7 +235,7 @@ def as_mounted(box: Box, limits: Path) -> str:
 
 @pytest.mark.skipif("GPUSLICE_SANITIZER" in os.environ, reason="its library is not preloaded here")
 def test_a_process_that_inherits_no_variable_is_capped(box: Box, tmp_path: Path) -> None:
-    """Hook catalogue (HAMi 2125): children with a clean environment, or of sshd, lost the limits."""
+    """Seen in HAMi 2125: children with a clean environment, or of sshd, lost the limits."""
     text = f"{HEAD}device={box.node.uuids[0]} memory_bytes={1000 * MIB}\n"
     (tmp_path / "limits").write_text(text)
     prepare = f"{as_mounted(box, tmp_path / 'limits')} && exec env -i {box.programs / 'client'}"
@@ -248,7 +248,7 @@ MUSL = Path(f"/lib/ld-musl-{platform.machine()}.so.1")
 
 
 def test_a_program_of_musl_is_left_alone(box: Box, tmp_path: Path) -> None:
-    """Hook catalogue (HAMi 2265): images without glibc; their loader does not know the file."""
+    """Seen in HAMi 2265: images without glibc; their loader does not know the file."""
     if not MUSL.exists():
         pytest.skip(f"no {MUSL} (apt install musl)")
     if importlib.util.find_spec("ziglang") is None:

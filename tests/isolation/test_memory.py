@@ -94,7 +94,7 @@ def test_host_memory_is_not_the_slices(box: Box) -> None:
 
 
 def test_a_pitch_is_charged_as_the_driver_makes_it(box: Box) -> None:
-    """Hook catalogue: the pitch was guessed from the element size, and undercounted."""
+    """Seen elsewhere: the pitch was guessed from the element size, and undercounted."""
     program = box.start()
     before = room(program)
     result, pitch = program("pitch 1 1000 2048")
@@ -121,7 +121,7 @@ def test_physical_memory_lives_until_the_last_handle_and_mapping(box: Box) -> No
 
 
 def test_physical_memory_can_be_had_without_a_context_while_a_graph_is_recorded(box: Box) -> None:
-    """Hook catalogue (HAMi-core 186, 187, 192): NCCL's cuMemCreate crashed, the device unknown."""
+    """Seen in HAMi-core 186, 187, 192: NCCL's cuMemCreate crashed, the device unknown."""
     other = f"device={box.node.uuids[1]} memory_bytes={100 * MIB}"
     box.write(f"version=1\nslice=a\ndevice={box.node.uuids[0]} memory_bytes={SLICE}\n{other}\n")
     ran = box.run("nccl", str(102 * MIB))
@@ -141,7 +141,7 @@ def test_threads_may_unmap_while_others_get_the_same_handle(any_box: Box) -> Non
 
 
 def test_a_pool_is_charged_what_it_keeps(box: Box) -> None:
-    """Hook catalogue: freed to the pool is not freed to the slice."""
+    """Seen elsewhere: freed to the pool is not freed to the slice."""
     program = box.start()
     before = room(program)
     assert program(f"pool_keep default {1 << 40}") == [0]
@@ -154,7 +154,7 @@ def test_a_pool_is_charged_what_it_keeps(box: Box) -> None:
 
 
 def test_a_pool_of_ones_own_is_charged_too(box: Box) -> None:
-    """Hook catalogue: cuMemAllocFromPoolAsync was an uncounted bypass."""
+    """Seen elsewhere: cuMemAllocFromPoolAsync was an uncounted bypass."""
     program = box.start()
     before = room(program)
     assert program("pool 1") == [0]
@@ -379,7 +379,7 @@ def test_a_pools_unforeseen_growth_beyond_the_slice_is_undone(box: Box) -> None:
 
 
 def test_a_mipmap_costs_all_its_levels(box: Box) -> None:
-    """Hook catalogue: the bytes of mipmapped arrays were never added."""
+    """Seen elsewhere: the bytes of mipmapped arrays were never added."""
     program = box.start()
     before = room(program)
     # In whole blocks: what a card rounds up is found out at some time, and stays for a while.
@@ -392,7 +392,7 @@ def test_a_mipmap_costs_all_its_levels(box: Box) -> None:
 
 
 def test_an_allocation_node_is_charged_when_its_graph_runs(box: Box) -> None:
-    """Hook catalogue: graph allocation nodes were a bypass."""
+    """Seen elsewhere: graph allocation nodes were a bypass."""
     program = box.start()
     before = room(program)
     assert program(f"graph 1 {100 * MIB}") == [0]
@@ -598,7 +598,7 @@ def test_a_card_without_a_cap_is_whole(make_box: MakeBox) -> None:
 
 
 def test_a_pointer_we_do_not_know_is_freed_by_the_driver(box: Box) -> None:
-    """Hook catalogue: freeing an untracked pointer returned -1 and did nothing."""
+    """Seen elsewhere: freeing an untracked pointer returned -1 and did nothing."""
     program = box.start()
 
     assert program("free 9") == [0]  # a null pointer: nothing to free

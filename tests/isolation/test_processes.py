@@ -70,7 +70,7 @@ def identity(pid: str = "self") -> Slot:
 
 
 def test_eight_processes_race_for_the_last_bytes(make_box: MakeBox) -> None:
-    """Hook catalogue: two processes both passed the check. 1000 rounds, never one too many."""
+    """Seen elsewhere: two processes both passed the check. 1000 rounds, never one too many."""
     box = make_box()
     box.allow(8 * 240 * MIB + 350 * MIB)  # eight contexts, and three of the eight requests
     ran = box.run("race", "8", "1000", str(100 * MIB))
@@ -81,7 +81,7 @@ def test_eight_processes_race_for_the_last_bytes(make_box: MakeBox) -> None:
 
 @pytest.mark.parametrize("point", KILL_POINTS)
 def test_a_death_at_any_point_costs_nothing(make_box: MakeBox, point: str) -> None:
-    """Hook catalogue: a kill at the wrong moment cost every waiter minutes, or the limit."""
+    """Seen elsewhere: a kill at the wrong moment cost every waiter minutes, or the limit."""
     box = make_box(library=TESTING)
     box.allow(SLICE)
     victim = box.start(ready=False, GPUSLICE_KILLPOINT=point)
@@ -110,7 +110,7 @@ def test_every_point_of_the_protocol_is_died_at() -> None:
 
 @pytest.mark.parametrize("point", [point for point in KILL_POINTS if "layout" not in point])
 def test_who_waits_beside_the_dying_goes_on(make_box: MakeBox, point: str) -> None:
-    """Hook catalogue: the holder of the lock died, and all others waited for minutes."""
+    """Seen elsewhere: the holder of the lock died, and all others waited for minutes."""
     box = make_box(library=TESTING)
     box.allow(SLICE)
     survivor = box.start()
@@ -137,7 +137,7 @@ def test_a_death_gives_everything_back(box: Box) -> None:
 
 
 def test_a_pid_that_came_back_is_another_process(box: Box, region: Region) -> None:
-    """Hook catalogue: without the start time a reused pid keeps a dead slot alive."""
+    """Seen elsewhere: without the start time a reused pid keeps a dead slot alive."""
     me = identity()
     region.put(5, Slot(USED, me.pid, me.start_ticks - 1, 0, me.pid_namespace))
     region.put_used(5, 1500 * MIB)
@@ -233,7 +233,7 @@ def test_two_containers_may_have_processes_of_one_pid(
 
 
 def test_a_slot_is_never_moved(box: Box) -> None:
-    """Hook catalogue: slots were compacted, and a process went on writing into another's."""
+    """Seen elsewhere: slots were compacted, and a process went on writing into another's."""
     first, second, third = box.start(), box.start(), box.start()
     region = Region(box.root / "state" / "region")
     places = {region.slot(i).pid: i for i in range(3)}
@@ -467,7 +467,7 @@ def test_a_child_forked_during_the_first_look_up_is_not_stuck(box: Box, library:
 
 
 def test_three_hundred_processes_start_at_once(make_box: MakeBox) -> None:
-    """Hook catalogue: 227 s at the 99th percentile, for one probe after the other."""
+    """Seen elsewhere: 227 s at the 99th percentile, for one probe after the other."""
     box = make_box(profile="h200", driver=None)
     other = make_box("b", profile="h200", driver=None)
     for each in (box, other):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 def test_nothing_on_a_calls_way_asks_the_environment_or_a_file(
     make_box: MakeBox, core_percent: int | None
 ) -> None:
-    """Hook catalogue (HAMi-core 164, 165, 166): getenv, log and status in every call cost 23 %."""
+    """Seen in HAMi-core 164, 165, 166: getenv, log and status in every call cost 23 %."""
     box = make_box()
     box.allow(2154 * MIB, core_percent)
     ran = box.run("quiet", "2000")

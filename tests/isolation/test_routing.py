@@ -23,7 +23,7 @@ def owners(box: Box, *words: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("way", ["handle", "default", "program", "next", "next-twice", "versioned"])
 def test_dlsym_finds_ours(box: Box, way: str) -> None:
-    """Hook catalogue: a second RTLD_NEXT lookup returned NULL; libc's own dlsym by version."""
+    """Seen elsewhere: a second RTLD_NEXT lookup returned NULL; libc's own dlsym by version."""
     found = owners(
         box, way, "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuDriverGetVersion", "cuNoSuch"
     )
@@ -64,7 +64,7 @@ def test_no_driver_is_no_function(box: Box, way: str) -> None:
 
 
 def test_rtld_next_is_seen_from_its_caller(box: Box) -> None:
-    """Hook catalogue: the caller was lost, and LLVM's OpenMP looped at `import torch`."""
+    """Seen elsewhere: the caller was lost, and LLVM's OpenMP looped at `import torch`."""
     plugin = str(box.programs / "libplugin.so")
     preload = f"{box.environment['LD_PRELOAD']}:{plugin}"
     ran = box.run("next", LD_PRELOAD=preload)
@@ -163,7 +163,7 @@ def test_what_the_driver_refuses_stays_refused(
 
 @pytest.mark.parametrize("driver", ["470.57.02", "535.309.01", "575.57.08", "580.65.06"])
 def test_what_an_old_driver_lacks_stays_missing(make_box: MakeBox, driver: str) -> None:
-    """Hook catalogue: a hook was returned for a function that the driver lacks, and crashed."""
+    """Seen elsewhere: a hook was returned for a function that the driver lacks, and crashed."""
     box = make_box(driver=driver)
     box.allow(2154 * MIB)
     names = [

@@ -77,7 +77,7 @@ def kept_by(
 def test_the_runtime_keeps_no_driver_function_that_we_stand_in_for(
     make_box: MakeBox, program: Path, version: str
 ) -> None:
-    """Hook catalogue: new entry points, per-thread streams and graphs by cuGetProcAddress."""
+    """Seen elsewhere: new entry points, per-thread streams and graphs by cuGetProcAddress."""
     kept, errors = kept_by(make_box, [program], version)
     hooked = {name for name, *_ in symbols()[0]}
 
@@ -91,7 +91,7 @@ def test_the_runtime_keeps_no_driver_function_that_we_stand_in_for(
 def test_a_program_that_brings_its_own_runtime_comes_back(
     make_box: MakeBox, program: Path, tmp_path: Path
 ) -> None:
-    """Hook catalogue (HAMi 1834): with CUDA 13.2 its first call hung, by a bundled libcudart."""
+    """Seen in HAMi 1834: with CUDA 13.2 its first call hung, by a bundled libcudart."""
     bundled = tmp_path / "libs" / program.with_suffix(".so.12").name
     bundled.parent.mkdir()
     shutil.copy(runtime_directory() / "libcudart.so.12", bundled)

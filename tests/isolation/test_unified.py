@@ -1,6 +1,6 @@
 """A card whose memory is the system's (GB10): NVML does not tell of it, and the slice holds.
 
-Hook catalogue (kai-scheduler 1967): on such machines the memory limit was not enforced.
+Seen in kai-scheduler 1967: on such machines the memory limit was not enforced.
 """
 
 import pytest

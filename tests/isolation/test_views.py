@@ -33,7 +33,7 @@ def test_all_views_agree(box: Box) -> None:
 def test_what_is_shown_free_while_graphs_are_recorded_can_be_had(
     make_box: MakeBox, core_percent: int | None
 ) -> None:
-    """Hook catalogue (HAMi-core 181): vLLM's profiling of graphs ran out of memory it was shown."""
+    """Seen in HAMi-core 181: vLLM's profiling of graphs ran out of memory it was shown."""
     box = make_box()
     box.allow(SLICE, core_percent)
     ran = box.run("profiling")
@@ -91,7 +91,7 @@ def test_free_is_the_smaller_of_slice_and_card(make_box: MakeBox) -> None:
 
 
 def test_more_than_the_slice_never_wraps(make_box: MakeBox) -> None:
-    """Hook catalogue: free = limit - used was unsigned, and showed 17592186044134 MiB."""
+    """Seen elsewhere: free = limit - used was unsigned, and showed 17592186044134 MiB."""
     box = make_box()
     box.allow(100 * MIB)
     program = box.start()
@@ -101,7 +101,7 @@ def test_more_than_the_slice_never_wraps(make_box: MakeBox) -> None:
 
 
 def test_a_null_pointer_is_no_crash(box: Box) -> None:
-    """Hook catalogue: OptiX asks for the total alone, with NULL for free."""
+    """Seen elsewhere: OptiX asks for the total alone, with NULL for free."""
     program = box.start()
 
     assert program("info_null") == [0, SLICE]

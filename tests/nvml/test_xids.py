@@ -1,4 +1,4 @@
-"""The packaged table is the issue's; an operator's rows stand over it, wrong ones are named."""
+"""The packaged table is that of docs/operations.md; an operator's rows replace its rows."""
 
 from pathlib import Path
 

@@ -234,6 +234,20 @@ async def test_devices_come_back_when_a_pod_ends_and_only_then(rig: Rig) -> None
     assert (await rig.kubelet.admit(pod("r", container(mem=15)))).is_admitted
 
 
+async def test_a_list_before_the_sources_are_ready_takes_nothing_back(rig: Rig) -> None:
+    """A kubelet that has just started knows of no pod yet, and of no pod that is gone."""
+    await rig.serve()
+    await rig.kubelet.admit(pod("p", container(mem=2)))
+    held = rig.kubelet.held("uid-p")
+    rig.kubelet.sources_ready = False
+    client = PodResources(rig.kubelet.pod_resources_socket)
+    listed = await client.list()
+    await client.close()
+
+    assert listed == ()
+    assert rig.kubelet.held("uid-p") == held
+
+
 async def test_a_list_inside_an_allocate_can_make_it_give_a_device_twice(rig: Rig) -> None:
     """Kubernetes #137534: what a plugin must not provoke, and must notice."""
     await rig.serve(units=2)

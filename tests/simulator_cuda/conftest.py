@@ -12,7 +12,7 @@ from tests.simulator_cuda.nodes import NATIVE, PROGRAMS, ROOT, Node, described
 
 ENGINE = ROOT / "src" / "simulator" / "cuda"
 # What the library does not export, a program is built with.
-PARTS = {"engine_cases": ("engine.c", "engine_step.c")}
+PARTS = {"engine_cases": ("engine.c", "engine_step.c", "engine_turns.c")}
 UNLINKED = {"old_driver"}
 
 

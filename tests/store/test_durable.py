@@ -57,24 +57,26 @@ def test_each_write_takes_the_place_of_the_one_before_however_long_both_are(
         assert path.stat().st_size % BLOCK == 0
 
 
-def test_a_write_that_fails_leaves_the_old_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path) -> None:
     """A disk that does not take it is an error, and no loss, however often it happens."""
     path = tmp_path / "grants"
     put(path, b"older", b"old")
 
-    def full(_descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    is_full = True
 
-    kept = kept_at(path)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fdatasync", full)
-        for _ in range(3):
-            with pytest.raises(StorageError, match="No space left"):
-                kept.write([b"new"], "boot")
-            assert read(path) == b"old"
+    def flush(descriptor: int) -> None:
+        if is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fdatasync(descriptor)
 
+    kept = SealedFile(path, "grants", 1, flush)
+    kept.read()
+    for _ in range(3):
+        with pytest.raises(StorageError, match="No space left"):
+            kept.write([b"new"], "boot")
+        assert read(path) == b"old"
+
+    is_full = False
     kept.write([b"new"], "boot")
     assert read(path) == b"new"
 

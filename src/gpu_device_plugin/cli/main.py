@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.desk import SOCKET_NAME, ask
+from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, ask
 from gpu_device_plugin.cli.demo import demo
 from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, uninstall

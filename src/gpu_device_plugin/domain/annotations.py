@@ -106,7 +106,9 @@ def _object(text: str) -> Mapping[str, object]:
 def pod_annotations(
     grants: Sequence[Grant], cards: Sequence[Card], assume_time_ns: int
 ) -> dict[str, str]:
-    """What a pod's app containers were given (contract 2.4, v2; with one card also v1).
+    """What a pod's app containers were given, in the form of R-540.
+
+    Always in its second generation; for older tools also in the first, if one card was given.
 
     Args:
         grants: The pod's grants; those of init and sidecar containers are left out.

@@ -32,7 +32,7 @@ class Card:
         return self.index >= 0
 
     def capacity(self, unit: MemoryUnit) -> int:
-        """Whole memory units on this card (contract R-111: 16160 MiB are 15 units of 1 GiB)."""
+        """Whole memory units on this card (R-111: 16160 MiB are 15 units of 1 GiB)."""
         return self.memory_mib // unit.mib
 
     def units(self, resource: Resource, unit: MemoryUnit) -> int:

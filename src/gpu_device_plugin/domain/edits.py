@@ -20,7 +20,7 @@ VISIBLE_DEVICES_DIR = "/var/run/nvidia-container-devices"
 
 
 class DeviceAccess(StrEnum):
-    """How cards reach containers (contract R-720, R-721)."""
+    """How cards reach containers (R-720, R-721)."""
 
     NVIDIA = "nvidia"
     DEVICE_SPECS = "device-specs"

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+UNASKED = "NVMLUnanswered"
+"""Why cards of an earlier run are out until NVML has shown its cards for the first time."""
+
 
 class XidAction(StrEnum):
     """What an XID does to its card."""
@@ -19,10 +22,11 @@ class XidAction(StrEnum):
 
 
 class Recovery(StrEnum):
-    """How a fault closes."""
+    """How a fault closes: by clean probes, by a reset, or by an inventory without its cause."""
 
     PROBE = "probe"
     RESET = "reset"
+    INVENTORY = "inventory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,7 @@ class Fault:
         since_seconds: When it opened.
         last_seconds: When it was last seen.
         is_action_asked: NVML has asked for a recovery action since.
+        is_probed: The card has answered a probe since it was last seen, so what NVML asks for is known.
     """
 
     reason: str
@@ -80,6 +85,7 @@ class Fault:
     since_seconds: float
     last_seconds: float
     is_action_asked: bool = False
+    is_probed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +97,15 @@ class CardHealth:
         faults: Open faults, oldest first.
         clean_since_seconds: Since when every probe was clean; None before the first.
         is_shown: NVML's last inventory has it.
+        recovery_action: What the last probe said that NVML asks for (0: nothing); None where the
+            driver does not tell, or nobody has asked since the agent started.
     """
 
     uuid: str
     faults: tuple[Fault, ...] = ()
     clean_since_seconds: float | None = None
     is_shown: bool = True
+    recovery_action: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +130,15 @@ class Health:
         driver: Version and load of the driver, empty before the first answer.
         outage: Why no card can be given out at all.
         cards: Every card seen since the boot, by UUID.
+        has_inventory: NVML has shown its cards since the agent started. Before that no card is
+            healthy: what an earlier run remembers, nobody has asked the driver about.
     """
 
     boot_id: str
     driver: str = ""
     outage: Outage | None = None
     cards: tuple[CardHealth, ...] = ()
+    has_inventory: bool = False
 
     def card(self, uuid: str) -> CardHealth | None:
         """What is known of a card."""
@@ -137,6 +149,8 @@ class Health:
         card = self.card(uuid)
         if self.outage is not None:
             return self.outage.reason
+        if not self.has_inventory:
+            return UNASKED
         if card is None:
             return "Absent"
         return card.faults[0].reason if card.faults else ""

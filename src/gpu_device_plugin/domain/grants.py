@@ -1,12 +1,11 @@
-"""A grant: the slice that one container holds, and its plain form on disk."""
+"""A grant: the slice that one container holds."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from gpu_device_plugin.domain.modes import NodeMode, is_isolated, parse_mode
+from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.units import MemoryUnit, Resource, cards_of, parse_unit_id
-from gpu_device_plugin.errors import StateError
+from gpu_device_plugin.domain.units import Resource, cards_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,103 +94,3 @@ class Grant:
     def card_numbers(self) -> frozenset[int]:
         """Numbers of the cards its ids name."""
         return cards_of((*self.mem_ids, *self.core_ids))
-
-
-_PLAIN_TYPES: Mapping[str, type] = {
-    "slice_id": str,
-    "container": str,
-    "index": int,
-    "mem_units": int,
-    "core_percent": int,
-    "pod_units": int,
-    "unit_mib": int,
-    "mode": str,
-    "is_isolated": bool,
-    "is_checked": bool,
-    "library_version": str,
-}
-_LISTS = ("mem_ids", "core_ids", "cards", "card_bytes")
-
-
-def grant_to_plain(grant: Grant) -> dict[str, object]:
-    """The grant as texts, numbers, lists and dicts, ready for JSON."""
-    plain: dict[str, object] = {name: getattr(grant, name) for name in _PLAIN_TYPES}
-    plain |= {name: list(getattr(grant, name)) for name in _LISTS}
-    plain["pod"] = [grant.pod.namespace, grant.pod.name, grant.pod.uid]
-    plain["kind"] = grant.kind.value
-    plain["created_seconds"] = grant.created_seconds
-    return plain
-
-
-def grant_from_plain(plain: object) -> Grant:
-    """The grant that `grant_to_plain` made `plain` from.
-
-    Raises:
-        StateError: A key is missing or foreign, or a value is of the wrong kind; the text names it.
-    """
-    if not isinstance(plain, dict):
-        raise StateError(f"a grant is a mapping, not {type(plain).__name__}")
-    names = {field.name for field in fields(Grant)}
-    if plain.keys() != names:
-        odd = ", ".join(sorted(map(str, plain.keys() ^ names)))
-        raise StateError(f"a grant has other keys than this version writes: {odd}")
-    for name, kind in _PLAIN_TYPES.items():
-        if type(plain[name]) is not kind:
-            raise StateError(f"grant key {name} is {plain[name]!r}, not {kind.__name__}")
-    if parse_mode(plain["mode"]) is None:
-        raise StateError(f"grant key mode is {plain['mode']!r}, which is no node mode")
-    MemoryUnit.of_mib(plain["unit_mib"])  # raises, and names the key
-    slice_id: str = plain["slice_id"]
-    if not slice_id or "/" in slice_id or slice_id.startswith("."):
-        raise StateError(f"grant key slice_id is {slice_id!r}, which names no file")
-    return Grant(
-        **{name: plain[name] for name in _PLAIN_TYPES},
-        mem_ids=_ids(plain, "mem_ids", Resource.MEM),
-        core_ids=_ids(plain, "core_ids", Resource.CORE),
-        cards=_texts(plain, "cards"),
-        card_bytes=_sizes(plain["card_bytes"]),
-        pod=_pod(plain["pod"]),
-        kind=_kind(plain["kind"]),
-        created_seconds=_seconds(plain["created_seconds"]),
-    )
-
-
-def _texts(plain: Mapping[str, object], name: str) -> tuple[str, ...]:
-    value = plain[name]
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise StateError(f"grant key {name} is {value!r}, not a list of texts")
-    return tuple(value)
-
-
-def _ids(plain: Mapping[str, object], name: str, resource: Resource) -> tuple[str, ...]:
-    ids = _texts(plain, name)
-    for text in ids:
-        unit = parse_unit_id(text)
-        if unit is None or unit.resource is not resource:
-            raise StateError(f"grant key {name} has {text!r}, which is no unit of {resource}")
-    return ids
-
-
-def _sizes(value: object) -> tuple[int, ...]:
-    if isinstance(value, list) and all(type(size) is int and size >= 0 for size in value):
-        return tuple(value)
-    raise StateError(f"grant key card_bytes is {value!r}, not a list of sizes")
-
-
-def _pod(value: object) -> PodRef:
-    if isinstance(value, list) and len(value) == 3 and all(isinstance(t, str) for t in value):
-        return PodRef(*value)
-    raise StateError(f"grant key pod is {value!r}, not [namespace, name, uid]")
-
-
-def _kind(value: object) -> ContainerKind:
-    for kind in ContainerKind:
-        if kind.value == value:
-            return kind
-    raise StateError(f"grant key kind is {value!r}, not init, sidecar or app")
-
-
-def _seconds(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    raise StateError(f"grant key created_seconds is {value!r}, not a number")

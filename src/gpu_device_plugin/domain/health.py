@@ -1,13 +1,18 @@
 """Which cards may be given out: NVML's facts and the operator's rules, judged.
 
 A card is healthy when no fault is open on it and NVML answers. A fault is named by its
-reason (`XID79`, `Lost`, …) and closes in one of two ways:
+reason (`XID79`, `Lost`, …) and closes in one of three ways:
 
 * `probe`: probes of the card have been clean for `recovery_seconds` since its last XID;
 * `reset`: the driver was loaded anew, the node rebooted, NVML's recovery action says
   "none", or the operator says so. "None" counts at once if the action was something else
   after the fault, else only when it has stood as long as clean probes must: the driver may
-  take a moment to ask for its reset, and a card must not come back in between.
+  take a moment to ask for its reset, and a card must not come back in between;
+* `inventory`: the driver shows the card without the cause, for instance no longer in MIG mode.
+
+While NVML asks for a recovery action the card is out, whatever else closes, and the operator's
+word does not count. Until NVML has shown its cards for the first time since the agent started
+none is healthy (`NVMLUnanswered`).
 
 A fault belongs to one card and takes out that card only. An XID that names no card is
 reported, unless there is just one card it can have come from; taking out all, as other
@@ -18,7 +23,16 @@ plugins do, turns one broken card into a broken node. NVML as a whole not answer
 from collections.abc import Callable
 from dataclasses import replace
 
+from gpu_device_plugin.domain.card_faults import (
+    clean,
+    missing_fault,
+    reset,
+    shown,
+    still_asked,
+    with_fault,
+)
 from gpu_device_plugin.domain.faults import (
+    UNASKED,
     CardHealth,
     Change,
     ChangeKind,
@@ -59,18 +73,31 @@ def observe(
         case DriverMissing():
             after = _away(health, Outage("DriverMissing", report.reason))
             after = replace(after, driver=_UNLOADED if report.is_unloaded else after.driver)
-        case Answered() if health.outage is not None and health.outage.reason == "NVMLStalled":
+        case Answered() if health.has_inventory and _is_stalled(health):
             after = replace(health, outage=None)
         case _:
             after = health
     return after, _changes(health, after)
 
 
+def obstacle(health: Health, uuid: str) -> str:
+    """Why the operator's word that the card is well does not count; "" where it does."""
+    card = health.card(uuid)
+    if card is None or not card.is_shown:
+        return ""
+    if health.outage is not None or not health.has_inventory:
+        return f"NVML does not answer ({health.reason(uuid)}), so nobody knows what the card needs"
+    return still_asked(card)
+
+
 def clear(health: Health, uuid: str) -> tuple[Health, tuple[Change, ...]]:
     """The operator says that the card is well; a fault that is still there opens again.
 
     A card that NVML does not show is forgotten: nothing would ever contradict the operator.
+    Nothing changes while there is an `obstacle`.
     """
+    if obstacle(health, uuid):
+        return health, ()
     cards = tuple(
         replace(card, faults=(), clean_since_seconds=None) if card.uuid == uuid else card
         for card in health.cards
@@ -90,8 +117,10 @@ def restored(saved: Health, boot_id: str) -> Health:
     every card, so nothing is left of before it; a card still lost fails its first probe.
     """
     if saved.boot_id == boot_id:
-        kept = tuple(replace(card, clean_since_seconds=None) for card in saved.cards)
-        return replace(saved, cards=kept)
+        kept = tuple(
+            replace(card, clean_since_seconds=None, recovery_action=None) for card in saved.cards
+        )
+        return replace(saved, cards=kept, has_inventory=False)
     return Health(boot_id)
 
 
@@ -99,26 +128,16 @@ def _enumerated(health: Health, inventory: Inventory, now_seconds: float) -> Hea
     """The driver shows these cards; a fresh load of it has reset them all."""
     driver = f"{inventory.driver_version}/{inventory.driver_load}"
     is_fresh = health.driver not in {"", driver}
-    known = {card.uuid: _reset(card) if is_fresh else card for card in health.cards}
-    shown = {card.uuid for card in inventory.cards}
-    gone = _missing_fault(inventory, now_seconds)
-    for uuid in shown:
-        known[uuid] = replace(known.get(uuid, CardHealth(uuid)), is_shown=True)
-    for uuid in known.keys() - shown:
-        card = _with_fault(known[uuid], gone)
+    known = {card.uuid: reset(card) if is_fresh else card for card in health.cards}
+    gone = missing_fault(inventory, now_seconds)
+    for report in inventory.cards:
+        card = known.get(report.uuid, CardHealth(report.uuid))
+        known[report.uuid] = replace(shown(card, report, now_seconds), is_shown=True)
+    for uuid in known.keys() - {card.uuid for card in inventory.cards}:
+        card = with_fault(known[uuid], gone)
         known[uuid] = replace(card, clean_since_seconds=None, is_shown=False)
     cards = tuple(known[uuid] for uuid in sorted(known))
-    return replace(health, driver=driver, outage=None, cards=cards)
-
-
-def _missing_fault(inventory: Inventory, now_seconds: float) -> Fault:
-    """Why a card that was there is not shown: it cannot be opened, or it is gone."""
-    if inventory.unreadable:
-        errors = ", ".join(f"card {slot.index}: {slot.error}" for slot in inventory.unreadable)
-        text = f"NVML cannot open it ({errors})"
-        return Fault("Lost", text, Recovery.PROBE, now_seconds, now_seconds)
-    text = "NVML no longer shows the card"
-    return Fault("Unplugged", text, Recovery.PROBE, now_seconds, now_seconds)
+    return replace(health, driver=driver, outage=None, cards=cards, has_inventory=True)
 
 
 def _probed(health: Health, probe: Probe, now_seconds: float, recovery_seconds: float) -> Health:
@@ -130,34 +149,11 @@ def _probed(health: Health, probe: Probe, now_seconds: float, recovery_seconds: 
         return _with_card(
             health,
             probe.uuid,
-            lambda card: replace(_with_fault(card, fault), clean_since_seconds=None),
+            lambda card: replace(with_fault(card, fault), clean_since_seconds=None),
         )
     return _with_card(
-        health, probe.uuid, lambda card: _clean(card, probe, now_seconds, recovery_seconds)
+        health, probe.uuid, lambda card: clean(card, probe, now_seconds, recovery_seconds)
     )
-
-
-def _clean(
-    card: CardHealth, probe: Probe, now_seconds: float, recovery_seconds: float
-) -> CardHealth:
-    """The card after a clean probe."""
-    clean_since = now_seconds if card.clean_since_seconds is None else card.clean_since_seconds
-    quiet_since = max([clean_since, *(fault.last_seconds for fault in card.faults)])
-    is_settled = now_seconds - quiet_since >= recovery_seconds
-    open_faults = (_asked(fault, probe) for fault in card.faults)
-    faults = tuple(fault for fault in open_faults if not _closes(fault, probe, is_settled))
-    return replace(card, faults=faults, clean_since_seconds=clean_since)
-
-
-def _asked(fault: Fault, probe: Probe) -> Fault:
-    """Remembers that NVML asks for a recovery action, so that its "none" means "done"."""
-    return replace(fault, is_action_asked=True) if probe.recovery_action else fault
-
-
-def _closes(fault: Fault, probe: Probe, is_settled: bool) -> bool:  # noqa: FBT001
-    if fault.recovery is Recovery.PROBE:
-        return is_settled
-    return probe.recovery_action == 0 and (fault.is_action_asked or is_settled)
 
 
 def _xid(
@@ -175,7 +171,7 @@ def _xid(
         is_healthy = uuid is not None and health.is_healthy(uuid)
         return health, (Change(ChangeKind.NOTICE, uuid, is_healthy, reason, whose),)
     fault = Fault(reason, text, rule.recovery, now_seconds, now_seconds)
-    after = _with_card(health, uuid, lambda card: _with_fault(card, fault))
+    after = _with_card(health, uuid, lambda card: with_fault(card, fault))
     return after, _changes(health, after)
 
 
@@ -192,25 +188,14 @@ def _away(health: Health, outage: Outage) -> Health:
     return replace(health, outage=outage, cards=cards)
 
 
+def _is_stalled(health: Health) -> bool:
+    return health.outage is not None and health.outage.reason == "NVMLStalled"
+
+
 def _with_card(health: Health, uuid: str, change: Callable[[CardHealth], CardHealth]) -> Health:
     """Health with one known card changed."""
     cards = tuple(change(card) if card.uuid == uuid else card for card in health.cards)
     return replace(health, cards=cards)
-
-
-def _with_fault(card: CardHealth, fault: Fault) -> CardHealth:
-    """The card with the fault open; one that is open already is seen again."""
-    again = next((old for old in card.faults if old.reason == fault.reason), None)
-    if again is None:
-        return replace(card, faults=(*card.faults, fault))
-    seen = replace(fault, since_seconds=again.since_seconds)
-    return replace(card, faults=tuple(seen if old is again else old for old in card.faults))
-
-
-def _reset(card: CardHealth) -> CardHealth:
-    """The card after a fresh load of the driver."""
-    kept = tuple(fault for fault in card.faults if fault.recovery is not Recovery.RESET)
-    return replace(card, faults=kept)
 
 
 def _changes(before: Health, after: Health) -> tuple[Change, ...]:
@@ -242,7 +227,7 @@ def _card_changes(before: Health, after: Health, card: CardHealth) -> list[Chang
         new.append(
             Change(ChangeKind.NOTICE, uuid, is_healthy, "PluggedIn", "a card was plugged in")
         )
-    elif is_healthy and not before.is_healthy(uuid):
+    elif is_healthy and before.reason(uuid) not in {"", UNASKED}:
         text = f"the card is healthy again after {before.reason(uuid)}"
         new.append(Change(ChangeKind.RECOVERED, uuid, is_healthy, "Recovered", text))
     return new

@@ -1,11 +1,11 @@
-"""Who asks: the kubelet's calls carry no pod, its own List and the pods' texts tell.
+"""Identity: the kubelet's calls do not name a pod; its own List and the pod specs identify it.
 
-What is relied on (kubelet.md 4, method G, and 10, seen on a whole kubelet): the calls of a node
-are strictly serial; a pod's containers are admitted in order, init containers first, and the
-calls of one container stand together, its resources in random order; during them the pod is in
-List and no pod that will be admitted later is. Hence twins, equal pods that are both waiting,
-never meet here: the second one enters List only when the first one has all it asked for, was
-refused, or is gone. Where this does not hold, the answer is a refusal, never a guess.
+This relies on what a real kubelet was seen to do. The calls of a node are strictly serial. A
+pod's containers are admitted in order, init containers first. The calls for one container come
+together, its resources in random order; during them the pod is in List, and no pod that will be
+admitted later is. So two equal pods that both wait are never confused: the second one enters
+List only when the first one has all it asked for, was refused, or is gone. If this does not
+hold, the answer is a refusal, never a guess.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

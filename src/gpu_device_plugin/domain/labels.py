@@ -18,7 +18,7 @@ _LONGEST_VALUE = 63
 
 
 def node_labels(cards: Sequence[Card], driver_version: str, cuda_version: str) -> dict[str, str]:
-    """The labels to publish (contract R-510); those whose value is unknown are left out.
+    """The labels to publish (R-510); those whose value is unknown are left out.
 
     A node of unlike cards is described by its largest group of equal ones, of equal groups by
     the one with the lowest index. Sizes are a card's, in MiB.

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from gpu_device_plugin.domain.adoption import HeldUnits, adopt
-from gpu_device_plugin.domain.grants import Grant, grant_from_plain, grant_to_plain
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
 from gpu_device_plugin.domain.units import Resource, parse_unit_id
 
@@ -17,8 +17,6 @@ __all__ = [
     "Ledger",
     "adopt",
     "drift",
-    "grant_from_plain",
-    "grant_to_plain",
     "is_over",
     "live",
     "survivors",
@@ -162,7 +160,7 @@ def is_over(pod: PodRef, specs: Mapping[tuple[str, str], PodRequest]) -> bool:
     return spec is None or spec.is_finished or not spec.ref.is_same_pod(pod)
 
 
-def survivors(  # noqa: PLR0913, PLR0917 - six witnesses have to agree before a slice ends
+def survivors(  # noqa: PLR0913, PLR0917 - all of them have to agree before a grant ends
     ledger: Ledger,
     listed: Collection[tuple[str, str]],
     checkpoint_uids: Collection[str],
@@ -174,7 +172,7 @@ def survivors(  # noqa: PLR0913, PLR0917 - six witnesses have to agree before a 
     """Which grants are over, and since when others look as if they were.
 
     A grant ends only when List and the kubelet's checkpoint both lack it twice, 30 s apart, and
-    an absence counts only later than 60 s after kubelet.sock appeared (design.md 3.9).
+    an absence counts only later than 60 s after kubelet.sock appeared.
 
     Args:
         ledger: All grants.

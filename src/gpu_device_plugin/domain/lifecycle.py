@@ -1,4 +1,4 @@
-"""What of an upgrade has to wait for running pods (contract R-402, R-403)."""
+"""What of an upgrade has to wait for running pods (R-402, R-403)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

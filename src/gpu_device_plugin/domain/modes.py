@@ -12,7 +12,7 @@ from gpu_device_plugin.errors import ConfigError
 MODE_LABEL = "ack.node.gpu.schedule"
 PLACEMENT_LABEL = "ack.node.gpu.placement"
 MAX_PODS_PER_CARD = 16
-"""Pods a card in modes with isolation, whatever the unit (contract R-405)."""
+"""Pods a card in modes with isolation, whatever the unit (R-405)."""
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 """Half of what the kubelet's gRPC client accepts of a ListAndWatch message."""
 
@@ -24,7 +24,7 @@ _BASE = 36
 
 
 class NodeMode(StrEnum):
-    """Values of the node label `ack.node.gpu.schedule` (contract 2.1)."""
+    """Values of the node label `ack.node.gpu.schedule` (docs/node-modes.md)."""
 
     CORE_MEM = "core_mem"
     CGPU = "cgpu"
@@ -57,7 +57,7 @@ def resources_of(mode: NodeMode) -> tuple[Resource, ...]:
 
 
 def is_isolated(mode: NodeMode) -> bool:
-    """Whether containers get a memory cap (contract R-505: `share` shows the whole card)."""
+    """Whether containers get a memory cap (R-505: `share` shows the whole card)."""
     return mode in {NodeMode.CORE_MEM, NodeMode.CGPU}
 
 
@@ -77,7 +77,7 @@ def parse_policy(text: str) -> PlacementPolicy | None:
 
 
 def check_unit(mode: NodeMode, unit: MemoryUnit) -> None:
-    """Small units go with `share` only (contract R-404).
+    """Small units go with `share` only (R-404).
 
     Raises:
         ConfigError: `unit` is 128MiB and `mode` is another one, be it one that offers nothing.
@@ -167,8 +167,8 @@ def next_mode(
 ) -> ModeDecision:
     """What the node's label means for its mode now.
 
-    Deleting the label restores nothing (contract 2.1), an unknown value changes nothing, and
-    no switch pulls slices away from under running pods (R-107, R-502). A node that never had
+    Deleting the label changes nothing (docs/node-modes.md), nor does an unknown value, and a
+    node does not switch while pods hold slices (R-107, R-502). A node that never had
     a label follows the operator's setting.
 
     Args:
@@ -216,7 +216,7 @@ def _switch(
 def next_unit(
     current: MemoryUnit | None, wanted: MemoryUnit, holders: Sequence[PodRef]
 ) -> UnitDecision:
-    """The unit to count in: a change waits until no pod holds slices (contract R-403).
+    """The unit to count in: a change waits until no pod holds slices (R-403).
 
     Args:
         current: The unit of the last run, or None at the very first start.

@@ -26,7 +26,7 @@ class ContainerRequest:
         mem_units: Limit of `aliyun.com/gpu-mem`.
         core_percent: Limit of `aliyun.com/gpu-core.percentage`.
         count_units: Limit of `aliyun.com/gpu-count`, which is refused.
-        wants_no_isolation: The container's own env says CGPU_DISABLE (contract R-507).
+        wants_no_isolation: The container's own env says CGPU_DISABLE (R-507).
     """
 
     name: str

@@ -31,7 +31,7 @@ def slice_mib(card: Card, units: int, unit: MemoryUnit) -> int:
         DoesNotFitError: `units` is outside that range.
 
     Source:
-        Contract R-129: 2 of 15 units of a 16160 MiB V100 show as 2154 MiB.
+        R-129: 2 of 15 units of a 16160 MiB V100 show as 2154 MiB.
 
     >>> slice_mib(Card("GPU-0", 0, 0, 0, "Tesla-V100", 16160), 2, MemoryUnit.GIB)
     2154

@@ -3,7 +3,7 @@
 An id tells resource, card and unit: a letter (m memory, c compute, n count), one
 base-36 digit for the card's number, the unit in base 36. So ids of two resources never
 meet, an id alone says which card it belongs to, and none is longer than 8 characters
-(kubelet.md 2: every id of a container stands in the pod's status from 1.36 on).
+(from Kubernetes 1.36 on, the pod's status contains every id of a container).
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class MemoryUnit(Enum):
-    """How much memory one `aliyun.com/gpu-mem` is (contract R-401)."""
+    """How much memory one `aliyun.com/gpu-mem` is (R-401)."""
 
     GIB = "GiB"
     MIB128 = "128MiB"

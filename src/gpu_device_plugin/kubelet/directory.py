@@ -1,8 +1,8 @@
 """The directory of plugin sockets, which the kubelet wipes whenever it starts.
 
-"kubelet.sock is another one" is the kubelet's only way to say that it restarted and
-forgot us: it removes the sockets, then listens (kubelet.md 1). A file event tells at
-once; one look a second, for all endpoints, serves where the event was missed.
+A new kubelet.sock is the only sign that the kubelet restarted and forgot its plugins: it
+removes all sockets, then listens. A file event reports it at once; in case an event is
+missed, the directory is also checked once a second, for all endpoints together.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Device lists as the bytes of a ListAndWatchResponse.
 
 A protobuf message is the concatenation of its fields, so the list of a node is the
-concatenation of its cards' lists. Each card is encoded once and kept; a health change
-swaps one chunk instead of building thousands of objects (performance.md 3.3).
+concatenation of its cards' lists. Each card is encoded once and cached; a health change
+replaces the bytes of one card instead of building thousands of objects.
 """
 
 from collections.abc import Iterable

@@ -1,11 +1,11 @@
-"""One resource's socket: served, registered, and registered again whenever the kubelet forgets.
+"""One resource's socket, served and registered, and registered again after a kubelet restart.
 
     WITHDRAWN -> publish -> UNREGISTERED -> Register -> REGISTERED -> list sent -> SERVING
                                  ^--- stream ended, kubelet restarted, socket wiped ---'
 
-The kubelet never dials a plugin twice (kubelet.md 1): whatever ends the device list,
-coming back is our task. The old server is always closed before the next Register,
-because on kubelets up to 1.36.2 the end of an old stream takes the new one with it.
+The kubelet never dials a plugin twice. So whatever ends the stream of device lists, the
+endpoint has to register again. It closes the old server before the next Register, because on
+kubelets up to 1.36.2 the end of an old stream also ends the new one.
 """
 
 import asyncio

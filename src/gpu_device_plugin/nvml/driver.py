@@ -66,8 +66,6 @@ class Driver:
         self._handles: dict[str, Any] = {}
         self._by_address: dict[int, str] = {}
         self._events: Any = None
-        self._is_mig: dict[str, bool] = {}
-        self._has_other_mig = False
         self.cards: list[dict[str, object]] = []
         self.unreadable: list[dict[str, object]] = []
         self.version = driver_version()
@@ -92,8 +90,15 @@ class Driver:
         return [self._probe_card(uuid, handle) for uuid, handle in self._handles.items()]
 
     def has_changed(self) -> bool:
-        """Whether the driver has another version, or a card another MIG mode, than told."""
-        return self._has_other_mig or driver_version() != self.version
+        """Whether the driver has another version, or a card another MIG mode, than was told."""
+        if driver_version() != self.version:
+            return True
+        for card in self.cards:
+            # A card that does not answer is its probe's matter.
+            with suppress(pynvml.NVMLError):
+                if _is_mig(self._handles[str(card["uuid"])]) is not card["is_mig"]:
+                    return True
+        return False
 
     def next_xid(self, wait_ms: int) -> tuple[str | None, int] | None:
         """The next XID and its card, None when none came in time or NVML has no events."""
@@ -132,7 +137,6 @@ class Driver:
             return
         self._handles[uuid] = handle
         self._by_address[_address(handle)] = uuid
-        self._is_mig[uuid] = bool(card["is_mig"])
         self.cards.append(card)
 
     def _register(self) -> None:
@@ -163,7 +167,6 @@ class Driver:
             memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
             rates = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
             seen["recovery_action"] = _recovery_action(handle)
-            self._has_other_mig |= _is_mig(handle) != self._is_mig[uuid]
         except pynvml.NVMLError as error:
             if error.value in _DRIVER:
                 raise
@@ -257,6 +260,7 @@ def _describe(uuid: str, index: int, handle: Any) -> dict[str, object]:
 
 
 def _is_mig(handle: Any) -> bool:
+    """Whether the card is in MIG mode now; a change may be pending until its next reset."""
     mode = _ask(pynvml.nvmlDeviceGetMigMode, handle)
     return bool(mode and mode[0])
 

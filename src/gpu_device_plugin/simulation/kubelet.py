@@ -1,9 +1,8 @@
 """A stand-in kubelet: the device manager's half of the contract, without containers.
 
-It follows what was observed of kubelet 1.36 (kubelet.md 8, "What a Python fake kubelet
-must copy"), inconvenient habits included: random orders, no deadlines, partial
-allocations that stay, a plugin lost is never dialled again. It shares nothing with the
-plugin's side but the generated messages.
+It behaves as kubelet 1.36 was observed to, inconvenient habits included: random order of
+resources, no deadlines, partial allocations that stay, and a plugin that is gone is never
+dialled again. It shares nothing with the plugin's side but the generated messages.
 """
 
 import asyncio
@@ -56,7 +55,9 @@ class StandInKubelet:
         self._finished: set[str] = set()
         self._running: set[tuple[str, str]] = set()
         self.registry = PluginRegistry(self.plugin_dir, clock, self._times)
-        self.pod_resources = PodResourcesServer(self.pod_resources_socket, self.active_pods, clock)
+        self.pod_resources = PodResourcesServer(
+            self.pod_resources_socket, self.active_pods, self._active, clock
+        )
         self._allocation = Allocation(self.registry, random.Random(seed))  # noqa: S311 - a seeded die
         self._admission = asyncio.Lock()
 

@@ -1,7 +1,6 @@
 """How the stand-in kubelet finds devices for a container, step for step as the real one.
 
-kubelet.md section 2 has the rules; errors are worded as the kubelet words them, because
-people will read them beside ours.
+Errors have the kubelet's own wording, because people read them beside the agent's.
 """
 
 import random

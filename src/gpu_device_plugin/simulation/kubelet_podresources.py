@@ -27,6 +27,7 @@ class PodResourcesServer:
         self,
         socket: Path,
         active: Callable[[], tuple[StandInPod, ...]],
+        holding: Callable[[], frozenset[str]],
         clock: Callable[[], float],
     ) -> None:
         self.book = Book()
@@ -34,6 +35,7 @@ class PodResourcesServer:
         self.lists = 0
         self._socket = socket
         self._active = active
+        self._holding = holding
         self._clock = clock
         self._tokens = _BURST
         self._counted_at = clock()
@@ -75,7 +77,7 @@ class PodResourcesServer:
         await self._count(context)
         self.lists += 1
         # This is what can make a kubelet give a device of a call in flight away again.
-        self.book.drop_inactive(frozenset(pod.uid for pod in self._active()))
+        self.book.drop_inactive(self._holding())
         return pb.ListPodResourcesResponse(pod_resources=self._messages(self._active()))
 
     async def _get(self, request: Any, context: Any) -> pb.GetPodResourcesResponse:

@@ -1,18 +1,18 @@
-"""Files that survive a crash, and say so when they did not.
+"""Files that survive a crash, and whose damage is recognised if they did not.
 
 What is kept lies in two files that take turns: `<name>` and `<name>.other`. A write overwrites
 the older of the two, with one flush and no rename, and is complete once that flush is; until
 then the newer one is untouched (docs/adr/0010). Each is one header line, a payload, and zeros up
 to a whole block. The header holds kind, format version, length, CRC-32 of all that follows and
 of the header itself, the boot id of the node when it was written and the number of the write,
-so a truncated, altered or foreign file is always recognised (performance.md 4.3), a reboot is
+so a truncated, altered or foreign file is always recognised, a reboot is
 seen as one, and of two whole files the newer is known.
 """
 
 import contextlib
 import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -23,6 +23,11 @@ from gpu_device_plugin.store.failpoints import failpoint
 _MAGIC = "gpu-device-plugin"
 _HEADER_FIELDS = 7
 _BLOCK_BYTES = 4096
+
+
+def fdatasync(descriptor: int) -> None:
+    """Put a descriptor's data on the disk, with what is needed to read it back, as its size."""
+    os.fdatasync(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +63,21 @@ class Found:
 class SealedFile:
     """One value on disk, `path`; only one process may write it."""
 
-    def __init__(self, path: Path, kind: str, version: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: str,
+        version: int,
+        flush: Callable[[int], None] | None = fdatasync,
+    ) -> None:
+        """Args: `flush` puts a descriptor's data on the disk; None leaves that to the kernel."""
         self._kind = kind
         self._version = version
+        self._flush = flush
         self._pair = (path, path.with_name(path.name + ".other"))
         self._newest: Path | None = None
-        self._number = 0
+        self.number = 0
+        """Of the last write; the next one has the next."""
 
     def read(self) -> Sealed | None:
         """The last write that is whole, or None where nothing was ever written.
@@ -132,15 +146,15 @@ class SealedFile:
         content = self._seal(b"".join(payload), boot_id)
         failpoint("durable.before-write")
         try:
-            is_new = _overwrite(path, content)
-            if is_new:
+            is_new = _overwrite(path, content, self._flush)
+            if is_new and self._flush is not None:
                 _sync_directory(path.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
         failpoint("durable.after-fsync")
-        self._newest, self._number = path, self._number + 1
+        self._newest, self.number = path, self.number + 1
 
     def _look(self) -> tuple[dict[Path, Sealed], dict[Path, str]]:
         """Of the two files those that are whole, and why others are not."""
@@ -157,11 +171,11 @@ class SealedFile:
 
     def _remember(self, found: dict[Path, Sealed]) -> Path:
         self._newest = max(found, key=lambda path: found[path].number)
-        self._number = found[self._newest].number
+        self.number = found[self._newest].number
         return self._newest
 
     def _seal(self, payload: bytes, boot_id: str) -> bytes:
-        said = f"{self._kind} {self._version} {len(payload)} {boot_id or '-'} {self._number + 1}"
+        said = f"{self._kind} {self._version} {len(payload)} {boot_id or '-'} {self.number + 1}"
         crc = zlib.crc32(payload, zlib.crc32(said.encode()))
         header = f"{_MAGIC} {said} {crc:08x}\n".encode()
         # Whole blocks: from one write to the next the size seldom changes.
@@ -216,7 +230,7 @@ def _read(path: Path, kind: str, version: int) -> Sealed | None:
     return Sealed(payload, "" if fields[4] == "-" else fields[4], int(fields[5]))
 
 
-def _overwrite(path: Path, content: bytes) -> bool:
+def _overwrite(path: Path, content: bytes, flush: Callable[[int], None] | None) -> bool:
     """Make `content` all that is in the file, on the disk; whether there was no such file.
 
     Where it fits into blocks that are there already, the flush has no metadata to write.
@@ -228,7 +242,8 @@ def _overwrite(path: Path, content: bytes) -> bool:
         if size_before > len(content):
             os.ftruncate(descriptor, len(content))
         failpoint("durable.before-fsync")
-        os.fdatasync(descriptor)  # with what is needed to read the data back, as its size
+        if flush is not None:
+            flush(descriptor)
     finally:
         os.close(descriptor)
     return size_before == 0

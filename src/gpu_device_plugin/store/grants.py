@@ -1,15 +1,28 @@
-"""The grants on disk: durable before the kubelet hears of them."""
+"""The grants on disk: durable before the kubelet hears of them.
 
-import json
-from dataclasses import dataclass
+`<state-dir>/grants.v2` is what counts: `{"grants": […]}`, see `records`. Beside it lies `grants`,
+as the release before wrote and reads it (`layout1`). Of the two the one with the higher number
+of write is newer: after a downgrade, and the upgrade that follows, that is the old one.
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from gpu_device_plugin.domain.ledger import Grant, Ledger, grant_from_plain, grant_to_plain
-from gpu_device_plugin.errors import StateError
-from gpu_device_plugin.store.durable import SealedFile, check_room
+import msgspec
+
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.errors import StateError, StorageError
+from gpu_device_plugin.store import layout1
+from gpu_device_plugin.store.durable import SealedFile, check_room, fdatasync
+from gpu_device_plugin.store.records import GrantRecord, Plain, grant_of, plain_of, record_of
 
 KIND = "grants"
-VERSION = 1
+VERSION = 2
+FILE_NAME = "grants.v2"
 _ROOM_BYTES = 64 * 1024  # a hundred grants
 
 
@@ -20,8 +33,8 @@ class Loaded:
     Attributes:
         ledger: The grants of the last write that is whole; empty where there was none.
         is_new_boot: They were written before the node's last boot.
-        bad: Why a file could not be trusted, or None. What it held beyond `ledger`, the kubelet
-            knows: it has never heard of a grant whose write was not complete.
+        bad: Why a file, or a grant in it, could not be trusted, or None. What it held beyond
+            `ledger`, the kubelet knows: it has never heard of a grant whose write was not complete.
         aside: Where that file was put, or None.
     """
 
@@ -31,14 +44,34 @@ class Loaded:
     aside: Path | None = None
 
 
-class GrantStore:
-    """Reads and writes `<state-dir>/grants`. Each grant is encoded once, then kept."""
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What one of the two layouts holds; number 0 is nothing."""
 
-    def __init__(self, path: Path, boot_id: str) -> None:
-        self._path = path
-        self._file = SealedFile(path, KIND, VERSION)
+    grants: dict[str, Grant] = field(default_factory=dict)
+    boot_id: str = ""
+    number: int = 0
+    aside: Path | None = None
+
+
+class GrantStore:
+    """Reads and writes the grants below `<state-dir>`. Each grant is encoded once, then kept."""
+
+    def __init__(
+        self, directory: Path, boot_id: str, flush: Callable[[int], None] = fdatasync
+    ) -> None:
+        """Args: `directory` is `<state-dir>`; `flush` puts a descriptor's data on the disk."""
+        self._path = directory / FILE_NAME
+        self._file = SealedFile(self._path, KIND, VERSION, flush)
+        # Not flushed: an agent that is put back starts on the same boot.
+        self._former = SealedFile(
+            directory / layout1.FILE_NAME, layout1.KIND, layout1.VERSION, flush=None
+        )
         self._boot_id = boot_id
-        self._encoded: dict[str, tuple[Grant, bytes]] = {}
+        self._encoded: dict[str, tuple[Grant, msgspec.Raw, bytes]] = {}
+        self._read: dict[str, Plain] = {}  # grants as they were read, by slice
+        self._unread: dict[str, Plain] = {}  # those of which this release makes nothing
+        self._beside: Plain = {}  # what else the file holds
 
     def load(self, now_seconds: float) -> Loaded:
         """What is on disk; a file that cannot be trusted is set aside, never a crash.
@@ -46,19 +79,63 @@ class GrantStore:
         Raises:
             StorageError: The file system refused.
         """
-        found = self._file.load(now_seconds)
-        if found.sealed is None:
-            return Loaded(Ledger(), bad=found.bad or None, aside=found.aside)
-        try:
-            grants = _decode(self._path, found.sealed.payload)
-        except StateError as error:
-            return Loaded(Ledger(), bad=str(error), aside=self._file.set_aside(now_seconds))
+        bad: list[str] = []
+        newest = self._load_newest(now_seconds, bad)
+        former = self._load_former(now_seconds, bad, is_needed=not newest.number)
+        counts = max(newest, former, key=lambda found: found.number)
+        self._file.number = counts.number
+        if counts is former and counts.number:
+            with contextlib.suppress(StorageError):  # the next change writes it
+                self.save(Ledger(former.grants))
         return Loaded(
-            Ledger({grant.slice_id: grant for grant in grants}),
-            is_new_boot=found.sealed.boot_id != self._boot_id,
-            bad=found.bad or None,
-            aside=found.aside,
+            Ledger(counts.grants),
+            is_new_boot=counts.number > 0 and counts.boot_id != self._boot_id,
+            bad="; ".join(bad) or None,
+            aside=newest.aside or former.aside,
         )
+
+    def _load_newest(self, now_seconds: float, bad: list[str]) -> "_Layout":
+        found = self._file.load(now_seconds)
+        if found.bad:
+            bad.append(found.bad)
+        if found.sealed is None:
+            return _Layout(aside=found.aside)
+        try:
+            grants = self._decode(found.sealed.payload, bad)
+        except (ValueError, StateError) as error:  # msgspec's errors are ValueErrors
+            bad.append(f"{self._path}: {error}")
+            return _Layout(aside=self._file.set_aside(now_seconds))
+        return _Layout(grants, found.sealed.boot_id, found.sealed.number, found.aside)
+
+    def _load_former(self, now_seconds: float, bad: list[str], *, is_needed: bool) -> "_Layout":
+        """A copy that is not flushed may be torn: that matters only where nothing else is left."""
+        try:
+            sealed = self._former.read()
+            grants = self._grants(layout1.decode(sealed.payload), bad) if sealed else {}
+        except (ValueError, StateError) as error:
+            if not is_needed:
+                return _Layout()
+            bad.append(f"{self._path.with_name(layout1.FILE_NAME)}: {error}")
+            return _Layout(aside=self._former.set_aside(now_seconds))
+        return _Layout(grants, sealed.boot_id, sealed.number) if sealed else _Layout()
+
+    def read(self) -> Ledger:
+        """What is on disk now, for who does not write it.
+
+        Raises:
+            StateError: It cannot be trusted.
+            StorageError: The file system refused.
+        """
+        sealed, bad = self._file.read(), list[str]()
+        grants = self._decode(sealed.payload, bad) if sealed else {}
+        if bad:
+            raise StateError("; ".join(bad))
+        return Ledger(grants)
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """Slices of which the file tells something that this release cannot read."""
+        return frozenset(self._unread)
 
     def check_room(self) -> None:
         """Whether the disk has room for more grants.
@@ -66,7 +143,7 @@ class GrantStore:
         Raises:
             StorageError: It has not.
         """
-        check_room(self._path.with_name(self._path.name + ".room"), _ROOM_BYTES)
+        check_room(self._path.with_name("grants.room"), _ROOM_BYTES)
 
     def save(self, ledger: Ledger) -> None:
         """Put the whole ledger on disk; on return it is durable.
@@ -74,27 +151,51 @@ class GrantStore:
         Raises:
             StorageError: The file system refused; what was there is untouched.
         """
-        encoded: dict[str, tuple[Grant, bytes]] = {}
-        for key, grant in ledger.grants.items():
-            known = self._encoded.get(key)
-            if known is not None and known[0] is grant:
-                encoded[key] = known
+        self._encoded = {key: self._encode(key, grant) for key, grant in ledger.grants.items()}
+        kept = [plain for key, plain in self._unread.items() if key not in ledger.grants]
+        grants: list[Any] = [raw for _, raw, _ in self._encoded.values()]
+        content = msgspec.json.encode({"grants": [*grants, *kept], **self._beside})
+        self._file.write([content], self._boot_id)
+
+    def save_former(self) -> None:
+        """Put what was saved last beside it, as the release before reads it; nobody waits for it.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        self._former.number = self._file.number - 1  # of which this is the copy
+        self._former.write([line for _, _, line in self._encoded.values()], self._boot_id)
+
+    def _encode(self, key: str, grant: Grant) -> tuple[Grant, msgspec.Raw, bytes]:
+        known = self._encoded.get(key)
+        if known is not None and known[0] is grant:
+            return known
+        record = record_of(grant)
+        plain = plain_of(record, self._read.get(key))
+        return grant, msgspec.Raw(msgspec.json.encode(plain)), layout1.encode(record)
+
+    def _decode(self, payload: bytes, bad: list[str]) -> dict[str, Grant]:
+        top = msgspec.json.decode(payload)
+        if not isinstance(top, dict) or not isinstance(top.get("grants"), list):
+            raise StateError("holds no list of grants")
+        self._beside = {key: value for key, value in top.items() if key != "grants"}
+        self._read = {str(plain.get("id")): plain for plain in top["grants"] if _is_plain(plain)}
+        return self._grants(top["grants"], bad)
+
+    def _grants(self, found: list[Any], bad: list[str]) -> dict[str, Grant]:
+        """The grants of which this release makes something; the others stay in the file."""
+        grants = {}
+        for number, plain in enumerate(found):
+            try:
+                grant = grant_of(msgspec.convert(plain, GrantRecord))
+            except (msgspec.ValidationError, StateError) as error:
+                bad.append(f"{self._path}: grant {number} is left as it is: {error}")
+                if _is_plain(plain):
+                    self._unread[str(plain.get("id", number))] = plain
             else:
-                encoded[key] = (grant, _encode(grant))
-        self._file.write([line for _, line in encoded.values()], self._boot_id)
-        self._encoded = encoded
+                grants[grant.slice_id] = grant
+        return grants
 
 
-def _encode(grant: Grant) -> bytes:
-    return json.dumps(grant_to_plain(grant), separators=(",", ":")).encode() + b"\n"
-
-
-def _decode(path: Path, payload: bytes) -> list[Grant]:
-    grants = []
-    for number, line in enumerate(payload.splitlines(), 1):
-        try:
-            plain = json.loads(line)
-        except ValueError as error:
-            raise StateError(f"{path}: grant {number} is not JSON: {error}") from error
-        grants.append(grant_from_plain(plain))
-    return grants
+def _is_plain(value: object) -> bool:
+    return isinstance(value, dict)

@@ -1,56 +1,61 @@
 """Small things the agent must remember over a restart: card numbers, health, the node's mode."""
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from gpu_device_plugin.errors import StateError
-from gpu_device_plugin.store.durable import Sealed, SealedFile
+import msgspec
+
+from gpu_device_plugin.store.durable import SealedFile
+from gpu_device_plugin.store.records import Plain, plain_of
 
 VERSION = 1
+_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
-class MemoryFile:
-    """One sealed JSON object, `<state-dir>/<kind>`."""
+class MemoryFile(Generic[_Record]):
+    """One sealed JSON object, `<state-dir>/<kind>`, of which every key has a default."""
 
-    def __init__(self, directory: Path, kind: str, boot_id: str) -> None:
+    def __init__(self, directory: Path, kind: str, record: type[_Record], boot_id: str) -> None:
         self._path = directory / kind
         self._file = SealedFile(self._path, kind, VERSION)
+        self._record = record
         self._boot_id = boot_id
-        self._last: str | None = None
+        self._read: Plain = {}
+        self._last: bytes | None = None
 
-    def load(self, now_seconds: float) -> tuple[dict[str, Any], str | None]:
-        """What was remembered, and why it was forgotten or None.
+    def load(self, now_seconds: float) -> tuple[_Record, str | None]:
+        """What was remembered, and why some or all of it was forgotten or None.
 
-        What cannot be trusted is set aside; the write before it counts, where that is whole.
+        What cannot be trusted is set aside; the write before it counts, where that is whole. Of a
+        key that this release cannot read the default is taken, and the others count.
+
+        Raises:
+            StorageError: The file system refused.
         """
         found = self._file.load(now_seconds)
-        bad = f"{found.bad}; set aside as {found.aside.name}" if found.aside else None
-        if found.sealed is None:
-            return {}, bad
-        try:
-            return self._parse(found.sealed), bad
-        except StateError as error:
-            self._file.set_aside(now_seconds)
-            return {}, f"{error}; set aside"
+        bad = [f"{found.bad}; set aside as {found.aside.name}"] if found.aside else []
+        if found.sealed is not None:
+            try:
+                self._read = msgspec.json.decode(found.sealed.payload, type=dict[str, Any])
+            except msgspec.DecodeError as error:
+                self._file.set_aside(now_seconds)
+                bad.append(f"{self._path}: {error}; set aside")
+        values = {}
+        for field in msgspec.structs.fields(self._record):
+            if field.encode_name in self._read:
+                try:
+                    values[field.name] = msgspec.convert(self._read[field.encode_name], field.type)
+                except msgspec.ValidationError as error:
+                    bad.append(f"{self._path}: {field.encode_name} is forgotten: {error}")
+        return self._record(**values), "; ".join(bad) or None
 
-    def save(self, content: Mapping[str, Any]) -> None:
+    def save(self, content: _Record) -> None:
         """Remember `content`; writes only what changed.
 
         Raises:
             StorageError: The file system refused.
         """
-        text = json.dumps(content, sort_keys=True)
-        if text != self._last or not self._file.is_there():
-            self._file.write([text.encode()], self._boot_id)
-            self._last = text
-
-    def _parse(self, sealed: Sealed) -> dict[str, Any]:
-        try:
-            content = json.loads(sealed.payload)
-        except ValueError as error:
-            raise StateError(f"{self._path}: is not JSON: {error}") from error
-        if not isinstance(content, dict):
-            raise StateError(f"{self._path}: holds no object")
-        return content
+        payload = msgspec.json.encode(plain_of(content, self._read), order="sorted")
+        if payload != self._last or not self._file.is_there():
+            self._file.write([payload], self._boot_id)
+            self._last = payload

@@ -1,11 +1,11 @@
-"""The files that a slice is made of, below the run directory (design.md 6).
+"""The files of a slice, below the run directory (docs/architecture.md).
 
     slices/<slice>/config/limits    what the container may use; mounted as a directory, read-only
     slices/<slice>/region           1 MiB of zeros that the container's processes share
     cards/<UUID>/<slice>            activity of the slice on that card, 4 KiB
 
-A container runtime makes an empty *directory* of a mount source that is missing, for
-instance after a reboot; such a directory in a file's place is replaced.
+If a mount source is missing, for instance after a reboot, a container runtime creates an
+empty *directory* in its place; such a directory is replaced by the file.
 """
 
 import contextlib

@@ -37,13 +37,22 @@ static int version_of(const struct gpusim_node *node)
 	return (int)version < driver_newest_version ? (int)version : driver_newest_version;
 }
 
+static void lay_out_engine(struct engine *engine)
+{
+	uint64_t timeslice_us = setting_number("GPU_SIMULATOR_TIMESLICE_US", UINT64_MAX);
+
+	engine_lay_out(engine);
+	if (timeslice_us <= UINT32_MAX)
+		engine_set_timeslice(engine, timeslice_us * 1000);
+}
+
 static void lay_out(struct gpusim_node *node)
 {
 	gpusim_lock(node);
 	clock_lay_out(node);
 	for (uint32_t card = 0; card < GPUSIM_CARDS; card++) {
 		if (node->cards[card].present)
-			engine_lay_out((struct engine *)(void *)node->engine_card[card]);
+			lay_out_engine((struct engine *)(void *)node->engine_card[card]);
 	}
 	gpusim_unlock(node);
 }

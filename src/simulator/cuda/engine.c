@@ -14,7 +14,15 @@ void engine_lay_out(struct engine *engine)
 	pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
 	pthread_mutex_init(&engine->lock, &attributes);
 	pthread_mutexattr_destroy(&attributes);
+	engine->timeslice_ns = ENGINE_TIMESLICE_NS;
 	__atomic_store_n(&engine->layout, ENGINE_LAYOUT, __ATOMIC_RELEASE);
+}
+
+void engine_set_timeslice(struct engine *engine, uint64_t timeslice_ns)
+{
+	engine_lock(engine);
+	engine->timeslice_ns = timeslice_ns;
+	engine_unlock(engine);
 }
 
 /*
@@ -186,6 +194,8 @@ struct engine_view engine_look(struct engine *engine, int stream, uint64_t now_n
 		if (item->kind == ENGINE_KERNEL || item->kind == ENGINE_COPY)
 			view.left_ns += item->amount >> ENGINE_FRACTION;
 	}
+	if (view.left_ns)
+		view.left_ns += engine_until_turn(engine, target->tenant) >> ENGINE_FRACTION;
 	if (view.queued)
 		view.host_is_next = target->items[target->head % ENGINE_ITEMS].kind == ENGINE_HOST;
 	engine_unlock(engine);

@@ -5,11 +5,13 @@
  * (clock.h). Nobody runs in the background: whoever looks at the engine moves
  * it from the time it was last looked at to now, item by item.
  *
- * Kernels share the card by processor sharing: each process that has one at
- * the head of a stream gets an equal part, and within a process each such
- * stream gets an equal part of that. Copies have an engine of their own and
- * take their full time. A kernel is thought to fill the card: two kernels of
- * one process take as long together as one after the other.
+ * Processes take turns on the card, round robin, as NVIDIA's resource manager
+ * lets them: a turn lasts a time slice, or until its process has no kernel next.
+ * A kernel that is longer goes on in its process's next turn. Within a turn each
+ * stream of the process that has a kernel next gets an equal part. Copies have
+ * engines of their own and take their full time. A kernel is thought to fill the
+ * card: two kernels of one process take as long together as one after the other.
+ * Changing turns costs nothing.
  *
  * A tenant is a process on the card; its number is its slot in the node's
  * process table (state.h), so that who reaps there knows whom to bury here.
@@ -22,7 +24,7 @@
 #include <stdint.h>
 
 enum {
-	ENGINE_LAYOUT = 2,
+	ENGINE_LAYOUT = 3,
 	ENGINE_TENANTS = 1024, /* GPUSIM_PROCESSES */
 	ENGINE_STREAMS = 1024, /* with work or open, on one card */
 	ENGINE_ITEMS = 64,     /* queued in one stream, then the caller waits */
@@ -35,6 +37,9 @@ enum {
 
 /* The driver samples utilisation every sixth of a second. */
 #define ENGINE_WINDOW_NS (1000000000ULL / 6)
+
+/* What the resource manager gives by itself: 128 << 3 us. */
+#define ENGINE_TIMESLICE_NS 1024000ULL
 
 enum engine_kind {
 	ENGINE_KERNEL = 1, /* amount: time on an otherwise idle card */
@@ -75,6 +80,13 @@ struct engine_tenant {
 	uint32_t runnable;  /* streams on the card in this step */
 };
 
+/* Of a partition: who is on the card. */
+struct engine_turn {
+	uint32_t holder;  /* the tenant that has the turn, or had it last */
+	uint32_t tenants; /* with a kernel next, at the last look */
+	uint64_t left;    /* of the turn, 2^-10 ns */
+};
+
 struct engine_window {
 	uint64_t index; /* start of the window / ENGINE_WINDOW_NS */
 	uint64_t busy_ns;
@@ -86,8 +98,10 @@ struct engine {
 	pthread_mutex_t lock;  /* shared and robust */
 	uint32_t streams_ever; /* all beyond were never open: nobody need look there */
 	uint32_t reserved;
-	uint64_t now_ns;  /* all items are as they are at this time */
-	uint64_t busy_ns; /* time with a kernel on the card, in all */
+	uint64_t now_ns;       /* all items are as they are at this time */
+	uint64_t busy_ns;      /* time with a kernel on the card, in all */
+	uint64_t timeslice_ns; /* 0: no turns; all who have a kernel share the card evenly */
+	struct engine_turn turns[ENGINE_PARTITIONS];
 	struct engine_window windows[ENGINE_WINDOWS];
 	struct engine_tenant tenants[ENGINE_TENANTS];
 	uint32_t active[ENGINE_STREAMS]; /* streams that hold items */
@@ -106,6 +120,8 @@ struct engine_view {
 
 /* Zeroed memory becomes an idle engine; harmless on one that is. Call it under the node's lock. */
 void engine_lay_out(struct engine *engine);
+/* 0: an even split, which no card does. */
+void engine_set_timeslice(struct engine *engine, uint64_t timeslice_ns);
 
 void engine_open_tenant(struct engine *engine, uint32_t tenant, int32_t pid, uint64_t start_ticks,
 			uint32_t partition);
@@ -140,5 +156,18 @@ uint64_t engine_served_ns(struct engine *engine, uint32_t tenant);
 void engine_lock(struct engine *engine);
 void engine_unlock(struct engine *engine);
 void engine_advance(struct engine *engine, uint64_t now_ns);
+/* What a stream does next; NULL: nothing. */
+struct engine_item *engine_head(struct engine_stream *stream);
+
+/* engine_turns.c, under the engine's lock; times in 2^-10 ns. */
+/* Turns that are over go on to the next tenant. True when any has a kernel next. */
+bool engine_take_turns(struct engine *engine);
+/* By how much slower than alone the kernel at the head of a stream moves; 0: not at all. */
+uint64_t engine_divisor(const struct engine *engine, const struct engine_stream *stream);
+/* Time until the first turn ends, at most `limit`. */
+uint64_t engine_turns_end(const struct engine *engine, uint64_t limit);
+void engine_spend_turns(struct engine *engine, uint64_t step);
+/* At least so long until the tenant is on the card, if it has a kernel next. */
+uint64_t engine_until_turn(struct engine *engine, uint32_t tenant);
 
 #endif

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static struct engine_item *head_of(struct engine_stream *stream)
+struct engine_item *engine_head(struct engine_stream *stream)
 {
 	return stream->head == stream->tail ? NULL : &stream->items[stream->head % ENGINE_ITEMS];
 }
@@ -21,7 +21,7 @@ static bool settle_stream(struct engine *engine, struct engine_stream *stream)
 {
 	bool moved = false;
 
-	for (struct engine_item *item; (item = head_of(stream)); stream->head++, moved = true) {
+	for (struct engine_item *item; (item = engine_head(stream)); stream->head++, moved = true) {
 		if (item->kind == ENGINE_HOST ||
 		    (item->kind == ENGINE_WAIT && !is_over(engine, item)))
 			break;
@@ -32,7 +32,7 @@ static bool settle_stream(struct engine *engine, struct engine_stream *stream)
 			__atomic_store_n(&stream->reached, item->number, __ATOMIC_RELEASE);
 		}
 	}
-	if (!head_of(stream) && stream->is_closing)
+	if (!engine_head(stream) && stream->is_closing)
 		stream->is_open = 0;
 	return moved;
 }
@@ -45,53 +45,19 @@ static void settle(struct engine *engine)
 			moved |= settle_stream(engine, &engine->streams[engine->active[i]]);
 	}
 	for (uint32_t i = engine->active_count; i-- > 0;) {
-		if (!head_of(&engine->streams[engine->active[i]])) {
+		if (!engine_head(&engine->streams[engine->active[i]])) {
 			engine->active[i] = engine->active[engine->active_count - 1];
 			engine->active_count--;
 		}
 	}
 }
 
-/* How many tenants have a kernel on each partition. */
-struct load {
-	uint32_t tenants[ENGINE_PARTITIONS];
-	bool is_busy;
-};
-
-static struct engine_tenant *tenant_of(struct engine *engine, const struct engine_stream *stream)
-{
-	return &engine->tenants[stream->tenant];
-}
-
-static struct load count_runnable(struct engine *engine)
-{
-	struct load load = {0};
-
-	for (uint32_t i = 0; i < engine->active_count; i++)
-		tenant_of(engine, &engine->streams[engine->active[i]])->runnable = 0;
-	for (uint32_t i = 0; i < engine->active_count; i++) {
-		struct engine_stream *stream = &engine->streams[engine->active[i]];
-		struct engine_tenant *tenant = tenant_of(engine, stream);
-
-		if (head_of(stream)->kind != ENGINE_KERNEL)
-			continue;
-		if (tenant->runnable++ == 0)
-			load.tenants[tenant->partition % ENGINE_PARTITIONS]++;
-		load.is_busy = true;
-	}
-	return load;
-}
-
 /* By how much slower than alone the head of this stream moves; 0: not at all. */
-static uint64_t divisor(struct engine *engine, struct engine_stream *stream,
-			const struct load *load)
+static uint64_t divisor(const struct engine *engine, struct engine_stream *stream)
 {
-	const struct engine_tenant *tenant = tenant_of(engine, stream);
-
-	switch (head_of(stream)->kind) {
+	switch (engine_head(stream)->kind) {
 	case ENGINE_KERNEL:
-		return (uint64_t)load->tenants[tenant->partition % ENGINE_PARTITIONS] *
-		       tenant->runnable;
+		return engine_divisor(engine, stream);
 	case ENGINE_COPY:
 		return 1;
 	default:
@@ -99,13 +65,14 @@ static uint64_t divisor(struct engine *engine, struct engine_stream *stream,
 	}
 }
 
-/* Time until the first head ends, at most `limit`; both in 2^-10 ns. */
-static uint64_t next_end(struct engine *engine, const struct load *load, uint64_t limit)
+/* Time until the first head or turn ends, at most `limit`; both in 2^-10 ns. */
+static uint64_t next_end(struct engine *engine, uint64_t limit)
 {
+	limit = engine_turns_end(engine, limit);
 	for (uint32_t i = 0; i < engine->active_count; i++) {
 		struct engine_stream *stream = &engine->streams[engine->active[i]];
-		uint64_t slower = divisor(engine, stream, load);
-		uint64_t left = head_of(stream)->amount;
+		uint64_t slower = divisor(engine, stream);
+		uint64_t left = engine_head(stream)->amount;
 
 		if (slower && left < limit / slower)
 			limit = left * slower;
@@ -113,12 +80,12 @@ static uint64_t next_end(struct engine *engine, const struct load *load, uint64_
 	return limit;
 }
 
-static void serve(struct engine *engine, const struct load *load, uint64_t step)
+static void serve(struct engine *engine, uint64_t step)
 {
 	for (uint32_t i = 0; i < engine->active_count; i++) {
 		struct engine_stream *stream = &engine->streams[engine->active[i]];
-		struct engine_item *item = head_of(stream);
-		uint64_t slower = divisor(engine, stream, load);
+		struct engine_item *item = engine_head(stream);
+		uint64_t slower = divisor(engine, stream);
 		uint64_t part;
 
 		if (!slower)
@@ -126,8 +93,9 @@ static void serve(struct engine *engine, const struct load *load, uint64_t step)
 		part = step / slower;
 		item->amount -= part < item->amount ? part : item->amount;
 		if (item->kind == ENGINE_KERNEL)
-			tenant_of(engine, stream)->served += part;
+			engine->tenants[stream->tenant].served += part;
 	}
+	engine_spend_turns(engine, step);
 }
 
 /* Spreads busy time over the sampling windows it falls into. */
@@ -152,13 +120,13 @@ static void note_busy(struct engine *engine, uint64_t from_ns, uint64_t to_ns)
 
 /*
  * Moves the card from the time of the last look to `now_ns`, from one end of
- * an item to the next. A look into the past moves nothing.
+ * an item or a turn to the next. A look into the past moves nothing.
  */
 void engine_advance(struct engine *engine, uint64_t now_ns)
 {
 	settle(engine);
 	while (engine->now_ns < now_ns) {
-		struct load load = count_runnable(engine);
+		bool is_busy = engine_take_turns(engine);
 		uint64_t span_ns = now_ns - engine->now_ns;
 		uint64_t step;
 
@@ -168,11 +136,11 @@ void engine_advance(struct engine *engine, uint64_t now_ns)
 		}
 		if (span_ns > UINT64_MAX >> (ENGINE_FRACTION + 1))
 			span_ns = UINT64_MAX >> (ENGINE_FRACTION + 1);
-		step = next_end(engine, &load, span_ns << ENGINE_FRACTION);
+		step = next_end(engine, span_ns << ENGINE_FRACTION);
 		/* Whole nanoseconds, rounded up: an end is never noted before it was. */
 		span_ns = (step + (1u << ENGINE_FRACTION) - 1) >> ENGINE_FRACTION;
-		serve(engine, &load, step);
-		if (load.is_busy)
+		serve(engine, step);
+		if (is_busy)
 			note_busy(engine, engine->now_ns, engine->now_ns + span_ns);
 		engine->now_ns += span_ns;
 		settle(engine);

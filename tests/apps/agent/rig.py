@@ -1,7 +1,6 @@
 """One node for tests: the real agent process, simulated cards, stand-in kubelet, small API server."""
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -15,7 +14,7 @@ import aiohttp
 from tests.fakes.api_server import FakeApiServer, kubeconfig
 from tests.waiting import until
 
-from gpu_device_plugin.domain.grants import Grant, grant_from_plain
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import (
     Admission,
@@ -24,8 +23,7 @@ from gpu_device_plugin.simulation.kubelet_pods import (
     StandInPod,
 )
 from gpu_device_plugin.simulation.node import SimulatedNode
-from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.grants import KIND, VERSION
+from gpu_device_plugin.store.grants import GrantStore
 
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
 NODE = "n1"
@@ -201,9 +199,7 @@ class Rig:
 
     def grants(self) -> list[Grant]:
         """What stands on disk."""
-        sealed = SealedFile(self.state / "grants", KIND, VERSION).read()
-        lines = sealed.payload.splitlines() if sealed else ()
-        return [grant_from_plain(json.loads(line)) for line in lines]
+        return list(GrantStore(self.state, "").read().grants.values())
 
     def grant(self, name: str, container: str = "main-0") -> Grant:
         """The grant of one container."""

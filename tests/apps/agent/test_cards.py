@@ -4,6 +4,9 @@ import asyncio
 
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
+from gpu_device_plugin.simulation import library
+
+NEEDS_RESET_BUT_ASKS_NOTHING = 8  # not in the table of XIDs
 OUT_SECONDS = 10
 ALL = {MEM: 60, CORE: 400, COUNT: 4}
 THREE = {MEM: 45, CORE: 300, COUNT: 3}
@@ -64,15 +67,88 @@ async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agen
 async def test_the_recover_command_brings_a_card_back() -> None:
     """`gpu-device-plugin recover 2`: the operator has reset the card."""
     async with running_rig("v100") as rig:
-        rig.cards.xid(2, 95)
+        rig.cards.xid(2, NEEDS_RESET_BUT_ASKS_NOTHING)
         await rig.until_offered(THREE)
-        code, text = await command(rig, "recover", "2")
-        assert code == 0, text
+
+        async def is_recovered() -> bool:  # once a probe has told that NVML asks for nothing
+            return (await command(rig, "recover", "2"))[0] == 0
+
+        await until(is_recovered, 20)
         await rig.until_offered(ALL)
         code, text = await command(rig, "recover", "9")
 
         assert code == 1
         assert "no card '9'" in text
+
+
+async def test_a_card_that_still_asks_for_a_reset_is_not_recovered() -> None:
+    """XID 48, after which NVML asks for a reset: the answer says so, the card stays out."""
+    async with running_rig(recovery_seconds=1) as rig:
+        rig.cards.xid(2, 48)
+        await rig.until_offered(THREE)
+        answers: list[tuple[int, str]] = []
+
+        async def is_explained() -> bool:
+            answers.append(await command(rig, "recover", "2"))
+            return "a reset of the card" in answers[-1][1]
+
+        await until(is_explained, 20, lambda: answers)
+        assert {code for code, _ in answers} == {1}
+        assert rig.allocatable() == THREE
+        rig.cards.restore(2)
+        await rig.until_offered(ALL, 30)
+
+
+async def test_a_card_that_asks_for_a_reset_without_any_xid_is_out() -> None:
+    """The XID came while nobody listened; NVML still says what it wants."""
+    async with running_rig(is_started=False) as rig:
+        library.set_fields(rig.cards.state, ["cards.1.recovery_action=1"])
+        await rig.start_agent()
+        await until(lambda: rig.events("RecoveryAsked"), 20)
+
+        await rig.until_offered(THREE)
+
+
+async def test_a_card_that_is_switched_to_mig_mode_is_left_out_until_it_leaves_it() -> None:
+    """Its units stay in capacity, none can be given out, and an Event says why."""
+    async with running_rig() as rig:
+        uuid = rig.cards.view().cards[1].uuid
+        library.set_fields(rig.cards.state, ["cards.1.mig_capable=1", "cards.1.mig_enabled=1"])
+        await rig.until_offered(THREE, 30)
+        await until(lambda: rig.events("MigEnabled"), 10)
+        await rig.until_metric(f'card_healthy{{card="{uuid}"', " 0.0")
+        code, text = await command(rig, "recover", uuid)
+        assert code == 1
+        assert "MIG mode" in text
+        assert rig.kubelet.capacity(MEM) == 60
+        library.set_fields(rig.cards.state, ["cards.1.mig_enabled=0"])
+
+        await rig.until_offered(ALL, 30)
+
+
+async def test_cards_of_a_driver_that_hangs_from_the_start_are_shown_and_not_offered() -> None:
+    """The last run's cards keep the node's capacity and its pods' starts; no new pod comes."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        units = rig.grant("p").mem_ids
+        await rig.stop_agent()
+        rig.cards.hang()
+        offered: set[int] = set()
+        await rig.start_agent()
+
+        def is_given_up() -> bool:
+            offered.add(rig.kubelet.allocatable(MEM))
+            return bool(rig.events("NVMLStalled")) and rig.kubelet.registry.links[MEM].has_list
+
+        await until(is_given_up, 30, lambda: rig.log.read_text()[-3000:])
+        assert offered == {0}
+        assert rig.kubelet.capacity(MEM) == 60
+        await rig.kubelet.start_container(rig.uid("p"), "main-0")
+        again = await rig.kubelet.registry.links[MEM].allocate(units)
+        assert again.envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
+        rig.cards.unhang()
+
+        await rig.until_offered(ALL, 30)
 
 
 async def test_the_recover_command_says_that_an_unplugged_card_is_not_there() -> None:

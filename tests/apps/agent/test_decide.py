@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_device_plugin.apps.agent.decide import Offer, choose_units, decide
-from gpu_device_plugin.apps.agent.state import NodeState
+from gpu_device_plugin.apps.agent.admission.decide import Offer, choose_units, decide
+from gpu_device_plugin.apps.agent.state.node_state import NodeState
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.identity import Asker, Call
 from gpu_device_plugin.domain.ledger import Grant, Ledger

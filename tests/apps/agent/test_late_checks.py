@@ -46,12 +46,12 @@ def wired(tmp_path: Path) -> Wiring:
         Path(path).mkdir()
     settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
     wiring = Wiring(settings)
-    wiring.board.update(mode=NodeMode.CORE_MEM, library_version="0.0.1")
+    wiring.node_store.update(mode=NodeMode.CORE_MEM, library_version="0.0.1")
     version = tmp_path / "library_dir" / "0.0.1"
     version.mkdir()
     (version / "libgpuslice.so").write_bytes(b"")
     (version / "ld.so.preload").write_text("")
-    wiring.book.hold(UNCHECKED)
+    wiring.ledger_store.hold(UNCHECKED)
     return wiring
 
 
@@ -63,7 +63,7 @@ async def test_a_grant_released_while_its_start_is_checked_is_not_brought_back(
     wiring = wired(tmp_path)
 
     async def fetch_spec(_namespace: str, _name: str) -> PodRequest | None:
-        wiring.book.amend((), ended=[UNCHECKED.slice_id])
+        wiring.ledger_store.amend((), ended=[UNCHECKED.slice_id])
         if is_api_away:
             raise ClusterError("away")
         return SPEC
@@ -72,7 +72,7 @@ async def test_a_grant_released_while_its_start_is_checked_is_not_brought_back(
     with pytest.raises(UnknownPodError):
         await wiring.prestart.check(Resource.MEM, UNCHECKED.mem_ids)
 
-    assert wiring.book.ledger.grants == {}
+    assert wiring.ledger_store.ledger.grants == {}
     assert not (tmp_path / "run_dir" / "slices" / UNCHECKED.slice_id).exists()
 
 
@@ -81,13 +81,13 @@ async def test_what_reconciling_learned_meanwhile_is_kept(tmp_path: Path) -> Non
     wiring = wired(tmp_path)
 
     async def fetch_spec(_namespace: str, _name: str) -> PodRequest | None:
-        if not wiring.book.ledger.grants[UNCHECKED.slice_id].card_bytes:
-            wiring.book.amend([replace(UNCHECKED, card_bytes=(2154 << 20,))])
+        if not wiring.ledger_store.ledger.grants[UNCHECKED.slice_id].card_bytes:
+            wiring.ledger_store.amend([replace(UNCHECKED, card_bytes=(2154 << 20,))])
         return SPEC
 
     wiring.prestart.fetch_spec = fetch_spec
     await wiring.prestart.check(Resource.MEM, UNCHECKED.mem_ids)
 
-    held = wiring.book.ledger.grants[UNCHECKED.slice_id]
+    held = wiring.ledger_store.ledger.grants[UNCHECKED.slice_id]
     assert held.card_bytes == (2154 << 20,)
     assert held.is_checked

@@ -114,14 +114,14 @@ async def test_a_version_wiped_from_the_node_is_there_again_when_a_container_sta
     async with running_rig() as rig:
         await rig.admit("p", slice_of(2, 30))
 
-        async def is_told() -> bool:
+        async def is_synced() -> bool:
             # The agent's own look may come first; then there is nothing to tell.
             shutil.rmtree(rig.library, ignore_errors=True)
             mounts = await mounts_of(rig, "p")
             assert mounts[TARGET].read_bytes() == native_library("libgpuslice.so").read_bytes()
             return bool(rig.events("IsolationLibraryMadeAgain"))
 
-        await until(is_told, 20)
+        await until(is_synced, 20)
 
 
 async def test_a_wiped_version_of_an_older_agent_gets_the_content_of_this_one() -> None:

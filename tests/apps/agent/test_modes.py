@@ -177,7 +177,7 @@ async def test_another_plugin_on_the_same_cards_keeps_us_from_offering_them() ->
 
 
 async def test_what_the_node_has_stands_in_labels_and_an_annotation() -> None:
-    """R-510 and design.md 6, written off the Allocate path."""
+    """R-510; no admission waits for it."""
     async with running_rig() as rig:
         path = f"/api/v1/nodes/{NODE}"
         await until(lambda: "gpu-device-plugin/cards" in annotations(rig, path), 10)
@@ -190,7 +190,7 @@ async def test_what_the_node_has_stands_in_labels_and_an_annotation() -> None:
 
 
 async def test_a_pods_real_slice_stands_in_its_annotations() -> None:
-    """Contract 2.4, second generation, and the first one for older tools."""
+    """R-540: the second generation, and the first one for older tools."""
     async with running_rig() as rig:
         await rig.admit("p", slice_of(2, 30))
         path = "/api/v1/namespaces/default/pods/p"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.apps.agent.rig import MEM, running_rig, slice_of, until
 
-from gpu_device_plugin.apps.agent.desk import ask
+from gpu_device_plugin.apps.agent.lifecycle.admin_socket import ask
 from gpu_device_plugin.errors import KubeletError
 
 

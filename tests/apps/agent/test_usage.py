@@ -31,10 +31,10 @@ async def test_what_a_container_uses_shows_and_goes_with_it(boxes: Boxes) -> Non
         assert program(f"alloc 0 {338 * MIB - (total - free)}") == [0]
         assert program(f"alloc 1 {SLICE_MIB * MIB}") == [OUT_OF_MEMORY]
 
-        async def is_told() -> bool:
+        async def is_synced() -> bool:
             return await figures(rig, REFUSED) == {"busy": 1.0}
 
-        await until(is_told, 20)
+        await until(is_synced, 20)
         assert await figures(rig, USED) == {"busy": float(338 * MIB)}
         program.kill()
         await rig.delete(rig.uid("busy"))
@@ -70,10 +70,10 @@ async def test_without_a_compute_cap_no_share_is_told(boxes: Boxes) -> None:
         await rig.admit("whole", slice_of(2, 100))
         await boxes.start(rig, "whole")
 
-        async def is_told() -> bool:
+        async def is_synced() -> bool:
             return "whole" in await figures(rig, USED)
 
-        await until(is_told, 20)
+        await until(is_synced, 20)
         assert await figures(rig, RATIO) == {}
 
 
@@ -88,10 +88,10 @@ async def test_a_region_full_of_nonsense_is_not_believed(boxes: Boxes) -> None:
             file.write(b"\xa5" * size)
         await boxes.start(rig, "honest")
 
-        async def is_told() -> bool:
+        async def is_synced() -> bool:
             return "honest" in await figures(rig, USED)
 
-        await until(is_told, 20)
+        await until(is_synced, 20)
         assert (await figures(rig, USED)).keys() == {"honest"}
 
 

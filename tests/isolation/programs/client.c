@@ -887,21 +887,23 @@ static CUresult launch_retained(uint64_t duration_ns)
 struct kind {
 	const char *name;
 	CUresult (*launch)(uint64_t duration_ns);
-	int batch; /* launches before they are waited for */
+	int batch; /* launches before they are waited for, or before the host works */
+	uint64_t host_ns; /* nobody waits for the launches: the host works so long */
 };
 
 static const struct kind kinds[] = {
-	{"sync", launch_plain, 1},
-	{"stream", launch_plain, 200},
-	{"graph", launch_graph, 1},
-	{"graph_ptsz", launch_graph_per_thread, 1},
-	{"streams", launch_on_streams, 200},
-	{"ptsz", launch_per_thread, 200},
-	{"ex", launch_ex, 200},
-	{"ex_ptsz", launch_ex_per_thread, 200},
-	{"cooperative", launch_cooperative, 200},
-	{"retained", launch_retained, 200},
-	{"cooperative_ptsz", launch_cooperative_per_thread, 200},
+	{"sync", launch_plain, 1, 0},
+	{"stream", launch_plain, 200, 0},
+	{"burst", launch_plain, 50, 4000000},
+	{"graph", launch_graph, 1, 0},
+	{"graph_ptsz", launch_graph_per_thread, 1, 0},
+	{"streams", launch_on_streams, 200, 0},
+	{"ptsz", launch_per_thread, 200, 0},
+	{"ex", launch_ex, 200, 0},
+	{"ex_ptsz", launch_ex_per_thread, 200, 0},
+	{"cooperative", launch_cooperative, 200, 0},
+	{"retained", launch_retained, 200, 0},
+	{"cooperative_ptsz", launch_cooperative_per_thread, 200, 0},
 };
 
 static const struct kind *kind_of(const char *name)
@@ -910,6 +912,18 @@ static const struct kind *kind_of(const char *name)
 		if (!strcmp(kinds[i].name, name))
 			return &kinds[i];
 	return NULL;
+}
+
+/* The program computes something else. In steps, where computing takes no time, it waits. */
+static void work_on_host(uint64_t host_ns, bool in_steps)
+{
+	void (*rest)(uint64_t) = (void (*)(uint64_t))dlsym(driver, "gpusim_sleep_ns");
+	const uint64_t end_ns = now_ns() + host_ns;
+
+	if (in_steps && rest)
+		rest(host_ns);
+	while (now_ns() < end_ns)
+		;
 }
 
 /*
@@ -934,9 +948,13 @@ static void do_work(char *words[])
 	while (kind && !result && now_ns() < end_ns) {
 		for (int i = 0; !result && i < kind->batch; i++, pieces++)
 			result = kind->launch(unit_ns);
-		if (!result)
+		if (kind->host_ns)
+			work_on_host(kind->host_ns, together > 0);
+		else if (!result)
 			result = CALL(cuCtxSynchronize);
 	}
+	if (!result)
+		result = CALL(cuCtxSynchronize);
 	printf("%d %" PRIu64 " %" PRIu64 "\n", result, pieces, now_ns() - begin_ns);
 	if (together)
 		step_apart();

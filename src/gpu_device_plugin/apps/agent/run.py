@@ -16,14 +16,14 @@ from pathlib import Path
 
 import structlog
 
-from gpu_device_plugin.apps.agent.cluster_side import ClusterSide
-from gpu_device_plugin.apps.agent.desk import SOCKET_NAME, Desk
-from gpu_device_plugin.apps.agent.numbers import told_numbers
-from gpu_device_plugin.apps.agent.offers import message_problem
-from gpu_device_plugin.apps.agent.readiness import Readiness
-from gpu_device_plugin.apps.agent.upkeep import Upkeep
+from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, AdminSocket
+from gpu_device_plugin.apps.agent.lifecycle.node_checks import NodeChecks
+from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
+from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
+from gpu_device_plugin.apps.agent.publish.cluster_side import ClusterSide
+from gpu_device_plugin.apps.agent.publish.device_lists import message_problem
+from gpu_device_plugin.apps.agent.reconcile.card_numbers import known_numbers
 from gpu_device_plugin.apps.agent.wiring import Wiring
-from gpu_device_plugin.apps.agent.withdrawal import Withdrawal
 from gpu_device_plugin.config import Settings
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.errors import ConfigError, KubeletError, StorageError
@@ -82,15 +82,15 @@ class Agent:
     def _remember(self) -> None:
         """What the last run left in the state directory."""
         now, wiring = time.time(), self._wiring
-        loaded = wiring.book.load(now)
-        told = told_numbers(loaded.ledger, self._kept_answers())
-        for bad in (loaded.bad, wiring.cards.load(now, told), wiring.mode.load(now)):
+        loaded = wiring.ledger_store.load(now)
+        known = known_numbers(loaded.ledger, self._kept_answers())
+        for bad in (loaded.bad, wiring.cards.load(now, known), wiring.mode.load(now)):
             if bad is not None:
-                wiring.journal.file_set_aside(bad)
+                wiring.recorder.file_set_aside(bad)
         _log.info(
             "starting",
             node=self._settings.node_name,
-            grants=len(wiring.book.ledger.grants),
+            grants=len(wiring.ledger_store.ledger.grants),
             is_new_boot=loaded.is_new_boot,
         )
         if self._settings.allow_other_plugin:
@@ -100,7 +100,7 @@ class Agent:
 
     def _kept_answers(self) -> Sequence[CheckpointEntry]:
         try:
-            return self._wiring.witness.entries()
+            return self._wiring.snapshots.entries()
         except KubeletError as error:
             _log.info("the kubelet's checkpoint cannot be read", error=str(error))
             return ()
@@ -108,20 +108,22 @@ class Agent:
     async def _serve(self) -> None:
         wiring = self._wiring
         wiring.cards.on_driver_changed = self._driver_changed
-        upkeep = Upkeep(wiring, self._withdrawal)
-        upkeep.keep_lock = self._lock.keep
-        wiring.reconciler.after_look = self._looked
+        node_checks = NodeChecks(wiring, self._withdrawal)
+        node_checks.keep_lock = self._lock.keep
+        wiring.reconciler.after_pass = self._after_pass
         if isinstance(wiring.cluster, ClusterSide):
-            wiring.cluster.on_node = upkeep.node_changed
-        desk = Desk(Path(self._settings.run_dir) / SOCKET_NAME, upkeep.commands())
+            wiring.cluster.on_node = node_checks.node_changed
+        admin_socket = AdminSocket(
+            Path(self._settings.run_dir) / SOCKET_NAME, node_checks.commands()
+        )
         work = [
             wiring.nvml.run(),
             wiring.directory.run(),
             *(endpoint.run() for endpoint in wiring.endpoints.values()),
             *wiring.cluster.tasks(),
             wiring.publisher.run(),
-            upkeep.run(),
-            desk.run(),
+            node_checks.run(),
+            admin_socket.run(),
             self._prepare_and_offer(),
         ]
         tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
@@ -137,19 +139,19 @@ class Agent:
         """Before the first Register: cards, mode, what the kubelet holds, every slice's files."""
         wiring = self._wiring
         await self._until_cards()
-        while wiring.board.read().mode is None:
+        while wiring.node_store.read().mode is None:
             await asyncio.sleep(0.05)
-        problem = message_problem(wiring.board.read())
+        problem = message_problem(wiring.node_store.read())
         if problem is not None:
             raise ConfigError(problem)
         with suppress(TimeoutError):
             async with asyncio.timeout(RECOVER_SECONDS):
                 await self._recover()
         wiring.reconciler.repair_files()
-        wiring.board.listen(wiring.offers.publish)
-        wiring.offers.publish(wiring.board.read())
+        wiring.node_store.listen(wiring.device_lists.publish)
+        wiring.device_lists.publish(wiring.node_store.read())
         self._readiness.is_prepared = True
-        # What exists by now stays: no collection shall look through all of it during a call.
+        # What exists by now stays: no collection shall walk all of it during a call.
         gc.freeze()
         await wiring.reconciler.run()
 
@@ -165,11 +167,11 @@ class Agent:
 
     async def _recover(self) -> None:
         """Grants that were lost come back from the kubelet, if it answers."""
-        while not await self._wiring.reconciler.look():
+        while not await self._wiring.reconciler.run_pass():
             await asyncio.sleep(0.5)
         self._wiring.identifier.remember(await self._wiring.pod_resources.list())
 
-    def _looked(self) -> None:
+    def _after_pass(self) -> None:
         self._wiring.publisher.changed()
         self._withdrawal.settle()
 
@@ -177,7 +179,7 @@ class Agent:
         """The container was injected with another driver, or with none: it has to be made anew."""
         text = f"the driver went from {change.before or 'none'} to {change.after or 'another one'}"
         _log.warning("ending for re-injection", text=text)
-        self._wiring.journal.node_note("DriverChanged", f"{text}; the agent restarts")
+        self._wiring.recorder.node_note("DriverChanged", f"{text}; the agent restarts")
         self._exit_code = EXIT_FOR_REINJECTION
         self._stop.set()
 

@@ -5,25 +5,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.allocator import Allocator
-from gpu_device_plugin.apps.agent.answers import Answers
-from gpu_device_plugin.apps.agent.board import Board
-from gpu_device_plugin.apps.agent.book import Book, boot_id
-from gpu_device_plugin.apps.agent.cards import CardWatch
-from gpu_device_plugin.apps.agent.cluster_side import ClusterSide, NoCluster
-from gpu_device_plugin.apps.agent.holders import HolderGuard
-from gpu_device_plugin.apps.agent.identify import Identifier, Sources
-from gpu_device_plugin.apps.agent.journal import Journal
-from gpu_device_plugin.apps.agent.library import LibraryKeeper
-from gpu_device_plugin.apps.agent.mode import ModeFollower, Wishes
-from gpu_device_plugin.apps.agent.offers import Offers
-from gpu_device_plugin.apps.agent.prestart import PreStart
-from gpu_device_plugin.apps.agent.publish import Facts, Publisher, Readers
-from gpu_device_plugin.apps.agent.reconcile import Parts, Reconciler
-from gpu_device_plugin.apps.agent.service import Service
-from gpu_device_plugin.apps.agent.state import NodeState
-from gpu_device_plugin.apps.agent.usage import UsageWatch
-from gpu_device_plugin.apps.agent.witness import Witness
+from gpu_device_plugin.apps.agent.admission.allocator import Allocator
+from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck
+from gpu_device_plugin.apps.agent.admission.identify import Identifier, Sources
+from gpu_device_plugin.apps.agent.admission.prestart import PreStart
+from gpu_device_plugin.apps.agent.admission.service import Service
+from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
+from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower, ModeSettings
+from gpu_device_plugin.apps.agent.inventory.usage import UsageReader
+from gpu_device_plugin.apps.agent.publish.cluster_side import ClusterSide, NoCluster
+from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
+from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher, Readers
+from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import SnapshotReader
+from gpu_device_plugin.apps.agent.reconcile.reconciler import Parts, Reconciler
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
+from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore, boot_id
+from gpu_device_plugin.apps.agent.state.node_state import NodeState
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config import Isolation, Settings
 from gpu_device_plugin.domain.edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.pods import PodRef
@@ -37,6 +37,7 @@ from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.memory import MemoryFile
 from gpu_device_plugin.store.region import read_region
+from gpu_device_plugin.store.remembered import CardsRecord, NodeRecord
 from gpu_device_plugin.store.slices import SliceFiles
 from gpu_device_plugin.web.metrics import AgentMetrics
 
@@ -47,7 +48,7 @@ class Wiring:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = AgentMetrics(__version__)
-        self.board = Board(
+        self.node_store = NodeStore(
             NodeState(
                 node=settings.node_name,
                 policy=settings.placement,
@@ -58,7 +59,7 @@ class Wiring:
         )
         self.boot_id = boot_id()
         self.cluster = self._cluster()
-        self.journal = Journal(self.metrics, self.cluster.post, self.board.read)
+        self.recorder = EventRecorder(self.metrics, self.cluster.post, self.node_store.read)
         self._wire_state()
         self._wire_kubelet()
         self._wire_calls()
@@ -72,21 +73,21 @@ class Wiring:
 
     def _wire_state(self) -> None:
         settings, state_dir = self.settings, Path(self.settings.state_dir)
-        self.book = Book(GrantStore(state_dir / "grants", self.boot_id), self._ledger_changed)
+        self.ledger_store = LedgerStore(GrantStore(state_dir, self.boot_id), self._ledger_changed)
         table = Path(settings.xid_table) if settings.xid_table else None
         rules = health_rules(settings.recovery_seconds, table)
-        memory = MemoryFile(state_dir, "cards", self.boot_id)
-        self.cards = CardWatch(self.board, self.journal, memory, rules, self.boot_id)
+        memory = MemoryFile(state_dir, "cards", CardsRecord, self.boot_id)
+        self.cards = CardInventory(self.node_store, self.recorder, memory, rules, self.boot_id)
         self.nvml = NvmlSource(self._nvml_library(), self.cards.observe)
         self.mode = ModeFollower(
-            self.board,
-            self.journal,
-            MemoryFile(state_dir, "node", self.boot_id),
-            Wishes(settings.mode, settings.placement, settings.memory_unit),
+            self.node_store,
+            self.recorder,
+            MemoryFile(state_dir, "node", NodeRecord, self.boot_id),
+            ModeSettings(settings.mode, settings.placement, settings.memory_unit),
             self._holders,
         )
-        self.library = LibraryKeeper(Path(settings.library_dir), self.journal)
-        self.answers = Answers(
+        self.library = LibraryInstaller(Path(settings.library_dir), self.recorder)
+        self.setup = ContainerSetup(
             SliceFiles(Path(settings.run_dir)),
             self.library,
             settings.device_access,
@@ -116,7 +117,7 @@ class Wiring:
         self.pod_resources = PodResources(
             Path(self.settings.kubelet_dir) / "pod-resources" / "kubelet.sock"
         )
-        self.witness = Witness(self.pod_resources.list, plugins / FILE_NAME)
+        self.snapshots = SnapshotReader(self.pod_resources.list, plugins / FILE_NAME)
 
     def _wire_calls(self) -> None:
         sources = Sources(
@@ -125,34 +126,36 @@ class Wiring:
             specs=self.cluster.specs,
             fetch_spec=self.cluster.fetch_spec,
         )
-        self.identifier = Identifier(sources, lambda: self.book.ledger)
+        self.identifier = Identifier(sources, lambda: self.ledger_store.ledger)
         self.allocator = Allocator(
-            self.identifier, self.book, self.answers, self.journal, self.board.read
+            self.identifier, self.ledger_store, self.setup, self.recorder, self.node_store.read
         )
-        guard = HolderGuard(self.pod_resources.get, self.witness)
-        self.prestart = PreStart(self.book, self.answers, guard, self.journal, self.board.read)
+        guard = HolderCheck(self.pod_resources.get, self.snapshots)
+        self.prestart = PreStart(
+            self.ledger_store, self.setup, guard, self.recorder, self.node_store.read
+        )
         self.prestart.fetch_spec = self.cluster.fetch_spec
         parts = Parts(
-            book=self.book,
-            answers=self.answers,
-            witness=self.witness,
-            journal=self.journal,
-            state=self.board.read,
+            ledger_store=self.ledger_store,
+            setup=self.setup,
+            snapshots=self.snapshots,
+            recorder=self.recorder,
+            state=self.node_store.read,
             specs=self.cluster.specs,
-            is_told=self.cluster.is_told,
+            is_synced=self.cluster.is_synced,
             kubelet_identity=self._kubelet_identity,
             refresh_checkpoint=lambda: self.endpoints[Resource.MEM].send_again(),
         )
-        self.reconciler = Reconciler(parts, self.allocator.calm)
+        self.reconciler = Reconciler(parts, self.allocator.call_lock)
         self.reconciler.on_settled = self.identifier.remember_too
         self.reconciler.is_between = lambda: self.allocator.is_between
-        self.prestart.adopt = self.reconciler.look
+        self.prestart.adopt = self.reconciler.run_pass
         service = Service(self.allocator, self.prestart, self.metrics)
         self.endpoints = {
             resource: Endpoint(resource, service, self.directory, self._endpoint_changed)
             for resource in Resource
         }
-        self.offers = Offers(self.endpoints.items())
+        self.device_lists = DeviceLists(self.endpoints.items())
 
     def _wire_readers(self) -> None:
         cluster = self.cluster if isinstance(self.cluster, ClusterSide) else None
@@ -161,8 +164,8 @@ class Wiring:
             cluster.metadata if cluster else None,
             cluster.annotations if cluster else None,
         )
-        regions = self.answers.files
-        self.usage = UsageWatch(
+        regions = self.setup.files
+        self.usage = UsageReader(
             lambda slice_id: read_region(regions.region(slice_id)), self.reconciler.living
         )
         facts = Facts(
@@ -172,27 +175,27 @@ class Wiring:
             is_api_reachable=lambda: None if cluster is None else not cluster.api.reach.is_away,
             usage=self.usage.of,
         )
-        self.publisher = Publisher(readers, facts, self.board.read)
-        self.board.listen(self.publisher.changed)
+        self.publisher = Publisher(readers, facts, self.node_store.read)
+        self.node_store.listen(self.publisher.changed)
         if cluster is not None:
-            cluster.on_pod_gone = self.reconciler.hurry
-            cluster.on_pod_told = self._pod_told
+            cluster.on_pod_gone = self.reconciler.request_pass
+            cluster.on_pod_synced = self._pod_synced
             cluster.api.reach.on_change = self.publisher.changed
 
     async def metrics_page(self, accept: str) -> tuple[bytes, str]:
         """What Prometheus reads, made when it asks: figures that nobody reads cost nothing."""
-        await self.usage.look()
+        await self.usage.refresh()
         self.publisher.show()
         return self.metrics.page(accept)
 
     def _ledger_changed(self, _: object) -> None:
         self.publisher.changed()
 
-    def _pod_told(self, pod: PodRef) -> None:
-        """The text of a pod that was granted without it can be checked, and passed on, now."""
+    def _pod_synced(self, pod: PodRef) -> None:
+        """The spec of a pod that was granted without it can be checked, and passed on, now."""
         by_name = replace(pod, uid="")
-        if any(not grant.is_checked for grant in self.book.ledger.of_pod(by_name)):
-            self.reconciler.hurry()
+        if any(not grant.is_checked for grant in self.ledger_store.ledger.of_pod(by_name)):
+            self.reconciler.request_pass()
 
     def _holders(self) -> Sequence[PodRef]:
         return self.reconciler.holders()

@@ -56,7 +56,7 @@ class Role:
 
     @property
     def slice_mib(self) -> int:
-        """Its part of each of its cards: in proportion, rounded down (contract R-129)."""
+        """Its part of each of its cards: in proportion, rounded down (R-129)."""
         return CARD_MIB * self.mem_units // max(1, self.spread) // UNITS_PER_CARD
 
     @property
@@ -104,13 +104,13 @@ CARD_MIB = 16160
 UNITS_PER_CARD = 15
 CORE_MEM_NODE = "gpu-a"
 CGPU_NODE = "gpu-b"
-# Four cards of 15 whole GiB each (contract R-108, R-109).
+# Four cards of 15 whole GiB each (R-108, R-109).
 OFFERS = (
     Offer(CORE_MEM_NODE, NodeMode.CORE_MEM, (60, 400, 4)),
     Offer(CGPU_NODE, NodeMode.CGPU, (60, 0, 4)),
 )
 FIRST = Role("cuda-sample", CORE_MEM_NODE, 2, 30, lands_on=(0,))
-"""The example Job of Alibaba Cloud's documentation (contract R-113)."""
+"""The example Job of Alibaba Cloud's documentation (R-113)."""
 NEIGHBOUR = Role("chat", CORE_MEM_NODE, 4, 50, lands_on=(0,))
 CROWDED_OUT = Role("batch", CORE_MEM_NODE, 8, 40, lands_on=(1,))
 TWO_CARDS = Role("two-cards", CGPU_NODE, 8, spread=2, lands_on=(0, 1))

@@ -20,7 +20,7 @@ Mounts = Mapping[str, tuple[str, bool]]
 
 
 def environment(node: DemoNode, role: Role) -> dict[str, str]:
-    """Its variables (contract R-550), from the cards themselves."""
+    """Its variables (R-550), from the cards themselves."""
     return {
         "ALIYUN_COM_GPU_MEM_CONTAINER": str(role.mem_units // len(role.lands_on)),
         "ALIYUN_COM_GPU_MEM_DEV": str(UNITS_PER_CARD),

@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_device_plugin.apps.agent.book import boot_id
-from gpu_device_plugin.apps.agent.witness import Testimony, Witness
+from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import KubeletSnapshot, SnapshotReader
+from gpu_device_plugin.apps.agent.state.ledger_store import boot_id
 from gpu_device_plugin.domain.ledger import Ledger, live
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
@@ -74,7 +74,7 @@ async def clean(places: Places, *, is_forced: bool) -> Outcome:
 
 
 async def _clean(places: Places, *, is_forced: bool) -> Outcome:
-    store = GrantStore(places.state / "grants", boot_id())
+    store = GrantStore(places.state, boot_id())
     ledger = store.load(time.time()).ledger
     used = _InUse(frozenset(), frozenset())
     if not is_forced:
@@ -93,16 +93,17 @@ async def _clean(places: Places, *, is_forced: bool) -> Outcome:
         kept = {key: grant for key, grant in ledger.grants.items() if key in used.slices}
         if kept != ledger.grants:
             store.save(Ledger(kept))
+            store.save_former()
     else:
         removed += remains.forget()
     return Outcome(tuple(removed), tuple(_in_words(name, ledger) for name in sorted(used.slices)))
 
 
-async def _testimony(kubelet: Path) -> Testimony:
+async def _testimony(kubelet: Path) -> KubeletSnapshot:
     pods = PodResources(kubelet / "pod-resources" / "kubelet.sock")
     try:
-        witness = Witness(pods.list, kubelet / "device-plugins" / FILE_NAME)
-        return await witness.testify()
+        snapshots = SnapshotReader(pods.list, kubelet / "device-plugins" / FILE_NAME)
+        return await snapshots.take()
     except KubeletError as error:
         raise KubeletError(
             f"the kubelet does not tell which slices are in use ({error}): nothing is removed. "
@@ -112,10 +113,10 @@ async def _testimony(kubelet: Path) -> Testimony:
         await pods.close()
 
 
-def _used(ledger: Ledger, testimony: Testimony) -> _InUse:
+def _used(ledger: Ledger, snapshot: KubeletSnapshot) -> _InUse:
     """Slices of pods that the kubelet has, by our grants and by the answers that it keeps."""
-    grants = live(ledger, testimony.names).grants
-    held = [units for units in testimony.living(()) if units.slice_id]
+    grants = live(ledger, snapshot.names).grants
+    held = [units for units in snapshot.living(()) if units.slice_id]
     return _InUse(
         frozenset(grants) | {units.slice_id for units in held},
         frozenset(grant.library_version for grant in grants.values())

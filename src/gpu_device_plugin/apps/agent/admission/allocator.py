@@ -1,0 +1,209 @@
+"""Admission of one request: which pod asks, which card and units it gets, and the grant.
+
+The kubelet admits one container at a time and calls GetPreferredAllocation, then Allocate, for
+each resource in random order, without naming the pod (docs/architecture.md). The first call for
+a container decides for its whole request; every later call has to follow that decision.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+
+from gpu_device_plugin.apps.agent.admission.decide import (
+    Offer,
+    Pending,
+    check_parts,
+    choose_units,
+    decide,
+    unequal_parts,
+)
+from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
+from gpu_device_plugin.apps.agent.admission.identify import Identifier
+from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.apps.agent.state.node_state import NodeState, StateReader
+from gpu_device_plugin.domain.edits import ContainerEdits
+from gpu_device_plugin.domain.identity import Asker, Call, who_allocates
+from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.modes import MODE_LABEL, resources_of
+from gpu_device_plugin.domain.placement import follows
+from gpu_device_plugin.domain.requests import asked_text, demand_from_size
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import DoesNotFitError, RefusalError, RequestError
+from gpu_device_plugin.store.failpoints import failpoint
+
+_BETWEEN_SECONDS = 5.0  # the kubelet's Allocate follows at once, or never
+_NOTING_SECONDS = 0.1  # after our answer the kubelet notes the units down
+
+
+class Allocator:
+    """Answers GetPreferredAllocation and Allocate for all resources of the node."""
+
+    def __init__(
+        self,
+        identifier: Identifier,
+        ledger_store: LedgerStore,
+        setup: ContainerSetup,
+        recorder: EventRecorder,
+        state: StateReader,
+    ) -> None:
+        self._identifier = identifier
+        self._ledger_store = ledger_store
+        self._recorder = recorder
+        self._state = state
+        self._maker = GrantMaker(ledger_store, setup, recorder)
+        self._pending: Pending | None = None
+        self._asker: Asker | None = None
+        self._busy_since = -math.inf
+        self.call_lock = asyncio.Lock()
+        """Held over every call and over every List: the two must never overlap (#137534)."""
+
+    async def prefer(
+        self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
+        """The units a container gets: exactly `size` ids.
+
+        Raises:
+            RefusalError: The pod cannot have what it asks for; the text says why.
+        """
+        call = Call(resource, size, frozenset(must_include))
+        async with self.call_lock:
+            self._asker = None
+            try:
+                return await self._prefer(call, frozenset(available) | call.must_include)
+            except RefusalError as error:
+                explained = self._explained(call, error)
+                self._refuse(call, explained)
+                raise explained from error
+
+    async def _prefer(self, call: Call, available: frozenset[str]) -> Sequence[str]:
+        state = self._serving(call.resource)
+        open_pending = self._open(call.resource)
+        session = open_pending.asker if open_pending else None
+        found = await self._identifier.identify(call, session)
+        self._asker = found.asker
+        offer = Offer(call, available, found.live)
+        if open_pending is None or not open_pending.is_for(found.asker):
+            open_pending = self._decided(found.asker, offer, state)
+        elif found.asker.container is None:
+            # Nobody knows the pod spec, so the size of each call is all that can be checked.
+            demand_from_size(found.asker.pod, call.resource, call.size, state.terms)
+        chosen = choose_units(open_pending, offer, state)
+        open_pending.preferred[call.resource] = frozenset(chosen)
+        self._busy_since = time.monotonic()
+        failpoint("prefer.decided")
+        return chosen
+
+    async def allocate(self, resource: Resource, ids: Sequence[str]) -> ContainerEdits:
+        """Make the grant durable, then answer; only gpu-mem's answer carries anything.
+
+        Raises:
+            RefusalError: The units do not follow the decision, or nothing durable can be made.
+        """
+        call = Call(resource, len(ids), frozenset(ids))
+        async with self.call_lock:
+            self._asker = None
+            try:
+                grant = await self._granted(call, self._serving(resource))
+                # The whole answer rides on gpu-mem (R-550).
+                is_answer = resource is Resource.MEM
+                edits = self._maker.edits(grant, self._state()) if is_answer else ContainerEdits()
+            except RefusalError as error:
+                explained = self._explained(call, error)
+                self._refuse(call, explained)
+                raise explained from error
+            failpoint("allocate.before-answer")
+            self._busy_since = time.monotonic()
+            # Told when the answer is on its way: the kubelet waits for that, nobody for a log line.
+            asyncio.get_running_loop().call_soon(self._recorder.granted, grant, resource)
+            return edits
+
+    async def _granted(self, call: Call, state: NodeState) -> Grant:
+        pending = self._pending
+        if pending is None or not pending.awaits(call):
+            found = who_allocates(
+                call,
+                self._identifier.specs(),
+                self._ledger_store.ledger,
+                self._session(call.resource),
+            )
+            if isinstance(found, Grant):
+                return self._maker.again(found)
+            self._asker = found
+            pending = await self._unasked(found, call, state)
+        self._asker = pending.asker
+        grant = self._maker.grant(pending, call, state)
+        pending.granted.add(call.resource)
+        return grant
+
+    async def _unasked(self, asker: Asker, call: Call, state: NodeState) -> Pending:
+        """The kubelet did not ask first: it hands on the units of an init container."""
+        ids = call.must_include
+        for other in self._ledger_store.ledger.rivals(asker.pod, ids):
+            if await self._identifier.holds(other.pod, ids):
+                raise DoesNotFitError(
+                    f"the kubelet gives units that pod {other.pod} still holds (kubernetes issue "
+                    f"137534); create the pod anew",
+                    reason="DoubleBooked",
+                )
+        pending = self._open(call.resource)
+        if pending is None or not pending.is_for(asker):
+            offer = Offer(call, ids, self._ledger_store.ledger, is_given=True)
+            check_parts(asker, offer, state)
+            pending = self._decided(asker, offer, state)
+        if not follows(ids, pending.cards):
+            raise unequal_parts(ids, len(pending.cards))
+        pending.preferred[call.resource] = ids
+        return pending
+
+    def _decided(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
+        self._pending = None
+        self._pending = decide(asker, offer, state)
+        self._recorder.decided(self._pending)
+        return self._pending
+
+    def _explained(self, call: Call, error: RefusalError) -> RefusalError:
+        """The refusal with pod, container, node and what was asked, where its text has them not."""
+        if str(error).startswith("pod "):
+            return error
+        state = self._state()
+        who = f"pod {self._asker.pod}" if self._asker else "a pod"
+        if self._asker and self._asker.container:
+            who += f", container {self._asker.container.name},"
+        asked = asked_text(call.resource, call.size, state.unit)
+        text = f"{who} on node {state.node} (mode {state.mode}) asks {asked}: {error}"
+        return type(error)(text, reason=error.reason)
+
+    def _refuse(self, call: Call, error: RefusalError) -> None:
+        """Tell, and forget the decision: the kubelet makes no further call for this pod."""
+        self._pending = None
+        self._recorder.refused(self._asker, call, error)
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the kubelet is about to ask for what it was just answered, or to note it down."""
+        idle_seconds = time.monotonic() - self._busy_since
+        pending = self._pending
+        is_awaited = pending is not None and pending.preferred.keys() - pending.granted
+        return idle_seconds < (_BETWEEN_SECONDS if is_awaited else _NOTING_SECONDS)
+
+    def _open(self, resource: Resource) -> Pending | None:
+        """The decision that a call for `resource` may still belong to."""
+        if self._pending is None or resource in self._pending.preferred:
+            return None
+        return self._pending
+
+    def _session(self, resource: Resource) -> Asker | None:
+        pending = self._open(resource)
+        return pending.asker if pending else None
+
+    def _serving(self, resource: Resource) -> NodeState:
+        state = self._state()
+        if state.mode is None or resource not in resources_of(state.mode):
+            raise RequestError(
+                f"this mode does not serve {resource}; use another node (nodeSelector {MODE_LABEL})",
+                reason="NotServed",
+            )
+        return state

@@ -1,0 +1,220 @@
+"""The decision for one container: its cards, and which units of them.
+
+The first call of a container decides for its whole request; the second one follows.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpu_device_plugin.apps.agent.state.node_state import NodeState
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.explain import no_room_text
+from gpu_device_plugin.domain.identity import Asker, Call
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.placement import (
+    NoRoom,
+    Room,
+    at_most,
+    follows,
+    pick_units,
+    place,
+    rooms,
+)
+from gpu_device_plugin.domain.requests import Demand, demand, demand_from_size
+from gpu_device_plugin.domain.units import Resource, cards_of, parse_unit_id
+from gpu_device_plugin.errors import DoesNotFitError
+
+
+@dataclass(slots=True)
+class Pending:
+    """A container that is being admitted.
+
+    Attributes:
+        asker: Who asks.
+        demand: What it needs in all.
+        cards: Where it goes.
+        why: Why there, in words.
+        rooms: What each card had when this was decided.
+        preferred: What was answered to GetPreferredAllocation, by resource.
+        granted: Resources whose Allocate has followed.
+        slice_id: Its grant, once there is one.
+    """
+
+    asker: Asker
+    demand: Demand
+    cards: tuple[Card, ...]
+    why: str
+    rooms: tuple[Room, ...]
+    preferred: dict[Resource, frozenset[str]] = field(default_factory=dict)
+    granted: set[Resource] = field(default_factory=set)
+    slice_id: str = ""
+
+    def awaits(self, call: Call) -> bool:
+        """Whether exactly this Allocate has to come; one that has come does not come again."""
+        is_next = call.resource not in self.granted
+        return is_next and self.preferred.get(call.resource) == call.must_include
+
+    def is_for(self, asker: Asker) -> bool:
+        """Whether this is the same container."""
+        mine = self.asker.container.name if self.asker.container else None
+        theirs = asker.container.name if asker.container else None
+        return mine == theirs and self.asker.pod == asker.pod
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a call may choose from.
+
+    Attributes:
+        call: Resource, size and the units it must include.
+        available: Unit ids that the kubelet has free.
+        live: Grants of pods that the kubelet still has.
+        is_given: The kubelet has chosen already: it hands these units on.
+    """
+
+    call: Call
+    available: frozenset[str]
+    live: Ledger
+    is_given: bool = False
+
+
+def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
+    """Choose the cards for a container's whole request.
+
+    Raises:
+        RequestError: What it asks for is never valid on this node.
+        DoesNotFitError: No card has room; the text says what each has.
+    """
+    needed = _needed(asker, offer.call, state)
+    begun = _begun(asker, needed, offer, state)
+    if begun is not None:
+        return begun
+    views = _views(asker, offer, state)
+    found = place(
+        views,
+        needed,
+        state.policy,
+        prefer=_cards_of_pod(asker, offer.live),
+        wish=_wish(asker),
+        must=cards_of(offer.call.must_include),
+    )
+    if isinstance(found, NoRoom):
+        text = no_room_text(asker, needed, found, state.terms)
+        raise DoesNotFitError(text, reason=found.reason)
+    return Pending(asker, needed, found.cards, found.why, tuple(views))
+
+
+def _begun(asker: Asker, needed: Demand, offer: Offer, state: NodeState) -> Pending | None:
+    """The decision that its other resource has made already, before somebody restarted."""
+    if asker.container is None:
+        return None
+    grant = offer.live.of_container(asker.pod, asker.container.name)
+    if grant is None or grant.ids(offer.call.resource):
+        return None
+    cards = tuple(card for card in map(state.card, grant.cards) if card is not None)
+    if len(cards) != needed.cards:
+        return None
+    why = "the card of its other resource"
+    return Pending(asker, needed, cards, why, rooms=(), slice_id=grant.slice_id)
+
+
+def choose_units(pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
+    """Exactly the asked number of units, on the decided cards, in equal parts.
+
+    Raises:
+        DoesNotFitError: The kubelet has not enough of them free.
+    """
+    call = offer.call
+    usable = _usable(pending.asker, offer)
+    chosen = pick_units(call.resource, usable, call.must_include, pending.cards, call.size)
+    if chosen is None:
+        raise _no_units(pending, offer, state)
+    return chosen
+
+
+def check_parts(asker: Asker, offer: Offer, state: NodeState) -> None:
+    """Units that the kubelet hands on must lie on as many cards as asked, in equal parts.
+
+    Raises:
+        DoesNotFitError: They do not.
+    """
+    needed, ids = _needed(asker, offer.call, state), offer.call.must_include
+    numbers = cards_of(ids)
+    cards = [card for card in state.cards if card.number in numbers]
+    if len(numbers) != needed.cards or not follows(ids, cards):
+        raise unequal_parts(ids, needed.cards)
+
+
+def unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
+    """The refusal for units that the kubelet hands on in a way that makes no slice."""
+    return DoesNotFitError(
+        f"the kubelet hands on the units {', '.join(sorted(ids))} of an init container, which are "
+        f"not equal parts of {cards} cards; it picks them at random, so create the pod anew, or let "
+        f"its init containers ask exactly what the container after them asks",
+        reason="OtherCard",
+    )
+
+
+def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitError:
+    """The card was decided by the other resource, and lacks this one."""
+    call, asker = offer.call, pending.asker
+    amount = {Resource.MEM: "mem_units", Resource.CORE: "core_percent"}.get(call.resource)
+    lacking = replace(pending.demand, **{amount: call.size}) if amount else pending.demand
+    numbers = frozenset(card.number for card in pending.cards)
+    views = _views(asker, offer, state)
+    found = place(views, lacking, state.policy, prefer=(), wish=(), must=numbers)
+    if isinstance(found, NoRoom):
+        return DoesNotFitError(
+            no_room_text(asker, lacking, found, state.terms), reason=found.reason
+        )
+    indexes = ", ".join(str(card.index) for card in pending.cards)
+    return DoesNotFitError(
+        f"card {indexes} was decided on, but the kubelet has not as many of its units free; create "
+        f"the pod anew",
+        reason="NoRoom",
+    )
+
+
+def _needed(asker: Asker, call: Call, state: NodeState) -> Demand:
+    if asker.request is not None and asker.container is not None:
+        return demand(asker.request, asker.container, state.terms)
+    return demand_from_size(asker.pod, call.resource, call.size, state.terms)
+
+
+def _usable(asker: Asker, offer: Offer) -> frozenset[str]:
+    """Free ids that no other live pod holds (kubelet #137534 can offer such), and the forced ones."""
+    held = {
+        text
+        for grant in offer.live.holders(offer.available)
+        if not grant.pod.is_same_name(asker.pod)
+        for text in grant.ids(offer.call.resource)
+    }
+    return (offer.available - held) | offer.call.must_include
+
+
+def _views(asker: Asker, offer: Offer, state: NodeState) -> Sequence[Room]:
+    """The rooms of all cards; for the asked resource never more than the kubelet has free."""
+    free: dict[int, int] = {}
+    for text in _usable(asker, offer):
+        unit = parse_unit_id(text)
+        if unit is not None:
+            free[unit.card] = free.get(unit.card, 0) + 1
+    shown = [card for card in state.cards if card.is_shown]
+    found = rooms(shown, state.healthy, offer.live, state.terms, asker.pod)
+    if offer.is_given:
+        return found
+    return [at_most(room, offer.call.resource, free.get(room.card.number, 0)) for room in found]
+
+
+def _cards_of_pod(asker: Asker, live: Ledger) -> tuple[str, ...]:
+    """The cards that the pod's earlier containers are on, first container first."""
+    seen: dict[str, None] = {}
+    for grant in live.of_pod(asker.pod):
+        seen.update(dict.fromkeys(grant.cards))
+    return tuple(seen)
+
+
+def _wish(asker: Asker) -> tuple[int, ...]:
+    if asker.request is None or asker.container is None:
+        return ()
+    return next((c for index, c in asker.request.wish if index == asker.container.index), ())

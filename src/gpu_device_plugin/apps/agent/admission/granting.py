@@ -1,0 +1,112 @@
+"""Makes grants: durable first, then the slice's files, then the answer."""
+
+import secrets
+import time
+from dataclasses import replace
+
+from gpu_device_plugin.apps.agent.admission.decide import Pending
+from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup, sized
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.apps.agent.state.node_state import NodeState
+from gpu_device_plugin.domain.edits import ContainerEdits
+from gpu_device_plugin.domain.identity import Call
+from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.errors import NodeError, StorageError
+from gpu_device_plugin.store.failpoints import failpoint
+
+_SLICE_ID_BYTES = 8
+
+
+class GrantMaker:
+    """Turns decisions into grants."""
+
+    def __init__(
+        self, ledger_store: LedgerStore, setup: ContainerSetup, recorder: EventRecorder
+    ) -> None:
+        self._ledger_store = ledger_store
+        self._setup = setup
+        self._recorder = recorder
+
+    def grant(self, pending: Pending, call: Call, state: NodeState) -> Grant:
+        """The container's grant, now holding the call's units as well.
+
+        Raises:
+            NodeError: There is no library, or the disk refuses.
+        """
+        known = self._ledger_store.ledger.grants.get(pending.slice_id)
+        grant = (known or self._first(pending, state)).with_ids(call.resource, call.must_include)
+        if pending.asker.container is None:
+            grant = _counted(grant)
+        if not grant.card_bytes or pending.asker.container is None:
+            grant = sized(grant, state)
+        if grant.is_capped and not grant.library_version:
+            raise NodeError(
+                f"the isolation library is missing on node {state.node}, so the slice could not be "
+                f"enforced; install it (see the node's Events), or use another node",
+                reason="IsolationLibraryMissing",
+            )
+        failpoint("allocate.before-grant")
+        self._ledger_store.hold(grant, self._superseded(grant, call.must_include))
+        pending.slice_id = grant.slice_id
+        return self.again(grant)
+
+    def again(self, grant: Grant) -> Grant:
+        """The same grant, its files made where they are missing.
+
+        Raises:
+            NodeError: The disk refuses.
+        """
+        try:
+            self._setup.make_files(grant)
+        except StorageError as error:
+            raise NodeError(
+                f"{error}; free the disk, or use another node", reason="StateNotWritable"
+            ) from error
+        return grant
+
+    def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
+        """What the container receives."""
+        return self._setup.edits(grant, state)
+
+    def _first(self, pending: Pending, state: NodeState) -> Grant:
+        container, request = pending.asker.container, pending.asker.request
+        wants_none = container is not None and container.wants_no_isolation
+        if wants_none and state.isolates and not state.honors_disable:
+            self._recorder.ignored_disable(pending.asker)
+        isolated = state.isolates and not (wants_none and state.honors_disable)
+        grant = Grant(
+            slice_id=secrets.token_hex(_SLICE_ID_BYTES),
+            pod=pending.asker.pod,
+            container=container.name if container else "",
+            cards=tuple(card.uuid for card in pending.cards),
+            mem_units=pending.demand.mem_units,
+            core_percent=pending.demand.core_percent,
+            pod_units=request.app_units if request else pending.demand.mem_units,
+            unit_mib=state.unit.mib,
+            mode=str(state.mode),
+            is_isolated=isolated,
+            is_checked=container is not None,
+            library_version=state.library_version if isolated else "",
+            created_seconds=time.time(),
+        )
+        if container is None:
+            return grant
+        return replace(grant, kind=container.kind, index=container.index)
+
+    def _superseded(self, grant: Grant, ids: frozenset[str]) -> set[str]:
+        """Grants that end with this one.
+
+        Pods that are gone but not yet reconciled, whose units the kubelet gave again; and what
+        this very container held before (the kubelet admitted it anew).
+        """
+        mine = self._ledger_store.ledger.of_pod(grant.pod)
+        before = {g.slice_id for g in mine if grant.container and g.container == grant.container}
+        others = {g.slice_id for g in self._ledger_store.ledger.rivals(grant.pod, ids)}
+        return (others | before) - {grant.slice_id}
+
+
+def _counted(grant: Grant) -> Grant:
+    """Without the pod spec the units given so far are all that is known of its request."""
+    units = len(grant.mem_ids)
+    return replace(grant, mem_units=units, pod_units=units, core_percent=len(grant.core_ids))

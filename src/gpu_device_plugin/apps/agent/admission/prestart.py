@@ -1,0 +1,155 @@
+"""The second guard: before each start of a container, its slice is whole or it does not start."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck, checked
+from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.apps.agent.state.node_state import NodeState, StateReader
+from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import (
+    ClusterError,
+    NodeError,
+    RefusalError,
+    RequestError,
+    StorageError,
+    UnknownPodError,
+)
+
+_log = structlog.get_logger("prestart")
+
+
+class PreStart:
+    """Checks grants at container start. It runs beside admissions, so it never calls List."""
+
+    def __init__(
+        self,
+        ledger_store: LedgerStore,
+        setup: ContainerSetup,
+        guard: HolderCheck,
+        recorder: EventRecorder,
+        state: StateReader,
+    ) -> None:
+        self._ledger_store = ledger_store
+        self._setup = setup
+        self._guard = guard
+        self._recorder = recorder
+        self._state = state
+        self.fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]] = _nobody
+        self.adopt: Callable[[], Awaitable[bool]] = _not_now
+
+    async def check(self, resource: Resource, ids: Sequence[str]) -> None:
+        """Return when the container that holds `ids` may start.
+
+        Raises:
+            RefusalError: It may not; an Event on the pod says why.
+        """
+        try:
+            grants = await self._grants(resource, frozenset(ids))
+            for grant in grants:
+                await self._guard.check(grant, resource)
+                await self._check(grant)
+        except RefusalError as error:
+            pod = next((g.pod for g in self._ledger_store.ledger.holders(ids)), None)
+            self._recorder.start_refused(pod, resource, error)
+            raise
+
+    async def _grants(self, resource: Resource, ids: frozenset[str]) -> list[Grant]:
+        """The grants of exactly these units: an app container may hold what its init one held."""
+        found = self._exact(resource, ids)
+        if not found and await self.adopt():
+            found = self._exact(resource, ids)
+        if not found:
+            raise UnknownPodError(
+                f"no grant of node {self._state().node} holds exactly these {len(ids)} units of "
+                f"{resource}; the container's slice is not known, create the pod anew",
+                reason="NoGrant",
+            )
+        return found
+
+    def _exact(self, resource: Resource, ids: frozenset[str]) -> list[Grant]:
+        holders = self._ledger_store.ledger.holders(ids)
+        return [grant for grant in holders if frozenset(grant.ids(resource)) == ids]
+
+    async def _check(self, grant: Grant) -> None:
+        state = self._state()
+        grant = await self._check_late(self._standing(grant), state)
+        if grant.is_capped and not state.library_version:
+            raise NodeError(
+                f"pod {grant.pod}: the isolation library is missing on node {state.node}",
+                reason="IsolationLibraryMissing",
+            )
+        try:
+            if self._setup.make_files(grant):
+                _log.warning(
+                    "files of a slice were made again", pod=str(grant.pod), slice=grant.slice_id
+                )
+        except StorageError as error:
+            raise NodeError(str(error), reason="StateNotWritable") from error
+
+    def _standing(self, grant: Grant) -> Grant:
+        """The grant as it is now: while its check waited, reconciling may have ended it.
+
+        Raises:
+            UnknownPodError: It has ended; its units may be another pod's by now.
+        """
+        now = self._ledger_store.ledger.grants.get(grant.slice_id)
+        if now is None:
+            raise UnknownPodError(
+                f"the slice of pod {grant.pod}, container {grant.container or '(not known)'}, was "
+                f"released while its start was checked; create the pod anew",
+                reason="NoGrant",
+            )
+        return now
+
+    async def _check_late(self, grant: Grant, state: NodeState) -> Grant:
+        """Rules that need the pod spec, for a grant made while the API was away."""
+        while not grant.is_checked:
+            checked_grant = await self._checked(grant, state)
+            if self._ledger_store.replace(grant, checked_grant):
+                return checked_grant
+            grant = self._standing(grant)
+        return grant
+
+    async def _checked(self, grant: Grant, state: NodeState) -> Grant:
+        """The grant with what is known by now; without the pod spec it stays unchecked."""
+        uid, name = self._guard.named(grant)
+        named = replace(grant, pod=replace(grant.pod, uid=uid), container=name)
+        spec = await self._spec(named.pod)
+        if spec is not None and spec.container(name) is not None:
+            named = checked(named, spec, state.terms)
+        self._check_shape(named, state)
+        return named
+
+    def _check_shape(self, grant: Grant, state: NodeState) -> None:
+        """What needs no pod spec: a core_mem node serves memory and compute together (R-526)."""
+        if grant.mode == "core_mem" and not (grant.mem_ids and grant.core_ids):
+            raise RequestError(
+                f"pod {grant.pod}, container {grant.container or '(not known)'}, asks for one of "
+                f"gpu-mem and gpu-core.percentage only; node {state.node} is in mode core_mem and "
+                f"serves them together: ask for both, or set nodeSelector "
+                f"ack.node.gpu.schedule: cgpu",
+                reason="MemoryOnly",
+            )
+
+    async def _spec(self, pod: PodRef) -> PodRequest | None:
+        try:
+            return await self.fetch_spec(pod.namespace, pod.name)
+        except ClusterError:
+            return None
+
+
+async def _nobody(_namespace: str, _name: str) -> PodRequest | None:
+    return None
+
+
+async def _not_now() -> bool:
+    await asyncio.sleep(0)
+    return False

@@ -1,0 +1,37 @@
+"""What the kubelet's calls reach: admission to the allocator, starts to the second guard."""
+
+import time
+from collections.abc import Sequence
+
+from gpu_device_plugin.apps.agent.admission.allocator import Allocator
+from gpu_device_plugin.apps.agent.admission.prestart import PreStart
+from gpu_device_plugin.domain.edits import ContainerEdits
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.web.metrics import AgentMetrics
+
+
+class Service:
+    """One answer to each of the kubelet's calls; see `kubelet.servicer.DeviceService`."""
+
+    def __init__(self, allocator: Allocator, prestart: PreStart, metrics: AgentMetrics) -> None:
+        self._allocator = allocator
+        self._prestart = prestart
+        self._metrics = metrics
+
+    async def prefer(
+        self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> Sequence[str]:
+        """The units that the container shall have."""
+        return await self._allocator.prefer(resource, available, must_include, size)
+
+    async def allocate(self, resource: Resource, ids: Sequence[str]) -> ContainerEdits:
+        """What the container receives."""
+        started = time.perf_counter()
+        try:
+            return await self._allocator.allocate(resource, ids)
+        finally:
+            self._metrics.observe_allocate(time.perf_counter() - started)
+
+    async def pre_start(self, resource: Resource, ids: Sequence[str]) -> None:
+        """Returns when the container may start."""
+        await self._prestart.check(resource, ids)

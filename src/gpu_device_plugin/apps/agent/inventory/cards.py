@@ -1,0 +1,191 @@
+"""From what NVML reports to the cards that may be given out.
+
+A card's number stands in unit ids and in the kubelet's checkpoint, so a UUID keeps its
+number for as long as this node has a state directory; NVML's index may move.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore
+from gpu_device_plugin.domain.card_faults import unshareable
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.faults import Health, HealthRules
+from gpu_device_plugin.domain.health import clear, observe, obstacle, restored
+from gpu_device_plugin.domain.reports import (
+    CardReport,
+    DriverChanged,
+    DriverMissing,
+    Inventory,
+    NvmlReport,
+    Use,
+)
+from gpu_device_plugin.domain.units import MAX_CARDS
+from gpu_device_plugin.errors import RequestError, StorageError
+from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.store.remembered import CardsRecord, cards_of, cards_record, health_of
+
+_log = structlog.get_logger("cards")
+
+
+class CardInventory:
+    """Keeps the node's cards and their health; remembers numbers and faults over restarts."""
+
+    def __init__(
+        self,
+        node_store: NodeStore,
+        recorder: EventRecorder,
+        memory: MemoryFile[CardsRecord],
+        rules: HealthRules,
+        boot_id: str,
+    ) -> None:
+        self._node_store = node_store
+        self._recorder = recorder
+        self._memory = memory
+        self._rules = rules
+        self._numbers: dict[str, int] = {}
+        self._remembered: list[Card] = []
+        self._health = Health(boot_id)
+        self.driver_version = ""
+        self.cuda_version = ""
+        self.has_inventory = False
+        self.missing = "NVML has not answered yet"
+        self.on_driver_changed: Callable[[DriverChanged], None] = lambda _: None
+
+    def load(self, now_seconds: float, known: Mapping[str, int]) -> str | None:
+        """Remember the last run; the text says why that was not possible, or None.
+
+        Args:
+            now_seconds: The wall clock.
+            known: UUID -> number, as grants and the kubelet's checkpoint have them. They stand
+                over what was remembered: running containers hold units under these numbers.
+        """
+        found, bad = self._memory.load(now_seconds)
+        self._remembered = cards_of(found)
+        if found.health is not None:
+            self._health = restored(health_of(found.health), self._health.boot_id)
+        taken = frozenset(known.values())
+        others = {uuid: n for uuid, n in found.numbers.items() if n not in taken}
+        self._numbers = {**others, **known}
+        return bad
+
+    def observe(self, report: NvmlReport) -> None:
+        """Take in one report."""
+        cards = self._node_store.read().cards
+        match report:
+            case Use():
+                return
+            case DriverChanged():
+                self.on_driver_changed(report)
+                return
+            case Inventory():
+                cards = self._enumerate(report)
+            case DriverMissing():
+                self.missing = report.reason
+            case _:
+                pass
+        health, changes = observe(self._health, report, boottime_seconds(), self._rules)
+        # Most of the time nothing is new: a clean probe of a card that is well, or mere news of it.
+        if health != self._health or isinstance(report, Inventory):
+            self._health = health
+            self._publish(cards)
+        for change in changes:
+            self._recorder.card_changed(change)
+
+    def clear(self, uuid: str) -> bool:
+        """The operator says that this card is well; whether such a card is known.
+
+        Raises:
+            RequestError: Something speaks against it, for instance that NVML asks for a reset.
+        """
+        if self._health.card(uuid) is None:
+            return False
+        against = obstacle(self._health, uuid)
+        if against:
+            raise RequestError(f"card {uuid} stays out: {against}", reason="StillFaulty")
+        self._health, changes = clear(self._health, uuid)
+        for change in changes:
+            self._recorder.card_changed(change)
+        self.settle()
+        return True
+
+    def serve_remembered(self) -> None:
+        """NVML does not answer: the cards of the last run are shown, none of them healthy.
+
+        So the kubelet keeps the node's capacity, its containers start again with the grants that
+        they have, and no new pod comes.
+        """
+        self._publish(tuple(self._remembered))
+
+    def _enumerate(self, inventory: Inventory) -> tuple[Card, ...]:
+        """The cards to show from now on."""
+        self.driver_version = inventory.driver_version
+        self.cuda_version = inventory.cuda_version
+        known = self._node_store.read().cards
+        served = [report for report in inventory.cards if unshareable(report, 0) is None]
+        for report in inventory.cards:
+            self._note_left_out(report, known)
+        self.has_inventory = True
+        self.missing = "" if served else "the driver shows no card that can be shared"
+        shown = {report.uuid for report in served}
+        cards = [self._card(report) for report in served]
+        # A card that went away keeps its place, unhealthy, while the kubelet may still count it.
+        kept = [replace(card, index=-1) for card in known if card.uuid not in shown]
+        return tuple(sorted([*cards, *kept], key=lambda card: card.index))
+
+    def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:
+        """A card that was never offered; of one that was, its health tells."""
+        found = unshareable(report, 0)
+        if found is not None and all(card.uuid != report.uuid for card in known):
+            reason = "MigCardSkipped" if report.is_mig else "CardSkipped"
+            name = f"card {report.index} ({report.uuid})"
+            self._recorder.node_note(reason, f"{name} is left out: {found.text}")
+
+    def _card(self, report: CardReport) -> Card:
+        return Card(
+            uuid=report.uuid,
+            number=self._number(report.uuid),
+            index=report.index,
+            minor=report.minor,
+            model=report.model,
+            memory_mib=report.memory_mib,
+        )
+
+    def _number(self, uuid: str) -> int:
+        if uuid not in self._numbers:
+            taken = set(self._numbers.values())
+            free = (number for number in range(MAX_CARDS) if number not in taken)
+            self._numbers[uuid] = next(free, -1)
+            if self._numbers[uuid] < 0:
+                self._numbers[uuid] = self._reuse(uuid)
+        return self._numbers[uuid]
+
+    def _reuse(self, uuid: str) -> int:
+        """More UUIDs than numbers over the life of the node: one that is not there gives way."""
+        present = {card.uuid for card in self._node_store.read().cards}
+        gone = next(known for known in self._numbers if known not in present and known != uuid)
+        return self._numbers.pop(gone)
+
+    def settle(self) -> None:
+        """Publish health, and remember it."""
+        self._publish(self._node_store.read().cards)
+
+    def _publish(self, cards: tuple[Card, ...]) -> None:
+        """Cards and their health at once: no card shall pass for healthy in between."""
+        self._node_store.update(cards=cards, unhealthy=self._unhealthy(cards))
+        try:
+            self._memory.save(cards_record(self._numbers, cards, self._health))
+        except StorageError as error:
+            _log.warning("what is known of cards cannot be remembered", error=str(error))
+
+    def _unhealthy(self, cards: Iterable[Card]) -> dict[str, str]:
+        return {card.uuid: r for card in cards if (r := self._health.reason(card.uuid))}
+
+
+def boottime_seconds() -> float:
+    """Seconds since boot: never jumps, means the same after a restart of the agent."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

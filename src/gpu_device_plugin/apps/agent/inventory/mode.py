@@ -1,0 +1,169 @@
+"""The node's mode, placement and unit: the node label decides, with care for running pods.
+
+At start the last known label serves until the API answers; without one the agent waits and
+does not guess: a node that offers the wrong resources attracts the wrong pods.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore
+from gpu_device_plugin.domain.modes import (
+    MODE_LABEL,
+    PLACEMENT_LABEL,
+    NodeMode,
+    PlacementPolicy,
+    check_unit,
+    next_mode,
+    next_unit,
+    parse_mode,
+    parse_policy,
+)
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.errors import ConfigError, StorageError
+from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.store.remembered import NodeRecord
+
+_log = structlog.get_logger("mode")
+_GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModeSettings:
+    """What the operator's settings say where the node's labels are silent."""
+
+    mode: NodeMode
+    policy: PlacementPolicy
+    unit: MemoryUnit
+
+
+class ModeFollower:
+    """Follows the node's labels; refuses to pull slices away from under running pods."""
+
+    def __init__(
+        self,
+        node_store: NodeStore,
+        recorder: EventRecorder,
+        memory: MemoryFile[NodeRecord],
+        settings: ModeSettings,
+        holders: Callable[[], Sequence[PodRef]],
+    ) -> None:
+        self._node_store = node_store
+        self._recorder = recorder
+        self._memory = memory
+        self._settings = settings
+        self._holders = holders
+        self._labels: Mapping[str, str] | None = None
+        self._mode: NodeMode | None = None
+        self._unit: MemoryUnit | None = None
+        self._is_from_label = False
+        self._is_synced = False
+        self._foreign = ""
+        self._last_notes: dict[str, str] = {}
+        self.is_waiting = False
+        """A switch of mode or unit waits for the node to be empty."""
+
+    def load(self, now_seconds: float) -> str | None:
+        """Start in the mode of the last run, if there is one; the text says what was bad, or None."""
+        content, bad = self._memory.load(now_seconds)
+        self._mode = parse_mode(content.mode)
+        self._unit = next((u for u in MemoryUnit if u.value == content.unit), None)
+        # A setting that the operator has changed since is a wish; the label's mode ends with it.
+        is_same_wish = content.wished == str(self._settings.mode)
+        self._is_from_label = content.is_from_label and is_same_wish
+        self.note_foreign(content.foreign)
+        if self._mode is not None and content.labels is not None:
+            self._labels = content.labels
+            self.settle()
+        return bad
+
+    def serve_settings(self) -> None:
+        """No API will ever tell (`--standalone`): the operator's settings decide."""
+        self._labels, self._is_from_label, self._is_synced = {}, False, True
+        self.note_foreign("")
+        self.settle()
+
+    def note_foreign(self, text: str) -> None:
+        """Another plugin serves these cards (or, empty, none does); remembered over a restart."""
+        self._foreign = text
+        self._recorder.fault(self._node_store, "OtherPlugin", text or None)
+        if self._labels is not None:
+            self._remember()
+
+    def follow(self, labels: Mapping[str, str]) -> None:
+        """The API server reports the labels of the node."""
+        wanted = (MODE_LABEL, PLACEMENT_LABEL)
+        self._is_synced = True
+        self._labels = {key: labels[key] for key in wanted if key in labels}
+        self.settle()
+
+    def settle(self) -> None:
+        """Decide again; called when labels change and when the last holder may have gone."""
+        if self._labels is None:
+            return
+        holders = self._holders()
+        unit = next_unit(self._unit, self._settings.unit, holders)
+        self._note("unit", unit.note_reason, unit.note)
+        label = self._labels.get(MODE_LABEL)
+        mode = next_mode(
+            self._mode, label, self._settings.mode, holders, is_from_label=self._is_from_label
+        )
+        self._note("mode", mode.note_reason, mode.note)
+        self._mode, self._unit = mode.mode, unit.unit
+        # A remembered label may be gone since: only one that stands now outlives the wish.
+        self._is_from_label = self._is_from_label or (self._is_synced and label is not None)
+        self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
+        self._check_unit(mode.mode, unit.unit)
+        self._node_store.update(mode=mode.mode, unit=unit.unit, policy=self._policy())
+        self._remember()
+
+    def _policy(self) -> PlacementPolicy:
+        text = (self._labels or {}).get(PLACEMENT_LABEL)
+        policy = self._settings.policy if text is None else parse_policy(text)
+        if policy is None:
+            kept = self._node_store.read().policy
+            known = ", ".join(PlacementPolicy)
+            self._note(
+                "placement",
+                "UnknownPlacement",
+                f"label {PLACEMENT_LABEL}={text} names no policy; it stays {kept}. Known: {known}",
+            )
+            return kept
+        self._last_notes.pop("placement", None)
+        return policy
+
+    def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        try:
+            # Whoever takes his node out by a label asks for no units of any size.
+            if mode is not NodeMode.DISABLED:
+                check_unit(mode, unit)
+        except ConfigError as error:
+            self._recorder.fault(self._node_store, "UnitNotAllowed", str(error))
+        else:
+            self._recorder.fault(self._node_store, "UnitNotAllowed", None)
+
+    def _note(self, topic: str, reason: str, text: str | None) -> None:
+        """Say a thing once, not at every check."""
+        if text is None:
+            self._last_notes.pop(topic, None)
+        elif self._last_notes.get(topic) != text:
+            self._last_notes[topic] = text
+            self._recorder.node_note(reason, text, is_warning=reason not in _GOOD_NEWS)
+
+    def _remember(self) -> None:
+        content = NodeRecord(
+            mode=str(self._mode),
+            unit=self._unit.value if self._unit else "",
+            labels=dict(self._labels or {}),
+            is_from_label=self._is_from_label,
+            wished=str(self._settings.mode),
+            foreign=self._foreign,
+        )
+        try:
+            self._memory.save(content)
+        except StorageError as error:
+            _log.warning("the node's mode cannot be remembered", error=str(error))

@@ -1,0 +1,83 @@
+"""How much of their slices containers use, read when somebody asks for the metrics."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.store.region import CardUsage
+
+APART_SECONDS = 5.0
+"""Between two readings, at least: a share of time needs some, whoever else asks in between."""
+_A_TURN = 8
+_Key = tuple[str, str]  # slice and card
+
+
+@dataclass(frozen=True, slots=True)
+class SliceUsage:
+    """What a slice uses of one card.
+
+    Attributes:
+        memory_bytes: Memory held.
+        core_ratio: Share of the card's time between the last two readings, 0 to 1; None while
+            there was only one.
+        refused_total: Allocations refused so far.
+    """
+
+    memory_bytes: int
+    core_ratio: float | None
+    refused_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    usage: CardUsage
+    now_ns: int
+
+
+class UsageReader:
+    """Reads the regions of capped slices, one after the other."""
+
+    def __init__(
+        self, read: Callable[[str], Mapping[str, CardUsage]], ledger: Callable[[], Ledger]
+    ) -> None:
+        self._read = read
+        self._ledger = ledger
+        self._seen: dict[_Key, _Seen] = {}
+        self._usage: dict[_Key, SliceUsage] = {}
+        self._read_ns: int | None = None
+
+    def of(self, slice_id: str, uuid: str) -> SliceUsage | None:
+        """At the last reading; None where the region said nothing."""
+        return self._usage.get((slice_id, uuid))
+
+    async def refresh(self) -> None:
+        """Read every slice, unless the last reading was just now; others get their turn too."""
+        now_ns = time.monotonic_ns()
+        if self._read_ns is not None and now_ns - self._read_ns < APART_SECONDS * 1e9:
+            return
+        self._read_ns = now_ns
+        seen: dict[_Key, _Seen] = {}
+        usage: dict[_Key, SliceUsage] = {}
+        for number, grant in enumerate(tuple(self._ledger().grants.values())):
+            if number % _A_TURN == 0:
+                await asyncio.sleep(0)
+            if not grant.is_capped:
+                continue
+            for uuid, found in self._read(grant.slice_id).items():
+                key = grant.slice_id, uuid
+                seen[key] = _Seen(found, time.monotonic_ns())
+                ratio = _core_ratio(self._seen.get(key), seen[key])
+                usage[key] = SliceUsage(found.memory_bytes, ratio, found.refused_total)
+        self._seen, self._usage = seen, usage
+
+
+def _core_ratio(before: _Seen | None, now: _Seen) -> float | None:
+    """Card time had since the last reading; what was launched earlier may be charged only now."""
+    if before is None or now.now_ns <= before.now_ns:
+        return None
+    busy_ns = now.usage.busy_ns - before.usage.busy_ns
+    if busy_ns < 0:  # another region, or a scribbled one
+        return None
+    return min(1.0, busy_ns / (now.now_ns - before.now_ns))

@@ -1,0 +1,1 @@
+"""Readiness, regular node checks, the uninstall mark, the admin socket."""

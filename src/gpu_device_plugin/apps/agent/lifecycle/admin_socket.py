@@ -1,0 +1,106 @@
+"""`<run-dir>/agent.sock`: where a person on the node asks the agent.
+
+One JSON object a line in, one out; only root can open the socket. The commands `why` and
+`recover` of the CLI use it.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gpu_device_plugin.errors import EdgeError, GpuPluginError
+
+SOCKET_NAME = "agent.sock"
+_ANSWER_SECONDS = 5.0
+_LINE_BYTES = 1 << 20
+_CHECK_SECONDS = 5.0
+_log = structlog.get_logger("admin_socket")
+
+Command = Callable[[Mapping[str, Any]], str]
+
+
+class AdminSocket:
+    """Answers questions while the agent runs."""
+
+    def __init__(self, path: Path, commands: Mapping[str, Command]) -> None:
+        self._path = path
+        self._commands = commands
+
+    async def run(self) -> None:
+        """Serve until cancelled; where the socket is wiped or cannot be made, try again."""
+        reported = ""
+        while True:
+            try:
+                await self._serve_while_there()
+                reported = ""
+            except OSError as error:
+                if str(error) != reported:
+                    _log.error(
+                        "nobody can ask this agent", socket=str(self._path), error=str(error)
+                    )
+                reported = str(error)
+            await asyncio.sleep(_CHECK_SECONDS)
+
+    async def _serve_while_there(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self._serve, self._path, limit=_LINE_BYTES)
+        try:
+            self._path.chmod(0o600)
+            while self._path.is_socket():
+                await asyncio.sleep(_CHECK_SECONDS)
+        finally:
+            server.close()
+            self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.LimitOverrunError, ValueError, TimeoutError):
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                line = await reader.readline()
+            writer.write(json.dumps(self._answer(line)).encode() + b"\n")
+            await writer.drain()
+        writer.close()
+
+    def _answer(self, line: bytes) -> dict[str, str]:
+        try:
+            question = json.loads(line)
+            command = str(question.get("command", ""))
+        except (ValueError, AttributeError):
+            return {"error": "wanted one JSON object on one line"}
+        answerer = self._commands.get(command)
+        if answerer is None:
+            return {"error": f"unknown command {command!r}; known: {', '.join(self._commands)}"}
+        try:
+            return {"text": answerer(question)}
+        except GpuPluginError as error:
+            return {"error": str(error)}
+
+
+async def ask(path: Path, question: Mapping[str, Any]) -> str:
+    """The agent's answer to a question.
+
+    Raises:
+        EdgeError: No agent listens there, it did not answer, or it answered with an error.
+    """
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            reader, writer = await asyncio.open_unix_connection(path, limit=_LINE_BYTES)
+            writer.write(json.dumps(question).encode() + b"\n")
+            await writer.drain()
+            answer = json.loads(await reader.readline())
+            writer.close()
+    except (OSError, ValueError, TimeoutError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        raise EdgeError(
+            f"{path}: no agent answers there: {reason}; ask on the node itself (or in its agent's "
+            f"pod), as root, with the agent's --run-dir"
+        ) from error
+    if "error" in answer:
+        raise EdgeError(str(answer["error"]))
+    return str(answer.get("text", ""))

@@ -1,0 +1,62 @@
+"""Whether containers that ask for no GPU get every card of this node (R-722).
+
+Images with CUDA set NVIDIA_VISIBLE_DEVICES=all. Where the NVIDIA runtime is the node's default and
+accepts that variable from unprivileged containers, each of them sees all cards. The runtime's
+settings cannot be read from here, but the agent is such a container itself: unprivileged, it asks for
+no GPU, and sets the variable. If it was given the driver's device nodes by the default runtime, so
+is everybody else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+TEXT = (
+    "containers that ask for no GPU see every card of this node if their image sets "
+    "NVIDIA_VISIBLE_DEVICES=all, as images with CUDA do: the NVIDIA runtime is the default here and "
+    "accepts the variable from unprivileged containers, by which this agent got the cards itself. "
+    "Cure: make another runtime the default and name NVIDIA's in runtimeClassName, or set "
+    "accept-nvidia-visible-devices-envvar-when-unprivileged = false in its config.toml with "
+    "deviceAccess volume-mounts"
+)
+_SYS_ADMIN = 21
+# As the chart sets it; or what the runtime puts in its place when it gives the cards by CDI.
+_FOLLOWED = ("all", "void")
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """What tells of it.
+
+    Attributes:
+        environ: The agent's environment.
+        devices: `/dev`, into which nothing but a container runtime puts the driver's nodes.
+        status: `/proc/self/status`.
+    """
+
+    environ: Mapping[str, str]
+    devices: Path = Path("/dev")
+    status: Path = Path("/proc/self/status")
+
+    def is_proven(self, runtime_class: str | None) -> bool:
+        """Whether the agent shows it.
+
+        Args:
+            runtime_class: RuntimeClass of the agent's own pod, empty for the default runtime;
+                None outside a pod, or where the pod is not known yet.
+        """
+        return (
+            runtime_class == ""
+            and self.environ.get("NVIDIA_VISIBLE_DEVICES") in _FOLLOWED
+            and (self.devices / "nvidiactl").exists()
+            and not self._is_privileged()
+        )
+
+    def _is_privileged(self) -> bool:
+        """The runtime takes who may have SYS_ADMIN for privileged, and gives that one everything."""
+        try:
+            lines = self.status.read_text(encoding="ascii").splitlines()
+            bounds = next(line for line in lines if line.startswith("CapBnd:"))
+            return bool(int(bounds.split()[1], 16) >> _SYS_ADMIN & 1)
+        except (OSError, StopIteration, ValueError):
+            return True  # nothing is proven

@@ -1,0 +1,104 @@
+"""Leaving a node for good: the chart's pre-delete hook marks it, the agent gives it up and says so.
+
+From the mark on nothing is offered (empty device lists, so that the kubelet counts 0 at once),
+and what no grant names is removed. Containers that run keep their files. The answer is an
+annotation of the node, which `gpu-device-plugin uninstall` waits for. A mark is for one
+installation (`domain.annotations`): one of before is removed, for a node marked in the past is
+no reason to keep away from it. Without the mark the agent serves again.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+
+from gpu_device_plugin.apps.agent.publish.cluster_side import ClusterSide
+from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.cluster.node import NodeView
+from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.store.remains import Remains
+
+_log = structlog.get_logger("withdrawal")
+
+
+class Withdrawal:
+    """Follows the mark on the node."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        settings = wiring.settings
+        self._remains = Remains(Path(settings.state_dir), Path(settings.run_dir))
+        self._is_clean = False
+        self.on_stay: Callable[[], None] = lambda: None
+        """Called when the mark is taken back: what was removed has to come again."""
+
+    @property
+    def is_going(self) -> bool:
+        """Marked, and not done yet."""
+        state = self._wiring.node_store.read()
+        return bool(state.mark) and state.kept is None
+
+    def follow(self) -> None:
+        """Look at the node's mark, as the API shows it now."""
+        cluster = self._wiring.cluster
+        if not isinstance(cluster, ClusterSide) or cluster.node.view is None:
+            return
+        mark = cluster.node.view.annotations.get(UNINSTALL_ANNOTATION, "")
+        ours = cluster.installation
+        if mark and not ours:
+            return  # our own pod has not been seen yet: nobody can tell whom the mark means
+        if mark and mark != ours:
+            cluster.metadata.drop(UNINSTALL_ANNOTATION)
+            mark = ""
+        if mark != self._wiring.node_store.read().mark:
+            self._turn(mark)
+        elif mark:
+            self._report(cluster.node.view)
+
+    def settle(self) -> None:
+        """A reconcile pass is over: what no grant names is gone, if nothing is in doubt."""
+        if not self._wiring.node_store.read().mark:
+            return
+        self._is_clean = self._wiring.reconciler.is_settled
+        if self._is_clean:
+            self._remains.sweep()
+        self.follow()
+
+    def end(self) -> None:
+        """The process ends; on a node that was given up nothing needs to be remembered."""
+        if not self._wiring.node_store.read().mark or self._wiring.ledger_store.ledger.grants:
+            return
+        try:
+            _log.info("forgotten", files=list(self._remains.forget()))
+        except StorageError as error:
+            _log.error("files stay on this node", error=str(error))
+
+    def _turn(self, mark: str) -> None:
+        wiring = self._wiring
+        self._is_clean = False
+        wiring.library.is_leaving = bool(mark)
+        wiring.node_store.update(mark=mark, kept=None)
+        if mark:
+            text = "this node is marked for uninstalling: nothing is offered any more"
+            wiring.recorder.node_note("Withdrawing", text, is_warning=False)
+            wiring.reconciler.request_pass()
+        else:
+            text = "the mark for uninstalling was taken back: the node serves again"
+            wiring.recorder.node_note("WithdrawalEnded", text, is_warning=False)
+            self.on_stay()
+
+    def _report(self, view: NodeView) -> None:
+        """Done is: nothing in doubt, all files gone, and the node counts none of our units."""
+        if not self._is_clean or any(_counts(view.allocatable, name) for name in Resource):
+            return
+        pods = (str(grant.pod) for grant in self._wiring.ledger_store.ledger.grants.values())
+        kept = tuple(sorted(set(pods)))
+        if kept != self._wiring.node_store.read().kept:
+            _log.info("withdrawn", kept=list(kept))
+            self._wiring.node_store.update(kept=kept)
+
+
+def _counts(allocatable: Mapping[str, str], name: Resource) -> bool:
+    return allocatable.get(str(name), "0") != "0"

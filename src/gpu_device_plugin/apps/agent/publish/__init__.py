@@ -1,0 +1,1 @@
+"""What others read: the kubelet's device lists, Events, metrics, labels and annotations."""

@@ -1,0 +1,204 @@
+"""Everything worth telling: one log line, one metric, one Event, one line for `why`."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from gpu_device_plugin.apps.agent.admission.decide import Pending
+from gpu_device_plugin.apps.agent.state.node_state import StateReader
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore
+from gpu_device_plugin.cluster.events import EventNote
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.explain import Decision, demand_text, room_lines, why_text
+from gpu_device_plugin.domain.faults import Change, ChangeKind
+from gpu_device_plugin.domain.identity import Asker, Call
+from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.requests import asked_text
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import RefusalError
+from gpu_device_plugin.web.metrics import AgentMetrics
+
+_KEPT = 1000
+_log = structlog.get_logger("agent")
+
+
+class EventRecorder:
+    """Where the parts of the agent report what happened."""
+
+    def __init__(
+        self, metrics: AgentMetrics, post: Callable[[EventNote], None], state: StateReader
+    ) -> None:
+        self._metrics = metrics
+        self._post = post
+        self._state = state
+        self._decisions: deque[Decision] = deque(maxlen=_KEPT)
+
+    def decided(self, pending: Pending) -> None:
+        """A container has been given cards; the units follow."""
+        asker = pending.asker
+        cards = ", ".join(f"card {card.index}" for card in pending.cards)
+        self._keep(
+            asker,
+            demand_text(pending.demand, self._state().terms),
+            outcome=f"{cards}: {pending.why}",
+            rooms=room_lines(pending.rooms, pending.demand),
+        )
+
+    def granted(self, grant: Grant, resource: Resource) -> None:
+        """One resource of a container is granted."""
+        self._metrics.count_allocation(str(resource), "granted")
+        _log.info(
+            "granted",
+            pod=str(grant.pod),
+            container=grant.container,
+            resource=str(resource),
+            units=len(grant.ids(resource)),
+            cards=list(grant.cards),
+            slice=grant.slice_id,
+        )
+
+    def refused(self, asker: Asker | None, call: Call, error: RefusalError) -> None:
+        """A call is refused: the kubelet rejects the pod with this text."""
+        self._metrics.count_allocation(str(call.resource), "refused", error.reason)
+        pod = asker.pod if asker else None
+        _log.warning(
+            "refused",
+            pod=str(pod or ""),
+            container=asker.container.name if asker and asker.container else "",
+            asked=str(call),
+            reason=error.reason,
+            text=str(error),
+        )
+        asked = asked_text(call.resource, call.size, self._state().unit)
+        self._keep(asker, asked, outcome=f"refused: {error}", reason=error.reason)
+        if pod is not None and pod.name:
+            self._post(EventNote(pod, error.reason, str(error)))
+
+    def start_refused(self, pod: PodRef | None, resource: Resource, error: RefusalError) -> None:
+        """A container may not start."""
+        self._metrics.count_allocation(str(resource), "start-refused", error.reason)
+        _log.warning("start refused", pod=str(pod or ""), reason=error.reason, text=str(error))
+        if pod is not None and pod.name:
+            self._post(EventNote(pod, error.reason, str(error)))
+            outcome = f"refused: {error}"
+            # The kubelet tries again and again; `why` tells it once.
+            if not any(d.pod == str(pod) and d.outcome == outcome for d in self._decisions):
+                asked = f"to start a container that holds {resource}"
+                self._keep(Asker(pod), asked, outcome=outcome, reason=error.reason)
+
+    def ignored_disable(self, asker: Asker) -> None:
+        """A container asked for no isolation, and the operator does not allow that."""
+        text = (
+            f"container {asker.container.name if asker.container else ''}: CGPU_DISABLE is ignored "
+            f"on node {self._state().node}; the operator allows it with --honor-cgpu-disable"
+        )
+        name = asker.container.name if asker.container else ""
+        _log.info("CGPU_DISABLE ignored", pod=str(asker.pod), container=name)
+        self._post(EventNote(asker.pod, "IsolationKept", text))
+
+    def card_changed(self, change: Change) -> None:
+        """A card went out, came back, or reported something."""
+        card = self._state().card(change.uuid) if change.uuid else None
+        index = card.index if card and card.is_shown else None
+        name = (change.uuid or "a card") if index is None else f"card {index} ({change.uuid})"
+        _log.warning("card", card=change.uuid, index=index, reason=change.reason, text=change.text)
+        self._metrics.count_card_change(change.uuid or "", change.reason)
+        is_bad = change.kind is ChangeKind.FAULT
+        self._post(EventNote(None, change.reason, f"{name}: {change.text}", is_warning=is_bad))
+
+    def node_note(self, reason: str, text: str, *, is_warning: bool = True) -> None:
+        """Something about the node as a whole."""
+        _log.warning("node", reason=reason, text=text)
+        self._post(EventNote(None, reason, text, is_warning=is_warning))
+
+    def fault(self, node_store: NodeStore, reason: str, text: str | None) -> None:
+        """Something keeps the whole node from serving, or (None) does no longer; reported once."""
+        if node_store.set_fault(reason, text):
+            is_over = text is None
+            over = f"{reason} is over"
+            self.node_note(
+                f"{reason}Over" if is_over else reason, text or over, is_warning=not is_over
+            )
+
+    def file_set_aside(self, text: str) -> None:
+        """A file of the state directory could not be trusted."""
+        self._metrics.count_file_set_aside()
+        self.node_note("StateFileBad", text)
+
+    def adopted(self, grant: Grant) -> None:
+        """A container held units that we knew nothing of."""
+        self._metrics.count_repair("SliceAdopted")
+        _log.warning("adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id)
+        text = (
+            f"container {grant.container}: its slice {grant.slice_id} was adopted from the kubelet"
+        )
+        self._post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
+
+    def slice_broken(self, grant: Grant, error: RefusalError) -> None:
+        """A slice lacks what its container needs to start again, and we cannot make it."""
+        _log.error("slice broken", pod=str(grant.pod), slice=grant.slice_id, text=str(error))
+        self._post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
+
+    def library_made_again(self, grant: Grant, ours: str) -> None:
+        """The version that a slice mounts was missing from the node."""
+        text = f"version {grant.library_version} of the isolation library was missing, made again"
+        if grant.library_version != ours:
+            text += f" with the content of {ours}"
+        _log.warning("library made again", pod=str(grant.pod), slice=grant.slice_id, text=text)
+        self._metrics.count_repair("IsolationLibraryMadeAgain")
+        self._post(EventNote(None, "IsolationLibraryMadeAgain", text))
+
+    def region_grown(self, grant: Grant, size: int) -> None:
+        """A container made its shared region larger than it may be."""
+        text = f"container {grant.container}: its region file had grown to {size} bytes, cut back"
+        _log.warning("region grown", pod=str(grant.pod), bytes=size)
+        self._metrics.count_repair("RegionGrown")
+        self._post(EventNote(grant.pod, "RegionGrown", text))
+
+    def why(self, namespace: str, name: str, ledger: Ledger) -> str:
+        """What was decided about a pod and what it holds, for a person."""
+        wanted = f"{namespace}/{name}"
+        text = why_text([d for d in self._decisions if d.pod == wanted])
+        state = self._state()
+        held = [g for g in ledger.grants.values() if str(g.pod) == wanted]
+        lines = [_held_line(grant, state.card) for grant in held]
+        return text + ("\nholds now\n" + "".join(lines) if lines else "\nholds nothing now\n")
+
+    def _keep(
+        self,
+        asker: Asker | None,
+        asked: str,
+        *,
+        outcome: str,
+        reason: str = "",
+        rooms: tuple[str, ...] = (),
+    ) -> None:
+        decision = Decision(
+            pod=str(asker.pod) if asker else "",
+            container=asker.container.name if asker and asker.container else "",
+            asked=asked,
+            rooms=rooms,
+            outcome=outcome,
+            reason=reason,
+            at_seconds=time.time(),
+        )
+        self._decisions.append(decision)
+
+
+def _held_line(grant: Grant, card_of: Callable[[str], Card | None]) -> str:
+    """`  container main: 2 units, 30 % compute on card 0 (GPU-…), slice 0a1b…`."""
+    core = f", {grant.core_percent} % compute" if grant.core_percent else ""
+    cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.cards)
+    return (
+        f"  container {grant.container or '(not known)'}: {grant.mem_units} units{core} on "
+        f"{cards}, slice {grant.slice_id}\n"
+    )
+
+
+def _card_name(uuid: str, card: Card | None) -> str:
+    if card is None or not card.is_shown:
+        return f"a card that is not there now ({uuid})"
+    return f"card {card.index} ({uuid})"

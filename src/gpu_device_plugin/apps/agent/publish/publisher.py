@@ -1,0 +1,203 @@
+"""What others read of the node and its pods: metrics, labels, annotations. Never waited for."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from gpu_device_plugin.apps.agent.inventory.usage import SliceUsage
+from gpu_device_plugin.apps.agent.state.node_state import NodeState, StateReader
+from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations
+from gpu_device_plugin.domain.annotations import (
+    CARDS_ANNOTATION,
+    WITHDRAWN_ANNOTATION,
+    cards_annotation,
+    pod_annotations,
+    withdrawn_annotation,
+)
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
+from gpu_device_plugin.domain.ledger import CardUse, Grant, Ledger
+from gpu_device_plugin.domain.modes import resources_of
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.units import MemoryUnit, Resource
+from gpu_device_plugin.web.metrics import (
+    AgentMetrics,
+    CardSample,
+    SliceSample,
+    Snapshot,
+    UnitCount,
+)
+
+_TOGETHER_SECONDS = 0.05
+_BYTES_PER_MIB = 1024 * 1024
+_WHOLE_CARD = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """Who reads it.
+
+    Attributes:
+        metrics: Prometheus, which is shown what there is when it asks.
+        node: Labels and annotations of the Node, or None without an API.
+        pods: Annotations of pods, or None without an API.
+    """
+
+    metrics: AgentMetrics
+    node: NodeMetadata | None
+    pods: PodAnnotations | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the publisher cannot read off the node's state.
+
+    Attributes:
+        ledger: Who holds what.
+        driver: Driver and CUDA version.
+        drift: What the last reconcile found.
+        is_api_reachable: None where no API is used.
+        usage: What a slice uses of a card, by slice id and UUID; None where nobody knows.
+    """
+
+    ledger: Callable[[], Ledger]
+    driver: Callable[[], tuple[str, str]]
+    drift: Callable[[], int]
+    is_api_reachable: Callable[[], bool | None]
+    usage: Callable[[str, str], SliceUsage | None] = lambda _slice, _uuid: None
+
+
+class Publisher:
+    """Publishes soon after a change; many changes at once are published together."""
+
+    def __init__(self, readers: Readers, facts: Facts, state: StateReader) -> None:
+        self._readers = readers
+        self._facts = facts
+        self._state = state
+        self._changed = asyncio.Event()
+        self._published: dict[str, tuple[Grant, ...]] = {}
+
+    def changed(self, *_: object) -> None:
+        """Something has changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_TOGETHER_SECONDS)
+            self._changed.clear()
+            self._publish()
+
+    def show(self) -> None:
+        """Let the metrics show what is known now."""
+        state, ledger = self._state(), self._facts.ledger()
+        self._readers.metrics.publish(
+            Snapshot(
+                cards=tuple(_card_samples(state, ledger)),
+                slices=tuple(_slice_samples(state, ledger, self._facts.usage)),
+                drift=self._facts.drift(),
+                is_api_reachable=self._facts.is_api_reachable(),
+                faults=tuple(state.faults),
+            )
+        )
+
+    def _publish(self) -> None:
+        state, ledger = self._state(), self._facts.ledger()
+        if self._readers.node is not None:
+            self._describe(self._readers.node, state)
+        if self._readers.pods is not None:
+            self._annotate(self._readers.pods, state.cards, ledger)
+
+    def _describe(self, node: NodeMetadata, state: NodeState) -> None:
+        """What the node is said to be; of one that is given up, only that."""
+        if state.mark:
+            answer = None if state.kept is None else withdrawn_annotation(state.mark, state.kept)
+            node.put(
+                labels=dict.fromkeys(NODE_LABELS),
+                annotations={CARDS_ANNOTATION: None, WITHDRAWN_ANNOTATION: answer},
+            )
+            return
+        node.put(annotations={WITHDRAWN_ANNOTATION: None})
+        shown = tuple(card for card in state.cards if card.is_shown)
+        if state.mode is not None and shown:
+            found = node_labels(shown, *self._facts.driver())
+            node.put(
+                labels={key: found.get(key) for key in NODE_LABELS},
+                annotations={CARDS_ANNOTATION: cards_annotation(shown, state.healthy, state.terms)},
+            )
+
+    def _annotate(self, pods: PodAnnotations, cards: tuple[Card, ...], ledger: Ledger) -> None:
+        by_pod: dict[PodRef, list[Grant]] = {}
+        for grant in ledger.grants.values():
+            # Without the pod spec nobody knows which of its containers this is.
+            if grant.pod.uid and grant.pod.name and grant.is_checked:
+                by_pod.setdefault(grant.pod, []).append(grant)
+        for pod, grants in by_pod.items():
+            published = tuple(grants)
+            if self._published.get(pod.uid) != published:
+                assume_time_ns = int(min(g.created_seconds for g in grants) * 1e9)
+                values = pod_annotations(grants, cards, assume_time_ns or time.time_ns())
+                if values:
+                    pods.put(pod, values)
+                    self._published[pod.uid] = published
+        known = {pod.uid for pod in by_pod}
+        self._published = {
+            uid: published for uid, published in self._published.items() if uid in known
+        }
+
+
+def _card_samples(state: NodeState, ledger: Ledger) -> Iterable[CardSample]:
+    use, healthy = ledger.use(), state.healthy
+    resources = resources_of(state.mode) if state.mode else ()
+    for card in state.cards:
+        held = use.get(card.number, CardUse())
+        counts = [_unit_count(card, resource, held, state.unit) for resource in resources]
+        fault = state.unhealthy.get(card.uuid, "")
+        yield CardSample(_card_label(card), card.uuid, healthy[card.uuid], tuple(counts), fault)
+
+
+def _card_label(card: Card) -> int | str:
+    """NVML's index; of the cards that NVML does not show, which have none, the UUID."""
+    return card.index if card.is_shown else card.uuid
+
+
+def _unit_count(card: Card, resource: Resource, held: CardUse, unit: MemoryUnit) -> UnitCount:
+    total = card.units(resource, unit)
+    amount = {Resource.MEM: held.mem_units, Resource.CORE: held.core_percent}.get(resource, 0)
+    return UnitCount(str(resource), max(0, total - amount), amount)
+
+
+def _slice_samples(
+    state: NodeState, ledger: Ledger, usage_of: Callable[[str, str], SliceUsage | None]
+) -> Iterable[SliceSample]:
+    for grant in ledger.grants.values():
+        if not grant.pod.name:
+            continue  # adopted from the kubelet's checkpoint, and nobody knows yet whose it is
+        for uuid, size in zip(grant.cards, grant.card_bytes, strict=False):
+            card = state.card(uuid)
+            if card is not None:
+                sample = SliceSample(
+                    namespace=grant.pod.namespace,
+                    pod=grant.pod.name,
+                    container=grant.container,
+                    card=_card_label(card),
+                    memory_limit_bytes=size,
+                    core_percent=grant.core_percent,
+                )
+                yield _with_usage(sample, usage_of(grant.slice_id, uuid), card)
+
+
+def _with_usage(sample: SliceSample, usage: SliceUsage | None, card: Card) -> SliceSample:
+    """The container wrote these figures: more than the card has is no figure at all."""
+    if usage is None or usage.memory_bytes > card.memory_mib * _BYTES_PER_MIB:
+        return sample
+    # Without a compute cap the library does not measure time, so 0 would be untrue.
+    is_measured = 0 < sample.core_percent < _WHOLE_CARD
+    return replace(
+        sample,
+        memory_used_bytes=usage.memory_bytes,
+        core_used_ratio=usage.core_ratio if is_measured else None,
+        refused_total=usage.refused_total,
+    )

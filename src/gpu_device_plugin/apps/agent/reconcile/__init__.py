@@ -1,0 +1,1 @@
+"""Grants brought together with what the kubelet holds, again and again."""

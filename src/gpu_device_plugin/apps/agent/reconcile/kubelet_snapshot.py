@@ -1,0 +1,163 @@
+"""What the kubelet knows of our units: PodResources List and its checkpoint."""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from gpu_device_plugin.domain.edits import slice_of_mounts
+from gpu_device_plugin.domain.ledger import Grant, HeldUnits
+from gpu_device_plugin.domain.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.kubelet.checkpoint import CheckpointEntry, read_checkpoint
+
+_Place: TypeAlias = tuple[str, str, Resource]  # uid, container, resource
+_Holding: TypeAlias = tuple[tuple[str, str], str, Resource, frozenset[str]]  # pod, container, what
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletSnapshot:
+    """The kubelet at one moment.
+
+    Attributes:
+        listed: PodResources List.
+        entries: The checkpoint's entries of our resources.
+    """
+
+    listed: Sequence[ListedPod]
+    entries: Sequence[CheckpointEntry]
+
+    @property
+    def names(self) -> frozenset[tuple[str, str]]:
+        """Namespace and name of every listed pod."""
+        return frozenset(entry.pod.key for entry in self.listed)
+
+    @property
+    def uids(self) -> frozenset[str]:
+        """Uids of every pod in the checkpoint."""
+        return frozenset(entry.pod_uid for entry in self.entries)
+
+    def living(self, known: Collection[str]) -> list[HeldUnits]:
+        """What is held by pods that are there: listed, or known by uid to the API.
+
+        On a quiet node the checkpoint names pods that are long gone (see docs/adr, the
+        checkpoint nudge); nobody holds what it says of them.
+        """
+        reported = {
+            (container, resource, ids)
+            for entry in self.listed
+            for container, by_resource in entry.held.items()
+            for resource, ids in by_resource.items()
+        }
+        listed = {e.pod_uid for e in self.entries if (e.container, e.resource, e.ids) in reported}
+        alive = listed | frozenset(known)
+        return [held for held in self.held() if held.pod.name or held.pod.uid in alive]
+
+    def by_place(self) -> Mapping[_Place, frozenset[str]]:
+        """What the checkpoint says that each container holds of each resource."""
+        return {(e.pod_uid, e.container, e.resource): e.ids for e in self.entries if e.ids}
+
+    def uids_by_holding(self) -> Mapping[_Holding, str]:
+        """Uids of pods, by what List and checkpoint agree that a container of that name holds."""
+        uids: dict[tuple[str, Resource, frozenset[str]], str] = {}
+        for reported in self.entries:
+            uids.setdefault((reported.container, reported.resource, reported.ids), reported.pod_uid)
+        return {
+            (entry.pod.key, container, resource, ids): uids[container, resource, ids]
+            for entry in self.listed
+            for container, by_resource in entry.held.items()
+            for resource, ids in by_resource.items()
+            if ids and (container, resource, ids) in uids
+        }
+
+    def held(self) -> list[HeldUnits]:
+        """What either of them says is held."""
+        return [_from_checkpoint(entry) for entry in self.entries] + [
+            HeldUnits(entry.pod, container, resource, ids)
+            for entry in self.listed
+            for container, by_resource in entry.held.items()
+            for resource, ids in by_resource.items()
+        ]
+
+
+class SnapshotReader:
+    """Asks both."""
+
+    def __init__(
+        self, list_pods: Callable[[], Awaitable[Sequence[ListedPod]]], checkpoint: Path
+    ) -> None:
+        self._list_pods = list_pods
+        self._checkpoint = checkpoint
+
+    async def take(self) -> KubeletSnapshot:
+        """Both, now; call it only while no Allocate of ours is in flight.
+
+        Raises:
+            KubeletError: One of them does not answer; nothing may be concluded from the other.
+        """
+        return KubeletSnapshot(await self._list_pods(), self.entries())
+
+    def entries(self) -> Sequence[CheckpointEntry]:
+        """The checkpoint alone, which may be read at any time.
+
+        Raises:
+            KubeletError: It cannot be read.
+        """
+        return read_checkpoint(self._checkpoint)
+
+
+def completed(grant: Grant, entries: Sequence[CheckpointEntry]) -> tuple[str, str]:
+    """Uid and container of a grant, as far as the checkpoint tells where the grant does not."""
+    if grant.pod.uid and grant.container:
+        return grant.pod.uid, grant.container
+    for entry in entries:
+        ids = grant.ids(entry.resource)
+        same_pod = not grant.pod.uid or grant.pod.uid == entry.pod_uid
+        if ids and entry.ids == frozenset(ids) and same_pod:
+            return grant.pod.uid or entry.pod_uid, grant.container or entry.container
+    return grant.pod.uid, grant.container
+
+
+def filled(
+    grant: Grant, reported: Mapping[_Place, frozenset[str]], known: Collection[str]
+) -> Grant:
+    """The grant with units of a resource that the kubelet says it holds, and that nobody has.
+
+    So it is where our file had to be taken from the write before its last one.
+    """
+    for resource in (Resource.MEM, Resource.CORE):
+        ids = reported.get((grant.pod.uid, grant.container, resource), frozenset())
+        if ids and not grant.ids(resource) and ids.isdisjoint(known):
+            grant = grant.with_ids(resource, ids)
+    return grant
+
+
+def corrected_uid(grant: Grant, reported: Mapping[_Holding, str]) -> str:
+    """The grant's uid, or the one that List and checkpoint both give to the pod of that name now.
+
+    A pod made again under its name while the API was away was granted under the old pod spec,
+    and so under the old uid.
+    """
+    for resource in (Resource.MEM, Resource.CORE):
+        ids = grant.ids(resource)
+        uid = (
+            reported.get((grant.pod.key, grant.container, resource, frozenset(ids)))
+            if ids
+            else None
+        )
+        if uid is not None:
+            return uid
+    return grant.pod.uid
+
+
+def renamed(grant: Grant, uid: str, container: str) -> Grant:
+    """The grant under this uid and container; itself where it stands under them already."""
+    if (uid, container) == (grant.pod.uid, grant.container):
+        return grant
+    return replace(grant, pod=replace(grant.pod, uid=uid), container=container)
+
+
+def _from_checkpoint(entry: CheckpointEntry) -> HeldUnits:
+    slice_id, version = slice_of_mounts({m.container_path: m.host_path for m in entry.edits.mounts})
+    pod = PodRef("", "", entry.pod_uid)
+    return HeldUnits(pod, entry.container, entry.resource, entry.ids, slice_id, version)

@@ -1,0 +1,284 @@
+"""Reconcile: compare grants and slices' files with a kubelet snapshot, and correct them.
+
+The kubelet does not report when a pod's units are free again. A grant ends only when both
+List and the checkpoint lack its pod twice, 30 s apart. Until then its units count as held
+here, and as free at admission if the kubelet offers them again.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import structlog
+
+from gpu_device_plugin.apps.agent.admission.holder_check import checked
+from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import (
+    KubeletSnapshot,
+    SnapshotReader,
+    completed,
+    corrected_uid,
+    filled,
+    renamed,
+)
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup, sized
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.apps.agent.state.node_state import StateReader
+from gpu_device_plugin.domain.ledger import (
+    KUBELET_SETTLE_SECONDS,
+    Grant,
+    HeldUnits,
+    Ledger,
+    adopt,
+    drift,
+    is_over,
+    live,
+    survivors,
+)
+from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.errors import KubeletError, NodeError, RequestError, StorageError
+from gpu_device_plugin.store.failpoints import failpoint
+
+PASS_SECONDS = 30.0
+WAITING_SECONDS = 3.0
+QUIET_SECONDS = 6.0
+_REPAIRS_A_TURN = 8
+_log = structlog.get_logger("reconcile")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the reconciler brings together.
+
+    Attributes:
+        ledger_store: The grants.
+        setup: Files of slices.
+        snapshots: List and checkpoint of the kubelet.
+        recorder: Where events go.
+        state: The node as of now.
+        specs: Pods as the API watch knows them.
+        is_synced: Whether the API watch has had all of them, be it a while ago.
+        kubelet_identity: Which kubelet there is, by its sockets, or None.
+        refresh_checkpoint: Makes the kubelet write its checkpoint soon.
+    """
+
+    ledger_store: LedgerStore
+    setup: ContainerSetup
+    snapshots: SnapshotReader
+    recorder: EventRecorder
+    state: StateReader
+    specs: Callable[[], Mapping[tuple[str, str], PodRequest]]
+    is_synced: Callable[[], bool]
+    kubelet_identity: Callable[[], object | None]
+    refresh_checkpoint: Callable[[], None]
+
+
+class Reconciler:
+    """A pass every 30 s, sooner when a pod has gone or a mode switch waits."""
+
+    def __init__(self, parts: Parts, call_lock: asyncio.Lock) -> None:
+        self._parts = parts
+        self._call_lock = call_lock
+        self._absent_since: Mapping[str, float] = {}
+        self._kubelet: tuple[object | None, float | None] = (None, None)
+        self._requested = asyncio.Event()
+        self._absent: frozenset[str] = frozenset()
+        self._gone: frozenset[str] = frozenset()
+        self._listed: frozenset[PodRef] = frozenset()
+        self._silence = ""
+        self.after_pass: Callable[[], None] = lambda: None
+        self.on_settled: Callable[[Iterable[PodRef]], None] = lambda _: None
+        self.is_waited_for: Callable[[], bool] = lambda: False
+        self.is_between: Callable[[], bool] = lambda: False
+        self.drift = 0
+
+    def request_pass(self) -> None:
+        """Run a pass soon: a pod has gone, or somebody waits for the node to be empty."""
+        self._requested.set()
+
+    def living(self) -> Ledger:
+        """Grants of pods that were there at the last pass, and what was granted since."""
+        return self._parts.ledger_store.ledger.release(self._gone)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no grant waits for its end to be certain."""
+        return not self._absent
+
+    def holders(self) -> Sequence[PodRef]:
+        """Pods that hold slices now."""
+        return tuple(dict.fromkeys(grant.pod for grant in self.living().grants.values()))
+
+    async def run(self) -> None:
+        """Run passes, until cancelled."""
+        while True:
+            await self.run_pass()
+            seconds = WAITING_SECONDS if self.is_waited_for() else PASS_SECONDS
+            with contextlib.suppress(TimeoutError):
+                # Not wait_for: in Python 3.11 that one loses a cancellation that comes with a request.
+                async with asyncio.timeout(seconds):
+                    await self._requested.wait()
+                # A pod that goes often takes others with it: one pass serves them all.
+                await asyncio.sleep(1.0)
+            self._requested.clear()
+
+    async def run_pass(self) -> bool:
+        """One reconcile pass; whether the kubelet answered."""
+        try:
+            async with self._quiet():
+                self._settle(await self._parts.snapshots.take())
+            await self._repair_in_turns()
+            self.after_pass()
+        except KubeletError as error:
+            if str(error) != self._silence:
+                _log.info("the kubelet gives no snapshot", error=str(error))
+            self._silence = str(error)
+            return False
+        except StorageError as error:
+            _log.error("what was found cannot be written", error=str(error))
+            return False
+        self._silence = ""
+        return True
+
+    @asynccontextmanager
+    async def _quiet(self) -> AsyncIterator[None]:
+        """Between two calls of one container is no time for a List (kubernetes #137534)."""
+        deadline = time.monotonic() + QUIET_SECONDS
+        while True:
+            async with self._call_lock:
+                if not self.is_between() or time.monotonic() > deadline:
+                    yield
+                    return
+            await asyncio.sleep(0.02)
+
+    def _settle(self, snapshot: KubeletSnapshot) -> None:
+        ledger_store, specs = self._parts.ledger_store, self._parts.specs()
+        uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
+        over, self._absent_since = survivors(
+            ledger_store.ledger,
+            snapshot.names,
+            snapshot.uids,
+            self._absent_since,
+            time.monotonic(),
+            self._kubelet_since(),
+            uids,
+        )
+        failpoint("reconcile.before-release")
+        left, held = ledger_store.ledger.release(over), snapshot.held()
+        completed = self._completed(left, snapshot)
+        whole = Ledger({**left.grants, **{grant.slice_id: grant for grant in completed}})
+        ledger_store.amend([*completed, *self._adopted(whole, snapshot, held)], ended=over)
+        for slice_id in over:
+            _log.info("slice ended", slice=slice_id)
+        alive = live(ledger_store.ledger, snapshot.names, uids)
+        self._absent = frozenset(ledger_store.ledger.grants) - frozenset(alive.grants)
+        self._gone = self._believed(self._absent)
+        self.drift = drift(alive, snapshot.listed)
+        if any(ledger_store.ledger.grants[key].pod.uid in snapshot.uids for key in self._absent):
+            self._parts.refresh_checkpoint()
+        self._tidy_library(held)
+        listed = frozenset(entry.pod for entry in snapshot.listed)
+        self.on_settled(listed & self._listed)
+        self._listed = listed
+
+    def _believed(self, absent: frozenset[str]) -> frozenset[str]:
+        """Of the slices that List lacks those whose pods are gone.
+
+        A kubelet that has just started lists few pods or none. Were they all taken for gone, a
+        mode that waits for the node to be empty would be pulled from under them.
+        """
+        since = self._kubelet_since()
+        if since is not None and time.monotonic() - since >= KUBELET_SETTLE_SECONDS:
+            return absent
+        if not self._parts.is_synced():
+            return frozenset()
+        grants, specs = self._parts.ledger_store.ledger.grants, self._parts.specs()
+        return frozenset(key for key in absent if is_over(grants[key].pod, specs))
+
+    def _completed(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
+        """Grants of which more, or something else, is known now than when they were made."""
+        specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
+        uids, reported, known = snapshot.uids_by_holding(), snapshot.by_place(), ledger.ids()
+        found = []
+        for grant in ledger.grants.values():
+            named = renamed(grant, *completed(grant, snapshot.entries))
+            named = renamed(named, corrected_uid(named, uids), named.container)
+            named = filled(named, reported, known)
+            spec = specs.get(named.pod.uid)
+            if not named.is_checked and spec is not None:
+                # What breaks a rule stays unchecked: PreStart refuses it with the reason.
+                with contextlib.suppress(RequestError):
+                    named = checked(named, spec, self._parts.state().terms)
+            if not named.card_bytes:
+                named = sized(named, self._parts.state())
+            if named != grant:
+                found.append(named)
+        return found
+
+    def _adopted(
+        self, ledger: Ledger, snapshot: KubeletSnapshot, held: Sequence[HeldUnits]
+    ) -> list[Grant]:
+        """Grants for containers that hold units and that we know nothing of."""
+        state = self._parts.state()
+        if state.mode is None or not state.cards:
+            return []
+        known = ledger.ids()
+        if all(not units.ids or not known.isdisjoint(units.ids) for units in held):
+            return []  # as nearly always
+        specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]
+        living = snapshot.living({spec.ref.uid for spec in specs})
+        unknown = [h for h in living if h.ids and known.isdisjoint(h.ids)]
+        adopted = adopt(unknown, specs, state.cards, state.terms)
+        for grant in adopted:
+            self._parts.recorder.adopted(grant)
+        return [sized(replace(grant, created_seconds=time.time()), state) for grant in adopted]
+
+    def repair_files(self) -> None:
+        """Every file that a grant names is there, and no other; grown ones are cut back."""
+        for _ in self._repairs():
+            continue
+
+    async def _repair_in_turns(self) -> None:
+        """The same a few slices at a time: no call of the kubelet shall wait for all of them."""
+        for number, _ in enumerate(self._repairs(), 1):
+            if number % _REPAIRS_A_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _repairs(self) -> Iterator[None]:
+        ledger_store, files = self._parts.ledger_store, self._parts.setup.files
+        for grant in tuple(ledger_store.ledger.grants.values()):
+            self._repair(grant)
+            for size in files.cut_back((grant.slice_id,)).values():
+                self._parts.recorder.region_grown(grant, size)
+            yield
+        try:
+            for orphan in files.present() - frozenset(ledger_store.ledger.grants):
+                files.remove(orphan)
+                yield
+        except StorageError as error:
+            _log.error("files that no grant names stay", error=str(error))
+
+    def _repair(self, grant: Grant) -> None:
+        try:
+            self._parts.setup.make_files(grant)
+        except NodeError as error:
+            self._parts.recorder.slice_broken(grant, error)
+        except StorageError as error:
+            _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
+
+    def _tidy_library(self, held: Sequence[HeldUnits]) -> None:
+        granted = (
+            grant.library_version for grant in self._parts.ledger_store.ledger.grants.values()
+        )
+        # Kept answers too: a container that starts again gets the mounts of its first Allocate.
+        mounted = (units.library_version for units in held)
+        self._parts.setup.library.tidy([*granted, *mounted])
+
+    def _kubelet_since(self) -> float | None:
+        identity = self._parts.kubelet_identity()
+        if identity != self._kubelet[0]:
+            self._kubelet = (identity, None if identity is None else time.monotonic())
+        return self._kubelet[1]

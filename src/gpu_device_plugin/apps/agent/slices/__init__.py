@@ -1,0 +1,1 @@
+"""What lies on the node for a slice, and what its container receives."""

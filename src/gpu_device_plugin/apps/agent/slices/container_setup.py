@@ -1,0 +1,109 @@
+"""From a grant to what lies on the node and what the container receives."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
+from gpu_device_plugin.apps.agent.state.node_state import NodeState
+from gpu_device_plugin.domain.edits import (
+    ContainerEdits,
+    DeviceAccess,
+    Mount,
+    Paths,
+    container_edits,
+)
+from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.slices import CardLimit, limits_text, slice_bytes
+from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.errors import NodeError
+from gpu_device_plugin.store.slices import SliceFiles, SliceSpec
+
+_CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSetup:
+    """Makes the files of slices and the answers to Allocate.
+
+    Attributes:
+        files: The files on the node.
+        library: The isolation library's versions on the node.
+        access: How cards reach containers.
+        run_dir: Where the slices' files lie.
+        library_dir: Where the library's versions lie.
+        device_dir: `/dev`.
+        driver: Mounts of the simulated driver, where there is one.
+    """
+
+    files: SliceFiles
+    library: LibraryInstaller
+    access: DeviceAccess
+    run_dir: str
+    library_dir: str
+    device_dir: Path = Path("/dev")
+    driver: tuple[Mount, ...] = ()
+
+    def make_files(self, grant: Grant) -> bool:
+        """Make what isolation mounts for a slice; whether anything was missing.
+
+        Raises:
+            NodeError: Its version of the library is gone for good.
+            StorageError: The file system refused.
+        """
+        if not grant.is_capped:
+            return False
+        was_missing = self.library.provide(grant)
+        return self.files.make(slice_spec(grant)) or was_missing
+
+    def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
+        """The whole answer for a container, as it rides on gpu-mem."""
+        cards = tuple(card for card in map(state.card, grant.cards) if card is not None)
+        if len(cards) != len(grant.cards):
+            raise NodeError(
+                f"a card of slice {grant.slice_id} has gone ({', '.join(grant.cards)}); create the "
+                f"pod anew",
+                reason="CardGone",
+            )
+        paths = Paths(
+            run_dir=self.run_dir,
+            library_dir=self.library_dir,
+            library_version=grant.library_version,
+            has_selftest=self.library.has_selftest(grant.library_version),
+            control_devices=self._control_devices(),
+            driver=self.driver,
+        )
+        return container_edits(grant, cards, state.terms, self.access, paths)
+
+    def _control_devices(self) -> tuple[str, ...]:
+        if self.access is not DeviceAccess.DEVICE_SPECS:
+            return ()
+        names = [name for name in _CONTROL_NODES if (self.device_dir / name).exists()]
+        return tuple(f"/dev/{name}" for name in names)
+
+
+def sized(grant: Grant, state: NodeState) -> Grant:
+    """The grant with its memory on each card in bytes, as the cards are now.
+
+    A card that is away leaves the sizes unknown; one that shows less than was granted (for
+    instance to a grant made again from the kubelet's checkpoint) gives what it has.
+    """
+    unit = MemoryUnit.of_mib(grant.unit_mib)
+    cards = [card for card in map(state.card, grant.cards) if card is not None]
+    if not grant.units_per_card or len(cards) != len(grant.cards):
+        return replace(grant, card_bytes=())
+    sizes = (
+        slice_bytes(card, min(grant.units_per_card, card.capacity(unit)), unit)
+        if card.capacity(unit)
+        else 0
+        for card in cards
+    )
+    return replace(grant, card_bytes=tuple(sizes))
+
+
+def slice_spec(grant: Grant) -> SliceSpec:
+    """What must lie on the node for `grant`: a card without a known size gives nothing."""
+    is_known = len(grant.card_bytes) == len(grant.cards)
+    sizes = grant.card_bytes if is_known else (0,) * len(grant.cards)
+    core = grant.core_percent or None
+    limits = [CardLimit(uuid, size, core) for uuid, size in zip(grant.cards, sizes, strict=True)]
+    return SliceSpec(grant.slice_id, limits_text(grant.slice_id, limits), grant.cards)

@@ -1,0 +1,65 @@
+"""What the agent knows of its node, as one value that readers take by reference."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_isolated
+from gpu_device_plugin.domain.requests import NodeTerms
+from gpu_device_plugin.domain.units import MemoryUnit
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """The node as of now; a change is a new value.
+
+    Attributes:
+        node: Name of the Node object.
+        mode: Node mode, or None while it is not known.
+        policy: How a card is chosen.
+        unit: Size of one memory unit.
+        cards: The cards that are there, by NVML index.
+        unhealthy: UUID -> reason of the cards that are out.
+        faults: Reason -> text of what keeps the whole node from serving.
+        wants_isolation: The operator's `--isolation`.
+        honors_disable: The operator's `--honor-cgpu-disable`.
+        library_version: Version of the isolation library that is mounted, or "".
+        mark: The uninstall mark that this agent obeys, or "".
+        kept: Pods whose files stay although it does; None while it is not done.
+    """
+
+    node: str
+    mode: NodeMode | None = None
+    policy: PlacementPolicy = PlacementPolicy.BINPACK
+    unit: MemoryUnit = MemoryUnit.GIB
+    cards: tuple[Card, ...] = ()
+    unhealthy: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)
+    wants_isolation: bool = True
+    honors_disable: bool = False
+    library_version: str = ""
+    mark: str = ""
+    kept: tuple[str, ...] | None = None
+
+    @property
+    def terms(self) -> NodeTerms:
+        """What a request is checked against; only asked for while there is a mode."""
+        mode = self.mode or NodeMode.DISABLED
+        return NodeTerms(self.node, mode, self.unit, is_isolation_on=self.wants_isolation)
+
+    @property
+    def isolates(self) -> bool:
+        """Whether containers get limits and the library here."""
+        return self.mode is not None and is_isolated(self.mode) and self.wants_isolation
+
+    @property
+    def healthy(self) -> dict[str, bool]:
+        """UUID -> whether the card may serve now."""
+        return {c.uuid: not self.faults and c.uuid not in self.unhealthy for c in self.cards}
+
+    def card(self, uuid: str) -> Card | None:
+        """The card of that UUID, if it is there."""
+        return next((card for card in self.cards if card.uuid == uuid), None)
+
+
+StateReader = Callable[[], NodeState]

@@ -1,0 +1,77 @@
+"""The first layout of the grants file, `grants`: one line of JSON a grant, keys of old.
+
+Its reader refuses the whole file for one key more or less. It is read at an upgrade, and written
+beside the present one so that the release before can be put back (docs/adr/0012). Both end with
+the next release.
+"""
+
+import json
+
+from gpu_device_plugin.store.records import GrantRecord, Plain
+
+KIND = "grants"
+VERSION = 1
+FILE_NAME = "grants"
+_SAME = (
+    "mem_units",
+    "core_percent",
+    "pod_units",
+    "unit_mib",
+    "mode",
+    "is_isolated",
+    "is_checked",
+    "library_version",
+    "created_seconds",
+)
+_MEM, _CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
+
+
+def encode(record: GrantRecord) -> bytes:
+    """The line of a grant."""
+    holder, sizes = record.holder, [share.memory_bytes for share in record.shares]
+    plain: Plain = {name: getattr(record, name) for name in _SAME}
+    plain |= {
+        "slice_id": record.id,
+        "pod": [holder.namespace, holder.pod, holder.uid],
+        "container": holder.container,
+        "kind": holder.kind.value,
+        "index": holder.index,
+        "mem_ids": record.units.get(_MEM, []),
+        "core_ids": record.units.get(_CORE, []),
+        "cards": [share.device for share in record.shares],
+        "card_bytes": [] if None in sizes else sizes,
+    }
+    return json.dumps(plain, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(payload: bytes) -> list[object]:
+    """The grants of a file, with the keys of today; whether they are right shows later.
+
+    Raises:
+        ValueError: It is no JSON, or no lines of grants.
+    """
+    return [_migrated(json.loads(line)) for line in payload.splitlines()]
+
+
+def _migrated(old: Plain) -> Plain:
+    try:
+        namespace, name, uid = old["pod"]
+        cards, sizes = old["cards"], old["card_bytes"]
+        known = sizes if len(sizes) == len(cards) else [None] * len(cards)
+        return {
+            **{key: old[key] for key in _SAME},
+            "id": old["slice_id"],
+            "holder": {
+                "namespace": namespace,
+                "pod": name,
+                "uid": uid,
+                **{key: old[key] for key in ("container", "kind", "index")},
+            },
+            "units": {_MEM: old["mem_ids"], _CORE: old["core_ids"]},
+            "shares": [
+                {"device": card, "memory_bytes": size}
+                for card, size in zip(cards, known, strict=True)
+            ],
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,55 @@
+"""What keeps the whole node from serving becomes a fault of it, and ends when it is over."""
+
+import errno
+from pathlib import Path
+
+from gpu_device_plugin.apps.agent.lifecycle.node_checks import NodeChecks
+from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
+from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.config import load_settings
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.store.selinux import Kernel
+
+FAULT = "LabelsMissing"
+
+
+class Policy:
+    """A kernel with SELinux, whose policy lets us label or not."""
+
+    def __init__(self, place: Path) -> None:
+        self.is_refusing = True
+        (place / "enforce").write_text("1")
+        self.labels: dict[Path, str] = {}
+        self.kernel = Kernel(place / "enforce", place / "no", self.read, self.write)
+
+    def read(self, path: Path) -> str:
+        return self.labels.get(path, "system_u:object_r:var_run_t:s0")
+
+    def write(self, path: Path, label: str) -> None:
+        if self.is_refusing:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        self.labels[path] = label
+
+
+async def test_directories_that_containers_may_not_read_stop_the_node_until_they_may(
+    tmp_path: Path,
+) -> None:
+    """In modes that mount nothing from there it is no matter."""
+    names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
+    for name in names:
+        (tmp_path / name).mkdir()
+    directories = {name: str(tmp_path / name) for name in names}
+    settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
+    wiring, policy = Wiring(settings), Policy(tmp_path)
+    node_checks = NodeChecks(wiring, Withdrawal(wiring), policy.kernel)
+
+    wiring.node_store.update(mode=NodeMode.SHARE)
+    node_checks.run_checks()
+    assert FAULT not in wiring.node_store.read().faults
+    wiring.node_store.update(mode=NodeMode.CORE_MEM)
+    node_checks.run_checks()
+    text = wiring.node_store.read().faults[FAULT]
+    assert f"{tmp_path / 'run_dir'} has the label system_u:object_r:var_run_t:s0" in text
+    policy.is_refusing = False
+    node_checks.run_checks()
+    assert FAULT not in wiring.node_store.read().faults

@@ -1,0 +1,98 @@
+"""`make histories`: plays random histories, and shows the first that fails as short as it can be made.
+
+    python -m tests.histories [--count N] [--seed FIRST] [--jobs N] [--story]
+
+Each history is made from its own number, so one command plays one again:
+`python -m tests.histories --seed 4711 --count 1 --story`.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from tests.histories.history import Outcome, made, play, shortened
+from tests.histories.steps import Step
+
+_A_BATCH = 10
+_BATCHES_A_PROCESS = 20
+_TOLD_EVERY = 500
+
+
+def main() -> int:
+    """Play; the exit code."""
+    parser = argparse.ArgumentParser(prog="tests.histories")
+    parser.add_argument("--count", type=int, default=10_000, help="how many histories")
+    parser.add_argument("--seed", type=int, default=0, help="number of the first")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--story", action="store_true", help="tell what happened in the last one")
+    chosen = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of a set must not be left to chance
+        os.environ["PYTHONHASHSEED"] = "0"
+        again = [sys.executable, "-m", "tests.histories", *sys.argv[1:]]
+        os.execv(sys.executable, again)  # noqa: S606 - this very program
+    seeds = range(chosen.seed, chosen.seed + chosen.count)
+    if chosen.story:
+        _tell("\n".join(play(made(seeds[-1]), seeds[-1]).story))
+    failed = _first_failure(seeds, min(chosen.jobs, chosen.count))
+    if failed is None:
+        return 0
+    _explain(failed)
+    return 1
+
+
+def _first_failure(seeds: Sequence[int], jobs: int) -> int | None:
+    """The first seed that fails, in the order in which they are played."""
+    began, virtual_seconds = time.monotonic(), 0.0
+    with multiprocessing.get_context("fork").Pool(
+        jobs, maxtasksperchild=_BATCHES_A_PROCESS
+    ) as pool:
+        played = pool.imap_unordered(_played, seeds, chunksize=min(_A_BATCH, len(seeds)))
+        for number, (seed, outcome) in enumerate(played, 1):
+            virtual_seconds += outcome.virtual_seconds
+            if outcome.violation:
+                return seed
+            if number % _TOLD_EVERY == 0 or number == len(seeds):
+                seconds = time.monotonic() - began
+                _tell(
+                    f"{number} histories, {virtual_seconds / 3600:.0f} virtual hours, in "
+                    f"{seconds:.0f} s: {number / seconds:.1f} a second"
+                )
+    return None
+
+
+def _played(seed: int) -> tuple[int, Outcome]:
+    outcome = play(made(seed), seed)
+    return seed, Outcome(outcome.violation, (), outcome.virtual_seconds)
+
+
+def _explain(seed: int) -> None:
+    steps = made(seed)
+    first = play(steps, seed)
+    kind = _kind(first)
+
+    def is_bad(shorter: Sequence[Step]) -> bool:
+        return _kind(play(shorter, seed)) == kind
+
+    steps = shortened(steps, is_bad)
+    outcome = play(steps, seed)
+    _tell(f"\nhistory {seed} fails: {first.violation}\n\nshortened, with seed {seed}:\n")
+    _tell("".join(f"    {step},\n" for step in steps))
+    _tell("\n".join(outcome.story))
+    _tell(f"\n{outcome.violation}\n\nagain: make histories SEED={seed} HISTORIES=1")
+
+
+def _tell(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _kind(outcome: Outcome) -> str:
+    """What sort of failure it is: a shorter history must fail in the same way."""
+    return "".join(c for c in outcome.violation if c.isalpha() or c.isspace())[:40]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

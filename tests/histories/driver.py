@@ -1,0 +1,253 @@
+"""NVIDIA's driver with its cards, and the agent's NVML child in virtual time.
+
+The child says what `nvml.child` says, line for line; the real one is held to that form by
+tests/nvml. It hangs where the driver hangs, and then only dies when the driver lets it.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.histories.loop import PROCESS, in_process
+from tests.histories.machine import Machine
+
+_WAIT_SECONDS = 2.0
+_PROBE_SECONDS = 5.0
+_REOPEN_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class SimulatedCard:
+    """One card.
+
+    Attributes:
+        uuid: Its identity.
+        memory_mib: Its memory.
+        is_there: On the bus.
+        error: What NVML says when asked for it, or "".
+        is_mig: In MIG mode.
+        action: NVML's recovery action; 0 is none.
+        needs_reset: An XID has damaged it until a reset.
+    """
+
+    uuid: str
+    memory_mib: int = 16160
+    is_there: bool = True
+    error: str = ""
+    is_mig: bool = False
+    action: int = 0
+    needs_reset: bool = False
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether slices of it may be given out."""
+        return self.is_there and not (self.error or self.is_mig or self.action or self.needs_reset)
+
+
+@dataclass(slots=True)
+class Driver:
+    """The driver.
+
+    Attributes:
+        cards: In the order of NVML's index.
+        is_hanging: Every call into it blocks.
+        is_loaded: The kernel module is there.
+        init_seconds: How long opening NVML takes.
+        load: Counts loads of the module.
+    """
+
+    cards: list[SimulatedCard]
+    is_hanging: bool = False
+    is_loaded: bool = True
+    init_seconds: float = 0.3
+    load: int = 1
+    _listeners: list["asyncio.Queue[tuple[str, int]]"] = field(default_factory=list)
+    _moved: list[asyncio.Event] = field(default_factory=list)
+
+    @property
+    def shown(self) -> list[SimulatedCard]:
+        """The cards on the bus."""
+        return [card for card in self.cards if card.is_there]
+
+    def report(self, uuid: str, code: int) -> None:
+        """An XID."""
+        for queue in self._listeners:
+            queue.put_nowait((uuid, code))
+
+    def reset(self) -> None:
+        """What a reboot, or a reload of the module, does to cards."""
+        self.load += 1
+        for card in self.cards:
+            card.error, card.action, card.needs_reset = "", 0, False
+
+    async def call(self) -> None:
+        """Any call into it."""
+        while self.is_hanging:
+            await asyncio.sleep(0.25)
+
+
+class Child:
+    """One child process."""
+
+    def __init__(self, machine: Machine, driver: Driver, protocol: Any) -> None:
+        self._machine = machine
+        self._driver = driver
+        self._protocol = protocol
+        self._returncode: int | None = None
+        self._ended: list[asyncio.Future[int]] = []
+        self.pid = machine.spawned(self.killed)
+        self._task = in_process(None, self._run)
+        parent = PROCESS.get()
+        if parent is not None:
+            parent.on_death.append(self._task.cancel)
+
+    # -- as `asyncio.SubprocessTransport`
+
+    def get_pid(self) -> int:
+        return self.pid
+
+    def get_returncode(self) -> int | None:
+        return self._returncode
+
+    def get_pipe_transport(self, number: int) -> "Child | None":
+        return self if number < 2 else None
+
+    def is_closing(self) -> bool:
+        return self._returncode is not None or self._machine.loop.is_closed()
+
+    def close(self) -> None:
+        """The parent closes its ends."""
+
+    def pause_reading(self) -> None:
+        """Lines are few."""
+
+    def resume_reading(self) -> None:
+        """Lines are few."""
+
+    async def _wait(self) -> int:
+        if self._returncode is None:
+            waiting = asyncio.get_running_loop().create_future()
+            self._ended.append(waiting)
+            await waiting
+        return self._returncode or 0
+
+    def killed(self) -> None:
+        """SIGKILL: a process inside a driver call that hangs dies when the call returns."""
+        self._task.cancel()
+        in_process(None, self._die)
+
+    async def _die(self) -> None:
+        await self._driver.call()
+        if self._returncode is None:
+            self._returncode = -9
+            self._protocol.pipe_connection_lost(1, None)
+            self._protocol.process_exited()
+            for waiting in self._ended:
+                if not waiting.done():
+                    waiting.set_result(-9)
+
+    # -- what it does
+
+    def _say(self, **message: object) -> None:
+        line = json.dumps(message).encode() + b"\n"
+        self._protocol.pipe_data_received(1, line)
+
+    async def _run(self) -> None:
+        await asyncio.sleep(0.2)  # the interpreter starts
+        while True:
+            self._say(kind="starting")
+            await self._driver.call()
+            await asyncio.sleep(self._driver.init_seconds)
+            if self._driver.is_loaded:
+                await self._watch()
+            else:
+                self._say(kind="no_driver", error="DRIVER_NOT_LOADED")
+                await asyncio.sleep(_WAIT_SECONDS)
+
+    async def _watch(self) -> None:
+        driver, loop = self._driver, asyncio.get_running_loop()
+        xids: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        driver._listeners.append(xids)
+        try:
+            cards = list(driver.shown)
+            load, opened_at = driver.load, loop.time()
+            self._say(**_inventory(driver, cards))
+            probed_at, is_wanted, is_failing = -1e9, False, False
+            while True:
+                await driver.call()
+                pause = _WAIT_SECONDS if is_wanted else _PROBE_SECONDS
+                if loop.time() - probed_at >= pause:
+                    if not driver.is_loaded:
+                        self._say(kind="no_driver", error="DRIVER_NOT_LOADED")
+                        return
+                    probed_at, is_failing = loop.time(), self._probe(cards)
+                    if driver.load != load or {c.uuid for c in driver.shown} != {
+                        c.uuid for c in cards
+                    }:
+                        return
+                if is_failing and loop.time() - opened_at >= _REOPEN_SECONDS:
+                    return
+                is_wanted = await self._events(xids)
+                await driver.call()
+                self._say(kind="beat")
+        finally:
+            driver._listeners.remove(xids)
+
+    def _probe(self, cards: list[SimulatedCard]) -> bool:
+        probes: list[dict[str, object]] = []
+        for card in cards:
+            error = card.error or ("" if card.is_there else "GPU_IS_LOST")
+            probe: dict[str, object] = {"uuid": card.uuid}
+            probe |= {"error": error} if error else {"recovery_action": card.action}
+            probes.append(probe)
+        self._say(kind="probes", cards=probes)
+        return any("error" in probe for probe in probes)
+
+    async def _events(self, xids: "asyncio.Queue[tuple[str, int]]") -> bool:
+        try:
+            async with asyncio.timeout(_WAIT_SECONDS):
+                uuid, code = await xids.get()
+        except TimeoutError:
+            return False
+        self._say(kind="xid", uuid=uuid, code=code)
+        return True
+
+
+def _inventory(driver: Driver, cards: list[SimulatedCard]) -> dict[str, object]:
+    shown = [
+        {
+            "uuid": card.uuid,
+            "index": index,
+            "minor": index,
+            "name": "Tesla V100-SXM2-16GB",
+            "memory_mib": card.memory_mib,
+            "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+            "is_mig": card.is_mig,
+            "numa_node": None,
+        }
+        for index, card in enumerate(cards)
+        if not card.error
+    ]
+    unreadable = [{"index": i, "error": c.error} for i, c in enumerate(cards) if c.error]
+    return {
+        "kind": "inventory",
+        "driver_version": "535.104.05",
+        "cuda_version": "12.2",
+        "driver_load": str(driver.load),
+        "cards": shown,
+        "unreadable": unreadable,
+    }
+
+
+def spawner(machine: Machine, driver: Driver) -> Callable[..., Any]:
+    """As `loop.subprocess_exec`."""
+
+    async def spawn(protocol_factory: Callable[[], Any], *_: Any, **__: Any) -> tuple[Any, Any]:
+        protocol = protocol_factory()
+        child = Child(machine, driver, protocol)
+        protocol.connection_made(child)
+        return child, protocol
+
+    return spawn

@@ -1,0 +1,211 @@
+"""An event loop without waiting: when nothing is ready, its clock jumps to the next timer.
+
+It has no sockets and no threads. What a program asks of the operating system through its loop
+(child processes, listening sockets, signals, work for a thread) goes to the `Machine`.
+
+Every callback belongs to the process whose context scheduled it. Callbacks of a process that
+was killed are dropped, not cancelled: none of its code runs any more, `finally` included.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import os
+import stat
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+
+class Process:
+    """A program that runs on the machine and can be killed between two steps of its code.
+
+    Attributes:
+        name: For the story of a history.
+        is_alive: Whether its code still runs.
+        steps_left: Steps until it is killed; None is for ever.
+        on_death: Called once when it has died: what the kernel does for its peers.
+        signals: Handlers it has asked for, by number.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_alive = True
+        self.steps_left: int | None = None
+        self.on_death: list[Callable[[], object]] = []
+        self.signals: dict[int, Callable[[], None]] = {}
+        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self._dead: list[asyncio.Task[Any]] = []
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.is_alive:
+            self.is_alive = False
+            # Kept for as long as the process is: a task that is collected would be closed, and
+            # run the `finally` of code that is dead.
+            self._dead = list(self.tasks)
+            hooks, self.on_death = self.on_death, []
+            for hook in hooks:
+                hook()
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+class StuckError(Exception):
+    """Nothing is ready and no timer runs: nothing will ever happen again."""
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Runs what is ready, then jumps.
+
+    Attributes:
+        steps: Callbacks run so far.
+        failures: Exceptions that nobody caught.
+        spawn: Starts a child process; as `subprocess_exec`.
+        thread_seconds: How long work takes that is handed to a thread.
+    """
+
+    def __init__(self, start_seconds: float) -> None:
+        super().__init__()
+        self.now = start_seconds
+        self.steps = 0
+        self.failures: list[str] = []
+        self.spawn: Callable[..., Coroutine[Any, Any, tuple[Any, Any]]] | None = None
+        self.thread_seconds: Callable[[], float] = lambda: 0.001
+        self._threads: dict[object, float] = {}
+        self._clock_resolution = 1e-9
+        self.set_exception_handler(self._note_failure)
+        self.set_task_factory(_task_of_process)  # type: ignore[arg-type]
+
+    def time(self) -> float:
+        """Virtual seconds."""
+        return self.now
+
+    def _run_once(self) -> None:
+        timers, ready = self._scheduled, self._ready  # type: ignore[attr-defined]
+        if not ready:
+            while timers and timers[0]._cancelled:
+                heapq.heappop(timers)._scheduled = False
+            if not timers:
+                raise StuckError
+            self.now = max(self.now, timers[0]._when)
+        while timers and timers[0]._when <= self.now:
+            timer = heapq.heappop(timers)
+            timer._scheduled = False
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled and self._may_run(handle._context):
+                handle._run()
+
+    def _may_run(self, context: Context) -> bool:
+        self.steps += 1
+        process = context.get(PROCESS)
+        if process is None:
+            return True
+        if process.is_alive and process.steps_left is not None:
+            process.steps_left -= 1
+            if process.steps_left < 0:
+                process.kill()
+        return process.is_alive
+
+    def _note_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None and type(error).__name__ == "KilledError":
+            return
+        self.failures.append(f"{context['message']}: {error!r}")
+
+    # -- what a program asks of the operating system
+
+    async def subprocess_exec(self, *arguments: Any, **options: Any) -> tuple[Any, Any]:
+        """A child process."""
+        assert self.spawn is not None
+        return await self.spawn(*arguments, **options)
+
+    async def create_server(self, *_: Any, **__: Any) -> "Listener":  # type: ignore[override]
+        """A TCP port that nobody connects to."""
+        return Listener(None)
+
+    async def create_unix_server(self, _factory: Any, path: Any, **_: Any) -> "Listener":  # type: ignore[override]
+        """A unix socket that nobody connects to."""
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+        return Listener(Path(path))
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
+        """Kept with the process; see `Process.signals`."""
+        process = PROCESS.get()
+        assert process is not None
+        process.signals[sig] = lambda: callback(*args)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
+        """Work of one thread an executor; it takes `thread_seconds`, and is done at the end of them."""
+        future: asyncio.Future[Any] = self.create_future()
+        start = max(self.now, self._threads.get(executor, 0.0))
+        self._threads[executor] = start + self.thread_seconds()
+        self.call_at(self._threads[executor], _work, future, func, args)
+        return future
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps in a selector."""
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers are dropped when their time comes."""
+
+    def discard(self) -> None:
+        """End every task where it stands; for the end of a history, when nothing counts any more."""
+        for task in asyncio.all_tasks(self):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with contextlib.suppress(BaseException):
+                task.get_coro().close()
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._scheduled.clear()  # type: ignore[attr-defined]
+        self.close()
+
+
+class Listener:
+    """As `asyncio.Server`."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.sockets: tuple[Any, ...] = ()
+        self._path = path
+
+    def close(self) -> None:
+        """Listen no more; Python 3.11 leaves the socket's node behind."""
+
+    async def wait_closed(self) -> None:
+        """Nobody is connected."""
+
+
+def _work(future: "asyncio.Future[Any]", func: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    try:
+        result = func(*args)
+    except Exception as error:  # noqa: BLE001 - the caller's to judge
+        if not future.cancelled():
+            future.set_exception(error)
+    else:
+        if not future.cancelled():
+            future.set_result(result)
+
+
+def _task_of_process(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, Any],
+    context: Context | None = None,
+) -> "asyncio.Task[Any]":
+    task = asyncio.Task(coroutine, loop=loop, context=context)
+    process = context.get(PROCESS) if context else PROCESS.get()
+    if process is not None:
+        process.tasks.add(task)
+    return task
+
+
+def in_process(
+    process: Process | None, make: Callable[[], Coroutine[Any, Any, Any]]
+) -> "asyncio.Task[Any]":
+    """Start a coroutine as code of that process (None: the world around it)."""
+    context = Context()
+    context.run(PROCESS.set, process)
+    return context.run(lambda: asyncio.get_running_loop().create_task(make()))

@@ -1,0 +1,219 @@
+"""What may be true of a node, whatever happens to it."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.histories.node import Node
+from tests.histories.pods import Life, looked_at, path_of
+from tests.histories.shapes import CORE, COUNT, MEM
+
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.units import parse_unit_id
+from gpu_device_plugin.errors import StateError
+from gpu_device_plugin.simulation.kubelet_pods import Kind
+from gpu_device_plugin.store.grants import FILE_NAME, GrantStore
+
+UNITS = {MEM: 15, CORE: 100, COUNT: 1}
+_OURS = re.compile(r"rpc error: code = (\w+) desc = (.*), which is unexpected", re.DOTALL)
+_KUBELETS_OWN = (
+    "requested number of devices unavailable",
+    "no healthy devices present",
+    "cannot allocate unhealthy devices",
+    "cannot allocate unregistered device",
+    "has been stopped",
+    "unknown Device Plugin",
+)
+
+
+class ViolationError(AssertionError):
+    """Something is so that must never be."""
+
+
+def check_always(node: Node) -> None:
+    """What holds at any time.
+
+    Raises:
+        ViolationError: It does not.
+    """
+    for problem in _problems(node):
+        raise ViolationError(problem)
+
+
+def check_quiet(node: Node) -> None:
+    """What holds 60 s after the last thing that happened.
+
+    Raises:
+        ViolationError: It does not.
+    """
+    check_always(node)
+    for problem in _disagreements(node):
+        raise ViolationError(f"60 s after everything was quiet: {problem}")
+
+
+def check_settled(node: Node) -> None:
+    """What holds some minutes later: nothing is left of pods that are gone.
+
+    Raises:
+        ViolationError: It does not.
+    """
+    check_quiet(node)
+    for problem in _leftovers(node):
+        raise ViolationError(f"minutes after everything was quiet: {problem}")
+
+
+def grants(node: Node) -> tuple[Grant, ...]:
+    """What stands on the disk.
+
+    Raises:
+        StateError: It cannot be read.
+    """
+    pair = (node.file(FILE_NAME), node.file(f"{FILE_NAME}.other"))
+    found = tuple(path.stat() if path.exists() else None for path in pair)
+    mark = tuple(f and (f.st_ino, f.st_mtime_ns, f.st_size) for f in found)
+    if node.read_grants[0] != mark:
+        ledger = GrantStore(pair[0].parent, "").read()
+        node.read_grants = (mark, tuple(ledger.grants.values()))
+    return node.read_grants[1]
+
+
+# -- at any time
+
+
+def _problems(node: Node) -> Iterator[str]:
+    yield from (f"the agent crashed: {text}" for text in node.crashes)
+    yield from (f"an error nobody caught: {text}" for text in node.machine.loop.failures)
+    yield from _doubles(node)
+    yield from _spoilt_files(node)
+    yield from _lost_grants(node)
+    yield from _refusals_without_reason(node)
+
+
+def _living(node: Node) -> list[Life]:
+    return [life for life in node.pods.lives.values() if not life.is_over()]
+
+
+def _held(node: Node, life: Life) -> dict[tuple[str, str], frozenset[str]]:
+    """(container, resource) -> ids, of the resources that are granted."""
+    held = node.kubelet.held(life.pod.uid)
+    return {key: ids for key, ids in held.items() if key[1] in (MEM, CORE) and ids}
+
+
+def _doubles(node: Node) -> Iterator[str]:
+    owner: dict[str, str] = {}
+    for life in _living(node):
+        for ids in _held(node, life).values():
+            for unit in ids:
+                if owner.setdefault(unit, life.pod.uid) != life.pod.uid:
+                    yield f"unit {unit} is held by {owner[unit]} and by {life.pod.uid}"
+
+
+def _spoilt_files(node: Node) -> Iterator[str]:
+    for life in _living(node):
+        for container, files in life.mounted.items():
+            for path, before in files.items():
+                if looked_at(path) != before:
+                    short = path.removeprefix(f"{node.machine.root}/")
+                    yield f"{life.pod.name}/{container} runs, and {short} was removed or changed"
+
+
+def _lost_grants(node: Node) -> Iterator[str]:
+    try:
+        known = grants(node)
+    except StateError as error:
+        known = ()
+        if not node.is_damaged:
+            yield f"the grants cannot be read: {error}"
+    for life in _living(node):
+        ref = PodRef(life.pod.namespace, life.pod.name, life.pod.uid)
+        mine = [
+            g for g in known if g.pod.uid == ref.uid or (not g.pod.uid and g.pod.key == ref.key)
+        ]
+        for (container, resource), ids in _held(node, life).items():
+            fields = {MEM: "mem_ids", CORE: "core_ids"}[resource]
+            if not any(frozenset(getattr(g, fields)) == ids for g in mine) and not node.is_damaged:
+                yield f"{life.pod.name}/{container} holds {sorted(ids)}, and no grant says so"
+
+
+def _refusals_without_reason(node: Node) -> Iterator[str]:
+    for life in node.pods.lives.values():
+        if life.message and not _has_reason(life.message, was_disturbed=life.was_disturbed):
+            yield f"{life.pod.name} was refused without a reason: {life.message}"
+
+
+def _has_reason(message: str, *, was_disturbed: bool) -> bool:
+    if any(words in message for words in _KUBELETS_OWN):
+        return True
+    found = _OURS.search(message)
+    if found is None:
+        return False
+    code, text = found.groups()
+    if code in ("Unavailable", "DeadlineExceeded", "Canceled") and not text.startswith("pod "):
+        return was_disturbed  # the call itself broke off
+    return code not in ("Unknown", "Internal") and "node" in text
+
+
+# -- after quiet
+
+
+def _disagreements(node: Node) -> Iterator[str]:
+    if node.agent is None:
+        yield "the agent does not run"
+    sound = sum(card.is_sound for card in node.driver.cards)
+    for resource, units in UNITS.items():
+        offered = node.kubelet.allocatable(resource)
+        if offered != sound * units:
+            yield f"{offered} of {resource} are offered, {sound * units} are there"
+    known = grants(node)
+    for life in _living(node):
+        yield from _not_at_work(node, life)
+        for grant in known:
+            if grant.pod.uid == life.pod.uid and not grant.is_handed_on:
+                ids = {MEM: grant.mem_ids, CORE: grant.core_ids}
+                held = {r: _held(node, life).get((grant.container, r), ()) for r in ids}
+                if any(set(ids[r]) != set(held[r]) for r in ids):
+                    yield f"{life.pod.name}/{grant.container} was granted {ids}, and holds {held}"
+
+
+def _not_at_work(node: Node, life: Life) -> Iterator[str]:
+    wanted = [c for c in life.pod.containers if c.kind is not Kind.INIT]
+    idle = [c.name for c in wanted if c.name not in life.running]
+    if idle:
+        yield f"{life.pod.name} is not refused, and {idle} do not run: {life.start_errors}"
+    lacking = [
+        (c.name, r)
+        for c in wanted
+        for r in (MEM, CORE)
+        if c.limits.get(r) and (c.name, r) not in _held(node, life)
+    ]
+    if lacking and not idle:
+        yield f"{life.pod.name} runs without {lacking}"
+    meta = node.api.objects.get(path_of(life.pod), {}).get("metadata", {})
+    if any(c.limits.get(MEM) for c in wanted) and not meta.get("annotations"):
+        yield f"{life.pod.name} has no annotations"
+
+
+def _leftovers(node: Node) -> Iterator[str]:
+    alive = {life.pod.uid for life in _living(node)}
+    known = grants(node)
+    for grant in known:
+        if grant.pod.uid not in alive:
+            yield f"a grant of {grant.pod} ({grant.pod.uid}) is left"
+    run = node.machine.root / "run"
+    slices = {grant.slice_id for grant in known}
+    for directory in (*run.glob("slices/*"), *run.glob("cards/*/*")):
+        if directory.name not in slices:
+            yield f"{directory.relative_to(node.machine.root)} is left"
+
+
+def use(node: Node) -> dict[int, dict[str, int]]:
+    """Card number -> resource -> units that living pods hold, by what the kubelet knows."""
+    found: dict[int, dict[str, set[str]]] = defaultdict(lambda: {MEM: set(), CORE: set()})
+    for life in _living(node):
+        for (_, resource), ids in _held(node, life).items():
+            for text in ids:
+                unit = parse_unit_id(text)
+                assert unit is not None
+                found[unit.card][resource].add(text)
+    return {card: {r: len(ids) for r, ids in held.items()} for card, held in found.items()}

@@ -1,0 +1,117 @@
+"""What may happen to a node, one step at a time.
+
+A step is plain data, so that a history can be written down, played again and made shorter. One
+that makes no sense where it stands (the end of a pod that is not there) does nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.histories.node import Node
+from tests.histories.pods import Life
+from tests.histories.shapes import pod_of
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step.
+
+    Attributes:
+        do: Name of an action of this module.
+        wait: Virtual seconds until the next step.
+        what: Its arguments.
+    """
+
+    do: str
+    wait: float = 1.0
+    what: Mapping[str, Any] = field(default_factory=dict)
+
+
+def take(node: Node, step: Step) -> None:
+    """Let it happen."""
+    words = " ".join(f"{key}={value}" for key, value in step.what.items())
+    node.machine.tell(f"{step.do} {words}".rstrip())
+    ACTIONS[step.do](node, **step.what)
+
+
+# -- pods
+
+
+def create(node: Node, pod: int, shape: str) -> None:
+    """The scheduler binds a pod here; nothing while one of that name is there."""
+    name = f"p{pod}"
+    if _youngest(node, pod) is None:
+        uid = f"uid-{name}-{len(node.pods.lives)}"
+        node.pods.create(pod_of(name, uid, shape))
+
+
+def finish(node: Node, pod: int, phase: str) -> None:
+    """Its containers end by themselves."""
+    life = _youngest(node, pod)
+    if life is not None and life.phase == "Running":
+        node.pods.end(life.pod.uid, phase)
+
+
+def delete(node: Node, pod: int) -> None:
+    """It is deleted."""
+    life = _youngest(node, pod)
+    if life is not None:
+        node.pods.end(life.pod.uid, "Gone")
+
+
+def replace(node: Node, pod: int, shape: str) -> None:
+    """It is deleted, and one of the same name comes at once, as of a StatefulSet."""
+    delete(node, pod)
+    create(node, pod, shape)
+
+
+def restart_container(node: Node, pod: int, container: int) -> None:
+    """One of its containers crashes and is started again."""
+    life = _youngest(node, pod)
+    if life is not None and life.running:
+        names = sorted(life.running)
+        node.pods.restart(life.pod.uid, names[container % len(names)])
+
+
+# -- the agent
+
+
+def kill_agent(node: Node, steps: int) -> None:
+    """SIGKILL, after so many steps of its code."""
+    node.kill_agent(steps)
+
+
+def stop_agent(node: Node) -> None:
+    """SIGTERM, as for another version or another setting."""
+    node.stop_agent()
+
+
+# -- the kubelet
+
+
+def restart_kubelet(node: Node, away: float, late: float) -> None:
+    """It ends, is away for some seconds, and lists no pod for some more."""
+    if node.pods.is_kubelet_up:
+        asyncio.get_running_loop().create_task(node.restart_kubelet(away, late))
+
+
+def _youngest(node: Node, pod: int) -> Life | None:
+    found = [life for life in node.pods.lives.values() if life.pod.name == f"p{pod}"]
+    return found[-1] if found and found[-1].phase != "Gone" else None
+
+
+ACTIONS: Mapping[str, Callable[..., None]] = {
+    action.__name__: action
+    for action in (
+        create,
+        finish,
+        delete,
+        replace,
+        restart_container,
+        kill_agent,
+        stop_agent,
+        restart_kubelet,
+    )
+}

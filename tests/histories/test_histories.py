@@ -1,0 +1,83 @@
+"""The promise: whatever happens to a node, and in whatever order, what the model says stays true.
+
+Histories that once failed stand here by name, as short as they could be made. `make histories` plays
+thousands of new ones.
+"""
+
+import shutil
+from collections.abc import Sequence
+
+import pytest
+from tests.histories import steps as actions
+from tests.histories.history import made, play, shortened
+from tests.histories.node import Node
+from tests.histories.steps import Step
+
+_ONE_POD = (
+    Step("create", 20.0, {"pod": 1, "shape": "plain"}),
+    Step("restart_container", 5.0, {"pod": 1, "container": 0}),
+    Step("delete", 1.0, {"pod": 1}),
+)
+
+
+def test_a_pod_comes_runs_and_goes() -> None:
+    """The thinnest history: admitted, granted, started twice, deleted, reconciled."""
+    outcome = play(_ONE_POD)
+    story = "\n".join(outcome.story)
+
+    assert outcome.violation == ""
+    assert story.count("p1/main runs") == 2
+    assert "slice ended" in story
+
+
+def test_a_seed_tells_one_story() -> None:
+    """What fails can be played again."""
+    steps = made(3)
+
+    assert _without_root(play(steps, 3).story) == _without_root(play(steps, 3).story)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nothing_forbidden_happens(seed: int) -> None:
+    """A few of the histories that `make histories` plays."""
+    assert play(made(seed), seed).violation == ""
+
+
+def test_the_model_notices_files_that_vanish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that cannot fail checks nothing."""
+
+    def vanish(node: Node) -> None:
+        shutil.rmtree(node.machine.root / "run" / "slices")
+
+    monkeypatch.setitem(actions.ACTIONS, "vanish", vanish)
+    outcome = play((_ONE_POD[0], Step("vanish")))
+
+    assert "was removed or changed" in outcome.violation
+
+
+def test_the_model_notices_a_grant_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for the ledger."""
+
+    def forget(node: Node) -> None:
+        for path in node.file("grants").parent.glob("grants*"):
+            path.unlink()
+
+    monkeypatch.setitem(actions.ACTIONS, "forget", forget)
+    outcome = play((_ONE_POD[0], Step("forget")))
+
+    assert "no grant says so" in outcome.violation
+
+
+def test_a_failing_history_is_made_as_short_as_it_can_be() -> None:
+    """Only what makes it fail is left."""
+    steps = [Step("create", what={"pod": number}) for number in range(20)]
+
+    def is_bad(shorter: Sequence[Step]) -> bool:
+        return {3, 17} <= {step.what["pod"] for step in shorter}
+
+    assert [step.what["pod"] for step in shortened(steps, is_bad)] == [3, 17]
+
+
+def _without_root(story: Sequence[str]) -> list[str]:
+    """Each history has a directory of its own, with a name that nobody knows before."""
+    return [line.partition("/dev/shm")[0] for line in story]  # noqa: S108

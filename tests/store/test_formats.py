@@ -1,0 +1,414 @@
+"""The promise: state files of the release before, this one and the next are read without a loss.
+
+So it is in whatever order a node sees these releases.
+
+`data/<release>` holds files as that release wrote them; the zeros up to a whole block are left out.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.store.reader_before import BLOCK, cards_before, grants_before, node_before
+
+from gpu_device_plugin.domain.faults import CardHealth, Fault, Health, Recovery
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.pods import ContainerKind, PodRef
+from gpu_device_plugin.domain.units import Resource, unit_ids
+from gpu_device_plugin.store import layout1
+from gpu_device_plugin.store.durable import SealedFile
+from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION, GrantStore, Loaded
+from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.store.remembered import (
+    CardsRecord,
+    NodeRecord,
+    cards_of,
+    cards_record,
+    health_of,
+)
+
+DATA = Path(__file__).parent / "data"
+BOOT = "4b7e1f5a-0d52-4c0e-9f0a-6f1f6f1d2c11"
+CARDS = tuple(f"GPU-0000000{n}-aaaa-bbbb-cccc-00000000000{n}" for n in range(4))
+TRAIN = Grant(
+    "0a1b2c3d4e5f6071",
+    PodRef("team-a", "train-0", "8f1c7a52-54a8-4a0e-8a0f-1d2f5a3c9b01"),
+    "main",
+    mem_ids=("m00", "m01"),
+    core_ids=tuple(f"c0{digit}" for digit in range(10)),
+    cards=CARDS[:1],
+    card_bytes=(2 << 30,),
+    mem_units=2,
+    core_percent=10,
+    pod_units=2,
+    library_version="0.1.0-0123456789ab",
+    created_seconds=1763770000.25,
+)
+PREPARE = Grant(
+    "1122334455667788",
+    PodRef("team-a", "prepare-1", "8f1c7a52-54a8-4a0e-8a0f-1d2f5a3c9b02"),
+    "fetch",
+    kind=ContainerKind.INIT,
+    index=1,
+    mem_ids=("m10",),
+    cards=CARDS[1:2],
+    mem_units=1,
+    pod_units=3,
+    mode="cgpu",
+    is_isolated=False,
+    created_seconds=1763770010.0,
+)
+WIDE = Grant(
+    "99aabbccddeeff00",
+    PodRef("team-b", "wide-2"),
+    "",
+    mem_ids=("m20", "m30"),
+    cards=CARDS[2:],
+    card_bytes=(128 << 20, 128 << 20),
+    mem_units=2,
+    pod_units=2,
+    unit_mib=128,
+    mode="share",
+    is_checked=False,
+    library_version="0.0.9-ba9876543210",
+    created_seconds=1763770020.5,
+)
+LEDGER = {grant.slice_id: grant for grant in (TRAIN, PREPARE, WIDE)}
+GRANTS = st.builds(
+    Grant,
+    slice_id=st.from_regex(r"[a-z0-9][a-z0-9-]{0,20}", fullmatch=True),
+    pod=st.builds(PodRef, st.text(), st.text(), st.text()),
+    container=st.text(),
+    kind=st.sampled_from(ContainerKind),
+    index=st.integers(0, 9),
+    mem_ids=st.integers(0, 40).map(lambda n: unit_ids(Resource.MEM, 3, n)),
+    core_ids=st.integers(0, 40).map(lambda n: unit_ids(Resource.CORE, 3, n)),
+    cards=st.lists(st.text(), unique=True).map(tuple),
+    mem_units=st.integers(0, 1 << 40),
+    core_percent=st.integers(0, 100),
+    pod_units=st.integers(0, 1 << 40),
+    unit_mib=st.sampled_from([128, 1024]),
+    mode=st.sampled_from([NodeMode.CORE_MEM, NodeMode.CGPU, NodeMode.SHARE]).map(str),
+    is_isolated=st.booleans(),
+    is_checked=st.booleans(),
+    library_version=st.text(),
+    created_seconds=st.floats(0, 1e12),
+)
+
+
+def laid_out(release: str, state: Path) -> Path:
+    """The files of a release in a state directory; the path of its grants."""
+    for file in (DATA / release).iterdir():
+        content = file.read_bytes()
+        (state / file.name).write_bytes(content + bytes(-len(content) % BLOCK))
+    return state / "grants"
+
+
+def store_at(path: Path) -> tuple[GrantStore, Loaded]:
+    store = GrantStore(path.parent, BOOT)
+    return store, store.load(7.0)
+
+
+def save(store: GrantStore, ledger: dict[str, Grant]) -> None:
+    """One change, as the agent writes it."""
+    store.save(Ledger(ledger))
+    store.save_former()
+
+
+def write_as_before(path: Path, grants: dict[str, dict[str, Any]]) -> None:
+    """A change by the release before, which knows of its own file only."""
+    file = SealedFile(path, layout1.KIND, layout1.VERSION)
+    file.read()
+    file.write([json.dumps(grant).encode() + b"\n" for grant in grants.values()], BOOT)
+
+
+def written_by_next(state: Path) -> dict[str, Any]:
+    """The grants file of a release to come, sealed in place; its content."""
+    content: dict[str, Any] = json.loads((DATA / "next" / "grants.json").read_text())
+    file = SealedFile(state / FILE_NAME, KIND, VERSION)
+    file.write([json.dumps(content).encode()], BOOT)
+    return content
+
+
+def content_now(path: Path) -> dict[str, Any]:
+    sealed = SealedFile(path.with_name(FILE_NAME), KIND, VERSION).read()
+    assert sealed is not None
+    content: dict[str, Any] = json.loads(sealed.payload)
+    return content
+
+
+@pytest.mark.parametrize("release", ["layout1", "layout2"])
+def test_the_grants_of_each_released_format_are_read(tmp_path: Path, release: str) -> None:
+    """Every value of every grant, of several kinds of pods."""
+    _, loaded = store_at(laid_out(release, tmp_path))
+
+    assert loaded == Loaded(Ledger(LEDGER))
+
+
+@pytest.mark.parametrize("release", ["layout1", "layout2"])
+def test_cards_and_node_of_each_released_format_are_read(tmp_path: Path, release: str) -> None:
+    """Numbers, the cards last seen, an open fault, the mode."""
+    laid_out(release, tmp_path)
+    cards, bad = MemoryFile(tmp_path, "cards", CardsRecord, BOOT).load(7.0)
+    node, also_bad = MemoryFile(tmp_path, "node", NodeRecord, BOOT).load(7.0)
+
+    assert (bad, also_bad) == (None, None)
+    assert cards.numbers == {uuid: number for number, uuid in enumerate(CARDS)}
+    assert [(card.uuid, card.index, card.memory_mib) for card in cards_of(cards)] == [
+        (CARDS[0], 0, 16160),
+        (CARDS[1], -1, 16160),
+    ]
+    assert cards.health is not None
+    health = health_of(cards.health)
+    assert (health.boot_id, health.driver, health.outage) == (BOOT, "575.57.08", None)
+    assert [(card.uuid, card.is_shown) for card in health.cards] == [
+        (CARDS[0], True),
+        (CARDS[1], False),
+    ]
+    assert health.cards[1].faults == (
+        Fault(
+            "Xid79",
+            "XID 79 (GPU has fallen off the bus)",
+            Recovery.RESET,
+            4211.5,
+            4211.5,
+            is_action_asked=True,
+        ),
+    )
+    labels = {"ack.node.gpu.schedule": "cgpu"}
+    assert node == NodeRecord("cgpu", "GiB", labels, is_from_label=True, wished="core_mem")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(GRANTS, unique_by=lambda grant: grant.slice_id, max_size=4))
+def test_every_ledger_survives_the_disk_in_both_layouts(
+    tmp_path_factory: pytest.TempPathFactory, grants: list[Grant]
+) -> None:
+    """What this release writes it reads; so it does where only the copy for the one before is left."""
+    path, ledger = tmp_path_factory.mktemp("s") / "grants", {g.slice_id: g for g in grants}
+    store, _ = store_at(path)
+    save(store, ledger)
+
+    assert store.read() == Ledger(ledger)
+    assert store_at(path)[1] == Loaded(Ledger(ledger))
+    assert grants_before(path).keys() == ledger.keys()
+    for file in path.parent.glob("grants.v*"):
+        file.unlink()
+    assert store_at(path)[1] == Loaded(Ledger(ledger))
+
+
+def test_what_this_release_writes_the_one_before_reads(tmp_path: Path) -> None:
+    """Its reader refuses a whole file for one key that it does not know."""
+    path = laid_out("layout1", tmp_path)
+    was = grants_before(path)
+    store, loaded = store_at(path)
+    save(store, dict(loaded.ledger.grants))
+    for name, record in (("cards", CardsRecord), ("node", NodeRecord)):
+        file: MemoryFile[Any] = MemoryFile(tmp_path, name, record, BOOT)
+        content, _ = file.load(7.0)
+        file.save(content)
+
+    assert grants_before(path) == was
+    assert (cards_before(tmp_path / "cards"), node_before(tmp_path / "node")) == (
+        cards_before(laid_out("layout1", tmp_path).with_name("cards")),
+        node_before(tmp_path / "node"),
+    )
+
+
+def test_after_a_downgrade_and_an_upgrade_what_the_older_release_wrote_counts(
+    tmp_path: Path,
+) -> None:
+    """It has ended a grant, changed one, and knows nothing of the newer file."""
+    path = tmp_path / "grants"
+    store, _ = store_at(path)
+    for _ in range(3):
+        save(store, LEDGER)
+    grants = grants_before(path)
+    del grants[PREPARE.slice_id]
+    grants[WIDE.slice_id]["is_checked"] = True
+    write_as_before(path, grants)
+    store, loaded = store_at(path)
+
+    changed = replace(WIDE, is_checked=True)
+    assert loaded == Loaded(Ledger({TRAIN.slice_id: TRAIN, WIDE.slice_id: changed}))
+    save(store, {TRAIN.slice_id: TRAIN})
+    assert store_at(path)[1] == Loaded(Ledger({TRAIN.slice_id: TRAIN}))
+    assert grants_before(path).keys() == {TRAIN.slice_id}
+
+
+def test_where_the_copy_could_not_be_written_the_grants_themselves_count(tmp_path: Path) -> None:
+    """The agent was killed between the two, once or for several writes."""
+    path = tmp_path / "grants"
+    store, _ = store_at(path)
+    save(store, LEDGER)
+    for _ in range(2):
+        store.save(Ledger({TRAIN.slice_id: TRAIN}))
+
+    store, loaded = store_at(path)
+    assert loaded == Loaded(Ledger({TRAIN.slice_id: TRAIN}))
+    save(store, dict(loaded.ledger.grants))
+    assert grants_before(path).keys() == {TRAIN.slice_id}
+
+
+def test_what_only_the_next_release_knows_is_written_back_as_it_was(tmp_path: Path) -> None:
+    """Keys of the file, a grant, its holder and a share; a grant that means nothing here."""
+    was = written_by_next(tmp_path)
+    store, loaded = store_at(tmp_path / "grants")
+
+    assert loaded.ledger.grants == {TRAIN.slice_id: TRAIN}
+    assert "grant 1 is left as it is" in (loaded.bad or "")
+    assert "$.mode" in (loaded.bad or "")
+    assert store.unread == {"feedfacecafebeef"}
+    changed = replace(TRAIN, library_version="0.2.0")
+    save(store, {TRAIN.slice_id: changed, PREPARE.slice_id: PREPARE})
+    now = content_now(tmp_path / "grants")
+    was["grants"][0]["library_version"] = "0.2.0"
+    assert [now["grants"][0], now["grants"][2]] == was["grants"]
+    assert now["grants"][1]["id"] == PREPARE.slice_id
+    assert {key: value for key, value in now.items() if key != "grants"} == {"epoch": 4}
+    assert grants_before(tmp_path / "grants").keys() == LEDGER.keys() - {WIDE.slice_id}
+
+
+def test_a_grant_that_ends_takes_with_it_what_nobody_here_knows(tmp_path: Path) -> None:
+    """Nothing grows for ever."""
+    written_by_next(tmp_path)
+    store, _ = store_at(tmp_path / "grants")
+    save(store, {})
+
+    assert [grant["id"] for grant in content_now(tmp_path / "grants")["grants"]] == [
+        "feedfacecafebeef"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("grant", "named"),
+    [
+        ({"id": "../grants"}, "$.id"),
+        ({"id": ""}, "$.id"),
+        ({"id": ".."}, "$.id"),
+        ({"id": 7}, "$.id"),
+        ({"holder": None}, "$.holder"),
+        ({"holder": {"namespace": "a"}}, "pod"),
+        ({"holder": {"namespace": "a", "pod": "b", "kind": "ephemeral"}}, "$.holder.kind"),
+        ({"units": ["m00"]}, "$.units"),
+        ({"units": {"aliyun.com/gpu-mem": ["c00"]}}, "c00"),
+        ({"units": {"aliyun.com/gpu-mem": ["GPU-0"]}}, "GPU-0"),
+        ({"units": {"example.com/gpu": ["m00"]}}, "example.com/gpu"),
+        ({"shares": [{"device": "GPU-0", "memory_bytes": -1}]}, "$.shares[0].memory_bytes"),
+        ({"unit_mib": 512}, "512"),
+        ({"mode": "exclusive"}, "$.mode"),
+        ({"is_isolated": 1}, "$.is_isolated"),
+        ({"created_seconds": "now"}, "$.created_seconds"),
+    ],
+)
+def test_a_grant_that_cannot_be_read_is_named_and_the_others_count(
+    tmp_path: Path, grant: dict[str, Any], named: str
+) -> None:
+    """One odd grant empties no ledger; whoever looks learns which key is at fault."""
+    whole = {"holder": {"namespace": "a", "pod": "b"}}
+    odd = {"id": "feedfacecafebeef", **whole, **grant}
+    file = SealedFile(tmp_path / FILE_NAME, KIND, VERSION)
+    file.write([json.dumps({"grants": [odd, {"id": "fine", **whole}]}).encode()], BOOT)
+    _, loaded = store_at(tmp_path / "grants")
+
+    assert loaded.ledger.grants == {"fine": Grant("fine", PodRef("a", "b"), "")}
+    assert "grant 0 is left as it is" in (loaded.bad or "")
+    assert named in (loaded.bad or "")
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"grants": 7}', b"\xff"])
+def test_a_file_that_holds_no_grants_is_set_aside_and_its_copy_counts(
+    tmp_path: Path, payload: bytes
+) -> None:
+    """Its seal is whole, so somebody else has written it; the copy for the release before is ours."""
+    path = laid_out("layout1", tmp_path)
+    file = SealedFile(tmp_path / FILE_NAME, KIND, VERSION)
+    for _ in range(3):
+        file.write([payload], BOOT)
+    _, loaded = store_at(path)
+
+    assert loaded.ledger == Ledger(LEDGER)
+    assert loaded.bad
+    assert {p.name for p in tmp_path.glob("*.bad-*")} == {"grants.v2.bad-7", "grants.v2.bad-7-1"}
+
+
+def test_what_only_the_next_release_remembers_of_cards_is_written_back_as_it_was(
+    tmp_path: Path,
+) -> None:
+    """Also where the health of a card has changed meanwhile."""
+    was: dict[str, Any] = json.loads((DATA / "next" / "cards.json").read_text())
+    SealedFile(tmp_path / "cards", "cards", 1).write([json.dumps(was).encode()], BOOT)
+    file = MemoryFile(tmp_path, "cards", CardsRecord, BOOT)
+    content, bad = file.load(7.0)
+    assert (bad, content.health is None) == (None, False)
+    assert content.health is not None
+    health = health_of(content.health)
+    file.save(cards_record(content.numbers, cards_of(content), replace(health, driver="600.1")))
+
+    was["health"]["driver"] = "600.1"
+    sealed = SealedFile(tmp_path / "cards", "cards", 1).read()
+    assert sealed is not None
+    assert json.loads(sealed.payload) == was
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("cards", [{"uuid": "GPU-a"}], "missing required field `number` - at `$[0]`"),
+        ("health", {"boot_id": 7}, "$.boot_id"),
+        ("health", {"cards": [{"uuid": "a", "is_shown": 1}]}, "$.cards[0].is_shown"),
+        ("health", {"cards": [{"uuid": "a", "faults": [{"recovery": "pray"}]}]}, "$.cards[0]"),
+    ],
+)
+def test_of_a_file_in_which_one_thing_is_wrong_the_others_are_remembered(
+    tmp_path: Path, key: str, value: object, named: str
+) -> None:
+    """Card numbers stand in unit ids: they are not lost with a fault that nobody can read."""
+    content = {"numbers": {"GPU-a": 5}, "cards": [], "health": {"boot_id": "b"}, key: value}
+    SealedFile(tmp_path / "cards", "cards", 1).write([json.dumps(content).encode()], BOOT)
+    found, bad = MemoryFile(tmp_path, "cards", CardsRecord, BOOT).load(7.0)
+
+    assert found.numbers == {"GPU-a": 5}
+    assert getattr(found, key) == getattr(CardsRecord(), key)
+    assert f"cards: {key} is forgotten" in (bad or "")
+    assert named in (bad or "")
+
+
+def test_a_fault_that_is_seen_again_is_no_news_for_the_disk() -> None:
+    """A card may repeat an XID a thousand times a minute."""
+    faults = (Fault("Xid", "", Recovery.PROBE, 1.0, seen) for seen in (1.0, 7.0))
+    first, second = (
+        cards_record({}, (), Health("b", cards=(CardHealth("a", (f,)),))) for f in faults
+    )
+
+    assert first == second
+
+
+def test_a_fault_that_every_inventory_reports_again_is_not_kept() -> None:
+    """A release that does not know this kind of fault can read the file, too."""
+    mig = Fault("MigEnabled", "in MIG mode", Recovery.INVENTORY, 1, 1)
+    record = cards_record({}, (), Health("b", cards=(CardHealth("GPU-a", (mig,)),)))
+
+    assert record.health is not None
+    assert health_of(record.health).cards == (CardHealth("GPU-a"),)
+
+
+def test_a_copy_that_a_power_cut_has_torn_is_no_damage(tmp_path: Path) -> None:
+    """It is not flushed, and nobody needs it here; where it is all that is left, it is told."""
+    path = tmp_path / "grants"
+    store, _ = store_at(path)
+    save(store, LEDGER)
+    path.write_bytes(path.read_bytes()[:100])
+
+    assert store_at(path)[1] == Loaded(Ledger(LEDGER))
+    for file in tmp_path.glob("grants.v*"):
+        file.unlink()
+    _, loaded = store_at(path)
+    assert (loaded.ledger, loaded.aside) == (Ledger(), tmp_path / "grants.bad-7")
+    assert "grants" in (loaded.bad or "")
