@@ -23,7 +23,7 @@ Kill = Callable[[int], None]
 
 
 def kill(pid: int) -> None:
-    """Ends a process for good."""
+    """Kill a process."""
     os.kill(pid, signal.SIGKILL)
 
 
@@ -76,10 +76,10 @@ class ChildProcess:
         return self._process.pid
 
     async def line(self) -> Line:
-        """What it says next.
+        """The next line.
 
         Raises:
-            NvmlError: It is silent for too long or has ended, or this is no line of a child.
+            NvmlError: No line in time, it has ended, or the line is not one of a child.
         """
         seconds = self._start_seconds if self._is_starting else self._answer_seconds
         try:
@@ -97,7 +97,7 @@ class ChildProcess:
         return line
 
     async def last_lines(self) -> AsyncGenerator[Line, None]:
-        """What it has to say until it has ended: its stdin ends, and it with the round it is in."""
+        """Close its stdin, which makes it end, and return what it still says."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         with suppress(NvmlError):

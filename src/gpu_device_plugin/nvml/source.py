@@ -1,16 +1,16 @@
-"""The agent's side of NVML: keeps the child process, and never waits for it unwatched.
+"""The agent's side of NVML: runs the child process, and never waits for it without a deadline.
 
-A child that says nothing for `answer_seconds` is killed and replaced. One that does not
-even die sits in an uninterruptible driver call; it is abandoned, and while it is there no
-other is started, since it would get stuck in the same place. However the children fare,
-`stall_seconds` without an answer are reported once as `Stalled`, the next answer as
-`Answered`. Opening NVML may take longer than that without anything being wrong: a child
-that is just starting has `start_seconds`, unless it stands in for one that fell silent.
+A child that says nothing for `answer_seconds` is killed and replaced. One that does not die is
+in an uninterruptible driver call. It is abandoned, and no other is started while it exists,
+because that would get stuck in the same place. When no child has answered for `stall_seconds`,
+that is reported once as `Stalled`, and the next answer as `Answered`. Opening NVML may take
+longer without a fault: a child that is starting has `start_seconds`, unless it replaces one that
+did not answer.
 
-Where a child wants NVML opened anew (`Beat.reopen`), a successor opens it in a process of
-its own, while the child goes on watching the cards that are well. Once the successor has
-told its inventory, the child says its last and ends. So no XID is lost in between; one that
-falls into the change may be told twice.
+When a child wants NVML opened again (`Beat.reopen`), a second child, its successor, does that
+while the first one goes on watching the cards. When the successor has sent its inventory, the
+first child sends what it still has, and ends. So no XID is lost; one that is reported by both
+children is passed on twice.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _MOST_PATIENCE = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long the agent waits for what.
+    """How long the agent waits for the child.
 
     Attributes:
         answer_seconds: For the child's next line.
@@ -91,7 +91,7 @@ _KERNEL = Kernel()
 
 @dataclass(slots=True)
 class _Told:
-    """What the agent was told last, so that it hears news only."""
+    """What was reported last, so that only changes are reported."""
 
     inventory: Inventory | None = None
     missing: DriverMissing | None = None
@@ -150,7 +150,7 @@ class NvmlSource:
         return self._deadlines.start_seconds * self._patience
 
     async def run(self) -> None:
-        """Keeps a child at work until cancelled."""
+        """Keep a child running until cancelled."""
         self._told.kernel_driver = self._kernel_version()
         pause_seconds = 0.1
         self._await_answer(self._deadlines.start_seconds)
@@ -166,7 +166,7 @@ class NvmlSource:
                 self._stall.cancel()
 
     async def _keep_child(self) -> None:
-        """A child's life, and those of its successors, until one is of no more use."""
+        """Run a child, and its successors after it, until one has to be replaced."""
         try:
             self._child = await self._start()
             while True:
@@ -188,11 +188,11 @@ class NvmlSource:
             self._child = None
 
     def _children(self) -> list[ChildProcess]:
-        """Every process that is there; a successor is none any more."""
+        """Every process there is. A successor is dropped with this."""
         return [child for child in (self._child, self._succession.drop()) if child is not None]
 
     async def _hand_over(self, child: ChildProcess) -> None:
-        """Let a successor that is ready take over, once the child has said its last."""
+        """Let a successor that is ready take over, after the last lines of `child`."""
         if self._succession.ready is None:
             return
         async with aclosing(child.last_lines()) as lines:
@@ -206,14 +206,14 @@ class NvmlSource:
         self._heard(inventory)
 
     async def _start(self) -> ChildProcess:
-        """A new child."""
+        """Start a child."""
         answer_seconds = self._deadlines.answer_seconds
         return await ChildProcess.start(
             self._command(), self.start_seconds, answer_seconds, self._kill
         )
 
     def _heard(self, line: Line) -> None:
-        """Notes that NVML answered, and passes on what is new."""
+        """Note that NVML answered, and pass on what is new."""
         if isinstance(line, Starting):
             if not self._was_silent:
                 self._await_answer(self._deadlines.start_seconds)
@@ -229,7 +229,7 @@ class NvmlSource:
             self._tell(report)
 
     def _tell(self, report: NvmlReport) -> None:
-        """Passes a report on, unless it says what the last of its kind said."""
+        """Pass a report on, unless it equals the last of its kind."""
         told = self._told
         if report in (told.inventory, told.missing):
             return
@@ -244,14 +244,14 @@ class NvmlSource:
             told.first_version = ""
 
     def _driver_is(self, version: str) -> None:
-        """A driver that appears, or another than this process started with."""
+        """Report a driver that appears, or another one than at the start of this process."""
         before = self._told.first_version
         self._told.first_version = version
         if before is not None and before != version:
             self._on_report(DriverChanged(before, version))
 
     def _no_driver(self, line: NoDriver) -> None:
-        """The kernel has a driver that this container's library is missing or no longer fits."""
+        """Report a kernel driver for which this container has no library, or another version."""
         told = self._told
         if line.error == MISMATCH and told.first_version:
             self._on_report(DriverChanged(told.first_version, ""))
@@ -262,7 +262,7 @@ class NvmlSource:
             self._on_report(DriverChanged(told.first_version or "", kernel_driver))
 
     def _await_answer(self, seconds: float) -> None:
-        """Sets the time after which NVML counts as stalled, unless it answers before."""
+        """Set the time after which NVML counts as stalled, unless it answers before."""
         if self._stall is not None:
             self._stall.cancel()
         self._stall = asyncio.get_running_loop().call_later(seconds, self._stalled, seconds)
