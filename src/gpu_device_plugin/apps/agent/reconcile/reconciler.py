@@ -8,7 +8,7 @@ here, and as free at admission if the kubelet offers them again.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -16,6 +16,7 @@ import structlog
 
 from gpu_device_plugin.apps.agent.admission.holder_check import checked
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.reconcile.file_keeper import FileKeeper
 from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import (
     KubeletSnapshot,
     SnapshotReader,
@@ -39,13 +40,12 @@ from gpu_device_plugin.domain.ledger import (
     survivors,
 )
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
-from gpu_device_plugin.errors import KubeletError, NodeError, RequestError, StorageError
+from gpu_device_plugin.errors import KubeletError, RequestError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
 PASS_SECONDS = 30.0
 WAITING_SECONDS = 3.0
 QUIET_SECONDS = 6.0
-_REPAIRS_A_TURN = 8
 _log = structlog.get_logger("reconcile")
 
 
@@ -89,6 +89,7 @@ class Reconciler:
         self._gone: frozenset[str] = frozenset()
         self._listed: frozenset[PodRef] = frozenset()
         self._silence = ""
+        self._files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
         self.after_pass: Callable[[], None] = lambda: None
         self.on_settled: Callable[[Iterable[PodRef]], None] = lambda _: None
         self.is_waited_for: Callable[[], bool] = lambda: False
@@ -105,8 +106,8 @@ class Reconciler:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no grant waits for its end to be certain."""
-        return not self._absent
+        """Whether no grant and no file waits for its end to be certain."""
+        return not self._absent and self._files.is_settled
 
     def holders(self) -> Sequence[PodRef]:
         """Pods that hold slices now."""
@@ -130,7 +131,7 @@ class Reconciler:
         try:
             async with self._quiet():
                 self._settle(await self._parts.snapshots.take())
-            await self._repair_in_turns()
+            await self._files.repair_in_turns()
             self.after_pass()
         except KubeletError as error:
             if str(error) != self._silence:
@@ -160,7 +161,7 @@ class Reconciler:
         over, self._absent_since = survivors(
             ledger_store.ledger,
             snapshot.names,
-            snapshot.uids,
+            snapshot.uids if snapshot.has_checkpoint else None,
             self._absent_since,
             time.monotonic(),
             self._kubelet_since(),
@@ -175,28 +176,31 @@ class Reconciler:
             _log.info("slice ended", slice=slice_id)
         alive = live(ledger_store.ledger, snapshot.names, uids)
         self._absent = frozenset(ledger_store.ledger.grants) - frozenset(alive.grants)
-        self._gone = self._believed(self._absent)
+        self._gone = self._believed(self._absent, snapshot)
         self.drift = drift(alive, snapshot.listed)
-        if any(ledger_store.ledger.grants[key].pod.uid in snapshot.uids for key in self._absent):
+        is_stale = self._files.judge(snapshot, over, time.monotonic(), self._kubelet_since())
+        grants = ledger_store.ledger.grants
+        if is_stale or any(grants[key].pod.uid in snapshot.uids for key in self._absent):
             self._parts.refresh_checkpoint()
-        self._tidy_library(held)
         listed = frozenset(entry.pod for entry in snapshot.listed)
         self.on_settled(listed & self._listed)
         self._listed = listed
 
-    def _believed(self, absent: frozenset[str]) -> frozenset[str]:
+    def _believed(self, absent: frozenset[str], snapshot: KubeletSnapshot) -> frozenset[str]:
         """Of the slices that List lacks those whose pods are gone.
 
-        A kubelet that has just started lists few pods or none. Were they all taken for gone, a
-        mode that waits for the node to be empty would be pulled from under them.
+        A kubelet that has just started, or that has not reached the API server since, lists few
+        pods or none. Were they all taken for gone, a mode that waits for the node to be empty
+        would be pulled from under them.
         """
-        since = self._kubelet_since()
-        if since is not None and time.monotonic() - since >= KUBELET_SETTLE_SECONDS:
-            return absent
-        if not self._parts.is_synced():
-            return frozenset()
         grants, specs = self._parts.ledger_store.ledger.grants, self._parts.specs()
-        return frozenset(key for key in absent if is_over(grants[key].pod, specs))
+        since, found = self._kubelet_since(), set[str]()
+        is_settled = since is not None and time.monotonic() - since >= KUBELET_SETTLE_SECONDS
+        if is_settled and snapshot.has_checkpoint:
+            found |= {key for key in absent if grants[key].pod.uid not in snapshot.uids}
+        if self._parts.is_synced():
+            found |= {key for key in absent if is_over(grants[key].pod, specs)}
+        return frozenset(found)
 
     def _completed(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
         """Grants of which more, or something else, is known now than when they were made."""
@@ -237,45 +241,8 @@ class Reconciler:
         return [sized(replace(grant, created_seconds=time.time()), state) for grant in adopted]
 
     def repair_files(self) -> None:
-        """Every file that a grant names is there, and no other; grown ones are cut back."""
-        for _ in self._repairs():
-            continue
-
-    async def _repair_in_turns(self) -> None:
-        """The same a few slices at a time: no call of the kubelet shall wait for all of them."""
-        for number, _ in enumerate(self._repairs(), 1):
-            if number % _REPAIRS_A_TURN == 0:
-                await asyncio.sleep(0)
-
-    def _repairs(self) -> Iterator[None]:
-        ledger_store, files = self._parts.ledger_store, self._parts.setup.files
-        for grant in tuple(ledger_store.ledger.grants.values()):
-            self._repair(grant)
-            for size in files.cut_back((grant.slice_id,)).values():
-                self._parts.recorder.region_grown(grant, size)
-            yield
-        try:
-            for orphan in files.present() - frozenset(ledger_store.ledger.grants):
-                files.remove(orphan)
-                yield
-        except StorageError as error:
-            _log.error("files that no grant names stay", error=str(error))
-
-    def _repair(self, grant: Grant) -> None:
-        try:
-            self._parts.setup.make_files(grant)
-        except NodeError as error:
-            self._parts.recorder.slice_broken(grant, error)
-        except StorageError as error:
-            _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
-
-    def _tidy_library(self, held: Sequence[HeldUnits]) -> None:
-        granted = (
-            grant.library_version for grant in self._parts.ledger_store.ledger.grants.values()
-        )
-        # Kept answers too: a container that starts again gets the mounts of its first Allocate.
-        mounted = (units.library_version for units in held)
-        self._parts.setup.library.tidy([*granted, *mounted])
+        """Every file that a grant names is there; nothing is removed."""
+        self._files.repair()
 
     def _kubelet_since(self) -> float | None:
         identity = self._parts.kubelet_identity()
