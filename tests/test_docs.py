@@ -18,7 +18,8 @@ from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.cluster.pod_text import pod_request
 from gpu_device_plugin.cluster.wire import Pod
-from gpu_device_plugin.config import ENVIRONMENT_PREFIX, Settings, describe, kind_of, load_settings
+from gpu_device_plugin.config.agent import Settings, load_settings
+from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX, describe, kind_of
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, resources_of
 from gpu_device_plugin.domain.requests import Demand, NodeTerms, demand
 from gpu_device_plugin.domain.units import MemoryUnit, Resource
@@ -124,7 +125,7 @@ def test_every_rule_at_submission_has_its_text_and_cure_on_the_page() -> None:
 
 def test_every_setting_stands_in_the_table_with_its_default() -> None:
     """Flag, environment, key, default and effect are those of the program."""
-    texts = describe()
+    texts = describe(Settings)
     expected = []
     for field in msgspec.structs.fields(Settings):
         value = getattr(field.default, "value", field.default)
@@ -151,7 +152,7 @@ def test_the_example_of_a_settings_file_is_read() -> None:
     keys = set(yaml.safe_load(example))
 
     assert keys
-    assert keys <= set(describe())
+    assert keys <= set(describe(Settings))
 
 
 def test_the_example_of_a_settings_file_is_valid(tmp_path: Path) -> None:

@@ -197,11 +197,10 @@ def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
     return PodHold(pod.ref, placed, unplaced)
 
 
-def wish_annotations(offer: NodeOffer, hold: PodHold, now_ns: int) -> dict[str, str]:
+def wish_annotations(hold: PodHold, now_ns: int) -> dict[str, str]:
     """The wish for a pod that is about to be bound (R-540): version 2, and 1 where it can say it.
 
     Args:
-        offer: The node.
         hold: The cards that the pod shall have.
         now_ns: Wall clock.
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_device_plugin.apps.agent.wiring import Wiring
-from gpu_device_plugin.config import load_settings
+from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest

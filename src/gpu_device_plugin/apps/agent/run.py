@@ -24,7 +24,7 @@ from gpu_device_plugin.apps.agent.publish.cluster_side import ClusterSide
 from gpu_device_plugin.apps.agent.publish.device_lists import message_problem
 from gpu_device_plugin.apps.agent.reconcile.card_numbers import known_numbers
 from gpu_device_plugin.apps.agent.wiring import Wiring
-from gpu_device_plugin.config import Settings
+from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.errors import ConfigError, KubeletError, StorageError
 from gpu_device_plugin.kubelet.checkpoint import CheckpointEntry

@@ -24,7 +24,7 @@ from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore, boot_id
 from gpu_device_plugin.apps.agent.state.node_state import NodeState
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
-from gpu_device_plugin.config import Isolation, Settings
+from gpu_device_plugin.config.agent import Isolation, Settings
 from gpu_device_plugin.domain.edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import Resource

@@ -1,5 +1,6 @@
 """kube-scheduler's questions: which nodes, how good, and bind."""
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ MOST_NODES = 8
 _MOST_SCORE = 10
 _BIND_SECONDS = 5.0
 _BIND_TRIES = 3
+_DOUBT_SECONDS = 1.0
 _log = structlog.get_logger("extender")
 
 
@@ -39,6 +41,21 @@ class Extender:
         self._ledger = ledger
         self._api = api
         self._now_ns = now_ns
+        self._doubtful: asyncio.Queue[tuple[PodRef, str]] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Ask after bindings that nobody answered, until somebody does; until cancelled."""
+        while True:
+            ref, node = await self._doubtful.get()
+            while True:
+                try:
+                    pod = await read_pod(self._api, ref)
+                except ClusterError:
+                    await asyncio.sleep(_DOUBT_SECONDS)
+                    continue
+                break
+            if pod is None or pod.node != node:
+                self._ledger.release(ref)
 
     def filter(self, body: bytes) -> bytes:
         """Keep the nodes that fit best, with a reason for each of the others."""
@@ -94,7 +111,7 @@ class Extender:
 
     async def _bound(self, ref: PodRef, node: str) -> str:
         """Why the pod is not bound, or ""."""
-        pod = self._ledger.pod(ref)
+        pod, refused = self._ledger.pod(ref), ""
         for _ in range(_BIND_TRIES):
             if pod is None or pod.node:
                 pod = await read_pod(self._api, ref)
@@ -116,8 +133,8 @@ class Extender:
 
     async def _try(self, pod: ClusterPod, node: str, found: Fit) -> str:
         """One request; why it was refused, or ""."""
-        ref, offer = pod.request.ref, self._ledger.offers[node]
-        wish = wish_annotations(offer, found.hold, self._now_ns())
+        ref = pod.request.ref
+        wish = wish_annotations(found.hold, self._now_ns())
         try:
             return await bind_pod(self._api, pod, node, wish, _BIND_SECONDS)
         except ClusterError as error:
@@ -125,7 +142,8 @@ class Extender:
             try:
                 now = await read_pod(self._api, ref)
             except ClusterError:
-                # Nobody tells. The reservation stays until the watch shows the pod as it is.
+                # Nobody tells: the reservation stays until somebody does.
+                self._doubtful.put_nowait((ref, node))
                 raise error from None
             if now is not None and now.node == node:
                 return ""
@@ -140,7 +158,7 @@ class Extender:
         return 200, json.dumps({"nodes": [self._inspected(name) for name in names]}).encode()
 
     def _inspected(self, name: str) -> dict[str, object]:
-        offer, rooms, holds = self._ledger.offers[name], self._ledger.rooms(name), None
+        offer, rooms = self._ledger.offers[name], self._ledger.rooms(name)
         holds = [(hold.pod, hold.by_card()) for hold in self._ledger.holds(name)]
         devices = [
             {

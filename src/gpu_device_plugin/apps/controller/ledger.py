@@ -93,6 +93,10 @@ class ClusterLedger:
             self._rooms[node] = node_rooms(self._offers[node], self.holds(node))
         return self._rooms[node]
 
+    def node_rooms(self) -> Mapping[str, tuple[Room, ...]]:
+        """What the cards of every node have left."""
+        return {name: self.rooms(name) for name in sorted(self._offers)}
+
     def holds(self, node: str) -> Sequence[PodHold]:
         """What is held on a node, and what is reserved."""
         bound, reserved = self._bound.get(node, {}), self._reserved.get(node, {})
