@@ -31,9 +31,10 @@ _run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.
 def cli() -> None:
     """Fractions of GPUs, schedulable and real.
 
-    `agent` runs on every GPU node, `controller` once in a cluster. `why` and `recover` are for a person on such a node (or in
-    the agent's pod). `uninstall` and `check-upgrade` are what the chart's hooks run, `cleanup`
-    removes what stays on a node. `demo` and `simulate` need no GPU.
+    `agent` runs on every GPU node, `controller` once in a cluster. `why` and `recover` are for
+    a person on a GPU node, or in the agent's pod. The chart's hooks run `uninstall` and
+    `check-upgrade`; `cleanup` removes what an uninstall leaves on a node. `demo` and `simulate`
+    need no GPU.
     """
 
 
@@ -42,7 +43,7 @@ _config = click.option(
     envvar=ENVIRONMENT_PREFIX + "CONFIG",
     show_envvar=True,
     type=click.Path(path_type=Path),
-    help="A YAML file of settings: the flags' names with underscores.",
+    help="A YAML file of settings; keys are the flags' names with underscores.",
 )
 
 
@@ -53,10 +54,10 @@ def agent(config: Path | None, **flags: object) -> None:
 
     Each flag has an environment variable, GPU_DEVICE_PLUGIN_ and its name in capitals
     (--state-dir: GPU_DEVICE_PLUGIN_STATE_DIR), and a key in the file of --config. The flag
-    goes before the environment, the environment before the file; a label on the Node goes
-    before all of them.
+    takes precedence over the environment, the environment over the file, and a label of the
+    Node over all of them.
 
-    Exit codes: 0 ended as told, 1 failed, 2 wrong settings or a second agent on this node,
+    Exit codes: 0 ended on request, 1 failed, 2 wrong settings or a second agent on this node,
     75 to be started again because the driver has changed.
     """
     from gpu_device_plugin.apps.agent.run import run_agent
@@ -93,10 +94,10 @@ setting_options(ControllerSettings, controller)
 @click.argument("pod", metavar="NAMESPACE/POD")
 @_run_dir
 def why(pod: str, run_dir: str) -> None:
-    """Tell what a pod on this node got, or why it was refused.
+    """Show what a pod on this node got, or why it was refused.
 
-    What it asked, what each card had free at that moment, what was decided and why, and what
-    it holds now. The agent remembers its last 1000 decisions, until it is restarted.
+    Shows what it asked, what each card had free at that moment, what was decided and why, and
+    what it holds now. The agent keeps its last 1000 decisions until it is restarted.
     """
     namespace, slash, name = pod.partition("/")
     if not slash or not namespace or not name or "/" in name:
@@ -111,9 +112,9 @@ def why(pod: str, run_dir: str) -> None:
 def recover(card: str, run_dir: str) -> None:
     """Take a card back into service after its reset.
 
-    Some faults (XID 48, 74, 95, 119, 120 and unknown ones) keep a card out until the driver
-    tells of its reset, is loaded anew, or this command is given. A fault that is still there
-    takes the card out again. INDEX is NVML's, as nvidia-smi shows it.
+    Some faults (XID 48, 74, 95, 119, 120 and unknown ones) keep a card out of service until
+    the driver reports its reset, is loaded again, or this command is given. A fault that is
+    still there takes the card out again. INDEX is NVML's, as nvidia-smi shows it.
     """
     question = {"command": "recover", "card": card}
     click.echo(asyncio.run(ask(Path(run_dir) / SOCKET_NAME, question)), nl=False)
@@ -130,7 +131,7 @@ for _command in (simulate, demo, uninstall, check_upgrade, cleanup):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program; errors that we know become one line and an exit code."""
+    """Run the program; errors of ours become one line and an exit code."""
     try:
         cli(arguments, standalone_mode=True)
     except ConfigError as error:

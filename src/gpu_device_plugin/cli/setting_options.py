@@ -8,11 +8,11 @@ import msgspec
 from gpu_device_plugin.config.sources import describe, kind_of
 
 _SHORT = 16
-"""Alternatives up to this length stand in the flag itself, longer ones in its text."""
+"""Choices up to this length are shown in the flag itself, longer ones in its help text."""
 
 
 def setting_options(kind: type[msgspec.Struct], command: click.Command) -> None:
-    """Give a command one option for each setting, so that a flag can never be forgotten."""
+    """Give a command one option for each setting, so that no flag can be forgotten."""
     texts = describe(kind)
     for field in reversed(msgspec.structs.fields(kind)):
         flag = "--" + field.name.replace("_", "-")
@@ -27,7 +27,7 @@ def setting_options(kind: type[msgspec.Struct], command: click.Command) -> None:
 
 
 def _metavar(name: str, kind: object) -> str | None:
-    """What stands for the value in the help text; None for a switch."""
+    """The placeholder of the value in the help text; None for a switch."""
     if kind is bool:
         return None
     if kind is float:

@@ -129,6 +129,10 @@ class StandInKubelet:
         self._running.add((uid, name))
         return options
 
+    def containers_ended(self) -> None:
+        """The node has gone down: no container runs any more, and every pod starts anew."""
+        self._running.clear()
+
     def finish(self, uid: str) -> None:
         """The pod's containers have ended: Succeeded or Failed, its devices are free again."""
         self._finished.add(uid)

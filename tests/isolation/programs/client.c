@@ -4,6 +4,8 @@
  *
  *	client [RTLD flags]   loads libcuda.so.1 and, on demand, libnvidia-ml.so.1
  */
+#include "spin.h"
+
 #define __CUDA_API_VERSION_INTERNAL 1
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include <cuda.h>
@@ -45,7 +47,7 @@ static void *find(const char *name)
 
 static CUresult make_spin(void)
 {
-	CUresult result = CALL(cuModuleLoadData, &spin_module, "");
+	CUresult result = CALL(cuModuleLoadData, &spin_module, spin_image);
 
 	return result ? result : CALL(cuModuleGetFunction, &spin, spin_module, "spin");
 }
@@ -707,7 +709,7 @@ static void do_module_unload(char *words[])
 static void do_library(char *words[])
 {
 	CUkernel kernel = NULL;
-	CUresult result = CALL(cuLibraryLoadData, &library, "", NULL, NULL, 0, NULL, NULL, 0);
+	CUresult result = CALL(cuLibraryLoadData, &library, spin_image, NULL, NULL, 0, NULL, NULL, 0);
 
 	(void)words;
 	if (!result)

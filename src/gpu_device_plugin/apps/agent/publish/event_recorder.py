@@ -1,20 +1,19 @@
 """Everything worth telling: one log line, one metric, one Event, one line for `why`."""
 
-import time
 from collections import deque
 from collections.abc import Callable
 
 import structlog
 
-from gpu_device_plugin.apps.agent.admission.decide import Pending
-from gpu_device_plugin.apps.agent.state.node_state import StateReader
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.cluster.events import EventNote
+from gpu_device_plugin.domain.decision import Pending
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.explain import Decision, demand_text, room_lines, why_text
 from gpu_device_plugin.domain.faults import Change, ChangeKind
 from gpu_device_plugin.domain.identity import Asker, Call
 from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.requests import asked_text
 from gpu_device_plugin.domain.units import Resource
@@ -29,11 +28,16 @@ class EventRecorder:
     """Where the parts of the agent report what happened."""
 
     def __init__(
-        self, metrics: AgentMetrics, post: Callable[[EventNote], None], state: StateReader
+        self,
+        metrics: AgentMetrics,
+        post: Callable[[EventNote], None],
+        state: StateReader,
+        wall_seconds: Callable[[], float],
     ) -> None:
         self._metrics = metrics
         self._post = post
         self._state = state
+        self._wall_seconds = wall_seconds
         self._decisions: deque[Decision] = deque(maxlen=_KEPT)
 
     def decided(self, pending: Pending) -> None:
@@ -183,7 +187,7 @@ class EventRecorder:
             rooms=rooms,
             outcome=outcome,
             reason=reason,
-            at_seconds=time.time(),
+            at_seconds=self._wall_seconds(),
         )
         self._decisions.append(decision)
 

@@ -1,10 +1,11 @@
 """The ledger in memory and on disk, changed in one place."""
 
 import contextlib
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
+from gpu_device_plugin.apps.agent.state.signal import Signal
 from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.grants import GrantStore, Loaded
 
@@ -12,10 +13,12 @@ from gpu_device_plugin.store.grants import GrantStore, Loaded
 class LedgerStore:
     """One writer, many readers: `ledger` is immutable, a change is durable before it is seen."""
 
-    def __init__(self, store: GrantStore, on_change: Callable[[Ledger], None]) -> None:
+    def __init__(self, store: GrantStore) -> None:
         self._store = store
-        self._on_change = on_change
         self._ledger = Ledger()
+        self._gone: frozenset[str] = frozenset()
+        self.changed = Signal[Ledger]()
+        """Emitted after each change."""
         self.disk_fault: str | None = None
 
     @property
@@ -23,11 +26,25 @@ class LedgerStore:
         """All grants, now."""
         return self._ledger
 
+    @property
+    def living(self) -> Ledger:
+        """Grants of pods that were there at the last reconcile pass, and what was granted since."""
+        return self._ledger.release(self._gone)
+
+    @property
+    def holders(self) -> Sequence[PodRef]:
+        """Pods that hold slices now."""
+        return tuple(dict.fromkeys(grant.pod for grant in self.living.grants.values()))
+
+    def set_gone(self, slice_ids: frozenset[str]) -> None:
+        """The last reconcile pass found the pods of these slices gone; their grants end later."""
+        self._gone = slice_ids
+
     def load(self, now_seconds: float) -> Loaded:
         """Read what the disk remembers."""
         loaded = self._store.load(now_seconds)
         self._ledger = loaded.ledger
-        self._on_change(self._ledger)
+        self.changed.emit(self._ledger)
         return loaded
 
     def hold(self, grant: Grant, superseded: Iterable[str] = ()) -> None:
@@ -91,12 +108,4 @@ class LedgerStore:
             raise
         self.disk_fault = None
         self._ledger = ledger
-        self._on_change(ledger)
-
-
-def boot_id(proc: Path = Path("/proc")) -> str:
-    """The kernel's id of this boot, or "" where it does not tell."""
-    try:
-        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+        self.changed.emit(ledger)
