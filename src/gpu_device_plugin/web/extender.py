@@ -1,5 +1,6 @@
 """The scheduler extender's address: bodies in, bodies out."""
 
+import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ class ExtenderServer:
                 max_size=self._max_body_bytes, actual_size=request.content_length or 0
             )
         body = await request.read()
-        loop = request.loop
+        loop = asyncio.get_running_loop()
         began = loop.time()
         try:
             answer = handler(body)

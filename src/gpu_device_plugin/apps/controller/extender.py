@@ -19,7 +19,8 @@ from gpu_device_plugin.cluster.extender_wire import (
     read_question,
 )
 from gpu_device_plugin.cluster.whole import ClusterPod, bind_pod, read_pod
-from gpu_device_plugin.domain.cluster_ledger import Fit, Misfit, wish_annotations
+from gpu_device_plugin.domain.cluster_ledger import Fit, Misfit
+from gpu_device_plugin.domain.cluster_view import wish_annotations
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
 

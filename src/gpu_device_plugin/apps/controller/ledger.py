@@ -5,16 +5,8 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from gpu_device_plugin.cluster.whole import ClusterNode, ClusterPod
-from gpu_device_plugin.domain.cluster_ledger import (
-    Fit,
-    Misfit,
-    NodeOffer,
-    PodHold,
-    fit,
-    hold_of,
-    node_rooms,
-    parse_offer,
-)
+from gpu_device_plugin.domain.cluster_ledger import Fit, Misfit, fit, node_rooms
+from gpu_device_plugin.domain.cluster_view import NodeOffer, PodHold, hold_of, parse_offer
 from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
 from gpu_device_plugin.domain.placement import Room
 from gpu_device_plugin.domain.pods import PodRef, PodRequest

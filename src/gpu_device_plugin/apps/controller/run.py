@@ -28,11 +28,11 @@ class Controller:
     def __init__(self, settings: ControllerSettings) -> None:
         kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
         self._api = ApiServer.at(kubeconfig)
-        self._ledger = ClusterLedger(settings.placement)
-        changes = Changes(self._ledger.node_changed, self._ledger.pod_changed)
+        self.ledger = ClusterLedger(settings.placement)
+        changes = Changes(self.ledger.node_changed, self.ledger.pod_changed)
         self._watch = ClusterWatch(self._api, changes)
-        self._extender = Extender(self._ledger, self._api)
-        self._metrics = ControllerMetrics(self._ledger.node_rooms)
+        self._extender = Extender(self.ledger, self._api)
+        self._metrics = ControllerMetrics(self.ledger.node_rooms)
         self.server = ExtenderServer(
             settings.address,
             Handlers(
@@ -78,7 +78,7 @@ class Controller:
 
     def _readiness(self) -> tuple[bool, str]:
         trouble = self._trouble()
-        return not trouble, trouble or f"ready: {len(self._ledger.offers)} nodes with cards"
+        return not trouble, trouble or f"ready: {len(self.ledger.offers)} nodes with cards"
 
     async def _metrics_page(self, accept: str) -> tuple[bytes, str]:
         return self._metrics.page(accept)
