@@ -180,6 +180,7 @@ class Child:
         try:
             shown = list(driver.shown)
             cards = [card for card in shown if not card.error]
+            modes = [card.is_mig for card in cards]
             load, opened_at = driver.load, loop.time()
             self._say(**_inventory(driver, shown))
             probed_at, is_wanted, is_failing = -1e9, False, False
@@ -193,6 +194,10 @@ class Child:
                     probed_at = loop.time()
                     is_failing = self._probe(cards) or len(cards) < len(shown)
                     if driver.load != load or driver.shown != shown:
+                        return
+                    if any(
+                        c.is_mig != was for c, was in zip(cards, modes, strict=True) if not c.error
+                    ):
                         return
                 if is_failing and loop.time() - opened_at >= _REOPEN_SECONDS:
                     return
