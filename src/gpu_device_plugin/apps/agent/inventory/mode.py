@@ -50,7 +50,7 @@ class ModeFollower:
         recorder: EventRecorder,
         memory: MemoryFile[NodeRecord],
         settings: ModeSettings,
-        holders: Callable[[], Sequence[PodRef]],
+        holders: Callable[[], Sequence[PodRef] | None],
     ) -> None:
         self._node_store = node_store
         self._recorder = recorder

@@ -95,6 +95,10 @@ class Reconciler:
         self._silence = ""
         self._files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
         self.drift = 0
+        self.has_passed = False
+        """Whether the kubelet has said at least once since the start who holds units."""
+        self.unadopted: Sequence[PodRef] = ()
+        """Pods that hold units of which no grant could be made, for instance of a card that is away."""
         self.passed = Signal[None]()
         """Emitted after each pass."""
         self.checkpoint_stale = Signal[None]()
@@ -127,6 +131,7 @@ class Reconciler:
         try:
             async with self._parts.gate.quiet():
                 self._settle(await self._parts.snapshots.take())
+            self.has_passed = True
             await self._files.repair_in_turns()
             self.passed.emit(None)
         except KubeletError as error:
@@ -217,13 +222,16 @@ class Reconciler:
     ) -> list[Grant]:
         """Grants for containers that hold units and that we know nothing of."""
         state = self._parts.state()
-        if state.mode is None or not state.cards:
-            return []
+        self.unadopted = ()
         if not ledger.unknown(held):
             return []  # as nearly always
         specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]
         living = snapshot.living({spec.ref.uid for spec in specs})
-        adopted = adopt(ledger.unknown(living), specs, state.cards, state.terms)
+        unknown = ledger.unknown(living)
+        cards = state.cards if state.mode is not None else ()
+        adopted = adopt(unknown, specs, cards, state.terms)
+        known = frozenset().union(*((*grant.mem_ids, *grant.core_ids) for grant in adopted))
+        self.unadopted = tuple({units.pod for units in unknown if units.ids.isdisjoint(known)})
         for grant in adopted:
             self._parts.recorder.adopted(grant)
         return [
