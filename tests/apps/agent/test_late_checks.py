@@ -36,7 +36,7 @@ SPEC = PodRequest(
 )
 
 
-def wired(tmp_path: Path) -> Wiring:
+async def wired(tmp_path: Path) -> Wiring:
     """The agent's parts without a kubelet, holding one grant that nobody has checked yet."""
     directories: Mapping[str, str] = {
         name: str(tmp_path / name)
@@ -51,7 +51,7 @@ def wired(tmp_path: Path) -> Wiring:
     version.mkdir()
     (version / "libgpuslice.so").write_bytes(b"")
     (version / "ld.so.preload").write_text("")
-    wiring.ledger_store.hold(UNCHECKED)
+    await wiring.ledger_store.hold(UNCHECKED)
     return wiring
 
 
@@ -60,7 +60,7 @@ async def test_a_grant_released_while_its_start_is_checked_is_not_brought_back(
     tmp_path: Path, *, is_api_away: bool
 ) -> None:
     """The check waits for the API server; reconciling may find meanwhile that the pod has gone."""
-    wiring = wired(tmp_path)
+    wiring = await wired(tmp_path)
 
     async def fetch_spec(_namespace: str, _name: str) -> PodRequest | None:
         wiring.ledger_store.amend((), ended=[UNCHECKED.slice_id])
@@ -78,7 +78,7 @@ async def test_a_grant_released_while_its_start_is_checked_is_not_brought_back(
 
 async def test_what_reconciling_learned_meanwhile_is_kept(tmp_path: Path) -> None:
     """The check must not write its older copy of the grant over a newer one."""
-    wiring = wired(tmp_path)
+    wiring = await wired(tmp_path)
 
     async def fetch_spec(_namespace: str, _name: str) -> PodRequest | None:
         if not wiring.ledger_store.ledger.grants[UNCHECKED.slice_id].card_bytes:

@@ -44,12 +44,12 @@ async def test_directories_that_containers_may_not_read_stop_the_node_until_they
     node_checks = NodeChecks(wiring, Withdrawal(wiring), policy.kernel)
 
     wiring.node_store.update(mode=NodeMode.SHARE)
-    node_checks.run_checks()
+    await node_checks.check_disks()
     assert FAULT not in wiring.node_store.read().faults
     wiring.node_store.update(mode=NodeMode.CORE_MEM)
-    node_checks.run_checks()
+    await node_checks.check_disks()
     text = wiring.node_store.read().faults[FAULT]
     assert f"{tmp_path / 'run_dir'} has the label system_u:object_r:var_run_t:s0" in text
     policy.is_refusing = False
-    node_checks.run_checks()
+    await node_checks.check_disks()
     assert FAULT not in wiring.node_store.read().faults

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -35,6 +36,7 @@ EXIT_FOR_REINJECTION = 75
 """EX_TEMPFAIL: the container runtime shall start us again, with the driver that is there now."""
 INVENTORY_SECONDS = 5.0
 RECOVER_SECONDS = 4.0
+_END_SECONDS = 2.0
 _log = structlog.get_logger("agent")
 
 
@@ -58,20 +60,23 @@ class Agent:
             StorageError: The state directory cannot be used.
         """
         own_pod = (os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", ""))
-        self._lock.take("/".join(filter(None, own_pod)), os.getpid())
+        take = partial(self._lock.take, "/".join(filter(None, own_pod)), os.getpid())
+        await self._wiring.writer.run(take)
         if isinstance(self._wiring.cluster, ClusterSide):
             self._wiring.cluster.own_pod = own_pod
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        self._remember()
         self._wiring.metrics.ask_readiness(lambda: self._readiness.tell()[0])
         pages = Pages(self._wiring.metrics_page, lambda: True, self._readiness.tell)
         web = WebServer(self._settings.metrics_address, pages)
         await web.start()
         try:
+            await self._remember()
             await self._serve()
         finally:
+            await self._wiring.ledger_store.close(_END_SECONDS)
+            await self._wiring.writer.drain(_END_SECONDS)
             await web.stop()
             await self._wiring.pod_resources.close()
             self._withdrawal.end()
@@ -79,12 +84,13 @@ class Agent:
         _log.info("ended", exit_code=self._exit_code)
         return self._exit_code
 
-    def _remember(self) -> None:
+    async def _remember(self) -> None:
         """What the last run left in the state directory."""
         now, wiring = time.time(), self._wiring
-        loaded = wiring.ledger_store.load(now)
+        loaded = await wiring.ledger_store.load(now)
         known = known_numbers(loaded.ledger, self._kept_answers())
-        for bad in (loaded.bad, wiring.cards.load(now, known), wiring.mode.load(now)):
+        problems = (loaded.bad, await wiring.cards.load(now, known), await wiring.mode.load(now))
+        for bad in problems:
             if bad is not None:
                 wiring.recorder.file_set_aside(bad)
         _log.info(
@@ -124,7 +130,7 @@ class Agent:
             wiring.publisher.run(),
             node_checks.run(),
             admin_socket.run(),
-            self._prepare_and_offer(),
+            self._prepare_and_offer(node_checks),
         ]
         tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
         stopping = asyncio.ensure_future(self._stop.wait())
@@ -135,7 +141,7 @@ class Agent:
         for task in done - {stopping}:
             task.result()  # a task that ended by itself has failed: its error ends the process
 
-    async def _prepare_and_offer(self) -> None:
+    async def _prepare_and_offer(self, node_checks: NodeChecks) -> None:
         """Before the first Register: cards, mode, what the kubelet holds, every slice's files."""
         wiring = self._wiring
         await self._until_cards()
@@ -147,7 +153,8 @@ class Agent:
         with suppress(TimeoutError):
             async with asyncio.timeout(RECOVER_SECONDS):
                 await self._recover()
-        wiring.reconciler.repair_files()
+        await node_checks.has_checked_disks.wait()
+        await wiring.reconciler.repair_files()
         wiring.node_store.listen(wiring.device_lists.publish)
         wiring.device_lists.publish(wiring.node_store.read())
         self._readiness.is_prepared = True

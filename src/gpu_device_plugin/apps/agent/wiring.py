@@ -35,10 +35,11 @@ from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.nvml.source import NvmlSource
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
-from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.store.memory import Memory, MemoryFile
 from gpu_device_plugin.store.region import read_region
 from gpu_device_plugin.store.remembered import CardsRecord, NodeRecord
 from gpu_device_plugin.store.slices import SliceFiles
+from gpu_device_plugin.store.writer import Writer
 from gpu_device_plugin.web.metrics import AgentMetrics
 
 
@@ -73,20 +74,23 @@ class Wiring:
 
     def _wire_state(self) -> None:
         settings, state_dir = self.settings, Path(self.settings.state_dir)
-        self.ledger_store = LedgerStore(GrantStore(state_dir, self.boot_id), self._ledger_changed)
+        self.writer = Writer()
+        self.ledger_store = LedgerStore(
+            GrantStore(state_dir, self.boot_id), self.writer, self._ledger_changed
+        )
         table = Path(settings.xid_table) if settings.xid_table else None
         rules = health_rules(settings.recovery_seconds, table)
-        memory = MemoryFile(state_dir, "cards", CardsRecord, self.boot_id)
+        memory = Memory(MemoryFile(state_dir, "cards", CardsRecord, self.boot_id), self.writer)
         self.cards = CardInventory(self.node_store, self.recorder, memory, rules, self.boot_id)
         self.nvml = NvmlSource(self._nvml_library(), self.cards.observe)
         self.mode = ModeFollower(
             self.node_store,
             self.recorder,
-            MemoryFile(state_dir, "node", NodeRecord, self.boot_id),
+            Memory(MemoryFile(state_dir, "node", NodeRecord, self.boot_id), self.writer),
             ModeSettings(settings.mode, settings.placement, settings.memory_unit),
             self._holders,
         )
-        self.library = LibraryInstaller(Path(settings.library_dir), self.recorder)
+        self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
         self.setup = ContainerSetup(
             SliceFiles(Path(settings.run_dir)),
             self.library,

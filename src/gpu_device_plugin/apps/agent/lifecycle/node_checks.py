@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,11 @@ class NodeChecks:
     ) -> None:
         self._wiring = wiring
         self._withdrawal = withdrawal
-        withdrawal.on_stay = self._check_library
+        withdrawal.on_stay = lambda: self._requested.set()
         self.keep_lock: Callable[[], bool] = lambda: False
+        self.has_checked_disks = asyncio.Event()
+        self._requested = asyncio.Event()
+        self._library_problem = ""
         self._restarts = 0
         settings = wiring.settings
         self._labels = SecurityLabels(
@@ -43,17 +47,32 @@ class NodeChecks:
         wiring.reconciler.is_waited_for = lambda: wiring.mode.is_waiting or withdrawal.is_going
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled; what waits for a disk holds up nothing else."""
+        await asyncio.gather(self._run_checks(), self._run_disk_checks())
+
+    async def _run_checks(self) -> None:
         while True:
             self.run_checks()
             await asyncio.sleep(CHECK_SECONDS)
 
+    async def _run_disk_checks(self) -> None:
+        while True:
+            self._requested.clear()
+            await self.check_disks()
+            self.has_checked_disks.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await self._requested.wait()
+
+    async def check_disks(self) -> None:
+        """Lock, library and labels, once."""
+        await self._check_lock()
+        await self._check_library()
+        await self._check_labels()
+
     def run_checks(self) -> None:
-        """Every check once."""
-        self._check_lock()
+        """Every check that needs no disk, once."""
         self._withdrawal.follow()
-        self._check_library()
-        self._check_labels()
         self._check_exposure()
         self._check_disk()
         self._check_message()
@@ -85,24 +104,28 @@ class NodeChecks:
         """Another mode may need what the old one did not; it is known before it is offered."""
         if state.mode is not self._mode:
             self._mode = state.mode
-            self._check_library()
+            self._judge_library()
 
-    def _check_library(self) -> None:
-        wiring, state = self._wiring, self._wiring.node_store.read()
-        if not state.wants_isolation or state.mark:
-            return
-        version, problem = wiring.library.check()
-        wiring.node_store.update(library_version=version)
-        self._wiring.recorder.fault(
-            self._wiring.node_store, MISSING, problem if problem and state.isolates else None
-        )
+    async def _check_library(self) -> None:
+        state = self._wiring.node_store.read()
+        if state.wants_isolation and not state.mark:
+            version, self._library_problem = await self._wiring.library.check()
+            self._wiring.node_store.update(library_version=version)
+            self._judge_library()
 
-    def _check_labels(self) -> None:
+    def _judge_library(self) -> None:
+        state, problem = self._wiring.node_store.read(), self._library_problem
+        if state.wants_isolation and not state.mark:
+            self._wiring.recorder.fault(
+                self._wiring.node_store, MISSING, problem if problem and state.isolates else None
+            )
+
+    async def _check_labels(self) -> None:
         """Containers mount from these directories wherever slices are enforced."""
         problem = None
         if self._wiring.node_store.read().isolates:
             try:
-                self._labels.ensure()
+                await self._wiring.writer.run(self._labels.ensure)
             except StorageError as error:
                 problem = str(error)
         self._wiring.recorder.fault(self._wiring.node_store, "LabelsMissing", problem)
@@ -115,24 +138,24 @@ class NodeChecks:
             self._wiring.recorder.node_note("CardsExposed", exposure.TEXT)
             self._exposure = None
 
-    def _check_lock(self) -> None:
+    async def _check_lock(self) -> None:
         """Where it is lost, so is what lay beside it; an error ends the process.
 
         In a pod the directory is a mount: removed on the node it takes no file for good, and comes
         back when the container is made anew.
         """
-        if self.keep_lock():
+        if await self._wiring.writer.run(self.keep_lock):
             place = self._wiring.settings.state_dir
             text = f"{place}: was emptied under the agent, which writes it again"
             self._wiring.recorder.file_set_aside(text)
-            self._wiring.ledger_store.probe()
+            self._wiring.ledger_store.rewrite()
             self._wiring.cards.settle()
             self._wiring.mode.settle()
 
     def _check_disk(self) -> None:
         ledger_store = self._wiring.ledger_store
         if ledger_store.disk_fault is not None:
-            ledger_store.probe()
+            ledger_store.rewrite()
         self._wiring.recorder.fault(
             self._wiring.node_store, "StateNotWritable", ledger_store.disk_fault
         )

@@ -8,7 +8,7 @@ here, and as free at admission if the kubelet offers them again.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -129,8 +129,9 @@ class Reconciler:
         """One reconcile pass; whether the kubelet answered."""
         try:
             async with self._quiet():
-                self._settle(await self._parts.snapshots.take())
-            await self._repair_in_turns()
+                held = self._settle(await self._parts.snapshots.take())
+            await self._tidy_library(held)
+            await self.repair_files()
             self.after_pass()
         except KubeletError as error:
             if str(error) != self._silence:
@@ -154,7 +155,8 @@ class Reconciler:
                     return
             await asyncio.sleep(0.02)
 
-    def _settle(self, snapshot: KubeletSnapshot) -> None:
+    def _settle(self, snapshot: KubeletSnapshot) -> Sequence[HeldUnits]:
+        """Bring the ledger up to date; what the kubelet holds."""
         ledger_store, specs = self._parts.ledger_store, self._parts.specs()
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         over, self._absent_since = survivors(
@@ -179,10 +181,10 @@ class Reconciler:
         self.drift = drift(alive, snapshot.listed)
         if any(ledger_store.ledger.grants[key].pod.uid in snapshot.uids for key in self._absent):
             self._parts.refresh_checkpoint()
-        self._tidy_library(held)
         listed = frozenset(entry.pod for entry in snapshot.listed)
         self.on_settled(listed & self._listed)
         self._listed = listed
+        return held
 
     def _believed(self, absent: frozenset[str]) -> frozenset[str]:
         """Of the slices that List lacks those whose pods are gone.
@@ -236,46 +238,43 @@ class Reconciler:
             self._parts.recorder.adopted(grant)
         return [sized(replace(grant, created_seconds=time.time()), state) for grant in adopted]
 
-    def repair_files(self) -> None:
-        """Every file that a grant names is there, and no other; grown ones are cut back."""
-        for _ in self._repairs():
-            continue
+    async def repair_files(self) -> None:
+        """Every file that a grant names is there, and no other; grown ones are cut back.
 
-    async def _repair_in_turns(self) -> None:
-        """The same a few slices at a time: no call of the kubelet shall wait for all of them."""
-        for number, _ in enumerate(self._repairs(), 1):
+        A few slices at a time: no call of the kubelet shall wait for all of them.
+        """
+        ledger_store, files = self._parts.ledger_store, self._parts.setup.files
+        for number, grant in enumerate(tuple(ledger_store.ledger.grants.values()), 1):
             if number % _REPAIRS_A_TURN == 0:
                 await asyncio.sleep(0)
-
-    def _repairs(self) -> Iterator[None]:
-        ledger_store, files = self._parts.ledger_store, self._parts.setup.files
-        for grant in tuple(ledger_store.ledger.grants.values()):
-            self._repair(grant)
+            await self._repair(grant)
             for size in files.cut_back((grant.slice_id,)).values():
                 self._parts.recorder.region_grown(grant, size)
-            yield
         try:
-            for orphan in files.present() - frozenset(ledger_store.ledger.grants):
-                files.remove(orphan)
-                yield
+            known = frozenset(ledger_store.ledger.grants) | ledger_store.unread
+            for number, orphan in enumerate(files.present() - known, 1):
+                if orphan not in ledger_store.ledger.grants:
+                    files.remove(orphan)
+                if number % _REPAIRS_A_TURN == 0:
+                    await asyncio.sleep(0)
         except StorageError as error:
             _log.error("files that no grant names stay", error=str(error))
 
-    def _repair(self, grant: Grant) -> None:
+    async def _repair(self, grant: Grant) -> None:
         try:
-            self._parts.setup.make_files(grant)
+            await self._parts.setup.make_files(grant)
         except NodeError as error:
             self._parts.recorder.slice_broken(grant, error)
         except StorageError as error:
             _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
 
-    def _tidy_library(self, held: Sequence[HeldUnits]) -> None:
+    async def _tidy_library(self, held: Sequence[HeldUnits]) -> None:
         granted = (
             grant.library_version for grant in self._parts.ledger_store.ledger.grants.values()
         )
         # Kept answers too: a container that starts again gets the mounts of its first Allocate.
         mounted = (units.library_version for units in held)
-        self._parts.setup.library.tidy([*granted, *mounted])
+        await self._parts.setup.library.tidy([*granted, *mounted])
 
     def _kubelet_since(self) -> float | None:
         identity = self._parts.kubelet_identity()
