@@ -1,6 +1,8 @@
 /*
  * When a slice was on a card: one page that its processes write and neighbours
- * read, /run/gpu-device-plugin/cards/<UUID>/<slice>. The layout is frozen.
+ * read, /run/gpu-device-plugin/cards/<UUID>/<slice>. The layout is frozen: pods
+ * that run keep their version of this library, so pages of several share a card.
+ * What is new stands in what was reserved, and `version` says that it is there.
  *
  * Finished work stands in two rings of buckets, as the average number of
  * processes that were on the card: short buckets for the last moments, since
@@ -13,6 +15,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define ACTIVITY_SHORT_NS 128000ull
@@ -29,6 +32,8 @@ enum {
 
 #define ACTIVITY_HISTORY_NS (ACTIVITY_LONGS * ACTIVITY_LONG_NS)
 
+enum activity_version { ACTIVITY_PRESENCE = 0, ACTIVITY_VERSION = 1 };
+
 struct activity_open {
 	_Atomic uint64_t since_ns; /* CLOCK_MONOTONIC; 0: nothing unfinished */
 	_Atomic uint64_t until_ns; /* when it should have ended at the latest */
@@ -37,7 +42,8 @@ struct activity_open {
 struct activity {
 	_Atomic uint64_t magic;
 	_Atomic uint64_t newest_short, newest_long;
-	uint8_t reserved[40];
+	_Atomic uint32_t version; /* 0: of a library that wrote none; enum activity_version */
+	uint8_t reserved[36];
 	struct activity_open open[ACTIVITY_OPEN];
 	/* processes * ACTIVITY_ONE */
 	_Atomic uint16_t shorts[ACTIVITY_SHORTS];
@@ -45,6 +51,7 @@ struct activity {
 };
 
 _Static_assert(sizeof(struct activity) == ACTIVITY_BYTES, "layout");
+_Static_assert(offsetof(struct activity, open) == 64, "layout");
 
 /* Any thread of any process of the slice: one process was on the card in [from, to). */
 void activity_add(struct activity *page, uint64_t from_ns, uint64_t to_ns);

@@ -5,6 +5,7 @@
 #include "neighbours.h"
 
 #include "limits.h"
+#include "marks.h"
 #include "slice.h"
 #include "timer.h"
 #include "witness.h"
@@ -17,7 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NEIGHBOURS = 31, LATELY = 8 };
+/* What a page may claim, in processes: a container can write anything into its own. */
+enum { NEIGHBOURS = 31, LATELY = 8, CLAIMED_MOST = 4 };
 
 #define SCAN_EVERY_NS 500000000ull
 #define LOOK_EVERY_NS 500000ull
@@ -163,6 +165,24 @@ static void look(int card, struct street *street)
 	}
 }
 
+static uint32_t at_most(uint32_t parts, unsigned processes)
+{
+	const uint64_t most = (uint64_t)processes * ACTIVITY_ONE;
+
+	return parts < most ? parts : (uint32_t)most;
+}
+
+/* Other guests of the card in our own container: processes, and our own further contexts. */
+static unsigned other_guests(void)
+{
+	const struct region *region = slice_region();
+	unsigned guests = marks_count();
+
+	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++)
+		guests += region->slots[i].state == SLOT_USED && (int)i != slice_slot();
+	return guests - (guests > 0);
+}
+
 /* Others in one bucket: the slices beside us, and our own container's other processes. */
 static uint32_t others_in(int card, const struct street *street,
 			  const struct activity_bucket *bucket, uint64_t now_ns, int place,
@@ -170,10 +190,11 @@ static uint32_t others_in(int card, const struct street *street,
 {
 	const uint32_t all = activity_in(neighbours_own_page(card), bucket, now_ns, place);
 	const uint32_t own = mine ? activity_in(mine, bucket, now_ns, -1) : 0;
-	uint32_t others = (all > own ? all - own : 0) + street->witnessed;
+	uint32_t others = at_most(all > own ? all - own : 0, other_guests()) + street->witnessed;
 
 	for (unsigned i = 0; i < street->count; i++)
-		others += activity_in(&street->neighbours[i].page, bucket, now_ns, -1);
+		others += at_most(activity_in(&street->neighbours[i].page, bucket, now_ns, -1),
+				  CLAIMED_MOST);
 	return others;
 }
 

@@ -100,3 +100,9 @@ def test_an_init_containers_grant_is_known_as_one() -> None:
     (found,) = adopt([replace(e, container="setup") for e in CHECKPOINT], [spec], CARDS, terms())
 
     assert found.kind is ContainerKind.INIT
+
+
+def test_units_of_a_card_that_is_away_wait_for_it() -> None:
+    """A grant without its card could never be served, and would keep the right one from coming."""
+    assert adopt(CHECKPOINT, [SPEC], CARDS[1:], terms()) == ()
+    assert adopt(CHECKPOINT, [SPEC], CARDS, terms()) == (WHOLE,)

@@ -163,6 +163,16 @@ def test_a_pod_known_by_uid_only_ends_with_the_checkpoint() -> None:
     ]
 
 
+def test_nothing_ends_while_the_kubelet_has_no_checkpoint() -> None:
+    """One of two witnesses is missing, so no absence counts, nor one of before."""
+    nameless = ledger(replace(grant("a", "m00"), pod=PodRef("", "", "uid-a")))
+    absent: dict[str, float] = {}
+    for now, uids in ((0.0, ()), (30.0, None), (60.0, ())):
+        over, later = survivors(nameless, [], uids, absent, now, UP_SINCE)
+        absent = dict(later)
+        assert over == frozenset()
+
+
 @pytest.mark.parametrize("since", [None, 0.0])
 def test_nothing_ends_while_the_kubelet_settles(since: float | None) -> None:
     """In the first 60 s after kubelet.sock appeared List is short, and an absence does not count."""

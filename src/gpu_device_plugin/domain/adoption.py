@@ -52,7 +52,8 @@ def adopt(
     Args:
         held: From the checkpoint and from List, in any order; both may tell of one container.
         specs: Pods as the API knows them; may be empty.
-        cards: The node's cards.
+        cards: The node's cards; units of others wait until their card is there, since a grant
+            without it could never be served.
         terms: The node's mode and unit now.
     """
     entries = [entry for entry in held if entry.ids and entry.resource is not Resource.COUNT]
@@ -62,9 +63,11 @@ def adopt(
         parts = found.setdefault((names.ref(entry), entry.container), {})
         if entry.resource not in parts or entry.slice_id:
             parts[entry.resource] = entry
+    known = {card.number for card in cards}
     return tuple(
         _grant(place, parts, names.specs.get(place[0].uid), (cards, terms))
         for place, parts in found.items()
+        if cards_of(text for part in parts.values() for text in part.ids) <= known
     )
 
 

@@ -163,7 +163,7 @@ def is_over(pod: PodRef, specs: Mapping[tuple[str, str], PodRequest]) -> bool:
 def survivors(  # noqa: PLR0913, PLR0917 - all of them have to agree before a grant ends
     ledger: Ledger,
     listed: Collection[tuple[str, str]],
-    checkpoint_uids: Collection[str],
+    checkpoint_uids: Collection[str] | None,
     absent_since: Mapping[str, float],
     now: float,
     kubelet_since: float | None,
@@ -177,7 +177,7 @@ def survivors(  # noqa: PLR0913, PLR0917 - all of them have to agree before a gr
     Args:
         ledger: All grants.
         listed: Namespace and name of every pod in PodResources List.
-        checkpoint_uids: Every pod uid in the kubelet's checkpoint.
+        checkpoint_uids: Every pod uid in the kubelet's checkpoint; None where it has none.
         absent_since: Second result of the last round; empty at the first.
         now: Monotonic clock, seconds.
         kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
@@ -186,7 +186,8 @@ def survivors(  # noqa: PLR0913, PLR0917 - all of them have to agree before a gr
     Returns:
         Slice ids to release, and slice id -> `now` of the first round that lacked it.
     """
-    if kubelet_since is None or now - kubelet_since < KUBELET_SETTLE_SECONDS:
+    is_settled = kubelet_since is not None and now - kubelet_since >= KUBELET_SETTLE_SECONDS
+    if checkpoint_uids is None or not is_settled:
         return frozenset(), {}
     absent = {
         key: min(absent_since.get(key, now), now)

@@ -62,11 +62,11 @@ class _File(msgspec.Struct, rename="pascal"):
 _DECODER = msgspec.json.Decoder(_File)
 
 
-def read_checkpoint(path: Path) -> tuple[CheckpointEntry, ...]:
+def read_checkpoint(path: Path) -> tuple[CheckpointEntry, ...] | None:
     """What the kubelet's checkpoint at `path` says of our resources.
 
     Returns:
-        No entries where there is no file: the kubelet has allocated nothing yet.
+        None where there is no file: the kubelet has allocated nothing yet, or the file was removed.
 
     Raises:
         KubeletError: The file is there and cannot be read or understood.
@@ -74,7 +74,7 @@ def read_checkpoint(path: Path) -> tuple[CheckpointEntry, ...]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return ()
+        return None
     except OSError as error:
         raise KubeletError(f"cannot read {path}: {error.strerror}") from error
     return parse_checkpoint(content, str(path))

@@ -34,11 +34,13 @@ class SliceSpec:
         slice_id: The slice.
         limits: Text of its limits file.
         cards: UUIDs of its cards.
+        is_certain: Whether the limits are what was promised; else those that are there stay.
     """
 
     slice_id: str
     limits: str
     cards: tuple[str, ...]
+    is_certain: bool = True
 
 
 class SliceFiles:
@@ -73,7 +75,9 @@ class SliceFiles:
         directory = f"{self._slices_text}/{spec.slice_id}"
         _make_directory(f"{directory}/config")
         failpoint("slices.before-limits")
-        changed = _write_text(f"{directory}/config/limits", spec.limits.encode())
+        changed = False
+        if spec.is_certain or not _is_file(f"{directory}/config/limits"):
+            changed = _write_text(f"{directory}/config/limits", spec.limits.encode())
         changed |= _make_zeros(f"{directory}/region", REGION_BYTES)
         for uuid in spec.cards:
             card = f"{self._cards_text}/{uuid}"
@@ -189,6 +193,11 @@ def _look(path: str) -> os.stat_result | None:
         return os.lstat(path)
     except FileNotFoundError:
         return None
+
+
+def _is_file(path: str) -> bool:
+    found = _look(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
 
 
 def _directories(path: Path) -> list[Path]:

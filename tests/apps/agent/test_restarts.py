@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
@@ -137,6 +138,54 @@ async def test_where_one_of_two_files_is_damaged_nothing_is_missing_from_the_gra
         assert rig.grant("p") == before
         assert list(rig.state.glob("grants.v2.bad-*"))
         await until(lambda: rig.events("StateFileBad"), 10)
+
+
+async def lose_grants(rig: Rig) -> Path:
+    """Stop the agent and remove its grants; the limits file of the one running container."""
+    (grant,) = rig.grants()
+    await rig.stop_agent()
+    for path in rig.state.glob("grants*"):
+        path.unlink()
+    return rig.run / "slices" / grant.slice_id / "config" / "limits"
+
+
+async def test_with_the_grants_lost_and_the_kubelet_silent_running_containers_keep_their_files() -> (
+    None
+):
+    """Nobody can say whose they are, so nobody removes them; the grant comes back in time."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        before, limits = rig.grant("p"), await lose_grants(rig)
+        text = limits.read_text()
+        await rig.kubelet.stop()
+        await rig.start_agent()
+
+        async def is_prepared() -> bool:
+            code, page = await rig.page("readyz")
+            return code != 0 and "gpu-mem: " in page and "still bringing together" not in page
+
+        await until(is_prepared, 30)
+        assert limits.read_text() == text
+        assert (rig.library / before.library_version / "libgpuslice.so").is_file()
+        await rig.kubelet.start()
+        await until(rig.grants, 60)
+
+        assert rig.grant("p").slice_id == before.slice_id
+        assert limits.read_text() == text
+
+
+async def test_with_the_grants_lost_and_the_card_away_a_running_containers_files_stay() -> None:
+    """No grant can be made of what the kubelet says; what it says is enough to keep them."""
+    async with running_rig() as rig:
+        await rig.admit("p", slice_of(2, 30))
+        limits = await lose_grants(rig)
+        text = limits.read_text()
+        rig.cards.unplug(0)
+        await rig.start_agent()
+        await rig.until_ready()
+
+        assert rig.grants() == []
+        assert limits.read_text() == text
 
 
 async def test_a_pod_that_only_a_stale_checkpoint_names_is_not_brought_back() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.apps.agent.rig import CORE, MEM, Rig, running_rig, slice_of, until
+from tests.apps.agent.rig import CORE, MEM, running_rig, slice_of, until
 from tests.domain.words import grant
 from tests.store.reader_before import grants_before
 

@@ -67,8 +67,12 @@ class Withdrawal:
         self.follow()
 
     def end(self) -> None:
-        """The process ends; on a node that was given up nothing needs to be remembered."""
-        if not self._wiring.node_store.read().mark or self._wiring.ledger_store.ledger.grants:
+        """The process ends; on a node that was given up nothing needs to be remembered.
+
+        Unless something is in doubt: an empty ledger alone may be one that was lost.
+        """
+        is_given_up = bool(self._wiring.node_store.read().mark) and self._is_clean
+        if not is_given_up or self._wiring.ledger_store.ledger.grants:
             return
         try:
             _log.info("forgotten", files=list(self._remains.forget()))

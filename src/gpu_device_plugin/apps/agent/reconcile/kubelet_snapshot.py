@@ -22,10 +22,12 @@ class KubeletSnapshot:
     Attributes:
         listed: PodResources List.
         entries: The checkpoint's entries of our resources.
+        has_checkpoint: Whether there is a checkpoint; without one nobody knows which pods have ended.
     """
 
     listed: Sequence[ListedPod]
     entries: Sequence[CheckpointEntry]
+    has_checkpoint: bool = True
 
     @property
     def names(self) -> frozenset[tuple[str, str]]:
@@ -95,7 +97,8 @@ class SnapshotReader:
         Raises:
             KubeletError: One of them does not answer; nothing may be concluded from the other.
         """
-        return KubeletSnapshot(await self._list_pods(), self.entries())
+        listed, entries = await self._list_pods(), read_checkpoint(self._checkpoint)
+        return KubeletSnapshot(listed, entries or (), has_checkpoint=entries is not None)
 
     def entries(self) -> Sequence[CheckpointEntry]:
         """The checkpoint alone, which may be read at any time.
@@ -103,7 +106,7 @@ class SnapshotReader:
         Raises:
             KubeletError: It cannot be read.
         """
-        return read_checkpoint(self._checkpoint)
+        return read_checkpoint(self._checkpoint) or ()
 
 
 def completed(grant: Grant, entries: Sequence[CheckpointEntry]) -> tuple[str, str]:

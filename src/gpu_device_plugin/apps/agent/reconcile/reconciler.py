@@ -16,6 +16,7 @@ import structlog
 
 from gpu_device_plugin.apps.agent.admission.holder_check import checked
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.reconcile.file_keeper import FileKeeper
 from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import (
     KubeletSnapshot,
     SnapshotReader,
@@ -39,13 +40,12 @@ from gpu_device_plugin.domain.ledger import (
     survivors,
 )
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
-from gpu_device_plugin.errors import KubeletError, NodeError, RequestError, StorageError
+from gpu_device_plugin.errors import KubeletError, RequestError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
 PASS_SECONDS = 30.0
 WAITING_SECONDS = 3.0
 QUIET_SECONDS = 6.0
-_REPAIRS_A_TURN = 8
 _log = structlog.get_logger("reconcile")
 
 
@@ -89,6 +89,7 @@ class Reconciler:
         self._gone: frozenset[str] = frozenset()
         self._listed: frozenset[PodRef] = frozenset()
         self._silence = ""
+        self._files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
         self.after_pass: Callable[[], None] = lambda: None
         self.on_settled: Callable[[Iterable[PodRef]], None] = lambda _: None
         self.is_waited_for: Callable[[], bool] = lambda: False
@@ -105,8 +106,8 @@ class Reconciler:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no grant waits for its end to be certain."""
-        return not self._absent
+        """Whether no grant and no file waits for its end to be certain."""
+        return not self._absent and self._files.is_settled
 
     def holders(self) -> Sequence[PodRef]:
         """Pods that hold slices now."""
@@ -129,9 +130,8 @@ class Reconciler:
         """One reconcile pass; whether the kubelet answered."""
         try:
             async with self._quiet():
-                held = self._settle(await self._parts.snapshots.take())
-            await self._tidy_library(held)
-            await self.repair_files()
+                self._settle(await self._parts.snapshots.take())
+            await self._files.repair_and_remove()
             self.after_pass()
         except KubeletError as error:
             if str(error) != self._silence:
@@ -155,14 +155,13 @@ class Reconciler:
                     return
             await asyncio.sleep(0.02)
 
-    def _settle(self, snapshot: KubeletSnapshot) -> Sequence[HeldUnits]:
-        """Bring the ledger up to date; what the kubelet holds."""
+    def _settle(self, snapshot: KubeletSnapshot) -> None:
         ledger_store, specs = self._parts.ledger_store, self._parts.specs()
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         over, self._absent_since = survivors(
             ledger_store.ledger,
             snapshot.names,
-            snapshot.uids,
+            snapshot.uids if snapshot.has_checkpoint else None,
             self._absent_since,
             time.monotonic(),
             self._kubelet_since(),
@@ -177,28 +176,31 @@ class Reconciler:
             _log.info("slice ended", slice=slice_id)
         alive = live(ledger_store.ledger, snapshot.names, uids)
         self._absent = frozenset(ledger_store.ledger.grants) - frozenset(alive.grants)
-        self._gone = self._believed(self._absent)
+        self._gone = self._believed(self._absent, snapshot)
         self.drift = drift(alive, snapshot.listed)
-        if any(ledger_store.ledger.grants[key].pod.uid in snapshot.uids for key in self._absent):
+        is_stale = self._files.judge(snapshot, over, time.monotonic(), self._kubelet_since())
+        grants = ledger_store.ledger.grants
+        if is_stale or any(grants[key].pod.uid in snapshot.uids for key in self._absent):
             self._parts.refresh_checkpoint()
         listed = frozenset(entry.pod for entry in snapshot.listed)
         self.on_settled(listed & self._listed)
         self._listed = listed
-        return held
 
-    def _believed(self, absent: frozenset[str]) -> frozenset[str]:
+    def _believed(self, absent: frozenset[str], snapshot: KubeletSnapshot) -> frozenset[str]:
         """Of the slices that List lacks those whose pods are gone.
 
-        A kubelet that has just started lists few pods or none. Were they all taken for gone, a
-        mode that waits for the node to be empty would be pulled from under them.
+        A kubelet that has just started, or that has not reached the API server since, lists few
+        pods or none. Were they all taken for gone, a mode that waits for the node to be empty
+        would be pulled from under them.
         """
-        since = self._kubelet_since()
-        if since is not None and time.monotonic() - since >= KUBELET_SETTLE_SECONDS:
-            return absent
-        if not self._parts.is_synced():
-            return frozenset()
         grants, specs = self._parts.ledger_store.ledger.grants, self._parts.specs()
-        return frozenset(key for key in absent if is_over(grants[key].pod, specs))
+        since, found = self._kubelet_since(), set[str]()
+        is_settled = since is not None and time.monotonic() - since >= KUBELET_SETTLE_SECONDS
+        if is_settled and snapshot.has_checkpoint:
+            found |= {key for key in absent if grants[key].pod.uid not in snapshot.uids}
+        if self._parts.is_synced():
+            found |= {key for key in absent if is_over(grants[key].pod, specs)}
+        return frozenset(found)
 
     def _completed(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
         """Grants of which more, or something else, is known now than when they were made."""
@@ -239,42 +241,8 @@ class Reconciler:
         return [sized(replace(grant, created_seconds=time.time()), state) for grant in adopted]
 
     async def repair_files(self) -> None:
-        """Every file that a grant names is there, and no other; grown ones are cut back.
-
-        A few slices at a time: no call of the kubelet shall wait for all of them.
-        """
-        ledger_store, files = self._parts.ledger_store, self._parts.setup.files
-        for number, grant in enumerate(tuple(ledger_store.ledger.grants.values()), 1):
-            if number % _REPAIRS_A_TURN == 0:
-                await asyncio.sleep(0)
-            await self._repair(grant)
-            for size in files.cut_back((grant.slice_id,)).values():
-                self._parts.recorder.region_grown(grant, size)
-        try:
-            known = frozenset(ledger_store.ledger.grants) | ledger_store.unread
-            for number, orphan in enumerate(files.present() - known, 1):
-                if orphan not in ledger_store.ledger.grants:
-                    files.remove(orphan)
-                if number % _REPAIRS_A_TURN == 0:
-                    await asyncio.sleep(0)
-        except StorageError as error:
-            _log.error("files that no grant names stay", error=str(error))
-
-    async def _repair(self, grant: Grant) -> None:
-        try:
-            await self._parts.setup.make_files(grant)
-        except NodeError as error:
-            self._parts.recorder.slice_broken(grant, error)
-        except StorageError as error:
-            _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
-
-    async def _tidy_library(self, held: Sequence[HeldUnits]) -> None:
-        granted = (
-            grant.library_version for grant in self._parts.ledger_store.ledger.grants.values()
-        )
-        # Kept answers too: a container that starts again gets the mounts of its first Allocate.
-        mounted = (units.library_version for units in held)
-        await self._parts.setup.library.tidy([*granted, *mounted])
+        """Every file that a grant names is there; nothing is removed."""
+        await self._files.repair()
 
     def _kubelet_since(self) -> float | None:
         identity = self._parts.kubelet_identity()

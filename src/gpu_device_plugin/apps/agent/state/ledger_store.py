@@ -49,11 +49,6 @@ class LedgerStore:
         self._set(loaded.ledger)
         return loaded
 
-    @property
-    def unread(self) -> frozenset[str]:
-        """Slices of which the disk tells something that this release cannot read."""
-        return self._store.unread
-
     async def hold(self, grant: Grant, superseded: Iterable[str] = ()) -> None:
         """Make `grant` durable, ending the superseded slices in the same write.
 

@@ -1,0 +1,112 @@
+"""The files of slices and the library versions: made where a grant names them, removed late.
+
+A removal needs to know that the pod is gone: the ledger, PodResources List and the kubelet's
+checkpoint have to be there, and to agree (`domain.strays`). What is missing is made at once.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import KubeletSnapshot
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.strays import strays
+from gpu_device_plugin.errors import NodeError, StorageError
+
+_REPAIRS_A_TURN = 8
+_log = structlog.get_logger("reconcile")
+
+
+class FileKeeper:
+    """Brings what lies on the node in line with the grants."""
+
+    def __init__(
+        self, ledger_store: LedgerStore, setup: ContainerSetup, recorder: EventRecorder
+    ) -> None:
+        self._ledger_store = ledger_store
+        self._setup = setup
+        self._recorder = recorder
+        self._unnamed_since: Mapping[str, float] = {}
+        self._removable: frozenset[str] = frozenset()
+        self._mounted: frozenset[str] | None = None  # library versions; None is not certain
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no files wait for the end of their pod to be certain."""
+        return not self._unnamed_since and not self._removable
+
+    def judge(
+        self,
+        snapshot: KubeletSnapshot,
+        ended: frozenset[str],
+        now: float,
+        kubelet_since: float | None,
+    ) -> bool:
+        """Find out what may be removed; whether the checkpoint names slices of no grant.
+
+        Args:
+            snapshot: The kubelet now.
+            ended: Slices whose grants have ended in this pass.
+            now: Monotonic clock, seconds.
+            kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
+        """
+        try:
+            present = self._setup.files.present()
+        except StorageError as error:
+            _log.error("files that no grant names stay", error=str(error))
+            return False
+        grants = self._ledger_store.ledger.grants
+        kept = frozenset(units.slice_id for units in snapshot.held())
+        named = kept | frozenset(grants) if snapshot.has_checkpoint else None
+        over, self._unnamed_since = strays(
+            present - ended, named, self._unnamed_since, now, kubelet_since
+        )
+        self._removable = (over | ended) & present
+        is_blank = not (present or grants or snapshot.held())
+        is_certain = snapshot.has_checkpoint or is_blank
+        # Kept answers too: a container that starts again gets the mounts of its first Allocate.
+        versions = frozenset(units.library_version for units in snapshot.held())
+        self._mounted = versions if is_certain else None
+        return not kept.isdisjoint(present - frozenset(grants))
+
+    async def repair(self) -> None:
+        """Every file that a grant names is there; grown ones are cut back; nothing is removed.
+
+        A few slices at a time, so that no call of the kubelet waits for all of them.
+        """
+        for number, slice_id in enumerate(tuple(self._ledger_store.ledger.grants), 1):
+            # It may have ended while others were repaired: its files must not come back.
+            grant = self._ledger_store.ledger.grants.get(slice_id)
+            if grant is not None:
+                await self._repair(grant)
+            if number % _REPAIRS_A_TURN == 0:
+                await asyncio.sleep(0)
+
+    async def repair_and_remove(self) -> None:
+        """The same, and what `judge` has found to be over is removed."""
+        await self.repair()
+        try:
+            for slice_id in self._removable - frozenset(self._ledger_store.ledger.grants):
+                self._setup.files.remove(slice_id)
+                await asyncio.sleep(0)
+        except StorageError as error:
+            _log.error("files that no grant names stay", error=str(error))
+        self._removable = frozenset()
+        if self._mounted is not None:
+            grants = self._ledger_store.ledger.grants.values()
+            granted = frozenset(grant.library_version for grant in grants)
+            await self._setup.library.tidy(self._mounted | granted)
+
+    async def _repair(self, grant: Grant) -> None:
+        try:
+            await self._setup.make_files(grant)
+        except NodeError as error:
+            self._recorder.slice_broken(grant, error)
+        except StorageError as error:
+            _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
+        for size in self._setup.files.cut_back((grant.slice_id,)).values():
+            self._recorder.region_grown(grant, size)

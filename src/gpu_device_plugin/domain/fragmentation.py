@@ -1,0 +1,241 @@
+"""Placement by fragmentation: put a pod where it spoils the least room for the pods that come.
+
+The measure is the one of "Beware of Fragmentation" (Weng, Yang et al., USENIX ATC 2023): of a
+node's free card time, how much cannot serve a pod drawn from the usual mix. A placement is as good
+as it lets that figure grow little. Amounts are thousandths of a card (milli) and of a processor
+core, so that every model of card and every memory unit compare.
+
+Three things differ from the paper's score. Every shape of the mix counts, rare ones too: a pod of
+eight cards is rare, and without it in the mix no node stays whole for it. Free card time that has
+no processor left beside it counts as lost at once. And the score's step is finer, because with
+small pods most placements differ by less than the paper's step.
+"""
+
+import bisect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+WHOLE_CARD_MILLI = 1000
+_SCORE_STEPS = 100
+_SCORE_SCALE_MILLI = 300.0
+_STRANDED_STEP_MILLI = 50
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """What a pod takes of a node.
+
+    Attributes:
+        cpu_milli: Processor, in thousandths of a core.
+        cards: Number of cards; 0 for a pod without.
+        card_milli: Of each card, in thousandths; 1000 is a whole card.
+    """
+
+    cpu_milli: int
+    cards: int
+    card_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """What a node has left.
+
+    Attributes:
+        cpu_milli: Processor, in thousandths of a core.
+        cards: What is free of each card, in thousandths, by index.
+    """
+
+    cpu_milli: int
+    cards: tuple[int, ...]
+
+    def fits(self, shape: Shape) -> bool:
+        """Whether a pod of this shape can run here."""
+        if self.cpu_milli < shape.cpu_milli:
+            return False
+        return sum(free >= shape.card_milli for free in self.cards) >= shape.cards
+
+    def take(self, shape: Shape, cards: Iterable[int]) -> "NodeRoom":
+        """The room that a pod of this shape leaves on these cards (by index)."""
+        left = list(self.cards)
+        for card in cards:
+            left[card] -= shape.card_milli
+        return NodeRoom(self.cpu_milli - shape.cpu_milli, tuple(left))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where a pod would go on one node.
+
+    Attributes:
+        score: More is better; comparable between nodes.
+        cards: The cards, by index.
+    """
+
+    score: float
+    cards: tuple[int, ...]
+
+
+class Workload:
+    """The usual mix of pods, prepared so that the fragmentation of a node is a few look-ups."""
+
+    def __init__(self, pods: Mapping[Shape, int], usual_part: float = 1.0) -> None:
+        """Prepare.
+
+        Args:
+            pods: How often each shape comes; at least one must ask for a card.
+            usual_part: Part of all pods, 0 to 1, that the mix makes up; the rarest are left out.
+        """
+        usual = _usual(pods, usual_part)
+        self._levels = sorted({shape.cpu_milli for shape, _ in usual})
+        self._cpu_per_card_milli = _cpu_per_card_milli(pods)
+        # By processor level: the weight that nothing free serves, the weight of a card by what is
+        # free of it, and the weight of pods of several cards by their number.
+        self._lost: list[float] = []
+        self._by_free: list[list[float]] = []
+        self._multi: list[list[tuple[int, float]]] = []
+        for level in range(len(self._levels) + 1):
+            runs = [(s, w) for s, w in usual if level and s.cpu_milli <= self._levels[level - 1]]
+            served = sum(weight for shape, weight in runs if shape.cards)
+            self._lost.append(sum(weight for _, weight in usual) - served)
+            self._prepare(runs)
+
+    def _prepare(self, runs: Sequence[tuple[Shape, float]]) -> None:
+        """One processor level: `runs` are the shapes that the processor lets run."""
+        wanted = [0.0] * (WHOLE_CARD_MILLI + 2)
+        weights: dict[int, float] = {}
+        for shape, weight in runs:
+            if shape.cards == 1:
+                wanted[shape.card_milli] += weight
+            elif shape.cards > 1:
+                weights[shape.cards] = weights.get(shape.cards, 0.0) + weight
+        # A card with `free` left is lost to whoever wants more of one card than that.
+        above, table = 0.0, [0.0] * (WHOLE_CARD_MILLI + 1)
+        for free in range(WHOLE_CARD_MILLI, -1, -1):
+            above += wanted[free + 1]
+            table[free] = free * above
+        self._by_free.append(table)
+        self._multi.append(sorted(weights.items()))
+
+    def fragmentation(self, room: NodeRoom) -> float:
+        """Card time that is free and does not serve a pod of the mix, in milli, on average.
+
+        >>> mix = Workload({Shape(1000, 1, 500): 1})
+        >>> mix.fragmentation(NodeRoom(4000, (400, 1000)))
+        400.0
+        >>> mix.fragmentation(NodeRoom(500, (400, 1000)))
+        1400.0
+        """
+        level = bisect.bisect_right(self._levels, room.cpu_milli)
+        total, table = sum(room.cards), self._by_free[level]
+        lost = total * self._lost[level] + sum([table[free] for free in room.cards])
+        for cards, weight in self._multi[level]:
+            whole = room.cards.count(WHOLE_CARD_MILLI)
+            lost += weight * (total if whole < cards else total - whole * WHOLE_CARD_MILLI)
+        return lost
+
+    def stranded(self, room: NodeRoom) -> float:
+        """Free card time, in milli, beside which the mix would find no processor."""
+        return max(0.0, sum(room.cards) - room.cpu_milli / self._cpu_per_card_milli)
+
+
+Chooser = Callable[[NodeRoom, Shape], Choice | None]
+
+
+def choose(workload: Workload, room: NodeRoom, shape: Shape) -> Choice | None:
+    """The best cards of a node for a pod of this shape; None where it does not fit.
+
+    Ties go to what leaves more cards whole, then to the lowest index.
+    """
+    if not room.fits(shape):
+        return None
+    before, stranded = workload.fragmentation(room), workload.stranded(room)
+    best: Choice | None = None
+    for cards in candidates(room, shape):
+        left = room.take(shape, cards)
+        gain = before - workload.fragmentation(left)
+        steps = _SCORE_STEPS / (1.0 + math.exp(-gain / _SCORE_SCALE_MILLI))
+        more_stranded = workload.stranded(left) - stranded
+        whole = left.cards.count(WHOLE_CARD_MILLI)
+        score = math.floor(steps) - round(more_stranded / _STRANDED_STEP_MILLI) + whole / 1000
+        if best is None or score > best.score:
+            best = Choice(score, cards)
+    return best
+
+
+def candidates(room: NodeRoom, shape: Shape) -> Iterable[tuple[int, ...]]:
+    """Sets of cards, by index, that differ in what is left of them; for a node that fits."""
+    if not shape.cards:
+        return ((),)
+    fitting = [index for index, free in enumerate(room.cards) if free >= shape.card_milli]
+    if shape.cards == 1:
+        first: dict[int, int] = {}
+        for index in fitting:
+            first.setdefault(room.cards[index], index)
+        return [(index,) for index in first.values()]
+    # Several cards of one pod: the fullest that fit, so that whole ones stay whole.
+    fitting.sort(key=lambda index: (room.cards[index], index))
+    return (tuple(sorted(fitting[: shape.cards])),)
+
+
+def _usual(pods: Mapping[Shape, int], part: float) -> list[tuple[Shape, float]]:
+    """The most frequent shapes until they make up this part of all pods, with their weights."""
+    count = sum(pods.values())
+    found, seen = [], 0
+    for shape, number in sorted(pods.items(), key=lambda item: (-item[1], item[0])):
+        if seen >= part * count:
+            break
+        found.append((shape, number / count))
+        seen += number
+    return found
+
+
+def _cpu_per_card_milli(pods: Mapping[Shape, int]) -> float:
+    cpu = sum(shape.cpu_milli * number for shape, number in pods.items())
+    card = sum(shape.cards * shape.card_milli * number for shape, number in pods.items())
+    return max(cpu, 1) / card
+
+
+class Ranking:
+    """The nodes of a cluster, scored for each shape; only what has changed is scored again."""
+
+    def __init__(self, choose: Chooser, rooms: Sequence[NodeRoom]) -> None:
+        self._choose = choose
+        self._rooms = list(rooms)
+        self._choices: dict[Shape, list[Choice | None]] = {}
+        self._scores: dict[Shape, list[float]] = {}
+        self._log: list[int] = []
+        self._read: dict[Shape, int] = {}
+
+    def room(self, node: int) -> NodeRoom:
+        """What a node has left."""
+        return self._rooms[node]
+
+    def put(self, node: int, room: NodeRoom) -> None:
+        """A node's room has changed."""
+        self._rooms[node] = room
+        self._log.append(node)
+
+    def scores(self, shape: Shape) -> list[float]:
+        """A score for each node; minus infinity where the shape does not fit. Do not change it."""
+        if shape not in self._scores:
+            self._scores[shape] = [0.0] * len(self._rooms)
+            self._choices[shape] = [None] * len(self._rooms)
+            changed: Iterable[int] = range(len(self._rooms))
+        else:
+            changed = set(self._log[self._read[shape] :])
+        scores, choices = self._scores[shape], self._choices[shape]
+        known: dict[NodeRoom, Choice | None] = {}
+        for node in changed:
+            room = self._rooms[node]
+            if room not in known:
+                known[room] = self._choose(room, shape)
+            choice = choices[node] = known[room]
+            scores[node] = -math.inf if choice is None else choice.score
+        self._read[shape] = len(self._log)
+        return scores
+
+    def cards(self, shape: Shape, node: int) -> tuple[int, ...]:
+        """The cards that the last `scores` of this shape chose; none where it does not fit."""
+        choice = self._choices[shape][node]
+        return () if choice is None else choice.cards

@@ -1,0 +1,38 @@
+"""Files of slices that no grant names: which of them may be removed.
+
+A crash can leave them behind, but so can a ledger that was lost while its containers run on.
+"""
+
+from collections.abc import Collection, Mapping
+
+from gpu_device_plugin.domain.ledger import ABSENT_SECONDS, KUBELET_SETTLE_SECONDS
+
+
+def strays(
+    present: Collection[str],
+    named: Collection[str] | None,
+    unnamed_since: Mapping[str, float],
+    now: float,
+    kubelet_since: float | None,
+) -> tuple[frozenset[str], Mapping[str, float]]:
+    """Which slices' files may be removed, and since when others look as if they might.
+
+    A slice goes only when neither a grant nor one of the kubelet's kept answers names it, at two
+    passes 30 s apart, later than 60 s after kubelet.sock appeared.
+
+    Args:
+        present: Slices that have files on the node.
+        named: Slices that a grant or a kept answer names; None where the kubelet has no
+            checkpoint, so that nobody can tell.
+        unnamed_since: Second result of the last pass; empty at the first.
+        now: Monotonic clock, seconds.
+        kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
+
+    Returns:
+        Slice ids to remove, and slice id -> `now` of the first pass that named it nowhere.
+    """
+    if named is None or kubelet_since is None or now - kubelet_since < KUBELET_SETTLE_SECONDS:
+        return frozenset(), {}
+    since = {key: min(unnamed_since.get(key, now), now) for key in present if key not in named}
+    over = frozenset(key for key, first in since.items() if now - first >= ABSENT_SECONDS)
+    return over, {key: first for key, first in since.items() if key not in over}

@@ -1,0 +1,1 @@
+"""Placement on a whole cluster, replayed from a published trace."""
