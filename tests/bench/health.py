@@ -5,9 +5,9 @@ import time
 from tests.bench.rows import Chapter, at_most, median, quantile, shown
 
 from gpu_device_plugin.apps.agent.publish.device_lists import card_units
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.units import MAX_CARDS, MemoryUnit, Resource
 from gpu_device_plugin.kubelet.device_list import DeviceList
 

@@ -1,11 +1,13 @@
 """The agent without its sockets: a kubelet and an API server that are two dictionaries."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from gpu_device_plugin.apps.agent.admission.identify import Sources
+from gpu_device_plugin.apps.agent.edges import real_edges
+from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config import Settings
 from gpu_device_plugin.domain.device import Card
@@ -32,7 +34,8 @@ class AgentParts:
             run_dir=str(directory / "run"),
             library_dir=str(_library(directory / "library")),
         )
-        self.wiring = Wiring(settings)
+        edges = replace(real_edges(settings), pods=_Pods(self), cluster=lambda *_: _Api(self))
+        self.wiring = Wiring(settings, edges)
         cards = tuple(Card(f"GPU-{i}", i, i, i, "H200", _H200_MIB) for i in range(8))
         self.wiring.node_store.update(
             mode=NodeMode.CORE_MEM, cards=cards, library_version=_LIBRARY_VERSION
@@ -40,9 +43,6 @@ class AgentParts:
         self._held: dict[PodRef, dict[Resource, frozenset[str]]] = {}
         self._specs: dict[tuple[str, str], PodRequest] = {}
         self._free = {resource: _units(resource, cards) for resource in _ASKED}
-        self.wiring.identifier.sources = Sources(
-            self._list, self._get, lambda: self._specs, self._fetch
-        )
 
     async def fill(self, pods: int) -> None:
         """Pods that stay."""
@@ -83,17 +83,50 @@ class AgentParts:
         self.wiring.publisher._publish()
         self.wiring.publisher.show()
 
-    async def _list(self) -> Sequence[ListedPod]:
+    def listed(self) -> Sequence[ListedPod]:
+        """PodResources List."""
         return [
             ListedPod(PodRef(ref.namespace, ref.name), {"main": dict(held)})
             for ref, held in self._held.items()
         ]
 
-    async def _get(self, ref: PodRef) -> ListedPod | None:
-        return next((pod for pod in await self._list() if pod.pod.key == ref.key), None)
+    def specs(self) -> Mapping[tuple[str, str], PodRequest]:
+        """What the API watch has."""
+        return self._specs
 
-    async def _fetch(self, namespace: str, name: str) -> PodRequest | None:
-        return self._specs.get((namespace, name))
+
+class _Pods:
+    """The kubelet's PodResources."""
+
+    def __init__(self, node: AgentParts) -> None:
+        self._node = node
+
+    def identity(self) -> object | None:
+        return "kubelet"
+
+    async def list(self) -> Sequence[ListedPod]:
+        return self._node.listed()
+
+    async def get(self, pod: PodRef, /) -> ListedPod | None:
+        return next((one for one in self._node.listed() if one.pod.key == pod.key), None)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Api(NoCluster):
+    """An API server that knows every pod."""
+
+    def __init__(self, node: AgentParts) -> None:
+        self._node = node
+
+    def specs(self) -> Mapping[tuple[str, str], PodRequest]:
+        """Pods as the watch knows them."""
+        return self._node.specs()
+
+    async def fetch_spec(self, namespace: str, name: str, /) -> PodRequest | None:
+        """One GET."""
+        return self._node.specs().get((namespace, name))
 
 
 def _units(resource: Resource, cards: Sequence[Card]) -> set[str]:

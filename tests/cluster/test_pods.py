@@ -155,7 +155,7 @@ async def test_the_watch_survives_an_api_server_that_is_away_at_first() -> None:
     """Nothing crashes while it is away; within the pace after it is back, all is known."""
     told: list[bool] = []
     async with running(is_up=False) as (server, api):
-        api.reach.on_change = lambda: told.append(api.reach.is_away)
+        api.reach.subscribe(lambda: told.append(api.reach.is_away))
         watch = PodWatch(api, "n1")
         async with working(watch.run):
             await until(lambda: api.reach.is_away)

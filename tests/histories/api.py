@@ -107,10 +107,10 @@ class Api:
     # -- as a client sees it
 
     async def answer(
-        self, method: str, path: str, query: Mapping[str, str], body: Any
+        self, method: str, path: str, query: Mapping[str, str], body: Any, connect_seconds: float
     ) -> "Response":
         """One request."""
-        await self._reached()
+        await self._reached(connect_seconds)
         match = _COLLECTION.fullmatch(path)
         kind = path.removesuffix(f"/{match['name']}").rpartition("/")[2] if match else ""
         if kind in self.faults.throttled:
@@ -123,13 +123,11 @@ class Api:
             return self._create(path, body)
         return self._one(method, path, body) if match["name"] else self._list(path, query)
 
-    async def _reached(self) -> None:
-        latency = self._chance.uniform(*_LATENCY_SECONDS) + self.faults.latency_seconds
+    async def _reached(self, connect_seconds: float) -> None:
         if self.faults.is_away:
-            if self._chance.random() < 0.5:
-                raise aiohttp.ClientConnectionError("connection refused")
-            latency += 60.0  # nothing comes back; whoever asks has a deadline
-        await asyncio.sleep(latency)
+            await asyncio.sleep(self._chance.choice((0.0, connect_seconds)))
+            raise aiohttp.ClientConnectionError("connection refused, or nobody answers")
+        await asyncio.sleep(self._chance.uniform(*_LATENCY_SECONDS) + self.faults.latency_seconds)
         if self.faults.is_away:
             raise aiohttp.ClientConnectionError("connection reset")
 
@@ -232,7 +230,9 @@ class Session:
         path = "/" + url.split("/", 3)[3]
         body = None if data is None else json.loads(data)
         async with asyncio.timeout(timeout.total or timeout.sock_read):
-            answer = await self._api.answer(method, path, params, body)
+            answer = await self._api.answer(
+                method, path, params, body, timeout.sock_connect or 30.0
+            )
         yield answer
 
 

@@ -29,7 +29,6 @@ class SimulatedCard:
         error: What NVML says when asked for it, or "".
         is_mig: In MIG mode.
         action: NVML's recovery action; 0 is none.
-        needs_reset: An XID has damaged it until a reset.
     """
 
     uuid: str
@@ -38,12 +37,11 @@ class SimulatedCard:
     error: str = ""
     is_mig: bool = False
     action: int = 0
-    needs_reset: bool = False
 
     @property
     def is_sound(self) -> bool:
-        """Whether slices of it may be given out."""
-        return self.is_there and not (self.error or self.is_mig or self.action or self.needs_reset)
+        """Whether slices of it may be given out, as far as NVML can tell."""
+        return self.is_there and not (self.error or self.is_mig or self.action)
 
 
 @dataclass(slots=True)
@@ -64,15 +62,24 @@ class Driver:
     init_seconds: float = 0.3
     load: int = 1
     _listeners: list["asyncio.Queue[tuple[str, int]]"] = field(default_factory=list)
-    _moved: list[asyncio.Event] = field(default_factory=list)
 
     @property
     def shown(self) -> list[SimulatedCard]:
         """The cards on the bus."""
         return [card for card in self.cards if card.is_there]
 
+    @property
+    def answers(self) -> bool:
+        """Whether NVML can be asked at all."""
+        return self.is_loaded and not self.is_hanging
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody listens to XIDs now."""
+        return bool(self._listeners) and self.answers
+
     def report(self, uuid: str, code: int) -> None:
-        """An XID."""
+        """An XID; who does not listen now never hears of it."""
         for queue in self._listeners:
             queue.put_nowait((uuid, code))
 
@@ -80,7 +87,7 @@ class Driver:
         """What a reboot, or a reload of the module, does to cards."""
         self.load += 1
         for card in self.cards:
-            card.error, card.action, card.needs_reset = "", 0, False
+            card.error, card.action = "", 0
 
     async def call(self) -> None:
         """Any call into it."""
@@ -171,9 +178,10 @@ class Child:
         xids: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         driver._listeners.append(xids)
         try:
-            cards = list(driver.shown)
+            shown = list(driver.shown)
+            cards = [card for card in shown if not card.error]
             load, opened_at = driver.load, loop.time()
-            self._say(**_inventory(driver, cards))
+            self._say(**_inventory(driver, shown))
             probed_at, is_wanted, is_failing = -1e9, False, False
             while True:
                 await driver.call()
@@ -182,10 +190,9 @@ class Child:
                     if not driver.is_loaded:
                         self._say(kind="no_driver", error="DRIVER_NOT_LOADED")
                         return
-                    probed_at, is_failing = loop.time(), self._probe(cards)
-                    if driver.load != load or {c.uuid for c in driver.shown} != {
-                        c.uuid for c in cards
-                    }:
+                    probed_at = loop.time()
+                    is_failing = self._probe(cards) or len(cards) < len(shown)
+                    if driver.load != load or driver.shown != shown:
                         return
                 if is_failing and loop.time() - opened_at >= _REOPEN_SECONDS:
                     return

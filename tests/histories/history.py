@@ -11,6 +11,8 @@ from tests.histories.node import Node, booted
 from tests.histories.shapes import SHAPES
 from tests.histories.steps import Step, take
 
+from gpu_device_plugin.store.failpoints import POINTS
+
 _START_SECONDS = 10.0
 _LOOK_SECONDS = 2.0
 QUIET_SECONDS = 60.0
@@ -101,6 +103,9 @@ def _step(chance: random.Random) -> Step:
     return Step(do, chance.choice(_WAITS), what)
 
 
+_LONG = (2.0, 8.0, 20.0, 70.0)
+_KINDS = ("events", "pods", "nodes", "events pods nodes")
+_FILES = ("grants.v2", "grants.v2.other", "grants", "cards", "cards.other", "node", "node.other")
 _Made = tuple[str, dict[str, object]]
 _MAKERS: tuple[tuple[Callable[[random.Random], _Made], int], ...] = (
     (lambda c: ("create", {"pod": c.randrange(_PODS), "shape": c.choice(SHAPES)}), 12),
@@ -116,6 +121,36 @@ _MAKERS: tuple[tuple[Callable[[random.Random], _Made], int], ...] = (
     (lambda c: ("restart_container", {"pod": c.randrange(_PODS), "container": c.randrange(3)}), 2),
     (lambda c: ("kill_agent", {"steps": c.choice((0, c.randrange(1, 200)))}), 2),
     (lambda _: ("stop_agent", {}), 1),
+    (lambda c: ("api_away", {"seconds": c.choice(_LONG)}), 3),
+    (lambda c: ("api_slow", {"seconds": c.choice(_LONG), "latency": c.choice((0.3, 0.9, 3.0))}), 1),
+    (lambda c: ("api_throttles", {"seconds": c.choice(_LONG), "kinds": c.choice(_KINDS)}), 2),
+    (lambda c: ("api_behind", {"seconds": c.choice(_LONG), "lag": c.choice((0.5, 5.0, 60.0))}), 2),
+    (lambda _: ("api_compacts", {}), 1),
+    (lambda c: ("xid", {"card": c.randrange(2), "code": c.choice((31, 94, 63))}), 1),
+    (lambda c: ("card_asks_for_reset", {"card": c.randrange(2), "seconds": c.choice(_LONG)}), 1),
+    (lambda c: ("card_lost", {"card": c.randrange(2), "seconds": c.choice(_LONG)}), 1),
+    (lambda c: ("card_unplugged", {"card": c.randrange(2), "seconds": c.choice(_LONG)}), 1),
+    (lambda c: ("card_to_mig", {"card": c.randrange(2), "seconds": c.choice(_LONG)}), 1),
+    (lambda c: ("driver_hangs", {"seconds": c.choice(_LONG)}), 1),
+    (lambda c: ("driver_reloads", {"seconds": c.choice((3.0, 10.0, 30.0))}), 1),
+    (lambda c: ("driver_slow", {"seconds": c.choice(_LONG), "init": c.choice((8.0, 25.0))}), 1),
+    (lambda c: ("disk_full", {"seconds": c.choice(_LONG)}), 1),
+    (lambda c: ("disk_slow", {"seconds": c.choice(_LONG), "flush": c.choice((0.5, 3.0, 30.0))}), 1),
+    (lambda c: ("state_damaged", {"file": c.choice(_FILES), "at": round(c.random(), 3)}), 1),
+    (lambda c: ("region_grown", {"pod": c.randrange(_PODS)}), 1),
+    (lambda _: ("sockets_wiped", {}), 1),
+    (lambda c: ("registration_refused", {"times": c.randint(1, 4)}), 1),
+    (lambda c: ("list_not_taken", {"times": c.randint(1, 3)}), 1),
+    (lambda _: ("later_rejection", {"times": 1}), 1),
+    (lambda c: ("reboot", {"seconds": c.choice((2.0, 20.0))}), 1),
+    (
+        lambda c: (
+            "label",
+            {"mode": c.choice(("", "core_mem", "cgpu", "share", "disabled", "odd"))},
+        ),
+        2,
+    ),
+    (lambda c: ("failpoint", {"point": c.choice(POINTS)}), 2),
     (
         lambda c: (
             "restart_kubelet",

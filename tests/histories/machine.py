@@ -48,6 +48,7 @@ class Machine:
         network: Its unix sockets.
         disk: Its disk.
         boot: Counts boots.
+        booted_at: When the last one was, by the loop's clock.
         story: What happened, with virtual times.
     """
 
@@ -61,6 +62,7 @@ class Machine:
         self.disk = Disk(self.root, self.chance)
         self.loop.thread_seconds = lambda: 0.001 + self.disk.flush_seconds
         self.boot = 1
+        self.booted_at = 0.0
         self.story: list[str] = []
         self._children: dict[int, Callable[[], None]] = {}
         self._next_pid = _FIRST_PID
@@ -135,7 +137,7 @@ class Machine:
             (time, "monotonic", lambda: loop.now),
             (time, "monotonic_ns", lambda: int(loop.now * 1e9)),
             (time, "perf_counter", lambda: loop.now),
-            (time, "clock_gettime", lambda _: loop.now),
+            (time, "clock_gettime", lambda _: loop.now - self.booted_at),
             (time, "time", self.wall),
             (time, "time_ns", lambda: int(self.wall() * 1e9)),
             (secrets, "token_hex", lambda size: f"{random.getrandbits(8 * size):0{2 * size}x}"),
@@ -147,8 +149,24 @@ class Machine:
             (grpc.aio, "insecure_channel", self.network.channel),
             (aiohttp, "ClientSession", session),
             (aiohttp, "TCPConnector", lambda **_: None),
+            *((os, name, self._dated(name)) for name in ("mknod", "unlink", "replace", "rename")),
             *self.disk.edge(),
         ]
+
+    def _dated(self, name: str) -> Callable[..., None]:
+        """A call that changes a directory, which has then changed at virtual time.
+
+        Two changes that are seconds apart in the history come within one tick of the kernel's clock.
+        """
+        call: Callable[..., None] = getattr(os, name)
+
+        def dated(path: Any, *args: Any, **options: Any) -> None:
+            call(path, *args, **options)
+            directory = os.path.dirname(path)  # noqa: PTH120 - a text or a path
+            if str(directory).startswith(str(self.root)):
+                os.utime(directory, ns=(int(self.wall() * 1e9),) * 2)
+
+        return dated
 
     def _log(self, _logger: Any, level: str, event: MutableMapping[str, Any]) -> str:
         process = PROCESS.get()

@@ -1,10 +1,10 @@
 """What may be true of a node, whatever happens to it."""
 
+import json
 import re
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from tests.histories.node import Node
+from tests.histories.node import MODE_LABEL, NODE_PATH, Node
 from tests.histories.pods import Life, looked_at, path_of
 from tests.histories.shapes import CORE, COUNT, MEM
 
@@ -13,9 +13,16 @@ from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import parse_unit_id
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.simulation.kubelet_pods import Kind
+from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import FILE_NAME, GrantStore
 
-UNITS = {MEM: 15, CORE: 100, COUNT: 1}
+OFFERED = {
+    "core_mem": (15, 100, 1),
+    "cgpu": (15, 0, 1),
+    "share": (15, 0, 1),
+    "disabled": (0, 0, 0),
+}
+"""Units a card, by mode: memory, compute, count."""
 _OURS = re.compile(r"rpc error: code = (\w+) desc = (.*), which is unexpected", re.DOTALL)
 _KUBELETS_OWN = (
     "requested number of devices unavailable",
@@ -24,7 +31,10 @@ _KUBELETS_OWN = (
     "cannot allocate unregistered device",
     "has been stopped",
     "unknown Device Plugin",
+    "TopologyAffinityError",
 )
+_NOTICED_SECONDS = 20.0
+_MENDING_SECONDS = 15.0
 
 
 class ViolationError(AssertionError):
@@ -78,6 +88,20 @@ def grants(node: Node) -> tuple[Grant, ...]:
     return node.read_grants[1]
 
 
+def numbers(node: Node) -> Mapping[str, int]:
+    """UUID -> number of the card, as the agent remembers them."""
+    path = node.file("cards")
+    mark = tuple(p.stat().st_mtime_ns for p in (path, path.with_name("cards.other")) if p.exists())
+    if node.read_numbers[0] != mark:
+        try:
+            sealed = SealedFile(path, "cards", 1).read()
+        except StateError:
+            return node.read_numbers[1]
+        found = json.loads(sealed.payload)["numbers"] if sealed else {}
+        node.read_numbers = (mark, found)
+    return node.read_numbers[1]
+
+
 # -- at any time
 
 
@@ -87,7 +111,9 @@ def _problems(node: Node) -> Iterator[str]:
     yield from _doubles(node)
     yield from _spoilt_files(node)
     yield from _lost_grants(node)
+    yield from _faulty_cards_offered(node)
     yield from _refusals_without_reason(node)
+    yield from _needless_refusals(node)
 
 
 def _living(node: Node) -> list[Life]:
@@ -123,7 +149,7 @@ def _lost_grants(node: Node) -> Iterator[str]:
         known = grants(node)
     except StateError as error:
         known = ()
-        if not node.is_damaged:
+        if not _may_be_damaged(node):
             yield f"the grants cannot be read: {error}"
     for life in _living(node):
         ref = PodRef(life.pod.namespace, life.pod.name, life.pod.uid)
@@ -132,14 +158,61 @@ def _lost_grants(node: Node) -> Iterator[str]:
         ]
         for (container, resource), ids in _held(node, life).items():
             fields = {MEM: "mem_ids", CORE: "core_ids"}[resource]
-            if not any(frozenset(getattr(g, fields)) == ids for g in mine) and not node.is_damaged:
+            if not any(frozenset(getattr(g, fields)) == ids for g in mine) and not _may_be_damaged(
+                node
+            ):
                 yield f"{life.pod.name}/{container} holds {sorted(ids)}, and no grant says so"
+
+
+def _may_be_damaged(node: Node) -> bool:
+    """Whether a file was damaged, and no agent has had time yet to find that out and mend it."""
+    if node.damaged_at is not None and node.agent_since > node.damaged_at:
+        since = max(node.agent_since, node.disturbed_until - 10.0)
+        if node.agent is not None and node.machine.loop.now - since > _MENDING_SECONDS:
+            node.damaged_at = None
+    return node.damaged_at is not None
+
+
+def _faulty_cards_offered(node: Node) -> Iterator[str]:
+    """A card that is not sound is out before long, whatever else goes on."""
+    now = node.machine.loop.now
+    for card in node.driver.cards:
+        if card.is_sound and node.driver.answers:
+            node.bad_since.pop(card.uuid, None)
+        elif now - node.bad_since.setdefault(card.uuid, now) > _NOTICED_SECONDS:
+            offered = [
+                unit
+                for ids in node.kubelet.registry.book.healthy.values()
+                for unit in ids
+                if (parsed := parse_unit_id(unit)) and parsed.card == numbers(node).get(card.uuid)
+            ]
+            if offered and node.agent is not None and now - node.agent_since > _NOTICED_SECONDS:
+                yield (
+                    f"card {card.uuid} is offered ({len(offered)} units), and for "
+                    f"{now - node.bad_since[card.uuid]:.0f} s it has not been sound: {card}"
+                )
 
 
 def _refusals_without_reason(node: Node) -> Iterator[str]:
     for life in node.pods.lives.values():
         if life.message and not _has_reason(life.message, was_disturbed=life.was_disturbed):
             yield f"{life.pod.name} was refused without a reason: {life.message}"
+
+
+def _needless_refusals(node: Node) -> Iterator[str]:
+    """On a node where nothing is wrong a pod that fits is not refused."""
+    for life in node.pods.lives.values():
+        if life.message and not life.was_disturbed and _fits(life):
+            yield f"{life.pod.name} fits, nothing is wrong, and it was refused: {life.message}"
+
+
+def _fits(life: Life) -> bool:
+    """Whether some card had room for all of its containers together, when it was rejected."""
+    if life.shape_never_fits or "TopologyAffinityError" in life.message:
+        return False
+    asked = [c.limits for c in life.pod.containers]
+    mem, core = (sum(limits.get(r, 0) for limits in asked) for r in (MEM, CORE))
+    return any(free[MEM] >= mem and free[CORE] >= core for free in life.room)
 
 
 def _has_reason(message: str, *, was_disturbed: bool) -> bool:
@@ -161,10 +234,10 @@ def _disagreements(node: Node) -> Iterator[str]:
     if node.agent is None:
         yield "the agent does not run"
     sound = sum(card.is_sound for card in node.driver.cards)
-    for resource, units in UNITS.items():
-        offered = node.kubelet.allocatable(resource)
-        if offered != sound * units:
-            yield f"{offered} of {resource} are offered, {sound * units} are there"
+    offered = [node.kubelet.allocatable(resource) for resource in (MEM, CORE, COUNT)]
+    modes = _possible_modes(node)
+    if offered not in [[sound * units for units in OFFERED[mode]] for mode in modes]:
+        yield f"{offered} units are offered, of {sound} sound cards in mode {' or '.join(modes)}"
     known = grants(node)
     for life in _living(node):
         yield from _not_at_work(node, life)
@@ -176,10 +249,18 @@ def _disagreements(node: Node) -> Iterator[str]:
                     yield f"{life.pod.name}/{grant.container} was granted {ids}, and holds {held}"
 
 
+def _possible_modes(node: Node) -> list[str]:
+    """The label's mode; another one of before while pods hold slices, or where it names none."""
+    mode = node.api.objects[NODE_PATH]["metadata"].get("labels", {}).get(MODE_LABEL)
+    if mode in OFFERED and not any(_held(node, life) for life in _living(node)):
+        return [mode]
+    return sorted(node.modes)
+
+
 def _not_at_work(node: Node, life: Life) -> Iterator[str]:
     wanted = [c for c in life.pod.containers if c.kind is not Kind.INIT]
     idle = [c.name for c in wanted if c.name not in life.running]
-    if idle:
+    if idle and not (life.shape_never_fits and life.start_errors):
         yield f"{life.pod.name} is not refused, and {idle} do not run: {life.start_errors}"
     lacking = [
         (c.name, r)
@@ -190,7 +271,8 @@ def _not_at_work(node: Node, life: Life) -> Iterator[str]:
     if lacking and not idle:
         yield f"{life.pod.name} runs without {lacking}"
     meta = node.api.objects.get(path_of(life.pod), {}).get("metadata", {})
-    if any(c.limits.get(MEM) for c in wanted) and not meta.get("annotations"):
+    is_given = not life.shape_never_fits or not idle
+    if is_given and any(c.limits.get(MEM) for c in wanted) and not meta.get("annotations"):
         yield f"{life.pod.name} has no annotations"
 
 
@@ -205,15 +287,3 @@ def _leftovers(node: Node) -> Iterator[str]:
     for directory in (*run.glob("slices/*"), *run.glob("cards/*/*")):
         if directory.name not in slices:
             yield f"{directory.relative_to(node.machine.root)} is left"
-
-
-def use(node: Node) -> dict[int, dict[str, int]]:
-    """Card number -> resource -> units that living pods hold, by what the kubelet knows."""
-    found: dict[int, dict[str, set[str]]] = defaultdict(lambda: {MEM: set(), CORE: set()})
-    for life in _living(node):
-        for (_, resource), ids in _held(node, life).items():
-            for text in ids:
-                unit = parse_unit_id(text)
-                assert unit is not None
-                found[unit.card][resource].add(text)
-    return {card: {r: len(ids) for r, ids in held.items()} for card, held in found.items()}

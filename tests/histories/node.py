@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 
 NODE_PATH = f"/api/v1/nodes/{NODE}"
+MODE_LABEL = "ack.node.gpu.schedule"
+_SETTLE_SECONDS = 10.0
 
 
 class Node:
@@ -31,7 +34,10 @@ class Node:
         agent: The agent that runs now; None between two of them.
         crashes: How agents ended that nobody had ended.
         read_grants: What the model read last from the disk, and of which files.
-        is_damaged: The state directory was damaged, and the agent has not yet had time to mend it.
+        read_numbers: The same of the cards' numbers.
+        modes: Every mode that the node's label has named.
+        damaged_at: When the state directory was damaged last, in loop time; None: it was not.
+        bad_since: Since when a card is not sound, or NVML does not answer, by UUID.
     """
 
     def __init__(self, machine: Machine, cards: int = 2) -> None:
@@ -49,10 +55,17 @@ class Node:
         self.agent: Process | None = None
         self.agent_since = 0.0
         self.crashes: list[str] = []
-        self.is_damaged = False
+        self.damaged_at: float | None = None
+        self.modes = {"core_mem"}
+        self.read_numbers: tuple[object, dict[str, int]] = (None, {})
         self.read_grants: tuple[object, tuple[Grant, ...]] = (None, ())
         self.disturbed_until = 0.0
-        self.pods.is_disturbed = lambda: self.machine.loop.now < self.disturbed_until
+        self.bad_since: dict[str, float] = {}
+        self._troubles: dict[str, tuple[Callable[[], None], asyncio.TimerHandle]] = {}
+        self.pods.is_disturbed = self.is_disturbed
+        self.pods.is_sound = lambda: [
+            card.is_sound and self.driver.answers for card in self.driver.cards
+        ]
         self._agents: list[Process] = []
 
     def paths(self) -> Settings:
@@ -88,6 +101,8 @@ class Node:
     async def _supervise(self) -> None:
         """As the kubelet does for a DaemonSet's pod."""
         while True:
+            while not self.pods.is_kubelet_up:
+                await asyncio.sleep(0.2)
             await self._run_agent()
             await asyncio.sleep(self.machine.chance.uniform(0.5, 2.0))
 
@@ -97,13 +112,15 @@ class Node:
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         process.on_death.append(lambda: _set(over))
         self.agent, self.agent_since = process, self.machine.loop.now
+        self.disturb(0.0)
         self.machine.tell(f"{process.name} starts")
         settings = self.paths()
         task = in_process(process, lambda: run_agent(settings))
         task.add_done_callback(lambda _: _set(over))
         await over
         self.agent = None
-        self.disturb(60.0)
+        self.machine.arm("")
+        self.disturb(5.0)
         if process.is_alive:
             self._ended(task)
             process.kill()
@@ -122,8 +139,32 @@ class Node:
     # -- what a person or the machine does to it
 
     def disturb(self, seconds: float) -> None:
-        """For so long, and a while after, calls may break off."""
-        self.disturbed_until = max(self.disturbed_until, self.machine.loop.now + seconds)
+        """For so long, and some seconds after, a pod may be refused that would fit."""
+        until = self.machine.loop.now + seconds + _SETTLE_SECONDS
+        self.disturbed_until = max(self.disturbed_until, until)
+
+    def is_disturbed(self) -> bool:
+        """Whether something is wrong now, or was a moment ago."""
+        return self.agent is None or self.machine.loop.now < self.disturbed_until
+
+    def trouble(
+        self, name: str, seconds: float, begin: Callable[[], None], end: Callable[[], None]
+    ) -> None:
+        """Something is wrong for so long; what is wrong already stays so for longer."""
+        loop = self.machine.loop
+        if name in self._troubles:
+            self._troubles.pop(name)[1].cancel()
+        else:
+            begin()
+        self._troubles[name] = end, loop.call_later(seconds, self._over, name)
+        self.disturb(seconds)
+
+    def _over(self, name: str) -> None:
+        end, timer = self._troubles.pop(name)
+        timer.cancel()
+        self.machine.tell(f"{name} is over")
+        end()
+        self.disturb(0.0)
 
     def kill_agent(self, steps: int = 0) -> None:
         """SIGKILL, after so many steps of its code."""
@@ -135,12 +176,14 @@ class Node:
 
     def stop_agent(self) -> None:
         """SIGTERM."""
-        if self.agent is not None and signal.SIGTERM in self.agent.signals:
-            in_process(self.agent, lambda: _call(self.agent.signals[signal.SIGTERM]))  # type: ignore[union-attr]
+        agent = self.agent
+        if agent is not None and agent.is_alive and signal.SIGTERM in agent.signals:
+            in_process(agent, lambda: _call(agent.signals[signal.SIGTERM]))
 
     async def restart_kubelet(self, away_seconds: float, late_seconds: float) -> None:
         """The kubelet ends and comes back; its pods are listed some time later."""
         self.pods.forget_work()
+        self.disturb(away_seconds + late_seconds)
         await self.kubelet.stop()
         await asyncio.sleep(away_seconds)
         self.kubelet.sources_ready = False
@@ -151,6 +194,26 @@ class Node:
 
     def calm(self) -> None:
         """Whatever was wrong is over."""
+        for name in tuple(self._troubles):
+            self._over(name)
+        self.machine.arm("")
+
+    async def reboot(self, seconds: float) -> None:
+        """Power is lost and comes back: what only memory knew is gone."""
+        machine = self.machine
+        self.pods.reboot()
+        self.kill_agent()
+        self.disturb(seconds + 60.0)
+        await self.kubelet.stop()
+        self.kubelet.containers_ended()
+        machine.disk.lose_power()
+        shutil.rmtree(machine.root / "run", ignore_errors=True)
+        self.driver.reset()
+        await asyncio.sleep(seconds)
+        machine.boot += 1
+        machine.booted_at = machine.loop.now
+        await self.kubelet.start()
+        self.pods.readmit()
 
     def file(self, name: str) -> Path:
         """A file of the state directory."""

@@ -9,7 +9,9 @@ from typing import Any
 
 from tests.histories.api import Api
 from tests.histories.machine import Machine
+from tests.histories.shapes import CORE, MEM
 
+from gpu_device_plugin.domain.units import parse_unit_id
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import ContainerStart, Kind, StandInPod
@@ -31,6 +33,8 @@ class Life:
         mounted: Container -> host path -> inode, and content where it is read-only.
         start_errors: Why containers did not start, each text once.
         done: Init containers that have ended well.
+        shape_never_fits: No node gives what it asks for.
+        room: What was free of each sound card when it was rejected: resource -> units.
         was_disturbed: The machine was not well when it was rejected.
     """
 
@@ -41,6 +45,8 @@ class Life:
     mounted: dict[str, _Mounted] = field(default_factory=dict)
     start_errors: dict[str, float] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
+    shape_never_fits: bool = False
+    room: list[dict[str, int]] = field(default_factory=list)
     was_disturbed: bool = False
 
     def is_over(self) -> bool:
@@ -55,14 +61,15 @@ class Pods:
         self.lives: dict[str, Life] = {}
         self.is_disturbed: Callable[[], bool] = lambda: False
         self.is_kubelet_up = False
+        self.is_sound: Callable[[], list[bool]] = list
         self._machine = machine
         self._api = api
         self._kubelet = kubelet
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
-    def create(self, pod: StandInPod) -> Life:
+    def create(self, pod: StandInPod, *, never_fits: bool = False) -> Life:
         """The scheduler has bound it to this node."""
-        life = Life(pod)
+        life = Life(pod, shape_never_fits=never_fits, was_disturbed=self.is_disturbed())
         self.lives[pod.uid] = life
         self._api.put(path_of(pod), object_of(pod))
         if self.is_kubelet_up:
@@ -129,7 +136,8 @@ class Pods:
         if not admission.is_admitted:
             self._machine.tell(f"{life.pod.name} rejected: {admission.message}")
             life.message = admission.message
-            life.was_disturbed = self.is_disturbed()
+            life.was_disturbed |= self.is_disturbed()
+            life.room = self._room(life)
             self.end(life.pod.uid, "Failed")
             return
         for container in life.pod.containers:
@@ -161,6 +169,18 @@ class Pods:
                 self._machine.tell(f"{life.pod.name}/{name} runs")
             return
 
+    def _room(self, rejected: Life) -> list[dict[str, int]]:
+        """What living pods leave of each card, if all cards are sound; else nobody can tell."""
+        sound = self.is_sound()
+        free = {number: {MEM: 15, CORE: 100} for number in range(len(sound))}
+        for life in self.lives.values():
+            if life is not rejected and not life.is_over():
+                for (_, resource), ids in self._kubelet.held(life.pod.uid).items():
+                    for unit in map(parse_unit_id, ids):
+                        if unit is not None and unit.card in free and resource in (MEM, CORE):
+                            free[unit.card][resource] -= 1
+        return list(free.values()) if all(sound) else []
+
     def _show(self, life: Life, phase: str) -> None:
         found = self._api.objects.get(path_of(life.pod), {})
         if found.get("metadata", {}).get("uid") == life.pod.uid:
@@ -168,8 +188,8 @@ class Pods:
 
     def _start(self, work: Callable[[], Any]) -> None:
         task = asyncio.get_running_loop().create_task(work())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
 
 def looked_at(path: str) -> tuple[int, bytes | None] | None:

@@ -34,8 +34,10 @@ _SHAPES: Mapping[str, tuple[StandInContainer, ...]] = {
     "count": (_asks("main", 2, 30, count=1),),
 }
 SHAPES = tuple(_SHAPES)
-NEVER_FITS = frozenset({"too big", "odd percentage", "compute only", "count"})
-"""No node gives these."""
+NEVER_FITS = frozenset(
+    {"too big", "odd percentage", "compute only", "count", "memory", "two cards"}
+)
+"""No node in mode core_mem gives these."""
 
 
 def pod_of(name: str, uid: str, shape: str) -> StandInPod:

@@ -11,7 +11,8 @@ from typing import Any
 
 from tests.histories.node import Node
 from tests.histories.pods import Life
-from tests.histories.shapes import pod_of
+from tests.histories.shapes import NEVER_FITS, pod_of
+from tests.histories.troubles import TROUBLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ def create(node: Node, pod: int, shape: str) -> None:
     name = f"p{pod}"
     if _youngest(node, pod) is None:
         uid = f"uid-{name}-{len(node.pods.lives)}"
-        node.pods.create(pod_of(name, uid, shape))
+        never_fits = shape in NEVER_FITS or (node.modes != {"core_mem"})
+        node.pods.create(pod_of(name, uid, shape), never_fits=never_fits)
 
 
 def finish(node: Node, pod: int, phase: str) -> None:
@@ -102,16 +104,16 @@ def _youngest(node: Node, pod: int) -> Life | None:
     return found[-1] if found and found[-1].phase != "Gone" else None
 
 
-ACTIONS: Mapping[str, Callable[..., None]] = {
-    action.__name__: action
-    for action in (
-        create,
-        finish,
-        delete,
-        replace,
-        restart_container,
-        kill_agent,
-        stop_agent,
-        restart_kubelet,
-    )
+_OF_PODS_AND_AGENT: tuple[Callable[..., None], ...] = (
+    create,
+    finish,
+    delete,
+    replace,
+    restart_container,
+    kill_agent,
+    stop_agent,
+    restart_kubelet,
+)
+ACTIONS: dict[str, Callable[..., None]] = {
+    action.__name__: action for action in (*_OF_PODS_AND_AGENT, *TROUBLES)
 }

@@ -191,7 +191,7 @@ class Channel:
         self._network = network
         self._path = path
         self._server: Server | None = None
-        self._calls: set[Call] = set()
+        self._calls: dict[Call, None] = {}
 
     async def __aenter__(self) -> "Channel":
         return self
@@ -242,7 +242,7 @@ class Channel:
             raise _error(_CODE.UNAVAILABLE, f"failed to connect to unix:{self._path}")
         process = PROCESS.get()
         call = Call(process)
-        self._calls.add(call)
+        self._calls[call] = None
         server.begin(method, data, call)
         if process is not None:
             process.on_death.append(call.cancel)
@@ -251,7 +251,7 @@ class Channel:
             await self._network.carry()
         finally:
             call.cancel()
-            self._calls.discard(call)
+            self._calls.pop(call)
             if process is not None and process.is_alive:
                 process.on_death.remove(call.cancel)
 

@@ -110,6 +110,9 @@ class Box:
             "LD_LIBRARY_PATH": str(self.node.drivers),
             "GPU_SIMULATOR_STATE": str(self.node.state),
             "GPUSLICE_ROOT": str(self.root),
+            # What executable graphs take by themselves: not counted by the library yet.
+            "GPU_SIMULATOR_GRAPH_MIB": "0",
+            "GPU_SIMULATOR_GRAPH_LAUNCH_MIB": "0",
             **self.variables,
         }
 

@@ -95,8 +95,13 @@ def test_a_name_and_a_version_give_one_abi(
         ),
         pytest.param(
             (11040, "cuMemAlloc", 12000, DEFAULT),
-            (INVALID_VALUE, FOUND, "-"),
+            (SUCCESS, FOUND, "cuMemAlloc_v2"),
             id="program newer than driver",
+        ),
+        pytest.param(
+            (11040, "cuCtxCreate", 13000, DEFAULT),
+            (SUCCESS, FOUND, "cuCtxCreate_v3"),
+            id="the driver's newest",
         ),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.store.lock import NodeLock
 
 
@@ -48,3 +48,19 @@ def test_only_a_lock_whose_file_is_gone_is_taken_again(
     assert lock.keep() is is_lost
     monkeypatch.undo()
     assert not lock.keep()
+
+
+def test_a_full_disk_keeps_no_agent_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the file says is for people; the lock needs no room."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    first, second = NodeLock(tmp_path / "lock"), NodeLock(tmp_path / "lock")
+    first.take("a/b", 1)
+    with pytest.raises(ConfigError):
+        second.take("c/d", 2)
+    first.release()
+    second.take("c/d", 2)
+    second.release()

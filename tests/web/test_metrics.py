@@ -123,7 +123,7 @@ def test_the_page_is_the_golden_one() -> None:
     metrics.count_allocation(MEM, "refused", "NoRoom")
     metrics.count_registration(MEM)
     metrics.count_card_change("GPU-b", "XID79")
-    metrics.count_nvml_restart()
+    metrics.show_nvml_restarts(1)
     metrics.count_repair("RegionGrown")
     metrics.count_file_set_aside()
     metrics.count_dropped_event()
@@ -160,7 +160,7 @@ def test_two_agents_in_one_process_do_not_share_a_count() -> None:
     """The registry is its own, so that tests and the demo can run several nodes."""
     one, other = AgentMetrics("1"), AgentMetrics("1")
 
-    one.count_nvml_restart()
+    one.show_nvml_restarts(1)
 
     assert "nvml_restarts_total 1.0" in ours(one)
     assert "nvml_restarts_total 0.0" in ours(other)

@@ -1,4 +1,4 @@
-"""The agent's directories, as options of the commands that work beside it."""
+"""The agent's directories, as options of other commands."""
 
 from collections.abc import Callable
 from typing import TypeVar

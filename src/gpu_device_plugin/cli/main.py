@@ -23,7 +23,7 @@ from gpu_device_plugin.errors import ConfigError, GpuPluginError
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 _SHORT = 16
-"""Alternatives up to this length stand in the flag itself, longer ones in its text."""
+"""Choices up to this length are shown in the flag itself, longer ones in its help text."""
 _run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.")
 
 
@@ -32,14 +32,14 @@ _run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.
 def cli() -> None:
     """Fractions of GPUs, schedulable and real.
 
-    `agent` runs on every GPU node. `why` and `recover` are for a person on such a node (or in
-    the agent's pod). `uninstall` and `check-upgrade` are what the chart's hooks run, `cleanup`
-    removes what stays on a node. `demo` and `simulate` need no GPU.
+    `agent` runs on every GPU node. `why` and `recover` are for a person on such a node, or in
+    the agent's pod. The chart's hooks run `uninstall` and `check-upgrade`; `cleanup` removes
+    what an uninstall leaves on a node. `demo` and `simulate` need no GPU.
     """
 
 
 def _agent_options(command: click.Command) -> click.Command:
-    """One option for each setting, so that a flag can never be forgotten here."""
+    """One option for each setting, so that no flag can be forgotten."""
     texts = describe()
     for field in reversed(msgspec.structs.fields(Settings)):
         flag = "--" + field.name.replace("_", "-")
@@ -55,7 +55,7 @@ def _agent_options(command: click.Command) -> click.Command:
 
 
 def _metavar(name: str, kind: object) -> str | None:
-    """What stands for the value in the help text; None for a switch."""
+    """The placeholder of the value in the help text; None for a switch."""
     if kind is bool:
         return None
     if kind is float:
@@ -90,17 +90,17 @@ def _shown(default: object) -> str:
     envvar=ENVIRONMENT_PREFIX + "CONFIG",
     show_envvar=True,
     type=click.Path(path_type=Path),
-    help="A YAML file of settings: the flags' names with underscores.",
+    help="A YAML file of settings; keys are the flags' names with underscores.",
 )
 def agent(config: Path | None, **flags: object) -> None:
     """Serve this node's cards to its kubelet, until SIGTERM.
 
     Each flag has an environment variable, GPU_DEVICE_PLUGIN_ and its name in capitals
     (--state-dir: GPU_DEVICE_PLUGIN_STATE_DIR), and a key in the file of --config. The flag
-    goes before the environment, the environment before the file; a label on the Node goes
-    before all of them.
+    takes precedence over the environment, the environment over the file, and a label of the
+    Node over all of them.
 
-    Exit codes: 0 ended as told, 1 failed, 2 wrong settings or a second agent on this node,
+    Exit codes: 0 ended on request, 1 failed, 2 wrong settings or a second agent on this node,
     75 to be started again because the driver has changed.
     """
     from gpu_device_plugin.apps.agent.run import run_agent
@@ -117,10 +117,10 @@ _agent_options(agent)
 @click.argument("pod", metavar="NAMESPACE/POD")
 @_run_dir
 def why(pod: str, run_dir: str) -> None:
-    """Tell what a pod on this node got, or why it was refused.
+    """Show what a pod on this node got, or why it was refused.
 
-    What it asked, what each card had free at that moment, what was decided and why, and what
-    it holds now. The agent remembers its last 1000 decisions, until it is restarted.
+    Shows what it asked, what each card had free at that moment, what was decided and why, and
+    what it holds now. The agent keeps its last 1000 decisions until it is restarted.
     """
     namespace, slash, name = pod.partition("/")
     if not slash or not namespace or not name or "/" in name:
@@ -135,9 +135,9 @@ def why(pod: str, run_dir: str) -> None:
 def recover(card: str, run_dir: str) -> None:
     """Take a card back into service after its reset.
 
-    Some faults (XID 48, 74, 95, 119, 120 and unknown ones) keep a card out until the driver
-    tells of its reset, is loaded anew, or this command is given. A fault that is still there
-    takes the card out again. INDEX is NVML's, as nvidia-smi shows it.
+    Some faults (XID 48, 74, 95, 119, 120 and unknown ones) keep a card out of service until
+    the driver reports its reset, is loaded again, or this command is given. A fault that is
+    still there takes the card out again. INDEX is NVML's, as nvidia-smi shows it.
     """
     question = {"command": "recover", "card": card}
     click.echo(asyncio.run(ask(Path(run_dir) / SOCKET_NAME, question)), nl=False)
@@ -154,7 +154,7 @@ for _command in (simulate, demo, uninstall, check_upgrade, cleanup):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program; errors that we know become one line and an exit code."""
+    """Run the program; errors of ours become one line and an exit code."""
     try:
         cli(arguments, standalone_mode=True)
     except ConfigError as error:

@@ -41,6 +41,7 @@ def pod_request(pod: Pod) -> PodRequest:
         card_count_label=(meta.labels or {}).get(COUNT_LABEL),
         wish=wish_of(annotations, len(pod.spec.containers)),
         is_finished=pod.status.phase in ("Succeeded", "Failed"),
+        owner=f"{meta.owner.kind} {meta.namespace}/{meta.owner.name}" if meta.owner else "",
     )
 
 

@@ -43,17 +43,20 @@ class Reach:
     Attributes:
         pace: How often.
         trouble: What the last failed request met; empty while the server answers.
-        on_change: Called when `is_away` has changed.
     """
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
         self.trouble = ""
-        self.on_change: Callable[[], None] = lambda: None
+        self._listeners: list[Callable[[], None]] = []
         self._back = asyncio.Event()
         self._back.set()
         self._next_turn = 0.0
         self._away_since = 0.0
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever `is_away` has changed."""
+        self._listeners.append(listener)
 
     @property
     def is_away(self) -> bool:
@@ -67,7 +70,7 @@ class Reach:
             _log.info("api server is back", away_seconds=round(seconds, 1))
             self.trouble = ""
             self._back.set()
-            self.on_change()
+            self._changed()
 
     def failed(self, text: str) -> None:
         """A request got no answer, or one that asks to stay away."""
@@ -78,7 +81,7 @@ class Reach:
             self._back.clear()
             self._away_since = now
             self._next_turn = now + self._spacing()
-            self.on_change()
+            self._changed()
 
     async def turn(self) -> None:
         """Wait until a request may be sent."""
@@ -91,6 +94,10 @@ class Reach:
                 await self._back.wait()
         except TimeoutError:
             return
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()
 
     def _spacing(self) -> float:
         return self.pace.away_seconds * random.uniform(1.0, 1.5)  # noqa: S311 jitter

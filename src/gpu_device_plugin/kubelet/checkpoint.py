@@ -1,14 +1,13 @@
-"""The kubelet's own book: which container holds which ids, and what we answered for them.
+"""The kubelet's checkpoint: which container holds which ids, and what Allocate answered.
 
-It alone has pod UIDs and ordinary init containers, which PodResources lacks. Its
-checksum is over a Go rendering of the data and is not recomputed here; the kubelet
-replaces the file atomically, so what parses is whole.
+Unlike PodResources it has pod UIDs and ordinary init containers. Its checksum is computed over
+a Go rendering of the data and is not checked here; the kubelet replaces the file atomically, so
+a file that can be parsed is whole.
 """
 
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,31 +15,13 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from gpu_device_plugin.domain.edits import ContainerEdits, DeviceNode, Mount
+from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 
 FILE_NAME = "kubelet_internal_checkpoint"
 _RESOURCES = {str(resource): resource for resource in Resource}
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointEntry:
-    """What one container holds of one of our resources.
-
-    Attributes:
-        pod_uid: The pod's UID.
-        container: The container's name; ordinary init containers are there too.
-        resource: Which resource.
-        ids: The unit ids it holds.
-        edits: What our Allocate answered.
-    """
-
-    pod_uid: str
-    container: str
-    resource: Resource
-    ids: frozenset[str]
-    edits: ContainerEdits
 
 
 class _Entry(msgspec.Struct, rename="pascal"):
@@ -63,13 +44,13 @@ _DECODER = msgspec.json.Decoder(_File)
 
 
 def read_checkpoint(path: Path) -> tuple[CheckpointEntry, ...] | None:
-    """What the kubelet's checkpoint at `path` says of our resources.
+    """Read the entries of our resources from the kubelet's checkpoint at `path`.
 
     Returns:
-        None where there is no file: the kubelet has allocated nothing yet, or the file was removed.
+        The entries; None if there is no file, because nothing was allocated yet or it was removed.
 
     Raises:
-        KubeletError: The file is there and cannot be read or understood.
+        KubeletError: The file exists but cannot be read or parsed.
     """
     try:
         content = path.read_bytes()
@@ -84,7 +65,7 @@ def parse_checkpoint(content: bytes, name: str = FILE_NAME) -> tuple[CheckpointE
     """The entries of our resources in a checkpoint's text.
 
     Raises:
-        KubeletError: It is not a checkpoint as kubelets write it.
+        KubeletError: It does not have the form of a checkpoint.
     """
     try:
         entries = _DECODER.decode(content).data.pod_device_entries or ()
@@ -103,7 +84,7 @@ def parse_checkpoint(content: bytes, name: str = FILE_NAME) -> tuple[CheckpointE
         raise KubeletError(f"{name} is no checkpoint of a kubelet: {error}") from error
 
 
-# Every look reads the answers of all containers, and few of them are new.
+# Every reconcile pass reads the answers of all containers, and few of them are new.
 @lru_cache(maxsize=1024)
 def _edits(answer: str | None) -> ContainerEdits:
     message = pb.ContainerAllocateResponse.FromString(base64.b64decode(answer or "", validate=True))

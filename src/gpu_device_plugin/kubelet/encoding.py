@@ -22,12 +22,12 @@ _DEVICE_HEALTH_TAG = b"\x12"  # Device.health = 2
 
 @dataclass(frozen=True, slots=True)
 class CardUnits:
-    """What one card brings to one resource of the node.
+    """The units of one card for one resource of the node.
 
     Attributes:
         resource: Which resource.
         card_number: The card's stable number, 0 to `MAX_CARDS` - 1.
-        units: How many units; all of one card are healthy or none is.
+        units: How many units; either all of them are healthy, or none.
         is_healthy: Whether the kubelet may give them away.
     """
 
@@ -48,7 +48,7 @@ def _encode_card(card: CardUnits) -> bytes:
     health = HEALTHY if card.is_healthy else UNHEALTHY
     tail = _DEVICE_HEALTH_TAG + bytes([len(health)]) + health
     chunks = []
-    # Devices differ by their ids alone, and only ids of another length frame them otherwise.
+    # Devices differ only in their ids, and their framing only in the length of the id.
     for length, texts in groupby(unit_ids(card.resource, card.card_number, card.units), len):
         head = _DEVICE_ID_TAG + bytes([length])
         head = _LIST_DEVICES_TAG + bytes([len(head) + length + len(tail)]) + head

@@ -1,12 +1,12 @@
-"""The process that speaks to the driver: one JSON object a line on stdout, nothing on stdin.
+"""The NVML child: the process that calls the driver. Writes JSON lines, reads no input.
 
     python -m gpu_device_plugin.nvml.child [--library PATH]
 
-Everything here may block for ever inside the driver; `source` in the agent watches the
-clock. So this process takes no orders and keeps no state worth saving. Every line is a
-sign of life; `starting` says that the next one may take long (nvmlInit wakes each card,
-seconds apiece without the persistence daemon). It imports as little as possible: it stands
-beside every agent on every node.
+Any call may block for ever inside the driver; `source` in the agent watches the time. So this
+process takes no commands and has no state that must be kept. Every line is a sign of life;
+`starting` announces that the next one may take long, because nvmlInit wakes each card, which
+takes seconds per card without the persistence daemon. It imports as little as possible, because
+it runs beside every agent on every node.
 """
 
 import argparse
@@ -29,11 +29,11 @@ _EVENTS_PER_ROUND = 256
 
 
 class Pace(NamedTuple):
-    """How often the child does what; no dataclass, whose import would cost 1 MiB.
+    """The child's intervals. No dataclass, because importing that costs 1 MiB.
 
     Attributes:
-        wait_seconds: Longest wait for an event, so the time between two signs of life.
-        probe_seconds: Between two looks at the cards.
+        wait_seconds: Longest wait for an event, and so between two signs of life.
+        probe_seconds: Between two probes of the cards.
         reopen_seconds: Between two openings of NVML where only that shows another set of
             cards: a library given by path, or a card that does not answer.
     """
@@ -44,7 +44,7 @@ class Pace(NamedTuple):
 
 
 class Child:
-    """What the child does between its start and its parent's end."""
+    """Watches NVML and reports, until its parent ends."""
 
     def __init__(self, library: str | None, lifeline: Lifeline, pace: Pace, out: TextIO) -> None:
         self._library = library
@@ -53,7 +53,7 @@ class Child:
         self._out = out
 
     def run(self) -> None:
-        """Watches NVML until the parent is gone; without a driver, tries again now and then."""
+        """Watch NVML until the parent is gone; without a driver, try again from time to time."""
         while self._lifeline.holds():
             self._tell(kind="starting")
             try:
@@ -87,18 +87,18 @@ class Child:
             self._tell(kind="beat")
 
     def _probe_pause(self, *, is_wanted: bool) -> float:
-        """Seconds between two probes; fewer after an event, yet no storm of them."""
+        """Seconds until the next probe; fewer after an event, but not one for each of many."""
         pace = self._pace
         return min(pace.wait_seconds, pace.probe_seconds) if is_wanted else pace.probe_seconds
 
     def _probe(self, driver: nvml.Driver) -> bool:
-        """Reports a look at every card; whether one of them failed."""
+        """Probe and report every card; returns whether one of them failed."""
         cards = driver.probe()
         self._tell(kind="probes", cards=cards)
         return bool(driver.unreadable) or any(card.get("error") for card in cards)
 
     def _events(self, driver: nvml.Driver, wait_ms: int) -> bool:
-        """Reports the XIDs there are, waiting for the first; whether a probe is wanted now."""
+        """Wait for an XID and report all there are; returns whether a probe is due now."""
         if not driver.has_events:
             self._lifeline.pause(wait_ms / 1000)
             return False
@@ -111,7 +111,7 @@ class Child:
                 self._tell(kind="xid", uuid=xid[0], code=xid[1])
                 told += 1
         except pynvml.NVMLError:
-            # A lost card makes the wait fail at once, for all: look which it is, do not spin.
+            # A lost card makes the wait for all fail at once: probe which one it is, do not spin.
             self._lifeline.pause(wait_ms / 1000)
             return True
         return told > 0
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _return_free_memory() -> None:
-    """Gives back what compiling pynvml took where its bytecode is not cached: 11 MiB of 28."""
+    """Return the memory that compiling pynvml took if its bytecode is not cached: 11 of 28 MiB."""
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except AttributeError:

@@ -1,10 +1,10 @@
-"""The agent's side of NVML: keeps the child process, and never waits for it unwatched.
+"""The agent's side of NVML: runs the child process, and never waits for it without a deadline.
 
-A child that says nothing for `answer_seconds` is killed and replaced. One that does not
-even die sits in an uninterruptible driver call; it is abandoned, and while it is there no
-other is started, since it would get stuck in the same place: at most one such process
-exists. However the children fare, `stall_seconds` without an answer are reported once as
-`Stalled`, the next answer as `Answered`.
+A child that says nothing for `answer_seconds` is killed and replaced. One that does not die is
+in an uninterruptible driver call. It is abandoned, and no other is started while it exists,
+because that would get stuck in the same place; so there is at most one such process. When no
+child has answered for `stall_seconds`, that is reported once as `Stalled`, and the next answer
+as `Answered`.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """How long the agent waits for what.
+    """How long the agent waits for the child.
 
     Attributes:
         answer_seconds: For the child's next line.
@@ -60,7 +60,7 @@ class Deadlines:
 
 @dataclass(slots=True)
 class _Told:
-    """What the agent was told last, so that it hears news only."""
+    """What was reported last, so that only changes are reported."""
 
     inventory: Inventory | None = None
     missing: DriverMissing | None = None
@@ -111,7 +111,7 @@ class NvmlSource:
         return self._pid
 
     async def run(self) -> None:
-        """Keeps a child at work until cancelled."""
+        """Keep a child running until cancelled."""
         self._told.kernel_driver = self._kernel_version()
         pause_seconds = 0.1
         self._await_answer()
@@ -152,7 +152,7 @@ class NvmlSource:
             self._pid = None
 
     async def _listen(self, stdout: asyncio.StreamReader | None) -> None:
-        """Passes on what the child says; raises NvmlError once it is of no more use."""
+        """Pass on what the child says; raises NvmlError when the child has to be replaced."""
         if stdout is None:
             raise NvmlError("started without a pipe")
         allowed_seconds = self._deadlines.start_seconds
@@ -175,7 +175,7 @@ class NvmlSource:
                 self._answered(line)
 
     async def _dies(self, process: asyncio.subprocess.Process) -> bool:
-        """Kills the child; whether it is gone soon after."""
+        """Kill the child; returns whether it is gone soon after."""
         with suppress(ProcessLookupError):
             self._kill(process.pid)
         try:
@@ -186,7 +186,7 @@ class NvmlSource:
         return True
 
     def _answered(self, line: Line) -> None:
-        """Notes that NVML answered, and passes on what is new."""
+        """Note that NVML answered, and pass on what is new."""
         self._is_answering = True
         self._await_answer()
         if self._told.is_stalled:
@@ -198,7 +198,7 @@ class NvmlSource:
             self._tell(report)
 
     def _tell(self, report: NvmlReport) -> None:
-        """Passes a report on, unless it says what the last of its kind said."""
+        """Pass a report on, unless it equals the last of its kind."""
         told = self._told
         if report in (told.inventory, told.missing):
             return
@@ -213,14 +213,14 @@ class NvmlSource:
             told.first_version = ""
 
     def _driver_is(self, version: str) -> None:
-        """A driver that appears, or another than this process started with."""
+        """Report a driver that appears, or another one than at the start of this process."""
         before = self._told.first_version
         self._told.first_version = version
         if before is not None and before != version:
             self._on_report(DriverChanged(before, version))
 
     def _no_driver(self, line: NoDriver) -> None:
-        """The kernel has a driver that this container's library is missing or no longer fits."""
+        """Report a kernel driver for which this container has no library, or another version."""
         told = self._told
         if line.error == MISMATCH and told.first_version:
             self._on_report(DriverChanged(told.first_version, ""))
@@ -231,7 +231,7 @@ class NvmlSource:
             self._on_report(DriverChanged(told.first_version or "", kernel_driver))
 
     def _await_answer(self) -> None:
-        """Sets the time at which NVML counts as stalled, unless it answers before."""
+        """Set the time at which NVML counts as stalled, unless it answers before."""
         if self._stall is not None:
             self._stall.cancel()
         loop = asyncio.get_running_loop()

@@ -6,6 +6,7 @@ dialled again. It shares nothing with the plugin's side but the generated messag
 """
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -32,6 +33,7 @@ class StandInKubelet:
 
     Attributes:
         plugin_dir: Where plugins register and the checkpoint lies.
+        pods_dir: Has a directory, named by its uid, of every pod that was admitted and not removed.
         pod_resources_socket: Where PodResources is served.
         pod_resources: Its server; `has_get = False` before `start` makes an old kubelet.
         registry: Plugins and their lists; `keys_by_socket = True` makes a newer kubelet.
@@ -48,6 +50,7 @@ class StandInKubelet:
         times: KubeletTimes | None = None,
     ) -> None:
         self.plugin_dir = root / "device-plugins"
+        self.pods_dir = root / "pods"
         self.pod_resources_socket = root / "pod-resources" / "kubelet.sock"
         self.pods: dict[str, StandInPod] = {}
         self.sources_ready = True
@@ -73,6 +76,7 @@ class StandInKubelet:
 
     async def start(self) -> None:
         """Begins to listen, with what the checkpoint knows."""
+        self.pods_dir.mkdir(parents=True, exist_ok=True)
         book = read_book(self.plugin_dir / CHECKPOINT_NAME)
         await self.registry.start(book)
         await self.pod_resources.start(book)
@@ -109,6 +113,7 @@ class StandInKubelet:
                 return Admission(
                     is_admitted=False, reason=reason, message=f"Pod was rejected: {reason}"
                 )
+            (self.pods_dir / pod.uid).mkdir(exist_ok=True)
             return Admission(is_admitted=True)
 
     async def start_container(self, uid: str, name: str) -> ContainerStart:
@@ -124,6 +129,10 @@ class StandInKubelet:
         self._running.add((uid, name))
         return options
 
+    def containers_ended(self) -> None:
+        """The node has gone down: no container runs any more, and every pod starts anew."""
+        self._running.clear()
+
     def finish(self, uid: str) -> None:
         """The pod's containers have ended: Succeeded or Failed, its devices are free again."""
         self._finished.add(uid)
@@ -133,6 +142,8 @@ class StandInKubelet:
         """The pod is deleted and gone; plugins are not told."""
         self.finish(uid)
         self.pods.pop(uid, None)
+        with contextlib.suppress(FileNotFoundError):
+            (self.pods_dir / uid).rmdir()
 
     def active_pods(self) -> tuple[StandInPod, ...]:
         """Pods that hold devices or are being admitted; none before the sources are ready."""

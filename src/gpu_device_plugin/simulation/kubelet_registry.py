@@ -45,8 +45,8 @@ class PluginRegistry:
         self._clock = clock
         self._times = times
         self._slots: dict[str, PluginLink] = {}
-        self._open: set[PluginLink] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._open: list[PluginLink] = []
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order, so that a seed decides all
         self._server: Any = None
 
     async def start(self, book: Book) -> None:
@@ -100,8 +100,8 @@ class PluginRegistry:
             await context.abort(grpc.StatusCode.UNKNOWN, str(error))
             raise
         task = asyncio.create_task(self._read_lists(link))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return pb.Empty()
 
     async def _connect(self, request: pb.RegisterRequest) -> PluginLink:
@@ -118,7 +118,7 @@ class PluginRegistry:
         link = PluginLink(resource, self.directory / request.endpoint, self.journal)
         slot = str(link.socket) if self.keys_by_socket else resource
         self._slots[slot] = link  # the older link is not closed, only forgotten
-        self._open.add(link)
+        self._open.append(link)
         try:
             await link.connect(self._times.dial)
         except KubeletError:

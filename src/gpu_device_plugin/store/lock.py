@@ -1,5 +1,6 @@
 """One agent a node."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -49,8 +50,10 @@ class NodeLock:
                 f"another agent serves this node: {holder or 'it has not said its name yet'} "
                 f"holds {self._path}; one agent a node"
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"pod {pod or '(none)'}, pid {pid}\n".encode())
+        # For people only: a disk without room for it must not keep the node without its agent.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"pod {pod or '(none)'}, pid {pid}\n".encode())
         self._descriptor, self._said = descriptor, (pod, pid)
 
     def keep(self) -> bool:

@@ -21,6 +21,8 @@ CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAlloc
 CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool);
 CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *before,
 			   const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params);
+CUresult cuFuncGetParamCount(CUfunction function, size_t *count);
+CUresult cuKernelGetParamCount(CUkernel kernel, size_t *count);
 /* Of headers that come in other packages. */
 CUresult cuProfilerStart(void);
 CUresult cuProfilerStop(void);

@@ -3,6 +3,7 @@
 #include "clock.h"
 #include "context.h"
 #include "settings.h"
+#include "user_object.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -152,6 +153,7 @@ CUresult driver_enter_launch(struct context **context)
 CUresult driver_leave(CUresult result)
 {
 	pthread_mutex_unlock(&lock);
+	user_objects_bury();
 	return result;
 }
 

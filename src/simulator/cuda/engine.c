@@ -159,7 +159,8 @@ bool engine_push(struct engine *engine, int stream, struct engine_item item, uin
 	return fits;
 }
 
-bool engine_pop_host(struct engine *engine, int stream, uint64_t now_ns, uint64_t *cookie)
+bool engine_pop_host(struct engine *engine, int stream, uint64_t now_ns,
+		     bool (*is_due)(uint64_t cookie), uint64_t *cookie)
 {
 	struct engine_stream *target = &engine->streams[stream];
 	bool found = false;
@@ -169,7 +170,7 @@ bool engine_pop_host(struct engine *engine, int stream, uint64_t now_ns, uint64_
 	if (target->head != target->tail) {
 		const struct engine_item *item = &target->items[target->head % ENGINE_ITEMS];
 
-		if (item->kind == ENGINE_HOST) {
+		if (item->kind == ENGINE_HOST && is_due(item->number)) {
 			*cookie = item->number;
 			target->head++;
 			found = true;

@@ -138,8 +138,9 @@ void engine_close_stream(struct engine *engine, int stream);
  */
 bool engine_push(struct engine *engine, int stream, struct engine_item item, uint64_t now_ns,
 		 uint64_t *number);
-/* Takes the host function at the head of a stream, if there is one there now. */
-bool engine_pop_host(struct engine *engine, int stream, uint64_t now_ns, uint64_t *cookie);
+/* Takes the host function at the head of a stream, if there is one there now and it is due. */
+bool engine_pop_host(struct engine *engine, int stream, uint64_t now_ns,
+		     bool (*is_due)(uint64_t cookie), uint64_t *cookie);
 
 struct engine_view engine_look(struct engine *engine, int stream, uint64_t now_ns);
 

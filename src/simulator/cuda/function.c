@@ -12,22 +12,21 @@ static uint64_t default_ns(void)
 	return setting_number("GPU_SIMULATOR_KERNEL_NS", DEFAULT_KERNEL_NS);
 }
 
-struct function *function_new(const char *name)
+struct function *function_new(const struct image_kernel *kernel)
 {
-	size_t bytes = strlen(name) + 1;
-	struct function *made = calloc(1, sizeof(*made) + bytes);
+	struct function *made = calloc(1, sizeof(*made));
 	char *end;
 
 	if (!made)
 		return NULL;
 	made->magic = FUNCTION_MAGIC;
-	memcpy(made->name, name, bytes);
+	made->kernel = kernel;
 	made->duration_ns = default_ns();
-	made->takes_duration = strcmp(name, "spin") == 0;
-	if (strncmp(name, "spin_", 5) == 0) {
-		unsigned long long microseconds = strtoull(name + 5, &end, 10);
+	made->takes_duration = strcmp(kernel->name, "spin") == 0;
+	if (strncmp(kernel->name, "spin_", 5) == 0) {
+		unsigned long long microseconds = strtoull(kernel->name + 5, &end, 10);
 
-		if (end != name + 5 && *end == '\0')
+		if (end != kernel->name + 5 && *end == '\0')
 			made->duration_ns = microseconds * 1000;
 	}
 	made->attributes[CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024;
@@ -36,6 +35,13 @@ struct function *function_new(const char *name)
 	made->attributes[CU_FUNC_ATTRIBUTE_BINARY_VERSION] = 70;
 	made->attributes[CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = 49152;
 	return made;
+}
+
+void function_free(struct function *function)
+{
+	function->magic = 0;
+	free(function->old);
+	free(function);
 }
 
 struct function *function_of(const void *handle)
@@ -139,7 +145,7 @@ static CUresult get_name(const char **name, const void *handle)
 	const struct function *function = function_of(handle);
 	if (!name || !function)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*name = function->name;
+	*name = function->kernel->name;
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -151,4 +157,54 @@ CUresult cuFuncGetName(const char **name, CUfunction function)
 CUresult cuKernelGetName(const char **name, CUkernel kernel)
 {
 	return get_name(name, kernel);
+}
+
+static CUresult get_parameter(const void *handle, size_t index, size_t *offset, size_t *bytes)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct function *function = function_of(handle);
+	if (!function)
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	if (!offset || index >= function->kernel->count)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*offset = function->kernel->parameters[index].offset;
+	if (bytes)
+		*bytes = function->kernel->parameters[index].bytes;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *bytes)
+{
+	return get_parameter(function, index, offset, bytes);
+}
+
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *bytes)
+{
+	return get_parameter(kernel, index, offset, bytes);
+}
+
+static CUresult count_parameters(const void *handle, size_t *count)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct function *function = function_of(handle);
+	if (!function || !count)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*count = function->kernel->count;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuFuncGetParamCount(CUfunction function, size_t *count)
+{
+	return count_parameters(function, count);
+}
+
+CUresult cuKernelGetParamCount(CUkernel kernel, size_t *count)
+{
+	return count_parameters(kernel, count);
 }

@@ -47,6 +47,7 @@ void graph_free(struct graph *graph)
 		graph->nodes = node->next;
 		free_node(node);
 	}
+	user_references_drop(&graph->user_objects);
 	graph->magic = 0;
 	free(graph);
 }
@@ -121,6 +122,8 @@ struct graph *graph_clone(const struct graph *graph)
 {
 	struct graph *clone = graph_new();
 
+	if (clone && !user_references_copy(&clone->user_objects, graph->user_objects))
+		return NULL;
 	for (struct graph_node *node = graph->nodes; clone && node; node = node->next) {
 		node->copy = new_node(clone);
 		if (!node->copy)

@@ -3,6 +3,7 @@
 #define GPUSIM_GRAPH_H
 
 #include "graph_memory.h"
+#include "user_object.h"
 #include "work.h"
 
 enum { GRAPH_MAGIC = 0x47524630, NODE_MAGIC = 0x4e4f4430, EXEC_MAGIC = 0x45584530 };
@@ -27,6 +28,7 @@ struct graph {
 	size_t count;
 	struct graph_node *nodes; /* in the order of their making */
 	struct graph_node **last;
+	struct user_references *user_objects;
 };
 
 struct graph_step {
@@ -41,6 +43,10 @@ struct graph_exec {
 	size_t count;
 	struct graph_step *steps; /* in an order that keeps the dependencies */
 	struct graph_claims claims;
+	struct device *device; /* whose memory it takes by itself */
+	uint64_t own_bytes;
+	bool is_ready; /* was launched or uploaded */
+	struct user_references *user_objects;
 };
 
 /* All under the process's lock. */

@@ -1,6 +1,8 @@
 /* From a graph to what can be launched, and launching it. */
 #include "capture.h"
 #include "graph.h"
+#include "ledger.h"
+#include "settings.h"
 
 #include <stdlib.h>
 
@@ -82,8 +84,50 @@ static void find_claims(struct graph_exec *exec)
 	}
 }
 
+/* What an executable graph takes by itself, as far as it goes: more at its first launch. */
+static CUresult take_own(struct graph_exec *exec, struct device *device, const char *name,
+			 uint64_t otherwise_mib)
+{
+	const uint64_t bytes = setting_number(name, otherwise_mib) << 20;
+
+	if (!bytes)
+		return CUDA_SUCCESS;
+	if (!exec->own_bytes && !ledger_hold(device))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!ledger_take(device, bytes)) {
+		if (!exec->own_bytes)
+			ledger_let_go(device);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	exec->device = device;
+	exec->own_bytes += bytes;
+	return CUDA_SUCCESS;
+}
+
+static void give_own(struct graph_exec *exec)
+{
+	if (!exec->own_bytes)
+		return;
+	ledger_give(exec->device, exec->own_bytes);
+	ledger_let_go(exec->device);
+	exec->own_bytes = 0;
+}
+
+/* At the first launch, or the upload before it. */
+static CUresult become_ready(struct graph_exec *exec, struct device *device)
+{
+	CUresult result = exec->is_ready ? CUDA_SUCCESS
+					 : take_own(exec, exec->device ? exec->device : device,
+						    "GPU_SIMULATOR_GRAPH_LAUNCH_MIB", 2);
+
+	exec->is_ready |= result == CUDA_SUCCESS;
+	return result == CUDA_SUCCESS ? graph_memory_claim(&exec->claims) : result;
+}
+
 void exec_free(struct graph_exec *exec)
 {
+	give_own(exec);
+	user_references_drop(&exec->user_objects);
 	graph_memory_unclaim(&exec->claims);
 	for (size_t i = 0; i < exec->count; i++) {
 		if (exec->steps[i].work.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
@@ -101,7 +145,8 @@ CUresult exec_new(const struct graph *graph, unsigned long long flags, struct gr
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	(*exec)->magic = EXEC_MAGIC;
 	(*exec)->flags = flags;
-	if (!graph_order(graph, *exec)) {
+	if (!graph_order(graph, *exec) ||
+	    !user_references_copy(&(*exec)->user_objects, graph->user_objects)) {
 		exec_free(*exec);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -112,9 +157,12 @@ CUresult exec_new(const struct graph *graph, unsigned long long flags, struct gr
 void exec_swap(struct graph_exec *exec, struct graph_exec *other)
 {
 	const struct graph_claims claims = exec->claims;
+	struct user_references *held = exec->user_objects;
 
 	exec->claims = other->claims;
 	other->claims = claims;
+	exec->user_objects = other->user_objects;
+	other->user_objects = held;
 	for (size_t i = 0; i < exec->count; i++) {
 		struct work work = exec->steps[i].work;
 
@@ -144,8 +192,13 @@ static CUresult instantiate(CUgraphExec *handle, CUgraph graph_handle, unsigned 
 	if (!handle || !graph)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	result = exec_new(graph, flags, &exec);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	result = take_own(exec, context->device, "GPU_SIMULATOR_GRAPH_MIB", 4);
 	if (result == CUDA_SUCCESS)
 		*handle = (CUgraphExec)(void *)exec;
+	else
+		exec_free(exec);
 	return driver_leave(result);
 }
 
@@ -240,7 +293,7 @@ static CUresult run(struct graph_exec *exec, struct stream *stream)
 	CUresult result = settle_leftovers(exec);
 
 	if (result == CUDA_SUCCESS)
-		result = graph_memory_claim(&exec->claims);
+		result = become_ready(exec, stream->context->device);
 	for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++) {
 		if (exec->steps[i].is_enabled)
 			result = work_run(stream, &exec->steps[i].work);
@@ -280,7 +333,7 @@ static CUresult launch(CUgraphExec handle, CUstream stream_handle, enum default_
 	if (stream->capture)
 		return driver_leave(only_upload ? capture_invalidate(stream->capture)
 						: capture_steps(exec, stream));
-	result = only_upload ? graph_memory_claim(&exec->claims) : run(exec, stream);
+	result = only_upload ? become_ready(exec, context->device) : run(exec, stream);
 	return driver_leave(result);
 }
 

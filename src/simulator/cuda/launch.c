@@ -139,33 +139,3 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsi
 	}
 	return result;
 }
-
-/* The launch calls of CUDA 3: one block, no parameters to speak of. */
-static CUresult launch_old(CUfunction function, int width, int height, CUstream stream)
-{
-	CUlaunchConfig config = {.gridDimX = (unsigned)width,
-				 .gridDimY = (unsigned)height,
-				 .gridDimZ = 1,
-				 .blockDimX = 1,
-				 .blockDimY = 1,
-				 .blockDimZ = 1,
-				 .hStream = stream};
-
-	return width > 0 && height > 0 ? launch(&config, function, NULL, NULL, LEGACY)
-				       : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuLaunch(CUfunction function)
-{
-	return launch_old(function, 1, 1, NULL);
-}
-
-CUresult cuLaunchGrid(CUfunction function, int width, int height)
-{
-	return launch_old(function, width, height, NULL);
-}
-
-CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
-{
-	return launch_old(function, width, height, stream);
-}

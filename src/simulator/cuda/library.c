@@ -5,6 +5,7 @@
 
 struct library {
 	uint32_t magic;
+	struct image *image;
 	struct function *kernels;
 	struct placed {
 		struct context *context;
@@ -35,7 +36,7 @@ CUresult library_module(struct library *library, struct context *context, struct
 	placed = calloc(1, sizeof(*placed));
 	if (!placed)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = module_open(context, module);
+	result = module_open(context, library->image, module);
 	if (result != CUDA_SUCCESS) {
 		free(placed);
 		return result;
@@ -53,18 +54,23 @@ CUresult function_module(const struct function *function, struct context *contex
 				 : CUDA_SUCCESS;
 }
 
-static CUresult load(CUlibrary *handle, const void *code)
+static CUresult load(CUlibrary *handle, const void *code, const char *path)
 {
 	struct library *library;
 	CUresult result = driver_enter_bare();
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!handle || !code)
+	if (!handle || (!code && !path))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	library = calloc(1, sizeof(*library));
 	if (!library)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	result = path ? image_open_file(path, &library->image) : image_open(code, &library->image);
+	if (result != CUDA_SUCCESS) {
+		free(library);
+		return driver_leave(result);
+	}
 	library->magic = LIBRARY_MAGIC;
 	*handle = (CUlibrary)(void *)library;
 	return driver_leave(CUDA_SUCCESS);
@@ -80,14 +86,20 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
 	(void)options;
 	(void)values;
 	(void)count;
-	return load(library, code);
+	return load(library, code, NULL);
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *jit,
 			       void **jit_values, unsigned int jit_count, CUlibraryOption *options,
 			       void **values, unsigned int count)
 {
-	return cuLibraryLoadData(library, path, jit, jit_values, jit_count, options, values, count);
+	(void)jit;
+	(void)jit_values;
+	(void)jit_count;
+	(void)options;
+	(void)values;
+	(void)count;
+	return load(library, NULL, path);
 }
 
 CUresult cuLibraryUnload(CUlibrary handle)
@@ -111,16 +123,36 @@ CUresult cuLibraryUnload(CUlibrary handle)
 		struct function *kernel = library->kernels;
 
 		library->kernels = kernel->next;
-		kernel->magic = 0;
-		free(kernel);
+		function_free(kernel);
 	}
+	image_drop(library->image);
 	library->magic = 0;
 	free(library);
 	return driver_leave(CUDA_SUCCESS);
 }
 
+/* The kernel's one handle, made when it is first asked for. */
+static CUresult kernel_of(struct library *library, const struct image_kernel *kernel,
+			  struct function **function)
+{
+	if (!kernel)
+		return CUDA_ERROR_NOT_FOUND;
+	for (*function = library->kernels; *function; *function = (*function)->next) {
+		if ((*function)->kernel == kernel)
+			return CUDA_SUCCESS;
+	}
+	*function = function_new(kernel);
+	if (!*function)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	(*function)->library = library;
+	(*function)->next = library->kernels;
+	library->kernels = *function;
+	return CUDA_SUCCESS;
+}
+
 CUresult cuLibraryGetKernel(CUkernel *handle, CUlibrary library_handle, const char *name)
 {
+	struct function *function;
 	CUresult result = driver_enter_bare();
 
 	if (result != CUDA_SUCCESS)
@@ -128,19 +160,29 @@ CUresult cuLibraryGetKernel(CUkernel *handle, CUlibrary library_handle, const ch
 	struct library *library = library_of(library_handle);
 	if (!handle || !library || !name || !*name)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	struct function *kernel = library->kernels;
-	while (kernel && strcmp(kernel->name, name) != 0)
-		kernel = kernel->next;
-	if (!kernel) {
-		kernel = function_new(name);
-		if (!kernel)
-			return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-		kernel->library = library;
-		kernel->next = library->kernels;
-		library->kernels = kernel;
+	result = kernel_of(library, image_find(library->image, name), &function);
+	if (result == CUDA_SUCCESS)
+		*handle = (CUkernel)(void *)function;
+	return driver_leave(result);
+}
+
+CUresult cuLibraryEnumerateKernels(CUkernel *handles, unsigned int count, CUlibrary library_handle)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct library *library = library_of(library_handle);
+	if (!library || (!handles && count))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	for (size_t i = 0; i < count && i < library->image->count && result == CUDA_SUCCESS; i++) {
+		struct function *function;
+
+		result = kernel_of(library, &library->image->kernels[i], &function);
+		if (result == CUDA_SUCCESS)
+			handles[i] = (CUkernel)(void *)function;
 	}
-	*handle = (CUkernel)(void *)kernel;
-	return driver_leave(CUDA_SUCCESS);
+	return driver_leave(result);
 }
 
 CUresult cuLibraryGetModule(CUmodule *handle, CUlibrary library)
@@ -174,7 +216,7 @@ CUresult cuKernelGetFunction(CUfunction *handle, CUkernel kernel_handle)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	result = library_module(kernel->library, context, &module);
 	if (result == CUDA_SUCCESS)
-		result = module_function(module, kernel->name, &function);
+		result = module_function(module, kernel->kernel->name, &function);
 	if (result == CUDA_SUCCESS)
 		*handle = (CUfunction)(void *)function;
 	return driver_leave(result);
@@ -196,8 +238,6 @@ CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary handle)
 
 	if (!count || !library)
 		return CUDA_ERROR_INVALID_VALUE;
-	*count = 0;
-	for (const struct function *kernel = library->kernels; kernel; kernel = kernel->next)
-		(*count)++;
+	*count = (unsigned)library->image->count;
 	return CUDA_SUCCESS;
 }

@@ -30,7 +30,7 @@ CUresult module_make_resident(struct module *module)
 	return CUDA_SUCCESS;
 }
 
-CUresult module_open(struct context *context, struct module **module)
+CUresult module_open(struct context *context, struct image *image, struct module **module)
 {
 	struct module *made = calloc(1, sizeof(*made));
 	CUresult result;
@@ -45,6 +45,7 @@ CUresult module_open(struct context *context, struct module **module)
 		free(made);
 		return result;
 	}
+	made->image = image_keep(image);
 	made->next = modules;
 	modules = made;
 	*module = made;
@@ -65,9 +66,9 @@ void module_close(struct module *module)
 		struct function *function = module->functions;
 
 		module->functions = function->next;
-		function->magic = 0;
-		free(function);
+		function_free(function);
 	}
+	image_drop(module->image);
 	module->magic = 0;
 	free(module);
 }
@@ -87,11 +88,15 @@ void modules_close_all(struct context *context)
 
 CUresult module_function(struct module *module, const char *name, struct function **function)
 {
+	const struct image_kernel *kernel = image_find(module->image, name);
+
+	if (!kernel)
+		return CUDA_ERROR_NOT_FOUND;
 	for (*function = module->functions; *function; *function = (*function)->next) {
-		if (strcmp((*function)->name, name) == 0)
+		if ((*function)->kernel == kernel)
 			return CUDA_SUCCESS;
 	}
-	*function = function_new(name);
+	*function = function_new(kernel);
 	if (!*function)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	(*function)->module = module;
@@ -100,17 +105,22 @@ CUresult module_function(struct module *module, const char *name, struct functio
 	return CUDA_SUCCESS;
 }
 
-static CUresult load(CUmodule *handle, const void *image)
+static CUresult load(CUmodule *handle, const void *bytes, const char *path)
 {
 	struct context *context;
 	struct module *module;
+	struct image *image;
 	CUresult result = driver_enter(&context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!handle || !image)
+	if (!handle || (!bytes && !path))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	result = module_open(context, &module);
+	result = path ? image_open_file(path, &image) : image_open(bytes, &image);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	result = module_open(context, image, &module);
+	image_drop(image);
 	if (result == CUDA_SUCCESS)
 		*handle = (CUmodule)(void *)module;
 	return driver_leave(result);
@@ -118,12 +128,12 @@ static CUresult load(CUmodule *handle, const void *image)
 
 CUresult cuModuleLoad(CUmodule *module, const char *path)
 {
-	return load(module, path);
+	return load(module, NULL, path);
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-	return load(module, image);
+	return load(module, image, NULL);
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count,
@@ -132,15 +142,15 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int co
 	(void)options;
 	(void)values;
 	(void)count;
-	return load(module, image);
+	return load(module, image, NULL);
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
 {
-	return load(module, image);
+	return load(module, image, NULL);
 }
 
-static struct module *module_of(CUmodule handle)
+struct module *module_of(CUmodule handle)
 {
 	struct module *module = (struct module *)(void *)handle;
 
@@ -173,6 +183,37 @@ CUresult cuModuleGetFunction(CUfunction *handle, CUmodule module, const char *na
 	result = module_function(module_of(module), name, &function);
 	if (result == CUDA_SUCCESS)
 		*handle = (CUfunction)(void *)function;
+	return driver_leave(result);
+}
+
+CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule handle)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!count || !module_of(handle))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*count = (unsigned)module_of(handle)->image->count;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuModuleEnumerateFunctions(CUfunction *handles, unsigned int count, CUmodule handle)
+{
+	CUresult result = driver_enter_bare();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	struct module *module = module_of(handle);
+	if (!module || (!handles && count))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	for (size_t i = 0; i < count && i < module->image->count && result == CUDA_SUCCESS; i++) {
+		struct function *function;
+
+		result = module_function(module, module->image->kernels[i].name, &function);
+		if (result == CUDA_SUCCESS)
+			handles[i] = (CUfunction)(void *)function;
+	}
 	return driver_leave(result);
 }
 

@@ -1,8 +1,6 @@
 /*
- * Modules and kernels. No code is run: a kernel is a duration.
- *
- * The image given to cuModuleLoadData is not read; any name asked of it is
- * there. The name says how long the kernel takes on an idle card:
+ * Modules and kernels. No code is run: a kernel is a duration. Its name, which
+ * has to be in the image (image.h), says how long it takes on an idle card:
  *
  *   spin          as long as its first parameter says, a uint64_t in ns
  *   spin_250      250 microseconds
@@ -16,6 +14,7 @@
 #define GPUSIM_MODULE_H
 
 #include "context.h"
+#include "image.h"
 
 enum { MODULE_MAGIC = 0x4d4f4430, FUNCTION_MAGIC = 0x46554e30, LIBRARY_MAGIC = 0x4c494230 };
 
@@ -24,6 +23,7 @@ struct module {
 	bool is_resident; /* its code is on the card */
 	uint64_t cost_bytes;
 	struct context *context;
+	struct image *image;
 	struct function *functions;
 	struct module *next;
 };
@@ -35,12 +35,14 @@ struct function {
 	struct module *module; /* NULL for a kernel of a library */
 	struct library *library;
 	struct function *next;
+	const struct image_kernel *kernel; /* in the image of its module or library */
 	int attributes[CU_FUNC_ATTRIBUTE_MAX];
-	char name[];
+	struct old_launch *old; /* what the calls of CUDA 3 set, or NULL: launch_old.c */
 };
 
 /* All under the process's lock. */
-CUresult module_open(struct context *context, struct module **module);
+CUresult module_open(struct context *context, struct image *image, struct module **module);
+struct module *module_of(CUmodule handle);
 CUresult module_function(struct module *module, const char *name, struct function **function);
 /* Brings the code to the card, if it is not there. */
 CUresult module_make_resident(struct module *module);
@@ -50,6 +52,7 @@ void modules_close_all(struct context *context);
 /* A CUfunction, or a CUkernel in the current context; NULL when it is none. */
 struct function *function_of(const void *handle);
 uint64_t function_duration_ns(const struct function *function, void **parameters, void **extra);
-struct function *function_new(const char *name);
+struct function *function_new(const struct image_kernel *kernel);
+void function_free(struct function *function);
 
 #endif

@@ -72,9 +72,12 @@ static CUresult look_up(const char *name, void **address, int version, cuuint64_
 	const struct entry *chosen;
 
 	cuDriverGetVersion(&driver_version);
-	if (!name || !address || version > driver_version || version < 0 ||
+	if (!name || !address || version < 0 ||
 	    flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 		return CUDA_ERROR_INVALID_VALUE;
+	/* Asked for a version above its own, the driver gives its newest function. */
+	if (version > driver_version)
+		version = driver_version;
 	first = first_named(name);
 	chosen = first ? choose(first, version,
 				flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)

@@ -46,6 +46,7 @@ struct host_call {
 	CUstreamCallback callback; /* the older kind */
 	void *argument;
 	CUstream handle;
+	bool (*is_due)(const void *argument); /* NULL: as soon as the stream gets there */
 };
 
 /* All under the process's lock. Those marked (waits) may give it away for a while. */

@@ -35,13 +35,20 @@ static void run_host_call(uint64_t cookie)
 	free(call);
 }
 
+static bool is_due(uint64_t cookie)
+{
+	const struct host_call *call = (const struct host_call *)(uintptr_t)cookie;
+
+	return !call->is_due || call->is_due(call->argument);
+}
+
 /* True when it ran one. */
 bool stream_run_host_call(struct stream *stream)
 {
 	uint64_t cookie;
 
 	if (stream->queue < 0 || !engine_pop_host(stream->context->device->engine, stream->queue,
-						  driver_now_ns(), &cookie))
+						  driver_now_ns(), is_due, &cookie))
 		return false;
 	run_host_call(cookie);
 	return true;

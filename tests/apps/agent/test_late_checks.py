@@ -1,11 +1,13 @@
 """A grant that ended while its container's start was checked stays ended."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpu_device_plugin.apps.agent.edges import real_edges
+from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config import load_settings
 from gpu_device_plugin.domain.ledger import Grant
@@ -36,7 +38,21 @@ SPEC = PodRequest(
 )
 
 
-async def wired(tmp_path: Path) -> Wiring:
+class Api(NoCluster):
+    """An API server of which nothing but the answer to one GET matters."""
+
+    def __init__(self, fetch_spec: Callable[[Wiring], Awaitable[PodRequest | None]]) -> None:
+        self._fetch_spec = fetch_spec
+        self.wiring: Wiring
+
+    async def fetch_spec(self, _namespace: str, _name: str, /) -> PodRequest | None:
+        """The answer."""
+        return await self._fetch_spec(self.wiring)
+
+
+async def wired(
+    tmp_path: Path, fetch_spec: Callable[[Wiring], Awaitable[PodRequest | None]]
+) -> Wiring:
     """The agent's parts without a kubelet, holding one grant that nobody has checked yet."""
     directories: Mapping[str, str] = {
         name: str(tmp_path / name)
@@ -45,7 +61,9 @@ async def wired(tmp_path: Path) -> Wiring:
     for path in directories.values():
         Path(path).mkdir()
     settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
-    wiring = Wiring(settings)
+    api = Api(fetch_spec)
+    edges = replace(real_edges(settings), cluster=lambda _signals, _on_drop: api)
+    api.wiring = wiring = Wiring(settings, edges)
     wiring.node_store.update(mode=NodeMode.CORE_MEM, library_version="0.0.1")
     version = tmp_path / "library_dir" / "0.0.1"
     version.mkdir()
@@ -60,15 +78,14 @@ async def test_a_grant_released_while_its_start_is_checked_is_not_brought_back(
     tmp_path: Path, *, is_api_away: bool
 ) -> None:
     """The check waits for the API server; reconciling may find meanwhile that the pod has gone."""
-    wiring = await wired(tmp_path)
 
-    async def fetch_spec(_namespace: str, _name: str) -> PodRequest | None:
+    async def fetch_spec(wiring: Wiring) -> PodRequest | None:
         wiring.ledger_store.amend((), ended=[UNCHECKED.slice_id])
         if is_api_away:
             raise ClusterError("away")
         return SPEC
 
-    wiring.prestart.fetch_spec = fetch_spec
+    wiring = await wired(tmp_path, fetch_spec)
     with pytest.raises(UnknownPodError):
         await wiring.prestart.check(Resource.MEM, UNCHECKED.mem_ids)
 
@@ -78,14 +95,13 @@ async def test_a_grant_released_while_its_start_is_checked_is_not_brought_back(
 
 async def test_what_reconciling_learned_meanwhile_is_kept(tmp_path: Path) -> None:
     """The check must not write its older copy of the grant over a newer one."""
-    wiring = await wired(tmp_path)
 
-    async def fetch_spec(_namespace: str, _name: str) -> PodRequest | None:
+    async def fetch_spec(wiring: Wiring) -> PodRequest | None:
         if not wiring.ledger_store.ledger.grants[UNCHECKED.slice_id].card_bytes:
             wiring.ledger_store.amend([replace(UNCHECKED, card_bytes=(2154 << 20,))])
         return SPEC
 
-    wiring.prestart.fetch_spec = fetch_spec
+    wiring = await wired(tmp_path, fetch_spec)
     await wiring.prestart.check(Resource.MEM, UNCHECKED.mem_ids)
 
     held = wiring.ledger_store.ledger.grants[UNCHECKED.slice_id]

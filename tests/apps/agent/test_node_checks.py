@@ -3,8 +3,6 @@
 import errno
 from pathlib import Path
 
-from gpu_device_plugin.apps.agent.lifecycle.node_checks import NodeChecks
-from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config import load_settings
 from gpu_device_plugin.domain.modes import NodeMode
@@ -40,16 +38,16 @@ async def test_directories_that_containers_may_not_read_stop_the_node_until_they
         (tmp_path / name).mkdir()
     directories = {name: str(tmp_path / name) for name in names}
     settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
-    wiring, policy = Wiring(settings), Policy(tmp_path)
-    node_checks = NodeChecks(wiring, Withdrawal(wiring), policy.kernel)
+    policy = Policy(tmp_path)
+    wiring = Wiring(settings, kernel=policy.kernel)
 
     wiring.node_store.update(mode=NodeMode.SHARE)
-    await node_checks.check_disks()
+    await wiring.node_checks.run_once()
     assert FAULT not in wiring.node_store.read().faults
     wiring.node_store.update(mode=NodeMode.CORE_MEM)
-    await node_checks.check_disks()
+    await wiring.node_checks.run_once()
     text = wiring.node_store.read().faults[FAULT]
     assert f"{tmp_path / 'run_dir'} has the label system_u:object_r:var_run_t:s0" in text
     policy.is_refusing = False
-    await node_checks.check_disks()
+    await wiring.node_checks.run_once()
     assert FAULT not in wiring.node_store.read().faults

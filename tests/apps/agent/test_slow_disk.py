@@ -61,7 +61,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     """Holds one grant, on a disk that answers."""
     disk, writer = Disk(), Writer()
     disk.is_free.set()
-    store = LedgerStore(GrantStore(tmp_path, "boot", disk.flush), writer, lambda _: None)
+    store = LedgerStore(GrantStore(tmp_path, "boot", disk.flush), writer)
     await store.load(1.0)
     await store.hold(FIRST)
     yield Node(disk, store, tmp_path)
@@ -147,7 +147,7 @@ async def test_a_change_that_the_disk_refuses_is_written_when_it_takes_writes_ag
         os.fdatasync(descriptor)
 
     writer = Writer()
-    store = LedgerStore(GrantStore(tmp_path, "boot", flush), writer, lambda _: None)
+    store = LedgerStore(GrantStore(tmp_path, "boot", flush), writer)
     await store.hold(FIRST)
     is_full = True
     store.amend((), ended=[FIRST.slice_id])

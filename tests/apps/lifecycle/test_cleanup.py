@@ -1,5 +1,6 @@
 """Cleanup removes what nothing uses, and asks the kubelet what that is."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from tests.apps.agent.rig import Rig, running_rig, slice_of
 
 from gpu_device_plugin.apps.lifecycle.cleanup import Outcome, Places, clean
 from gpu_device_plugin.errors import ConfigError, KubeletError
+from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
 
 
 def places(rig: Rig) -> Places:
@@ -93,9 +95,58 @@ async def test_a_kubelet_that_does_not_answer_is_no_reason_to_remove_anything() 
         await left_behind(rig, "stays")
         await rig.kubelet.stop()
         before = files(rig.state, rig.run)
-        with pytest.raises(KubeletError, match="does not tell which slices are in use"):
+        with pytest.raises(KubeletError, match="does not say which slices are in use"):
             await clean(places(rig), is_forced=False)
         assert files(rig.state, rig.run) == before
+
+
+async def test_a_kubelet_that_lists_no_pods_yet_is_no_reason_to_remove_anything() -> None:
+    """After its restart, for as long as it cannot reach the API server."""
+    async with running_rig() as rig:
+        await left_behind(rig, "stays")
+        before = files(rig.state, rig.run, rig.library)
+        rig.kubelet.sources_ready = False
+        outcome = await clean(places(rig), is_forced=False, patience_seconds=0)
+        assert [text.partition(" of ")[2] for text in outcome.in_use] == [
+            "pod default/stays, container main-0"
+        ]
+        assert before - files(rig.state, rig.run, rig.library) <= {"lock"}
+
+
+async def test_without_the_kubelets_pods_its_checkpoint_counts() -> None:
+    """As in a pod that was not given that directory; --force is for who knows better."""
+    async with running_rig() as rig:
+        await left_behind(rig, "ends")
+        rig.kubelet.remove(rig.uid("ends"))
+        rig.kubelet.pods_dir.rmdir()
+        outcome = await clean(places(rig), is_forced=False, patience_seconds=0)
+        assert len(outcome.in_use) == 1
+        outcome = await clean(places(rig), is_forced=True)
+        assert outcome.in_use == ()
+
+
+async def test_files_that_no_grant_names_stay_while_the_kubelet_has_no_checkpoint() -> None:
+    async with running_rig() as rig:
+        await left_behind(rig, "stays")
+        grant = rig.grant("stays")
+        for path in (*rig.state.glob("grants*"), rig.kubelet.plugin_dir / FILE_NAME):
+            path.unlink()
+        outcome = await clean(places(rig), is_forced=False, patience_seconds=0)
+        assert outcome.in_use == (f"slice {grant.slice_id}",)
+        assert (rig.library / grant.library_version / "libgpuslice.so").is_file()
+
+
+async def test_a_pod_that_the_kubelet_is_about_to_forget_is_waited_for() -> None:
+    """It is gone from List some seconds before its directory is."""
+    async with running_rig() as rig:
+        await left_behind(rig, "ends")
+        uid = rig.uid("ends")
+        rig.kubelet.finish(uid)
+        cleaning = asyncio.create_task(clean(places(rig), is_forced=False, patience_seconds=60))
+        done, _ = await asyncio.wait([cleaning], timeout=1)
+        assert not done
+        rig.kubelet.remove(uid)
+        assert (await cleaning).in_use == ()
 
 
 async def test_it_keeps_away_from_a_node_that_is_served() -> None:

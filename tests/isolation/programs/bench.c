@@ -6,6 +6,8 @@
  *	bench alloc COUNT     cuMemAlloc median and p99, cuMemFree median
  *	bench empty COUNT     a driver call that nobody stands in for: the clock's own cost
  */
+#include "spin.h"
+
 #define __CUDA_API_VERSION_INTERNAL 1
 #include <cuda.h>
 
@@ -54,7 +56,7 @@ static int time_launches(size_t count)
 	CUfunction spin;
 	size_t batches = 0;
 
-	if (!times || FIND(cuModuleLoadData)(&module, "") ||
+	if (!times || FIND(cuModuleLoadData)(&module, spin_image) ||
 	    FIND(cuModuleGetFunction)(&spin, module, "spin"))
 		return 3;
 	for (; batches < count / BATCH; batches++) {

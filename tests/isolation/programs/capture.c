@@ -5,6 +5,7 @@
  * capture, and a launch of what was recorded.
  */
 #include "call.h"
+#include "spin.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -46,7 +47,7 @@ int main(void)
 
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!driver || CALL(cuInit, 0) || CALL(cuDevicePrimaryCtxRetain, &context, 0) ||
-	    CALL(cuCtxSetCurrent, context) || CALL(cuModuleLoadData, &module, "") ||
+	    CALL(cuCtxSetCurrent, context) || CALL(cuModuleLoadData, &module, spin_image) ||
 	    CALL(cuModuleGetFunction, &spin, module, "spin") ||
 	    CALL(cuStreamCreate, &recording, CU_STREAM_NON_BLOCKING) ||
 	    CALL(cuStreamCreate, &working, CU_STREAM_NON_BLOCKING) || launch(working, 3))

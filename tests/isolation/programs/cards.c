@@ -12,6 +12,7 @@
  *	cards together UNIT_NS SECONDS	one launch for both: a short part on card 1, then card 0's
  */
 #include "call.h"
+#include "spin.h"
 
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -41,7 +42,7 @@ static CUresult make_place(struct place *place, int card, uint64_t duration_ns)
 	if (!result)
 		result = CALL(cuStreamCreate, &place->stream, CU_STREAM_NON_BLOCKING);
 	if (!result)
-		result = CALL(cuModuleLoadData, &module, "");
+		result = CALL(cuModuleLoadData, &module, spin_image);
 	if (!result)
 		result = CALL(cuModuleGetFunction, &place->spin, module, "spin");
 	place->duration_ns = duration_ns;

@@ -11,6 +11,7 @@
  * work, the busiest ten seconds and the longest stillness, both in milliseconds, and the launches.
  */
 #include "call.h"
+#include "spin.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -58,7 +59,7 @@ static CUresult prepare(void)
 	if (!result)
 		result = CALL(cuCtxSetCurrent, context);
 	for (int i = 0; !result && i < KINDS; i++) {
-		result = CALL(cuModuleLoadData, &module, "");
+		result = CALL(cuModuleLoadData, &module, spin_image);
 		if (!result)
 			result = CALL(cuModuleGetFunction, &functions[i], module, "spin");
 	}

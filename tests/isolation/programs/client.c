@@ -4,6 +4,8 @@
  *
  *	client [RTLD flags]   loads libcuda.so.1 and, on demand, libnvidia-ml.so.1
  */
+#include "spin.h"
+
 #define __CUDA_API_VERSION_INTERNAL 1
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include <cuda.h>
@@ -45,7 +47,7 @@ static void *find(const char *name)
 
 static CUresult make_spin(void)
 {
-	CUresult result = CALL(cuModuleLoadData, &spin_module, "");
+	CUresult result = CALL(cuModuleLoadData, &spin_module, spin_image);
 
 	return result ? result : CALL(cuModuleGetFunction, &spin, spin_module, "spin");
 }
@@ -102,6 +104,27 @@ static void do_pitch(char *words[])
 static void do_free(char *words[])
 {
 	printf("%d\n", CALL(cuMemFree_v2, objects[atoi(words[1]) % OBJECTS]));
+}
+
+/* churn BYTES SECONDS: takes and gives back physical memory of card 1 all the time; how often. */
+static void do_churn(char *words[])
+{
+	const struct timespec pause = {.tv_nsec = 300000};
+	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
+	const time_t end = time(NULL) + atoi(words[2]);
+	CUmemGenericAllocationHandle handle;
+	CUresult result = CUDA_SUCCESS;
+	int times = 0;
+
+	for (; !result && time(NULL) < end; times++) {
+		result = CALL(cuMemCreate, &handle, strtoull(words[1], NULL, 10), &prop, 0);
+		nanosleep(&pause, NULL);
+		if (!result)
+			result = CALL(cuMemRelease, handle);
+		nanosleep(&pause, NULL);
+	}
+	printf("%d %d\n", result, times);
 }
 
 static void do_create(char *words[])
@@ -707,7 +730,7 @@ static void do_module_unload(char *words[])
 static void do_library(char *words[])
 {
 	CUkernel kernel = NULL;
-	CUresult result = CALL(cuLibraryLoadData, &library, "", NULL, NULL, 0, NULL, NULL, 0);
+	CUresult result = CALL(cuLibraryLoadData, &library, spin_image, NULL, NULL, 0, NULL, NULL, 0);
 
 	(void)words;
 	if (!result)
@@ -1105,6 +1128,7 @@ static const struct command commands[] = {
 	{"managed", do_managed},
 	{"pitch", do_pitch},
 	{"free", do_free},
+	{"churn", do_churn},
 	{"create", do_create},
 	{"create_at", do_create_at},
 	{"release", do_release},

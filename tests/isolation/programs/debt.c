@@ -4,6 +4,7 @@
  * often that was before the first one went; it stops after a few.
  */
 #include "call.h"
+#include "spin.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -50,7 +51,7 @@ static CUresult run_into_debt(uint64_t duration_ns)
 	CUresult result = CALL(cuCtxSetCurrent, contexts[0]);
 
 	if (!result)
-		result = CALL(cuModuleLoadData, &module, "");
+		result = CALL(cuModuleLoadData, &module, spin_image);
 	if (!result)
 		result = CALL(cuModuleGetFunction, &spin, module, "spin");
 	if (!result)

@@ -13,6 +13,7 @@
  * allocation on card 0 gets that asks for all that was free before.
  */
 #include "call.h"
+#include "spin.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -36,7 +37,7 @@ static void *parameters[] = {&duration_ns};
 static CUresult get_spin(CUfunction *spin)
 {
 	CUmodule module;
-	CUresult result = CALL(cuModuleLoadData, &module, "");
+	CUresult result = CALL(cuModuleLoadData, &module, spin_image);
 
 	return result ? result : CALL(cuModuleGetFunction, spin, module, "spin");
 }
@@ -94,7 +95,7 @@ static CUresult launch_shared(bool is_unloaded)
 {
 	CUlibrary library;
 	CUkernel kernel;
-	CUresult result = CALL(cuLibraryLoadData, &library, "", NULL, NULL, 0, NULL, NULL, 0);
+	CUresult result = CALL(cuLibraryLoadData, &library, spin_image, NULL, NULL, 0, NULL, NULL, 0);
 
 	if (!result)
 		result = CALL(cuLibraryGetKernel, &kernel, library, "spin");

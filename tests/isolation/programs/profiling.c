@@ -7,6 +7,7 @@
  */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include "call.h"
+#include "spin.h"
 #include <nvml.h>
 
 #include <dlfcn.h>
@@ -40,7 +41,7 @@ static int start(void)
 	return !driver || !library || NVML(nvmlInit_v2) ||
 	       NVML(nvmlDeviceGetHandleByIndex_v2, 0, &card) || CALL(cuInit, 0) ||
 	       CALL(cuDevicePrimaryCtxRetain, &context, 0) || CALL(cuCtxSetCurrent, context) ||
-	       CALL(cuModuleLoadData, &module, "") ||
+	       CALL(cuModuleLoadData, &module, spin_image) ||
 	       CALL(cuModuleGetFunction, &spin, module, "spin") ||
 	       CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING) || launch() ||
 	       CALL(cuStreamSynchronize, stream);

@@ -7,6 +7,7 @@
  *	quiet COUNT
  */
 #include "call.h"
+#include "spin.h"
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -120,7 +121,7 @@ static CUresult start(CUfunction *spin)
 	if (!result)
 		result = CALL(cuCtxSetCurrent, context);
 	if (!result)
-		result = CALL(cuModuleLoadData, &module, "");
+		result = CALL(cuModuleLoadData, &module, spin_image);
 	if (!result)
 		result = CALL(cuModuleGetFunction, spin, module, "spin");
 	return result ? result : turn(*spin);

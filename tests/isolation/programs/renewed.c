@@ -10,6 +10,7 @@
  * before that launch.
  */
 #include "call.h"
+#include "spin.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ static void *parameters[] = {&duration_ns};
 static CUresult get_spin(CUfunction *spin)
 {
 	CUmodule module;
-	CUresult result = CALL(cuModuleLoadData, &module, "");
+	CUresult result = CALL(cuModuleLoadData, &module, spin_image);
 
 	return result ? result : CALL(cuModuleGetFunction, spin, module, "spin");
 }

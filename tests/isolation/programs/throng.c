@@ -7,6 +7,7 @@
  *		prints failures, and how much less is free at the end
  */
 #include "call.h"
+#include "spin.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -104,7 +105,7 @@ static CUresult launch_new(void)
 	void *parameters[] = {&duration_ns};
 	CUmodule module;
 	CUfunction spin;
-	CUresult result = CALL(cuModuleLoadData, &module, "");
+	CUresult result = CALL(cuModuleLoadData, &module, spin_image);
 
 	if (!result)
 		result = CALL(cuModuleGetFunction, &spin, module, "spin");

@@ -6,6 +6,7 @@
  *	users THREADS ROUNDS
  */
 #include "call.h"
+#include "spin.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -24,7 +25,7 @@ static CUresult work(int round)
 	CUdeviceptr pieces[8];
 	CUfunction spin;
 	CUmodule module;
-	CUresult result = CALL(cuModuleLoadData, &module, "");
+	CUresult result = CALL(cuModuleLoadData, &module, spin_image);
 
 	if (!result)
 		result = CALL(cuModuleGetFunction, &spin, module, "spin");

@@ -47,7 +47,7 @@ static void modules(char **words)
 	(void)words;
 	begin();
 	seen[0] = free_bytes();
-	OK(cuModuleLoadData(&module, "any"));
+	OK(cuModuleLoadData(&module, code));
 	seen[1] = free_bytes();
 	OK(cuModuleGetFunction(&function, module, "spin_1"));
 	OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));

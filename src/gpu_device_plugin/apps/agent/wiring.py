@@ -1,43 +1,68 @@
-"""Puts the agent's parts together; the life of the process is in `run`."""
+"""Puts the agent's parts together; the life of the process is in `run`.
 
-from collections.abc import Sequence
+No part knows this one: each gets what it needs, and nothing is put into a part afterwards.
+"""
+
+import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.admission.allocator import Allocator
+from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
+from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
 from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.admission.identify import Identifier, Sources
 from gpu_device_plugin.apps.agent.admission.prestart import PreStart
 from gpu_device_plugin.apps.agent.admission.service import Service
+from gpu_device_plugin.apps.agent.edges import Edges, real_edges
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower, ModeSettings
 from gpu_device_plugin.apps.agent.inventory.usage import UsageReader
-from gpu_device_plugin.apps.agent.publish.cluster_side import ClusterSide, NoCluster
+from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
+from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
+from gpu_device_plugin.apps.agent.lifecycle.node_checks import (
+    CallCheck,
+    Check,
+    DeviceListCheck,
+    DiskBoundCheck,
+    DiskCheck,
+    ExposureCheck,
+    LibraryCheck,
+    NodeChecks,
+    SecurityLabelCheck,
+    StateDirectoryCheck,
+)
+from gpu_device_plugin.apps.agent.lifecycle.node_follower import NodeFollower
+from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
+from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
+from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher, Readers
-from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import SnapshotReader
+from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher
 from gpu_device_plugin.apps.agent.reconcile.reconciler import Parts, Reconciler
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
-from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore, boot_id
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config import Isolation, Settings
 from gpu_device_plugin.domain.edits import DeviceAccess, Mount
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.units import Resource
-from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
-from gpu_device_plugin.kubelet.directory import PluginDirectory
 from gpu_device_plugin.kubelet.endpoint import Endpoint, EndpointState, Phase
-from gpu_device_plugin.kubelet.podresources import PodResources
-from gpu_device_plugin.nvml.source import NvmlSource
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
+from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.store.memory import Memory, MemoryFile
 from gpu_device_plugin.store.region import read_region
+from gpu_device_plugin.store.remains import Remains
 from gpu_device_plugin.store.remembered import CardsRecord, NodeRecord
+from gpu_device_plugin.store.selinux import Kernel, SecurityLabels
 from gpu_device_plugin.store.slices import SliceFiles
 from gpu_device_plugin.store.writer import Writer
 from gpu_device_plugin.web.metrics import AgentMetrics
@@ -46,8 +71,18 @@ from gpu_device_plugin.web.metrics import AgentMetrics
 class Wiring:
     """Every part of one agent, connected."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        edges: Edges | None = None,
+        *,
+        on_driver_changed: Callable[[DriverChanged], None] = lambda _: None,
+        kernel: Kernel | None = None,
+    ) -> None:
         self.settings = settings
+        self.edges = edges or real_edges(settings)
+        self._on_driver_changed = on_driver_changed
+        self._kernel = kernel or Kernel()
         self.metrics = AgentMetrics(__version__)
         self.node_store = NodeStore(
             NodeState(
@@ -58,37 +93,39 @@ class Wiring:
                 honors_disable=settings.honor_cgpu_disable,
             )
         )
-        self.boot_id = boot_id()
-        self.cluster = self._cluster()
-        self.recorder = EventRecorder(self.metrics, self.cluster.post, self.node_store.read)
+        self.signals = ClusterSignals()
+        self.cluster = self.edges.cluster(self.signals, self.metrics.count_dropped_event)
+        self.recorder = EventRecorder(
+            self.metrics, self.cluster.post, self.node_store.read, self.edges.clock.wall_seconds
+        )
         self._wire_state()
+        self._wire_admission()
         self._wire_kubelet()
-        self._wire_calls()
         self._wire_readers()
-
-    def _cluster(self) -> ClusterSide | NoCluster:
-        if self.settings.standalone:
-            return NoCluster()
-        kubeconfig = Path(self.settings.kubeconfig) if self.settings.kubeconfig else None
-        return ClusterSide(kubeconfig, self.settings.node_name, self.metrics.count_dropped_event)
+        self._wire_lifecycle()
 
     def _wire_state(self) -> None:
-        settings, state_dir = self.settings, Path(self.settings.state_dir)
+        settings, edges, state_dir = self.settings, self.edges, Path(self.settings.state_dir)
         self.writer = Writer()
-        self.ledger_store = LedgerStore(
-            GrantStore(state_dir, self.boot_id), self.writer, self._ledger_changed
-        )
+        self.lock = NodeLock(state_dir / "lock")
+        self.ledger_store = LedgerStore(GrantStore(state_dir, edges.boot_id), self.writer)
         table = Path(settings.xid_table) if settings.xid_table else None
-        rules = health_rules(settings.recovery_seconds, table)
-        memory = Memory(MemoryFile(state_dir, "cards", CardsRecord, self.boot_id), self.writer)
-        self.cards = CardInventory(self.node_store, self.recorder, memory, rules, self.boot_id)
-        self.nvml = NvmlSource(self._nvml_library(), self.cards.observe)
+        self.cards = CardInventory(
+            self.node_store,
+            self.recorder,
+            Memory(MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id), self.writer),
+            health_rules(settings.recovery_seconds, table),
+            edges.boot_id,
+            boot_seconds=edges.clock.boot_seconds,
+            on_driver_changed=self._on_driver_changed,
+        )
+        self.nvml = edges.nvml(self.cards.observe)
         self.mode = ModeFollower(
             self.node_store,
             self.recorder,
-            Memory(MemoryFile(state_dir, "node", NodeRecord, self.boot_id), self.writer),
+            Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
             ModeSettings(settings.mode, settings.placement, settings.memory_unit),
-            self._holders,
+            lambda: self.ledger_store.holders,
         )
         self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
         self.setup = ContainerSetup(
@@ -97,94 +134,134 @@ class Wiring:
             settings.device_access,
             settings.run_dir,
             settings.library_dir,
-            driver=self._simulated_driver(),
+            driver=_simulated_driver(settings),
         )
 
-    def _nvml_library(self) -> Path | None:
-        if self.settings.simulator_dir:
-            return Path(self.settings.simulator_dir) / "libnvidia-ml.so.1"
-        return Path(self.settings.nvml_library) if self.settings.nvml_library else None
-
-    def _simulated_driver(self) -> tuple[Mount, ...]:
-        is_by_cdi = self.settings.device_access is DeviceAccess.CDI  # its spec brings the driver
-        if not self.settings.simulator_dir or is_by_cdi:
-            return ()
-        # Not at the top: an agent of real cards loads nothing of the simulation.
-        from gpu_device_plugin.simulation.containers import driver_mounts
-        from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
-
-        return driver_mounts(SimulatedNode(Path(self.settings.simulator_dir) / STATE_NAME))
+    def _wire_admission(self) -> None:
+        edges, cluster, state = self.edges, self.cluster, self.node_store.read
+        gate = CallGate()
+        self.snapshots = SnapshotReader(edges.pods.list, edges.checkpoint)
+        self.identifier = Identifier(
+            Sources(edges.pods.list, edges.pods.get, cluster.specs, cluster.fetch_spec),
+            lambda: self.ledger_store.ledger,
+        )
+        maker = GrantMaker(self.ledger_store, self.setup, self.recorder, edges.clock.wall_seconds)
+        self.allocator = Allocator(self.identifier, maker, self.recorder, state, gate)
+        self.reconciler = Reconciler(
+            Parts(
+                ledger_store=self.ledger_store,
+                setup=self.setup,
+                snapshots=self.snapshots,
+                recorder=self.recorder,
+                state=state,
+                specs=cluster.specs,
+                is_synced=cluster.is_synced,
+                kubelet_identity=self._kubelet_identity,
+                gate=gate,
+                on_settled=self.identifier.remember_too,
+                is_waited_for=lambda: self.mode.is_waiting or state().is_leaving,
+                wall_seconds=edges.clock.wall_seconds,
+            )
+        )
 
     def _wire_kubelet(self) -> None:
-        plugins = Path(self.settings.kubelet_dir) / "device-plugins"
-        self.directory = PluginDirectory(plugins)
-        self.pod_resources = PodResources(
-            Path(self.settings.kubelet_dir) / "pod-resources" / "kubelet.sock"
-        )
-        self.snapshots = SnapshotReader(self.pod_resources.list, plugins / FILE_NAME)
-
-    def _wire_calls(self) -> None:
-        sources = Sources(
-            list_pods=self.pod_resources.list,
-            get_pod=self.pod_resources.get,
-            specs=self.cluster.specs,
-            fetch_spec=self.cluster.fetch_spec,
-        )
-        self.identifier = Identifier(sources, lambda: self.ledger_store.ledger)
-        self.allocator = Allocator(
-            self.identifier, self.ledger_store, self.setup, self.recorder, self.node_store.read
-        )
-        guard = HolderCheck(self.pod_resources.get, self.snapshots)
+        """The device plugin front: what the kubelet's calls reach, and the lists it gets."""
+        edges = self.edges
         self.prestart = PreStart(
-            self.ledger_store, self.setup, guard, self.recorder, self.node_store.read
+            self.ledger_store,
+            self.setup,
+            HolderCheck(edges.pods.get, self.snapshots),
+            self.recorder,
+            self.node_store.read,
+            fetch_spec=self.cluster.fetch_spec,
+            adopt=self.reconciler.run_pass,
         )
-        self.prestart.fetch_spec = self.cluster.fetch_spec
-        parts = Parts(
-            ledger_store=self.ledger_store,
-            setup=self.setup,
-            snapshots=self.snapshots,
-            recorder=self.recorder,
-            state=self.node_store.read,
-            specs=self.cluster.specs,
-            is_synced=self.cluster.is_synced,
-            kubelet_identity=self._kubelet_identity,
-            refresh_checkpoint=lambda: self.endpoints[Resource.MEM].send_again(),
-        )
-        self.reconciler = Reconciler(parts, self.allocator.call_lock)
-        self.reconciler.on_settled = self.identifier.remember_too
-        self.reconciler.is_between = lambda: self.allocator.is_between
-        self.prestart.adopt = self.reconciler.run_pass
         service = Service(self.allocator, self.prestart, self.metrics)
         self.endpoints = {
-            resource: Endpoint(resource, service, self.directory, self._endpoint_changed)
+            resource: Endpoint(resource, service, edges.plugins, self._endpoint_changed)
             for resource in Resource
         }
         self.device_lists = DeviceLists(self.endpoints.items())
+        self.reconciler.checkpoint_stale.subscribe(
+            lambda _: self.endpoints[Resource.MEM].send_again()
+        )
 
     def _wire_readers(self) -> None:
-        cluster = self.cluster if isinstance(self.cluster, ClusterSide) else None
-        readers = Readers(
-            self.metrics,
-            cluster.metadata if cluster else None,
-            cluster.annotations if cluster else None,
-        )
         regions = self.setup.files
         self.usage = UsageReader(
-            lambda slice_id: read_region(regions.region(slice_id)), self.reconciler.living
+            lambda slice_id: read_region(regions.region(slice_id)),
+            lambda: self.ledger_store.living,
         )
         facts = Facts(
-            ledger=self.reconciler.living,
+            ledger=lambda: self.ledger_store.living,
             driver=lambda: (self.cards.driver_version, self.cards.cuda_version),
             drift=lambda: self.reconciler.drift,
-            is_api_reachable=lambda: None if cluster is None else not cluster.api.reach.is_away,
+            wall_seconds=self.edges.clock.wall_seconds,
             usage=self.usage.of,
         )
-        self.publisher = Publisher(readers, facts, self.node_store.read)
-        self.node_store.listen(self.publisher.changed)
-        if cluster is not None:
-            cluster.on_pod_gone = self.reconciler.request_pass
-            cluster.on_pod_synced = self._pod_synced
-            cluster.api.reach.on_change = self.publisher.changed
+        self.publisher = Publisher(self.metrics, self.cluster, facts, self.node_store.read)
+        self.node_store.subscribe(self.publisher.changed)
+        self.ledger_store.changed.subscribe(self.publisher.changed)
+        self.reconciler.passed.subscribe(self.publisher.changed)
+        self.signals.reach_changed.subscribe(self.publisher.changed)
+
+    def _wire_lifecycle(self) -> None:
+        settings = self.settings
+        library = LibraryCheck(self.library, self.node_store, self.recorder)
+        self.withdrawal = Withdrawal(
+            self.node_store,
+            self.ledger_store,
+            self.cluster,
+            self.recorder,
+            self.reconciler,
+            library,
+            Remains(Path(settings.state_dir), Path(settings.run_dir)),
+        )
+        self.node_checks = NodeChecks(self._checks(), self._disk_checks(library))
+        follower = NodeFollower(
+            self.cluster,
+            self.mode,
+            self.withdrawal,
+            allow_other_plugin=settings.allow_other_plugin,
+        )
+        self.readiness = Readiness(
+            self.node_store.read, self.cards, self.device_lists, self.cluster
+        )
+        self.commands = AdminCommands(
+            self.recorder, self.ledger_store, self.cards, self.node_store.read
+        )
+        self.signals.node_changed.subscribe(follower.node_changed)
+        self.signals.pod_gone.subscribe(lambda _: self.reconciler.request_pass())
+        self.signals.pod_synced.subscribe(self._pod_synced)
+
+    def _disk_checks(self, library: LibraryCheck) -> list[DiskBoundCheck]:
+        settings, recorder, node_store = self.settings, self.recorder, self.node_store
+        places = [settings.run_dir, settings.library_dir, settings.state_dir]
+        labels = SecurityLabels([Path(place) for place in places], self._kernel)
+        return [
+            StateDirectoryCheck(
+                partial(self.writer.run, self.lock.keep),
+                settings.state_dir,
+                recorder,
+                self.ledger_store,
+                (self.cards, self.mode),
+            ),
+            library,
+            SecurityLabelCheck(partial(self.writer.run, labels.ensure), node_store, recorder),
+        ]
+
+    def _checks(self) -> list[Check]:
+        settings, recorder, node_store = self.settings, self.recorder, self.node_store
+        checks: list[Check] = [
+            CallCheck(self.withdrawal.follow),
+            DiskCheck(self.ledger_store, node_store, recorder),
+            DeviceListCheck(node_store, recorder),
+            CallCheck(self.mode.settle_if_waiting),
+            CallCheck(lambda: self.metrics.show_nvml_restarts(self.nvml.restarts)),
+        ]
+        if not settings.simulator_dir:
+            checks.append(ExposureCheck(Exposure(os.environ), self.cluster, recorder))
+        return checks
 
     async def metrics_page(self, accept: str) -> tuple[bytes, str]:
         """What Prometheus reads, made when it asks: figures that nobody reads cost nothing."""
@@ -192,23 +269,28 @@ class Wiring:
         self.publisher.show()
         return self.metrics.page(accept)
 
-    def _ledger_changed(self, _: object) -> None:
-        self.publisher.changed()
-
     def _pod_synced(self, pod: PodRef) -> None:
         """The spec of a pod that was granted without it can be checked, and passed on, now."""
         by_name = replace(pod, uid="")
         if any(not grant.is_checked for grant in self.ledger_store.ledger.of_pod(by_name)):
             self.reconciler.request_pass()
 
-    def _holders(self) -> Sequence[PodRef]:
-        return self.reconciler.holders()
-
     def _kubelet_identity(self) -> object | None:
         """A kubelet that starts answers List some time before it makes its kubelet.sock anew."""
-        plugins = self.directory.kubelet_identity()
-        return None if plugins is None else (plugins, self.pod_resources.identity())
+        plugins = self.edges.plugins.kubelet_identity()
+        return None if plugins is None else (plugins, self.edges.pods.identity())
 
     def _endpoint_changed(self, state: EndpointState) -> None:
         if state.phase is Phase.REGISTERED:
             self.metrics.count_registration(str(state.resource))
+
+
+def _simulated_driver(settings: Settings) -> tuple[Mount, ...]:
+    is_by_cdi = settings.device_access is DeviceAccess.CDI  # its spec brings the driver
+    if not settings.simulator_dir or is_by_cdi:
+        return ()
+    # Not at the top: an agent of real cards loads nothing of the simulation.
+    from gpu_device_plugin.simulation.containers import driver_mounts
+    from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
+
+    return driver_mounts(SimulatedNode(Path(settings.simulator_dir) / STATE_NAME))

@@ -38,6 +38,13 @@ class _Utilization(Structure):
     _fields_ = (("gpu", c_uint), ("memory", c_uint))
 
 
+# A module with one kernel, which the simulated card knows by its name.
+_IMAGE = (
+    b".version 7.0\n.target sm_50\n.address_size 64\n"
+    b".visible .entry spin(.param .u64 ns) { ret; }\n"
+)
+
+
 @cache
 def _cuda() -> CDLL:
     library = CDLL("libcuda.so.1")
@@ -56,7 +63,7 @@ def _nvml() -> CDLL:
 def _kernel() -> c_void_p:
     """`spin`: occupies the card for as many nanoseconds as its parameter says."""
     module, kernel = c_void_p(), c_void_p()
-    _check("cuModuleLoadData", _cuda().cuModuleLoadData(byref(module), c_char_p(b"spin")))
+    _check("cuModuleLoadData", _cuda().cuModuleLoadData(byref(module), c_char_p(_IMAGE)))
     _check("cuModuleGetFunction", _cuda().cuModuleGetFunction(byref(kernel), module, b"spin"))
     return kernel
 

@@ -1,19 +1,23 @@
-"""`gpu-device-plugin cleanup`: remove from a node what an agent that is gone has left there.
+"""`gpu-device-plugin cleanup`: remove from a node what a former agent has left there.
 
-Runs on the node (or in a pod with its directories), without any agent. What is in use, the
-kubelet tells: a slice stays whose pod the kubelet still has.
+Runs on the node, or in a pod with its directories, without an agent. The kubelet says what is in
+use: the slice of a pod that it still has is kept. Its List alone is not enough, because it is
+empty while a restarted kubelet cannot reach the API server. So a pod counts as gone only when its
+directory is gone too, which the kubelet keeps as long as it knows the pod.
 """
 
+import asyncio
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import KubeletSnapshot, SnapshotReader
-from gpu_device_plugin.apps.agent.state.ledger_store import boot_id
+from gpu_device_plugin.apps.agent.edges import boot_id
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot, completed
 from gpu_device_plugin.domain.ledger import Ledger, live
 from gpu_device_plugin.errors import KubeletError
-from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
+from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.library import LibraryVersions
@@ -21,10 +25,14 @@ from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.store.remains import Remains, remove_empty
 from gpu_device_plugin.store.slices import SliceFiles
 
+PATIENCE_SECONDS = 20.0
+"""A kubelet forgets a pod that has ended within some seconds."""
+_LOOK_SECONDS = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the agent's directories lie."""
+    """Paths of the agent's directories."""
 
     state: Path
     run: Path
@@ -37,8 +45,8 @@ class Outcome:
     """What was done.
 
     Attributes:
-        removed: What is gone, in words.
-        in_use: What stays because it is in use, in words.
+        removed: Descriptions of what was removed.
+        in_use: Descriptions of what was kept because it is in use.
     """
 
     removed: tuple[str, ...]
@@ -47,24 +55,40 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _InUse:
-    slices: frozenset[str]
-    versions: frozenset[str]
+    """What stays.
+
+    Attributes:
+        slices: Of pods that are there, or may be.
+        versions: Library versions that they mount; None is all of them.
+        is_ending: Whether the kubelet no longer lists some of the pods, and may forget them soon.
+    """
+
+    slices: frozenset[str] = frozenset()
+    versions: frozenset[str] | None = frozenset()
+    is_ending: bool = False
 
 
-async def clean(places: Places, *, is_forced: bool) -> Outcome:
-    """Remove all that nothing uses; forced, the rest as well.
+async def clean(
+    places: Places, *, is_forced: bool, patience_seconds: float = PATIENCE_SECONDS
+) -> Outcome:
+    """Remove everything that is not in use; if forced, the rest as well.
+
+    Args:
+        places: The agent's directories, and the kubelet's.
+        is_forced: Remove what is in use, too.
+        patience_seconds: How long the kubelet may take to forget pods that it no longer lists.
 
     Raises:
         ConfigError: An agent serves this node.
-        KubeletError: The kubelet does not tell what is in use, and nobody forced us.
+        KubeletError: The kubelet does not say what is in use, and it was not forced.
         StorageError: The file system refused.
     """
     lock = NodeLock(places.state / "lock")
     lock.take("(none): gpu-device-plugin cleanup", os.getpid())
     try:
-        return await _clean(places, is_forced=is_forced)
+        return await _clean(places, None if is_forced else patience_seconds)
     finally:
-        # With the grants goes the file; where some stay, so does the place of the lock.
+        # Without grants the lock file goes too; if some are kept, so is the lock.
         if any(places.state.glob("grants*")):
             lock.release()
         else:
@@ -73,20 +97,21 @@ async def clean(places: Places, *, is_forced: bool) -> Outcome:
             remove_empty(path)
 
 
-async def _clean(places: Places, *, is_forced: bool) -> Outcome:
+async def _clean(places: Places, patience_seconds: float | None) -> Outcome:
     store = GrantStore(places.state, boot_id())
     ledger = store.load(time.time()).ledger
-    used = _InUse(frozenset(), frozenset())
-    if not is_forced:
-        used = _used(ledger, await _testimony(places.kubelet))
     files = SliceFiles(places.run)
+    used = _InUse()
+    if patience_seconds is not None:
+        used = await _used(places.kubelet, ledger, files.present(), patience_seconds)
     removed = []
     for slice_id in sorted(files.present() - used.slices):
         files.remove(slice_id)
         removed.append(_in_words(slice_id, ledger))
-    versions = LibraryVersions(places.library, None)
-    gone = versions.remove_unused(used.versions, is_leaving=True)
-    removed += [f"library version {name}" for name in gone]
+    if used.versions is not None:
+        versions = LibraryVersions(places.library, None)
+        gone = versions.remove_unused(used.versions, is_leaving=True)
+        removed += [f"library version {name}" for name in gone]
     remains = Remains(places.state, places.run)
     remains.sweep()
     if used.slices:
@@ -99,29 +124,73 @@ async def _clean(places: Places, *, is_forced: bool) -> Outcome:
     return Outcome(tuple(removed), tuple(_in_words(name, ledger) for name in sorted(used.slices)))
 
 
-async def _testimony(kubelet: Path) -> KubeletSnapshot:
+async def _snapshot(kubelet: Path) -> KubeletSnapshot:
     pods = PodResources(kubelet / "pod-resources" / "kubelet.sock")
     try:
-        snapshots = SnapshotReader(pods.list, kubelet / "device-plugins" / FILE_NAME)
+        snapshots = SnapshotReader(
+            pods.list, lambda: read_checkpoint(kubelet / "device-plugins" / FILE_NAME)
+        )
         return await snapshots.take()
     except KubeletError as error:
         raise KubeletError(
-            f"the kubelet does not tell which slices are in use ({error}): nothing is removed. "
-            f"Give its directory with --kubelet-dir, or --force where no pod with a slice is left"
+            f"the kubelet does not say which slices are in use ({error}): nothing is removed. "
+            f"Give its directory with --kubelet-dir, or --force if no pod with a slice is left"
         ) from error
     finally:
         await pods.close()
 
 
-def _used(ledger: Ledger, snapshot: KubeletSnapshot) -> _InUse:
-    """Slices of pods that the kubelet has, by our grants and by the answers that it keeps."""
-    grants = live(ledger, snapshot.names).grants
-    held = [units for units in snapshot.living(()) if units.slice_id]
-    return _InUse(
-        frozenset(grants) | {units.slice_id for units in held},
-        frozenset(grant.library_version for grant in grants.values())
-        | {units.library_version for units in held},
-    )
+async def _used(
+    kubelet: Path, ledger: Ledger, present: frozenset[str], patience_seconds: float
+) -> _InUse:
+    """What stays, once no pod is about to be forgotten by the kubelet."""
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        used = _in_use(ledger, present, await _snapshot(kubelet), _pod_directories(kubelet))
+        if not used.is_ending or time.monotonic() > deadline:
+            return used
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _in_use(
+    ledger: Ledger,
+    present: frozenset[str],
+    snapshot: KubeletSnapshot,
+    known: frozenset[str] | None,
+) -> _InUse:
+    """Slices of pods that the kubelet has, by our grants and by the answers that it keeps.
+
+    Args:
+        ledger: Our grants.
+        present: Slices that have files.
+        snapshot: The kubelet now.
+        known: Uids of the pods that the kubelet has a directory of; None where they cannot be
+            seen: then a pod that the checkpoint names counts as there.
+    """
+    uids = snapshot.uids if known is None else known
+    listed = live(ledger, snapshot.names).grants
+    held = [units for units in snapshot.held() if units.slice_id]
+    living = frozenset(units.slice_id for units in snapshot.living(()))
+    kept = [units for units in held if units.slice_id in living or units.pod.uid in uids]
+    grants = [
+        grant
+        for key, grant in ledger.grants.items()
+        if key in listed or completed(grant, snapshot.entries)[0] in {"", *uids}
+    ]
+    slices = {grant.slice_id for grant in grants} | {units.slice_id for units in kept}
+    is_ending = not slices <= living | frozenset(listed)
+    if snapshot.has_checkpoint or not present:
+        versions = {g.library_version for g in grants} | {units.library_version for units in kept}
+        return _InUse(frozenset(slices), frozenset(versions), is_ending)
+    # Without a checkpoint nobody knows of which pods the slices are that no grant names.
+    return _InUse(frozenset(slices) | (present - frozenset(ledger.grants)), None, is_ending)
+
+
+def _pod_directories(kubelet: Path) -> frozenset[str] | None:
+    try:
+        return frozenset(entry.name for entry in (kubelet / "pods").iterdir())
+    except OSError:
+        return None
 
 
 def _in_words(slice_id: str, ledger: Ledger) -> str:

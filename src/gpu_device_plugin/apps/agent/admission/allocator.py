@@ -6,11 +6,13 @@ a container decides for its whole request; every later call has to follow that d
 """
 
 import asyncio
-import math
-import time
 from collections.abc import Sequence
 
-from gpu_device_plugin.apps.agent.admission.decide import (
+from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
+from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
+from gpu_device_plugin.apps.agent.admission.identify import Identifier
+from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.domain.decision import (
     Offer,
     Pending,
     check_parts,
@@ -18,24 +20,16 @@ from gpu_device_plugin.apps.agent.admission.decide import (
     decide,
     unequal_parts,
 )
-from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
-from gpu_device_plugin.apps.agent.admission.identify import Identifier
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
-from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.apps.agent.state.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.edits import ContainerEdits
 from gpu_device_plugin.domain.identity import Asker, Call, who_allocates
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.modes import MODE_LABEL, resources_of
+from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.placement import follows
 from gpu_device_plugin.domain.requests import asked_text, demand_from_size
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError, RequestError
 from gpu_device_plugin.store.failpoints import failpoint
-
-_BETWEEN_SECONDS = 5.0  # the kubelet's Allocate follows at once, or never
-_NOTING_SECONDS = 0.1  # after our answer the kubelet notes the units down
 
 
 class Allocator:
@@ -44,21 +38,18 @@ class Allocator:
     def __init__(
         self,
         identifier: Identifier,
-        ledger_store: LedgerStore,
-        setup: ContainerSetup,
+        maker: GrantMaker,
         recorder: EventRecorder,
         state: StateReader,
+        gate: CallGate,
     ) -> None:
         self._identifier = identifier
-        self._ledger_store = ledger_store
         self._recorder = recorder
         self._state = state
-        self._maker = GrantMaker(ledger_store, setup, recorder)
+        self._maker = maker
+        self._gate = gate
         self._pending: Pending | None = None
         self._asker: Asker | None = None
-        self._busy_since = -math.inf
-        self.call_lock = asyncio.Lock()
-        """Held over every call and over every List: the two must never overlap (#137534)."""
 
     async def prefer(
         self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
@@ -69,7 +60,7 @@ class Allocator:
             RefusalError: The pod cannot have what it asks for; the text says why.
         """
         call = Call(resource, size, frozenset(must_include))
-        async with self.call_lock:
+        async with self._gate.lock:
             self._asker = None
             try:
                 return await self._prefer(call, frozenset(available) | call.must_include)
@@ -92,7 +83,7 @@ class Allocator:
             demand_from_size(found.asker.pod, call.resource, call.size, state.terms)
         chosen = choose_units(open_pending, offer, state)
         open_pending.preferred[call.resource] = frozenset(chosen)
-        self._busy_since = time.monotonic()
+        self._gate.expect_allocate()
         failpoint("prefer.decided")
         return chosen
 
@@ -103,7 +94,7 @@ class Allocator:
             RefusalError: The units do not follow the decision, or nothing durable can be made.
         """
         call = Call(resource, len(ids), frozenset(ids))
-        async with self.call_lock:
+        async with self._gate.lock:
             self._asker = None
             try:
                 grant = await self._granted(call, self._serving(resource))
@@ -115,7 +106,7 @@ class Allocator:
                 self._refuse(call, explained)
                 raise explained from error
             failpoint("allocate.before-answer")
-            self._busy_since = time.monotonic()
+            self._expect_next()
             # Told when the answer is on its way: the kubelet waits for that, nobody for a log line.
             asyncio.get_running_loop().call_soon(self._recorder.granted, grant, resource)
             return edits
@@ -126,7 +117,7 @@ class Allocator:
             found = who_allocates(
                 call,
                 self._identifier.specs(),
-                self._ledger_store.ledger,
+                self._maker.ledger,
                 self._session(call.resource),
             )
             if isinstance(found, Grant):
@@ -141,7 +132,7 @@ class Allocator:
     async def _unasked(self, asker: Asker, call: Call, state: NodeState) -> Pending:
         """The kubelet did not ask first: it hands on the units of an init container."""
         ids = call.must_include
-        for other in self._ledger_store.ledger.rivals(asker.pod, ids):
+        for other in self._maker.ledger.rivals(asker.pod, ids):
             if await self._identifier.holds(other.pod, ids):
                 raise DoesNotFitError(
                     f"the kubelet gives units that pod {other.pod} still holds (kubernetes issue "
@@ -150,7 +141,7 @@ class Allocator:
                 )
         pending = self._open(call.resource)
         if pending is None or not pending.is_for(asker):
-            offer = Offer(call, ids, self._ledger_store.ledger, is_given=True)
+            offer = Offer(call, ids, self._maker.ledger, is_given=True)
             check_parts(asker, offer, state)
             pending = self._decided(asker, offer, state)
         if not follows(ids, pending.cards):
@@ -177,17 +168,17 @@ class Allocator:
         return type(error)(text, reason=error.reason)
 
     def _refuse(self, call: Call, error: RefusalError) -> None:
-        """Tell, and forget the decision: the kubelet makes no further call for this pod."""
+        """Report, and forget the decision: the kubelet makes no further call for this pod."""
         self._pending = None
+        self._gate.expect_noting()
         self._recorder.refused(self._asker, call, error)
 
-    @property
-    def is_between(self) -> bool:
-        """Whether the kubelet is about to ask for what it was just answered, or to note it down."""
-        idle_seconds = time.monotonic() - self._busy_since
+    def _expect_next(self) -> None:
         pending = self._pending
-        is_awaited = pending is not None and pending.preferred.keys() - pending.granted
-        return idle_seconds < (_BETWEEN_SECONDS if is_awaited else _NOTING_SECONDS)
+        if pending is not None and pending.preferred.keys() - pending.granted:
+            self._gate.expect_allocate()
+        else:
+            self._gate.expect_noting()
 
     def _open(self, resource: Resource) -> Pending | None:
         """The decision that a call for `resource` may still belong to."""

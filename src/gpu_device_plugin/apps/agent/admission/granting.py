@@ -1,17 +1,17 @@
 """Makes grants: durable first, then the slice's files, then the answer."""
 
 import secrets
-import time
+from collections.abc import Callable
 from dataclasses import replace
 
-from gpu_device_plugin.apps.agent.admission.decide import Pending
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup, sized
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
+from gpu_device_plugin.domain.decision import Pending
 from gpu_device_plugin.domain.edits import ContainerEdits
 from gpu_device_plugin.domain.identity import Call
-from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
@@ -22,11 +22,21 @@ class GrantMaker:
     """Turns decisions into grants."""
 
     def __init__(
-        self, ledger_store: LedgerStore, setup: ContainerSetup, recorder: EventRecorder
+        self,
+        ledger_store: LedgerStore,
+        setup: ContainerSetup,
+        recorder: EventRecorder,
+        wall_seconds: Callable[[], float],
     ) -> None:
         self._ledger_store = ledger_store
         self._setup = setup
         self._recorder = recorder
+        self._wall_seconds = wall_seconds
+
+    @property
+    def ledger(self) -> Ledger:
+        """All grants, now."""
+        return self._ledger_store.ledger
 
     async def grant(self, pending: Pending, call: Call, state: NodeState) -> Grant:
         """The container's grant, now holding the call's units as well.
@@ -88,7 +98,7 @@ class GrantMaker:
             is_isolated=isolated,
             is_checked=container is not None,
             library_version=state.library_version if isolated else "",
-            created_seconds=time.time(),
+            created_seconds=self._wall_seconds(),
         )
         if container is None:
             return grant

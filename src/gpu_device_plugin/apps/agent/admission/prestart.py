@@ -1,17 +1,17 @@
 """The second guard: before each start of a container, its slice is whole or it does not start."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import structlog
 
-from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck, checked
+from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.apps.agent.state.node_state import NodeState, StateReader
+from gpu_device_plugin.domain.holder_check import checked
 from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import (
@@ -29,21 +29,24 @@ _log = structlog.get_logger("prestart")
 class PreStart:
     """Checks grants at container start. It runs beside admissions, so it never calls List."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a start is checked against
         self,
         ledger_store: LedgerStore,
         setup: ContainerSetup,
         guard: HolderCheck,
         recorder: EventRecorder,
         state: StateReader,
+        *,
+        fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]],
+        adopt: Callable[[], Awaitable[bool]],
     ) -> None:
         self._ledger_store = ledger_store
         self._setup = setup
         self._guard = guard
         self._recorder = recorder
         self._state = state
-        self.fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]] = _nobody
-        self.adopt: Callable[[], Awaitable[bool]] = _not_now
+        self._fetch_spec = fetch_spec
+        self._adopt = adopt
 
     async def check(self, resource: Resource, ids: Sequence[str]) -> None:
         """Return when the container that holds `ids` may start.
@@ -64,7 +67,7 @@ class PreStart:
     async def _grants(self, resource: Resource, ids: frozenset[str]) -> list[Grant]:
         """The grants of exactly these units: an app container may hold what its init one held."""
         found = self._exact(resource, ids)
-        if not found and await self.adopt():
+        if not found and await self._adopt():
             found = self._exact(resource, ids)
         if not found:
             raise UnknownPodError(
@@ -142,15 +145,6 @@ class PreStart:
 
     async def _spec(self, pod: PodRef) -> PodRequest | None:
         try:
-            return await self.fetch_spec(pod.namespace, pod.name)
+            return await self._fetch_spec(pod.namespace, pod.name)
         except ClusterError:
             return None
-
-
-async def _nobody(_namespace: str, _name: str) -> PodRequest | None:
-    return None
-
-
-async def _not_now() -> bool:
-    await asyncio.sleep(0)
-    return False

@@ -4,7 +4,6 @@ A card's number stands in unit ids and in the kubelet's checkpoint, so a UUID ke
 number for as long as this node has a state directory; NVML's index may move.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -31,13 +30,16 @@ from gpu_device_plugin.store.remembered import CardsRecord, cards_of, cards_reco
 class CardInventory:
     """Keeps the node's cards and their health; remembers numbers and faults over restarts."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what decides whether a card may serve
         self,
         node_store: NodeStore,
         recorder: EventRecorder,
         memory: Memory[CardsRecord],
         rules: HealthRules,
         boot_id: str,
+        *,
+        boot_seconds: Callable[[], float],
+        on_driver_changed: Callable[[DriverChanged], None],
     ) -> None:
         self._node_store = node_store
         self._recorder = recorder
@@ -46,11 +48,12 @@ class CardInventory:
         self._numbers: dict[str, int] = {}
         self._remembered: list[Card] = []
         self._health = Health(boot_id)
+        self._boot_seconds = boot_seconds
+        self._on_driver_changed = on_driver_changed
         self.driver_version = ""
         self.cuda_version = ""
         self.has_inventory = False
         self.missing = "NVML has not answered yet"
-        self.on_driver_changed: Callable[[DriverChanged], None] = lambda _: None
 
     async def load(self, now_seconds: float, known: Mapping[str, int]) -> str | None:
         """Remember the last run; the text says why that was not possible, or None.
@@ -76,7 +79,7 @@ class CardInventory:
             case Use():
                 return
             case DriverChanged():
-                self.on_driver_changed(report)
+                self._on_driver_changed(report)
                 return
             case Inventory():
                 cards = self._enumerate(report)
@@ -84,7 +87,7 @@ class CardInventory:
                 self.missing = report.reason
             case _:
                 pass
-        health, changes = observe(self._health, report, boottime_seconds(), self._rules)
+        health, changes = observe(self._health, report, self._boot_seconds(), self._rules)
         # Most of the time nothing is new: a clean probe of a card that is well, or mere news of it.
         if health != self._health or isinstance(report, Inventory):
             self._health = health
@@ -177,8 +180,3 @@ class CardInventory:
 
     def _unhealthy(self, cards: Iterable[Card]) -> dict[str, str]:
         return {card.uuid: r for card in cards if (r := self._health.reason(card.uuid))}
-
-
-def boottime_seconds() -> float:
-    """Seconds since boot: never jumps, means the same after a restart of the agent."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

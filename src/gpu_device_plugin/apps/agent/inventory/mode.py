@@ -118,6 +118,11 @@ class ModeFollower:
         self._node_store.update(mode=mode.mode, unit=unit.unit, policy=self._policy())
         self._remember()
 
+    def settle_if_waiting(self) -> None:
+        """Decide again where a switch waits for the node to be empty."""
+        if self.is_waiting:
+            self.settle()
+
     def _policy(self) -> PlacementPolicy:
         text = (self._labels or {}).get(PLACEMENT_LABEL)
         policy = self._settings.policy if text is None else parse_policy(text)

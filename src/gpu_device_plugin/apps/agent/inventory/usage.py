@@ -1,7 +1,6 @@
 """How much of their slices containers use, read when somebody asks for the metrics."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -54,7 +53,7 @@ class UsageReader:
 
     async def refresh(self) -> None:
         """Read every slice, unless the last reading was just now; others get their turn too."""
-        now_ns = time.monotonic_ns()
+        now_ns = int(asyncio.get_running_loop().time() * 1e9)
         if self._read_ns is not None and now_ns - self._read_ns < APART_SECONDS * 1e9:
             return
         self._read_ns = now_ns
@@ -67,7 +66,7 @@ class UsageReader:
                 continue
             for uuid, found in self._read(grant.slice_id).items():
                 key = grant.slice_id, uuid
-                seen[key] = _Seen(found, time.monotonic_ns())
+                seen[key] = _Seen(found, int(asyncio.get_running_loop().time() * 1e9))
                 ratio = _core_ratio(self._seen.get(key), seen[key])
                 usage[key] = SliceUsage(found.memory_bytes, ratio, found.refused_total)
         self._seen, self._usage = seen, usage

@@ -1,183 +1,228 @@
-"""Checks of the node, every few seconds: library, disk, labels, other plugins."""
+"""Checks of the node, every few seconds: state directory, library, labels, disk, device lists."""
 
 import asyncio
-import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
+from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
+from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
 from gpu_device_plugin.apps.agent.lifecycle import exposure
-from gpu_device_plugin.apps.agent.lifecycle.admin_socket import Command
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
-from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
-from gpu_device_plugin.apps.agent.publish.cluster_side import ClusterSide
+from gpu_device_plugin.apps.agent.publish.cluster import Cluster
 from gpu_device_plugin.apps.agent.publish.device_lists import message_problem
-from gpu_device_plugin.apps.agent.slices.library import MISSING
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
-from gpu_device_plugin.apps.agent.wiring import Wiring
-from gpu_device_plugin.errors import RequestError, StorageError
-from gpu_device_plugin.store.selinux import Kernel, SecurityLabels
+from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.slices.library import MISSING, LibraryInstaller
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.errors import StorageError
 
 CHECK_SECONDS = 2.0
 
 
-class NodeChecks:
-    """Turns what it sees into faults of the node, and clears them when they are over."""
+class Check(Protocol):
+    """One thing to look at; what it finds becomes a fault of the node, or ends one."""
 
-    def __init__(
-        self, wiring: Wiring, withdrawal: Withdrawal, kernel: Kernel | None = None
-    ) -> None:
-        self._wiring = wiring
-        self._withdrawal = withdrawal
-        withdrawal.on_stay = lambda: self._requested.set()
-        self.keep_lock: Callable[[], bool] = lambda: False
-        self.has_checked_disks = asyncio.Event()
-        self._requested = asyncio.Event()
-        self._library_problem = ""
-        self._restarts = 0
-        settings = wiring.settings
-        self._labels = SecurityLabels(
-            [Path(settings.run_dir), Path(settings.library_dir), Path(settings.state_dir)],
-            kernel or Kernel(),
-        )
-        self._exposure: Exposure | None = None if settings.simulator_dir else Exposure(os.environ)
-        self._mode = wiring.node_store.read().mode
-        wiring.node_store.listen(self._state_changed)
-        wiring.reconciler.is_waited_for = lambda: wiring.mode.is_waiting or withdrawal.is_going
+    def run(self) -> None:
+        """Look once. It returns soon, and waits for nothing."""
+        ...
+
+
+class DiskBoundCheck(Protocol):
+    """One that may wait for a disk."""
 
     async def run(self) -> None:
-        """Check until cancelled; what waits for a disk holds up nothing else."""
+        """Look once, in the writer's thread."""
+        ...
+
+
+class NodeChecks:
+    """Runs the checks in order, again and again; those that wait for a disk hold up no other.
+
+    Attributes:
+        has_checked: Set when each has run once.
+    """
+
+    def __init__(self, checks: Sequence[Check], disk_checks: Sequence[DiskBoundCheck]) -> None:
+        self.has_checked = asyncio.Event()
+        self._checks = tuple(checks)
+        self._disk_checks = tuple(disk_checks)
+
+    async def run(self) -> None:
+        """Check until cancelled."""
         await asyncio.gather(self._run_checks(), self._run_disk_checks())
+
+    async def run_once(self) -> None:
+        """Every check once."""
+        self._run_each()
+        for check in self._disk_checks:
+            await check.run()
 
     async def _run_checks(self) -> None:
         while True:
-            self.run_checks()
+            self._run_each()
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _run_disk_checks(self) -> None:
         while True:
-            self._requested.clear()
-            await self.check_disks()
-            self.has_checked_disks.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_SECONDS):
-                    await self._requested.wait()
+            for check in self._disk_checks:
+                await check.run()
+            self.has_checked.set()
+            await asyncio.sleep(CHECK_SECONDS)
 
-    async def check_disks(self) -> None:
-        """Lock, library and labels, once."""
-        await self._check_lock()
-        await self._check_library()
-        await self._check_labels()
+    def _run_each(self) -> None:
+        for check in self._checks:
+            check.run()
 
-    def run_checks(self) -> None:
-        """Every check that needs no disk, once."""
-        self._withdrawal.follow()
-        self._check_exposure()
-        self._check_disk()
-        self._check_message()
-        if self._wiring.mode.is_waiting:
-            self._wiring.mode.settle()
-        while self._restarts < self._wiring.nvml.restarts:
-            self._restarts += 1
-            self._wiring.metrics.count_nvml_restart()
 
-    def node_changed(self) -> None:
-        """The API server reports a change of our node."""
-        cluster = self._wiring.cluster
-        if not isinstance(cluster, ClusterSide) or cluster.node.view is None:
-            return
-        foreign = cluster.node.foreign_plugin
-        allowed = self._wiring.settings.allow_other_plugin
-        text = "" if foreign is None or allowed else foreign.text
-        cure = "nothing is offered. Remove it, or start with --allow-other-plugin"
-        self._wiring.mode.note_foreign(text and f"{text}; {cure}")
-        # Before the labels: a node that is given up must not be offered meanwhile.
-        self._withdrawal.follow()
-        self._wiring.mode.follow(cluster.node.view.labels)
+class CallCheck:
+    """A check that is one call of another part."""
 
-    def commands(self) -> Mapping[str, Command]:
-        """What a person can ask on this node."""
-        return {"why": self._why, "recover": self._recover}
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def run(self) -> None:
+        """Make the call."""
+        self._call()
+
+
+class LibraryCheck:
+    """The isolation library is on the node wherever slices are enforced."""
+
+    def __init__(
+        self, library: LibraryInstaller, node_store: NodeStore, recorder: EventRecorder
+    ) -> None:
+        self._library = library
+        self._node_store = node_store
+        self._recorder = recorder
+        self._mode = node_store.read().mode
+        self._problem = ""
+        node_store.subscribe(self._state_changed)
+
+    async def run(self) -> None:
+        """Install what we bring, and publish the version that new containers get."""
+        if self._is_due(self._node_store.read()):
+            version, self._problem = await self._library.check()
+            self._node_store.update(library_version=version)
+            self._judge()
+
+    def leave(self, *, is_leaving: bool) -> None:
+        """Install nothing any more, or (False) as ever, from the next look on."""
+        self._library.leave(is_leaving=is_leaving)
 
     def _state_changed(self, state: NodeState) -> None:
         """Another mode may need what the old one did not; it is known before it is offered."""
         if state.mode is not self._mode:
             self._mode = state.mode
-            self._judge_library()
+            self._judge()
 
-    async def _check_library(self) -> None:
-        state = self._wiring.node_store.read()
-        if state.wants_isolation and not state.mark:
-            version, self._library_problem = await self._wiring.library.check()
-            self._wiring.node_store.update(library_version=version)
-            self._judge_library()
+    def _judge(self) -> None:
+        state = self._node_store.read()
+        if self._is_due(state):
+            text = self._problem if self._problem and state.isolates else None
+            self._recorder.fault(self._node_store, MISSING, text)
 
-    def _judge_library(self) -> None:
-        state, problem = self._wiring.node_store.read(), self._library_problem
-        if state.wants_isolation and not state.mark:
-            self._wiring.recorder.fault(
-                self._wiring.node_store, MISSING, problem if problem and state.isolates else None
-            )
+    @staticmethod
+    def _is_due(state: NodeState) -> bool:
+        return state.wants_isolation and not state.mark
 
-    async def _check_labels(self) -> None:
-        """Containers mount from these directories wherever slices are enforced."""
+
+class SecurityLabelCheck:
+    """Containers mount from our directories wherever slices are enforced, and may read them."""
+
+    def __init__(
+        self,
+        ensure: Callable[[], Awaitable[object]],
+        node_store: NodeStore,
+        recorder: EventRecorder,
+    ) -> None:
+        self._ensure = ensure
+        self._node_store = node_store
+        self._recorder = recorder
+
+    async def run(self) -> None:
+        """Label what has no label yet."""
         problem = None
-        if self._wiring.node_store.read().isolates:
+        if self._node_store.read().isolates:
             try:
-                await self._wiring.writer.run(self._labels.ensure)
+                await self._ensure()
             except StorageError as error:
                 problem = str(error)
-        self._wiring.recorder.fault(self._wiring.node_store, "LabelsMissing", problem)
+        self._recorder.fault(self._node_store, "LabelsMissing", problem)
 
-    def _check_exposure(self) -> None:
-        """Told once a run; it is the node's set-up, which changes with a restart of its runtime."""
-        cluster = self._wiring.cluster
-        runtime_class = cluster.runtime_class if isinstance(cluster, ClusterSide) else None
-        if self._exposure is not None and self._exposure.is_proven(runtime_class):
-            self._wiring.recorder.node_note("CardsExposed", exposure.TEXT)
-            self._exposure = None
 
-    async def _check_lock(self) -> None:
-        """Where it is lost, so is what lay beside it; an error ends the process.
+class ExposureCheck:
+    """Reported once a run; it is the node's set-up, which changes with a restart of its runtime."""
 
-        In a pod the directory is a mount: removed on the node it takes no file for good, and comes
-        back when the container is made anew.
-        """
-        if await self._wiring.writer.run(self.keep_lock):
-            place = self._wiring.settings.state_dir
-            text = f"{place}: was emptied under the agent, which writes it again"
-            self._wiring.recorder.file_set_aside(text)
-            self._wiring.ledger_store.rewrite()
-            self._wiring.cards.settle()
-            self._wiring.mode.settle()
+    def __init__(self, exposed: Exposure, cluster: Cluster, recorder: EventRecorder) -> None:
+        self._exposed: Exposure | None = exposed
+        self._cluster = cluster
+        self._recorder = recorder
 
-    def _check_disk(self) -> None:
-        ledger_store = self._wiring.ledger_store
-        if ledger_store.disk_fault is not None:
-            ledger_store.rewrite()
-        self._wiring.recorder.fault(
-            self._wiring.node_store, "StateNotWritable", ledger_store.disk_fault
-        )
+    def run(self) -> None:
+        """Report that containers see cards that they did not ask for."""
+        if self._exposed is not None and self._exposed.is_proven(self._cluster.runtime_class):
+            self._recorder.node_note("CardsExposed", exposure.TEXT)
+            self._exposed = None
 
-    def _check_message(self) -> None:
-        self._wiring.recorder.fault(
-            self._wiring.node_store,
-            "DeviceListTooLong",
-            message_problem(self._wiring.node_store.read()),
-        )
 
-    def _why(self, question: Mapping[str, Any]) -> str:
-        namespace, name = str(question.get("namespace", "")), str(question.get("name", ""))
-        return self._wiring.recorder.why(namespace, name, self._wiring.reconciler.living())
+class StateDirectoryCheck:
+    """Where the lock is lost, so is what lay beside it; an error ends the process.
 
-    def _recover(self, question: Mapping[str, Any]) -> str:
-        wanted = str(question.get("card", ""))
-        shown = [card for card in self._wiring.node_store.read().cards if card.is_shown]
-        card = next((c for c in shown if wanted in (c.uuid, str(c.index))), None)
-        if not self._wiring.cards.clear(card.uuid if card else wanted):
-            known = ", ".join(f"{c.index} ({c.uuid})" for c in shown) or "none"
-            raise RequestError(f"no card {wanted!r} on this node; known: {known}", reason="NoCard")
-        if card is None:
-            return f"card {wanted}: it is not there; what was known of it is forgotten\n"
-        return f"card {wanted}: its faults are forgotten; one that is still there opens again\n"
+    In a pod the directory is a mount: removed on the node it takes no file for good, and comes
+    back when the container is made anew.
+    """
+
+    def __init__(
+        self,
+        keep_lock: Callable[[], Awaitable[bool]],
+        state_dir: str,
+        recorder: EventRecorder,
+        ledger_store: LedgerStore,
+        remember: Sequence[CardInventory | ModeFollower],
+    ) -> None:
+        self._keep_lock = keep_lock
+        self._state_dir = state_dir
+        self._recorder = recorder
+        self._ledger_store = ledger_store
+        self._remember = remember
+
+    async def run(self) -> None:
+        """Write everything again where the directory was emptied."""
+        if await self._keep_lock():
+            text = f"{self._state_dir}: was emptied under the agent, which writes it again"
+            self._recorder.file_set_aside(text)
+            self._ledger_store.rewrite()
+            for part in self._remember:
+                part.settle()
+
+
+class DiskCheck:
+    """A disk that refused a grant is tried again until it takes one."""
+
+    def __init__(
+        self, ledger_store: LedgerStore, node_store: NodeStore, recorder: EventRecorder
+    ) -> None:
+        self._ledger_store = ledger_store
+        self._node_store = node_store
+        self._recorder = recorder
+
+    def run(self) -> None:
+        """Try it."""
+        if self._ledger_store.disk_fault is not None:
+            self._ledger_store.rewrite()
+        fault = self._ledger_store.disk_fault
+        self._recorder.fault(self._node_store, "StateNotWritable", fault)
+
+
+class DeviceListCheck:
+    """The kubelet must be able to receive the device lists of this node."""
+
+    def __init__(self, node_store: NodeStore, recorder: EventRecorder) -> None:
+        self._node_store = node_store
+        self._recorder = recorder
+
+    def run(self) -> None:
+        """Count the bytes."""
+        problem = message_problem(self._node_store.read())
+        self._recorder.fault(self._node_store, "DeviceListTooLong", problem)

@@ -1,35 +1,46 @@
 """Whether the node can place pods now, and if not, why not."""
 
-from gpu_device_plugin.apps.agent.publish.cluster_side import ClusterSide
-from gpu_device_plugin.apps.agent.publish.device_lists import served_resources
-from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
+from gpu_device_plugin.apps.agent.publish.cluster import Cluster
+from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists, served_resources
 from gpu_device_plugin.domain.modes import is_served, resources_of
+from gpu_device_plugin.domain.node_state import StateReader
 
 
 class Readiness:
     """What /readyz says."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
+    def __init__(
+        self,
+        state: StateReader,
+        cards: CardInventory,
+        device_lists: DeviceLists,
+        cluster: Cluster,
+    ) -> None:
+        self._state = state
+        self._cards = cards
+        self._device_lists = device_lists
+        self._cluster = cluster
         self.is_prepared = False
 
     def tell(self) -> tuple[bool, str]:
         """Ready or not, and the reasons, one a line."""
-        state = self._wiring.node_store.read()
+        state = self._state()
         if state.mark:
             kept = "not done yet" if state.kept is None else f"{len(state.kept)} pods keep files"
             return True, f"ready: withdrawn from this node, which is to be uninstalled; {kept}"
         if state.mode is None:
-            return False, f"mode: waiting for the node's labels; {self._api_trouble(state.node)}"
+            trouble = self._cluster.node_trouble or "the API server has not answered"
+            return False, f"mode: waiting for the node's labels; {trouble}"
         if not resources_of(state.mode):
             later = "" if is_served(state.mode) else ", which is not served yet"
             return True, f"ready: mode {state.mode}{later}; no resources"
         problems = [f"{reason}: {text}" for reason, text in state.faults.items()]
-        if self._wiring.cards.missing:
-            problems.append(f"cards: {self._wiring.cards.missing}")
+        if self._cards.missing:
+            problems.append(f"cards: {self._cards.missing}")
         if not self.is_prepared:
             problems.append("grants: still bringing together what the kubelet holds")
-        problems += self._wiring.device_lists.not_ready(state)
+        problems += self._device_lists.not_ready(state)
         if problems:
             return False, "\n".join(problems)
         served = ", ".join(str(resource) for resource in served_resources(state))
@@ -39,11 +50,3 @@ class Readiness:
             if c.uuid in state.unhealthy
         )
         return True, f"ready: mode {state.mode}, {served}" + (f"; out: {out}" if out else "")
-
-    def _api_trouble(self, node: str) -> str:
-        cluster = self._wiring.cluster
-        if isinstance(cluster, ClusterSide) and cluster.node.trouble:
-            return cluster.node.trouble
-        if isinstance(cluster, ClusterSide) and cluster.node.is_synced:
-            return f"the API server has no node {node}"
-        return "the API server has not answered"

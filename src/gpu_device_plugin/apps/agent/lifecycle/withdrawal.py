@@ -7,13 +7,16 @@ installation (`domain.annotations`): one of before is removed, for a node marked
 no reason to keep away from it. Without the mark the agent serves again.
 """
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import structlog
 
-from gpu_device_plugin.apps.agent.publish.cluster_side import ClusterSide
-from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.apps.agent.lifecycle.node_checks import LibraryCheck
+from gpu_device_plugin.apps.agent.publish.cluster import Cluster
+from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.reconcile.reconciler import Reconciler
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.cluster.node import NodeView
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.units import Resource
@@ -26,42 +29,48 @@ _log = structlog.get_logger("withdrawal")
 class Withdrawal:
     """Follows the mark on the node."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
-        settings = wiring.settings
-        self._remains = Remains(Path(settings.state_dir), Path(settings.run_dir))
+    def __init__(  # noqa: PLR0913, PLR0917 - what leaves a node, and who says that it may
+        self,
+        node_store: NodeStore,
+        ledger_store: LedgerStore,
+        cluster: Cluster,
+        recorder: EventRecorder,
+        reconciler: Reconciler,
+        library: LibraryCheck,
+        remains: Remains,
+    ) -> None:
+        self._node_store = node_store
+        self._ledger_store = ledger_store
+        self._cluster = cluster
+        self._recorder = recorder
+        self._reconciler = reconciler
+        self._library = library
+        self._remains = remains
         self._is_clean = False
-        self.on_stay: Callable[[], None] = lambda: None
-        """Called when the mark is taken back: what was removed has to come again."""
-
-    @property
-    def is_going(self) -> bool:
-        """Marked, and not done yet."""
-        state = self._wiring.node_store.read()
-        return bool(state.mark) and state.kept is None
+        reconciler.passed.subscribe(self._settle)
 
     def follow(self) -> None:
-        """Look at the node's mark, as the API shows it now."""
-        cluster = self._wiring.cluster
-        if not isinstance(cluster, ClusterSide) or cluster.node.view is None:
+        """Obey the node's mark, as the API shows it now."""
+        node = self._cluster.node
+        if node is None:
             return
-        mark = cluster.node.view.annotations.get(UNINSTALL_ANNOTATION, "")
-        ours = cluster.installation
+        mark = node.annotations.get(UNINSTALL_ANNOTATION, "")
+        ours = self._cluster.installation
         if mark and not ours:
             return  # our own pod has not been seen yet: nobody can tell whom the mark means
         if mark and mark != ours:
-            cluster.metadata.drop(UNINSTALL_ANNOTATION)
+            self._cluster.drop_annotation(UNINSTALL_ANNOTATION)
             mark = ""
-        if mark != self._wiring.node_store.read().mark:
+        if mark != self._node_store.read().mark:
             self._turn(mark)
         elif mark:
-            self._report(cluster.node.view)
+            self._report(node)
 
-    def settle(self) -> None:
+    def _settle(self, _: None) -> None:
         """A reconcile pass is over: what no grant names is gone, if nothing is in doubt."""
-        if not self._wiring.node_store.read().mark:
+        if not self._node_store.read().mark:
             return
-        self._is_clean = self._wiring.reconciler.is_settled
+        self._is_clean = self._reconciler.is_settled
         if self._is_clean:
             self._remains.sweep()
         self.follow()
@@ -71,8 +80,8 @@ class Withdrawal:
 
         Unless something is in doubt: an empty ledger alone may be one that was lost.
         """
-        is_given_up = bool(self._wiring.node_store.read().mark) and self._is_clean
-        if not is_given_up or self._wiring.ledger_store.ledger.grants:
+        is_given_up = bool(self._node_store.read().mark) and self._is_clean
+        if not is_given_up or self._ledger_store.ledger.grants:
             return
         try:
             _log.info("forgotten", files=list(self._remains.forget()))
@@ -80,28 +89,26 @@ class Withdrawal:
             _log.error("files stay on this node", error=str(error))
 
     def _turn(self, mark: str) -> None:
-        wiring = self._wiring
         self._is_clean = False
-        wiring.library.is_leaving = bool(mark)
-        wiring.node_store.update(mark=mark, kept=None)
+        self._library.leave(is_leaving=bool(mark))
+        self._node_store.update(mark=mark, kept=None)
         if mark:
             text = "this node is marked for uninstalling: nothing is offered any more"
-            wiring.recorder.node_note("Withdrawing", text, is_warning=False)
-            wiring.reconciler.request_pass()
+            self._recorder.node_note("Withdrawing", text, is_warning=False)
+            self._reconciler.request_pass()
         else:
             text = "the mark for uninstalling was taken back: the node serves again"
-            wiring.recorder.node_note("WithdrawalEnded", text, is_warning=False)
-            self.on_stay()
+            self._recorder.node_note("WithdrawalEnded", text, is_warning=False)
 
     def _report(self, view: NodeView) -> None:
         """Done is: nothing in doubt, all files gone, and the node counts none of our units."""
         if not self._is_clean or any(_counts(view.allocatable, name) for name in Resource):
             return
-        pods = (str(grant.pod) for grant in self._wiring.ledger_store.ledger.grants.values())
+        pods = (str(grant.pod) for grant in self._ledger_store.ledger.grants.values())
         kept = tuple(sorted(set(pods)))
-        if kept != self._wiring.node_store.read().kept:
+        if kept != self._node_store.read().kept:
             _log.info("withdrawn", kept=list(kept))
-            self._wiring.node_store.update(kept=kept)
+            self._node_store.update(kept=kept)
 
 
 def _counts(allocatable: Mapping[str, str], name: Resource) -> bool:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
 from gpu_device_plugin.domain.modes import check_message, resources_of
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.kubelet.encoding import CardUnits

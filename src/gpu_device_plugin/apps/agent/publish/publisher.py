@@ -1,13 +1,11 @@
 """What others read of the node and its pods: metrics, labels, annotations. Never waited for."""
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.apps.agent.inventory.usage import SliceUsage
-from gpu_device_plugin.apps.agent.state.node_state import NodeState, StateReader
-from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations
+from gpu_device_plugin.apps.agent.publish.cluster import Cluster
 from gpu_device_plugin.domain.annotations import (
     CARDS_ANNOTATION,
     WITHDRAWN_ANNOTATION,
@@ -19,6 +17,7 @@ from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.ledger import CardUse, Grant, Ledger
 from gpu_device_plugin.domain.modes import resources_of
+from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import MemoryUnit, Resource
 from gpu_device_plugin.web.metrics import (
@@ -35,21 +34,6 @@ _WHOLE_CARD = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Readers:
-    """Who reads it.
-
-    Attributes:
-        metrics: Prometheus, which is shown what there is when it asks.
-        node: Labels and annotations of the Node, or None without an API.
-        pods: Annotations of pods, or None without an API.
-    """
-
-    metrics: AgentMetrics
-    node: NodeMetadata | None
-    pods: PodAnnotations | None
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """What the publisher cannot read off the node's state.
 
@@ -57,22 +41,25 @@ class Facts:
         ledger: Who holds what.
         driver: Driver and CUDA version.
         drift: What the last reconcile found.
-        is_api_reachable: None where no API is used.
+        wall_seconds: The wall clock.
         usage: What a slice uses of a card, by slice id and UUID; None where nobody knows.
     """
 
     ledger: Callable[[], Ledger]
     driver: Callable[[], tuple[str, str]]
     drift: Callable[[], int]
-    is_api_reachable: Callable[[], bool | None]
+    wall_seconds: Callable[[], float]
     usage: Callable[[str, str], SliceUsage | None] = lambda _slice, _uuid: None
 
 
 class Publisher:
     """Publishes soon after a change; many changes at once are published together."""
 
-    def __init__(self, readers: Readers, facts: Facts, state: StateReader) -> None:
-        self._readers = readers
+    def __init__(
+        self, metrics: AgentMetrics, cluster: Cluster, facts: Facts, state: StateReader
+    ) -> None:
+        self._metrics = metrics
+        self._cluster = cluster
         self._facts = facts
         self._state = state
         self._changed = asyncio.Event()
@@ -93,42 +80,40 @@ class Publisher:
     def show(self) -> None:
         """Let the metrics show what is known now."""
         state, ledger = self._state(), self._facts.ledger()
-        self._readers.metrics.publish(
+        self._metrics.publish(
             Snapshot(
                 cards=tuple(_card_samples(state, ledger)),
                 slices=tuple(_slice_samples(state, ledger, self._facts.usage)),
                 drift=self._facts.drift(),
-                is_api_reachable=self._facts.is_api_reachable(),
+                is_api_reachable=self._cluster.is_reachable,
                 faults=tuple(state.faults),
             )
         )
 
     def _publish(self) -> None:
         state, ledger = self._state(), self._facts.ledger()
-        if self._readers.node is not None:
-            self._describe(self._readers.node, state)
-        if self._readers.pods is not None:
-            self._annotate(self._readers.pods, state.cards, ledger)
+        self._describe(state)
+        self._annotate(state.cards, ledger)
 
-    def _describe(self, node: NodeMetadata, state: NodeState) -> None:
+    def _describe(self, state: NodeState) -> None:
         """What the node is said to be; of one that is given up, only that."""
         if state.mark:
             answer = None if state.kept is None else withdrawn_annotation(state.mark, state.kept)
-            node.put(
+            self._cluster.describe_node(
                 labels=dict.fromkeys(NODE_LABELS),
                 annotations={CARDS_ANNOTATION: None, WITHDRAWN_ANNOTATION: answer},
             )
             return
-        node.put(annotations={WITHDRAWN_ANNOTATION: None})
+        self._cluster.describe_node(annotations={WITHDRAWN_ANNOTATION: None})
         shown = tuple(card for card in state.cards if card.is_shown)
         if state.mode is not None and shown:
             found = node_labels(shown, *self._facts.driver())
-            node.put(
+            self._cluster.describe_node(
                 labels={key: found.get(key) for key in NODE_LABELS},
                 annotations={CARDS_ANNOTATION: cards_annotation(shown, state.healthy, state.terms)},
             )
 
-    def _annotate(self, pods: PodAnnotations, cards: tuple[Card, ...], ledger: Ledger) -> None:
+    def _annotate(self, cards: tuple[Card, ...], ledger: Ledger) -> None:
         by_pod: dict[PodRef, list[Grant]] = {}
         for grant in ledger.grants.values():
             # Without the pod spec nobody knows which of its containers this is.
@@ -138,9 +123,11 @@ class Publisher:
             published = tuple(grants)
             if self._published.get(pod.uid) != published:
                 assume_time_ns = int(min(g.created_seconds for g in grants) * 1e9)
-                values = pod_annotations(grants, cards, assume_time_ns or time.time_ns())
+                values = pod_annotations(
+                    grants, cards, assume_time_ns or int(self._facts.wall_seconds() * 1e9)
+                )
                 if values:
-                    pods.put(pod, values)
+                    self._cluster.annotate_pod(pod, values)
                     self._published[pod.uid] = published
         known = {pod.uid for pod in by_pod}
         self._published = {

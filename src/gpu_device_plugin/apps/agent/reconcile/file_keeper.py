@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import structlog
 
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.strays import strays
 from gpu_device_plugin.errors import NodeError, StorageError

@@ -7,27 +7,26 @@ here, and as free at admission if the kubelet offers them again.
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
 
-from gpu_device_plugin.apps.agent.admission.holder_check import checked
+from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.reconcile.file_keeper import FileKeeper
-from gpu_device_plugin.apps.agent.reconcile.kubelet_snapshot import (
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup, sized
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.apps.agent.state.signal import Signal
+from gpu_device_plugin.domain.holder_check import checked
+from gpu_device_plugin.domain.kubelet_snapshot import (
     KubeletSnapshot,
-    SnapshotReader,
     completed,
     corrected_uid,
     filled,
     renamed,
 )
-from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup, sized
-from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.apps.agent.state.node_state import StateReader
 from gpu_device_plugin.domain.ledger import (
     KUBELET_SETTLE_SECONDS,
     Grant,
@@ -39,13 +38,13 @@ from gpu_device_plugin.domain.ledger import (
     live,
     survivors,
 )
+from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import KubeletError, RequestError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
 PASS_SECONDS = 30.0
 WAITING_SECONDS = 3.0
-QUIET_SECONDS = 6.0
 _log = structlog.get_logger("reconcile")
 
 
@@ -62,7 +61,10 @@ class Parts:
         specs: Pods as the API watch knows them.
         is_synced: Whether the API watch has had all of them, be it a while ago.
         kubelet_identity: Which kubelet there is, by its sockets, or None.
-        refresh_checkpoint: Makes the kubelet write its checkpoint soon.
+        gate: Keeps a List away from the kubelet's calls.
+        on_settled: Told of the pods that were listed at two passes in a row.
+        is_waited_for: Whether somebody waits for the node to be empty.
+        wall_seconds: The wall clock.
     """
 
     ledger_store: LedgerStore
@@ -73,51 +75,44 @@ class Parts:
     specs: Callable[[], Mapping[tuple[str, str], PodRequest]]
     is_synced: Callable[[], bool]
     kubelet_identity: Callable[[], object | None]
-    refresh_checkpoint: Callable[[], None]
+    gate: CallGate
+    on_settled: Callable[[Iterable[PodRef]], None]
+    is_waited_for: Callable[[], bool]
+    wall_seconds: Callable[[], float]
 
 
 class Reconciler:
     """A pass every 30 s, sooner when a pod has gone or a mode switch waits."""
 
-    def __init__(self, parts: Parts, call_lock: asyncio.Lock) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._call_lock = call_lock
         self._absent_since: Mapping[str, float] = {}
         self._kubelet: tuple[object | None, float | None] = (None, None)
         self._requested = asyncio.Event()
         self._absent: frozenset[str] = frozenset()
-        self._gone: frozenset[str] = frozenset()
         self._listed: frozenset[PodRef] = frozenset()
         self._silence = ""
         self._files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
-        self.after_pass: Callable[[], None] = lambda: None
-        self.on_settled: Callable[[Iterable[PodRef]], None] = lambda _: None
-        self.is_waited_for: Callable[[], bool] = lambda: False
-        self.is_between: Callable[[], bool] = lambda: False
         self.drift = 0
+        self.passed = Signal[None]()
+        """Emitted after each pass."""
+        self.checkpoint_stale = Signal[None]()
+        """Emitted when the kubelet's checkpoint names pods that its List lacks."""
 
     def request_pass(self) -> None:
         """Run a pass soon: a pod has gone, or somebody waits for the node to be empty."""
         self._requested.set()
-
-    def living(self) -> Ledger:
-        """Grants of pods that were there at the last pass, and what was granted since."""
-        return self._parts.ledger_store.ledger.release(self._gone)
 
     @property
     def is_settled(self) -> bool:
         """Whether no grant and no file waits for its end to be certain."""
         return not self._absent and self._files.is_settled
 
-    def holders(self) -> Sequence[PodRef]:
-        """Pods that hold slices now."""
-        return tuple(dict.fromkeys(grant.pod for grant in self.living().grants.values()))
-
     async def run(self) -> None:
         """Run passes, until cancelled."""
         while True:
             await self.run_pass()
-            seconds = WAITING_SECONDS if self.is_waited_for() else PASS_SECONDS
+            seconds = WAITING_SECONDS if self._parts.is_waited_for() else PASS_SECONDS
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 that one loses a cancellation that comes with a request.
                 async with asyncio.timeout(seconds):
@@ -129,10 +124,10 @@ class Reconciler:
     async def run_pass(self) -> bool:
         """One reconcile pass; whether the kubelet answered."""
         try:
-            async with self._quiet():
+            async with self._parts.gate.quiet():
                 self._settle(await self._parts.snapshots.take())
             await self._files.repair_and_remove()
-            self.after_pass()
+            self.passed.emit(None)
         except KubeletError as error:
             if str(error) != self._silence:
                 _log.info("the kubelet gives no snapshot", error=str(error))
@@ -144,17 +139,6 @@ class Reconciler:
         self._silence = ""
         return True
 
-    @asynccontextmanager
-    async def _quiet(self) -> AsyncIterator[None]:
-        """Between two calls of one container is no time for a List (kubernetes #137534)."""
-        deadline = time.monotonic() + QUIET_SECONDS
-        while True:
-            async with self._call_lock:
-                if not self.is_between() or time.monotonic() > deadline:
-                    yield
-                    return
-            await asyncio.sleep(0.02)
-
     def _settle(self, snapshot: KubeletSnapshot) -> None:
         ledger_store, specs = self._parts.ledger_store, self._parts.specs()
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
@@ -163,7 +147,7 @@ class Reconciler:
             snapshot.names,
             snapshot.uids if snapshot.has_checkpoint else None,
             self._absent_since,
-            time.monotonic(),
+            asyncio.get_running_loop().time(),
             self._kubelet_since(),
             uids,
         )
@@ -176,14 +160,15 @@ class Reconciler:
             _log.info("slice ended", slice=slice_id)
         alive = live(ledger_store.ledger, snapshot.names, uids)
         self._absent = frozenset(ledger_store.ledger.grants) - frozenset(alive.grants)
-        self._gone = self._believed(self._absent, snapshot)
+        ledger_store.set_gone(self._believed(self._absent, snapshot))
         self.drift = drift(alive, snapshot.listed)
-        is_stale = self._files.judge(snapshot, over, time.monotonic(), self._kubelet_since())
+        now = asyncio.get_running_loop().time()
+        is_stale = self._files.judge(snapshot, over, now, self._kubelet_since())
         grants = ledger_store.ledger.grants
         if is_stale or any(grants[key].pod.uid in snapshot.uids for key in self._absent):
-            self._parts.refresh_checkpoint()
+            self.checkpoint_stale.emit(None)
         listed = frozenset(entry.pod for entry in snapshot.listed)
-        self.on_settled(listed & self._listed)
+        self._parts.on_settled(listed & self._listed)
         self._listed = listed
 
     def _believed(self, absent: frozenset[str], snapshot: KubeletSnapshot) -> frozenset[str]:
@@ -195,7 +180,10 @@ class Reconciler:
         """
         grants, specs = self._parts.ledger_store.ledger.grants, self._parts.specs()
         since, found = self._kubelet_since(), set[str]()
-        is_settled = since is not None and time.monotonic() - since >= KUBELET_SETTLE_SECONDS
+        is_settled = (
+            since is not None
+            and asyncio.get_running_loop().time() - since >= KUBELET_SETTLE_SECONDS
+        )
         if is_settled and snapshot.has_checkpoint:
             found |= {key for key in absent if grants[key].pod.uid not in snapshot.uids}
         if self._parts.is_synced():
@@ -238,7 +226,10 @@ class Reconciler:
         adopted = adopt(unknown, specs, state.cards, state.terms)
         for grant in adopted:
             self._parts.recorder.adopted(grant)
-        return [sized(replace(grant, created_seconds=time.time()), state) for grant in adopted]
+        return [
+            sized(replace(grant, created_seconds=self._parts.wall_seconds()), state)
+            for grant in adopted
+        ]
 
     async def repair_files(self) -> None:
         """Every file that a grant names is there; nothing is removed."""
@@ -247,5 +238,8 @@ class Reconciler:
     def _kubelet_since(self) -> float | None:
         identity = self._parts.kubelet_identity()
         if identity != self._kubelet[0]:
-            self._kubelet = (identity, None if identity is None else time.monotonic())
+            self._kubelet = (
+                identity,
+                None if identity is None else asyncio.get_running_loop().time(),
+            )
         return self._kubelet[1]

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
 from gpu_device_plugin.domain.edits import (
     ContainerEdits,
     DeviceAccess,
@@ -13,6 +12,7 @@ from gpu_device_plugin.domain.edits import (
     container_edits,
 )
 from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.slices import CardLimit, limits_text, slice_bytes
 from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import NodeError

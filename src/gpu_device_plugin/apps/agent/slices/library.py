@@ -32,15 +32,18 @@ class LibraryInstaller:
         self._versions = LibraryVersions(directory, self._ours)
         self._is_verified = False
         self._whole: Mapping[str, bool] = {}  # versions, and whether they bring the self-test
-        self.is_leaving = False
-        """The node is marked for uninstalling: nothing is installed any more."""
+        self._is_leaving = False
 
     async def check(self) -> tuple[str, str]:
         """The version for new containers, or "" and why there is none; installs what we bring."""
         return await self._writer.run(self._check)
 
+    def leave(self, *, is_leaving: bool) -> None:
+        """The node is marked for uninstalling, and nothing is installed any more; or no longer."""
+        self._is_leaving, self._whole = is_leaving, {}
+
     def _check(self) -> tuple[str, str]:
-        if self._ours is not None and not self.is_leaving:
+        if self._ours is not None and not self._is_leaving:
             self._install(self._ours)
         self._whole = self._versions.whole()
         version = self._versions.current()
@@ -89,7 +92,7 @@ class LibraryInstaller:
 
     async def tidy(self, used: Iterable[str]) -> None:
         """Remove versions of earlier agents that no pod's grant and no kept answer names."""
-        remove = partial(self._versions.remove_unused, frozenset(used), is_leaving=self.is_leaving)
+        remove = partial(self._versions.remove_unused, frozenset(used), is_leaving=self._is_leaving)
         for version in await self._writer.run(remove):
             _log.info("unused version removed", version=version)
 

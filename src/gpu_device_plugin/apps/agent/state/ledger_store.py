@@ -1,11 +1,12 @@
 """The ledger in memory and on disk, changed in one place."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 
+from gpu_device_plugin.apps.agent.state.signal import Signal
 from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.grants import GrantStore, Loaded
 from gpu_device_plugin.store.writer import Writer, report
@@ -22,13 +23,13 @@ class LedgerStore:
     a crash, it would be learnt again. So nothing but `hold` waits for the disk.
     """
 
-    def __init__(
-        self, store: GrantStore, writer: Writer, on_change: Callable[[Ledger], None]
-    ) -> None:
+    def __init__(self, store: GrantStore, writer: Writer) -> None:
         self._store = store
         self._writer = writer
-        self._on_change = on_change
         self._ledger = Ledger()
+        self._gone: frozenset[str] = frozenset()
+        self.changed = Signal[Ledger]()
+        """Emitted after each change."""
         self._write_lock = asyncio.Lock()
         self._rewriting: asyncio.Task[None] | None = None
         self._is_behind = False
@@ -38,6 +39,20 @@ class LedgerStore:
     def ledger(self) -> Ledger:
         """All grants, now."""
         return self._ledger
+
+    @property
+    def living(self) -> Ledger:
+        """Grants of pods that were there at the last reconcile pass, and what was granted since."""
+        return self._ledger.release(self._gone)
+
+    @property
+    def holders(self) -> Sequence[PodRef]:
+        """Pods that hold slices now."""
+        return tuple(dict.fromkeys(grant.pod for grant in self.living.grants.values()))
+
+    def set_gone(self, slice_ids: frozenset[str]) -> None:
+        """The last reconcile pass found the pods of these slices gone; their grants end later."""
+        self._gone = slice_ids
 
     async def load(self, now_seconds: float) -> Loaded:
         """Read what the disk remembers.
@@ -130,18 +145,10 @@ class LedgerStore:
 
     def _set(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._on_change(ledger)
+        self.changed.emit(ledger)
 
 
 def _not_durable(text: str) -> NodeError:
     return NodeError(
         f"{text}; without a durable grant no slice is given", reason="StateNotWritable"
     )
-
-
-def boot_id(proc: Path = Path("/proc")) -> str:
-    """The kernel's id of this boot, or "" where it does not tell."""
-    try:
-        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

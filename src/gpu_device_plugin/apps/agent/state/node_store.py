@@ -2,13 +2,30 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict, Unpack
 
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.units import MemoryUnit
+
+
+class NodeChange(TypedDict, total=False):
+    """What of a `NodeState` may change while the agent runs."""
+
+    mode: NodeMode | None
+    policy: PlacementPolicy
+    unit: MemoryUnit
+    cards: tuple[Card, ...]
+    unhealthy: Mapping[str, str]
+    faults: Mapping[str, str]
+    library_version: str
+    mark: str
+    kept: tuple[str, ...] | None
 
 
 class NodeStore:
-    """Holds the current `NodeState` and tells listeners when it has changed."""
+    """Holds the current `NodeState` and calls listeners when it has changed."""
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
@@ -18,17 +35,17 @@ class NodeStore:
         """The node as of now."""
         return self._state
 
-    def listen(self, listener: Callable[[NodeState], None]) -> None:
+    def subscribe(self, listener: Callable[[NodeState], None]) -> None:
         """Call `listener` after every change."""
         self._listeners.append(listener)
 
-    def update(self, **changes: Any) -> None:
-        """Put new values in place; nobody hears of a change that changes nothing."""
+    def update(self, **changes: Unpack[NodeChange]) -> None:
+        """Put new values in place, and call the listeners if anything differs."""
         state = replace(self._state, **changes)
         if state != self._state:
             self._state = state
             for listener in self._listeners:
-                # Not `state`: a listener may have changed it further, and nobody hears old news.
+                # Not `state`: a listener may have changed it further, and old news help nobody.
                 listener(self._state)
 
     def set_fault(self, reason: str, text: str | None) -> bool:

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpu_device_plugin.apps.agent.admission.decide import Offer, choose_units, decide
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
+from gpu_device_plugin.domain.decision import Offer, choose_units, decide
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.identity import Asker, Call
 from gpu_device_plugin.domain.ledger import Grant, Ledger
 from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.units import Resource, unit_ids
 from gpu_device_plugin.errors import DoesNotFitError

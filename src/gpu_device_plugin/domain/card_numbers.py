@@ -6,9 +6,9 @@ a card would give units twice: so grants and the kubelet's kept answers are aske
 
 from collections.abc import Iterable, Sequence
 
+from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.units import cards_of
-from gpu_device_plugin.kubelet.checkpoint import CheckpointEntry
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 

@@ -1,18 +1,35 @@
 """What the kubelet knows of our units: PodResources List and its checkpoint."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias
 
-from gpu_device_plugin.domain.edits import slice_of_mounts
+from gpu_device_plugin.domain.edits import ContainerEdits, slice_of_mounts
 from gpu_device_plugin.domain.ledger import Grant, HeldUnits
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.units import Resource
-from gpu_device_plugin.kubelet.checkpoint import CheckpointEntry, read_checkpoint
 
 _Place: TypeAlias = tuple[str, str, Resource]  # uid, container, resource
 _Holding: TypeAlias = tuple[tuple[str, str], str, Resource, frozenset[str]]  # pod, container, what
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """What one container holds of one of our resources, by the kubelet's checkpoint.
+
+    Attributes:
+        pod_uid: The pod's UID.
+        container: The container's name; ordinary init containers are there too.
+        resource: Which resource.
+        ids: The unit ids it holds.
+        edits: What our Allocate answered.
+    """
+
+    pod_uid: str
+    container: str
+    resource: Resource
+    ids: frozenset[str]
+    edits: ContainerEdits
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +97,6 @@ class KubeletSnapshot:
             for container, by_resource in entry.held.items()
             for resource, ids in by_resource.items()
         ]
-
-
-class SnapshotReader:
-    """Asks both."""
-
-    def __init__(
-        self, list_pods: Callable[[], Awaitable[Sequence[ListedPod]]], checkpoint: Path
-    ) -> None:
-        self._list_pods = list_pods
-        self._checkpoint = checkpoint
-
-    async def take(self) -> KubeletSnapshot:
-        """Both, now; call it only while no Allocate of ours is in flight.
-
-        Raises:
-            KubeletError: One of them does not answer; nothing may be concluded from the other.
-        """
-        listed, entries = await self._list_pods(), read_checkpoint(self._checkpoint)
-        return KubeletSnapshot(listed, entries or (), has_checkpoint=entries is not None)
-
-    def entries(self) -> Sequence[CheckpointEntry]:
-        """The checkpoint alone, which may be read at any time.
-
-        Raises:
-            KubeletError: It cannot be read.
-        """
-        return read_checkpoint(self._checkpoint) or ()
 
 
 def completed(grant: Grant, entries: Sequence[CheckpointEntry]) -> tuple[str, str]:

@@ -57,6 +57,11 @@ class NodeState:
         """UUID -> whether the card may serve now."""
         return {c.uuid: not self.faults and c.uuid not in self.unhealthy for c in self.cards}
 
+    @property
+    def is_leaving(self) -> bool:
+        """Marked for uninstalling, and not given up yet."""
+        return bool(self.mark) and self.kept is None
+
     def card(self, uuid: str) -> Card | None:
         """The card of that UUID, if it is there."""
         return next((card for card in self.cards if card.uuid == uuid), None)

@@ -6,11 +6,11 @@ The first call of a container decides for its whole request; the second one foll
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpu_device_plugin.apps.agent.state.node_state import NodeState
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.explain import no_room_text
 from gpu_device_plugin.domain.identity import Asker, Call
 from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.placement import (
     NoRoom,
     Room,

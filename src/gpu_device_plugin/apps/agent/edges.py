@@ -1,0 +1,141 @@
+"""Everything outside the process that the agent's parts speak to, as one value.
+
+`real_edges` is what the shipped agent has; tests and simulations pass their own.
+"""
+
+import os
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from gpu_device_plugin.apps.agent.publish.cluster import (
+    ApiCluster,
+    Cluster,
+    ClusterSignals,
+    NoCluster,
+)
+from gpu_device_plugin.config import Settings
+from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
+from gpu_device_plugin.domain.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.reports import NvmlReport
+from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
+from gpu_device_plugin.kubelet.directory import PluginDirectory
+from gpu_device_plugin.kubelet.podresources import PodResources
+from gpu_device_plugin.nvml.source import NvmlSource
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What no event loop tells; durations come from the loop's own clock.
+
+    Attributes:
+        wall_seconds: Wall clock.
+        boot_seconds: Seconds since boot: never jumps, means the same after a restart.
+    """
+
+    wall_seconds: Callable[[], float] = lambda: time.time()  # looked up when called
+    boot_seconds: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class KubeletPods(Protocol):
+    """What the kubelet says its pods hold; see `kubelet.podresources.PodResources`."""
+
+    def identity(self) -> object | None:
+        """What tells this kubelet's socket from the next one's; None where there is none."""
+        ...
+
+    async def list(self) -> Sequence[ListedPod]:
+        """Every active pod of the node. Raises KubeletError."""
+        ...
+
+    async def get(self, pod: PodRef, /) -> ListedPod | None:
+        """One pod, or None where the kubelet does not know it. Raises KubeletError."""
+        ...
+
+    async def close(self) -> None:
+        """Give the connection back."""
+        ...
+
+
+class NvmlReports(Protocol):
+    """Where reports of the node's cards come from; see `nvml.source.NvmlSource`."""
+
+    @property
+    def restarts(self) -> int:
+        """How many children had to be replaced."""
+        ...
+
+    def run(self) -> Coroutine[Any, Any, None]:
+        """Report until cancelled."""
+        ...
+
+
+OpenCluster: TypeAlias = Callable[[ClusterSignals, Callable[[], None]], Cluster]
+OpenNvml: TypeAlias = Callable[[Callable[[NvmlReport], None]], NvmlReports]
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The node around the agent.
+
+    Attributes:
+        clock: Time.
+        boot_id: The kernel's id of this boot, or "" where it does not tell.
+        pods: The kubelet's PodResources.
+        checkpoint: The kubelet's checkpoint, None where there is none. Raises KubeletError.
+        plugins: The kubelet's plugin directory.
+        cluster: Makes the side of the API server, from signals and what counts dropped Events.
+        nvml: Makes the source of reports, from who takes them.
+    """
+
+    clock: Clock
+    boot_id: str
+    pods: KubeletPods
+    checkpoint: Callable[[], Sequence[CheckpointEntry] | None]
+    plugins: PluginDirectory
+    cluster: OpenCluster
+    nvml: OpenNvml
+
+
+def real_edges(settings: Settings) -> Edges:
+    """The node that the settings name."""
+    kubelet = Path(settings.kubelet_dir)
+    plugins = kubelet / "device-plugins"
+    return Edges(
+        clock=Clock(),
+        boot_id=boot_id(),
+        pods=PodResources(kubelet / "pod-resources" / "kubelet.sock"),
+        checkpoint=lambda: read_checkpoint(plugins / FILE_NAME),
+        plugins=PluginDirectory(plugins),
+        cluster=lambda signals, on_drop: _cluster(settings, signals, on_drop),
+        nvml=lambda on_report: NvmlSource(_nvml_library(settings), on_report),
+    )
+
+
+def own_pod() -> tuple[str, str]:
+    """Namespace and name of our own pod; empty outside one."""
+    return os.environ.get("POD_NAMESPACE", ""), os.environ.get("POD_NAME", "")
+
+
+def boot_id(proc: Path = Path("/proc")) -> str:
+    """The kernel's id of this boot, or "" where it does not tell."""
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _cluster(
+    settings: Settings, signals: ClusterSignals, on_drop: Callable[[], None]
+) -> ApiCluster | NoCluster:
+    if settings.standalone:
+        return NoCluster()
+    return ApiCluster.at(settings.kubeconfig, settings.node_name, own_pod(), signals, on_drop)
+
+
+def _nvml_library(settings: Settings) -> Path | None:
+    if settings.simulator_dir:
+        return Path(settings.simulator_dir) / "libnvidia-ml.so.1"
+    return Path(settings.nvml_library) if settings.nvml_library else None

@@ -1,0 +1,289 @@
+"""The agent's side of the Kubernetes API; with `--standalone` there is none."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpu_device_plugin.apps.agent.state.signal import Signal
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.events import EventNote, Events
+from gpu_device_plugin.cluster.node import ForeignPlugin, NodeView, NodeWatch
+from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations, Wanted
+from gpu_device_plugin.cluster.pods import PodWatch
+from gpu_device_plugin.domain.pods import PodRef, PodRequest
+
+GET_SECONDS = 1.0
+Specs = Mapping[tuple[str, str], PodRequest]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSignals:
+    """News from the API server.
+
+    Attributes:
+        pod_gone: A pod has ended or was deleted.
+        pod_synced: The watch has a pod, or another spec of it.
+        node_changed: Our node has changed, or who else offers its cards.
+        reach_changed: The API server went away or came back.
+    """
+
+    pod_gone: Signal[PodRef] = field(default_factory=Signal[PodRef])
+    pod_synced: Signal[PodRef] = field(default_factory=Signal[PodRef])
+    node_changed: Signal[None] = field(default_factory=Signal[None])
+    reach_changed: Signal[None] = field(default_factory=Signal[None])
+
+
+class Cluster(Protocol):
+    """What the agent's parts read from the API server and write to it; nothing waits for it."""
+
+    @property
+    def node(self) -> NodeView | None:
+        """Our node, or None while it is not known."""
+        ...
+
+    @property
+    def node_trouble(self) -> str:
+        """Why our node is not known; empty where it is."""
+        ...
+
+    @property
+    def foreign_plugin(self) -> ForeignPlugin | None:
+        """Another plugin on our cards, or None where none is known."""
+        ...
+
+    @property
+    def installation(self) -> str:
+        """Uid of the DaemonSet that this agent is of; empty outside one, or not known yet."""
+        ...
+
+    @property
+    def runtime_class(self) -> str | None:
+        """RuntimeClass of our own pod, empty for the default; None while it is not known."""
+        ...
+
+    @property
+    def is_reachable(self) -> bool | None:
+        """Whether the API server answers; None where none is used."""
+        ...
+
+    def specs(self) -> Specs:
+        """Pods as the watch knows them."""
+        ...
+
+    def is_synced(self) -> bool:
+        """Whether the watch has had all of them since we started."""
+        ...
+
+    async def fetch_spec(self, namespace: str, name: str, /) -> PodRequest | None:
+        """One GET with a short deadline.
+
+        Raises:
+            ClusterError: The API did not answer in time.
+        """
+        ...
+
+    def post(self, note: EventNote, /) -> None:
+        """Write an Event when possible."""
+        ...
+
+    def describe_node(
+        self, *, labels: Wanted | None = None, annotations: Wanted | None = None
+    ) -> None:
+        """Want these on our node; None removes a key."""
+        ...
+
+    def drop_annotation(self, name: str, /) -> None:
+        """Remove this annotation of our node once."""
+        ...
+
+    def annotate_pod(self, ref: PodRef, annotations: Wanted, /) -> None:
+        """Want these on a pod."""
+        ...
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run."""
+        ...
+
+
+class ApiCluster:
+    """Watches our node and its pods, writes what others shall read."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        node: str,
+        own_pod: tuple[str, str],
+        signals: ClusterSignals,
+        on_drop: Callable[[], None],
+    ) -> None:
+        self._api = api
+        self._own_pod = own_pod
+        self._signals = signals
+        self._pods = PodWatch(api, node, on_change=self._pod_changed, on_gone=self._pod_gone)
+        self._node = NodeWatch(api, node, on_change=self._node_changed)
+        self._node_name = node
+        self._metadata = NodeMetadata(api, node, lambda: self._node.view)
+        self._annotations = PodAnnotations(api, self._pods.watched)
+        self._events = Events(api, node, api_uid=self._api_uid, on_drop=on_drop)
+        api.reach.subscribe(lambda: signals.reach_changed.emit(None))
+
+    @classmethod
+    def at(
+        cls,
+        kubeconfig: str | None,
+        node: str,
+        own_pod: tuple[str, str],
+        signals: ClusterSignals,
+        on_drop: Callable[[], None],
+    ) -> "ApiCluster":
+        """The cluster of that kubeconfig, or (None) the one that we run in."""
+        api = ApiServer.at(Path(kubeconfig) if kubeconfig else None)
+        return cls(api, node, own_pod, signals, on_drop)
+
+    @property
+    def node(self) -> NodeView | None:
+        """Our node, or None while it is not known."""
+        return self._node.view
+
+    @property
+    def node_trouble(self) -> str:
+        """Why our node is not known; empty where it is."""
+        if self._node.trouble:
+            return self._node.trouble
+        if self._node.is_synced:
+            return "" if self._node.view else f"the API server has no node {self._node_name}"
+        return "the API server has not answered"
+
+    @property
+    def foreign_plugin(self) -> ForeignPlugin | None:
+        """Another plugin on our cards, or None where none is known."""
+        return self._node.foreign_plugin
+
+    @property
+    def installation(self) -> str:
+        """Uid of the DaemonSet that this agent is of; empty outside one, or not known yet."""
+        watched = self._pods.watched(*self._own_pod)
+        return watched.owner_uid if watched else ""
+
+    @property
+    def runtime_class(self) -> str | None:
+        """RuntimeClass of our own pod, empty for the default; None while it is not known."""
+        watched = self._pods.watched(*self._own_pod)
+        return watched.runtime_class if watched else None
+
+    @property
+    def is_reachable(self) -> bool | None:
+        """Whether the API server answers."""
+        return not self._api.reach.is_away
+
+    def specs(self) -> Specs:
+        """Pods as the watch knows them."""
+        return self._pods.pods
+
+    def is_synced(self) -> bool:
+        """Whether the watch has had all of them since we started."""
+        return self._pods.is_synced
+
+    async def fetch_spec(self, namespace: str, name: str) -> PodRequest | None:
+        """One GET with a short deadline.
+
+        Raises:
+            ClusterError: The API did not answer in time.
+        """
+        return await self._pods.get(namespace, name, GET_SECONDS)
+
+    def post(self, note: EventNote) -> None:
+        """Write an Event when possible."""
+        self._events.post(note)
+
+    def describe_node(
+        self, *, labels: Wanted | None = None, annotations: Wanted | None = None
+    ) -> None:
+        """Want these on our node; None removes a key."""
+        self._metadata.put(labels=labels, annotations=annotations)
+
+    def drop_annotation(self, name: str) -> None:
+        """Remove this annotation of our node once."""
+        self._metadata.drop(name)
+
+    def annotate_pod(self, ref: PodRef, annotations: Wanted) -> None:
+        """Want these on a pod."""
+        self._annotations.put(ref, annotations)
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run."""
+        return [
+            self._pods.run(),
+            self._node.run(),
+            self._metadata.run(),
+            self._annotations.run(),
+            self._events.run(),
+            self._close_at_end(),
+        ]
+
+    async def _close_at_end(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self._api.close()
+
+    def _api_uid(self, ref: PodRef) -> str:
+        watched = self._pods.watched(ref.namespace, ref.name)
+        return watched.api_uid if watched else ref.uid
+
+    def _pod_changed(self, request: PodRequest) -> None:
+        self._annotations.observe(request.ref)
+        if request.is_finished:
+            self._signals.pod_gone.emit(request.ref)
+        self._signals.pod_synced.emit(request.ref)
+
+    def _pod_gone(self, ref: PodRef) -> None:
+        self._annotations.forget(ref)
+        self._signals.pod_gone.emit(ref)
+
+    def _node_changed(self) -> None:
+        self._metadata.observe()
+        self._signals.node_changed.emit(None)
+
+
+class NoCluster:
+    """`--standalone`: the kubelet is all there is."""
+
+    node: NodeView | None = None
+    node_trouble = ""
+    foreign_plugin: ForeignPlugin | None = None
+    installation = ""
+    runtime_class: str | None = None
+    is_reachable: bool | None = None
+
+    def specs(self) -> Specs:
+        """Nobody says what pods ask for."""
+        return {}
+
+    def is_synced(self) -> bool:
+        """Nobody ever will."""
+        return False
+
+    async def fetch_spec(self, _namespace: str, _name: str, /) -> PodRequest | None:
+        """There is nobody to ask."""
+        return None
+
+    def post(self, _note: EventNote, /) -> None:
+        """There is nobody to read it; the log has it already."""
+
+    def describe_node(
+        self, *, labels: Wanted | None = None, annotations: Wanted | None = None
+    ) -> None:
+        """There is nobody to read it."""
+
+    def drop_annotation(self, _name: str, /) -> None:
+        """There is none."""
+
+    def annotate_pod(self, _ref: PodRef, _annotations: Wanted, /) -> None:
+        """There is nobody to read it."""
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """Nothing runs."""
+        return []

@@ -1,0 +1,80 @@
+"""Whether a slice belongs to the container that starts on it, and keeps the rules of its pod spec."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
+from gpu_device_plugin.domain.pods import ListedPod, PodRequest
+from gpu_device_plugin.domain.requests import NodeTerms, demand
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.errors import RequestError, UnknownPodError
+
+
+def check_holder(
+    grant: Grant,
+    resource: Resource,
+    listed: ListedPod | None,
+    entries: Sequence[CheckpointEntry],
+) -> None:
+    """Return if the kubelet agrees with the grant, or cannot tell.
+
+    Args:
+        grant: The slice on whose units a container is about to start.
+        resource: Of these units.
+        listed: The grant's pod by PodResources Get, or None where Get does not tell.
+        entries: The kubelet's checkpoint, which has the ordinary init containers as well.
+
+    Raises:
+        UnknownPodError: Another pod or container holds these units.
+    """
+    ids = frozenset(grant.ids(resource))
+    if listed is not None and not grant.is_handed_on and grant.container in listed.held:
+        if listed.ids(grant.container, resource) == ids:
+            return
+        raise _not_the_holder(grant, resource, f"{grant.pod} (container {grant.container})")
+    holders = [e for e in entries if e.resource is resource and e.ids == ids]
+    if holders and not any(_is_of(grant, e) for e in holders):
+        raise _not_the_holder(grant, resource, f"pod uid {holders[0].pod_uid}")
+
+
+def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
+    """The grant, held to the rules that need its pod spec; what is not known stays unchecked.
+
+    Raises:
+        RequestError: The pod asks for something that this node does not give.
+    """
+    container = spec.container(grant.container)
+    if container is None:
+        return grant
+    needed = demand(spec, container, terms)
+    if grant.mem_ids and len(grant.card_numbers) != needed.cards:
+        raise RequestError(
+            f"pod {spec.ref}, container {container.name}, on node {terms.node}: its label asks for "
+            f"{needed.cards} cards, the slice is on {len(grant.card_numbers)}, given while the API "
+            f"server was away; create the pod anew",
+            reason="CardCountUnknown",
+        )
+    return replace(
+        grant,
+        pod=replace(spec.ref, uid=grant.pod.uid or spec.ref.uid),
+        kind=container.kind,
+        index=container.index,
+        pod_units=spec.app_units,
+        is_checked=True,
+    )
+
+
+def _is_of(grant: Grant, entry: CheckpointEntry) -> bool:
+    """Whether the entry may be the grant's; what a grant does not know contradicts nothing."""
+    is_pod = grant.pod.uid in ("", entry.pod_uid)
+    return is_pod and grant.container in ("", entry.container)
+
+
+def _not_the_holder(grant: Grant, resource: Resource, holder: str) -> UnknownPodError:
+    return UnknownPodError(
+        f"the units of {resource} granted to pod {grant.pod} (container {grant.container}) are "
+        f"held, the kubelet says, by {holder}; the container must not start on them, create the "
+        f"pod anew",
+        reason="NotTheHolder",
+    )

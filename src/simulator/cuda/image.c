@@ -1,0 +1,200 @@
+#include "image.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A fat binary and its parts, as NVIDIA's compilers write them; facts of their output. */
+#define FAT_MAGIC "\x50\xed\x55\xba"
+#define WRAPPER_MAGIC "\xb1\x43\x62\x46"
+enum { FAT_PTX = 1, FAT_CUBIN = 2 };
+
+struct fat_header {
+	uint32_t magic;
+	uint16_t version, header_bytes;
+	uint64_t bytes; /* behind the header */
+};
+
+struct fat_part {
+	uint16_t kind, version;
+	uint32_t header_bytes;
+	uint64_t bytes;
+	uint32_t compressed_bytes; /* 0: as it is */
+};
+
+struct fat_wrapper {
+	uint32_t magic, version;
+	const void *image;
+};
+
+struct image *image_keep(struct image *image)
+{
+	image->references++;
+	return image;
+}
+
+void image_drop(struct image *image)
+{
+	if (--image->references)
+		return;
+	for (size_t i = 0; i < image->count; i++) {
+		free(image->kernels[i].name);
+		free(image->kernels[i].parameters);
+	}
+	for (size_t i = 0; i < image->textures_count; i++)
+		free(image->textures[i]);
+	free(image->kernels);
+	free(image->textures);
+	free(image);
+}
+
+const struct image_kernel *image_find(const struct image *image, const char *name)
+{
+	for (size_t i = 0; i < image->count; i++) {
+		if (strcmp(image->kernels[i].name, name) == 0)
+			return &image->kernels[i];
+	}
+	return NULL;
+}
+
+bool image_has_texture(const struct image *image, const char *name)
+{
+	for (size_t i = 0; i < image->textures_count; i++) {
+		if (strcmp(image->textures[i], name) == 0)
+			return true;
+	}
+	return false;
+}
+
+struct image_kernel *image_add(struct image *image, const char *name, size_t length)
+{
+	struct image_kernel *grown;
+
+	for (size_t i = 0; i < image->count; i++) {
+		if (strlen(image->kernels[i].name) == length &&
+		    memcmp(image->kernels[i].name, name, length) == 0)
+			return &image->kernels[i];
+	}
+	grown = realloc(image->kernels, (image->count + 1) * sizeof(*grown));
+	if (!grown)
+		return NULL;
+	image->kernels = grown;
+	grown[image->count] = (struct image_kernel){.name = strndup(name, length)};
+	return grown[image->count].name ? &grown[image->count++] : NULL;
+}
+
+bool image_add_parameter(struct image_kernel *kernel, size_t place, struct image_parameter what)
+{
+	if (place >= kernel->count) {
+		struct image_parameter *grown =
+			realloc(kernel->parameters, (place + 1) * sizeof(*grown));
+
+		if (!grown)
+			return false;
+		memset(grown + kernel->count, 0, (place + 1 - kernel->count) * sizeof(*grown));
+		kernel->parameters = grown;
+		kernel->count = place + 1;
+	}
+	kernel->parameters[place] = what;
+	return true;
+}
+
+bool image_add_texture(struct image *image, const char *name, size_t length)
+{
+	char **grown = realloc(image->textures, (image->textures_count + 1) * sizeof(*grown));
+
+	if (!grown)
+		return false;
+	image->textures = grown;
+	grown[image->textures_count] = strndup(name, length);
+	return grown[image->textures_count++] != NULL;
+}
+
+/* The first bytes are compared as a text's: one may be shorter. */
+static bool begins_with(const void *bytes, const char *magic)
+{
+	return strncmp(bytes, magic, 4) == 0;
+}
+
+static CUresult read_plain(struct image *image, const void *bytes)
+{
+	return begins_with(bytes, "\177ELF") ? image_read_cubin(image, bytes)
+					     : image_read_ptx(image, bytes);
+}
+
+static CUresult read_fat(struct image *image, const unsigned char *bytes)
+{
+	struct fat_header header;
+	struct fat_part part;
+	CUresult result = CUDA_SUCCESS;
+
+	memcpy(&header, bytes, sizeof(header));
+	bytes += header.header_bytes;
+	for (uint64_t at = 0; at + sizeof(part) <= header.bytes && result == CUDA_SUCCESS;
+	     at += part.header_bytes + part.bytes) {
+		memcpy(&part, bytes + at, sizeof(part));
+		if (part.header_bytes < sizeof(part))
+			return CUDA_ERROR_INVALID_IMAGE;
+		if (!part.compressed_bytes && (part.kind == FAT_PTX || part.kind == FAT_CUBIN))
+			result = read_plain(image, bytes + at + part.header_bytes);
+	}
+	return result;
+}
+
+static CUresult read_any(struct image *image, const void *bytes)
+{
+	struct fat_wrapper wrapper;
+
+	if (begins_with(bytes, FAT_MAGIC))
+		return read_fat(image, bytes);
+	if (!begins_with(bytes, WRAPPER_MAGIC))
+		return read_plain(image, bytes);
+	memcpy(&wrapper, bytes, sizeof(wrapper));
+	return wrapper.image && begins_with(wrapper.image, FAT_MAGIC)
+		       ? read_fat(image, wrapper.image)
+		       : CUDA_ERROR_INVALID_IMAGE;
+}
+
+CUresult image_open(const void *bytes, struct image **image)
+{
+	struct image *made = calloc(1, sizeof(*made));
+	CUresult result;
+
+	if (!made)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	made->references = 1;
+	result = read_any(made, bytes);
+	if (result == CUDA_SUCCESS)
+		*image = made;
+	else
+		image_drop(made);
+	return result;
+}
+
+CUresult image_open_file(const char *path, struct image **image)
+{
+	FILE *file = fopen(path, "re");
+	CUresult result = CUDA_ERROR_FILE_NOT_FOUND;
+	char *bytes = NULL;
+	size_t length = 0, room = 0;
+
+	if (!file)
+		return result;
+	do {
+		char *grown = realloc(bytes, room + 65536 + 1);
+
+		if (!grown)
+			break;
+		bytes = grown;
+		room += 65536;
+		length += fread(bytes + length, 1, room - length, file);
+	} while (length == room);
+	(void)fclose(file);
+	if (bytes) {
+		bytes[length] = '\0';
+		result = image_open(bytes, image);
+	}
+	free(bytes);
+	return result;
+}

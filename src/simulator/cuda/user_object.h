@@ -1,0 +1,23 @@
+/* Objects of the program that graphs keep: the last who lets go has them destroyed. */
+#ifndef GPUSIM_USER_OBJECT_H
+#define GPUSIM_USER_OBJECT_H
+
+#include "driver.h"
+
+enum { USER_OBJECT_MAGIC = 0x55534f30 };
+
+/* References of one graph, or of one executable graph. */
+struct user_references {
+	struct user_object *object;
+	unsigned count;
+	struct user_references *next;
+};
+
+/* Under the process's lock. */
+bool user_references_copy(struct user_references **to, const struct user_references *from);
+void user_references_drop(struct user_references **references);
+
+/* Without it: destroys those that nobody holds any longer. Cheap when there is none. */
+void user_objects_bury(void);
+
+#endif

@@ -1,0 +1,299 @@
+"""What may go wrong around the agent: API server, cards, disk, kubelet, the node itself.
+
+Most of it lasts for some seconds and is over then; `Node.calm` ends it all.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.histories.driver import SimulatedCard
+from tests.histories.node import MODE_LABEL, NODE_PATH, Node
+
+_RESET_SECONDS = 6.0  # a card that is being reset does not answer, and a probe notices
+_CARD_SECONDS = 45.0  # until a card that is well again counts as well
+
+# -- the API server
+
+
+def api_away(node: Node, seconds: float) -> None:
+    """It answers nothing."""
+
+    def back() -> None:
+        node.api.faults.is_away = False
+
+    node.trouble("api away", seconds, node.api.go_away, back)
+
+
+def api_slow(node: Node, seconds: float, latency: float) -> None:
+    """Each answer takes long."""
+
+    def set_to(value: float) -> None:
+        node.api.faults.latency_seconds = value
+
+    node.trouble("api slow", seconds, lambda: set_to(latency), lambda: set_to(0.0))
+
+
+def api_throttles(node: Node, seconds: float, kinds: str) -> None:
+    """It answers 429 to some kinds of requests."""
+
+    def set_to(value: frozenset[str]) -> None:
+        node.api.faults.throttled = value
+
+    chosen = frozenset(kinds.split())
+    node.trouble("api throttles", seconds, lambda: set_to(chosen), lambda: set_to(frozenset()))
+
+
+def api_behind(node: Node, seconds: float, lag: float) -> None:
+    """Watches tell everything late."""
+
+    def set_to(value: float) -> None:
+        node.api.faults.lag_seconds = value
+        node.api.wake()
+
+    node.trouble("api behind", seconds, lambda: set_to(lag), lambda: set_to(0.0))
+
+
+def api_compacts(node: Node) -> None:
+    """It forgets what changed: watches break, and go on with 410."""
+    node.api.compact()
+    node.disturb(0.0)
+
+
+# -- cards
+
+
+def _card(node: Node, card: int) -> SimulatedCard:
+    return node.driver.cards[card % len(node.driver.cards)]
+
+
+def xid(node: Node, card: int, code: int) -> None:
+    """The driver reports one; nothing else is wrong with the card."""
+    chosen = _card(node, card)
+    if chosen.is_there and not chosen.error:
+        node.driver.report(chosen.uuid, code)
+        node.disturb(_CARD_SECONDS)
+
+
+def card_asks_for_reset(node: Node, card: int, seconds: float) -> None:
+    """A double-bit error: NVML asks for a reset until somebody resets it."""
+    chosen = _card(node, card)
+
+    def begin() -> None:
+        chosen.action = 1
+        node.driver.report(chosen.uuid, 48)
+
+    def end() -> None:
+        chosen.action = 0
+
+    if not node.driver.is_watched:
+        return  # nobody would hear of the XID
+    node.trouble(f"card {chosen.uuid[:12]} asks for a reset", seconds, begin, end)
+    node.disturb(seconds + _CARD_SECONDS)
+
+
+def card_lost(node: Node, card: int, seconds: float) -> None:
+    """It falls off the bus, and comes back."""
+    chosen = _card(node, card)
+
+    def begin() -> None:
+        chosen.error = "GPU_IS_LOST"
+        node.driver.report(chosen.uuid, 79)
+
+    def end() -> None:
+        chosen.error = ""
+
+    node.trouble(f"card {chosen.uuid[:12]} lost", seconds, begin, end)
+    node.disturb(seconds + _CARD_SECONDS)
+
+
+def card_unplugged(node: Node, card: int, seconds: float) -> None:
+    """It is gone, and comes back at another place."""
+    chosen = _card(node, card)
+
+    def begin() -> None:
+        chosen.is_there = False
+
+    def end() -> None:
+        node.driver.cards.remove(chosen)
+        node.driver.cards.append(chosen)
+        chosen.is_there = True
+
+    node.trouble(f"card {chosen.uuid[:12]} unplugged", seconds, begin, end)
+    node.disturb(seconds + _CARD_SECONDS)
+
+
+def card_to_mig(node: Node, card: int, seconds: float) -> None:
+    """Somebody switches it to MIG and back; each takes a reset of the card."""
+    chosen = _card(node, card)
+
+    def begin() -> None:
+        chosen.error, chosen.is_mig = "GPU_IS_LOST", True
+        asyncio.get_running_loop().call_later(_RESET_SECONDS, well)
+
+    def end() -> None:
+        chosen.error, chosen.is_mig = "GPU_IS_LOST", False
+        asyncio.get_running_loop().call_later(_RESET_SECONDS, well)
+
+    def well() -> None:
+        chosen.error = ""
+
+    if not chosen.error:
+        node.trouble(f"card {chosen.uuid[:12]} in MIG mode", seconds + _RESET_SECONDS, begin, end)
+    node.disturb(seconds + _RESET_SECONDS + _CARD_SECONDS)
+
+
+def driver_hangs(node: Node, seconds: float) -> None:
+    """Every call into it blocks."""
+
+    def set_to(*, value: bool) -> None:
+        node.driver.is_hanging = value
+
+    node.trouble("driver hangs", seconds, lambda: set_to(value=True), lambda: set_to(value=False))
+    node.disturb(seconds + _CARD_SECONDS)
+
+
+def driver_reloads(node: Node, seconds: float) -> None:
+    """The module is taken out and loaded again; the cards have other places."""
+
+    def begin() -> None:
+        node.driver.is_loaded = False
+
+    def end() -> None:
+        node.driver.is_loaded = True
+        node.driver.reset()
+        node.driver.cards.reverse()
+
+    node.trouble("driver reloads", seconds, begin, end)
+    node.disturb(seconds + _CARD_SECONDS)
+
+
+def driver_slow(node: Node, seconds: float, init: float) -> None:
+    """Opening NVML takes long, as without the persistence daemon."""
+
+    def set_to(value: float) -> None:
+        node.driver.init_seconds = value
+
+    node.trouble("driver slow", seconds, lambda: set_to(init), lambda: set_to(0.3))
+    node.disturb(seconds + init + _CARD_SECONDS)
+
+
+# -- the disk, and what lies on it
+
+
+def disk_full(node: Node, seconds: float) -> None:
+    """There is no room in the state directory."""
+
+    def set_to(*, value: bool) -> None:
+        node.machine.disk.is_full = value
+
+    node.trouble("disk full", seconds, lambda: set_to(value=True), lambda: set_to(value=False))
+
+
+def disk_slow(node: Node, seconds: float, flush: float) -> None:
+    """A flush takes long."""
+
+    def set_to(value: float) -> None:
+        node.machine.disk.flush_seconds = value
+
+    node.trouble("disk slow", seconds, lambda: set_to(flush), lambda: set_to(0.0))
+
+
+def state_damaged(node: Node, file: str, at: float) -> None:
+    """A byte of one of the agent's files changes, and the agent is killed."""
+    path = node.file(file)
+    if path.is_file() and path.stat().st_size:
+        content = bytearray(path.read_bytes())
+        content[int(at * (len(content) - 1))] ^= 0x55
+        path.write_bytes(content)
+        node.damaged_at = node.machine.loop.now
+        node.kill_agent()
+
+
+def region_grown(node: Node, pod: int) -> None:
+    """A container makes the files larger that it may write."""
+    for life in node.pods.lives.values():
+        if life.pod.name == f"p{pod}":
+            paths = [path for files in life.mounted.values() for path in files]
+            for path in filter(_is_shared, paths):
+                os.truncate(path, 3 << 20)
+
+
+def _is_shared(path: str) -> bool:
+    return "/region" in path or ("/cards/" in path and Path(path).is_file())
+
+
+# -- the kubelet, the node
+
+
+def sockets_wiped(node: Node) -> None:
+    """Somebody removes every plugin's socket; the kubelet goes on."""
+    for path in node.kubelet.plugin_dir.glob("*.sock"):
+        if path.name != "kubelet.sock":
+            path.unlink()
+    node.disturb(5.0)
+
+
+def registration_refused(node: Node, times: int) -> None:
+    """The next registrations fail."""
+    node.kubelet.faults.register_errors.extend(["not now"] * times)
+
+
+def list_not_taken(node: Node, times: int) -> None:
+    """After the next registrations the kubelet does not ask for the list."""
+    node.kubelet.faults.unopened_lists += times
+    node.disturb(30.0)
+
+
+def later_rejection(node: Node, times: int) -> None:
+    """A later step of the kubelet rejects the next pods, after Allocate."""
+    node.kubelet.faults.rejections_after_allocate.extend(["TopologyAffinityError"] * times)
+
+
+def reboot(node: Node, seconds: float) -> None:
+    """The node loses power and boots again."""
+    if node.pods.is_kubelet_up:
+        asyncio.get_running_loop().create_task(node.reboot(seconds))
+
+
+def label(node: Node, mode: str) -> None:
+    """Somebody labels the node; empty takes the label away."""
+    labels = {MODE_LABEL: mode or None}
+    node.modes |= {mode} & {"core_mem", "cgpu", "share", "disabled"}
+    node.api.patch(NODE_PATH, {"metadata": {"labels": labels}})
+    node.disturb(0.0)
+
+
+def failpoint(node: Node, point: str) -> None:
+    """The agent is killed when it comes to this place in its code."""
+    if node.agent is not None:
+        node.machine.arm(point)
+
+
+TROUBLES: tuple[Callable[..., None], ...] = (
+    api_away,
+    api_slow,
+    api_throttles,
+    api_behind,
+    api_compacts,
+    xid,
+    card_asks_for_reset,
+    card_lost,
+    card_unplugged,
+    card_to_mig,
+    driver_hangs,
+    driver_reloads,
+    driver_slow,
+    disk_full,
+    disk_slow,
+    state_damaged,
+    region_grown,
+    sockets_wiped,
+    registration_refused,
+    list_not_taken,
+    later_rejection,
+    reboot,
+    label,
+    failpoint,
+)
