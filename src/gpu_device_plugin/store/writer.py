@@ -1,4 +1,4 @@
-"""The one thread that waits for disks, so that the event loop never does (docs/adr/0013)."""
+"""The one thread that waits for disks, so that the event loop never does (docs/adr/0015)."""
 
 import asyncio
 import threading

@@ -48,7 +48,7 @@ from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
-from gpu_device_plugin.config import Isolation, Settings
+from gpu_device_plugin.config.agent import Isolation, Settings
 from gpu_device_plugin.domain.edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
@@ -276,7 +276,7 @@ class Wiring:
             self.reconciler.request_pass()
 
     def _kubelet_identity(self) -> object | None:
-        """A kubelet that starts answers List some time before it makes its kubelet.sock anew."""
+        """A kubelet that starts answers List some time before it makes its kubelet.sock again."""
         plugins = self.edges.plugins.kubelet_identity()
         return None if plugins is None else (plugins, self.edges.pods.identity())
 
