@@ -4,6 +4,8 @@ The child writes them as plain dictionaries, because msgspec would cost it memor
 An unknown or missing field is an error here, so the two sides cannot diverge.
 """
 
+from typing import Literal
+
 import msgspec
 
 from gpu_device_plugin.domain.reports import (
@@ -38,7 +40,14 @@ class Starting(_Line, frozen=True, tag="starting"):
 
 
 class Beat(_Line, frozen=True, tag="beat"):
-    """A sign of life."""
+    """A sign of life.
+
+    Attributes:
+        reopen: Why NVML should be opened anew: a card is `failing`, cards or driver have
+            `changed`; else "".
+    """
+
+    reopen: Literal["", "failing", "changed"] = ""
 
 
 class NoDriver(_Line, frozen=True, tag="no_driver"):

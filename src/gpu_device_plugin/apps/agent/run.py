@@ -156,9 +156,11 @@ class Agent:
         self._wiring.identifier.remember(await self._wiring.edges.pods.list())
 
     def _driver_changed(self, change: DriverChanged) -> None:
-        """The container was injected with another driver, or with none: it has to be made anew."""
-        text = f"the driver went from {change.before or 'none'} to {change.after or 'another one'}"
-        _log.warning("ending for re-injection", text=text)
+        """The container was injected with another driver, or with none: it has to be made again."""
+        text = (
+            f"the driver changed from {change.before or 'none'} to {change.after or 'another one'}"
+        )
+        _log.warning("ending, to be started with the new driver", text=text)
         self._wiring.recorder.node_note("DriverChanged", f"{text}; the agent restarts")
         self._exit_code = EXIT_FOR_REINJECTION
         self._stop.set()

@@ -267,7 +267,7 @@ class Wiring:
             self.reconciler.request_pass()
 
     def _kubelet_identity(self) -> object | None:
-        """A kubelet that starts answers List some time before it makes its kubelet.sock anew."""
+        """A kubelet that starts answers List some time before it makes its kubelet.sock again."""
         plugins = self.edges.plugins.kubelet_identity()
         return None if plugins is None else (plugins, self.edges.pods.identity())
 

@@ -136,7 +136,7 @@ class Allocator:
             if await self._identifier.holds(other.pod, ids):
                 raise DoesNotFitError(
                     f"the kubelet gives units that pod {other.pod} still holds (kubernetes issue "
-                    f"137534); create the pod anew",
+                    f"137534); create the pod again",
                     reason="DoubleBooked",
                 )
         pending = self._open(call.resource)

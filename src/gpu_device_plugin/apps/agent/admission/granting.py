@@ -108,7 +108,7 @@ class GrantMaker:
         """Grants that end with this one.
 
         Pods that are gone but not yet reconciled, whose units the kubelet gave again; and what
-        this very container held before (the kubelet admitted it anew).
+        this very container held before (the kubelet admitted it again).
         """
         mine = self._ledger_store.ledger.of_pod(grant.pod)
         before = {g.slice_id for g in mine if grant.container and g.container == grant.container}

@@ -72,7 +72,7 @@ class PreStart:
         if not found:
             raise UnknownPodError(
                 f"no grant of node {self._state().node} holds exactly these {len(ids)} units of "
-                f"{resource}; the container's slice is not known, create the pod anew",
+                f"{resource}; the container's slice is not known, create the pod again",
                 reason="NoGrant",
             )
         return found
@@ -107,7 +107,7 @@ class PreStart:
         if now is None:
             raise UnknownPodError(
                 f"the slice of pod {grant.pod}, container {grant.container or '(not known)'}, was "
-                f"released while its start was checked; create the pod anew",
+                f"released while its start was checked; create the pod again",
                 reason="NoGrant",
             )
         return now

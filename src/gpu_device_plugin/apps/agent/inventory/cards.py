@@ -183,7 +183,7 @@ class CardInventory:
         try:
             self._memory.save(cards_record(self._numbers, cards, self._health))
         except StorageError as error:
-            _log.warning("what is known of cards cannot be remembered", error=str(error))
+            _log.warning("the health of cards cannot be stored", error=str(error))
 
     def _unhealthy(self, cards: Iterable[Card]) -> dict[str, str]:
         return {card.uuid: r for card in cards if (r := self._health.reason(card.uuid))}

@@ -171,4 +171,4 @@ class ModeFollower:
         try:
             self._memory.save(content)
         except StorageError as error:
-            _log.warning("the node's mode cannot be remembered", error=str(error))
+            _log.warning("the node's mode cannot be stored", error=str(error))

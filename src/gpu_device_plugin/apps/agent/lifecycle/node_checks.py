@@ -131,7 +131,7 @@ class StateDirectoryCheck:
     """Where the lock is lost, so is what lay beside it; an error ends the process.
 
     In a pod the directory is a mount: removed on the node it takes no file for good, and comes
-    back when the container is made anew.
+    back when the container is made again.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class StateDirectoryCheck:
     def run(self) -> None:
         """Write everything again where the directory was emptied."""
         if self._keep_lock():
-            text = f"{self._state_dir}: was emptied under the agent, which writes it again"
+            text = f"{self._state_dir}: was emptied while the agent ran; the agent writes it again"
             self._recorder.file_set_aside(text)
             self._ledger_store.probe()
             for part in self._remember:

@@ -56,7 +56,7 @@ class FileKeeper:
         try:
             present = self._setup.files.present()
         except StorageError as error:
-            _log.error("files that no grant names stay", error=str(error))
+            _log.error("files that no grant names are kept", error=str(error))
             return False
         grants = self._ledger_store.ledger.grants
         kept = frozenset(units.slice_id for units in snapshot.held())
@@ -85,7 +85,7 @@ class FileKeeper:
                 self._setup.files.remove(slice_id)
                 await asyncio.sleep(0)
         except StorageError as error:
-            _log.error("files that no grant names stay", error=str(error))
+            _log.error("files that no grant names are kept", error=str(error))
         self._removable = frozenset()
 
     def _repairs(self) -> Iterator[None]:

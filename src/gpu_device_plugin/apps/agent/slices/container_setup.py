@@ -61,7 +61,7 @@ class ContainerSetup:
         if len(cards) != len(grant.cards):
             raise NodeError(
                 f"a card of slice {grant.slice_id} has gone ({', '.join(grant.cards)}); create the "
-                f"pod anew",
+                f"pod again",
                 reason="CardGone",
             )
         paths = Paths(
