@@ -262,4 +262,4 @@ def test_calls_take_as_long_as_they_are_asked_to(node: SimulatedNode) -> None:
     say(time.monotonic() - begun)
     """
 
-    assert 0.03 <= float(str(run(node, program, GPU_SIMULATOR_NVML_CALL_US="3000")))
+    assert float(str(run(node, program, GPU_SIMULATOR_NVML_CALL_US="3000"))) >= 0.03
