@@ -121,11 +121,11 @@ class Allocator:
                 self._session(call.resource),
             )
             if isinstance(found, Grant):
-                return self._maker.again(found)
+                return await self._maker.again(found)
             self._asker = found
             pending = await self._unasked(found, call, state)
         self._asker = pending.asker
-        grant = self._maker.grant(pending, call, state)
+        grant = await self._maker.grant(pending, call, state)
         pending.granted.add(call.resource)
         return grant
 
@@ -136,7 +136,7 @@ class Allocator:
             if await self._identifier.holds(other.pod, ids):
                 raise DoesNotFitError(
                     f"the kubelet gives units that pod {other.pod} still holds (kubernetes issue "
-                    f"137534); create the pod anew",
+                    f"137534); create the pod again",
                     reason="DoubleBooked",
                 )
         pending = self._open(call.resource)

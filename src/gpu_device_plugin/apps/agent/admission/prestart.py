@@ -72,7 +72,7 @@ class PreStart:
         if not found:
             raise UnknownPodError(
                 f"no grant of node {self._state().node} holds exactly these {len(ids)} units of "
-                f"{resource}; the container's slice is not known, create the pod anew",
+                f"{resource}; the container's slice is not known, create the pod again",
                 reason="NoGrant",
             )
         return found
@@ -90,12 +90,13 @@ class PreStart:
                 reason="IsolationLibraryMissing",
             )
         try:
-            if self._setup.make_files(grant):
+            if await self._setup.make_files(grant, is_start=True):
                 _log.warning(
                     "files of a slice were made again", pod=str(grant.pod), slice=grant.slice_id
                 )
         except StorageError as error:
             raise NodeError(str(error), reason="StateNotWritable") from error
+        self._standing(grant)
 
     def _standing(self, grant: Grant) -> Grant:
         """The grant as it is now: while its check waited, reconciling may have ended it.
@@ -107,7 +108,7 @@ class PreStart:
         if now is None:
             raise UnknownPodError(
                 f"the slice of pod {grant.pod}, container {grant.container or '(not known)'}, was "
-                f"released while its start was checked; create the pod anew",
+                f"released while its start was checked; create the pod again",
                 reason="NoGrant",
             )
         return now

@@ -42,7 +42,9 @@ class AdminSocket:
             except OSError as error:
                 if str(error) != reported:
                     _log.error(
-                        "nobody can ask this agent", socket=str(self._path), error=str(error)
+                        "the admin socket cannot be opened",
+                        socket=str(self._path),
+                        error=str(error),
                     )
                 reported = str(error)
             await asyncio.sleep(_CHECK_SECONDS)

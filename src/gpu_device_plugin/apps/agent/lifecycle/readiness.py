@@ -39,7 +39,7 @@ class Readiness:
         if self._cards.missing:
             problems.append(f"cards: {self._cards.missing}")
         if not self.is_prepared:
-            problems.append("grants: still bringing together what the kubelet holds")
+            problems.append("grants: still comparing with what the kubelet holds")
         problems += self._device_lists.not_ready(state)
         if problems:
             return False, "\n".join(problems)

@@ -93,13 +93,12 @@ class Withdrawal:
         self._library.leave(is_leaving=bool(mark))
         self._node_store.update(mark=mark, kept=None)
         if mark:
-            text = "this node is marked for uninstalling: nothing is offered any more"
+            text = "this node is marked for uninstalling: it offers nothing any more"
             self._recorder.node_note("Withdrawing", text, is_warning=False)
             self._reconciler.request_pass()
         else:
-            text = "the mark for uninstalling was taken back: the node serves again"
+            text = "the mark for uninstalling was removed: the node serves again"
             self._recorder.node_note("WithdrawalEnded", text, is_warning=False)
-            self._library.run()
 
     def _report(self, view: NodeView) -> None:
         """Done is: nothing in doubt, all files gone, and the node counts none of our units."""

@@ -25,6 +25,7 @@ from gpu_device_plugin.domain.kubelet_snapshot import (
     completed,
     corrected_uid,
     filled,
+    passed_on,
     renamed,
 )
 from gpu_device_plugin.domain.ledger import (
@@ -126,7 +127,7 @@ class Reconciler:
         try:
             async with self._parts.gate.quiet():
                 self._settle(await self._parts.snapshots.take())
-            await self._files.repair_in_turns()
+            await self._files.repair_and_remove()
             self.passed.emit(None)
         except KubeletError as error:
             if str(error) != self._silence:
@@ -193,12 +194,13 @@ class Reconciler:
     def _completed(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
         """Grants of which more, or something else, is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
-        uids, reported, known = snapshot.uids_by_holding(), snapshot.by_place(), ledger.ids()
+        uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
         found = []
         for grant in ledger.grants.values():
             named = renamed(grant, *completed(grant, snapshot.entries))
             named = renamed(named, corrected_uid(named, uids), named.container)
-            named = filled(named, reported, known)
+            named = passed_on(named, snapshot.listed, ledger)
+            named = filled(named, reported, ledger)
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 # What breaks a rule stays unchecked: PreStart refuses it with the reason.
@@ -217,13 +219,11 @@ class Reconciler:
         state = self._parts.state()
         if state.mode is None or not state.cards:
             return []
-        known = ledger.ids()
-        if all(not units.ids or not known.isdisjoint(units.ids) for units in held):
+        if not ledger.unknown(held):
             return []  # as nearly always
         specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]
         living = snapshot.living({spec.ref.uid for spec in specs})
-        unknown = [h for h in living if h.ids and known.isdisjoint(h.ids)]
-        adopted = adopt(unknown, specs, state.cards, state.terms)
+        adopted = adopt(ledger.unknown(living), specs, state.cards, state.terms)
         for grant in adopted:
             self._parts.recorder.adopted(grant)
         return [
@@ -231,9 +231,9 @@ class Reconciler:
             for grant in adopted
         ]
 
-    def repair_files(self) -> None:
+    async def repair_files(self) -> None:
         """Every file that a grant names is there; nothing is removed."""
-        self._files.repair()
+        await self._files.repair()
 
     def _kubelet_since(self) -> float | None:
         identity = self._parts.kubelet_identity()

@@ -43,8 +43,14 @@ class ContainerSetup:
     device_dir: Path = Path("/dev")
     driver: tuple[Mount, ...] = ()
 
-    def make_files(self, grant: Grant) -> bool:
+    async def make_files(self, grant: Grant, *, is_start: bool = False) -> bool:
         """Make what isolation mounts for a slice; whether anything was missing.
+
+        The slice's own files lie in memory (a tmpfs), so they are made here and now.
+
+        Args:
+            grant: Whose slice.
+            is_start: A container is about to start with it; see `LibraryInstaller.provide`.
 
         Raises:
             NodeError: Its version of the library is gone for good.
@@ -52,7 +58,7 @@ class ContainerSetup:
         """
         if not grant.is_capped:
             return False
-        was_missing = self.library.provide(grant)
+        was_missing = await self.library.provide(grant, is_start=is_start)
         return self.files.make(slice_spec(grant)) or was_missing
 
     def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
@@ -61,7 +67,7 @@ class ContainerSetup:
         if len(cards) != len(grant.cards):
             raise NodeError(
                 f"a card of slice {grant.slice_id} has gone ({', '.join(grant.cards)}); create the "
-                f"pod anew",
+                f"pod again",
                 reason="CardGone",
             )
         paths = Paths(
