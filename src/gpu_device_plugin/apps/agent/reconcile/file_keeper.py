@@ -1,7 +1,8 @@
 """The files of slices and the library versions: made where a grant names them, removed late.
 
-A removal needs to know that the pod is gone: the ledger, PodResources List and the kubelet's
-checkpoint have to be there, and to agree (`domain.strays`). What is missing is made at once.
+Before a removal it must be certain that the pod is gone: ledger, PodResources List and the
+kubelet's checkpoint all have to be readable, and to agree (`domain.strays`). What is missing is
+made at once.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ _log = structlog.get_logger("reconcile")
 
 
 class FileKeeper:
-    """Brings what lies on the node in line with the grants."""
+    """Makes the files on the node agree with the grants."""
 
     def __init__(
         self, ledger_store: LedgerStore, setup: ContainerSetup, recorder: EventRecorder
@@ -45,7 +46,7 @@ class FileKeeper:
         now: float,
         kubelet_since: float | None,
     ) -> bool:
-        """Find out what may be removed; whether the checkpoint names slices of no grant.
+        """Find what may be removed; returns whether the checkpoint names slices without grant.
 
         Args:
             snapshot: The kubelet now.
@@ -71,12 +72,12 @@ class FileKeeper:
         return not kept.isdisjoint(present - frozenset(grants))
 
     def repair(self) -> None:
-        """Every file that a grant names is there; grown ones are cut back; nothing is removed."""
+        """Make every file that a grant names, and cut back grown ones; remove nothing."""
         for _ in self._repairs():
             continue
 
     async def repair_in_turns(self) -> None:
-        """The same a few slices at a time, so that no call of the kubelet waits for all; and removals."""
+        """Repair a few slices at a time, so that no kubelet call waits for all; then remove."""
         for number, _ in enumerate(self._repairs(), 1):
             if number % _REPAIRS_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -108,6 +109,6 @@ class FileKeeper:
 
     def _tidy_library(self, snapshot: KubeletSnapshot) -> None:
         granted = (g.library_version for g in self._ledger_store.ledger.grants.values())
-        # Kept answers too: a container that starts again gets the mounts of its first Allocate.
+        # Answers in the checkpoint too: a container that restarts gets the mounts of its first one.
         mounted = (units.library_version for units in snapshot.held())
         self._setup.library.tidy([*granted, *mounted])

@@ -18,7 +18,7 @@ _log = structlog.get_logger("library")
 
 
 class LibraryInstaller:
-    """Puts our version on the node, and sees to those that grants name."""
+    """Installs our version on the node, and keeps those that grants name."""
 
     def __init__(self, directory: Path, recorder: EventRecorder) -> None:
         self._directory = directory
@@ -30,20 +30,20 @@ class LibraryInstaller:
         """The node is marked for uninstalling: nothing is installed any more."""
 
     def check(self) -> tuple[str, str]:
-        """The version for new containers, or "" and why there is none; installs what we bring."""
+        """Install our version; returns the one for new containers, or "" and why there is none."""
         if self._ours is not None and not self.is_leaving:
             self._install(self._ours)
         version = self._versions.current()
         if version:
             return version, ""
         return "", (
-            f"no version of {LIBRARY} with its ld.so.preload lies in {self._directory}"
+            f"no version of {LIBRARY} with its ld.so.preload is in {self._directory}"
             f"{self._problem and f' ({self._problem})'}, so slices cannot be enforced; install "
             f"it, or start with --isolation off"
         )
 
     def provide(self, grant: Grant) -> bool:
-        """Make the version that a grant names whole again; whether anything was missing.
+        """Complete the version that a grant names; returns whether anything was missing.
 
         Raises:
             NodeError: It cannot be done; the container must not start.
@@ -62,12 +62,12 @@ class LibraryInstaller:
         return self._versions.has_selftest(version)
 
     def tidy(self, used: Iterable[str]) -> None:
-        """Remove versions of earlier agents that no pod's grant and no kept answer names."""
+        """Remove versions of earlier agents that neither a grant nor the checkpoint names."""
         for version in self._versions.remove_unused(frozenset(used), is_leaving=self.is_leaving):
             _log.info("unused version removed", version=version)
 
     def _install(self, ours: Package) -> None:
-        # Content is compared once; afterwards a check costs as much as asking for sizes.
+        # Content is compared once; later checks compare only sizes.
         if self._is_verified and self._versions.is_complete(ours.version):
             return
         try:
@@ -79,7 +79,7 @@ class LibraryInstaller:
 
 
 def _packaged() -> tuple[Package | None, str]:
-    """What this agent brings, or None and why it brings nothing."""
+    """The library that this agent brings, or None and why there is none."""
     try:
         found = package(__version__, native_library(LIBRARY), _selftest(), LIBRARY_FILE)
     except (ConfigError, StorageError) as error:

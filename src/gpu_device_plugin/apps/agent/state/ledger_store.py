@@ -41,7 +41,7 @@ class LedgerStore:
         self._gone = slice_ids
 
     def load(self, now_seconds: float) -> Loaded:
-        """Read what the disk remembers."""
+        """Read the grants from disk."""
         loaded = self._store.load(now_seconds)
         self._ledger = loaded.ledger
         self.changed.emit(self._ledger)
@@ -61,12 +61,12 @@ class LedgerStore:
             ) from error
 
     def replace(self, before: Grant, after: Grant) -> bool:
-        """Put `after` in the place of `before`, unless another hand has changed or ended it since.
+        """Replace `before` by `after`, unless `before` was changed or ended since.
 
-        For whoever waits between reading a grant and writing it.
+        For callers that wait between reading a grant and writing it.
 
         Returns:
-            Whether `before` still stood there.
+            Whether `before` was still there.
 
         Raises:
             NodeError: The disk refused; nothing changed.
@@ -92,7 +92,7 @@ class LedgerStore:
     def probe(self) -> None:
         """Write the ledger again, and more, to learn whether the disk takes grants now."""
         try:
-            # The ledger alone may fit into the blocks that it has had, and the next grant not.
+            # The ledger alone may fit into the blocks that the file has, and the next grant not.
             self._store.check_room()
             self._replace(self._ledger)
         except StorageError:
