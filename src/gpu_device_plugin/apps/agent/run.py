@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -30,6 +31,7 @@ EXIT_FOR_REINJECTION = 75
 """EX_TEMPFAIL: to be started again by the container runtime, with the current driver."""
 INVENTORY_SECONDS = 5.0
 RECOVER_SECONDS = 4.0
+_END_SECONDS = 2.0
 _log = structlog.get_logger("agent")
 
 
@@ -50,18 +52,21 @@ class Agent:
             StorageError: The state directory cannot be used.
         """
         readiness, lock = self._wiring.readiness, self._wiring.lock
-        lock.take("/".join(filter(None, own_pod())), os.getpid())
+        take = partial(lock.take, "/".join(filter(None, own_pod())), os.getpid())
+        await self._wiring.writer.run(take)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        self._remember()
         self._wiring.metrics.ask_readiness(lambda: readiness.tell()[0])
         pages = Pages(self._wiring.metrics_page, lambda: True, readiness.tell)
         web = WebServer(self._settings.metrics_address, pages)
         await web.start()
         try:
+            await self._remember()
             await self._serve()
         finally:
+            await self._wiring.ledger_store.close(_END_SECONDS)
+            await self._wiring.writer.drain(_END_SECONDS)
             await web.stop()
             await self._wiring.edges.pods.close()
             self._wiring.withdrawal.end()
@@ -69,13 +74,14 @@ class Agent:
         _log.info("ended", exit_code=self._exit_code)
         return self._exit_code
 
-    def _remember(self) -> None:
+    async def _remember(self) -> None:
         """Load what the last run left in the state directory."""
         wiring = self._wiring
         now = wiring.edges.clock.wall_seconds()
-        loaded = wiring.ledger_store.load(now)
+        loaded = await wiring.ledger_store.load(now)
         known = known_numbers(loaded.ledger, self._kept_answers())
-        for bad in (loaded.bad, wiring.cards.load(now, known), wiring.mode.load(now)):
+        problems = (loaded.bad, await wiring.cards.load(now, known), await wiring.mode.load(now))
+        for bad in problems:
             if bad is not None:
                 wiring.recorder.file_set_aside(bad)
         _log.info(
@@ -131,7 +137,8 @@ class Agent:
         with suppress(TimeoutError):
             async with asyncio.timeout(RECOVER_SECONDS):
                 await self._recover()
-        wiring.reconciler.repair_files()
+        await wiring.node_checks.has_checked.wait()
+        await wiring.reconciler.repair_files()
         wiring.node_store.subscribe(wiring.device_lists.publish)
         wiring.device_lists.publish(wiring.node_store.read())
         wiring.readiness.is_prepared = True

@@ -121,11 +121,11 @@ class Allocator:
                 self._session(call.resource),
             )
             if isinstance(found, Grant):
-                return self._maker.again(found)
+                return await self._maker.again(found)
             self._asker = found
             pending = await self._unasked(found, call, state)
         self._asker = pending.asker
-        grant = self._maker.grant(pending, call, state)
+        grant = await self._maker.grant(pending, call, state)
         pending.granted.add(call.resource)
         return grant
 

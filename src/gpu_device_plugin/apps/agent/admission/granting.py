@@ -38,11 +38,11 @@ class GrantMaker:
         """All grants, now."""
         return self._ledger_store.ledger
 
-    def grant(self, pending: Pending, call: Call, state: NodeState) -> Grant:
+    async def grant(self, pending: Pending, call: Call, state: NodeState) -> Grant:
         """The container's grant, now holding the call's units as well.
 
         Raises:
-            NodeError: There is no library, or the disk refuses.
+            NodeError: There is no library, or the disk refuses or takes too long.
         """
         known = self._ledger_store.ledger.grants.get(pending.slice_id)
         grant = (known or self._first(pending, state)).with_ids(call.resource, call.must_include)
@@ -57,18 +57,18 @@ class GrantMaker:
                 reason="IsolationLibraryMissing",
             )
         failpoint("allocate.before-grant")
-        self._ledger_store.hold(grant, self._superseded(grant, call.must_include))
+        await self._ledger_store.hold(grant, self._superseded(grant, call.must_include))
         pending.slice_id = grant.slice_id
-        return self.again(grant)
+        return await self.again(grant)
 
-    def again(self, grant: Grant) -> Grant:
+    async def again(self, grant: Grant) -> Grant:
         """The same grant, after making its missing files.
 
         Raises:
             NodeError: The disk refuses.
         """
         try:
-            self._setup.make_files(grant)
+            await self._setup.make_files(grant)
         except StorageError as error:
             raise NodeError(
                 f"{error}; free the disk, or use another node", reason="StateNotWritable"

@@ -90,12 +90,13 @@ class PreStart:
                 reason="IsolationLibraryMissing",
             )
         try:
-            if self._setup.make_files(grant):
+            if await self._setup.make_files(grant, is_start=True):
                 _log.warning(
                     "files of a slice were made again", pod=str(grant.pod), slice=grant.slice_id
                 )
         except StorageError as error:
             raise NodeError(str(error), reason="StateNotWritable") from error
+        self._standing(grant)
 
     def _standing(self, grant: Grant) -> Grant:
         """The grant as it is now; a reconcile pass may have ended it during the check.

@@ -7,8 +7,6 @@ long as this node has a state directory; NVML's index may change.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-import structlog
-
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.card_faults import unshareable
@@ -24,11 +22,9 @@ from gpu_device_plugin.domain.reports import (
     Use,
 )
 from gpu_device_plugin.domain.units import MAX_CARDS
-from gpu_device_plugin.errors import RequestError, StorageError
-from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.store.memory import Memory
 from gpu_device_plugin.store.remembered import CardsRecord, cards_of, cards_record, health_of
-
-_log = structlog.get_logger("cards")
 
 
 class CardInventory:
@@ -38,7 +34,7 @@ class CardInventory:
         self,
         node_store: NodeStore,
         recorder: EventRecorder,
-        memory: MemoryFile[CardsRecord],
+        memory: Memory[CardsRecord],
         rules: HealthRules,
         boot_id: str,
         *,
@@ -59,7 +55,7 @@ class CardInventory:
         self.has_inventory = False
         self.missing = "NVML has not answered yet"
 
-    def load(self, now_seconds: float, known: Mapping[str, int]) -> str | None:
+    async def load(self, now_seconds: float, known: Mapping[str, int]) -> str | None:
         """Load what the last run stored; returns why that was not possible, or None.
 
         Args:
@@ -67,7 +63,7 @@ class CardInventory:
             known: UUID -> number, as grants and the kubelet's checkpoint have them. They
                 take precedence over the file, because running containers hold units by them.
         """
-        found, bad = self._memory.load(now_seconds)
+        found, bad = await self._memory.load(now_seconds)
         self._remembered = cards_of(found)
         if found.health is not None:
             self._health = restored(health_of(found.health), self._health.boot_id)
@@ -180,10 +176,7 @@ class CardInventory:
     def _publish(self, cards: tuple[Card, ...]) -> None:
         """Publish cards and their health together, so that no card seems healthy in between."""
         self._node_store.update(cards=cards, unhealthy=self._unhealthy(cards))
-        try:
-            self._memory.save(cards_record(self._numbers, cards, self._health))
-        except StorageError as error:
-            _log.warning("the health of cards cannot be stored", error=str(error))
+        self._memory.save(cards_record(self._numbers, cards, self._health))
 
     def _unhealthy(self, cards: Iterable[Card]) -> dict[str, str]:
         return {card.uuid: r for card in cards if (r := self._health.reason(card.uuid))}

@@ -7,8 +7,6 @@ and does not guess, because a node that offers the wrong resources attracts the 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import structlog
-
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.modes import (
@@ -24,11 +22,10 @@ from gpu_device_plugin.domain.modes import (
 )
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import MemoryUnit
-from gpu_device_plugin.errors import ConfigError, StorageError
-from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.store.memory import Memory
 from gpu_device_plugin.store.remembered import NodeRecord
 
-_log = structlog.get_logger("mode")
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
 
 
@@ -48,7 +45,7 @@ class ModeFollower:
         self,
         node_store: NodeStore,
         recorder: EventRecorder,
-        memory: MemoryFile[NodeRecord],
+        memory: Memory[NodeRecord],
         settings: ModeSettings,
         holders: Callable[[], Sequence[PodRef]],
     ) -> None:
@@ -67,9 +64,9 @@ class ModeFollower:
         self.is_waiting = False
         """Whether a switch of mode or unit waits until no pod holds a slice."""
 
-    def load(self, now_seconds: float) -> str | None:
+    async def load(self, now_seconds: float) -> str | None:
         """Start in the mode of the last run, if any; returns what was damaged, or None."""
-        content, bad = self._memory.load(now_seconds)
+        content, bad = await self._memory.load(now_seconds)
         self._mode = parse_mode(content.mode)
         self._unit = next((u for u in MemoryUnit if u.value == content.unit), None)
         # If the operator has changed the setting since, it replaces the remembered label's mode.
@@ -168,7 +165,4 @@ class ModeFollower:
             wished=str(self._settings.mode),
             foreign=self._foreign,
         )
-        try:
-            self._memory.save(content)
-        except StorageError as error:
-            _log.warning("the node's mode cannot be stored", error=str(error))
+        self._memory.save(content)

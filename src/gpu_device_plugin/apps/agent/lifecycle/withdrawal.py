@@ -99,7 +99,6 @@ class Withdrawal:
         else:
             text = "the mark for uninstalling was removed: the node serves again"
             self._recorder.node_note("WithdrawalEnded", text, is_warning=False)
-            self._library.run()
 
     def _report(self, view: NodeView) -> None:
         """Answer when nothing is uncertain, all files are gone and the node counts 0 units."""

@@ -6,7 +6,7 @@ made at once.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import structlog
 
@@ -33,6 +33,7 @@ class FileKeeper:
         self._recorder = recorder
         self._unnamed_since: Mapping[str, float] = {}
         self._removable: frozenset[str] = frozenset()
+        self._mounted: frozenset[str] | None = None  # library versions; None is not certain
 
     @property
     def is_settled(self) -> bool:
@@ -67,20 +68,28 @@ class FileKeeper:
         )
         self._removable = (over | ended) & present
         is_blank = not (present or grants or snapshot.held())
-        if snapshot.has_checkpoint or is_blank:
-            self._tidy_library(snapshot)
+        is_certain = snapshot.has_checkpoint or is_blank
+        # Answers in the checkpoint too: a container that restarts gets the mounts of its first one.
+        versions = frozenset(units.library_version for units in snapshot.held())
+        self._mounted = versions if is_certain else None
         return not kept.isdisjoint(present - frozenset(grants))
 
-    def repair(self) -> None:
-        """Make every file that a grant names, and cut back grown ones; remove nothing."""
-        for _ in self._repairs():
-            continue
+    async def repair(self) -> None:
+        """Every file that a grant names is there; grown ones are cut back; nothing is removed.
 
-    async def repair_in_turns(self) -> None:
-        """Repair a few slices at a time, so that no kubelet call waits for all; then remove."""
-        for number, _ in enumerate(self._repairs(), 1):
+        A few slices at a time, so that no call of the kubelet waits for all of them.
+        """
+        for number, slice_id in enumerate(tuple(self._ledger_store.ledger.grants), 1):
+            # It may have ended while others were repaired: its files must not come back.
+            grant = self._ledger_store.ledger.grants.get(slice_id)
+            if grant is not None:
+                await self._repair(grant)
             if number % _REPAIRS_A_TURN == 0:
                 await asyncio.sleep(0)
+
+    async def repair_and_remove(self) -> None:
+        """The same, and what `judge` has found to be over is removed."""
+        await self.repair()
         try:
             for slice_id in self._removable - frozenset(self._ledger_store.ledger.grants):
                 self._setup.files.remove(slice_id)
@@ -88,27 +97,17 @@ class FileKeeper:
         except StorageError as error:
             _log.error("files that no grant names are kept", error=str(error))
         self._removable = frozenset()
+        if self._mounted is not None:
+            grants = self._ledger_store.ledger.grants.values()
+            granted = frozenset(grant.library_version for grant in grants)
+            await self._setup.library.tidy(self._mounted | granted)
 
-    def _repairs(self) -> Iterator[None]:
-        for slice_id in tuple(self._ledger_store.ledger.grants):
-            # It may have ended while others were repaired: its files must not come back.
-            grant = self._ledger_store.ledger.grants.get(slice_id)
-            if grant is not None:
-                self._repair(grant)
-                yield
-
-    def _repair(self, grant: Grant) -> None:
+    async def _repair(self, grant: Grant) -> None:
         try:
-            self._setup.make_files(grant)
+            await self._setup.make_files(grant)
         except NodeError as error:
             self._recorder.slice_broken(grant, error)
         except StorageError as error:
             _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
         for size in self._setup.files.cut_back((grant.slice_id,)).values():
             self._recorder.region_grown(grant, size)
-
-    def _tidy_library(self, snapshot: KubeletSnapshot) -> None:
-        granted = (g.library_version for g in self._ledger_store.ledger.grants.values())
-        # Answers in the checkpoint too: a container that restarts gets the mounts of its first one.
-        mounted = (units.library_version for units in snapshot.held())
-        self._setup.library.tidy([*granted, *mounted])

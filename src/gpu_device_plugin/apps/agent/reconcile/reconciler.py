@@ -127,7 +127,7 @@ class Reconciler:
         try:
             async with self._parts.gate.quiet():
                 self._settle(await self._parts.snapshots.take())
-            await self._files.repair_in_turns()
+            await self._files.repair_and_remove()
             self.passed.emit(None)
         except KubeletError as error:
             if str(error) != self._silence:
@@ -230,9 +230,9 @@ class Reconciler:
             for grant in adopted
         ]
 
-    def repair_files(self) -> None:
+    async def repair_files(self) -> None:
         """Make every file that a grant names; remove nothing."""
-        self._files.repair()
+        await self._files.repair()
 
     def _kubelet_since(self) -> float | None:
         identity = self._parts.kubelet_identity()

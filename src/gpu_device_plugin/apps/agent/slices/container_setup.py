@@ -43,8 +43,14 @@ class ContainerSetup:
     device_dir: Path = Path("/dev")
     driver: tuple[Mount, ...] = ()
 
-    def make_files(self, grant: Grant) -> bool:
+    async def make_files(self, grant: Grant, *, is_start: bool = False) -> bool:
         """Make the files that isolation mounts for a slice; returns whether any was missing.
+
+        The slice's own files lie in memory (a tmpfs), so they are made here and now.
+
+        Args:
+            grant: Whose slice.
+            is_start: A container is about to start with it; see `LibraryInstaller.provide`.
 
         Raises:
             NodeError: Its version of the library is missing and cannot be installed.
@@ -52,7 +58,7 @@ class ContainerSetup:
         """
         if not grant.is_capped:
             return False
-        was_missing = self.library.provide(grant)
+        was_missing = await self.library.provide(grant, is_start=is_start)
         return self.files.make(slice_spec(grant)) or was_missing
 
     def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
