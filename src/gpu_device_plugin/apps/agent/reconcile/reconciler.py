@@ -231,6 +231,10 @@ class Reconciler:
             for grant in adopted
         ]
 
+    def cut_back_if_filling(self) -> None:
+        """Let no container fill the run directory between two passes."""
+        self._files.cut_back_if_filling()
+
     async def repair_files(self) -> None:
         """Every file that a grant names is there; nothing is removed."""
         await self._files.repair()
