@@ -1,8 +1,8 @@
 """The life of an agent: lock, remember, prepare, serve, end.
 
-Crash-only: the way it starts after a SIGKILL is the way it always starts. Nothing is
-registered before the cards, the mode and the last grants are known and every file that a
-grant names lies where running containers expect it.
+Crash-only: it always starts in the way in which it starts after a SIGKILL. Nothing is registered
+before cards, mode and grants are known, and every file that a grant names is where running
+containers expect it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from gpu_device_plugin.errors import ConfigError, KubeletError, StorageError
 from gpu_device_plugin.web.server import Pages, WebServer
 
 EXIT_FOR_REINJECTION = 75
-"""EX_TEMPFAIL: the container runtime shall start us again, with the driver that is there now."""
+"""EX_TEMPFAIL: to be started again by the container runtime, with the current driver."""
 INVENTORY_SECONDS = 5.0
 RECOVER_SECONDS = 4.0
 _END_SECONDS = 2.0
@@ -45,7 +45,7 @@ class Agent:
         self._wiring = Wiring(settings, edges, on_driver_changed=self._driver_changed)
 
     async def run(self) -> int:
-        """Serve until told to end; the exit code.
+        """Serve until asked to end; returns the exit code.
 
         Raises:
             ConfigError: Another agent serves this node.
@@ -75,7 +75,7 @@ class Agent:
         return self._exit_code
 
     async def _remember(self) -> None:
-        """What the last run left in the state directory."""
+        """Load what the last run left in the state directory."""
         wiring = self._wiring
         now = wiring.edges.clock.wall_seconds()
         loaded = await wiring.ledger_store.load(now)
@@ -126,7 +126,7 @@ class Agent:
             task.result()  # a task that ended by itself has failed: its error ends the process
 
     async def _prepare_and_offer(self) -> None:
-        """Before the first Register: cards, mode, what the kubelet holds, every slice's files."""
+        """Get cards and mode, compare with the kubelet, make every slice's files, then register."""
         wiring = self._wiring
         await self._until_cards()
         while wiring.node_store.read().mode is None:
@@ -142,12 +142,12 @@ class Agent:
         wiring.node_store.subscribe(wiring.device_lists.publish)
         wiring.device_lists.publish(wiring.node_store.read())
         wiring.readiness.is_prepared = True
-        # What exists by now stays: no collection shall walk all of it during a call.
+        # Objects that exist now stay: no garbage collection should walk them during a call.
         gc.freeze()
         await wiring.reconciler.run()
 
     async def _until_cards(self) -> None:
-        """NVML's first inventory; a driver that hangs must not keep grants from being served."""
+        """Wait for NVML's first inventory, but serve grants even if the driver hangs."""
         cards = self._wiring.cards
         with suppress(TimeoutError):
             async with asyncio.timeout(INVENTORY_SECONDS):
@@ -157,13 +157,13 @@ class Agent:
             cards.serve_remembered()
 
     async def _recover(self) -> None:
-        """Grants that were lost come back from the kubelet, if it answers."""
+        """Adopt lost grants from the kubelet, if it answers."""
         while not await self._wiring.reconciler.run_pass():
             await asyncio.sleep(0.5)
         self._wiring.identifier.remember(await self._wiring.edges.pods.list())
 
     def _driver_changed(self, change: DriverChanged) -> None:
-        """The container was injected with another driver, or with none: it has to be made again."""
+        """End the process: this container has another driver's libraries, or none."""
         text = (
             f"the driver changed from {change.before or 'none'} to {change.after or 'another one'}"
         )

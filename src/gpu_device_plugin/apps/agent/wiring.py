@@ -265,19 +265,19 @@ class Wiring:
         return checks
 
     async def metrics_page(self, accept: str) -> tuple[bytes, str]:
-        """What Prometheus reads, made when it asks: figures that nobody reads cost nothing."""
+        """The metrics page, made at each scrape, so that it costs nothing without one."""
         await self.usage.refresh()
         self.publisher.show()
         return self.metrics.page(accept)
 
     def _pod_synced(self, pod: PodRef) -> None:
-        """The spec of a pod that was granted without it can be checked, and passed on, now."""
+        """The spec of a pod arrived: a grant that was made without it can be checked now."""
         by_name = replace(pod, uid="")
         if any(not grant.is_checked for grant in self.ledger_store.ledger.of_pod(by_name)):
             self.reconciler.request_pass()
 
     def _kubelet_identity(self) -> object | None:
-        """A kubelet that starts answers List some time before it makes its kubelet.sock again."""
+        """Both sockets, because a starting kubelet answers List before it makes kubelet.sock."""
         plugins = self.edges.plugins.kubelet_identity()
         return None if plugins is None else (plugins, self.edges.pods.identity())
 
@@ -290,7 +290,7 @@ def _simulated_driver(settings: Settings) -> tuple[Mount, ...]:
     is_by_cdi = settings.device_access is DeviceAccess.CDI  # its spec brings the driver
     if not settings.simulator_dir or is_by_cdi:
         return ()
-    # Not at the top: an agent of real cards loads nothing of the simulation.
+    # Not at the top: an agent with real cards does not load the simulation.
     from gpu_device_plugin.simulation.containers import driver_mounts
     from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
 

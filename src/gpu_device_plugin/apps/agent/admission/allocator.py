@@ -79,7 +79,7 @@ class Allocator:
         if open_pending is None or not open_pending.is_for(found.asker):
             open_pending = self._decided(found.asker, offer, state)
         elif found.asker.container is None:
-            # Nobody knows the pod spec, so the size of each call is all that can be checked.
+            # The pod spec is not known, so only the size of each call can be checked.
             demand_from_size(found.asker.pod, call.resource, call.size, state.terms)
         chosen = choose_units(open_pending, offer, state)
         open_pending.preferred[call.resource] = frozenset(chosen)

@@ -62,7 +62,7 @@ class GrantMaker:
         return await self.again(grant)
 
     async def again(self, grant: Grant) -> Grant:
-        """The same grant, its files made where they are missing.
+        """The same grant, after making its missing files.
 
         Raises:
             NodeError: The disk refuses.
@@ -107,8 +107,8 @@ class GrantMaker:
     def _superseded(self, grant: Grant, ids: frozenset[str]) -> set[str]:
         """Grants that end with this one.
 
-        Pods that are gone but not yet reconciled, whose units the kubelet gave again; and what
-        this very container held before (the kubelet admitted it again).
+        Those of pods that are gone but not reconciled yet, whose units the kubelet gives again;
+        and what this container held before, if the kubelet admits it again.
         """
         mine = self._ledger_store.ledger.of_pod(grant.pod)
         before = {g.slice_id for g in mine if grant.container and g.container == grant.container}
@@ -117,6 +117,6 @@ class GrantMaker:
 
 
 def _counted(grant: Grant) -> Grant:
-    """Without the pod spec the units given so far are all that is known of its request."""
+    """Without the pod spec, only the units given so far are known of its request."""
     units = len(grant.mem_ids)
     return replace(grant, mem_units=units, pod_units=units, core_percent=len(grant.core_ids))

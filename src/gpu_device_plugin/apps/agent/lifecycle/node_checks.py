@@ -21,10 +21,10 @@ CHECK_SECONDS = 2.0
 
 
 class Check(Protocol):
-    """One thing to look at; what it finds becomes a fault of the node, or ends one."""
+    """One check; what it finds becomes a fault of the node, or ends one."""
 
     def run(self) -> None:
-        """Look once. It returns soon, and waits for nothing."""
+        """Check once, without waiting for anything."""
         ...
 
 
@@ -111,7 +111,7 @@ class LibraryCheck:
         self._library.leave(is_leaving=is_leaving)
 
     def _state_changed(self, state: NodeState) -> None:
-        """Another mode may need what the old one did not; it is known before it is offered."""
+        """Check again before another mode is offered, which may need the library."""
         if state.mode is not self._mode:
             self._mode = state.mode
             self._judge()
@@ -128,7 +128,7 @@ class LibraryCheck:
 
 
 class SecurityLabelCheck:
-    """Containers mount from our directories wherever slices are enforced, and may read them."""
+    """Where slices are enforced, containers must be allowed to read our directories."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class SecurityLabelCheck:
         self._recorder = recorder
 
     async def run(self) -> None:
-        """Label what has no label yet."""
+        """Give the label to what does not have it."""
         problem = None
         if self._node_store.read().isolates:
             try:
@@ -152,7 +152,7 @@ class SecurityLabelCheck:
 
 
 class ExposureCheck:
-    """Reported once a run; it is the node's set-up, which changes with a restart of its runtime."""
+    """Reports exposed cards once per run: the setting changes only when the runtime restarts."""
 
     def __init__(self, exposed: Exposure, cluster: Cluster, recorder: EventRecorder) -> None:
         self._exposed: Exposure | None = exposed
@@ -167,10 +167,10 @@ class ExposureCheck:
 
 
 class StateDirectoryCheck:
-    """Where the lock is lost, so is what lay beside it; an error ends the process.
+    """If the lock file is gone, so are the others; an error here ends the process.
 
-    In a pod the directory is a mount: removed on the node it takes no file for good, and comes
-    back when the container is made again.
+    In a pod the directory is a mount. If it is removed on the node, no file can be written there
+    until the container is created again.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class StateDirectoryCheck:
         self._remember = remember
 
     async def run(self) -> None:
-        """Write everything again where the directory was emptied."""
+        """Write everything again if the directory was emptied."""
         if await self._keep_lock():
             text = f"{self._state_dir}: was emptied while the agent ran; the agent writes it again"
             self._recorder.file_set_aside(text)
@@ -198,7 +198,7 @@ class StateDirectoryCheck:
 
 
 class DiskCheck:
-    """A disk that refused a grant is tried again until it takes one."""
+    """Tries a disk that refused a grant again, until a write succeeds."""
 
     def __init__(
         self, ledger_store: LedgerStore, node_store: NodeStore, recorder: EventRecorder

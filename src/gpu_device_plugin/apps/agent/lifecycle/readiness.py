@@ -24,7 +24,7 @@ class Readiness:
         self.is_prepared = False
 
     def tell(self) -> tuple[bool, str]:
-        """Ready or not, and the reasons, one a line."""
+        """Whether the node is ready, and the reasons, one per line."""
         state = self._state()
         if state.mark:
             kept = "not done yet" if state.kept is None else f"{len(state.kept)} pods keep files"

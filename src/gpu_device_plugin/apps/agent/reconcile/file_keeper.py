@@ -1,7 +1,8 @@
 """The files of slices and the library versions: made where a grant names them, removed late.
 
-A removal needs to know that the pod is gone: the ledger, PodResources List and the kubelet's
-checkpoint have to be there, and to agree (`domain.strays`). What is missing is made at once.
+Before a removal it must be certain that the pod is gone: ledger, PodResources List and the
+kubelet's checkpoint all have to be readable, and to agree (`domain.strays`). What is missing is
+made at once.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ _log = structlog.get_logger("reconcile")
 
 
 class FileKeeper:
-    """Brings what lies on the node in line with the grants."""
+    """Makes the files on the node agree with the grants."""
 
     def __init__(
         self, ledger_store: LedgerStore, setup: ContainerSetup, recorder: EventRecorder
@@ -48,7 +49,7 @@ class FileKeeper:
         now: float,
         kubelet_since: float | None,
     ) -> bool:
-        """Find out what may be removed; whether the checkpoint names slices of no grant.
+        """Find what may be removed; returns whether the checkpoint names slices without grant.
 
         Args:
             snapshot: The kubelet now.
@@ -70,7 +71,7 @@ class FileKeeper:
         self._removable = (over | ended) & present
         is_blank = not (present or grants or snapshot.held())
         is_certain = snapshot.has_checkpoint or is_blank
-        # Kept answers too: a container that starts again gets the mounts of its first Allocate.
+        # Answers in the checkpoint too: a container that restarts gets the mounts of its first one.
         versions = frozenset(units.library_version for units in snapshot.held())
         self._mounted = versions if is_certain else None
         return not kept.isdisjoint(present - frozenset(grants))

@@ -22,7 +22,7 @@ _log = structlog.get_logger("library")
 
 
 class LibraryInstaller:
-    """Puts our version on the node, and sees to those that grants name."""
+    """Installs our version on the node, and keeps those that grants name."""
 
     def __init__(self, directory: Path, recorder: EventRecorder, writer: Writer) -> None:
         self._writer = writer
@@ -35,7 +35,7 @@ class LibraryInstaller:
         self._is_leaving = False
 
     async def check(self) -> tuple[str, str]:
-        """The version for new containers, or "" and why there is none; installs what we bring."""
+        """Install our version; returns the one for new containers, or "" and why there is none."""
         return await self._writer.run(self._check)
 
     def leave(self, *, is_leaving: bool) -> None:
@@ -50,13 +50,13 @@ class LibraryInstaller:
         if version:
             return version, ""
         return "", (
-            f"no version of {LIBRARY} with its ld.so.preload lies in {self._directory}"
+            f"no version of {LIBRARY} with its ld.so.preload is in {self._directory}"
             f"{self._problem and f' ({self._problem})'}, so slices cannot be enforced; install "
             f"it, or start with --isolation off"
         )
 
     async def provide(self, grant: Grant, *, is_start: bool = False) -> bool:
-        """Make the version that a grant names whole again; whether anything was missing.
+        """Complete the version that a grant names; returns whether anything was missing.
 
         A version that the last check found whole counts as whole. Before a container starts it is
         looked at once more, but not for long: a disk that is stuck keeps no container from
@@ -91,13 +91,13 @@ class LibraryInstaller:
         return self._whole.get(version, False)
 
     async def tidy(self, used: Iterable[str]) -> None:
-        """Remove versions of earlier agents that no pod's grant and no kept answer names."""
+        """Remove versions of earlier agents that neither a grant nor the checkpoint names."""
         remove = partial(self._versions.remove_unused, frozenset(used), is_leaving=self._is_leaving)
         for version in await self._writer.run(remove):
             _log.info("unused version removed", version=version)
 
     def _install(self, ours: Package) -> None:
-        # Content is compared once; afterwards a check costs as much as asking for sizes.
+        # Content is compared once; later checks compare only sizes.
         if self._is_verified and self._versions.is_complete(ours.version):
             return
         try:
@@ -109,7 +109,7 @@ class LibraryInstaller:
 
 
 def _packaged() -> tuple[Package | None, str]:
-    """What this agent brings, or None and why it brings nothing."""
+    """The library that this agent brings, or None and why there is none."""
     try:
         found = package(__version__, native_library(LIBRARY), _selftest(), LIBRARY_FILE)
     except (ConfigError, StorageError) as error:

@@ -87,9 +87,9 @@ class LedgerStore:
         self._set(self._ledger.release(ended).hold(grant))
 
     def replace(self, before: Grant, after: Grant) -> bool:
-        """Put `after` in the place of `before`, unless another hand has changed or ended it since.
+        """Replace `before` by `after`, unless `before` was changed or ended since.
 
-        For whoever waits between reading a grant and writing it.
+        For callers that wait between reading a grant and writing it.
 
         Returns:
             Whether `before` still stood there.
