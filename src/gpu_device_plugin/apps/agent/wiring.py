@@ -4,7 +4,7 @@ No part knows this one: each gets what it needs, and nothing is put into a part 
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -125,7 +125,7 @@ class Wiring:
             self.recorder,
             Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
             ModeSettings(settings.mode, settings.placement, settings.memory_unit),
-            self._holders,
+            lambda: self.reconciler.holders,
         )
         self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
         self.setup = ContainerSetup(
@@ -231,7 +231,7 @@ class Wiring:
             self.recorder, self.ledger_store, self.cards, self.node_store.read
         )
         self.signals.node_changed.subscribe(follower.node_changed)
-        self.signals.pod_gone.subscribe(self._pod_gone)
+        self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)
 
     def _disk_checks(self, library: LibraryCheck) -> list[DiskBoundCheck]:
@@ -269,17 +269,6 @@ class Wiring:
         await self.usage.refresh()
         self.publisher.show()
         return self.metrics.page(accept)
-
-    def _holders(self) -> Sequence[PodRef] | None:
-        """Pods that hold slices; None where an empty ledger may be one that was lost."""
-        if not (self.reconciler.has_passed or self.ledger_store.ledger.grants):
-            return None
-        return (*self.ledger_store.holders, *self.reconciler.unadopted)
-
-    def _pod_gone(self, pod: PodRef) -> None:
-        """Its slice can end soon; most pods have none, and refused ones come by the hundred."""
-        if self.ledger_store.ledger.of_pod(pod):
-            self.reconciler.request_pass()
 
     def _pod_synced(self, pod: PodRef) -> None:
         """The spec of a pod arrived: a grant that was made without it can be checked now."""

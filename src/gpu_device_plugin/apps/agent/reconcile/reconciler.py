@@ -95,10 +95,8 @@ class Reconciler:
         self._silence = ""
         self._files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
         self.drift = 0
-        self.has_passed = False
-        """Whether the kubelet has said at least once since the start who holds units."""
-        self.unadopted: Sequence[PodRef] = ()
-        """Pods that hold units of which no grant could be made, for instance of a card that is away."""
+        self._has_passed = False
+        self._unadopted: Sequence[PodRef] = ()
         self.passed = Signal[None]()
         """Emitted after each pass."""
         self.checkpoint_stale = Signal[None]()
@@ -107,6 +105,22 @@ class Reconciler:
     def request_pass(self) -> None:
         """Run a pass soon, because a pod is gone or something waits for the last slice to end."""
         self._requested.set()
+
+    def pod_gone(self, pod: PodRef) -> None:
+        """A pod has ended; most hold nothing, and refused ones come by the hundred."""
+        if self._parts.ledger_store.ledger.of_pod(pod):
+            self.request_pass()
+
+    @property
+    def holders(self) -> Sequence[PodRef] | None:
+        """Pods that hold slices now; None where an empty ledger may be one that was lost.
+
+        Those too of whose units no grant could be made, for instance because their card is away.
+        """
+        store = self._parts.ledger_store
+        if not (self._has_passed or store.ledger.grants):
+            return None
+        return (*store.holders, *self._unadopted)
 
     @property
     def is_settled(self) -> bool:
@@ -131,7 +145,7 @@ class Reconciler:
         try:
             async with self._parts.gate.quiet():
                 self._settle(await self._parts.snapshots.take())
-            self.has_passed = True
+            self._has_passed = True
             await self._files.repair_and_remove()
             self.passed.emit(None)
         except KubeletError as error:
@@ -221,7 +235,7 @@ class Reconciler:
     ) -> list[Grant]:
         """Grants for containers that hold units without a grant."""
         state = self._parts.state()
-        self.unadopted = ()
+        self._unadopted = ()
         if not ledger.unknown(held):
             return []  # as nearly always
         specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]
@@ -230,7 +244,7 @@ class Reconciler:
         cards = state.cards if state.mode is not None else ()
         adopted = adopt(unknown, specs, cards, state.terms)
         known = frozenset().union(*((*grant.mem_ids, *grant.core_ids) for grant in adopted))
-        self.unadopted = tuple({units.pod for units in unknown if units.ids.isdisjoint(known)})
+        self._unadopted = tuple({units.pod for units in unknown if units.ids.isdisjoint(known)})
         for grant in adopted:
             self._parts.recorder.adopted(grant)
         return [
