@@ -28,6 +28,7 @@ from gpu_device_plugin.apps.agent.lifecycle.node_checks import (
     DeviceListCheck,
     DiskCheck,
     ExposureCheck,
+    KubeletCheck,
     LibraryCheck,
     NodeChecks,
     SecurityLabelCheck,
@@ -247,6 +248,7 @@ class Wiring:
             SecurityLabelCheck(labels, node_store, recorder),
             DiskCheck(self.ledger_store, node_store, recorder),
             DeviceListCheck(node_store, recorder),
+            KubeletCheck(self.cluster, recorder),
             CallCheck(self.mode.settle_if_waiting),
             CallCheck(lambda: self.metrics.show_nvml_restarts(self.nvml.restarts)),
         ]
