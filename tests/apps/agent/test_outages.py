@@ -1,12 +1,11 @@
 """The API server away, a full disk, files that vanish: pods are served or refused for a reason."""
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from tests.apps.agent.rig import MEM, running_rig, slice_of, until
+from tests.apps.agent.rig import CORE, COUNT, MEM, running_rig, slice_of, until
 
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import ask
 from gpu_device_plugin.errors import KubeletError
@@ -123,7 +122,7 @@ async def test_a_full_disk_refuses_with_a_reason_and_heals_without_a_restart() -
             await until(lambda: rig.kubelet.allocatable(MEM) == 0, 10)
             assert rig.grant("before").mem_units == 2
             filler.unlink()
-            await until(lambda: rig.kubelet.allocatable(MEM) == 60, 10)
+            await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4}, 20)
 
             assert (await rig.admit("lucky", slice_of(2, 30))).is_admitted
         finally:
@@ -131,18 +130,21 @@ async def test_a_full_disk_refuses_with_a_reason_and_heals_without_a_restart() -
             subprocess.run(["umount", rig.state], check=True)
 
 
-async def test_a_grown_region_file_is_cut_back_and_reported() -> None:
-    """A container could fill the host's tmpfs through it."""
+async def test_files_that_a_container_has_grown_are_cut_back_and_reported() -> None:
+    """A container could fill the host's tmpfs through them; no wait for the next reconcile pass."""
     async with running_rig() as rig:
         await rig.admit("p", slice_of(2, 30))
-        region = rig.run / "slices" / rig.grant("p").slice_id / "region"
-        os.truncate(region, 5 << 20)
-        await rig.stop_agent()
-        await rig.start_agent()
-        await rig.until_ready()
+        grant = rig.grant("p")
+        region = rig.run / "slices" / grant.slice_id / "region"
+        activity = rig.run / "cards" / grant.cards[0] / grant.slice_id
+        region.write_bytes(bytes(20 << 20))
+        activity.write_bytes(bytes(20 << 20))
 
-        assert region.stat().st_size == 1 << 20
-        await until(lambda: rig.events("RegionGrown"), 10)
+        await until(lambda: (region.stat().st_size, activity.stat().st_size) == (1 << 20, 4096), 40)
+        await until(lambda: len(rig.events("RegionGrown")) == 2, 10)
+        messages = " ".join(event["message"] for event in rig.events("RegionGrown"))
+        assert "its region file had grown" in messages
+        assert f"its activity file of card {grant.cards[0]} had grown" in messages
 
 
 async def test_cgpu_disable_counts_only_where_the_operator_allows_it() -> None:
@@ -246,7 +248,9 @@ async def test_units_of_a_finished_pod_are_given_again_though_an_old_kubelet_lis
         assert not refused.is_admitted
         await rig.delete(rig.uid("too-early"))
         await until(is_given, 3, lambda: messages[-1])
-        events = [
-            v["message"] for v in rig.api.objects.values() if v.get("reason") == "KubeletTooOld"
-        ]
-        assert "the kubelet of this node is v1.33.9" in events[0]
+
+        def is_reported() -> bool:
+            events = [v for v in rig.api.objects.values() if v.get("reason") == "KubeletTooOld"]
+            return any("the kubelet of this node is v1.33.9" in v["message"] for v in events)
+
+        await until(is_reported, 5)
