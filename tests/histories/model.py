@@ -10,7 +10,7 @@ from tests.histories.shapes import CORE, COUNT, MEM
 
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.units import parse_unit_id
+from gpu_device_plugin.domain.units import Resource, parse_unit_id
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.simulation.kubelet_pods import Kind
 from gpu_device_plugin.store.durable import SealedFile
@@ -243,7 +243,7 @@ def _disagreements(node: Node) -> Iterator[str]:
         yield from _not_at_work(node, life)
         for grant in known:
             if grant.pod.uid == life.pod.uid and not grant.is_handed_on:
-                ids = {MEM: grant.mem_ids, CORE: grant.core_ids}
+                ids = {MEM: grant.ids(Resource.MEM), CORE: grant.ids(Resource.CORE)}
                 held = {r: _held(node, life).get((grant.container, r), ()) for r in ids}
                 if any(set(ids[r]) != set(held[r]) for r in ids):
                     yield f"{life.pod.name}/{grant.container} was granted {ids}, and holds {held}"

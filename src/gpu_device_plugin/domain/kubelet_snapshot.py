@@ -7,10 +7,10 @@ from typing import TypeAlias
 from gpu_device_plugin.domain.edits import ContainerEdits, slice_of_mounts
 from gpu_device_plugin.domain.ledger import Grant, HeldUnits
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.pools import OUR_RESOURCES
 
-_Place: TypeAlias = tuple[str, str, Resource]  # uid, container, resource
-_Holding: TypeAlias = tuple[tuple[str, str], str, Resource, frozenset[str]]  # pod, container, what
+_Place: TypeAlias = tuple[str, str, str]  # uid, container, resource
+_Holding: TypeAlias = tuple[tuple[str, str], str, str, frozenset[str]]  # pod, container, what
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class CheckpointEntry:
 
     pod_uid: str
     container: str
-    resource: Resource
+    resource: str
     ids: frozenset[str]
     edits: ContainerEdits
 
@@ -78,7 +78,7 @@ class KubeletSnapshot:
 
     def uids_by_holding(self) -> Mapping[_Holding, str]:
         """Uids of pods, by what List and checkpoint agree that a container of that name holds."""
-        uids: dict[tuple[str, Resource, frozenset[str]], str] = {}
+        uids: dict[tuple[str, str, frozenset[str]], str] = {}
         for reported in self.entries:
             uids.setdefault((reported.container, reported.resource, reported.ids), reported.pod_uid)
         return {
@@ -118,7 +118,7 @@ def filled(
 
     So it is where our file had to be taken from the write before its last one.
     """
-    for resource in (Resource.MEM, Resource.CORE):
+    for resource in OUR_RESOURCES:
         ids = reported.get((grant.pod.uid, grant.container, resource), frozenset())
         if ids and not grant.ids(resource) and ids.isdisjoint(known):
             grant = grant.with_ids(resource, ids)
@@ -131,8 +131,7 @@ def corrected_uid(grant: Grant, reported: Mapping[_Holding, str]) -> str:
     A pod made again under its name while the API was away was granted under the old pod spec,
     and so under the old uid.
     """
-    for resource in (Resource.MEM, Resource.CORE):
-        ids = grant.ids(resource)
+    for resource, ids in grant.units.items():
         uid = (
             reported.get((grant.pod.key, grant.container, resource, frozenset(ids)))
             if ids
