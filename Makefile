@@ -71,9 +71,11 @@ bench: $(STAMP) $(NATIVE) ## Measure, and write docs/benchmarks.md
 gpu: $(STAMP) $(NATIVE) ## What needs a real card; says so where there is none
 	@$(BIN)/python -m tests.gpu
 
-lock: $(STAMP) ## Write .ci/constraints.txt again from pyproject.toml
-	@$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --all-extras \
-	  --group build --group dev --python-version 3.11 --universal pyproject.toml -o .ci/constraints.txt
+COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal
+
+lock: $(STAMP) ## Write .ci/constraints.txt and .ci/clients.txt again from pyproject.toml
+	@$(COMPILE) --all-extras --group build --group dev --python-version 3.11 pyproject.toml -o .ci/constraints.txt
+	@$(COMPILE) --group clients --python-version 3.11 -o .ci/clients.txt
 
 $(STAMP): pyproject.toml .ci/constraints.txt proto/*.proto .ci/venv.sh
 	@PYTHON=$(PYTHON) .ci/venv.sh

@@ -2,11 +2,11 @@
 
 * GpuPluginError
   + ConfigError              the operator's settings are wrong            -> exit 2
-  + StateError               a file of ours on disk cannot be trusted     -> set aside, rebuild
+  + StateError               one of our files on disk is damaged          -> set aside, rebuild
   + RefusalError             a pod cannot have what it asks for           -> the kubelet rejects the pod
     - RequestError           it asks for something that is never valid
     - DoesNotFitError        valid, but no card has room now
-    - UnknownPodError        nobody can tell safely who asks
+    - UnknownPodError        it is not certain which pod asks
     - NodeError              the node cannot serve anyone now
   + EdgeError                something outside us failed                  -> retry
     - NvmlError
@@ -26,7 +26,7 @@ class ConfigError(GpuPluginError):
 
 
 class StateError(GpuPluginError):
-    """A file of ours is truncated, altered or foreign."""
+    """One of our files is truncated, altered or foreign."""
 
 
 class RefusalError(GpuPluginError):
@@ -42,7 +42,7 @@ class RefusalError(GpuPluginError):
 
 
 class RequestError(RefusalError):
-    """The pod asks for something that no node of this kind ever gives."""
+    """The pod asks for something that a node in this mode never gives."""
 
 
 class DoesNotFitError(RefusalError):
@@ -50,7 +50,7 @@ class DoesNotFitError(RefusalError):
 
 
 class UnknownPodError(RefusalError):
-    """The call carries no identity and nothing else tells safely who asks."""
+    """The call does not name the pod, and it is not certain which one it is."""
 
 
 class NodeError(RefusalError):

@@ -1,6 +1,7 @@
 /* Reserving and releasing bytes of the slice under the region's lock. */
 #include "account.h"
 
+#include "held.h"
 #include "killpoint.h"
 #include "movement.h"
 #include "overhead.h"
@@ -61,6 +62,7 @@ static CUresult try_reserve(int card, enum account_column column, uint64_t bytes
 		KILLPOINT(reserve_before_add);
 		*cell(card, slot, column) += bytes;
 		KILLPOINT(reserve_after_add);
+		held_publish(card);
 		result = CUDA_SUCCESS;
 	}
 	region_unlock(region);
@@ -145,6 +147,7 @@ uint64_t account_reserve_rest(int card, uint64_t bytes)
 		if (slot >= 0) {
 			got = room(card) < bytes ? room(card) : bytes;
 			*cell(card, slot, ACCOUNT_USED) += got;
+			held_publish(card);
 		}
 		region_unlock(slice_region());
 	}
@@ -166,6 +169,7 @@ static void add(int card, enum account_column column, uint64_t more, uint64_t le
 		if (__builtin_add_overflow(*bytes, more, bytes))
 			*bytes = UINT64_MAX;
 		*bytes = *bytes < less ? 0 : *bytes - less;
+		held_publish(card);
 	}
 	region_unlock(slice_region());
 }
@@ -208,6 +212,7 @@ bool account_set_overhead(int card, uint64_t process_bytes, uint64_t moment, uin
 
 		*overhead = process_bytes > used ? process_bytes - used : 0;
 		*cell(card, slot, ACCOUNT_OVERHEAD) = *overhead;
+		held_publish(card);
 		is_set = true;
 	}
 	region_unlock(slice_region());

@@ -68,7 +68,7 @@ static struct ring longs_of(struct activity *page)
 	return (struct ring){&page->newest_long, page->longs, ACTIVITY_LONGS, ACTIVITY_LONG_NS};
 }
 
-static void sign(struct activity *page)
+void activity_sign(struct activity *page)
 {
 	atomic_store_explicit(&page->magic, ACTIVITY_MAGIC, memory_order_relaxed);
 	atomic_store_explicit(&page->version, ACTIVITY_VERSION, memory_order_relaxed);
@@ -80,7 +80,7 @@ void activity_add(struct activity *page, uint64_t from_ns, uint64_t to_ns)
 
 	if (to_ns <= from_ns)
 		return;
-	sign(page);
+	activity_sign(page);
 	add_to_ring(&shorts, from_ns, to_ns, 1);
 	add_to_ring(&longs, from_ns, to_ns, 1);
 }
@@ -97,7 +97,7 @@ void activity_set_open(struct activity *page, unsigned place, uint64_t since_ns,
 {
 	struct activity_open *open = &page->open[place % ACTIVITY_OPEN];
 
-	sign(page);
+	activity_sign(page);
 	atomic_store_explicit(&open->since_ns, since_ns, memory_order_relaxed);
 	atomic_store_explicit(&open->until_ns, until_ns, memory_order_release);
 }

@@ -42,8 +42,11 @@ struct activity_open {
 struct activity {
 	_Atomic uint64_t magic;
 	_Atomic uint64_t newest_short, newest_long;
-	_Atomic uint32_t version; /* 0: of a library that wrote none; enum activity_version */
-	uint8_t reserved[36];
+	_Atomic uint32_t version;    /* 0: of a library that wrote none; enum activity_version */
+	_Atomic uint32_t calls_out;  /* that take or give memory, when last told */
+	_Atomic uint64_t held_bytes; /* of the card, by all processes of the slice */
+	_Atomic uint64_t moved_ns;   /* when these two were last told: CLOCK_MONOTONIC */
+	uint8_t reserved[16];
 	struct activity_open open[ACTIVITY_OPEN];
 	/* processes * ACTIVITY_ONE */
 	_Atomic uint16_t shorts[ACTIVITY_SHORTS];
@@ -53,6 +56,8 @@ struct activity {
 _Static_assert(sizeof(struct activity) == ACTIVITY_BYTES, "layout");
 _Static_assert(offsetof(struct activity, open) == 64, "layout");
 
+/* It is a page, of this version. Before anything is written to it. */
+void activity_sign(struct activity *page);
 /* Any thread of any process of the slice: one process was on the card in [from, to). */
 void activity_add(struct activity *page, uint64_t from_ns, uint64_t to_ns);
 /* The same, but it counts as `part_ns` of that time; in the short buckets only. */

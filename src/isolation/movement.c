@@ -1,6 +1,7 @@
 /* Counts in this process's slot, and a gate before the count for when somebody watches. */
 #include "movement.h"
 
+#include "held.h"
 #include "slice.h"
 #include "watch.h"
 
@@ -47,12 +48,14 @@ void movement_begin(void)
 		atomic_fetch_add(own_word, ONE_MOVEMENT + 1);
 	else
 		enter_word();
+	held_tell_calls();
 }
 
 void movement_end(void)
 {
 	own_calls--;
 	atomic_fetch_sub(own_word, 1);
+	held_tell_calls();
 }
 
 void movement_note(void)
@@ -71,18 +74,23 @@ bool movement_is_still_at(uint64_t moment)
 	return atomic_load(word()) == moment;
 }
 
-bool movement_is_own(void)
+uint32_t movement_out(void)
 {
 	struct region *region = slice_region();
-	int64_t out = -(int64_t)own_calls;
+	uint32_t out = 0;
 
 	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++) {
 		const int32_t of_slot = out_of(atomic_load(&region->slots[i].movement));
 
 		if (of_slot > 0)
-			out += of_slot;
+			out += (uint32_t)of_slot;
 	}
-	return out <= 0;
+	return out;
+}
+
+bool movement_is_own(void)
+{
+	return movement_out() <= own_calls;
 }
 
 uint64_t movement_of_all(void)

@@ -29,6 +29,8 @@ void movement_note(void);
 bool movement_is_still(uint64_t *moment);
 bool movement_is_still_at(uint64_t moment);
 
+/* Calls of the container's processes that are out. */
+uint32_t movement_out(void);
 /* Are all calls of the container's processes that are out the calling thread's? */
 bool movement_is_own(void);
 /* Changes when any of them begins one or comes back. */

@@ -32,7 +32,7 @@ struct neighbour {
 };
 
 struct street {
-	struct activity *own;
+	struct activity *_Atomic own;
 	uint64_t scanned_ns, looked_ns; /* 0: never */
 	bool is_unknown;                /* no directory of them: NVML's word must do */
 	uint32_t witnessed;             /* by NVML, in parts of ACTIVITY_ONE */
@@ -42,7 +42,7 @@ struct street {
 
 static struct street streets[LIMITS_CARDS];
 
-static int card_directory(int card, char *path, size_t bytes)
+int neighbours_directory(int card, char *path, size_t bytes)
 {
 	return snprintf(path, bytes, "%s/cards/%s", slice_root(), slice_limits()->cards[card].uuid);
 }
@@ -52,7 +52,7 @@ static struct activity *map_own(int card)
 {
 	char path[400];
 	struct stat status;
-	const int length = card_directory(card, path, sizeof(path));
+	const int length = neighbours_directory(card, path, sizeof(path));
 
 	(void)snprintf(path + length, sizeof(path) - (size_t)length, "/%s", slice_limits()->slice);
 	const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -118,7 +118,7 @@ static void scan(int card, struct street *street)
 	char path[400];
 
 	leave(street);
-	card_directory(card, path, sizeof(path));
+	neighbours_directory(card, path, sizeof(path));
 	DIR *directory = opendir(path);
 
 	street->is_unknown = !directory;

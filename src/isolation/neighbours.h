@@ -7,8 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The page of this slice on a card: the agent's file, else the one in the region. With the meter's
- * lock. */
+/* Where the slices of a card have their pages; returns the length, as snprintf does. */
+int neighbours_directory(int card, char *path, size_t bytes);
+
+/* The page of this slice on a card: the agent's file, else the one in the region. Any thread. */
 struct activity *neighbours_own_page(int card);
 
 /*

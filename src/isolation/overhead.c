@@ -9,6 +9,7 @@
 #include "cards.h"
 #include "charge.h"
 #include "driver.h"
+#include "held.h"
 #include "movement.h"
 #include "pages.h"
 #include "probe.h"
@@ -21,6 +22,8 @@
 
 /* A look at NVML costs what it costs; at most this part of the time is spent on it. */
 enum { LOOK_PART = 20 };
+/* Neighbours that never rest: then what came is not counted. */
+enum { LOOK_TRIES = 20 };
 
 /* A context of known price is looked at again after this. */
 #define LOOK_LATER_NS 100000000u
@@ -171,10 +174,26 @@ void overhead_let_others(void)
 	watch_end();
 }
 
-void overhead_look(int card, struct overhead_look *look)
+/* The card's total and what neighbours hold of it, of one moment; false while they change it. */
+static bool look_at_card(int card, struct overhead_look *look)
 {
+	const struct held before = held_by_neighbours(card);
+
 	look->is_known =
 		probe_card_used(card, &look->used) || card_used_by_context(card, &look->used);
+	const struct held after = held_by_neighbours(card);
+
+	look->neighbours = after.bytes;
+	return before.is_still && after.is_still && before.stamp == after.stamp;
+}
+
+void overhead_look(int card, struct overhead_look *look)
+{
+	unsigned tries = 0;
+
+	while (!look_at_card(card, look) && look->is_known)
+		if (++tries == LOOK_TRIES)
+			look->is_known = false;
 	look->held = account_held(card, false);
 }
 
@@ -185,7 +204,8 @@ int64_t overhead_change_since(int card, const struct overhead_look *before)
 	overhead_look(card, &after);
 	if (!before->is_known || !after.is_known)
 		return 0;
-	const int64_t change = (int64_t)(after.used - before->used);
+	const int64_t change = (int64_t)(after.used - before->used) -
+			       (int64_t)(after.neighbours - before->neighbours);
 
 	return watch_was_calm() ? change : change - (int64_t)(after.held - before->held);
 }

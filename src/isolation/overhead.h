@@ -17,7 +17,8 @@
 struct overhead_look {
 	uint64_t used;
 	uint64_t held;
-	bool is_known; /* the total */
+	uint64_t neighbours; /* what they say that they hold */
+	bool is_known;       /* the total, and no neighbour was about to change it */
 };
 
 /* The making of one context; begin in the thread that makes it. */

@@ -9,7 +9,7 @@ import structlog
 from gpu_device_plugin.apps.agent.edges import real_edges
 from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
-from gpu_device_plugin.config import Settings
+from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, ListedPod, PodRef

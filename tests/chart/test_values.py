@@ -9,7 +9,8 @@ import pytest
 import yaml
 from tests.chart.rendering import CHART, RefusedError, agent, manifests, one, render
 
-from gpu_device_plugin.config import Settings, field_names, load_settings
+from gpu_device_plugin.config.agent import Settings, load_settings
+from gpu_device_plugin.config.sources import field_names
 from gpu_device_plugin.domain.edits import VISIBLE_DEVICES_DIR
 from gpu_device_plugin.simulation.profiles import profile_names
 
@@ -132,7 +133,7 @@ def test_the_defaults_of_the_chart_are_those_of_the_agent(tmp_path: Path) -> Non
 
 def test_every_setting_of_the_agent_is_in_the_file_or_left_out_on_purpose() -> None:
     file = one(manifests(), "ConfigMap")["data"]["config.yaml"]
-    assert set(yaml.safe_load(file)) == set(field_names()) - NOT_IN_THE_FILE
+    assert set(yaml.safe_load(file)) == set(field_names(Settings)) - NOT_IN_THE_FILE
 
 
 def test_other_settings_start_the_agents_again() -> None:

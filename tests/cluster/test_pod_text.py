@@ -106,3 +106,15 @@ def test_a_limit_that_is_no_quantity_is_named() -> None:
 
     with pytest.raises(ClusterError, match="container a: 'many' is not a Kubernetes quantity"):
         pod_request(pod)
+
+
+def test_the_owner_is_the_controller_that_made_the_pod() -> None:
+    """Of several owners the one that makes a new pod for one that fails; a bare pod has none."""
+    owners = [
+        {"kind": "Queue", "name": "q", "uid": "u2"},
+        {"kind": "ReplicaSet", "name": "web-5d9", "uid": "u3", "controller": True},
+    ]
+    metadata = {"namespace": "ns", "name": "p", "uid": "u1"}
+    owned = parsed(metadata={**metadata, "ownerReferences": owners})
+    assert pod_request(owned).owner == "ReplicaSet ns/web-5d9"
+    assert pod_request(parsed()).owner == ""

@@ -108,6 +108,50 @@ def test_a_neighbours_memory_is_not_kept_as_the_price_of_a_context(
     assert room(last("info")) == 0
 
 
+def share_pages(*boxes: Box) -> None:
+    """Each slice's page of activity on each card, for all of them to read."""
+    cards = boxes[0].root.parent / "cards"
+    for box in boxes:
+        for uuid in box.node.uuids[:2]:
+            (cards / uuid).mkdir(parents=True, exist_ok=True)
+            (cards / uuid / box.root.name).write_bytes(bytes(4096))
+        (box.root / "cards").symlink_to(cards)
+
+
+@pytest.mark.parametrize("mib", [100, 2000])
+def test_what_a_neighbour_says_that_it_took_is_not_charged(
+    box_of_strangers: Box, make_box: MakeBox, tmp_path: Path, mib: int
+) -> None:
+    """It came while the card was watched, and was taken for the context's."""
+    beside = make_box("neighbour")
+    beside.allow(4096 * MIB)
+    share_pages(box_of_strangers, beside)
+    neighbour = beside.start()
+    program = make_context_beside(box_of_strangers, neighbour, tmp_path / "waiting", mib)
+
+    assert room(program("info")) == SLICE - CONTEXT
+
+
+def test_code_is_counted_right_beside_a_neighbour_that_allocates(
+    box_of_strangers: Box, make_box: MakeBox
+) -> None:
+    """Launches of new functions beside pieces of 256 MiB grew the books by 6,912 MiB for good."""
+    beside = make_box("neighbour")
+    allow_two_cards(beside, 4096 * MIB)
+    allow_two_cards(box_of_strangers, 4096 * MIB)
+    share_pages(box_of_strangers, beside)
+    neighbour = beside.start()
+    neighbour.tell(f"churn {256 * MIB} 3")
+    ran = box_of_strangers.run(
+        "lazy", "many", "1000", GPU_SIMULATOR_MODULE_MIB="1", CUDA_MODULE_LOADING="LAZY"
+    )
+    result, _, taken, _ = map(int, ran.stdout.split())
+    times = neighbour.answer()[1]
+
+    assert (result, taken) == (0, 1000 * MIB), ran.stderr
+    assert times > 100
+
+
 def test_a_price_that_may_be_a_neighbours_does_not_refuse_a_context(
     box_of_strangers: Box, neighbour: Program, tmp_path: Path
 ) -> None:
@@ -146,7 +190,7 @@ def test_lazily_loaded_code_is_found_out(any_box: Box, first: str) -> None:
 def allow_two_cards(box: Box, memory_bytes: int) -> None:
     """Limits of this size on the first two cards."""
     lines = [f"device={uuid} memory_bytes={memory_bytes}" for uuid in box.node.uuids[:2]]
-    box.write("\n".join(["version=1", "slice=a", *lines, ""]))
+    box.write("\n".join(["version=1", f"slice={box.root.name}", *lines, ""]))
 
 
 @pytest.mark.parametrize(

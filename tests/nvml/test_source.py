@@ -18,6 +18,7 @@ from gpu_device_plugin.domain.reports import (
     Use,
     Xid,
 )
+from gpu_device_plugin.nvml.source import Kernel
 from gpu_device_plugin.simulation.node import SimulatedNode
 
 
@@ -156,7 +157,7 @@ async def test_without_a_library_a_kernel_driver_that_appears_calls_for_injectio
     tmp_path: Path, start: Start
 ) -> None:
     version = tmp_path / "version"
-    watch = start(None, PATIENT, kernel_driver=version)
+    watch = start(None, PATIENT, kernel=Kernel(driver=version))
     missing = await watch.seen(object)
     if isinstance(missing, Inventory):  # a machine with a driver: nothing can appear
         return

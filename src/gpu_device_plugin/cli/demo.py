@@ -1,4 +1,4 @@
-"""`gpu-device-plugin demo`: the story, and what its end means for the exit code."""
+"""`gpu-device-plugin demo`: runs the demo and sets the exit code."""
 
 import asyncio
 import os
@@ -13,25 +13,25 @@ from gpu_device_plugin.errors import GpuPluginError
 _EXIT_BROKEN = 1
 _EXIT_INTERRUPTED = 130
 _EXIT_ENDED = 143
-# To be set before grpc is imported: connections that end with their agent are no news to a
-# person, and agents are started by fork and exec at once.
+# To be set before grpc is imported: gRPC would log connections that end with their agent, and
+# warn of agents that are started by fork and exec.
 _GRPC = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
 
 
 @click.command()
 def demo() -> None:
-    """Show in half a minute, without a GPU, what this project does.
+    """Show what this project does, in half a minute without a GPU.
 
-    Two simulated nodes, each with an agent as on a GPU node: what they offer, who gets which
-    slice and why, what a container receives, a card that breaks and comes back. Where this
-    machine has an NVIDIA driver its cards are shown as well, and nothing is done to them.
+    Runs an agent on each of two simulated nodes and shows what they offer, which pod gets which
+    slice and why, what a container receives, and a card that fails and recovers. If this
+    machine has an NVIDIA driver, its cards are listed too, and not touched.
 
     Needs no Kubernetes and no root, and leaves nothing behind. Everything is checked while it
-    is shown: the exit code is 0 only if every promise was kept.
+    is shown: the exit code is 0 only if all of it is true.
     """
     for name, value in _GRPC.items():
         os.environ.setdefault(name, value)
-    # Not at the top: an agent must not pay for what only the demo needs.
+    # Not at the top: an agent should not load what only the demo needs.
     from rich.console import Console
 
     from gpu_device_plugin.cli.demo_screen import Screen

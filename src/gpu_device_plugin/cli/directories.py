@@ -1,11 +1,12 @@
-"""The agent's directories, as options of the commands that work beside it."""
+"""The agent's directories, as options of other commands."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 import click
 
-from gpu_device_plugin.config import ENVIRONMENT_PREFIX, Settings
+from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 _defaults = Settings()

@@ -1,4 +1,4 @@
-"""Commands for an installation's upgrade and end: run by the chart's hooks, or by a person."""
+"""Commands for upgrade and uninstall, run by the chart's hooks or by a person."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -12,7 +12,7 @@ from gpu_device_plugin.domain.modes import NodeMode, check_unit
 from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import EdgeError
 
-# What these commands need is imported in them: the agent shall not load it.
+# What these commands need is imported in them, so that the agent does not load it.
 if TYPE_CHECKING:
     from gpu_device_plugin.apps.lifecycle.cleanup import Outcome
     from gpu_device_plugin.cluster.fleet import Fleet
@@ -24,7 +24,10 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 def _installation_options(command: _Command) -> _Command:
     options = (
         click.option(
-            "--namespace", default=NAME, show_default=True, help="Of the agents' DaemonSet."
+            "--namespace",
+            default=NAME,
+            show_default=True,
+            help="Namespace of the agents' DaemonSet.",
         ),
         click.option("--daemonset", default=NAME, show_default=True, help="Its name."),
         click.option(
@@ -32,7 +35,7 @@ def _installation_options(command: _Command) -> _Command:
             envvar="KUBECONFIG",
             metavar="PATH",
             type=click.Path(path_type=Path),
-            help="Without it the pod's own service account.",
+            help="By default the pod's service account is used.",
         ),
     )
     for option in reversed(options):
@@ -70,7 +73,7 @@ def _with_fleet(
     help="How long to wait for all nodes.",
 )
 def uninstall(kubeconfig: Path | None, namespace: str, daemonset: str, timeout: int) -> None:
-    """Have every agent give up its node before it is removed.
+    """Make every agent withdraw from its node.
 
     Marks the nodes and waits until each agent has removed what no running pod needs. The
     chart's pre-delete hook runs this; with plain manifests run it before `kubectl delete`.
@@ -100,10 +103,10 @@ def uninstall(kubeconfig: Path | None, namespace: str, daemonset: str, timeout: 
 def check_upgrade(
     kubeconfig: Path | None, namespace: str, daemonset: str, mode: str, memory_unit: str
 ) -> None:
-    """Refuse settings that would change slices under their pods.
+    """Refuse settings that would change slices held by pods.
 
-    Ends with 2 and lists the pods where a node counts in another memory unit than the new
-    one, or where the mode is changed. The chart's pre-upgrade hook runs this.
+    If pods hold slices on a node with another memory unit than the new one, or if the mode
+    would change there, it lists them and exits with 2. The chart's pre-upgrade hook runs this.
     """
     from gpu_device_plugin.apps.lifecycle.upgrade import check_upgrade as check
 
@@ -112,7 +115,7 @@ def check_upgrade(
 
     async def work(fleet: "Fleet") -> None:
         nodes = await check(fleet, NodeMode(mode), unit)
-        click.echo(f"{nodes} nodes publish cards; no pod stands in the way of the upgrade")
+        click.echo(f"{nodes} nodes publish cards; no pod prevents the upgrade")
 
     _with_fleet(kubeconfig, namespace, daemonset, work)
 
@@ -121,16 +124,16 @@ def check_upgrade(
 @directory_option("state_dir", "The agent's --state-dir.")
 @directory_option("run_dir", "The agent's --run-dir.")
 @directory_option("library_dir", "The agent's --library-dir.")
-@directory_option("kubelet_dir", "The kubelet's directory; it tells what is in use.")
+@directory_option("kubelet_dir", "The kubelet's directory; the kubelet knows what is in use.")
 @click.option(
     "--root", default="/", show_default=True, metavar="PATH", help="Where the node's / is mounted."
 )
 @click.option("--force", is_flag=True, help="Also remove what is in use, or may be.")
 def cleanup(root: str, *, force: bool, **directories: str) -> None:
-    """Remove from this node what an agent has left that is gone.
+    """Remove from this node what a former agent has left.
 
-    Needs root, and that no agent serves the node. Files of slices whose pods the kubelet still
-    has stay, and are listed; the exit code is then 1.
+    Needs root, and refuses to run while an agent serves the node. Files of slices whose pods
+    still exist are kept and listed; the exit code is then 1.
     """
     from gpu_device_plugin.apps.lifecycle.cleanup import Places, clean
 
@@ -148,10 +151,10 @@ def _tell(outcome: "Outcome") -> None:
     for line in outcome.removed:
         click.echo(f"removed {line}")
     if not outcome.removed:
-        click.echo("there was nothing to remove" if not outcome.in_use else "nothing is unused")
+        click.echo("there was nothing to remove" if not outcome.in_use else "everything is in use")
     if outcome.in_use:
         listed = "".join(f"\n  {line}" for line in outcome.in_use)
         raise EdgeError(
-            f"in use, and left where it is:{listed}\nDelete these pods and clean up again, or give "
+            f"in use, and kept:{listed}\nDelete these pods and run cleanup again, or give "
             f"--force: running containers keep what they have mounted, and cannot start again"
         )

@@ -1,15 +1,15 @@
-"""How log lines look: one line an event, on stderr."""
+"""The form of log lines: one line per event, on stderr."""
 
 import logging
 import sys
 
 import structlog
 
-from gpu_device_plugin.config import LogFormat
+from gpu_device_plugin.config.sources import LogFormat
 
 
 def configure_logs(level: str, log_format: LogFormat) -> None:
-    """JSON lines for machines, aligned text for a person's terminal."""
+    """JSON lines for machines, aligned text for a terminal."""
     renderer: structlog.types.Processor = (
         structlog.processors.JSONRenderer()
         if log_format is LogFormat.JSON

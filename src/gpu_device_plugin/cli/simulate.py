@@ -1,4 +1,4 @@
-"""`gpu-device-plugin simulate`: make a node of simulated GPUs and let things happen to it."""
+"""`gpu-device-plugin simulate`: creates a simulated node and changes it."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from gpu_device_plugin.simulation.profiles import MOST_CARDS, profile_names
 
 
 class SimulationFailedError(click.ClickException):
-    """What went wrong, in the words of the simulation; exit status 2 as for every setting."""
+    """An error of the simulation; exit status 2, as for wrong settings."""
 
     exit_code = 2
 
@@ -51,24 +51,26 @@ def _node(state: Path) -> SimulatedNode:
 
 @click.group()
 def simulate() -> None:
-    """GPUs without a GPU: make a node, break its cards, mend them.
+    """Create a node of simulated GPUs and change its state.
 
     Programs that load the simulated libnvidia-ml.so.1 see the node and every change at once;
-    an agent is given it by --nvml-library.
+    name it to an agent with --nvml-library.
     """
 
 
 @simulate.command()
 @click.option("--profile", type=click.Choice(profile_names()), required=True)
-@click.option("--driver-version", help="Instead of the profile's, for instance 535.309.01.")
 @click.option(
-    "--cards", type=click.IntRange(0, MOST_CARDS), help="How many instead of the profile's."
+    "--driver-version", help="Driver version, instead of the profile's; for instance 535.309.01."
 )
-@click.option("--seed", help="Decides UUIDs; default: the file's path.")
-@click.option("--keep", is_flag=True, help="Leave a node alone that has these cards already.")
+@click.option(
+    "--cards", type=click.IntRange(0, MOST_CARDS), help="Number of cards, instead of the profile's."
+)
+@click.option("--seed", help="Seed of the UUIDs; default: the file's path.")
+@click.option("--keep", is_flag=True, help="Keep a node that already has these cards.")
 @_state_option
 def create(profile: str, state: Path, *, keep: bool, **chosen: Any) -> None:
-    """Make a node; a directory as --state gets the driver's libraries as well."""
+    """Create a node. If --state is a directory, it also gets the driver's libraries."""
     make = SimulatedNode.keep if keep else SimulatedNode.create
     with _told():
         node = make(profile, state, **chosen)
@@ -88,7 +90,7 @@ def create(profile: str, state: Path, *, keep: bool, **chosen: Any) -> None:
 @_card_option
 @_state_option
 def xid(code: int, card: int, state: Path) -> None:
-    """Let a card report the XID CODE."""
+    """Make a card report the XID CODE."""
     with _told():
         _node(state).xid(card, code)
 
@@ -97,7 +99,7 @@ def xid(code: int, card: int, state: Path) -> None:
 @_card_option
 @_state_option
 def lost(card: int, state: Path) -> None:
-    """Let a card fall off the bus: XID 79, and every call on it fails."""
+    """Make a card fall off the bus. It reports XID 79, and every call on it fails."""
     with _told():
         _node(state).lose(card)
 
@@ -106,7 +108,7 @@ def lost(card: int, state: Path) -> None:
 @_card_option
 @_state_option
 def restore(card: int, state: Path) -> None:
-    """Let a lost card answer again, or a reset be done."""
+    """Make a lost card answer again, or end the need of a reset."""
     with _told():
         _node(state).restore(card)
 
@@ -114,7 +116,7 @@ def restore(card: int, state: Path) -> None:
 @simulate.command()
 @_state_option
 def hang(state: Path) -> None:
-    """Let every driver call block until `unhang`."""
+    """Make every driver call block until `unhang`."""
     with _told():
         _node(state).hang()
 
@@ -122,7 +124,7 @@ def hang(state: Path) -> None:
 @simulate.command()
 @_state_option
 def unhang(state: Path) -> None:
-    """Let blocked calls go on."""
+    """Let blocked calls continue."""
     with _told():
         _node(state).unhang()
 
@@ -133,7 +135,7 @@ def unhang(state: Path) -> None:
 @click.option("--gpu-percent", type=int, help="Utilisation to show.")
 @_state_option
 def use(card: int, memory_mib: int | None, gpu_percent: int | None, state: Path) -> None:
-    """Let a card be in use."""
+    """Set how much of a card is in use."""
     if memory_mib is None and gpu_percent is None:
         raise click.UsageError("give --memory-mib, --gpu-percent or both")
     with _told():
@@ -145,7 +147,7 @@ def use(card: int, memory_mib: int | None, gpu_percent: int | None, state: Path)
 @_card_option
 @_state_option
 def temperature(celsius: int, card: int, state: Path) -> None:
-    """Let a card be CELSIUS degrees warm."""
+    """Set a card's temperature."""
     with _told():
         _node(state).temperature(card, celsius)
 
@@ -163,7 +165,7 @@ def unplug(card: int, state: Path) -> None:
 @_card_option
 @_state_option
 def plug(card: int, state: Path) -> None:
-    """Put an unplugged card back; programs see it when they initialise NVML anew."""
+    """Put an unplugged card back. Programs see it when they initialise NVML again."""
     with _told():
         _node(state).plug(card)
 
@@ -172,7 +174,7 @@ def plug(card: int, state: Path) -> None:
 @click.argument("version")
 @_state_option
 def driver_upgrade(version: str, state: Path) -> None:
-    """Load the driver anew as VERSION, for instance 550.54.15."""
+    """Replace the driver by VERSION, for instance 550.54.15."""
     with _told():
         _node(state).upgrade_driver(version)
 
@@ -180,10 +182,10 @@ def driver_upgrade(version: str, state: Path) -> None:
 @simulate.command()
 @_state_option
 def show(state: Path) -> None:
-    """Show the node: its cards, how they are, who uses them."""
+    """Show the node: its cards, their state, and who uses them."""
     with _told():
         shown = _node(state).view()
-    # Not at the top: an agent must not pay for what only a person sees.
+    # Not at the top: an agent should not load what only a person sees.
     from gpu_device_plugin.cli.simulate_screen import print_node
 
     print_node(shown)
@@ -192,10 +194,10 @@ def show(state: Path) -> None:
 @simulate.command()
 @_state_option
 def cdi(state: Path) -> None:
-    """Print a CDI spec that brings the cards into containers, for a file in /etc/cdi.
+    """Print a CDI spec for the cards.
 
-    The container runtime has to read it (containerd: enable_cdi), and the agent to name cards
-    by it (--device-access cdi). The node must have been created in a directory.
+    It belongs into a file in /etc/cdi. The container runtime has to read it (containerd:
+    enable_cdi), and the agent to name cards by it (--device-access cdi). The node must have been created in a directory.
     """
     with _told():
         click.echo(json.dumps(cdi_spec(_node(state)), indent=2))

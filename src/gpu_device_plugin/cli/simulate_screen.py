@@ -24,7 +24,7 @@ def _cards_table(shown: NodeView) -> Table:
         padding=(0, 1, 0, 0),
     )
     for heading in ("card", "model", "UUID", "MiB in use", "GPU %", "°C", "state"):
-        # Where there is no room for all, a UUID is told by its beginning.
+        # If there is no room for all of it, only the beginning of a UUID is shown.
         is_long = heading == "UUID"
         table.add_column(
             heading, no_wrap=not is_long, overflow="ellipsis", min_width=12 if is_long else None
@@ -43,7 +43,7 @@ def _cards_table(shown: NodeView) -> Table:
 
 
 def _state(card: CardView) -> str:
-    """The worst that is to be said of a card, then how it is cut."""
+    """The worst fault of a card, or else its MIG layout."""
     if not card.is_present:
         return "unplugged"
     if card.is_lost:

@@ -43,6 +43,7 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         card_count_label=(meta.labels or {}).get(COUNT_LABEL),
         wish=wish_of(annotations, len(pod.spec.containers)),
         is_finished=pod.status.phase in ("Succeeded", "Failed"),
+        owner=f"{meta.owner.kind} {meta.namespace}/{meta.owner.name}" if meta.owner else "",
     )
 
 

@@ -9,6 +9,8 @@ class OwnerReference(msgspec.Struct):
     """One entry of `ownerReferences`."""
 
     uid: str
+    kind: str = ""
+    name: str = ""
     controller: bool | None = None
 
 
@@ -24,10 +26,14 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
     owner_references: list[OwnerReference] | None = None
 
     @property
+    def owner(self) -> OwnerReference | None:
+        """The controller that made the object, or None."""
+        return next((owner for owner in self.owner_references or () if owner.controller), None)
+
+    @property
     def owner_uid(self) -> str:
         """Uid of the controller that made the object, or ""."""
-        owners = (owner.uid for owner in self.owner_references or () if owner.controller)
-        return next(owners, "")
+        return self.owner.uid if self.owner else ""
 
 
 class Bare(msgspec.Struct):

@@ -23,6 +23,7 @@ class Decision:
         outcome: What came of it, for people.
         reason: One CamelCase word for refusals; empty otherwise.
         at_seconds: Wall clock.
+        owner: The controller that made the pod, `ReplicaSet namespace/name`; empty where none is known.
     """
 
     pod: str
@@ -32,6 +33,12 @@ class Decision:
     outcome: str
     reason: str
     at_seconds: float
+    owner: str = ""
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the container was refused."""
+        return bool(self.reason)
 
 
 def demand_text(demand: Demand, terms: NodeTerms) -> str:
@@ -79,8 +86,21 @@ def room_lines(rooms: Iterable[Room], demand: Demand) -> tuple[str, ...]:
 def why_text(decisions: Sequence[Decision]) -> str:
     """What `gpu-device-plugin why NAMESPACE/POD` prints: the decisions, oldest first."""
     if not decisions:
-        return "nothing has been decided about this pod since the agent started\n"
+        return (
+            "nothing has been decided about this pod since the agent started, or it was too long ago; "
+            "where a controller makes one pod after the other, ask for its owner\n"
+        )
     return "\n".join(_paragraph(decision) for decision in decisions)
+
+
+def refusals_text(owner: str, count: int, since_seconds: float, last: Sequence[Decision]) -> str:
+    """How often an owner's pods were refused, and the last of these refusals.
+
+    A controller makes a new pod for each one that fails, so one cause makes many refusals.
+    """
+    times = "once" if count == 1 else f"{count} times"
+    head = f"{owner}: pods of it were refused {times} since {_time_of_day(since_seconds)}\n"
+    return "\n".join([head, *map(_paragraph, last)])
 
 
 def _paragraph(decision: Decision) -> str:

@@ -79,6 +79,7 @@ class PodRequest:
         card_count_label: Text of the pod label `aliyun.com/gpu-count`, or None.
         wish: Cards that a scheduler extender wishes, container index -> card index; may be empty.
         is_finished: Phase Succeeded or Failed.
+        owner: The controller that made it, `ReplicaSet namespace/name`, or "".
     """
 
     ref: PodRef
@@ -86,6 +87,7 @@ class PodRequest:
     card_count_label: str | None = None
     wish: tuple[tuple[int, tuple[int, ...]], ...] = ()
     is_finished: bool = False
+    owner: str = ""
 
     def app_amount(self, resource: str) -> int:
         """How much of `resource` all app containers together ask for."""

@@ -1,8 +1,8 @@
-"""The kubelet's own book: which container holds which ids, and what we answered for them.
+"""The kubelet's checkpoint: which container holds which ids, and what Allocate answered.
 
-It alone has pod UIDs and ordinary init containers, which PodResources lacks. Its
-checksum is over a Go rendering of the data and is not recomputed here; the kubelet
-replaces the file atomically, so what parses is whole.
+Unlike PodResources it has pod UIDs and ordinary init containers. Its checksum is computed over
+a Go rendering of the data and is not checked here; the kubelet replaces the file atomically, so
+a file that can be parsed is whole.
 """
 
 import base64
@@ -45,13 +45,13 @@ _DECODER = msgspec.json.Decoder(_File)
 def read_checkpoint(
     path: Path, resources: Collection[str] = OUR_RESOURCES
 ) -> tuple[CheckpointEntry, ...] | None:
-    """What the kubelet's checkpoint at `path` says of our resources.
+    """Read the entries of our resources from the kubelet's checkpoint at `path`.
 
     Returns:
-        None where there is no file: the kubelet has allocated nothing yet, or the file was removed.
+        The entries; None if there is no file, because nothing was allocated yet or it was removed.
 
     Raises:
-        KubeletError: The file is there and cannot be read or understood.
+        KubeletError: The file exists but cannot be read or parsed.
     """
     try:
         content = path.read_bytes()
@@ -68,7 +68,7 @@ def parse_checkpoint(
     """The entries of our resources in a checkpoint's text.
 
     Raises:
-        KubeletError: It is not a checkpoint as kubelets write it.
+        KubeletError: It does not have the form of a checkpoint.
     """
     try:
         entries = _DECODER.decode(content).data.pod_device_entries or ()
@@ -87,7 +87,7 @@ def parse_checkpoint(
         raise KubeletError(f"{name} is no checkpoint of a kubelet: {error}") from error
 
 
-# Every look reads the answers of all containers, and few of them are new.
+# Every reconcile pass reads the answers of all containers, and few of them are new.
 @lru_cache(maxsize=1024)
 def _edits(answer: str | None) -> ContainerEdits:
     message = pb.ContainerAllocateResponse.FromString(base64.b64decode(answer or "", validate=True))

@@ -1,4 +1,4 @@
-"""The list a resource offers now, and the streams that must hear of every change."""
+"""The device list that a resource offers now, and the streams that send every change of it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class DeviceList:
         self._changed = asyncio.Event()
 
     def publish(self, groups: Sequence[DeviceGroup]) -> bool:
-        """Offers `groups` and wakes the streams; False where nothing differs."""
+        """Offer `groups` and wake the streams; False if nothing differs."""
         message = encode_list(groups)
         if self.is_offered and message == self.message:
             return False
@@ -31,15 +31,15 @@ class DeviceList:
         return True
 
     def withdraw(self) -> None:
-        """Offers nothing any more."""
+        """Stop offering anything."""
         self.is_offered = False
         self.wake()
 
     def next_change(self) -> asyncio.Event:
-        """An event that the next change sets; take it together with `message`."""
+        """An event that the next change sets; read it together with `message`."""
         return self._changed
 
     def wake(self) -> None:
-        """Makes every stream look again, at this list and at whether it is still wanted."""
+        """Make every stream check this list again, and whether it should still be open."""
         self._changed.set()
         self._changed = asyncio.Event()

@@ -41,13 +41,13 @@ class PluginDirectory:
         self._sockets: dict[str, Path] = {}  # the newest of each resource
 
     def kubelet_identity(self) -> SocketIdentity | None:
-        """What tells this kubelet.sock from the next one; None where there is none."""
+        """What tells this kubelet.sock from the next one; None if there is none."""
         return socket_identity(self.kubelet_socket)
 
     def fresh_socket(self, resource: str) -> Path:
-        """A socket path never used before.
+        """A socket path that was never used before.
 
-        Kubelets tell registrations apart by it: under a used name, the end of the old
+        Kubelets tell registrations apart by the path: with a used path, the end of the old
         stream would end the new registration (kubernetes #135437).
         """
         name = f"{_PREFIX}-{os.getpid()}-{next(self._numbers)}-{secrets.token_hex(3)}.sock"
@@ -55,18 +55,18 @@ class PluginDirectory:
         return self._sockets[resource]
 
     def remove_stale(self) -> None:
-        """Removes the sockets of earlier registrations, those of agents before this one included."""
+        """Remove sockets that earlier registrations left behind, also those of an earlier agent."""
         for path in self.path.glob(f"{_PREFIX}-*.sock"):
             if path not in self._sockets.values() and is_socket(path):
                 path.unlink(missing_ok=True)
                 _LOG.info("stale socket removed", socket=path.name)
 
     def subscribe(self, listener: asyncio.Event) -> None:
-        """Sets `listener` at every change in the directory, while `run` runs."""
+        """Set `listener` at every change in the directory, while `run` runs."""
         self._listeners.append(listener)
 
     async def run(self, *, with_events: bool = True) -> None:
-        """Looks until cancelled, and tells at once what the kernel tells, unless it shall not."""
+        """Watch the directory until cancelled, once a second and by file events."""
         events: FileEvents | None = None
         watched = seen = None
         try:
@@ -78,14 +78,14 @@ class PluginDirectory:
                     seen = found
                     self._tell()
                 if events is None:
-                    watched = None  # tried again at every look
+                    watched = None  # tried again every second
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             if events is not None:
                 await events.close()
 
     def _look(self) -> tuple[int | None, int | None, SocketIdentity | None]:
-        """What tells the directory, its content, and the kubelet's socket from others."""
+        """Identity of the directory, time of its last change, identity of the kubelet's socket."""
         try:
             found = self.path.stat()
         except OSError:
@@ -93,13 +93,13 @@ class PluginDirectory:
         return found.st_ino, found.st_mtime_ns, self.kubelet_identity()
 
     async def _follow(self, before: FileEvents | None) -> FileEvents | None:
-        """Another directory may lie there now: a watch follows the old one."""
+        """Watch anew if the path is another directory now; a watch stays with the old one."""
         if before is not None:
             await before.close()
         try:
             return FileEvents(self.path, self._tell)
         except OSError as error:
-            # Not there yet, or out of inotify watches: the look every second has to do.
+            # Not there yet, or no inotify watch left: the check once a second has to do.
             _LOG.debug("cannot watch", directory=str(self.path), error=str(error))
             return None
 
@@ -109,9 +109,9 @@ class PluginDirectory:
 
 
 def socket_identity(path: Path) -> SocketIdentity | None:
-    """What tells a socket from the next one of its name; None where there is none.
+    """The identity of a socket, which the next one of its name will not have; None if missing.
 
-    The time is part of it, because a file system may give a freed inode number out again.
+    The time is part of it, because a file system may reuse an inode number.
     """
     try:
         found = path.stat()

@@ -33,7 +33,7 @@ def _encode_group(group: DeviceGroup) -> bytes:
     health = HEALTHY if group.is_healthy else UNHEALTHY
     tail = _DEVICE_HEALTH_TAG + bytes([len(health)]) + health + _topology(group.numa_node)
     chunks = []
-    # Devices differ by their ids alone, and only ids of another length frame them otherwise.
+    # Devices differ only in their ids, and their framing only in the length of the id.
     for length, texts in groupby(group.ids, len):
         head = _DEVICE_ID_TAG + _varint(length)
         head = _LIST_DEVICES_TAG + _varint(len(head) + length + len(tail)) + head

@@ -31,13 +31,13 @@ from gpu_device_plugin.kubelet.registration import register
 from gpu_device_plugin.kubelet.servicer import DevicePluginServicer, DeviceService, StreamWatch
 
 FIRST_LIST_SECONDS = 5.0
-"""Register succeeds even where the kubelet then fails to open the list; it only logs that."""
+"""Register succeeds even if the kubelet then fails to open the list, which it only logs."""
 FIRST_RETRY_SECONDS = 0.2
 LAST_RETRY_SECONDS = 8.0
 STEADY_SECONDS = 10.0
-"""A registration that lived this long was a good one: the next failure retries fast again."""
+"""After a registration that lasted this long, the next failure is retried fast again."""
 SELDOM_SECONDS = 30.0
-"""An endpoint looks when the directory tells of a change, and this often though it tells nothing."""
+"""How often an endpoint checks its registration without a change in the directory."""
 CLOSE_SECONDS = 1.0
 """How long a call in flight may still answer when a server closes."""
 
@@ -49,7 +49,7 @@ _LOG = structlog.get_logger(__name__)
 
 
 class Phase(Enum):
-    """How far a resource has come with the kubelet."""
+    """How far a resource's registration with the kubelet has come."""
 
     WITHDRAWN = "withdrawn"
     UNREGISTERED = "unregistered"
@@ -59,12 +59,12 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EndpointState:
-    """What /readyz tells about one resource.
+    """What /readyz shows of one resource.
 
     Attributes:
         resource: Which resource.
-        phase: How far it has come.
-        detail: Why it is not further, in words; empty when serving.
+        phase: How far its registration has come.
+        detail: Why it is not further; empty when serving.
         registrations: How often the kubelet has accepted it so far.
     """
 
@@ -103,13 +103,13 @@ class Endpoint:
         return self.state.phase is Phase.SERVING
 
     def publish(self, groups: Sequence[DeviceGroup]) -> bool:
-        """Offers `groups` from now on; the kubelet hears of a change at once. False if there is none."""
+        """Offer `groups` from now on. A change is sent at once; False if there is none."""
         is_change = self._list.publish(groups)
         self._look.set()
         return is_change
 
     def withdraw(self) -> None:
-        """Ends the list, so that nothing more is given out; `publish` begins again.
+        """End the list, so that nothing more is given away; `publish` starts again.
 
         The kubelet then shows allocatable 0, and the old capacity for five minutes.
         """
@@ -117,15 +117,15 @@ class Endpoint:
         self._look.set()
 
     def send_again(self) -> None:
-        """Sends the same list once more, which makes the kubelet write its checkpoint anew.
+        """Send the same list once more, which makes the kubelet write its checkpoint again.
 
-        It does so at each list, and else only when it gives units away: without this the
-        checkpoint of a quiet node would name pods that are long gone.
+        It writes it with each list, and otherwise only when it gives units away. Without this
+        the checkpoint of an idle node would name pods that are long gone (docs/adr/0005).
         """
         self._list.wake()
 
     async def run(self) -> None:
-        """Keeps the resource registered until cancelled; closes its socket then."""
+        """Keep the resource registered until cancelled, then close its socket."""
         try:
             while True:
                 if self._list.is_offered:
@@ -137,7 +137,7 @@ class Endpoint:
             await self._close(grace_seconds=0)
 
     async def _serve_once(self) -> None:
-        """One registration from its beginning to its end, and the pause after a failed one."""
+        """One registration from beginning to end, and the pause after a failed one."""
         started = asyncio.get_running_loop().time()
         identity = self._directory.kubelet_identity()
         try:
@@ -154,14 +154,14 @@ class Endpoint:
         await self._pause(identity)
 
     async def _register(self) -> None:
-        """Serves on a fresh socket and registers it; returns once the kubelet has the list."""
+        """Serve on a new socket and register it; returns when the kubelet has the list."""
         if self._directory.kubelet_identity() is None:
             raise KubeletError(f"{self._directory.kubelet_socket} is not there")
         self._streams = streams = StreamWatch(self._look)
         servicer = DevicePluginServicer(self._resource, self._service, self._list, streams)
         self._socket = self._directory.fresh_socket(self._resource)
         self._directory.remove_stale()
-        # Kept in an attribute: a server that is collected takes its socket with it.
+        # Kept in an attribute: a server that is garbage collected closes its socket.
         self._server = grpc.aio.server(options=_SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((servicer.method_table(),))
         try:
@@ -189,21 +189,21 @@ class Endpoint:
             )
 
     async def _until_lost(self, identity: SocketIdentity | None) -> str:
-        """Why the registration is over; looks whenever the directory has changed."""
+        """Wait until the registration is over, and return why."""
         while True:
             if not self._list.is_offered:
                 return "withdrawn"
             if self._streams.is_lost:
                 return "the kubelet ended the device list"
             now = self._directory.kubelet_identity()
-            # No kubelet.sock, but a list that is still open: what works is left alone.
+            # No kubelet.sock, but the list is still open: leave what works alone.
             if now is not None and (now != identity or not is_socket(self._socket)):
                 self._retry_seconds = FIRST_RETRY_SECONDS
                 return "the kubelet has restarted" if now != identity else "our socket was removed"
             await self._until_looked(SELDOM_SECONDS)
 
     async def _pause(self, identity: SocketIdentity | None) -> None:
-        """Waits before the next attempt; ends early where another kubelet.sock has come."""
+        """Wait before the next attempt; shorter if there is another kubelet.sock."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._retry_seconds
         while self._list.is_offered and self._directory.kubelet_identity() == identity:
@@ -216,8 +216,8 @@ class Endpoint:
     async def _until_looked(self, seconds: float) -> None:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            # gRPC waits for a server's end by wait_for, which in Python 3.11 loses a cancellation
-            # that comes at the same time: when kubelet and agent end together.
+            # gRPC waits for a server's end with wait_for, which in Python 3.11 loses a cancellation
+            # that comes at the same time, when kubelet and agent end together.
             raise asyncio.CancelledError
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

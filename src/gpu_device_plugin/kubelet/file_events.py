@@ -1,4 +1,4 @@
-"""The kernel's events of one directory, taken in by the event loop: nothing polls, no thread waits."""
+"""File events of one directory, read by the event loop without polling and without a thread."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,10 +18,10 @@ _WANTED = (
 
 
 class FileEvents:
-    """Calls `on_event` in the event loop when a file comes to `directory` or goes, until closed.
+    """Calls `on_event` in the event loop when a file in `directory` is created or removed.
 
     Raises:
-        OSError: The directory is not there, or there are no watches left.
+        OSError: The directory does not exist, or no watch is left.
     """
 
     def __init__(self, directory: Path, on_event: Callable[[], None]) -> None:
@@ -35,13 +35,13 @@ class FileEvents:
         self._listening = asyncio.create_task(self._listen())
 
     async def close(self) -> None:
-        """Hear no more."""
+        """Stop calling `on_event`."""
         self._listening.cancel()
-        # The listener must be gone first: the next watch may get the same descriptor.
+        # The reader must be removed first: the next watch may get the same descriptor.
         await asyncio.wait({self._listening})
         self._inotify.close()
 
     async def _listen(self) -> None:
-        # Which event it was does not matter: whoever hears of one looks at what there is.
+        # Which event it was does not matter: the callback checks the directory itself.
         async for _ in self._inotify:
             self._on_event()

@@ -1,4 +1,4 @@
-"""What the kubelet says its pods hold, asked over its PodResources socket."""
+"""A client of the kubelet's PodResources API: which pods hold what."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.kubelet.directory import SocketIdentity, socket_identity
 
 DEADLINE_SECONDS = 2.0
-"""For one question, repetitions included; it is asked while the kubelet waits for us."""
+"""For one call with its repetitions. Many calls are made while the kubelet waits for us."""
 
 _SERVICE = "/v1.PodResourcesLister/"
 _PAUSE_SECONDS = 0.05  # the kubelet allows 100 a second after a burst of 10
@@ -27,7 +27,7 @@ _OPTIONS = (
 
 
 class PodResources:
-    """A client of the kubelet's PodResources API; one connection, made when first asked.
+    """A client with one connection, made at the first call.
 
     Args:
         socket: Where the kubelet serves it.
@@ -40,14 +40,14 @@ class PodResources:
         self._channel: Any = None
 
     def identity(self) -> SocketIdentity | None:
-        """What tells this kubelet's socket from the next one's; None where there is none."""
+        """What tells this kubelet's socket from the next one's; None if there is none."""
         return socket_identity(self._socket)
 
     async def list(self) -> tuple[ListedPod, ...]:
-        """Every active pod of the node, those included that hold nothing of ours.
+        """Every active pod of the node, including those that hold nothing of ours.
 
-        Never to be called while an Allocate of ours is in flight: it can make the kubelet
-        give the same unit away twice (kubernetes #137534).
+        Never call it while an Allocate of ours is in flight: that can make the kubelet give
+        the same unit away twice (kubernetes #137534).
 
         Raises:
             KubeletError: The kubelet gave no answer.
@@ -58,7 +58,7 @@ class PodResources:
         return tuple(self._listed_pod(pod) for pod in response.pod_resources)
 
     async def get(self, pod: PodRef) -> ListedPod | None:
-        """One pod, or None where the kubelet does not know it; harmless at any time.
+        """One pod, or None if the kubelet does not know it. May be called at any time.
 
         Raises:
             KubeletError: The kubelet gave no answer, or is too old to have this call.
@@ -73,7 +73,7 @@ class PodResources:
         return self._listed_pod(response.pod_resources)
 
     async def close(self) -> None:
-        """Gives the connection back."""
+        """Close the connection."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
@@ -96,8 +96,8 @@ class PodResources:
                 return await call(request, timeout=max(0.001, deadline - loop.time()))
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNAVAILABLE:
-                    # The kubelet restarted. A channel that failed once repeats its failure for a
-                    # while without looking, so the next question takes a new one.
+                    # The kubelet restarted. A channel that failed repeats its failure for a while
+                    # without trying, so the next call takes a new one.
                     await self._hang_up(channel)
                     is_final = is_fresh
                 else:
@@ -109,7 +109,7 @@ class PodResources:
     async def _hang_up(self, channel: Any) -> None:
         if self._channel is channel:
             self._channel = None
-            await channel.close(DEADLINE_SECONDS)  # other questions may be under way on it
+            await channel.close(DEADLINE_SECONDS)  # other calls may be in progress on it
 
     def _listed_pod(self, pod: Any) -> ListedPod:
         held: dict[str, Mapping[str, frozenset[str]]] = {}
@@ -133,7 +133,7 @@ class PodResources:
 
 
 def _is_unknown_pod(cause: BaseException | None) -> bool:
-    """The kubelet says it with no code of its own."""
+    """The kubelet has no status code for it, only this text."""
     return (
         isinstance(cause, grpc.aio.AioRpcError)
         and cause.code() in {grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND}

@@ -1,4 +1,4 @@
-"""The one call that we make to the kubelet's registration server."""
+"""Register: the one call to the kubelet's registration server."""
 
 from pathlib import Path
 from typing import Any
@@ -10,22 +10,22 @@ from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 
 API_VERSION = "v1beta1"
 REGISTER_SECONDS = 15.0
-"""More than the 10 s the kubelet takes to give up dialling us, so that we read its own words."""
+"""More than the 10 s after which the kubelet stops dialling us, to get its own error text."""
 
 _REGISTER = "/v1beta1.Registration/Register"
-# Without a pool of its own, a channel to a kubelet that was away inherits the waiting
-# time that gRPC keeps for the address, up to two minutes.
+# Without its own subchannel pool, a channel to a kubelet that was away inherits the backoff
+# that gRPC keeps for the address, up to two minutes.
 _CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
 async def register(kubelet_socket: Path, resource: str, socket_name: str) -> None:
-    """Tells the kubelet that `resource` is served on `socket_name`, in the same directory.
+    """Tell the kubelet that `resource` is served on `socket_name`, in the same directory.
 
-    The kubelet dials that socket and asks its options before it answers, so it must be
-    served already.
+    The kubelet dials that socket and asks for its options before it answers, so the socket must
+    be served already.
 
     Raises:
-        KubeletError: The kubelet is not there, or refuses; the text has its words.
+        KubeletError: The kubelet does not answer, or refuses; the text contains its own.
     """
     # The options are sent for completeness: kubelets read only GetDevicePluginOptions.
     request = pb.RegisterRequest(

@@ -22,7 +22,7 @@ from gpu_device_plugin.kubelet.device_list import DeviceList
 
 SERVICE_NAME = "v1beta1.DevicePlugin"
 CALL_DEADLINE_SECONDS = 4.0
-"""For what the kubelet waits for without a limit, holding up every pod of the node meanwhile."""
+"""For calls that the kubelet waits for without a limit; every pod of the node waits with it."""
 PRE_START_DEADLINE_SECONDS = 25.0
 """The kubelet's own is 30."""
 
@@ -42,7 +42,7 @@ _STATUS: Mapping[type[GpuPluginError], grpc.StatusCode] = {
 
 
 class DeviceService(Protocol):
-    """What answers the kubelet's calls; it raises a GpuPluginError to refuse."""
+    """Answers the kubelet's calls, or raises a GpuPluginError to refuse."""
 
     async def prefer(
         self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
@@ -63,10 +63,10 @@ class StreamWatch:
     """Whether the kubelet listens to one registration's device list.
 
     Attributes:
-        has_begun: Set once a list has been sent, or a stream has ended without.
+        has_begun: Set when a list has been sent, or a stream has ended without one.
         has_listened: Whether a list has been sent.
         open_streams: ListAndWatch calls that are open now.
-        is_closing: Set where we are the ones who end them.
+        is_closing: Whether we end the streams ourselves.
     """
 
     def __init__(self, look: asyncio.Event) -> None:
@@ -78,7 +78,7 @@ class StreamWatch:
 
     @property
     def is_lost(self) -> bool:
-        """The kubelet listened once and does not any more; it will not call again."""
+        """The kubelet listened and does not any more; it will not call again."""
         return self.has_listened and self.open_streams == 0
 
     def opened(self) -> None:
@@ -86,7 +86,7 @@ class StreamWatch:
         self.open_streams += 1
 
     def sent(self) -> None:
-        """A list has gone out."""
+        """A list was sent."""
         self.has_listened = True
         self.has_begun.set()
 
@@ -113,7 +113,7 @@ class DevicePluginServicer:
         self._streams = streams
 
     def method_table(self) -> grpc.GenericRpcHandler:
-        """The calls by name, for a server; the list is sent as bytes already encoded."""
+        """The calls by name, for a server; lists are sent as encoded bytes."""
         unary = grpc.unary_unary_rpc_method_handler
         encode: Callable[[Any], bytes] = _encode
         return grpc.method_handlers_generic_handler(
@@ -134,13 +134,13 @@ class DevicePluginServicer:
         )
 
     async def options(self, _request: pb.Empty, _context: Any) -> pb.DevicePluginOptions:
-        """Asked from inside Register: it waits for nothing."""
+        """Called by the kubelet during Register, so it waits for nothing."""
         return pb.DevicePluginOptions(
             pre_start_required=True, get_preferred_allocation_available=True
         )
 
     async def list_and_watch(self, _request: pb.Empty, context: Any) -> None:
-        """Sends the list now and after every change, until either side ends it."""
+        """Send the list now and after every change, until either side ends the stream."""
         self._streams.opened()
         try:
             while self._list.is_offered and not self._streams.is_closing:
@@ -154,7 +154,7 @@ class DevicePluginServicer:
     async def prefer(
         self, request: pb.PreferredAllocationRequest, context: Any
     ) -> pb.PreferredAllocationResponse:
-        """Names the units we want; a refusal here rejects the pod as cleanly as one in Allocate."""
+        """Name the units to give; a refusal here rejects the pod as one in Allocate does."""
         response = pb.PreferredAllocationResponse()
         for asked in request.container_requests:
             chosen = await self._answer(
@@ -171,7 +171,7 @@ class DevicePluginServicer:
         return response
 
     async def allocate(self, request: pb.AllocateRequest, context: Any) -> pb.AllocateResponse:
-        """Gives the units to a container."""
+        """Give the units to a container."""
         response = pb.AllocateResponse()
         for asked in request.container_requests:
             edits = await self._answer(
@@ -185,7 +185,7 @@ class DevicePluginServicer:
     async def pre_start(
         self, request: pb.PreStartContainerRequest, context: Any
     ) -> pb.PreStartContainerResponse:
-        """Asked at each start of a container that holds units."""
+        """Called before each start of a container that holds units."""
         await self._answer(
             context,
             "PreStartContainer",
@@ -202,7 +202,7 @@ class DevicePluginServicer:
         *,
         seconds: float = CALL_DEADLINE_SECONDS,
     ) -> _Answer:
-        """The service's answer, or the call ended with the status that its error stands for."""
+        """Return the service's answer, or end the call with the gRPC status of its error."""
         try:
             async with asyncio.timeout(seconds):
                 return await answer

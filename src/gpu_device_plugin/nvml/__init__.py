@@ -1,1 +1,1 @@
-"""NVML behind a process boundary: `source` is the agent's side, `child` the one that may hang."""
+"""NVML behind a process boundary: `source` is the agent's side, `child` the side that may hang."""

@@ -1,7 +1,7 @@
 """NVML itself: the only module that imports pynvml, loaded in the child process only.
 
-The library may lack any function that is newer than the driver: what it lacks, or says it
-does not support, is unknown (None), never a fault of the card.
+The library may lack any function that is newer than the driver. A value whose function is
+missing or not supported is unknown (None); that is never a fault of the card.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ _UNSUPPORTED = {
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
     pynvml.NVML_ERROR_NO_PERMISSION,
 }
-# Errors of the driver as a whole: no card is to blame, NVML has to be opened again.
+# Errors of the whole driver, not of one card: NVML has to be opened again.
 _DRIVER = {
     pynvml.NVML_ERROR_UNINITIALIZED,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -32,19 +32,19 @@ _NAMES = {
     for name, value in vars(pynvml).items()
     if name.startswith("NVML_ERROR_")
 }
-# kernfs numbers its nodes in turn, so the module's directory has another inode after a reload.
-_KERNEL_MODULE = Path("/sys/module/nvidia")
+# A function that our simulated library has and NVIDIA's lacks.
+_SIMULATED = "gpusim_create"
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 
 def error_name(error: pynvml.NVMLError) -> str:
-    """NVML's own word for an error, for instance `GPU_IS_LOST`."""
+    """NVML's name of an error, for instance `GPU_IS_LOST`."""
     name: str = _NAMES.get(error.value, f"ERROR_{error.value}")
     return name
 
 
 def _ask(function: Callable[..., Any], *arguments: object) -> Any:
-    """What a function answers, None where the library cannot."""
+    """The function's answer; None if the library lacks it or does not support it."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
@@ -56,12 +56,13 @@ def _ask(function: Callable[..., Any], *arguments: object) -> Any:
 class Driver:
     """An initialised NVML with the cards it showed when it was opened.
 
-    The library counts its cards once, at nvmlInit: a card plugged in since is seen only
+    The library enumerates cards once, at nvmlInit: a card that is plugged in later appears only
     after `close` and another opening.
     """
 
-    def __init__(self, *, is_system: bool) -> None:
-        self._is_system = is_system
+    def __init__(self, kernel_module: Path) -> None:
+        self.is_simulated = hasattr(pynvml.nvmlLib, _SIMULATED)
+        self._kernel_module = kernel_module
         self._handles: dict[str, Any] = {}
         self._by_address: dict[int, str] = {}
         self._events: Any = None
@@ -75,27 +76,25 @@ class Driver:
     def inventory(self) -> dict[str, object]:
         """The inventory as a message."""
         cuda = _ask(pynvml.nvmlSystemGetCudaDriverVersion)
-        load = ""
-        if self._is_system:
-            with suppress(OSError):
-                load = str(_KERNEL_MODULE.stat().st_ino)
         return {
             "kind": "inventory",
             "driver_version": self.version,
             "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
-            "driver_load": load,
+            "driver_load": "" if self.is_simulated else driver_load(self._kernel_module),
             "cards": self.cards,
             "unreadable": self.unreadable,
         }
 
     def probe(self) -> list[dict[str, object]]:
-        """One look at each card. Raises NVMLError when the driver as a whole is gone."""
+        """Probe each card. Raises NVMLError if the whole driver is gone."""
         return [self._probe_card(uuid, handle) for uuid, handle in self._handles.items()]
 
-    def has_other_modes(self) -> bool:
-        """Whether a card has entered or left MIG mode since NVML was opened."""
+    def has_changed(self) -> bool:
+        """Whether the driver has another version, or a card another MIG mode, than was told."""
+        if driver_version() != self.version:
+            return True
         for card in self.cards:
-            # A card that does not answer is its probe's matter.
+            # A card that does not answer is reported by its probe.
             with suppress(pynvml.NVMLError):
                 if _is_mig(self._handles[str(card["uuid"])]) is not card["is_mig"]:
                     return True
@@ -114,7 +113,7 @@ class Driver:
         return self._uuid_of(event.device), int(event.eventData)
 
     def close(self) -> None:
-        """Gives NVML back."""
+        """Close NVML."""
         with suppress(pynvml.NVMLError):
             if self._events is not None:
                 pynvml.nvmlEventSetFree(self._events)
@@ -123,7 +122,7 @@ class Driver:
 
     @property
     def has_events(self) -> bool:
-        """Whether the library tells XIDs at all."""
+        """Whether the library reports XIDs at all."""
         return self._events is not None
 
     def _enumerate(self, index: int) -> None:
@@ -141,7 +140,7 @@ class Driver:
         self.cards.append(card)
 
     def _register(self) -> None:
-        """Asks for the XIDs of every card that has them; a lost card is found by its probe."""
+        """Register for the XIDs of every card that reports them; probes find a lost card."""
         events = _ask(pynvml.nvmlEventSetCreate)
         if events is None:
             return
@@ -182,19 +181,31 @@ def driver_version() -> str:
     return str(pynvml.nvmlSystemGetDriverVersion())
 
 
+def driver_load(kernel_module: Path) -> str:
+    """Differs after each load of the kernel module; "" without it.
+
+    kernfs counts its nodes up, so the module's directory has another inode after a reload.
+    """
+    try:
+        return str(kernel_module.stat().st_ino)
+    except OSError:
+        return ""
+
+
 @contextmanager
-def opened(library: str | None) -> Iterator[Driver]:
+def opened(library: str | None, kernel_module: Path) -> Iterator[Driver]:
     """NVML opened; raises NvmlError saying what is missing.
 
     Args:
         library: The library file; None for the system's.
+        kernel_module: The kernel module's directory in sysfs.
     """
     is_ready = False
     try:
         _load(library)
         pynvml.nvmlInit()
         is_ready = True
-        driver = Driver(is_system=library is None)
+        driver = Driver(kernel_module)
     except pynvml.NVMLError as error:
         if is_ready:
             with suppress(pynvml.NVMLError):
@@ -208,16 +219,20 @@ def opened(library: str | None) -> Iterator[Driver]:
         driver.close()
 
 
-def pci_cards() -> frozenset[str] | None:
-    """The PCI functions on this machine, None without sysfs: changes when a card comes or goes."""
+def surroundings(kernel_module: Path) -> tuple[object, ...]:
+    """Differs when a card has come or gone, or the kernel module was loaded again.
+
+    The load of the module, and the PCI functions of this machine (none without sysfs).
+    """
     try:
-        return frozenset(entry.name for entry in _PCI_DEVICES.iterdir())
+        functions = frozenset(entry.name for entry in _PCI_DEVICES.iterdir())
     except OSError:
-        return None
+        functions = frozenset()
+    return driver_load(kernel_module), functions
 
 
 def _load(library: str | None) -> None:
-    """Makes pynvml use the given file: by itself it knows only the system's, by name."""
+    """Make pynvml use the given file; by itself it loads the system's by name."""
     if library is None or pynvml.nvmlLib is not None:
         return
     try:
@@ -258,7 +273,7 @@ def _text(value: bytes | str) -> str:
 
 
 def _numa_node(bus_id: str) -> int | None:
-    """The kernel's word; NVML writes the PCI domain with eight digits, the kernel with four."""
+    """From sysfs. NVML writes the PCI domain with eight digits, the kernel with four."""
     try:
         node = int((_PCI_DEVICES / bus_id.lower()[-12:] / "numa_node").read_text())
     except (OSError, ValueError):
@@ -267,7 +282,7 @@ def _numa_node(bus_id: str) -> int | None:
 
 
 def _recovery_action(handle: Any) -> int | None:
-    """What NVML wants done about the card (0: nothing); newer drivers only."""
+    """NVML's recovery action for the card (0: none); newer drivers only."""
     values = _ask(
         pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
     )

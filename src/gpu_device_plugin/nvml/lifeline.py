@@ -1,10 +1,12 @@
 """The child lives no longer than its parent, however the parent ends.
 
-Three nets, since each has a hole: the kernel's parent-death signal (not if the parent died
-before it was asked for; it also fires when the *thread* that started us ends, so `source`
-starts us from the event loop's), the parent's pid (after the first is set, closes its hole;
-told by argument, since in a container the agent itself may be pid 1), and the end of stdin
-(works across everything, but only between two calls).
+Three ways, because each alone has a gap:
+
+- The kernel's parent-death signal. It does not come if the parent died before it was set. It
+  also comes when the *thread* that started the child ends, so `source` uses the event loop's.
+- The parent's pid, compared after the signal is set, closes that gap. It is an argument, because
+  in a container the agent itself may be pid 1.
+- The end of stdin always works, but is noticed only between two calls.
 """
 
 import ctypes
@@ -20,7 +22,7 @@ class Lifeline:
     """The tie to the parent process.
 
     Args:
-        parent: Pid of the process that started us; 0 when a person did.
+        parent: Pid of the process that started this one; 0 if a person did.
     """
 
     def __init__(self, parent: int) -> None:
@@ -33,7 +35,7 @@ class Lifeline:
         return self.pause(0)
 
     def pause(self, seconds: float) -> bool:
-        """Waits, at most until the parent is gone; whether it is still there."""
+        """Wait, at most until the parent is gone; returns whether it is still there."""
         if not self._parent:
             select.select([], [], [], seconds)
             return True

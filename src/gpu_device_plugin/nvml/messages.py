@@ -1,8 +1,10 @@
 """The lines of the child, typed: bytes in, reports out.
 
-The child writes them as plain dictionaries, since msgspec would cost it memory on every
-node; a field that either side does not know is an error here, so the two cannot drift.
+The child writes them as plain dictionaries, because msgspec would cost it memory on every node.
+An unknown or missing field is an error here, so the two sides cannot diverge.
 """
+
+from typing import Literal
 
 import msgspec
 
@@ -18,7 +20,7 @@ from gpu_device_plugin.domain.reports import (
 )
 from gpu_device_plugin.errors import NvmlError
 
-# What NVML says when the kernel module is not there; the next inventory is a fresh load.
+# NVML's error if the kernel module is not loaded; the next inventory is then a new load.
 _UNLOADED = "DRIVER_NOT_LOADED"
 MISMATCH = "LIB_RM_VERSION_MISMATCH"
 _TEXTS = {
@@ -38,7 +40,14 @@ class Starting(_Line, frozen=True, tag="starting"):
 
 
 class Beat(_Line, frozen=True, tag="beat"):
-    """A sign of life."""
+    """A sign of life.
+
+    Attributes:
+        reopen: Why NVML should be opened anew: a card is `failing`, cards or driver have
+            `changed`; else "".
+    """
+
+    reopen: Literal["", "failing", "changed"] = ""
 
 
 class NoDriver(_Line, frozen=True, tag="no_driver"):
@@ -88,7 +97,7 @@ class ProbeLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProbesLine(_Line, frozen=True, tag="probes"):
-    """A look at every card."""
+    """The probes of every card."""
 
     cards: tuple[ProbeLine, ...]
 
@@ -106,7 +115,7 @@ def decode(line: bytes) -> Line:
 
 
 def reports(line: Line) -> tuple[NvmlReport, ...]:
-    """What a line reports."""
+    """The reports in a line."""
     match line:
         case InventoryLine():
             return (_inventory(line),)

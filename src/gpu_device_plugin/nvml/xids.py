@@ -1,4 +1,4 @@
-"""The table of XIDs: ours, with the operator's rows over it."""
+"""The table of XIDs: the packaged one, with rows replaced or added by the operator."""
 
 from importlib import resources
 from pathlib import Path
@@ -32,11 +32,11 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def health_rules(recovery_seconds: float, operator_file: Path | None = None) -> HealthRules:
-    """The rules by which cards are judged.
+    """The rules for the health of cards.
 
     Args:
         recovery_seconds: How long probes must be clean (`--recovery-seconds`).
-        operator_file: YAML of the same form as ours, whose rows stand over ours.
+        operator_file: YAML of the same form as xids.yaml, whose rows take precedence.
 
     Raises:
         ConfigError: The file cannot be read, or a key in it is unknown or wrong.
@@ -64,7 +64,7 @@ def _parse(text: str, name: str) -> _Table:
     codes = [row.code for row in table.xids]
     twice = sorted({code for code in codes if codes.count(code) > 1})
     if twice:
-        raise ConfigError(f"XID table {name}: code {twice[0]} stands there twice")
+        raise ConfigError(f"XID table {name}: code {twice[0]} occurs twice")
     return table
 
 

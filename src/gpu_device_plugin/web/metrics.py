@@ -1,4 +1,4 @@
-"""What Prometheus reads: names and labels are an interface that stays."""
+"""The metrics page. Names and labels are an interface and do not change."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 _PREFIX = "gpu_device_plugin"
 _ALLOCATE_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
-# One more series a counter that says only when this process started counting.
+# Otherwise each counter has one more series, with the time at which the process started.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
@@ -53,9 +53,9 @@ class SliceSample:
         card: NVML's index of the card, or its UUID where NVML does not show it.
         memory_limit_bytes: What it may use.
         core_percent: Of the card's time; 0 is no cap.
-        memory_used_bytes: What it uses; None while its library has told nothing.
-        core_used_ratio: Share of the card's time that it had of late, 0 to 1; None while unknown.
-        refused_total: Allocations refused for want of room; None as above.
+        memory_used_bytes: What it uses; None while its region says nothing.
+        core_used_ratio: Share of the card's time since the last scrape, 0 to 1; None if unknown.
+        refused_total: Allocations refused because the slice was full; None as above.
     """
 
     namespace: str
@@ -71,7 +71,7 @@ class SliceSample:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the gauges show; whoever changes something publishes a new one.
+    """What the gauges show, as one immutable value.
 
     Attributes:
         cards: The node's cards.
@@ -133,7 +133,7 @@ class AgentMetrics:
         self._gauges.snapshot = snapshot
 
     def ask_readiness(self, is_ready: Callable[[], bool]) -> None:
-        """Ask this at each scrape; until it is told nothing is ready."""
+        """Set what to call at each scrape; until then the agent counts as not ready."""
         self._ready.set_function(is_ready)
 
     def observe_allocate(self, seconds: float) -> None:
@@ -158,7 +158,7 @@ class AgentMetrics:
         self._nvml_restarts_shown = total
 
     def count_repair(self, reason: str) -> None:
-        """Something of a slice was found amiss and put right."""
+        """Something about a slice was repaired."""
         self._repairs.labels(reason).inc()
 
     def count_file_set_aside(self) -> None:
@@ -179,7 +179,7 @@ class AgentMetrics:
 
 
 class _Gauges(Collector):
-    """Builds the gauges anew for each scrape, so that what is gone leaves no series."""
+    """Builds the gauges for each scrape, so that nothing that is gone leaves a series."""
 
     def __init__(self, version: str) -> None:
         self.snapshot = Snapshot()
@@ -258,7 +258,7 @@ def _slice_gauges(slices: Iterable[SliceSample]) -> Iterator[GaugeMetricFamily]:
 
 
 def _slice_usage(slices: Iterable[SliceSample]) -> Iterator[Metric]:
-    """What containers use, as their regions tell; a region that tells nothing has no series."""
+    """What containers use, according to their regions; no series for one that says nothing."""
     labels = ("namespace", "pod", "container", "card")
     rows = [((s.namespace, s.pod, s.container, str(s.card)), s) for s in slices]
     yield _gauge(

@@ -16,7 +16,7 @@ class Pages:
 
     Attributes:
         metrics: The `Accept` header -> the page and its content type.
-        is_alive: Whether the program works at all; else the kubelet shall restart it.
+        is_alive: Whether the program works; if not, the kubelet has to restart it.
         readiness: Whether it serves, and in words why or why not.
     """
 
@@ -36,7 +36,7 @@ class WebServer:
 
     @property
     def port(self) -> int:
-        """The port listened on; of use where the address says 0."""
+        """The port listened on, if the address says 0."""
         addresses = self._runner.addresses if self._runner else []
         return int(addresses[0][1]) if addresses else self._port
 
@@ -44,7 +44,7 @@ class WebServer:
         """Listen.
 
         Raises:
-            EdgeError: The address cannot be listened on; the text names it.
+            EdgeError: It cannot listen on the address; the text names it.
         """
         app = web.Application()
         app.add_routes(

@@ -7,7 +7,7 @@ import pytest
 from gpu_device_plugin.apps.agent.reconcile.file_keeper import FileKeeper
 from gpu_device_plugin.apps.agent.slices.container_setup import slice_spec
 from gpu_device_plugin.apps.agent.wiring import Wiring
-from gpu_device_plugin.config import load_settings
+from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.edits import ContainerEdits, Mount
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
 from gpu_device_plugin.domain.ledger import Grant

@@ -4,7 +4,7 @@ import errno
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.wiring import Wiring
-from gpu_device_plugin.config import load_settings
+from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.store.selinux import Kernel
 

@@ -95,7 +95,7 @@ async def test_a_kubelet_that_does_not_answer_is_no_reason_to_remove_anything() 
         await left_behind(rig, "stays")
         await rig.kubelet.stop()
         before = files(rig.state, rig.run)
-        with pytest.raises(KubeletError, match="does not tell which slices are in use"):
+        with pytest.raises(KubeletError, match="does not say which slices are in use"):
             await clean(places(rig), is_forced=False)
         assert files(rig.state, rig.run) == before
 

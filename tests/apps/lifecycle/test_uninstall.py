@@ -73,8 +73,8 @@ async def test_it_ends_when_every_agent_has_answered_its_mark() -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await run
 
-        assert told[0] == "asking 2 nodes to give up their cards"
-        assert "node b: withdrawn; files of pods that run on stay: default/p" in told
+        assert told[0] == "asking 2 nodes to withdraw"
+        assert "node b: withdrawn; files of running pods are kept: default/p" in told
         assert "2 nodes have withdrawn" in told
         assert "gpu-device-plugin cleanup" in told[-1]
 
@@ -131,10 +131,10 @@ async def test_an_api_server_that_is_away_is_waited_for() -> None:
         await server.start()
         async with asyncio.timeout(PATIENCE_SECONDS):
             await run
-        assert told[-2] == "there is no DaemonSet of agents: no node has to be asked"
+        assert told[-2] == "there is no DaemonSet of agents: no node to ask"
 
 
 async def test_what_the_api_server_forbids_is_told_at_the_deadline() -> None:
     async with running(is_up=False) as (_, api):
-        with pytest.raises(ClusterError, match="told no nodes of agents"):
+        with pytest.raises(ClusterError, match="did not say which nodes have agents"):
             await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(1)

@@ -106,6 +106,27 @@ static void do_free(char *words[])
 	printf("%d\n", CALL(cuMemFree_v2, objects[atoi(words[1]) % OBJECTS]));
 }
 
+/* churn BYTES SECONDS: takes and gives back physical memory of card 1 all the time; how often. */
+static void do_churn(char *words[])
+{
+	const struct timespec pause = {.tv_nsec = 300000};
+	const CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+					  .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
+	const time_t end = time(NULL) + atoi(words[2]);
+	CUmemGenericAllocationHandle handle;
+	CUresult result = CUDA_SUCCESS;
+	int times = 0;
+
+	for (; !result && time(NULL) < end; times++) {
+		result = CALL(cuMemCreate, &handle, strtoull(words[1], NULL, 10), &prop, 0);
+		nanosleep(&pause, NULL);
+		if (!result)
+			result = CALL(cuMemRelease, handle);
+		nanosleep(&pause, NULL);
+	}
+	printf("%d %d\n", result, times);
+}
+
 static void do_create(char *words[])
 {
 	CUmemGenericAllocationHandle handle = 0;
@@ -1107,6 +1128,7 @@ static const struct command commands[] = {
 	{"managed", do_managed},
 	{"pitch", do_pitch},
 	{"free", do_free},
+	{"churn", do_churn},
 	{"create", do_create},
 	{"create_at", do_create_at},
 	{"release", do_release},

@@ -16,7 +16,7 @@ from gpu_device_plugin.apps.agent.publish.cluster import (
     ClusterSignals,
     NoCluster,
 )
-from gpu_device_plugin.config import Settings
+from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.reports import NvmlReport

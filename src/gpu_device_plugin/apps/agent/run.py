@@ -19,7 +19,7 @@ from gpu_device_plugin.apps.agent.edges import Edges, own_pod
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, AdminSocket
 from gpu_device_plugin.apps.agent.publish.device_lists import message_problem
 from gpu_device_plugin.apps.agent.wiring import Wiring
-from gpu_device_plugin.config import Settings
+from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.card_numbers import known_numbers
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.reports import DriverChanged

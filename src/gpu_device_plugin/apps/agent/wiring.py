@@ -46,7 +46,7 @@ from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
-from gpu_device_plugin.config import Isolation, Settings
+from gpu_device_plugin.config.agent import Isolation, Settings
 from gpu_device_plugin.domain.edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef

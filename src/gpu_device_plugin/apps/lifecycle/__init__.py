@@ -1,1 +1,1 @@
-"""What happens to a whole installation: its upgrade, its end, and what it leaves on a node."""
+"""Lifecycle of a whole installation: upgrade, uninstall, and the cleanup of a node."""

@@ -1,9 +1,9 @@
-"""`gpu-device-plugin cleanup`: remove from a node what an agent that is gone has left there.
+"""`gpu-device-plugin cleanup`: remove from a node what a former agent has left there.
 
-Runs on the node (or in a pod with its directories), without any agent. What is in use, the
-kubelet tells: a slice stays whose pod the kubelet still has. Its List alone does not say so: it
-is empty while a kubelet that was restarted cannot reach the API server. So a pod counts as gone
-when its directory is gone too, which the kubelet keeps as long as it knows the pod.
+Runs on the node, or in a pod with its directories, without an agent. The kubelet says what is in
+use: the slice of a pod that it still has is kept. Its List alone is not enough, because it is
+empty while a restarted kubelet cannot reach the API server. So a pod counts as gone only when its
+directory is gone too, which the kubelet keeps as long as it knows the pod.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the agent's directories lie."""
+    """Paths of the agent's directories."""
 
     state: Path
     run: Path
@@ -45,8 +45,8 @@ class Outcome:
     """What was done.
 
     Attributes:
-        removed: What is gone, in words.
-        in_use: What stays because it is in use, in words.
+        removed: Descriptions of what was removed.
+        in_use: Descriptions of what was kept because it is in use.
     """
 
     removed: tuple[str, ...]
@@ -71,7 +71,7 @@ class _InUse:
 async def clean(
     places: Places, *, is_forced: bool, patience_seconds: float = PATIENCE_SECONDS
 ) -> Outcome:
-    """Remove all that nothing uses; forced, the rest as well.
+    """Remove everything that is not in use; if forced, the rest as well.
 
     Args:
         places: The agent's directories, and the kubelet's.
@@ -80,7 +80,7 @@ async def clean(
 
     Raises:
         ConfigError: An agent serves this node.
-        KubeletError: The kubelet does not tell what is in use, and nobody forced us.
+        KubeletError: The kubelet does not say what is in use, and it was not forced.
         StorageError: The file system refused.
     """
     lock = NodeLock(places.state / "lock")
@@ -88,7 +88,7 @@ async def clean(
     try:
         return await _clean(places, None if is_forced else patience_seconds)
     finally:
-        # With the grants goes the file; where some stay, so does the place of the lock.
+        # Without grants the lock file goes too; if some are kept, so is the lock.
         if any(places.state.glob("grants*")):
             lock.release()
         else:
@@ -133,8 +133,8 @@ async def _snapshot(kubelet: Path) -> KubeletSnapshot:
         return await snapshots.take()
     except KubeletError as error:
         raise KubeletError(
-            f"the kubelet does not tell which slices are in use ({error}): nothing is removed. "
-            f"Give its directory with --kubelet-dir, or --force where no pod with a slice is left"
+            f"the kubelet does not say which slices are in use ({error}): nothing is removed. "
+            f"Give its directory with --kubelet-dir, or --force if no pod with a slice is left"
         ) from error
     finally:
         await pods.close()

@@ -1,7 +1,7 @@
 """The chart's pre-delete hook: mark the nodes, and wait until every agent has withdrawn.
 
-The agents are asked because they alone know what running containers mount. When this has ended
-well, helm may remove them.
+Only the agents know what running containers mount, so they are asked. When this has succeeded,
+helm removes them.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from gpu_device_plugin.errors import ClusterError
 
 LOOK_SECONDS = 2.0
 _AT_ONCE = 8
-"""Requests to the API server at a time: a large cluster has many nodes."""
+"""Concurrent requests to the API server, because a large cluster has many nodes."""
 
 Tell = Callable[[str], None]
 
@@ -37,7 +37,7 @@ class Uninstall:
         """Return when every agent has withdrawn, or its node is gone.
 
         Raises:
-            ClusterError: Not within the deadline; the text names the nodes and the cure.
+            ClusterError: Not all did so in time; the text names the nodes and what to do.
         """
         try:
             async with asyncio.timeout(deadline_seconds):
@@ -48,7 +48,7 @@ class Uninstall:
         self._summarise()
 
     async def _is_over(self) -> bool:
-        """One look; the API server may be away in between."""
+        """Check once whether all have withdrawn; the API server may be away."""
         try:
             return await self._look()
         except ClusterError as error:
@@ -60,13 +60,13 @@ class Uninstall:
     async def _look(self) -> bool:
         installation = await self._fleet.installation()
         if installation is None:
-            self._tell("there is no DaemonSet of agents: no node has to be asked")
+            self._tell("there is no DaemonSet of agents: no node to ask")
             return True
         agents = await self._fleet.agents(installation)
         first = not self._waiting and not self._done
         self._waiting = {node: pod for node, pod in agents.items() if node not in self._done}
         if first:
-            self._tell(f"asking {len(agents)} nodes to give up their cards")
+            self._tell(f"asking {len(agents)} nodes to withdraw")
         gate = asyncio.Semaphore(_AT_ONCE)
         await asyncio.gather(*(self._ask(gate, node, installation) for node in self._waiting))
         self._waiting = {n: pod for n, pod in self._waiting.items() if n not in self._done}
@@ -89,7 +89,7 @@ class Uninstall:
         if kept is None:
             return
         self._done[name] = kept
-        stay = f"; files of pods that run on stay: {', '.join(kept)}" if kept else ""
+        stay = f"; files of running pods are kept: {', '.join(kept)}" if kept else ""
         self._tell(f"node {name}: withdrawn{stay}")
 
     def _summarise(self) -> None:
@@ -97,22 +97,22 @@ class Uninstall:
         self._tell(f"{len(self._done)} nodes have withdrawn")
         if pods:
             self._tell(
-                f"{len(pods)} pods run on with their slices. If a container of them ends, it cannot "
-                f"start again without the plugin; when they have ended, remove their files with "
-                f"`gpu-device-plugin cleanup` on the nodes"
+                f"{len(pods)} pods keep running with their slices. If one of their containers ends, it "
+                f"cannot start again without the plugin. When the pods have ended, remove their "
+                f"files with `gpu-device-plugin cleanup` on the nodes"
             )
 
     def _unanswered(self, deadline_seconds: float) -> str:
         if not self._waiting:
             return (
-                f"within {deadline_seconds:g} s the API server told no nodes of agents; "
+                f"within {deadline_seconds:g} s the API server did not say which nodes have agents; "
                 f"{self._trouble or 'it did not answer'}"
             )
         named = ", ".join(f"{node} (pod {pod})" for node, pod in sorted(self._waiting.items()))
         return (
             f"no answer within {deadline_seconds:g} s from the agents of {len(self._waiting)} nodes: "
-            f"{named}. Look at these pods, mend or delete the nodes, and uninstall again; or leave "
-            f"their files behind with `helm uninstall --no-hooks`, for `gpu-device-plugin cleanup` "
-            f"on the nodes later. To stay installed instead, take the marks back: "
+            f"{named}. Check these pods, repair or delete the nodes, and uninstall again; or leave "
+            f"their files behind with `helm uninstall --no-hooks` and run `gpu-device-plugin "
+            f"cleanup` on the nodes later. To stay installed instead, remove the marks: "
             f"`kubectl annotate nodes --all {UNINSTALL_ANNOTATION}-`"
         )

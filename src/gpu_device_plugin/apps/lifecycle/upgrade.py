@@ -1,11 +1,11 @@
-"""The chart's pre-upgrade hook: refuse what would change slices under the pods that hold them.
+"""The chart's pre-upgrade hook: refuse what would change slices while pods hold them.
 
-The agents would refuse it too, each for its node, and go on with the old unit or mode until the
-node is empty. Said before the upgrade it costs nothing, and no cluster counts in two units.
+Each agent would refuse it for its own node, and keep the old unit or mode until no slice is held
+there. Refusing before the upgrade avoids a cluster with two units.
 """
 
 from gpu_device_plugin.cluster.fleet import Fleet, FleetNode
-from gpu_device_plugin.config import mode_in
+from gpu_device_plugin.config.agent import mode_in
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, counted_unit_mib, served_mode
 from gpu_device_plugin.domain.lifecycle import NodeStanding, holders_by_node, upgrade_obstacles
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
@@ -15,7 +15,7 @@ from gpu_device_plugin.errors import ConfigError
 
 
 async def check_upgrade(fleet: Fleet, mode: NodeMode, unit: MemoryUnit) -> int:
-    """How many nodes of this installation publish cards, when none of them stands in the way.
+    """The number of nodes of this installation that publish cards, if none prevents the upgrade.
 
     Another release, on other nodes, may count in another unit.
 
@@ -39,7 +39,7 @@ async def check_upgrade(fleet: Fleet, mode: NodeMode, unit: MemoryUnit) -> int:
         listed = "".join(f"\n  {line}" for line in obstacles)
         raise ConfigError(
             f"pods hold slices that this upgrade would change (unit {unit.value}, mode {mode}):"
-            f"{listed}\nDelete or drain these pods first, or keep the values of before"
+            f"{listed}\nDelete or drain these pods first, or keep the old values"
         )
     return sum(bool(node.mode) for node in nodes)
 

@@ -1,6 +1,5 @@
 """Everything worth telling: one log line, one metric, one Event, one line for `why`."""
 
-from collections import deque
 from collections.abc import Callable
 
 import structlog
@@ -8,8 +7,9 @@ import structlog
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.cluster.events import EventNote
 from gpu_device_plugin.domain.decision import Pending
+from gpu_device_plugin.domain.decision_log import DecisionLog
 from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.explain import Decision, demand_text, room_lines, why_text
+from gpu_device_plugin.domain.explain import Decision, demand_text, room_lines
 from gpu_device_plugin.domain.faults import Change, ChangeKind
 from gpu_device_plugin.domain.identity import Asker, Call
 from gpu_device_plugin.domain.ledger import Grant, Ledger
@@ -37,7 +37,7 @@ class EventRecorder:
         self._post = post
         self._state = state
         self._wall_seconds = wall_seconds
-        self._decisions: deque[Decision] = deque(maxlen=_KEPT)
+        self._decisions = DecisionLog(_KEPT)
 
     def decided(self, pending: Pending) -> None:
         """A container has been given cards; the units follow."""
@@ -78,7 +78,7 @@ class EventRecorder:
         asked = asked_text(call.resource, call.size, self._state().unit)
         self._keep(asker, asked, outcome=f"refused: {error}", reason=error.reason)
         if pod is not None and pod.name:
-            self._post(EventNote(pod, error.reason, str(error)))
+            self._post(EventNote(pod, error.reason, str(error), owner=_owner(asker)))
 
     def start_refused(self, pod: PodRef | None, resource: str, error: RefusalError) -> None:
         """A container may not start."""
@@ -88,7 +88,7 @@ class EventRecorder:
             self._post(EventNote(pod, error.reason, str(error)))
             outcome = f"refused: {error}"
             # The kubelet tries again and again; `why` tells it once.
-            if not any(d.pod == str(pod) and d.outcome == outcome for d in self._decisions):
+            if all(d.outcome != outcome for d in self._decisions.of_pod(str(pod))):
                 asked = f"to start a container that holds {resource}"
                 self._keep(Asker(pod), asked, outcome=outcome, reason=error.reason)
 
@@ -164,7 +164,7 @@ class EventRecorder:
     def why(self, namespace: str, name: str, ledger: Ledger) -> str:
         """What was decided about a pod and what it holds, for a person."""
         wanted = f"{namespace}/{name}"
-        text = why_text([d for d in self._decisions if d.pod == wanted])
+        text = self._decisions.why(wanted)
         state = self._state()
         held = [g for g in ledger.grants.values() if str(g.pod) == wanted]
         lines = [_held_line(grant, state.card) for grant in held]
@@ -187,8 +187,13 @@ class EventRecorder:
             outcome=outcome,
             reason=reason,
             at_seconds=self._wall_seconds(),
+            owner=_owner(asker),
         )
-        self._decisions.append(decision)
+        self._decisions.add(decision)
+
+
+def _owner(asker: Asker | None) -> str:
+    return asker.request.owner if asker and asker.request else ""
 
 
 def _held_line(grant: Grant, card_of: Callable[[str], Card | None]) -> str:

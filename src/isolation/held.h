@@ -1,0 +1,25 @@
+/*
+ * What slices hold of a card, told to each other on their pages of activity: so
+ * that memory of a neighbour is not taken for our own. See held.c.
+ */
+#ifndef GPUSLICE_HELD_H
+#define GPUSLICE_HELD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Under the region's lock, when the books of a card have changed. */
+void held_publish(int card);
+/* A call that takes or gives memory begins, or has come back and is in the books. */
+void held_tell_calls(void);
+
+struct held {
+	uint64_t bytes; /* that the slices beside us hold of a card */
+	uint64_t stamp; /* another one when any of them has begun a call or come back */
+	bool is_still;  /* none has one out */
+};
+
+/* Not under the region's lock; waits a little for those that have a call out. */
+struct held held_by_neighbours(int card);
+
+#endif
