@@ -50,8 +50,8 @@ class PluginDirectory:
         Kubelets tell registrations apart by the path: with a used path, the end of the old
         stream would end the new registration (kubernetes #135437).
         """
-        name = f"{_PREFIX}-{os.getpid()}-{next(self._numbers)}-{secrets.token_hex(3)}.sock"
-        self._sockets[resource] = self.path / name
+        name = f"{_PREFIX}-{resource.rpartition('/')[2]}-{os.getpid()}-{next(self._numbers)}"
+        self._sockets[resource] = self.path / f"{name}-{secrets.token_hex(3)}.sock"
         return self._sockets[resource]
 
     def remove_stale(self) -> None:

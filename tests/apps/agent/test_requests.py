@@ -188,7 +188,7 @@ def _rewrite(rig: Rig, old: bytes, new: bytes) -> None:
 
 async def allocate(rig: Rig, ids: Iterable[str]) -> Any:
     """An Allocate call of ours, as the kubelet would make it."""
-    (socket,) = rig.kubelet.plugin_dir.glob("*-m-*.sock")
+    (socket,) = rig.kubelet.plugin_dir.glob("*-gpu-mem-*.sock")
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         call = channel.unary_unary(
             "/v1beta1.DevicePlugin/Allocate",
