@@ -87,8 +87,6 @@ def card_asks_for_reset(node: Node, card: int, seconds: float) -> None:
     def end() -> None:
         chosen.action = 0
 
-    if not node.driver.is_watched:
-        return  # nobody would hear of the XID
     node.trouble(f"card {chosen.uuid[:12]} asks for a reset", seconds, begin, end)
     node.disturb(seconds + _CARD_SECONDS)
 

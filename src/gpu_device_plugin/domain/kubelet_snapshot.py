@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from gpu_device_plugin.domain.edits import ContainerEdits, slice_of_mounts
-from gpu_device_plugin.domain.ledger import Grant, HeldUnits
+from gpu_device_plugin.domain.ledger import Grant, HeldUnits, Ledger
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.pools import OUR_RESOURCES
 
@@ -111,16 +111,32 @@ def completed(grant: Grant, entries: Sequence[CheckpointEntry]) -> tuple[str, st
     return grant.pod.uid, grant.container
 
 
-def filled(
-    grant: Grant, reported: Mapping[_Place, frozenset[str]], known: Collection[str]
-) -> Grant:
+def passed_on(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> Grant:
+    """The grant under the name of the container that holds it now, if an init container had it first.
+
+    Without the pod spec the container that takes over an init container's units looks like the
+    same one asking again, so both have one slice. List never shows the init container.
+    """
+    ids = {resource: frozenset(grant.ids(resource)) for resource in (Resource.MEM, Resource.CORE)}
+    for entry in listed:
+        if not entry.pod.is_same_name(grant.pod) or grant.container in entry.held:
+            continue
+        for container in entry.held:
+            is_heir = any(ids.values()) and all(entry.ids(container, r) == ids[r] for r in ids)
+            if is_heir and ledger.of_container(grant.pod, container) is None:
+                return replace(grant, container=container, is_checked=False)
+    return grant
+
+
+def filled(grant: Grant, reported: Mapping[_Place, frozenset[str]], ledger: Ledger) -> Grant:
     """The grant with units of a resource that the kubelet says it holds, and that nobody has.
 
-    So it is where our file had to be taken from the write before its last one.
+    So it is where our file had to be taken from the write before its last one. What an init
+    container of the pod has handed on is nobody else's.
     """
     for resource in OUR_RESOURCES:
         ids = reported.get((grant.pod.uid, grant.container, resource), frozenset())
-        if ids and not grant.ids(resource) and ids.isdisjoint(known):
+        if ids and not grant.ids(resource) and ids.isdisjoint(ledger.before(grant.pod).ids()):
             grant = grant.with_ids(resource, ids)
     return grant
 

@@ -90,6 +90,20 @@ class Ledger:
         """Grants of other pods that hold any of `ids`: while one lives, `pod` may not have them."""
         return tuple(g for g in self.holders(ids) if not g.pod.is_same_pod(pod))
 
+    def unknown(self, held: Iterable[HeldUnits]) -> list[HeldUnits]:
+        """Those that no grant knows; what an init container handed on to them is theirs."""
+        certain = Ledger({k: g for k, g in self.grants.items() if not g.is_handed_on}).ids()
+        return [
+            units
+            for units in held
+            if units.ids
+            and certain.isdisjoint(units.ids)
+            and all(
+                grant.pod.is_same_pod(units.pod) and grant.container != units.container
+                for grant in self.holders(units.ids)
+            )
+        ]
+
     def before(self, pod: PodRef) -> "Ledger":
         """The ledger as the next container of `pod` finds it.
 
