@@ -117,12 +117,12 @@ def passed_on(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> Gran
     Without the pod spec the container that takes over an init container's units looks like the
     same one asking again, so both have one slice. List never shows the init container.
     """
-    ids = {resource: frozenset(grant.ids(resource)) for resource in (Resource.MEM, Resource.CORE)}
+    ids = {resource: frozenset(held) for resource, held in grant.units.items()}
     for entry in listed:
         if not entry.pod.is_same_name(grant.pod) or grant.container in entry.held:
             continue
-        for container in entry.held:
-            is_heir = any(ids.values()) and all(entry.ids(container, r) == ids[r] for r in ids)
+        for container, by_resource in entry.held.items():
+            is_heir = bool(ids) and {r: held for r, held in by_resource.items() if held} == ids
             if is_heir and ledger.of_container(grant.pod, container) is None:
                 return replace(grant, container=container, is_checked=False)
     return grant

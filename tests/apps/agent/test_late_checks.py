@@ -100,7 +100,7 @@ async def test_what_reconciling_learned_meanwhile_is_kept(tmp_path: Path) -> Non
             wiring.ledger_store.amend([replace(UNCHECKED, card_bytes=(2154 << 20,))])
         return SPEC
 
-    wiring = wired(tmp_path, fetch_spec)
+    wiring = await wired(tmp_path, fetch_spec)
     await wiring.prestart.check(Resource.MEM, UNCHECKED.ids(Resource.MEM))
 
     held = wiring.ledger_store.ledger.grants[UNCHECKED.slice_id]
