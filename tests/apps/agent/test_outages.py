@@ -1,6 +1,5 @@
 """The API server away, a full disk, files that vanish: pods are served or refused for a reason."""
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -132,18 +131,21 @@ async def test_a_full_disk_refuses_with_a_reason_and_heals_without_a_restart() -
             subprocess.run(["umount", rig.state], check=True)
 
 
-async def test_a_grown_region_file_is_cut_back_and_reported() -> None:
-    """A container could fill the host's tmpfs through it."""
+async def test_files_that_a_container_has_grown_are_cut_back_and_reported() -> None:
+    """A container could fill the host's tmpfs through them; no wait for the next reconcile pass."""
     async with running_rig() as rig:
         await rig.admit("p", slice_of(2, 30))
-        region = rig.run / "slices" / rig.grant("p").slice_id / "region"
-        os.truncate(region, 5 << 20)
-        await rig.stop_agent()
-        await rig.start_agent()
-        await rig.until_ready()
+        grant = rig.grant("p")
+        region = rig.run / "slices" / grant.slice_id / "region"
+        activity = rig.run / "cards" / grant.cards[0] / grant.slice_id
+        region.write_bytes(bytes(20 << 20))
+        activity.write_bytes(bytes(20 << 20))
 
-        assert region.stat().st_size == 1 << 20
-        await until(lambda: rig.events("RegionGrown"), 10)
+        await until(lambda: (region.stat().st_size, activity.stat().st_size) == (1 << 20, 4096), 40)
+        await until(lambda: len(rig.events("RegionGrown")) == 2, 10)
+        messages = " ".join(event["message"] for event in rig.events("RegionGrown"))
+        assert "its region file had grown" in messages
+        assert f"its activity file of card {grant.cards[0]} had grown" in messages
 
 
 async def test_cgpu_disable_counts_only_where_the_operator_allows_it() -> None:

@@ -252,6 +252,7 @@ class Wiring:
             DiskCheck(self.ledger_store, node_store, recorder),
             DeviceListCheck(node_store, recorder),
             CallCheck(self.mode.settle_if_waiting),
+            CallCheck(self.reconciler.cut_back_if_filling),
             CallCheck(lambda: self.metrics.show_nvml_restarts(self.nvml.restarts)),
         ]
         if not settings.simulator_dir:

@@ -154,10 +154,10 @@ class EventRecorder:
         self._metrics.count_repair("IsolationLibraryMadeAgain")
         self._post(EventNote(None, "IsolationLibraryMadeAgain", text))
 
-    def region_grown(self, grant: Grant, size: int) -> None:
-        """A container made its shared region larger than it may be."""
-        text = f"container {grant.container}: its region file had grown to {size} bytes, cut back"
-        _log.warning("region grown", pod=str(grant.pod), bytes=size)
+    def file_grown(self, grant: Grant, file: str, size: int) -> None:
+        """A container made a file that it may write larger than it may be."""
+        text = f"container {grant.container}: its {file} had grown to {size} bytes, cut back"
+        _log.warning("file grown", pod=str(grant.pod), file=file, bytes=size)
         self._metrics.count_repair("RegionGrown")
         self._post(EventNote(grant.pod, "RegionGrown", text))
 
