@@ -8,6 +8,7 @@ import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, running_rig, slice_of, until
 
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import ask
+from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import KubeletError
 
 
@@ -89,7 +90,7 @@ async def test_standalone_serves_without_any_api() -> None:
             await rig.kubelet.start_container(pod.uid, "main-0")
 
         assert rig.card_of("one") == rig.card_of("two")
-        assert not set(rig.grant("one").mem_ids) & set(rig.grant("two").mem_ids)
+        assert not set(rig.grant("one").ids(Resource.MEM)) & set(rig.grant("two").ids(Resource.MEM))
 
 
 async def test_a_start_makes_missing_files_of_the_slice_again() -> None:
