@@ -243,7 +243,7 @@ class Reconciler:
         unknown = ledger.unknown(living)
         cards = state.cards if state.mode is not None else ()
         adopted = adopt(unknown, specs, cards, state.terms)
-        known = frozenset().union(*((*grant.mem_ids, *grant.core_ids) for grant in adopted))
+        known = frozenset().union(*(grant.all_ids for grant in adopted))
         self._unadopted = tuple({units.pod for units in unknown if units.ids.isdisjoint(known)})
         for grant in adopted:
             self._parts.recorder.adopted(grant)
