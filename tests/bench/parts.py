@@ -77,9 +77,9 @@ class AgentParts:
         assert ended
         ledger_store.amend((), ended=ended)
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """What is done now and then: files of ended slices go, others read what changed."""
-        self.wiring.reconciler.repair_files()
+        await self.wiring.reconciler.repair_files()
         self.wiring.publisher._publish()
         self.wiring.publisher.show()
 

@@ -3,7 +3,6 @@
 import errno
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ class Disk:
         durable: Directory whose files survive a loss of power, as far as they were flushed.
     """
 
-    def __init__(self, root: Path, chance: random.Random, passes: Callable[[float], None]) -> None:
+    def __init__(self, root: Path, chance: random.Random) -> None:
         self.durable = f"{root}/state/"
         self.is_full = False
         self.flush_seconds = 0.0
         self._chance = chance
-        self._passes = passes
         self._dirty: set[str] = set()
         self._write, self._fdatasync = os.write, os.fdatasync
 
@@ -41,8 +39,7 @@ class Disk:
         return self._write(descriptor, content)
 
     def fdatasync(self, descriptor: int) -> None:
-        """`os.fdatasync`; whoever calls it waits."""
-        self._passes(self.flush_seconds)
+        """`os.fdatasync`; how long the writer waits for it, the loop knows."""
         self._dirty.discard(_path(descriptor))
 
     def lose_power(self) -> None:

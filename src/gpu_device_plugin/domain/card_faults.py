@@ -29,7 +29,7 @@ def still_asked(card: CardHealth) -> str:
         return cause
     if any(not fault.is_probed for fault in card.faults):
         return (
-            "it has not answered since its fault, so nobody knows what NVML asks for; try again in "
+            "it has not answered since its fault, so it is not known what NVML asks for; try again in "
             "some seconds"
         )
     return ""

@@ -148,8 +148,8 @@ def check_parts(asker: Asker, offer: Offer, state: NodeState) -> None:
 def unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
     """The refusal for units that the kubelet hands on in a way that makes no slice."""
     return DoesNotFitError(
-        f"the kubelet hands on the units {', '.join(sorted(ids))} of an init container, which are "
-        f"not equal parts of {cards} cards; it picks them at random, so create the pod anew, or let "
+        f"the kubelet reuses the units {', '.join(sorted(ids))} of an init container, which are "
+        f"not equal parts of {cards} cards; it picks them at random, so create the pod again, or let "
         f"its init containers ask exactly what the container after them asks",
         reason="OtherCard",
     )
@@ -170,7 +170,7 @@ def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitErr
     indexes = ", ".join(str(card.index) for card in pending.cards)
     return DoesNotFitError(
         f"card {indexes} was decided on, but the kubelet has not as many of its units free; create "
-        f"the pod anew",
+        f"the pod again",
         reason="NoRoom",
     )
 

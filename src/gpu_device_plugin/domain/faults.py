@@ -2,7 +2,7 @@
 
 `health` says how they follow from what NVML reports. Seconds are CLOCK_BOOTTIME: it never
 jumps, runs on through suspend, and means the same before and after a restart of the agent;
-a reboot starts it anew, hence the boot id.
+a reboot starts it again, hence the boot id.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ A card is healthy when no fault is open on it and NVML answers. A fault is named
 reason (`XID79`, `Lost`, …) and closes in one of three ways:
 
 * `probe`: probes of the card have been clean for `recovery_seconds` since its last XID;
-* `reset`: the driver was loaded anew, the node rebooted, NVML's recovery action says
+* `reset`: the driver was loaded again, the node rebooted, NVML's recovery action says
   "none", or the operator says so. "None" counts at once if the action was something else
   after the fault, else only when it has stood as long as clean probes must: the driver may
   take a moment to ask for its reset, and a card must not come back in between;
@@ -86,7 +86,9 @@ def obstacle(health: Health, uuid: str) -> str:
     if card is None or not card.is_shown:
         return ""
     if health.outage is not None or not health.has_inventory:
-        return f"NVML does not answer ({health.reason(uuid)}), so nobody knows what the card needs"
+        return (
+            f"NVML does not answer ({health.reason(uuid)}), so it is not known what the card needs"
+        )
     return still_asked(card)
 
 

@@ -52,7 +52,7 @@ def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
         raise RequestError(
             f"pod {spec.ref}, container {container.name}, on node {terms.node}: its label asks for "
             f"{needed.cards} cards, the slice is on {len(grant.card_numbers)}, given while the API "
-            f"server was away; create the pod anew",
+            f"server was away; create the pod again",
             reason="CardCountUnknown",
         )
     return replace(
@@ -75,6 +75,6 @@ def _not_the_holder(grant: Grant, resource: Resource, holder: str) -> UnknownPod
     return UnknownPodError(
         f"the units of {resource} granted to pod {grant.pod} (container {grant.container}) are "
         f"held, the kubelet says, by {holder}; the container must not start on them, create the "
-        f"pod anew",
+        f"pod again",
         reason="NotTheHolder",
     )

@@ -227,7 +227,7 @@ def _again(call: Call, same: Sequence[Grant], holders: Sequence[Grant]) -> Grant
     names = ", ".join(f"{g.pod} (container {g.container})" for g in holders)
     raise UnknownPodError(
         f"the kubelet gives away units of {call} that are held already, by {names}; "
-        f"the pod is refused rather than put on top of them, create it again",
+        f"it refuses the pod instead of giving them away twice; create it again",
         reason="UnitsHeld",
     )
 

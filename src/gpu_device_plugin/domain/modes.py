@@ -208,7 +208,7 @@ def _switch(
     later = "" if is_served(wanted) else "; this mode is not served yet, the node offers nothing"
     return ModeDecision(
         wanted,
-        note=f"the node went from mode {current} to {wanted}{later}",
+        note=f"the node switched from mode {current} to {wanted}{later}",
         note_reason="ModeSwitched" if is_served(wanted) else "ModeNotServedYet",
     )
 
@@ -229,13 +229,13 @@ def next_unit(
         return UnitDecision(
             current,
             is_switch_refused=True,
-            note=f"memory unit {wanted.value} waits: the node goes on counting in "
+            note=f"memory unit {wanted.value} waits: the node still counts in "
             f"{current.value} while pods hold slices: {_names(holders)}. Delete or drain them",
             note_reason="UnitSwitchRefused",
         )
     return UnitDecision(
         wanted,
-        note=f"the node went from memory unit {current.value} to {wanted.value}",
+        note=f"the node switched from memory unit {current.value} to {wanted.value}",
         note_reason="UnitSwitched",
     )
 

@@ -199,7 +199,7 @@ def _why(
     chosen: Sequence[Room], policy: PlacementPolicy, prefer: Sequence[str], must: frozenset[int]
 ) -> str:
     if must:
-        return "the card whose units an init container hands on"
+        return "the card on which an init container leaves its units"
     if all(room.card.uuid in prefer for room in chosen):
         return "the card of the pod's earlier containers"
     free = ", ".join(f"{room.free_mem} of {room.card.capacity(room.unit)}" for room in chosen)

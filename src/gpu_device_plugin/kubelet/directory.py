@@ -92,7 +92,7 @@ class PluginDirectory:
         return found.st_ino, found.st_mtime_ns, self.kubelet_identity()
 
     async def _follow(self, before: FileEvents | None) -> FileEvents | None:
-        """Watch anew if the path is another directory now; a watch stays with the old one."""
+        """Watch again if the path is another directory now; a watch stays with the old one."""
         if before is not None:
             await before.close()
         try:

@@ -92,7 +92,7 @@ class StandInKubelet:
         await self.start()
 
     async def admit(self, pod: StandInPod) -> Admission:
-        """Takes a pod on, or rejects it for ever. A pod that is known is admitted anew."""
+        """Takes a pod on, or rejects it for ever. A pod that is known is admitted again."""
         async with self._admission:
             self.pods[pod.uid] = pod
             try:
@@ -130,7 +130,7 @@ class StandInKubelet:
         return options
 
     def containers_ended(self) -> None:
-        """The node has gone down: no container runs any more, and every pod starts anew."""
+        """The node has gone down: no container runs any more, and every pod starts again."""
         self._running.clear()
 
     def finish(self, uid: str) -> None:

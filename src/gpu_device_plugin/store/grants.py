@@ -132,11 +132,6 @@ class GrantStore:
             raise StateError("; ".join(bad))
         return Ledger(grants)
 
-    @property
-    def unread(self) -> frozenset[str]:
-        """Slices of which the file tells something that this release cannot read."""
-        return frozenset(self._unread)
-
     def check_room(self) -> None:
         """Whether the disk has room for more grants.
 

@@ -50,7 +50,9 @@ class Api(NoCluster):
         return await self._fetch_spec(self.wiring)
 
 
-def wired(tmp_path: Path, fetch_spec: Callable[[Wiring], Awaitable[PodRequest | None]]) -> Wiring:
+async def wired(
+    tmp_path: Path, fetch_spec: Callable[[Wiring], Awaitable[PodRequest | None]]
+) -> Wiring:
     """The agent's parts without a kubelet, holding one grant that nobody has checked yet."""
     directories: Mapping[str, str] = {
         name: str(tmp_path / name)
@@ -67,7 +69,7 @@ def wired(tmp_path: Path, fetch_spec: Callable[[Wiring], Awaitable[PodRequest | 
     version.mkdir()
     (version / "libgpuslice.so").write_bytes(b"")
     (version / "ld.so.preload").write_text("")
-    wiring.ledger_store.hold(UNCHECKED)
+    await wiring.ledger_store.hold(UNCHECKED)
     return wiring
 
 
@@ -83,7 +85,7 @@ async def test_a_grant_released_while_its_start_is_checked_is_not_brought_back(
             raise ClusterError("away")
         return SPEC
 
-    wiring = wired(tmp_path, fetch_spec)
+    wiring = await wired(tmp_path, fetch_spec)
     with pytest.raises(UnknownPodError):
         await wiring.prestart.check(Resource.MEM, UNCHECKED.mem_ids)
 
@@ -99,7 +101,7 @@ async def test_what_reconciling_learned_meanwhile_is_kept(tmp_path: Path) -> Non
             wiring.ledger_store.amend([replace(UNCHECKED, card_bytes=(2154 << 20,))])
         return SPEC
 
-    wiring = wired(tmp_path, fetch_spec)
+    wiring = await wired(tmp_path, fetch_spec)
     await wiring.prestart.check(Resource.MEM, UNCHECKED.mem_ids)
 
     held = wiring.ledger_store.ledger.grants[UNCHECKED.slice_id]

@@ -42,12 +42,12 @@ async def test_directories_that_containers_may_not_read_stop_the_node_until_they
     wiring = Wiring(settings, kernel=policy.kernel)
 
     wiring.node_store.update(mode=NodeMode.SHARE)
-    wiring.node_checks.run_once()
+    await wiring.node_checks.run_once()
     assert FAULT not in wiring.node_store.read().faults
     wiring.node_store.update(mode=NodeMode.CORE_MEM)
-    wiring.node_checks.run_once()
+    await wiring.node_checks.run_once()
     text = wiring.node_store.read().faults[FAULT]
     assert f"{tmp_path / 'run_dir'} has the label system_u:object_r:var_run_t:s0" in text
     policy.is_refusing = False
-    wiring.node_checks.run_once()
+    await wiring.node_checks.run_once()
     assert FAULT not in wiring.node_store.read().faults

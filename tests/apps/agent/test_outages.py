@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.apps.agent.rig import MEM, running_rig, slice_of, until
+from tests.apps.agent.rig import CORE, COUNT, MEM, running_rig, slice_of, until
 
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import ask
 from gpu_device_plugin.errors import KubeletError
@@ -123,7 +123,7 @@ async def test_a_full_disk_refuses_with_a_reason_and_heals_without_a_restart() -
             await until(lambda: rig.kubelet.allocatable(MEM) == 0, 10)
             assert rig.grant("before").mem_units == 2
             filler.unlink()
-            await until(lambda: rig.kubelet.allocatable(MEM) == 60, 10)
+            await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4}, 20)
 
             assert (await rig.admit("lucky", slice_of(2, 30))).is_admitted
         finally:

@@ -170,7 +170,7 @@ async def test_a_container_does_not_start_on_units_that_the_kubelet_says_are_ano
         await rig.start_agent()
         await rig.until_ready()
 
-        with pytest.raises(Exception, match="create the pod anew"):
+        with pytest.raises(Exception, match="create the pod again"):
             await rig.kubelet.start_container(pod.uid, "main-0")
 
 

@@ -79,7 +79,7 @@ class Allocator:
         if open_pending is None or not open_pending.is_for(found.asker):
             open_pending = self._decided(found.asker, offer, state)
         elif found.asker.container is None:
-            # Nobody knows the pod spec, so the size of each call is all that can be checked.
+            # The pod spec is not known, so only the size of each call can be checked.
             demand_from_size(found.asker.pod, call.resource, call.size, state.terms)
         chosen = choose_units(open_pending, offer, state)
         open_pending.preferred[call.resource] = frozenset(chosen)
@@ -121,11 +121,11 @@ class Allocator:
                 self._session(call.resource),
             )
             if isinstance(found, Grant):
-                return self._maker.again(found)
+                return await self._maker.again(found)
             self._asker = found
             pending = await self._unasked(found, call, state)
         self._asker = pending.asker
-        grant = self._maker.grant(pending, call, state)
+        grant = await self._maker.grant(pending, call, state)
         pending.granted.add(call.resource)
         return grant
 
@@ -136,7 +136,7 @@ class Allocator:
             if await self._identifier.holds(other.pod, ids):
                 raise DoesNotFitError(
                     f"the kubelet gives units that pod {other.pod} still holds (kubernetes issue "
-                    f"137534); create the pod anew",
+                    f"137534); create the pod again",
                     reason="DoubleBooked",
                 )
         pending = self._open(call.resource)

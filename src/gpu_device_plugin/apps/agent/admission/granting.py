@@ -38,11 +38,11 @@ class GrantMaker:
         """All grants, now."""
         return self._ledger_store.ledger
 
-    def grant(self, pending: Pending, call: Call, state: NodeState) -> Grant:
+    async def grant(self, pending: Pending, call: Call, state: NodeState) -> Grant:
         """The container's grant, now holding the call's units as well.
 
         Raises:
-            NodeError: There is no library, or the disk refuses.
+            NodeError: There is no library, or the disk refuses or takes too long.
         """
         known = self._ledger_store.ledger.grants.get(pending.slice_id)
         grant = (known or self._first(pending, state)).with_ids(call.resource, call.must_include)
@@ -57,18 +57,18 @@ class GrantMaker:
                 reason="IsolationLibraryMissing",
             )
         failpoint("allocate.before-grant")
-        self._ledger_store.hold(grant, self._superseded(grant, call.must_include))
+        await self._ledger_store.hold(grant, self._superseded(grant, call.must_include))
         pending.slice_id = grant.slice_id
-        return self.again(grant)
+        return await self.again(grant)
 
-    def again(self, grant: Grant) -> Grant:
-        """The same grant, its files made where they are missing.
+    async def again(self, grant: Grant) -> Grant:
+        """The same grant, after making its missing files.
 
         Raises:
             NodeError: The disk refuses.
         """
         try:
-            self._setup.make_files(grant)
+            await self._setup.make_files(grant)
         except StorageError as error:
             raise NodeError(
                 f"{error}; free the disk, or use another node", reason="StateNotWritable"
@@ -107,8 +107,8 @@ class GrantMaker:
     def _superseded(self, grant: Grant, ids: frozenset[str]) -> set[str]:
         """Grants that end with this one.
 
-        Pods that are gone but not yet reconciled, whose units the kubelet gave again; and what
-        this very container held before (the kubelet admitted it anew).
+        Those of pods that are gone but not reconciled yet, whose units the kubelet gives again;
+        and what this container held before, if the kubelet admits it again.
         """
         mine = self._ledger_store.ledger.of_pod(grant.pod)
         before = {g.slice_id for g in mine if grant.container and g.container == grant.container}
@@ -117,6 +117,6 @@ class GrantMaker:
 
 
 def _counted(grant: Grant) -> Grant:
-    """Without the pod spec the units given so far are all that is known of its request."""
+    """Without the pod spec, only the units given so far are known of its request."""
     units = len(grant.mem_ids)
     return replace(grant, mem_units=units, pod_units=units, core_percent=len(grant.core_ids))

@@ -29,7 +29,7 @@ class HolderCheck:
         self._snapshots = snapshots
 
     async def check(self, grant: Grant, resource: Resource) -> None:
-        """Return if the kubelet agrees, or cannot tell.
+        """Return if the kubelet agrees, or does not know.
 
         Raises:
             UnknownPodError: Another pod or container holds these units.
@@ -37,7 +37,7 @@ class HolderCheck:
         check_holder(grant, resource, await self._listed(grant), self._entries())
 
     def named(self, grant: Grant) -> tuple[str, str]:
-        """Uid and container of a grant, as far as anybody knows them."""
+        """Uid and container of a grant, as far as they are known."""
         return completed(grant, self._entries())
 
     async def _listed(self, grant: Grant) -> ListedPod | None:

@@ -111,7 +111,7 @@ class Identifier:
             return await self.sources.list_pods()
         except KubeletError as error:
             raise UnknownPodError(
-                f"the kubelet does not say which pod this is: {error}; create the pod anew",
+                f"the kubelet does not say which pod this is: {error}; create the pod again",
                 reason="KubeletSilent",
             ) from error
 

@@ -1,4 +1,4 @@
-"""What the kubelet's calls reach: admission to the allocator, starts to the second guard."""
+"""Passes the kubelet's calls on: admissions to the allocator, starts to PreStart."""
 
 import time
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Service:
     async def prefer(
         self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The units that the container shall have."""
+        """The units that the container gets."""
         return await self._allocator.prefer(resource, available, must_include, size)
 
     async def allocate(self, resource: Resource, ids: Sequence[str]) -> ContainerEdits:

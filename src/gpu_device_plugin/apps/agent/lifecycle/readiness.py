@@ -24,7 +24,7 @@ class Readiness:
         self.is_prepared = False
 
     def tell(self) -> tuple[bool, str]:
-        """Ready or not, and the reasons, one a line."""
+        """Whether the node is ready, and the reasons, one per line."""
         state = self._state()
         if state.mark:
             kept = "not done yet" if state.kept is None else f"{len(state.kept)} pods keep files"
@@ -39,7 +39,7 @@ class Readiness:
         if self._cards.missing:
             problems.append(f"cards: {self._cards.missing}")
         if not self.is_prepared:
-            problems.append("grants: still bringing together what the kubelet holds")
+            problems.append("grants: still comparing with what the kubelet holds")
         problems += self._device_lists.not_ready(state)
         if problems:
             return False, "\n".join(problems)

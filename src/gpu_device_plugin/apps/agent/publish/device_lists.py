@@ -21,7 +21,7 @@ class DeviceLists:
         self._endpoints = dict(endpoints)
 
     def publish(self, state: NodeState) -> None:
-        """Offer what the node has now, and nothing that its mode does not serve."""
+        """Offer what the node has now, if its mode serves it."""
         wanted = served_resources(state)
         for resource, endpoint in self._endpoints.items():
             if resource in wanted:
@@ -48,8 +48,8 @@ def served_resources(state: NodeState) -> tuple[Resource, ...]:
 def card_units(resource: Resource, state: NodeState) -> Sequence[CardUnits]:
     """Every card's units of `resource`; a card that is out stays in capacity.
 
-    On a node that is marked for uninstalling the list is empty: the kubelet then counts 0 at once,
-    where a list that ends would leave the capacity for five minutes.
+    On a node that is marked for uninstalling the list is empty: the kubelet then counts 0 at once.
+    If the list ended instead, the kubelet would keep the capacity for five minutes.
     """
     if state.mark:
         return []

@@ -1,4 +1,4 @@
-"""Everything worth telling: one log line, one metric, one Event, one line for `why`."""
+"""The event recorder: one log line, metric, Event and line of `why` for what happens."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ _log = structlog.get_logger("agent")
 
 
 class EventRecorder:
-    """Where the parts of the agent report what happened."""
+    """Takes what the parts of the agent report."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class EventRecorder:
         if pod is not None and pod.name:
             self._post(EventNote(pod, error.reason, str(error)))
             outcome = f"refused: {error}"
-            # The kubelet tries again and again; `why` tells it once.
+            # The kubelet tries again and again; `why` shows it once.
             if all(d.outcome != outcome for d in self._decisions.of_pod(str(pod))):
                 asked = f"to start a container that holds {resource}"
                 self._keep(Asker(pod), asked, outcome=outcome, reason=error.reason)
@@ -119,7 +119,7 @@ class EventRecorder:
         self._post(EventNote(None, reason, text, is_warning=is_warning))
 
     def fault(self, node_store: NodeStore, reason: str, text: str | None) -> None:
-        """Something keeps the whole node from serving, or (None) does no longer; reported once."""
+        """A fault keeps the whole node from serving, or (None) has ended; reported once."""
         if node_store.set_fault(reason, text):
             is_over = text is None
             over = f"{reason} is over"
@@ -128,12 +128,12 @@ class EventRecorder:
             )
 
     def file_set_aside(self, text: str) -> None:
-        """A file of the state directory could not be trusted."""
+        """A file of the state directory was damaged and set aside."""
         self._metrics.count_file_set_aside()
         self.node_note("StateFileBad", text)
 
     def adopted(self, grant: Grant) -> None:
-        """A container held units that we knew nothing of."""
+        """A container held units for which there was no grant."""
         self._metrics.count_repair("SliceAdopted")
         _log.warning("adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id)
         text = (
@@ -142,7 +142,7 @@ class EventRecorder:
         self._post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
 
     def slice_broken(self, grant: Grant, error: RefusalError) -> None:
-        """A slice lacks what its container needs to start again, and we cannot make it."""
+        """A slice lacks files that its container needs to start, and they cannot be made."""
         _log.error("slice broken", pod=str(grant.pod), slice=grant.slice_id, text=str(error))
         self._post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
 

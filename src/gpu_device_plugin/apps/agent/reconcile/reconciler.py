@@ -51,7 +51,7 @@ _log = structlog.get_logger("reconcile")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the reconciler brings together.
+    """What the reconciler works with.
 
     Attributes:
         ledger_store: The grants.
@@ -60,11 +60,11 @@ class Parts:
         recorder: Where events go.
         state: The node as of now.
         specs: Pods as the API watch knows them.
-        is_synced: Whether the API watch has had all of them, be it a while ago.
+        is_synced: Whether the API watch has ever had all of them.
         kubelet_identity: Which kubelet there is, by its sockets, or None.
         gate: Keeps a List away from the kubelet's calls.
-        on_settled: Told of the pods that were listed at two passes in a row.
-        is_waited_for: Whether somebody waits for the node to be empty.
+        on_settled: Called with the pods that were listed in two passes in a row.
+        is_waited_for: Whether a switch or an uninstall waits until no pod holds a slice.
         wall_seconds: The wall clock.
     """
 
@@ -101,7 +101,7 @@ class Reconciler:
         """Emitted when the kubelet's checkpoint names pods that its List lacks."""
 
     def request_pass(self) -> None:
-        """Run a pass soon: a pod has gone, or somebody waits for the node to be empty."""
+        """Run a pass soon, because a pod is gone or something waits for the last slice to end."""
         self._requested.set()
 
     @property
@@ -115,10 +115,10 @@ class Reconciler:
             await self.run_pass()
             seconds = WAITING_SECONDS if self._parts.is_waited_for() else PASS_SECONDS
             with contextlib.suppress(TimeoutError):
-                # Not wait_for: in Python 3.11 that one loses a cancellation that comes with a request.
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes with a request.
                 async with asyncio.timeout(seconds):
                     await self._requested.wait()
-                # A pod that goes often takes others with it: one pass serves them all.
+                # Pods often end together: one pass serves them all.
                 await asyncio.sleep(1.0)
             self._requested.clear()
 
@@ -127,7 +127,7 @@ class Reconciler:
         try:
             async with self._parts.gate.quiet():
                 self._settle(await self._parts.snapshots.take())
-            await self._files.repair_in_turns()
+            await self._files.repair_and_remove()
             self.passed.emit(None)
         except KubeletError as error:
             if str(error) != self._silence:
@@ -173,11 +173,10 @@ class Reconciler:
         self._listed = listed
 
     def _believed(self, absent: frozenset[str], snapshot: KubeletSnapshot) -> frozenset[str]:
-        """Of the slices that List lacks those whose pods are gone.
+        """Of the slices that List lacks, those whose pods are certainly gone.
 
-        A kubelet that has just started, or that has not reached the API server since, lists few
-        pods or none. Were they all taken for gone, a mode that waits for the node to be empty
-        would be pulled from under them.
+        A kubelet that has just started, or has not reached the API server since, lists few pods
+        or none. If they all counted as gone, a waiting mode switch would happen under them.
         """
         grants, specs = self._parts.ledger_store.ledger.grants, self._parts.specs()
         since, found = self._kubelet_since(), set[str]()
@@ -192,7 +191,7 @@ class Reconciler:
         return frozenset(found)
 
     def _completed(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
-        """Grants of which more, or something else, is known now than when they were made."""
+        """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
         uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
         found = []
@@ -215,7 +214,7 @@ class Reconciler:
     def _adopted(
         self, ledger: Ledger, snapshot: KubeletSnapshot, held: Sequence[HeldUnits]
     ) -> list[Grant]:
-        """Grants for containers that hold units and that we know nothing of."""
+        """Grants for containers that hold units without a grant."""
         state = self._parts.state()
         if state.mode is None or not state.cards:
             return []
@@ -231,9 +230,9 @@ class Reconciler:
             for grant in adopted
         ]
 
-    def repair_files(self) -> None:
-        """Every file that a grant names is there; nothing is removed."""
-        self._files.repair()
+    async def repair_files(self) -> None:
+        """Make every file that a grant names; remove nothing."""
+        await self._files.repair()
 
     def _kubelet_since(self) -> float | None:
         identity = self._parts.kubelet_identity()
