@@ -65,6 +65,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         steps: Callbacks run so far.
         failures: Exceptions that nobody caught.
         spawn: Starts a child process; as `subprocess_exec`.
+        is_in_thread: Whether what runs now would run in a thread.
         thread_seconds: How long work takes that is handed to a thread.
     """
 
@@ -75,6 +76,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.failures: list[str] = []
         self.spawn: Callable[..., Coroutine[Any, Any, tuple[Any, Any]]] | None = None
         self.thread_seconds: Callable[[], float] = lambda: 0.001
+        self.is_in_thread = False
         self._threads: dict[object, float] = {}
         self._clock_resolution = 1e-9
         self.set_exception_handler(self._note_failure)
@@ -145,8 +147,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
         future: asyncio.Future[Any] = self.create_future()
         start = max(self.now, self._threads.get(executor, 0.0))
         self._threads[executor] = start + self.thread_seconds()
-        self.call_at(self._threads[executor], _work, future, func, args)
+        self.call_at(start, self._begin, future, self._threads[executor], lambda: func(*args))
         return future
+
+    def _begin(self, future: "asyncio.Future[Any]", end: float, work: Callable[[], Any]) -> None:
+        """What nobody waits for any more is not begun; what is begun is finished."""
+        if not future.cancelled():
+            self.call_at(end, self._finish, future, work)
+
+    def _finish(self, future: "asyncio.Future[Any]", work: Callable[[], Any]) -> None:
+        self.is_in_thread = True
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - the caller's to judge
+            if not future.cancelled():
+                future.set_exception(error)
+        else:
+            if not future.cancelled():
+                future.set_result(result)
+        finally:
+            self.is_in_thread = False
 
     def _write_to_self(self) -> None:
         """Nobody sleeps in a selector."""
@@ -177,17 +197,6 @@ class Listener:
 
     async def wait_closed(self) -> None:
         """Nobody is connected."""
-
-
-def _work(future: "asyncio.Future[Any]", func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    try:
-        result = func(*args)
-    except Exception as error:  # noqa: BLE001 - the caller's to judge
-        if not future.cancelled():
-            future.set_exception(error)
-    else:
-        if not future.cancelled():
-            future.set_result(result)
 
 
 def _task_of_process(
