@@ -13,7 +13,7 @@ from gpu_device_plugin.domain.requests import NodeTerms
 from gpu_device_plugin.domain.units import Resource, cards_of
 
 _Place: TypeAlias = tuple[PodRef, str]  # pod and container
-_Holding: TypeAlias = tuple[str, Resource, frozenset[str]]  # container, and what it holds
+_Holding: TypeAlias = tuple[str, str, frozenset[str]]  # container, and what it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class HeldUnits:
 
     pod: PodRef
     container: str
-    resource: Resource
+    resource: str
     ids: frozenset[str]
     slice_id: str = ""
     library_version: str = ""
@@ -56,9 +56,9 @@ def adopt(
             without it could never be served.
         terms: The node's mode and unit now.
     """
-    entries = [entry for entry in held if entry.ids and entry.resource is not Resource.COUNT]
+    entries = [entry for entry in held if entry.ids and entry.resource != Resource.COUNT]
     names = _Names.of(entries, specs)
-    found: dict[_Place, dict[Resource, HeldUnits]] = {}
+    found: dict[_Place, dict[str, HeldUnits]] = {}
     for entry in entries:
         parts = found.setdefault((names.ref(entry), entry.container), {})
         if entry.resource not in parts or entry.slice_id:
@@ -115,7 +115,7 @@ class _Names:
 
 def _grant(
     place: _Place,
-    parts: Mapping[Resource, HeldUnits],
+    parts: Mapping[str, HeldUnits],
     spec: PodRequest | None,
     node: tuple[Sequence[Card], NodeTerms],
 ) -> Grant:
@@ -132,12 +132,11 @@ def _grant(
         container=container,
         kind=asked.kind if asked else ContainerKind.APP,
         index=asked.index if asked else 0,
-        mem_ids=mem,
-        core_ids=core,
+        units={Resource.MEM: mem, Resource.CORE: core},
         cards=tuple(c.uuid for c in sorted(cards, key=lambda c: c.index) if c.number in numbers),
         mem_units=len(mem),
         core_percent=len(core),
-        pod_units=spec.app_units if spec else len(mem),
+        pod_units=spec.app_amount(Resource.MEM) if spec else len(mem),
         unit_mib=terms.unit.mib,
         mode=str(terms.mode),
         is_isolated=bool(version) and is_isolated(terms.mode),

@@ -8,7 +8,7 @@ from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import ContainerKind
 from gpu_device_plugin.domain.requests import NodeTerms
-from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.domain.units import MemoryUnit, Resource
 
 CARDS_ANNOTATION = "gpu-device-plugin/cards"
 CARDS_VERSION = 1
@@ -119,7 +119,8 @@ def pod_annotations(
         Annotations to set; empty while no app container has units, or while a card is away.
     """
     apps = sorted(
-        (g for g in grants if g.kind is ContainerKind.APP and g.mem_ids), key=lambda g: g.index
+        (g for g in grants if g.kind is ContainerKind.APP and g.ids(Resource.MEM)),
+        key=lambda g: g.index,
     )
     by_uuid = {card.uuid: card for card in cards}
     used = {uuid for grant in apps for uuid in grant.cards}

@@ -45,8 +45,8 @@ class Pending:
     cards: tuple[Card, ...]
     why: str
     rooms: tuple[Room, ...]
-    preferred: dict[Resource, frozenset[str]] = field(default_factory=dict)
-    granted: set[Resource] = field(default_factory=set)
+    preferred: dict[str, frozenset[str]] = field(default_factory=dict)
+    granted: set[str] = field(default_factory=set)
     slice_id: str = ""
 
     def awaits(self, call: Call) -> bool:
@@ -158,8 +158,11 @@ def unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
 def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitError:
     """The card was decided by the other resource, and lacks this one."""
     call, asker = offer.call, pending.asker
-    amount = {Resource.MEM: "mem_units", Resource.CORE: "core_percent"}.get(call.resource)
-    lacking = replace(pending.demand, **{amount: call.size}) if amount else pending.demand
+    lacking = pending.demand
+    if call.resource == Resource.MEM:
+        lacking = replace(lacking, mem_units=call.size)
+    elif call.resource == Resource.CORE:
+        lacking = replace(lacking, core_percent=call.size)
     numbers = frozenset(card.number for card in pending.cards)
     views = _views(asker, offer, state)
     found = place(views, lacking, state.policy, prefer=(), wish=(), must=numbers)

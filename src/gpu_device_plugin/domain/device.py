@@ -35,12 +35,8 @@ class Card:
         """Whole memory units on this card (R-111: 16160 MiB are 15 units of 1 GiB)."""
         return self.memory_mib // unit.mib
 
-    def units(self, resource: Resource, unit: MemoryUnit) -> int:
+    def units(self, resource: str, unit: MemoryUnit) -> int:
         """Units of `resource` that this card brings to the node."""
-        match resource:
-            case Resource.MEM:
-                return self.capacity(unit)
-            case Resource.CORE:
-                return CORE_UNITS_PER_CARD
-            case Resource.COUNT:
-                return 1
+        if resource == Resource.MEM:
+            return self.capacity(unit)
+        return CORE_UNITS_PER_CARD if resource == Resource.CORE else 1

@@ -1,11 +1,12 @@
 """A grant: the slice that one container holds."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.units import Resource, cards_of
+from gpu_device_plugin.domain.units import cards_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,7 @@ class Grant:
         container: Name of the container; empty while nobody knows it.
         kind: Init, sidecar or app.
         index: The container's position in `spec.containers` (or `spec.initContainers`).
-        mem_ids: Unit ids of gpu-mem, sorted; empty while only compute has been asked.
-        core_ids: Unit ids of gpu-core.percentage, sorted.
+        units: Resource -> its unit ids, sorted; without the resources not asked for yet.
         cards: UUIDs of the cards decided on, in order of NVML index at that time.
         card_bytes: Memory of the slice on each of `cards`, in bytes; empty while nobody knows.
             A card may show less later (ECC, another driver): what was promised stays.
@@ -39,8 +39,7 @@ class Grant:
     container: str
     kind: ContainerKind = ContainerKind.APP
     index: int = 0
-    mem_ids: tuple[str, ...] = ()
-    core_ids: tuple[str, ...] = ()
+    units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cards: tuple[str, ...] = ()
     card_bytes: tuple[int, ...] = ()
     mem_units: int = 0
@@ -53,22 +52,24 @@ class Grant:
     library_version: str = ""
     created_seconds: float = 0.0
 
-    def ids(self, resource: Resource) -> tuple[str, ...]:
-        """The unit ids of `resource`; none for gpu-count."""
-        match resource:
-            case Resource.MEM:
-                return self.mem_ids
-            case Resource.CORE:
-                return self.core_ids
-            case Resource.COUNT:
-                return ()
+    def __post_init__(self) -> None:
+        """A resource of which nothing is held is left out, so that equal grants are equal."""
+        if not all(self.units.values()):
+            held = {resource: ids for resource, ids in self.units.items() if ids}
+            object.__setattr__(self, "units", held)
 
-    def with_ids(self, resource: Resource, ids: Iterable[str]) -> "Grant":
+    def ids(self, resource: str) -> tuple[str, ...]:
+        """The unit ids of `resource` that it holds."""
+        return self.units.get(resource, ())
+
+    def with_ids(self, resource: str, ids: Iterable[str]) -> "Grant":
         """The same grant holding `ids` of `resource`."""
-        ordered = tuple(sorted(ids))
-        if resource is Resource.MEM:
-            return replace(self, mem_ids=ordered)
-        return replace(self, core_ids=ordered)
+        return replace(self, units={**self.units, resource: tuple(sorted(ids))})
+
+    @property
+    def all_ids(self) -> Iterator[str]:
+        """Every unit that it holds, of whatever resource."""
+        return chain.from_iterable(self.units.values())
 
     @property
     def is_handed_on(self) -> bool:
@@ -93,4 +94,4 @@ class Grant:
     @property
     def card_numbers(self) -> frozenset[int]:
         """Numbers of the cards its ids name."""
-        return cards_of((*self.mem_ids, *self.core_ids))
+        return cards_of(self.all_ids)

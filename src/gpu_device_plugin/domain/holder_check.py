@@ -13,7 +13,7 @@ from gpu_device_plugin.errors import RequestError, UnknownPodError
 
 def check_holder(
     grant: Grant,
-    resource: Resource,
+    resource: str,
     listed: ListedPod | None,
     entries: Sequence[CheckpointEntry],
 ) -> None:
@@ -33,7 +33,7 @@ def check_holder(
         if listed.ids(grant.container, resource) == ids:
             return
         raise _not_the_holder(grant, resource, f"{grant.pod} (container {grant.container})")
-    holders = [e for e in entries if e.resource is resource and e.ids == ids]
+    holders = [e for e in entries if e.resource == resource and e.ids == ids]
     if holders and not any(_is_of(grant, e) for e in holders):
         raise _not_the_holder(grant, resource, f"pod uid {holders[0].pod_uid}")
 
@@ -48,7 +48,7 @@ def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
     if container is None:
         return grant
     needed = demand(spec, container, terms)
-    if grant.mem_ids and len(grant.card_numbers) != needed.cards:
+    if grant.ids(Resource.MEM) and len(grant.card_numbers) != needed.cards:
         raise RequestError(
             f"pod {spec.ref}, container {container.name}, on node {terms.node}: its label asks for "
             f"{needed.cards} cards, the slice is on {len(grant.card_numbers)}, given while the API "
@@ -60,7 +60,7 @@ def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
         pod=replace(spec.ref, uid=grant.pod.uid or spec.ref.uid),
         kind=container.kind,
         index=container.index,
-        pod_units=spec.app_units,
+        pod_units=spec.app_amount(Resource.MEM),
         is_checked=True,
     )
 
@@ -71,7 +71,7 @@ def _is_of(grant: Grant, entry: CheckpointEntry) -> bool:
     return is_pod and grant.container in ("", entry.container)
 
 
-def _not_the_holder(grant: Grant, resource: Resource, holder: str) -> UnknownPodError:
+def _not_the_holder(grant: Grant, resource: str, holder: str) -> UnknownPodError:
     return UnknownPodError(
         f"the units of {resource} granted to pod {grant.pod} (container {grant.container}) are "
         f"held, the kubelet says, by {holder}; the container must not start on them, create the "

@@ -20,13 +20,11 @@ from gpu_device_plugin.domain.pods import (
     PodRef,
     PodRequest,
 )
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import UnknownPodError
 
 __all__ = ["Asker", "Call", "ListedPod", "who_allocates", "who_asks"]
 
 Specs: TypeAlias = Mapping[tuple[str, str], PodRequest]
-_RESOURCES = tuple(Resource)  # every call asks this of every pod; going over an enum is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class Call:
         must_include: Units that it gets in any case, handed on by init containers.
     """
 
-    resource: Resource
+    resource: str
     size: int
     must_include: frozenset[str] = frozenset()
 
@@ -162,20 +160,20 @@ class _Known:
                 return Asker(self.spec.ref, self.spec, container)
         return None
 
-    def _holds(self, container: ContainerRequest, resource: Resource) -> bool:
+    def _holds(self, container: ContainerRequest, resource: str) -> bool:
         if container.kind is ContainerKind.INIT:
             return _is_granted(self.ledger, self.spec.ref, container, resource)
         return bool(self.entry.ids(container.name, resource))
 
 
 def _first_lacking(
-    spec: PodRequest, call: Call, holds: Callable[[ContainerRequest, Resource], bool]
+    spec: PodRequest, call: Call, holds: Callable[[ContainerRequest, str], bool]
 ) -> Asker | None:
     """Containers are admitted in order: only the first that lacks something can be asking."""
     if spec.is_finished:
         return None
     for container in spec.containers:
-        lacking = [r for r in _RESOURCES if container.amount(r) and not holds(container, r)]
+        lacking = [r for r, n in container.amounts.items() if n and not holds(container, r)]
         if lacking:
             is_it = call.resource in lacking and container.amount(call.resource) == call.size
             return Asker(spec.ref, spec, container) if is_it else None
@@ -186,9 +184,7 @@ def _by_ledger(spec: PodRequest, call: Call, ledger: Ledger) -> Asker | None:
     return _first_lacking(spec, call, lambda c, r: _is_granted(ledger, spec.ref, c, r))
 
 
-def _is_granted(
-    ledger: Ledger, pod: PodRef, container: ContainerRequest, resource: Resource
-) -> bool:
+def _is_granted(ledger: Ledger, pod: PodRef, container: ContainerRequest, resource: str) -> bool:
     grant = ledger.of_container(pod, container.name)
     return grant is not None and bool(grant.ids(resource))
 

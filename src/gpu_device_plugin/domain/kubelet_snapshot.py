@@ -7,10 +7,10 @@ from typing import TypeAlias
 from gpu_device_plugin.domain.edits import ContainerEdits, slice_of_mounts
 from gpu_device_plugin.domain.ledger import Grant, HeldUnits, Ledger
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.pools import OUR_RESOURCES
 
-_Place: TypeAlias = tuple[str, str, Resource]  # uid, container, resource
-_Holding: TypeAlias = tuple[tuple[str, str], str, Resource, frozenset[str]]  # pod, container, what
+_Place: TypeAlias = tuple[str, str, str]  # uid, container, resource
+_Holding: TypeAlias = tuple[tuple[str, str], str, str, frozenset[str]]  # pod, container, what
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class CheckpointEntry:
 
     pod_uid: str
     container: str
-    resource: Resource
+    resource: str
     ids: frozenset[str]
     edits: ContainerEdits
 
@@ -78,7 +78,7 @@ class KubeletSnapshot:
 
     def uids_by_holding(self) -> Mapping[_Holding, str]:
         """Uids of pods, by what List and checkpoint agree that a container of that name holds."""
-        uids: dict[tuple[str, Resource, frozenset[str]], str] = {}
+        uids: dict[tuple[str, str, frozenset[str]], str] = {}
         for reported in self.entries:
             uids.setdefault((reported.container, reported.resource, reported.ids), reported.pod_uid)
         return {
@@ -117,12 +117,12 @@ def passed_on(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> Gran
     Without the pod spec the container that takes over an init container's units looks like the
     same one asking again, so both have one slice. List never shows the init container.
     """
-    ids = {resource: frozenset(grant.ids(resource)) for resource in (Resource.MEM, Resource.CORE)}
+    ids = {resource: frozenset(held) for resource, held in grant.units.items()}
     for entry in listed:
         if not entry.pod.is_same_name(grant.pod) or grant.container in entry.held:
             continue
-        for container in entry.held:
-            is_heir = any(ids.values()) and all(entry.ids(container, r) == ids[r] for r in ids)
+        for container, by_resource in entry.held.items():
+            is_heir = bool(ids) and {r: held for r, held in by_resource.items() if held} == ids
             if is_heir and ledger.of_container(grant.pod, container) is None:
                 return replace(grant, container=container, is_checked=False)
     return grant
@@ -134,7 +134,7 @@ def filled(grant: Grant, reported: Mapping[_Place, frozenset[str]], ledger: Ledg
     So it is where our file had to be taken from the write before its last one. What an init
     container of the pod has handed on is nobody else's.
     """
-    for resource in (Resource.MEM, Resource.CORE):
+    for resource in OUR_RESOURCES:
         ids = reported.get((grant.pod.uid, grant.container, resource), frozenset())
         if ids and not grant.ids(resource) and ids.isdisjoint(ledger.before(grant.pod).ids()):
             grant = grant.with_ids(resource, ids)
@@ -147,8 +147,7 @@ def corrected_uid(grant: Grant, reported: Mapping[_Holding, str]) -> str:
     A pod made again under its name while the API was away was granted under the old pod spec,
     and so under the old uid.
     """
-    for resource in (Resource.MEM, Resource.CORE):
-        ids = grant.ids(resource)
+    for resource, ids in grant.units.items():
         uid = (
             reported.get((grant.pod.key, grant.container, resource, frozenset(ids)))
             if ids

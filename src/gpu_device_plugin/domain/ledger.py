@@ -22,7 +22,7 @@ __all__ = [
     "survivors",
 ]
 
-_Places: TypeAlias = dict[tuple[str, str, str, Resource], frozenset[str]]
+_Places: TypeAlias = dict[tuple[str, str, str, str], frozenset[str]]
 
 ABSENT_SECONDS = 30.0
 """A grant ends when the kubelet lacks it twice, at least this long apart."""
@@ -78,13 +78,13 @@ class Ledger:
         return tuple(
             g
             for g in self.grants.values()
-            if not wanted.isdisjoint(g.mem_ids) or not wanted.isdisjoint(g.core_ids)
+            if any(not wanted.isdisjoint(held) for held in g.units.values())
         )
 
     def ids(self) -> frozenset[str]:
         """Every unit that anybody holds."""
         grants = self.grants.values()
-        return frozenset().union(*(g.mem_ids for g in grants), *(g.core_ids for g in grants))
+        return frozenset().union(*(held for g in grants for held in g.units.values()))
 
     def rivals(self, pod: PodRef, ids: Iterable[str]) -> tuple[Grant, ...]:
         """Grants of other pods that hold any of `ids`: while one lives, `pod` may not have them."""
@@ -123,10 +123,11 @@ class Ledger:
         units: dict[int, dict[Resource, set[str]]] = {}
         pods: dict[int, set[PodRef]] = {}
         for grant in self.grants.values():
-            for card, resource, texts in (*_by_card(grant.mem_ids), *_by_card(grant.core_ids)):
-                held = units.setdefault(card, {Resource.MEM: set(), Resource.CORE: set()})
-                held[resource].update(texts)
-                pods.setdefault(card, set()).add(grant.pod)
+            for ids in grant.units.values():
+                for card, resource, texts in _by_card(ids):
+                    held = units.setdefault(card, {Resource.MEM: set(), Resource.CORE: set()})
+                    held[resource].update(texts)
+                    pods.setdefault(card, set()).add(grant.pod)
         return {
             card: CardUse(len(held[Resource.MEM]), len(held[Resource.CORE]), frozenset(pods[card]))
             for card, held in units.items()
@@ -149,6 +150,7 @@ def live(
     ledger: Ledger,
     listed: Collection[tuple[str, str]],
     uids: Mapping[tuple[str, str], str] | None = None,
+    ended: Collection[str] = (),
 ) -> Ledger:
     """The grants whose pods the kubelet still has; at admission all others count as free.
 
@@ -157,9 +159,15 @@ def live(
         listed: Namespace and name of every pod in PodResources List.
         uids: What the API knows of these names now; a grant under another uid belongs to a
             pod that has been replaced by one of the same name.
+        ended: Uids of pods that have finished, as the API knows: kubelets before 1.34 list these
+            until they are deleted, and give their units away all the same.
     """
     return Ledger(
-        {key: g for key, g in ledger.grants.items() if _is_listed(g.pod, listed, uids or {})}
+        {
+            key: grant
+            for key, grant in ledger.grants.items()
+            if grant.pod.uid not in ended and _is_listed(grant.pod, listed, uids or {})
+        }
     )
 
 
@@ -224,13 +232,13 @@ def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
         for entry in listed
         for container, held in entry.held.items()
         for resource, ids in held.items()
-        if ids and resource is not Resource.COUNT
+        if ids and resource != Resource.COUNT
     }
     ours: _Places = {
         (*grant.pod.key, grant.container, resource): frozenset(grant.ids(resource))
         for grant in ledger.grants.values()
-        for resource in Resource
-        if grant.ids(resource) and not grant.is_handed_on
+        for resource in grant.units
+        if not grant.is_handed_on
     }
     return sum(ours.get(place) != theirs.get(place) for place in ours.keys() | theirs.keys())
 

@@ -90,7 +90,7 @@ def check_unit(mode: NodeMode, unit: MemoryUnit) -> None:
         )
 
 
-def list_message_bytes(resource: Resource, cards: Sequence[Card], unit: MemoryUnit) -> int:
+def list_message_bytes(resource: str, cards: Sequence[Card], unit: MemoryUnit) -> int:
     """Size of the ListAndWatchResponse that says every unit of `cards` is unhealthy.
 
     >>> list_message_bytes(Resource.COUNT, [Card("GPU-0", 0, 0, 0, "T4", 15079)], MemoryUnit.GIB)
@@ -123,7 +123,7 @@ def _device_list_bytes(units: int) -> int:
     return total
 
 
-def _cure(resource: Resource, cards: Sequence[Card]) -> str:
+def _cure(resource: str, cards: Sequence[Card]) -> str:
     for unit in sorted(MemoryUnit, key=lambda unit: unit.mib):
         if list_message_bytes(resource, cards, unit) <= MAX_MESSAGE_BYTES:
             return f"the smallest unit that fits {len(cards)} cards is {unit.value}"

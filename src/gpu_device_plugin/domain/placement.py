@@ -135,15 +135,13 @@ def rooms(
     return tuple(found)
 
 
-def at_most(room: Room, resource: Resource, free: int) -> Room:
+def at_most(room: Room, resource: str, free: int) -> Room:
     """The same room with no more of `resource` than the kubelet itself has free there."""
-    match resource:
-        case Resource.MEM:
-            return replace(room, free_mem=min(room.free_mem, free))
-        case Resource.CORE:
-            return replace(room, free_core=min(room.free_core, free))
-        case Resource.COUNT:
-            return room
+    if resource == Resource.MEM:
+        return replace(room, free_mem=min(room.free_mem, free))
+    if resource == Resource.CORE:
+        return replace(room, free_core=min(room.free_core, free))
+    return room
 
 
 _PREFERENCE: Mapping[PlacementPolicy, Callable[[Room], int]] = {
@@ -249,7 +247,7 @@ def _count(tenants: Iterable[PodRef]) -> int:
 
 
 def pick_units(
-    resource: Resource,
+    resource: str,
     available: Iterable[str],
     must: Collection[str],
     cards: Sequence[Card],
@@ -269,7 +267,7 @@ def pick_units(
     by_card: dict[int, list[tuple[bool, int, str]]] = {card.number: [] for card in cards}
     for text in frozenset(available) | frozenset(must):
         unit = parse_unit_id(text)
-        if unit is not None and unit.resource is resource and unit.card in by_card:
+        if unit is not None and unit.resource == resource and unit.card in by_card:
             by_card[unit.card].append((text not in must, unit.unit, text))
     each, rest = divmod(size, len(cards))
     chosen = [text for units in by_card.values() for _, _, text in sorted(units)[:each]]

@@ -109,7 +109,7 @@ class Agent:
         work = [
             wiring.nvml.run(),
             wiring.edges.plugins.run(),
-            *(endpoint.run() for endpoint in wiring.endpoints.values()),
+            wiring.device_lists.run(),
             *wiring.cluster.tasks(),
             wiring.publisher.run(),
             wiring.node_checks.run(),

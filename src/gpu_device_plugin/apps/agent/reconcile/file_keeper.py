@@ -19,6 +19,7 @@ from gpu_device_plugin.domain.strays import strays
 from gpu_device_plugin.errors import NodeError, StorageError
 
 _REPAIRS_A_TURN = 8
+_ROOM_BYTES = 16 << 20
 _log = structlog.get_logger("reconcile")
 
 
@@ -33,6 +34,7 @@ class FileKeeper:
         self._recorder = recorder
         self._unnamed_since: Mapping[str, float] = {}
         self._removable: frozenset[str] = frozenset()
+        self._most_free_bytes = 0
         self._mounted: frozenset[str] | None = None  # library versions; None is not certain
 
     @property
@@ -109,5 +111,21 @@ class FileKeeper:
             self._recorder.slice_broken(grant, error)
         except StorageError as error:
             _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
-        for size in self._setup.files.cut_back((grant.slice_id,)).values():
-            self._recorder.region_grown(grant, size)
+        self._cut_back(grant)
+
+    def cut_back_if_filling(self) -> None:
+        """Cut back at once where the run directory loses room: it is memory of the node."""
+        files = self._setup.files
+        try:
+            free = files.free_bytes()
+            if free + _ROOM_BYTES < self._most_free_bytes:
+                for grant in self._ledger_store.ledger.grants.values():
+                    self._cut_back(grant)
+                self._most_free_bytes = files.free_bytes()
+            self._most_free_bytes = max(self._most_free_bytes, free)
+        except StorageError as error:
+            _log.error("nobody knows how much room is left", error=str(error))
+
+    def _cut_back(self, grant: Grant) -> None:
+        for file, size in self._setup.files.cut_back(grant.slice_id, grant.cards).items():
+            self._recorder.file_grown(grant, file, size)

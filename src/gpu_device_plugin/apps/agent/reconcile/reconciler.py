@@ -230,6 +230,10 @@ class Reconciler:
             for grant in adopted
         ]
 
+    def cut_back_if_filling(self) -> None:
+        """Let no container fill the run directory between two passes."""
+        self._files.cut_back_if_filling()
+
     async def repair_files(self) -> None:
         """Make every file that a grant names; remove nothing."""
         await self._files.repair()
