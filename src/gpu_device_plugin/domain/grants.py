@@ -73,7 +73,7 @@ class Grant:
 
     @property
     def is_handed_on(self) -> bool:
-        """Whether later containers of the pod reuse its units: those of an ordinary init container."""
+        """Whether later containers of the pod reuse its units: an ordinary init container's."""
         return self.kind is ContainerKind.INIT
 
     @property

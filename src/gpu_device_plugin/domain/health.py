@@ -129,7 +129,7 @@ def restored(saved: Health, boot_id: str) -> Health:
 def _enumerated(health: Health, inventory: Inventory, now_seconds: float) -> Health:
     """The driver shows these cards; a fresh load of it has reset them all."""
     driver = f"{inventory.driver_version}/{inventory.driver_load}"
-    is_fresh = health.driver not in {"", driver}
+    is_fresh = _is_fresh(health.driver, driver)
     known = {card.uuid: reset(card) if is_fresh else card for card in health.cards}
     gone = missing_fault(inventory, now_seconds)
     for report in inventory.cards:
@@ -140,6 +140,14 @@ def _enumerated(health: Health, inventory: Inventory, now_seconds: float) -> Hea
         known[uuid] = replace(card, clean_since_seconds=None, is_shown=False)
     cards = tuple(known[uuid] for uuid in sorted(known))
     return replace(health, driver=driver, outage=None, cards=cards, has_inventory=True)
+
+
+def _is_fresh(before: str, now: str) -> bool:
+    """Whether the driver was loaded anew, which is certain only where both loads are known."""
+    if before in {"", _UNLOADED}:
+        return before == _UNLOADED
+    (version, _, load), (version_now, _, load_now) = before.partition("/"), now.partition("/")
+    return version != version_now or (load != load_now and bool(load and load_now))
 
 
 def _probed(health: Health, probe: Probe, now_seconds: float, recovery_seconds: float) -> Health:

@@ -161,7 +161,7 @@ def next_mode(
     current: NodeMode | None,
     label: str | None,
     fallback: NodeMode,
-    holders: Sequence[PodRef],
+    holders: Sequence[PodRef] | None,
     *,
     is_from_label: bool = True,
 ) -> ModeDecision:
@@ -175,7 +175,8 @@ def next_mode(
         current: The mode until now; None only at the very first start.
         label: Value of `ack.node.gpu.schedule`, or None where there is no label.
         fallback: The operator's `--mode`, for nodes without a label.
-        holders: Pods that hold slices.
+        holders: Pods that hold slices; None where that is not known yet, so that no switch is
+            made and none is refused with a reason.
         is_from_label: Whether a label brought the node into its current mode.
     """
     kept = current if current is not None and is_from_label else fallback
@@ -194,9 +195,11 @@ def next_mode(
 
 
 def _switch(
-    current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[PodRef]
+    current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[PodRef] | None
 ) -> ModeDecision:
     """Switch the mode at once if no slice is held, else later."""
+    if holders is None:
+        return ModeDecision(current, is_switch_refused=True)
     if holders:
         return ModeDecision(
             current,
@@ -214,17 +217,20 @@ def _switch(
 
 
 def next_unit(
-    current: MemoryUnit | None, wanted: MemoryUnit, holders: Sequence[PodRef]
+    current: MemoryUnit | None, wanted: MemoryUnit, holders: Sequence[PodRef] | None
 ) -> UnitDecision:
     """The unit to count in: a change waits until no pod holds slices (R-403).
 
     Args:
         current: The unit of the last run, or None at the very first start.
         wanted: The operator's `--memory-unit`.
-        holders: Pods that hold slices.
+        holders: Pods that hold slices; None where that is not known yet, so that no switch is
+            made and none is refused with a reason.
     """
     if current is None or current is wanted:
         return UnitDecision(wanted)
+    if holders is None:
+        return UnitDecision(current, is_switch_refused=True)
     if holders:
         return UnitDecision(
             current,
@@ -241,4 +247,4 @@ def next_unit(
 
 
 def _names(holders: Sequence[PodRef]) -> str:
-    return ", ".join(sorted({str(pod) for pod in holders}))
+    return ", ".join(sorted({str(pod) if pod.name else f"uid {pod.uid}" for pod in holders}))
