@@ -16,7 +16,9 @@ from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.store.slices import SliceSpec
 
 SLICE, VERSION = "0123456789abcdef", "0.1.0-0123456789ab"
-GRANT = Grant(SLICE, PodRef("default", "p", "uid-p"), "main", mem_ids=("m00",), cards=("GPU-a",))
+GRANT = Grant(
+    SLICE, PodRef("default", "p", "uid-p"), "main", units={Resource.MEM: ("m00",)}, cards=("GPU-a",)
+)
 NOBODY = KubeletSnapshot((), ())
 UP_SINCE, LATER = 0.0, 1000.0
 

@@ -8,6 +8,7 @@ import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, running_rig, slice_of, until
 
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import ask
+from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import KubeletError
 
 
@@ -89,7 +90,7 @@ async def test_standalone_serves_without_any_api() -> None:
             await rig.kubelet.start_container(pod.uid, "main-0")
 
         assert rig.card_of("one") == rig.card_of("two")
-        assert not set(rig.grant("one").mem_ids) & set(rig.grant("two").mem_ids)
+        assert not set(rig.grant("one").ids(Resource.MEM)) & set(rig.grant("two").ids(Resource.MEM))
 
 
 async def test_a_start_makes_missing_files_of_the_slice_again() -> None:
@@ -217,3 +218,40 @@ async def test_where_the_state_directory_cannot_come_back_the_agent_ends() -> No
 
         assert await rig.exit_code() == 1
         assert f"{rig.state}/lock: cannot be opened" in rig.log.read_text()
+
+
+async def test_units_of_a_finished_pod_are_given_again_though_an_old_kubelet_lists_it() -> None:
+    """Before 1.34 List names pods until they are deleted; the API server says which have ended."""
+    async with running_rig() as rig:
+        rig.kubelet.pod_resources.has_get = False
+        rig.kubelet.pod_resources.lists_finished = True
+        node = {"metadata": {"name": "n1"}, "status": {"nodeInfo": {"kubeletVersion": "v1.33.9"}}}
+        await rig.api.put("/api/v1/nodes/n1", node)
+        for number in range(4):
+            assert (await rig.admit(f"job-{number}", slice_of(15, 30))).is_admitted
+        refused = await rig.admit("too-early", slice_of(15, 30))
+        for number in range(4):
+            uid = rig.uid(f"job-{number}")
+            ended = {**rig.object_of(rig.kubelet.pods[uid]), "status": {"phase": "Succeeded"}}
+            await rig.api.put(f"/api/v1/namespaces/default/pods/job-{number}", ended)
+            rig.kubelet.finish(uid)
+
+        messages: list[str] = []
+
+        async def is_given() -> bool:
+            """As soon as the agent's watch has heard of the end."""
+            admission = await rig.admit("next", slice_of(15, 30))
+            if not admission.is_admitted:
+                await rig.delete(rig.uid("next"))
+            messages.append(admission.message)
+            return admission.is_admitted
+
+        assert not refused.is_admitted
+        await rig.delete(rig.uid("too-early"))
+        await until(is_given, 3, lambda: messages[-1])
+
+        def is_reported() -> bool:
+            events = [v for v in rig.api.objects.values() if v.get("reason") == "KubeletTooOld"]
+            return any("the kubelet of this node is v1.33.9" in v["message"] for v in events)
+
+        await until(is_reported, 5)

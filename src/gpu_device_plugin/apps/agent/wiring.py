@@ -30,6 +30,7 @@ from gpu_device_plugin.apps.agent.lifecycle.node_checks import (
     DiskBoundCheck,
     DiskCheck,
     ExposureCheck,
+    KubeletCheck,
     LibraryCheck,
     NodeChecks,
     SecurityLabelCheck,
@@ -39,7 +40,7 @@ from gpu_device_plugin.apps.agent.lifecycle.node_follower import NodeFollower
 from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
-from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
+from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists, pools_of
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher
 from gpu_device_plugin.apps.agent.reconcile.reconciler import Parts, Reconciler
@@ -53,7 +54,6 @@ from gpu_device_plugin.domain.edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.kubelet.endpoint import Endpoint, EndpointState, Phase
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
@@ -125,7 +125,7 @@ class Wiring:
             self.recorder,
             Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
             ModeSettings(settings.mode, settings.placement, settings.memory_unit),
-            lambda: self.ledger_store.holders,
+            lambda: self.reconciler.holders,
         )
         self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
         self.setup = ContainerSetup(
@@ -177,14 +177,10 @@ class Wiring:
             adopt=self.reconciler.run_pass,
         )
         service = Service(self.allocator, self.prestart, self.metrics)
-        self.endpoints = {
-            resource: Endpoint(resource, service, edges.plugins, self._endpoint_changed)
-            for resource in Resource
-        }
-        self.device_lists = DeviceLists(self.endpoints.items())
-        self.reconciler.checkpoint_stale.subscribe(
-            lambda _: self.endpoints[Resource.MEM].send_again()
+        self.device_lists = DeviceLists(
+            lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed), pools_of
         )
+        self.reconciler.checkpoint_stale.subscribe(lambda _: self.device_lists.send_again())
 
     def _wire_readers(self) -> None:
         regions = self.setup.files
@@ -231,7 +227,7 @@ class Wiring:
             self.recorder, self.ledger_store, self.cards, self.node_store.read
         )
         self.signals.node_changed.subscribe(follower.node_changed)
-        self.signals.pod_gone.subscribe(lambda _: self.reconciler.request_pass())
+        self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)
 
     def _disk_checks(self, library: LibraryCheck) -> list[DiskBoundCheck]:
@@ -256,6 +252,7 @@ class Wiring:
             CallCheck(self.withdrawal.follow),
             DiskCheck(self.ledger_store, node_store, recorder),
             DeviceListCheck(node_store, recorder),
+            KubeletCheck(self.cluster, recorder),
             CallCheck(self.mode.settle_if_waiting),
             CallCheck(self.reconciler.cut_back_if_filling),
             CallCheck(lambda: self.metrics.show_nvml_restarts(self.nvml.restarts)),
@@ -283,7 +280,7 @@ class Wiring:
 
     def _endpoint_changed(self, state: EndpointState) -> None:
         if state.phase is Phase.REGISTERED:
-            self.metrics.count_registration(str(state.resource))
+            self.metrics.count_registration(state.resource)
 
 
 def _simulated_driver(settings: Settings) -> tuple[Mount, ...]:

@@ -12,6 +12,7 @@ from gpu_device_plugin.domain.edits import ContainerEdits
 from gpu_device_plugin.domain.identity import Call
 from gpu_device_plugin.domain.ledger import Grant, Ledger
 from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
@@ -92,7 +93,7 @@ class GrantMaker:
             cards=tuple(card.uuid for card in pending.cards),
             mem_units=pending.demand.mem_units,
             core_percent=pending.demand.core_percent,
-            pod_units=request.app_units if request else pending.demand.mem_units,
+            pod_units=request.app_amount(Resource.MEM) if request else pending.demand.mem_units,
             unit_mib=state.unit.mib,
             mode=str(state.mode),
             is_isolated=isolated,
@@ -118,5 +119,7 @@ class GrantMaker:
 
 def _counted(grant: Grant) -> Grant:
     """Without the pod spec, only the units given so far are known of its request."""
-    units = len(grant.mem_ids)
-    return replace(grant, mem_units=units, pod_units=units, core_percent=len(grant.core_ids))
+    units = len(grant.ids(Resource.MEM))
+    return replace(
+        grant, mem_units=units, pod_units=units, core_percent=len(grant.ids(Resource.CORE))
+    )

@@ -9,7 +9,6 @@ from gpu_device_plugin.domain.holder_check import check_holder
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, completed
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import KubeletError
 
 _log = structlog.get_logger("prestart")
@@ -28,7 +27,7 @@ class HolderCheck:
         self._get_pod = get_pod
         self._snapshots = snapshots
 
-    async def check(self, grant: Grant, resource: Resource) -> None:
+    async def check(self, grant: Grant, resource: str) -> None:
         """Return if the kubelet agrees, or does not know.
 
         Raises:

@@ -48,7 +48,7 @@ class PreStart:
         self._fetch_spec = fetch_spec
         self._adopt = adopt
 
-    async def check(self, resource: Resource, ids: Sequence[str]) -> None:
+    async def check(self, resource: str, ids: Sequence[str]) -> None:
         """Return when the container that holds `ids` may start.
 
         Raises:
@@ -64,7 +64,7 @@ class PreStart:
             self._recorder.start_refused(pod, resource, error)
             raise
 
-    async def _grants(self, resource: Resource, ids: frozenset[str]) -> list[Grant]:
+    async def _grants(self, resource: str, ids: frozenset[str]) -> list[Grant]:
         """The grants of exactly these units: an app container may reuse its init container's."""
         found = self._exact(resource, ids)
         if not found and await self._adopt():
@@ -77,7 +77,7 @@ class PreStart:
             )
         return found
 
-    def _exact(self, resource: Resource, ids: frozenset[str]) -> list[Grant]:
+    def _exact(self, resource: str, ids: frozenset[str]) -> list[Grant]:
         holders = self._ledger_store.ledger.holders(ids)
         return [grant for grant in holders if frozenset(grant.ids(resource)) == ids]
 
@@ -134,7 +134,7 @@ class PreStart:
 
     def _check_shape(self, grant: Grant, state: NodeState) -> None:
         """The rule that needs no pod spec: core_mem serves memory and compute together (R-526)."""
-        if grant.mode == "core_mem" and not (grant.mem_ids and grant.core_ids):
+        if grant.mode == "core_mem" and not (grant.ids(Resource.MEM) and grant.ids(Resource.CORE)):
             raise RequestError(
                 f"pod {grant.pod}, container {grant.container or '(not known)'}, asks for one of "
                 f"gpu-mem and gpu-core.percentage only; node {state.node} is in mode core_mem and "

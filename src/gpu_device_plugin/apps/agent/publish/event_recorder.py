@@ -16,7 +16,6 @@ from gpu_device_plugin.domain.ledger import Grant, Ledger
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.requests import asked_text
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import RefusalError
 from gpu_device_plugin.web.metrics import AgentMetrics
 
@@ -51,14 +50,14 @@ class EventRecorder:
             rooms=room_lines(pending.rooms, pending.demand),
         )
 
-    def granted(self, grant: Grant, resource: Resource) -> None:
+    def granted(self, grant: Grant, resource: str) -> None:
         """One resource of a container is granted."""
-        self._metrics.count_allocation(str(resource), "granted")
+        self._metrics.count_allocation(resource, "granted")
         _log.info(
             "granted",
             pod=str(grant.pod),
             container=grant.container,
-            resource=str(resource),
+            resource=resource,
             units=len(grant.ids(resource)),
             cards=list(grant.cards),
             slice=grant.slice_id,
@@ -66,7 +65,7 @@ class EventRecorder:
 
     def refused(self, asker: Asker | None, call: Call, error: RefusalError) -> None:
         """A call is refused: the kubelet rejects the pod with this text."""
-        self._metrics.count_allocation(str(call.resource), "refused", error.reason)
+        self._metrics.count_allocation(call.resource, "refused", error.reason)
         pod = asker.pod if asker else None
         _log.warning(
             "refused",
@@ -81,9 +80,9 @@ class EventRecorder:
         if pod is not None and pod.name:
             self._post(EventNote(pod, error.reason, str(error), owner=_owner(asker)))
 
-    def start_refused(self, pod: PodRef | None, resource: Resource, error: RefusalError) -> None:
+    def start_refused(self, pod: PodRef | None, resource: str, error: RefusalError) -> None:
         """A container may not start."""
-        self._metrics.count_allocation(str(resource), "start-refused", error.reason)
+        self._metrics.count_allocation(resource, "start-refused", error.reason)
         _log.warning("start refused", pod=str(pod or ""), reason=error.reason, text=str(error))
         if pod is not None and pod.name:
             self._post(EventNote(pod, error.reason, str(error)))
