@@ -198,6 +198,19 @@ def test_a_fresh_load_of_the_driver_ends_reset_faults(
     assert out(after(*steps, start=with_xid(48))[0]) == {}
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "is_over"),
+    [("7", "8", True), ("7", "7", False), ("", "8", False), ("7", "", False)],
+)
+def test_a_load_of_the_driver_that_is_not_known_resets_nothing(
+    before: str, now: str, *, is_over: bool
+) -> None:
+    """An agent that can tell loads apart may follow one that could not."""
+    first, later = (replace(inventory(A, B), driver_load=load) for load in (before, now))
+    health, _ = after((0, first), (100, Xid(A, 48)), (200, later))
+    assert health.is_healthy(A) is is_over
+
+
 def test_a_fresh_load_of_the_driver_does_not_end_probe_faults() -> None:
     health, _ = after((200, inventory(A, B, driver="550.1")), start=with_xid(79))
     assert out(health) == {A: "XID79"}

@@ -62,6 +62,8 @@ class LedgerStore:
         """
         loaded = await self._writer.run(partial(self._store.load, now_seconds))
         self._set(loaded.ledger)
+        if loaded.is_behind:
+            self.rewrite()
         return loaded
 
     async def hold(self, grant: Grant, superseded: Iterable[str] = ()) -> None:
