@@ -59,7 +59,7 @@ image: $(STAMP) ## The agent's image for amd64 and arm64 and its SBOM, into buil
 	@echo "==> the image"
 	@.ci/image.sh
 
-e2e: $(STAMP) $(NATIVE) ## A whole Kubernetes on this machine: KUBE=1.36.3
+e2e: $(STAMP) $(NATIVE) ## A whole Kubernetes on this machine; KUBE=1.34.4 for the oldest supported
 	@echo "==> e2e against Kubernetes $(KUBE)"
 	@KUBE=$(KUBE) tests/e2e/install.sh
 	@.ci/image.sh
@@ -71,9 +71,11 @@ bench: $(STAMP) $(NATIVE) ## Measure, and write docs/benchmarks.md
 gpu: $(STAMP) $(NATIVE) ## What needs a real card; says so where there is none
 	@$(BIN)/python -m tests.gpu
 
-lock: $(STAMP) ## Write .ci/constraints.txt again from pyproject.toml
-	@$(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --all-extras \
-	  --group build --group dev --python-version 3.11 --universal pyproject.toml -o .ci/constraints.txt
+COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal
+
+lock: $(STAMP) ## Write .ci/constraints.txt and .ci/clients.txt again from pyproject.toml
+	@$(COMPILE) --all-extras --group build --group dev --python-version 3.11 pyproject.toml -o .ci/constraints.txt
+	@$(COMPILE) --group clients --python-version 3.11 -o .ci/clients.txt
 
 $(STAMP): pyproject.toml .ci/constraints.txt proto/*.proto .ci/venv.sh
 	@PYTHON=$(PYTHON) .ci/venv.sh

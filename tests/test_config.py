@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.config import Isolation, Settings, describe, field_names, load_settings
+from gpu_device_plugin.config.agent import Isolation, Settings, load_settings
+from gpu_device_plugin.config.sources import describe, field_names
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import ConfigError
@@ -125,7 +126,7 @@ def test_defaults_are_the_documented_ones() -> None:
 
 def test_every_setting_says_what_it_does() -> None:
     """The help text and the docs are made from these."""
-    texts = describe()
+    texts = describe(Settings)
 
-    assert set(texts) == set(field_names())
+    assert set(texts) == set(field_names(Settings))
     assert all(text.endswith(".") for text in texts.values())

@@ -18,7 +18,9 @@ from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.cluster.pod_text import pod_request
 from gpu_device_plugin.cluster.wire import Pod
-from gpu_device_plugin.config import ENVIRONMENT_PREFIX, Settings, describe, kind_of, load_settings
+from gpu_device_plugin.config.agent import Settings, load_settings
+from gpu_device_plugin.config.controller import ControllerSettings
+from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX, describe, kind_of
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, resources_of
 from gpu_device_plugin.domain.requests import Demand, NodeTerms, demand
 from gpu_device_plugin.domain.units import MemoryUnit, Resource
@@ -122,11 +124,16 @@ def test_every_rule_at_submission_has_its_text_and_cure_on_the_page() -> None:
         assert [phrase for phrase in phrases if phrase not in said[key]] == [], key
 
 
-def test_every_setting_stands_in_the_table_with_its_default() -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"), [("docs/settings.md", Settings), ("docs/controller.md", ControllerSettings)]
+)
+def test_every_setting_stands_in_the_table_with_its_default(
+    name: str, kind: type[msgspec.Struct]
+) -> None:
     """Flag, environment, key, default and effect are those of the program."""
-    texts = describe()
+    texts = describe(kind)
     expected = []
-    for field in msgspec.structs.fields(Settings):
+    for field in msgspec.structs.fields(kind):
         value = getattr(field.default, "value", field.default)
         variable = f"`{ENVIRONMENT_PREFIX}{field.name.upper()}`"
         own = OWN_VARIABLES.get(field.name)
@@ -142,7 +149,7 @@ def test_every_setting_stands_in_the_table_with_its_default() -> None:
             ]
         )
 
-    assert rows(page("docs/settings.md"), 5) == expected
+    assert rows(page(name), 5) == expected
 
 
 def test_the_example_of_a_settings_file_is_read() -> None:
@@ -151,7 +158,7 @@ def test_the_example_of_a_settings_file_is_read() -> None:
     keys = set(yaml.safe_load(example))
 
     assert keys
-    assert keys <= set(describe())
+    assert keys <= set(describe(Settings))
 
 
 def test_the_example_of_a_settings_file_is_valid(tmp_path: Path) -> None:

@@ -64,14 +64,14 @@ struct meter {
 	struct mark marks[MARKS];
 	uint32_t spare_count;
 	CUevent spares[MARKS + 2];
-	struct activity mine;  /* what of the page is this meter's */
+	struct activity mine; /* what of the page is this meter's */
 	/* measured work from its beginning to its end, and what was charged for that */
 	struct activity there, paid;
 	/* the same where it is known what its kernels take */
 	struct activity sure_there, sure_paid;
-	CUstream stream;       /* of the last launch; it may be gone */
-	uint64_t mixed_ns;     /* when launches last went from one stream to another */
-	uint64_t audited_ns;   /* and was looked at again up to here */
+	CUstream stream;     /* of the last launch; it may be gone */
+	uint64_t mixed_ns;   /* when launches last went from one stream to another */
+	uint64_t audited_ns; /* and was looked at again up to here */
 };
 
 /* The meter of a context, made if it has none; the last one is shared when all are taken. */

@@ -80,6 +80,7 @@ static int write_node(int descriptor, const char *lines)
 		return fail(errno, "%m");
 	struct gpusim_node *node = address;
 	lay_out(node);
+	node->host_pid_namespace = gpusim_current_pid_namespace();
 	int result = assign_lines(node, lines);
 	node->magic = GPUSIM_MAGIC;
 	munmap(node, sizeof(*node));

@@ -24,7 +24,7 @@ static uint64_t current_image(void)
 	return image;
 }
 
-static uint64_t current_pid_namespace(void)
+uint64_t gpusim_current_pid_namespace(void)
 {
 	struct stat status;
 
@@ -90,7 +90,7 @@ static void fill_slot(struct gpusim_process *process, uint64_t image)
 	memset(process, 0, sizeof(*process));
 	process->pid = getpid();
 	process->start_ticks = current_start_ticks();
-	process->pid_namespace = current_pid_namespace();
+	process->pid_namespace = gpusim_current_pid_namespace();
 	process->image = image;
 	current_name(process->name, sizeof(process->name));
 }
@@ -160,21 +160,64 @@ unsigned gpusim_processes_reap(struct gpusim_node *node)
 	return freed;
 }
 
-/*
- * GPU_SIMULATOR_STRANGERS=inner: a driver that numbers each process as its own namespace does;
- * =all: one that knows nobody in this namespace, as drivers before 560 do in a container.
- */
-static bool strangers_are(const char *what)
+/* "565.57.01" against three numbers. */
+static bool driver_is(const struct gpusim_node *node, const unsigned long least[3])
 {
-	const char *wish = getenv("GPU_SIMULATOR_STRANGERS"); // NOLINT(concurrency-mt-unsafe)
+	const char *text = node->driver_version;
+	char *end;
 
-	return wish && strcmp(wish, what) == 0;
+	for (unsigned i = 0; i < 3; i++) {
+		unsigned long number = strtoul(text, &end, 10);
+
+		if (number != least[i])
+			return number > least[i];
+		text = end + (*end == '.');
+	}
+	return true;
+}
+
+static bool is_on_the_host(const struct gpusim_node *node)
+{
+	return !node->host_pid_namespace ||
+	       gpusim_current_pid_namespace() == node->host_pid_namespace;
+}
+
+static const char *wish(void)
+{
+	return getenv("GPU_SIMULATOR_NVML_PIDS"); // NOLINT(concurrency-mt-unsafe)
+}
+
+enum gpusim_told gpusim_told(const struct gpusim_node *node)
+{
+	static const unsigned long with_pids[3] = {535, 113, 1}, with_memory[3] = {565, 57, 1};
+	static const char *const words[] = {[GPUSIM_TOLD_ALL] = "known",
+					    [GPUSIM_TOLD_INNER] = "inner",
+					    [GPUSIM_TOLD_NO_SIZE] = "unsized",
+					    [GPUSIM_TOLD_NOTHING] = "none"};
+
+	for (unsigned i = 0; wish() && i < sizeof(words) / sizeof(words[0]); i++) {
+		if (strcmp(wish(), words[i]) == 0)
+			return (enum gpusim_told)i;
+	}
+	if (is_on_the_host(node) || driver_is(node, with_memory))
+		return GPUSIM_TOLD_ALL;
+	return driver_is(node, with_pids) ? GPUSIM_TOLD_NO_SIZE : GPUSIM_TOLD_NOTHING;
+}
+
+bool gpusim_tells_utilisation(const struct gpusim_node *node)
+{
+	static const unsigned long least[3] = {570, 148, 8};
+	const enum gpusim_told told = gpusim_told(node);
+
+	return told == GPUSIM_TOLD_ALL || told == GPUSIM_TOLD_INNER
+		       ? wish() || is_on_the_host(node) || driver_is(node, least)
+		       : false;
 }
 
 int32_t gpusim_process_visible_pid(const struct gpusim_node *node,
 				   const struct gpusim_process *process)
 {
-	if (strangers_are("all"))
+	if (gpusim_told(node) == GPUSIM_TOLD_NOTHING)
 		return 0;
 	if (is_mine(process, current_image()))
 		return process->pid;
@@ -182,7 +225,7 @@ int32_t gpusim_process_visible_pid(const struct gpusim_node *node,
 
 	if (holder > 0)
 		return holder;
-	return strangers_are("inner") ? process->pid : 0;
+	return gpusim_told(node) == GPUSIM_TOLD_INNER ? process->pid : 0;
 }
 
 static uint64_t sum_bytes(struct gpusim_node *node, uint32_t card, uint32_t gpu_instance)

@@ -142,10 +142,11 @@ struct gpusim_process {
 	uint64_t busy_ns;     /* GPU time had so far, for utilisation */
 	uint32_t gpu_percent; /* recent share, for nvmlDeviceGetProcessUtilization */
 	uint32_t memory_percent;
-	uint64_t seen_ns; /* gpusim_sampling_ns() of the two above */
-	char name[96];    /* executable, as the process saw it */
-	uint64_t image;   /* random, new with every exec() */
-	uint8_t reserved[56];
+	uint64_t seen_ns;        /* gpusim_sampling_ns() of the two above */
+	char name[96];           /* executable, as the process saw it */
+	uint64_t image;          /* random, new with every exec() */
+	uint64_t imported_bytes; /* other processes': NVML lists them here too */
+	uint8_t reserved[48];
 };
 
 struct gpusim_event {
@@ -181,7 +182,8 @@ struct gpusim_node {
 	uint32_t cards_count;    /* slots in use, plugged in or not */
 	char profile[64];
 	_Atomic uint64_t stepped_ns; /* where time stands while it moves in steps; else 0 */
-	uint8_t reserved[1016];
+	uint64_t host_pid_namespace; /* the creator's: inode of /proc/self/ns/pid */
+	uint8_t reserved[1008];
 
 	struct gpusim_card cards[GPUSIM_CARDS];
 	struct gpusim_process processes[GPUSIM_PROCESSES];
@@ -242,6 +244,19 @@ unsigned gpusim_processes_reap(struct gpusim_node *node);
 /* The process's pid as the caller's pid namespace sees it; 0 if it is not in there. */
 int32_t gpusim_process_visible_pid(const struct gpusim_node *node,
 				   const struct gpusim_process *process);
+uint64_t gpusim_current_pid_namespace(void);
+
+/* What NVML tells this process of processes on the cards. */
+enum gpusim_told {
+	GPUSIM_TOLD_ALL,     /* pids and memory */
+	GPUSIM_TOLD_INNER,   /* of strangers too, by the pids of their own namespaces */
+	GPUSIM_TOLD_NO_SIZE, /* pids, and 0 bytes */
+	GPUSIM_TOLD_NOTHING, /* nobody is listed, the reader neither */
+};
+/* As GPU_SIMULATOR_NVML_PIDS says, else as the driver's version has it in a pid namespace. */
+enum gpusim_told gpusim_told(const struct gpusim_node *node);
+/* Utilisation by process came with pids of containers later than memory did. */
+bool gpusim_tells_utilisation(const struct gpusim_node *node);
 
 /* Bytes taken on a card: reserved + base + processes. Dead processes are not counted. */
 uint64_t gpusim_card_used_bytes(struct gpusim_node *node, uint32_t card);

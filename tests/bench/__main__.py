@@ -8,7 +8,17 @@ import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
-from tests.bench import allocate, churn, footprint, health, placement, rejections, start
+from tests.bench import (
+    allocate,
+    churn,
+    extender,
+    footprint,
+    health,
+    placement,
+    refusals,
+    rejections,
+    start,
+)
 from tests.bench.bench_node import BenchNode, bench_node
 from tests.bench.machine import moment, say, this_machine
 from tests.bench.report import DOCUMENT, chapter_text, write
@@ -29,7 +39,9 @@ _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "health": health.measure,
     "churn": churn.measure,
     "rejections": rejections.measure,
+    "refusals": refusals.measure,
     "placement": placement.measure,
+    "extender": extender.measure,
     "isolation": _isolation,
 }
 

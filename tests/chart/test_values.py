@@ -9,7 +9,8 @@ import pytest
 import yaml
 from tests.chart.rendering import CHART, RefusedError, agent, manifests, one, render
 
-from gpu_device_plugin.config import Settings, field_names, load_settings
+from gpu_device_plugin.config.agent import Settings, load_settings
+from gpu_device_plugin.config.sources import field_names
 from gpu_device_plugin.domain.edits import VISIBLE_DEVICES_DIR
 from gpu_device_plugin.simulation.profiles import profile_names
 
@@ -73,6 +74,12 @@ def test_what_cannot_be_is_an_error_that_says_why(value: str, words: str) -> Non
     assert words in str(refusal.value)
 
 
+def test_an_older_kubernetes_than_the_agent_needs_is_refused() -> None:
+    assert render(kubernetes="v1.34.0")
+    with pytest.raises(RefusedError, match=r"requires kubeVersion: >=1\.34\.0-0"):
+        render(kubernetes="v1.33.9")
+
+
 def test_simulated_cards_go_with_no_driver() -> None:
     with pytest.raises(RefusedError, match="goes with neither driverRoot nor runtimeClassName"):
         render("simulate.profile=v100", "runtimeClassName=nvidia")
@@ -132,7 +139,7 @@ def test_the_defaults_of_the_chart_are_those_of_the_agent(tmp_path: Path) -> Non
 
 def test_every_setting_of_the_agent_is_in_the_file_or_left_out_on_purpose() -> None:
     file = one(manifests(), "ConfigMap")["data"]["config.yaml"]
-    assert set(yaml.safe_load(file)) == set(field_names()) - NOT_IN_THE_FILE
+    assert set(yaml.safe_load(file)) == set(field_names(Settings)) - NOT_IN_THE_FILE
 
 
 def test_other_settings_start_the_agents_again() -> None:

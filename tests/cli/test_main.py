@@ -16,12 +16,14 @@ from click.testing import CliRunner
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME
 from gpu_device_plugin.cli.main import cli, main
-from gpu_device_plugin.config import ENVIRONMENT_PREFIX, Settings, field_names
+from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX, field_names
 
 COMMANDS = (
     "agent",
     "check-upgrade",
     "cleanup",
+    "controller",
     "demo",
     "recover",
     "simulate",
@@ -90,7 +92,7 @@ def test_the_agent_has_a_flag_for_every_setting() -> None:
     """None can be forgotten."""
     output = CliRunner().invoke(cli, ["agent", "--help"]).output
 
-    for name in field_names():
+    for name in field_names(Settings):
         assert f"--{name.replace('_', '-')} " in output
 
 

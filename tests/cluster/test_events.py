@@ -91,6 +91,26 @@ async def test_of_too_many_the_oldest_are_dropped_and_counted() -> None:
         assert next(iter(writer._waiting)).text == "44"
 
 
+async def test_a_flood_of_one_owner_delays_and_loses_nobody_elses_event() -> None:
+    """Its own oldest go; what others have to say is written before it."""
+    owner = "ReplicaSet ns/flood"
+    async with running() as (server, api):
+        dropped: list[None] = []
+        writer = Events(api, "n1", on_drop=lambda: dropped.append(None))
+        writer.post(EventNote(PodRef("ns", "other"), "Refused", "no room", owner="Job ns/other"))
+        writer.post(EventNote(None, "XID79", "card 0"))
+        for number in range(400):
+            pod = PodRef("ns", f"flood-{number}")
+            writer.post(EventNote(pod, "Refused", "no room", owner=owner))
+        async with working(writer.run):
+            await until(lambda: len(events(server)) >= 3)
+
+        written = [event["involvedObject"]["name"] for event in events(server)]
+        assert set(written[:2]) == {"other", "n1"}
+        assert written[2] == "flood-146"
+        assert len(dropped) == 146
+
+
 async def test_a_refused_note_is_given_up_and_the_next_goes_on() -> None:
     """A namespace that is being deleted takes no Events; an internal error is tried again."""
     dropped: list[None] = []

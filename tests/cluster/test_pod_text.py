@@ -37,7 +37,9 @@ def test_containers_come_in_the_order_of_admission_with_their_kinds() -> None:
 
     request = pod_request(pod)
 
-    assert [(c.name, c.kind, c.index, c.mem_units, c.core_percent) for c in request.containers] == [
+    assert [
+        (c.name, c.kind, c.index, c.amount(MEM), c.amount(CORE)) for c in request.containers
+    ] == [
         ("i", ContainerKind.INIT, 0, 3, 0),
         ("s", ContainerKind.SIDECAR, 1, 1, 0),
         ("a", ContainerKind.APP, 0, 2, 30),
@@ -104,3 +106,15 @@ def test_a_limit_that_is_no_quantity_is_named() -> None:
 
     with pytest.raises(ClusterError, match="container a: 'many' is not a Kubernetes quantity"):
         pod_request(pod)
+
+
+def test_the_owner_is_the_controller_that_made_the_pod() -> None:
+    """Of several owners the one that makes a new pod for one that fails; a bare pod has none."""
+    owners = [
+        {"kind": "Queue", "name": "q", "uid": "u2"},
+        {"kind": "ReplicaSet", "name": "web-5d9", "uid": "u3", "controller": True},
+    ]
+    metadata = {"namespace": "ns", "name": "p", "uid": "u1"}
+    owned = parsed(metadata={**metadata, "ownerReferences": owners})
+    assert pod_request(owned).owner == "ReplicaSet ns/web-5d9"
+    assert pod_request(parsed()).owner == ""

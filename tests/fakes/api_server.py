@@ -26,7 +26,7 @@ _COLLECTION = re.compile(
     r"(?P<base>/api/v1/nodes|/api/v1/pods"
     r"|/api/v1/namespaces/(?P<ns>[^/]+)/(?:pods|events|configmaps)"
     r"|/apis/apps/v1/namespaces/[^/]+/daemonsets"
-    r"|/apis/resource\.k8s\.io/v1/resourceslices)(?:/(?P<name>[^/]+))?"
+    r"|/apis/resource\.k8s\.io/v1/resourceslices)(?:/(?P<name>[^/]+))?(?:/binding)?"
 )
 
 
@@ -99,6 +99,11 @@ class FakeApiServer:
             self._store(path, value)
             self._changed.notify_all()
 
+    def preload(self, path: str, value: Json) -> None:
+        """Have an object from before the first watch: lists show it, no watch tells of it."""
+        self._store(path, value)
+        self._changes.clear()
+
     async def delete(self, path: str) -> None:
         """Delete the object at `path`."""
         async with self._changed:
@@ -168,6 +173,8 @@ class FakeApiServer:
         return web.json_response(found)
 
     async def _create(self, seen: Seen) -> web.Response:
+        if seen.path.endswith("/binding"):
+            return await self._bind(seen)
         path = f"{seen.path}/{seen.body['metadata']['name']}"
         if path in self.objects:
             return status(409, "already exists")
@@ -175,6 +182,26 @@ class FakeApiServer:
             made = self._store(path, seen.body)
             self._changed.notify_all()
         return web.json_response(made, status=201)
+
+    async def _bind(self, seen: Seen) -> web.Response:
+        """As the API server does it: node and annotations at once, by uid and version."""
+        path, meta = seen.path.removesuffix("/binding"), seen.body["metadata"]
+        found = self.objects.get(path)
+        if found is None:
+            return status(404, f"{path} not found")
+        for key in ("uid", "resourceVersion"):
+            if meta.get(key) and meta[key] != found["metadata"].get(key):
+                return status(409, f"the object has been modified: {key}")
+        if found["spec"].get("nodeName"):
+            return status(409, f"pod is already assigned to node {found['spec']['nodeName']}")
+        changed = {
+            "metadata": {"annotations": meta.get("annotations", {})},
+            "spec": {"nodeName": seen.body["target"]["name"]},
+        }
+        async with self._changed:
+            self._store(path, _merge(found, changed))
+            self._changed.notify_all()
+        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
 
     def _list(self, seen: Seen) -> web.Response:
         items = [v for p, v in self.objects.items() if _is_in(p, v, seen)]

@@ -73,11 +73,6 @@ class Driver:
         """Whether NVML can be asked at all."""
         return self.is_loaded and not self.is_hanging
 
-    @property
-    def is_watched(self) -> bool:
-        """Whether anybody listens to XIDs now."""
-        return bool(self._listeners) and self.answers
-
     def report(self, uuid: str, code: int) -> None:
         """An XID; who does not listen now never hears of it."""
         for queue in self._listeners:
@@ -93,6 +88,29 @@ class Driver:
         """Any call into it."""
         while self.is_hanging:
             await asyncio.sleep(0.25)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What NVML showed when it was opened."""
+
+    shown: tuple[SimulatedCard, ...]
+    cards: tuple[SimulatedCard, ...]
+    modes: tuple[bool, ...]
+    load: int
+
+    @classmethod
+    def of(cls, driver: Driver) -> "_Opened":
+        cards = tuple(card for card in driver.shown if not card.error)
+        modes = tuple(card.is_mig for card in cards)
+        return cls(tuple(driver.shown), cards, modes, driver.load)
+
+    def is_stale(self, driver: Driver) -> bool:
+        """Whether only another opening shows what is there now."""
+        if driver.load != self.load or tuple(driver.shown) != self.shown:
+            return True
+        modes = zip(self.cards, self.modes, strict=True)
+        return any(card.is_mig != was for card, was in modes if not card.error)
 
 
 class Child:
@@ -177,22 +195,18 @@ class Child:
         driver, loop = self._driver, asyncio.get_running_loop()
         xids: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         driver._listeners.append(xids)
+        opened, opened_at = _Opened.of(driver), loop.time()
+        self._say(**_inventory(driver, opened.shown))
+        probed_at, is_wanted, is_failing = -1e9, False, False
         try:
-            shown = list(driver.shown)
-            cards = [card for card in shown if not card.error]
-            load, opened_at = driver.load, loop.time()
-            self._say(**_inventory(driver, shown))
-            probed_at, is_wanted, is_failing = -1e9, False, False
             while True:
                 await driver.call()
-                pause = _WAIT_SECONDS if is_wanted else _PROBE_SECONDS
-                if loop.time() - probed_at >= pause:
+                if loop.time() - probed_at >= (_WAIT_SECONDS if is_wanted else _PROBE_SECONDS):
                     if not driver.is_loaded:
                         self._say(kind="no_driver", error="DRIVER_NOT_LOADED")
                         return
-                    probed_at = loop.time()
-                    is_failing = self._probe(cards) or len(cards) < len(shown)
-                    if driver.load != load or driver.shown != shown:
+                    probed_at, is_failing = loop.time(), self._probe(opened)
+                    if opened.is_stale(driver):
                         return
                 if is_failing and loop.time() - opened_at >= _REOPEN_SECONDS:
                     return
@@ -202,15 +216,16 @@ class Child:
         finally:
             driver._listeners.remove(xids)
 
-    def _probe(self, cards: list[SimulatedCard]) -> bool:
+    def _probe(self, opened: "_Opened") -> bool:
         probes: list[dict[str, object]] = []
-        for card in cards:
+        for card in opened.cards:
             error = card.error or ("" if card.is_there else "GPU_IS_LOST")
             probe: dict[str, object] = {"uuid": card.uuid}
             probe |= {"error": error} if error else {"recovery_action": card.action}
             probes.append(probe)
         self._say(kind="probes", cards=probes)
-        return any("error" in probe for probe in probes)
+        is_unreadable = len(opened.cards) < len(opened.shown)
+        return is_unreadable or any("error" in probe for probe in probes)
 
     async def _events(self, xids: "asyncio.Queue[tuple[str, int]]") -> bool:
         try:
@@ -222,7 +237,7 @@ class Child:
         return True
 
 
-def _inventory(driver: Driver, cards: list[SimulatedCard]) -> dict[str, object]:
+def _inventory(driver: Driver, cards: tuple[SimulatedCard, ...]) -> dict[str, object]:
     shown = [
         {
             "uuid": card.uuid,

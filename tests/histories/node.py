@@ -16,7 +16,7 @@ from tests.histories.machine import Machine
 from tests.histories.pods import NODE, Pods
 
 from gpu_device_plugin.apps.agent.run import run_agent
-from gpu_device_plugin.config import Settings
+from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet

@@ -37,6 +37,35 @@ def test_a_seed_tells_one_story() -> None:
     assert _without_root(play(steps, 3).story) == _without_root(play(steps, 3).story)
 
 
+_FOUND = {
+    "an agent is killed while the disk is full": (
+        Step("kill_agent", 0.0, {"steps": 0}),
+        Step("disk_full", 20.0, {"seconds": 20.0}),
+    ),
+    "a pod with an init container comes while the API server is away": (
+        Step("api_away", 0.02, {"seconds": 70.0}),
+        Step("create", 8.0, {"pod": 4, "shape": "init"}),
+    ),
+    "the last write is lost of a container that took over from an init container": (
+        Step("create", 20.0, {"pod": 5, "shape": "smaller init"}),
+        Step("state_damaged", 40.0, {"kind": "grants", "at": 0.3}),
+    ),
+    "a card goes to MIG mode and stays there": (
+        Step("card_to_mig", 60.0, {"card": 1, "seconds": 70.0}),
+    ),
+    "NVML has asked for a reset before the agent starts": (
+        Step("reboot", 1.0, {"seconds": 20.0}),
+        Step("card_asks_for_reset", 40.0, {"card": 1, "seconds": 70.0}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _FOUND)
+def test_what_was_wrong_once_is_right(name: str) -> None:
+    """Each of these broke a promise before it was mended."""
+    assert play(_FOUND[name]).violation == ""
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_forbidden_happens(seed: int) -> None:
     """A few of the histories that `make histories` plays."""

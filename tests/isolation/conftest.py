@@ -66,15 +66,23 @@ def box_without_nvml(box: Box, tmp_path: Path) -> Box:
 
 @pytest.fixture
 def box_in_namespace(box: Box) -> Box:
-    """Each program in a pid namespace of its own, as in a pod."""
+    """Each program in a pid namespace of its own, as in a pod, with a driver that knows its pid."""
     box.enter_namespaces()
+    box.variables["GPU_SIMULATOR_NVML_PIDS"] = "known"
     return box
 
 
 @pytest.fixture
+def box_without_sizes(box_in_namespace: Box) -> Box:
+    """The same with a driver of 535.113.01 to 565: NVML lists its processes with 0 bytes."""
+    box_in_namespace.variables["GPU_SIMULATOR_NVML_PIDS"] = "unsized"
+    return box_in_namespace
+
+
+@pytest.fixture
 def box_of_strangers(box_in_namespace: Box) -> Box:
-    """The same with a driver before 560: NVML knows the card, and nobody's pid."""
-    box_in_namespace.variables["GPU_SIMULATOR_STRANGERS"] = "all"
+    """The same with a driver before 535.113.01: NVML knows the card, and nobody's pid."""
+    box_in_namespace.variables["GPU_SIMULATOR_NVML_PIDS"] = "none"
     return box_in_namespace
 
 
@@ -85,8 +93,8 @@ def any_box(request: pytest.FixtureRequest) -> Box:
     return box
 
 
-@pytest.fixture(params=["box", "box_of_strangers", "box_without_nvml"])
+@pytest.fixture(params=["box", "box_without_sizes", "box_of_strangers", "box_without_nvml"])
 def every_box(request: pytest.FixtureRequest) -> Box:
-    """NVML knows the process, or only the card, or is not there."""
+    """NVML knows the process, or its pid alone, or only the card, or is not there."""
     box: Box = request.getfixturevalue(request.param)
     return box

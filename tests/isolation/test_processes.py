@@ -203,7 +203,7 @@ def test_a_daemons_log_is_not_taken_for_the_region(box: Box, tmp_path: Path) -> 
     assert box.start(ready=False)("init") == [0]
 
 
-@pytest.mark.parametrize("strangers", ["", "inner"])
+@pytest.mark.parametrize("strangers", ["known", "inner"])
 def test_two_containers_may_have_processes_of_one_pid(
     make_box: MakeBox, tmp_path: Path, strangers: str
 ) -> None:
@@ -221,7 +221,7 @@ def test_two_containers_may_have_processes_of_one_pid(
     for box in (first, second):
         box.allow(SLICE)
         box.programs = programs
-        box.variables["GPU_SIMULATOR_STRANGERS"] = strangers
+        box.variables["GPU_SIMULATOR_NVML_PIDS"] = strangers
     greedy, neighbour = first.start(), second.start()
     assert neighbour(f"alloc 0 {97 * MIB}") == [0]
     free = room(greedy)

@@ -107,7 +107,7 @@ def test_without_nvml_the_cost_of_a_context_is_the_tables(box_without_nvml: Box)
 def test_in_a_pid_namespace_the_slice_holds_too(box: Box) -> None:
     """NVML lists another pid and no memory: the table says what the first context costs."""
     box.enter_namespaces()
-    box.variables["GPU_SIMULATOR_STRANGERS"] = "inner"
+    box.variables["GPU_SIMULATOR_NVML_PIDS"] = "inner"
     ran = box.tell(f"init\nretain\ninfo\nalloc 1 {SLICE - CONTEXT + 1}\n")
     _, _, info, refused = ran.stdout.splitlines()
     free = int(info.split()[1])

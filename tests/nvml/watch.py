@@ -9,7 +9,9 @@ from typing import TypeVar
 from tests import waiting
 
 from gpu_device_plugin.domain.reports import NvmlReport
-from gpu_device_plugin.nvml.source import Deadlines, NvmlSource
+from gpu_device_plugin.nvml.process import Kill
+from gpu_device_plugin.nvml.process import kill as kill_process
+from gpu_device_plugin.nvml.source import Deadlines, Kernel, NvmlSource
 
 Report = TypeVar("Report")
 
@@ -22,7 +24,6 @@ HURRIED = Deadlines(
     answer_seconds=2,
     start_seconds=60,
     stall_seconds=8,
-    death_seconds=0.5,
     backoff_seconds=0.5,
     wait_seconds=0.1,
     probe_seconds=0.2,
@@ -38,14 +39,12 @@ class Watch:
         library: Path | None,
         deadlines: Deadlines,
         *,
-        kill: Callable[[int], None] | None = None,
-        kernel_driver: Path = Path("/nonexistent"),
+        kill: Kill = kill_process,
+        kernel: Kernel = Kernel(Path("/nonexistent"), Path("/nonexistent")),  # noqa: B008 frozen
     ) -> None:
         self.reports: list[NvmlReport] = []
-        more = {} if kill is None else {"kill": kill}
-        self.source = NvmlSource(
-            library, self._keep, deadlines=deadlines, kernel_driver=kernel_driver, **more
-        )
+        self._kinds: list[type[NvmlReport]] = []
+        self.source = NvmlSource(library, self._keep, deadlines=deadlines, kill=kill, kernel=kernel)
         self._news = asyncio.Event()
         self._task = asyncio.create_task(self.source.run())
 
@@ -68,8 +67,13 @@ class Watch:
                 self._news.clear()
                 await self._news.wait()
 
+    def ever(self, kind: type[NvmlReport]) -> bool:
+        """Whether anything of this kind was reported since the start."""
+        return kind in self._kinds
+
     def _keep(self, report: NvmlReport) -> None:
         self.reports.append(report)
+        self._kinds.append(type(report))
         self._news.set()
 
 

@@ -207,3 +207,59 @@ say([len(nvml.nvmlDeviceGetComputeRunningProcesses(card)), nvml.nvmlDeviceGetMem
         assert len(node.view().processes) == 1
     finally:
         end(program)
+
+
+@pytest.mark.parametrize(
+    ("driver", "listed"),
+    [
+        ("535.104.05", []),
+        ("535.113.01", [[1, 0]]),
+        ("560.35.03", [[1, 0]]),
+        ("565.57.01", [[1, 64]]),
+        ("570.148.08", [[1, 64]]),
+    ],
+)
+def test_in_a_pid_namespace_a_driver_tells_what_its_version_tells(
+    make_node: MakeNode, driver: str, listed: list[list[int]]
+) -> None:
+    """Nobody; its processes with 0 bytes; its processes with their memory. On the host, all of it."""
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare(1) is not installed")
+    node = make_node("v100", cards=1, driver_version=driver)
+    ask = (
+        _TAKE
+        + """
+take(0, 64)
+nvml.nvmlInit()
+card = nvml.nvmlDeviceGetHandleByIndex(0)
+get = nvml.nvmlDeviceGetComputeRunningProcesses
+say([[each.pid, (each.usedGpuMemory or 0) // MIB] for each in get(card)])
+"""
+    )
+    outside = run(node, ask)
+    told = subprocess.run(
+        ["unshare", "--pid", "--fork", sys.executable, "-c", PRELUDE + ask],
+        env=environment(node),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "Operation not permitted" in told.stderr:
+        pytest.skip("this user may not make a pid namespace")
+
+    assert isinstance(outside, list)
+    assert [mib for _, mib in outside] == [64]
+    assert json.loads(told.stdout) == listed
+
+
+def test_calls_take_as_long_as_they_are_asked_to(node: SimulatedNode) -> None:
+    """Where cards sleep or are many, a call takes milliseconds."""
+    program = """
+    nvml.nvmlInit()
+    begun = time.monotonic()
+    for _ in range(10):
+        nvml.nvmlDeviceGetHandleByIndex(0)
+    say(time.monotonic() - begun)
+    """
+
+    assert float(str(run(node, program, GPU_SIMULATOR_NVML_CALL_US="3000"))) >= 0.03

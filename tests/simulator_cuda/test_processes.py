@@ -115,6 +115,30 @@ def _nvml(node: Node) -> tuple[int, int]:
     return int(told[0]), int(told[1])
 
 
+NVML_LISTER = (
+    NVML_READER.split("print(")[0]
+    + """
+class Process(ctypes.Structure):
+    _fields_ = [("pid", ctypes.c_uint), ("bytes", ctypes.c_ulonglong)]
+count, processes = ctypes.c_uint(8), (Process * 8)()
+assert nvml.nvmlDeviceGetComputeRunningProcesses(handle, ctypes.byref(count), processes) == 0
+print(*(f"{processes[i].pid}:{processes[i].bytes >> 20}" for i in range(count.value)))
+"""
+)
+
+
+def _listed_mib(node: Node) -> dict[int, int]:
+    """MiB by process, as libnvidia-ml tells another one."""
+    told = subprocess.run(
+        [sys.executable, "-c", NVML_LISTER, str(NATIVE / "libnvidia-ml.so.1")],
+        env=node.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    return {int(pid): int(mib) for pid, mib in (one.split(":") for one in told)}
+
+
 def test_nvml_shows_what_cuda_took(node: Node, program: Path) -> None:
     """One state file: the two libraries cannot disagree."""
     with tenant(node, program, "hold", "97") as holder:
@@ -214,6 +238,19 @@ def test_imported_memory_is_charged_to_its_exporter_only(node: Node, program: Pa
         told = node.run(program, "import", handle).stdout.split()
 
         assert told == ["0", "77"]
+
+
+def test_nvml_lists_imported_memory_with_both_processes(node: Node, program: Path) -> None:
+    """Their figures are more than the card's together."""
+    with (
+        tenant(node, program, "export", "64") as exporter,
+        tenant(node, program, "import", _line(exporter)) as importer,
+    ):
+        assert _line(importer) == "0 77"
+        listed = _listed_mib(node)
+
+        assert listed == {exporter.pid: CONTEXT_MIB + 64, importer.pid: CONTEXT_MIB + 64}
+        assert _nvml(node)[0] == 2 * CONTEXT_MIB + 64
 
 
 def test_devices_follow_the_runtimes_list_and_then_the_programs(

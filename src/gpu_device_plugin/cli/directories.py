@@ -5,7 +5,8 @@ from typing import TypeVar
 
 import click
 
-from gpu_device_plugin.config import ENVIRONMENT_PREFIX, Settings
+from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 _defaults = Settings()

@@ -5,7 +5,7 @@ import sys
 
 import structlog
 
-from gpu_device_plugin.config import LogFormat
+from gpu_device_plugin.config.sources import LogFormat
 
 
 def configure_logs(level: str, log_format: LogFormat) -> None:

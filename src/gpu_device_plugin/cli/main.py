@@ -1,14 +1,12 @@
 """`gpu-device-plugin`: the one program of this project."""
 
 import asyncio
-import enum
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import msgspec
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, ask
@@ -16,14 +14,15 @@ from gpu_device_plugin.cli.demo import demo
 from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
+from gpu_device_plugin.cli.setting_options import setting_options
 from gpu_device_plugin.cli.simulate import simulate
-from gpu_device_plugin.config import ENVIRONMENT_PREFIX, Settings, describe, kind_of, load_settings
+from gpu_device_plugin.config.agent import Settings, load_settings
+from gpu_device_plugin.config.controller import ControllerSettings, load_controller_settings
+from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
 from gpu_device_plugin.errors import ConfigError, GpuPluginError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-_SHORT = 16
-"""Choices up to this length are shown in the flag itself, longer ones in its help text."""
 _run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.")
 
 
@@ -32,66 +31,24 @@ _run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.
 def cli() -> None:
     """Fractions of GPUs, schedulable and real.
 
-    `agent` runs on every GPU node. `why` and `recover` are for a person on such a node, or in
-    the agent's pod. The chart's hooks run `uninstall` and `check-upgrade`; `cleanup` removes
-    what an uninstall leaves on a node. `demo` and `simulate` need no GPU.
+    `agent` runs on every GPU node, `controller` once in a cluster. `why` and `recover` are for
+    a person on a GPU node, or in the agent's pod. The chart's hooks run `uninstall` and
+    `check-upgrade`; `cleanup` removes what an uninstall leaves on a node. `demo` and `simulate`
+    need no GPU.
     """
 
 
-def _agent_options(command: click.Command) -> click.Command:
-    """One option for each setting, so that no flag can be forgotten."""
-    texts = describe()
-    for field in reversed(msgspec.structs.fields(Settings)):
-        flag = "--" + field.name.replace("_", "-")
-        option = click.Option(
-            [flag],
-            is_flag=kind_of(field) is bool,
-            default=None,
-            help=texts[field.name] + _choices(kind_of(field)) + _shown(field.default),
-            metavar=_metavar(field.name, kind_of(field)),
-        )
-        command.params.insert(0, option)
-    return command
-
-
-def _metavar(name: str, kind: object) -> str | None:
-    """The placeholder of the value in the help text; None for a switch."""
-    if kind is bool:
-        return None
-    if kind is float:
-        return "SECONDS"
-    if len(_values(kind)) in range(1, _SHORT):
-        return _values(kind)
-    is_path = name == "kubeconfig" or name.endswith(("_dir", "_library", "_table"))
-    return "PATH" if is_path else name.rpartition("_")[2].upper()
-
-
-def _choices(kind: object) -> str:
-    alternatives = _values(kind)
-    is_told = len(alternatives) < _SHORT
-    return "" if is_told else f" One of {alternatives.replace('|', ', ')}."
-
-
-def _values(kind: object) -> str:
-    """The values of a setting that has a fixed set of them."""
-    is_choice = isinstance(kind, type) and issubclass(kind, enum.Enum)
-    return "|".join(str(member.value) for member in kind) if is_choice else ""  # type: ignore[attr-defined]
-
-
-def _shown(default: object) -> str:
-    if default in (False, ""):
-        return ""
-    return f" [default: {getattr(default, 'value', default)}]"
-
-
-@cli.command()
-@click.option(
+_config = click.option(
     "--config",
     envvar=ENVIRONMENT_PREFIX + "CONFIG",
     show_envvar=True,
     type=click.Path(path_type=Path),
     help="A YAML file of settings; keys are the flags' names with underscores.",
 )
+
+
+@cli.command()
+@_config
 def agent(config: Path | None, **flags: object) -> None:
     """Serve this node's cards to its kubelet, until SIGTERM.
 
@@ -110,7 +67,27 @@ def agent(config: Path | None, **flags: object) -> None:
     sys.exit(asyncio.run(run_agent(settings)))
 
 
-_agent_options(agent)
+setting_options(Settings, agent)
+
+
+@cli.command()
+@_config
+def controller(config: Path | None, **flags: object) -> None:
+    """Answer kube-scheduler as its extender, until SIGTERM.
+
+    A pod then goes only where one card fits, over the whole cluster, and waits where none does.
+    Flags, environment variables and file work as for `agent`.
+
+    Exit codes: 0 ended as told, 1 failed, 2 wrong settings.
+    """
+    from gpu_device_plugin.apps.controller.run import run_controller
+
+    settings = load_controller_settings(flags, os.environ, config)
+    configure_logs(settings.log_level, settings.log_format)
+    asyncio.run(run_controller(settings))
+
+
+setting_options(ControllerSettings, controller)
 
 
 @cli.command()

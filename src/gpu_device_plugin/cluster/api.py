@@ -212,7 +212,7 @@ class ApiServer:
             url = credentials.server + request.path
             async with session.request(request.method, url, timeout=timeout, **options) as response:
                 if response.status == 401:
-                    self._credentials = None  # tokens and certificates rotate: read them anew
+                    self._credentials = None  # tokens and certificates rotate: read them again
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if isinstance(error, aiohttp.ClientSSLError):

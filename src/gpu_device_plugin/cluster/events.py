@@ -3,7 +3,7 @@
 import asyncio
 import time
 import zlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -32,12 +32,20 @@ class EventNote:
         reason: One CamelCase word.
         text: What happened, in at most 1024 bytes; what is longer is cut.
         is_warning: Type Warning; else Normal.
+        owner: The controller that made the pod, or "". One that makes pod after pod must not keep
+            others' Events from being written.
     """
 
     pod: PodRef | None
     reason: str
     text: str
     is_warning: bool = True
+    owner: str = ""
+
+    @property
+    def source(self) -> str:
+        """Whose notes take turns with others': an owner's, a pod's, or the node's."""
+        return self.owner or str(self.pod or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,11 @@ class _Count:
 
 
 class Events:
-    """A bounded queue of notes; the same note again raises the count of its Event."""
+    """A bounded queue of notes; the same note again raises the count of its Event.
+
+    Whoever has the fewest notes waiting comes first, and of too many the oldest of whoever has
+    the most is dropped: a flood from one source delays and loses nobody else's.
+    """
 
     def __init__(
         self,
@@ -75,14 +87,15 @@ class Events:
         self._allowed_at = 0.0
 
     def post(self, note: EventNote) -> None:
-        """Write `note` when possible; returns at once. Of too many waiting, the oldest goes."""
+        """Write `note` when possible; returns at once."""
         note = replace(note, text=_cut(note.text))
         now = time.time()
         once = _Count(1, now, now)
         waiting = self._waiting.get(note)
         self._waiting[note] = waiting.plus(once) if waiting else once
         while len(self._waiting) > _MAX_WAITING:
-            self._waiting.popitem(last=False)
+            crowd = Counter(waiting.source for waiting in self._waiting)
+            del self._waiting[max(self._waiting, key=lambda waiting: crowd[waiting.source])]
             self._on_drop()
         self._wake.set()
 
@@ -93,7 +106,9 @@ class Events:
                 self._wake.clear()
                 await self._wake.wait()
             await self._spend()
-            note, count = self._waiting.popitem(last=False)
+            crowd = Counter(waiting.source for waiting in self._waiting)
+            note = min(self._waiting, key=lambda waiting: crowd[waiting.source])
+            count = self._waiting.pop(note)
             try:
                 await self._write(note, count)
             except ClusterError as error:

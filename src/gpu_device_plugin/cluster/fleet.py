@@ -111,7 +111,7 @@ def _decoded(answer: Answer, kind: Any) -> Any:
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except msgspec.MsgspecError as error:
-        raise ClusterError(f"an answer of the API server is not understood: {error}") from error
+        raise ClusterError(f"an answer of the API server cannot be parsed: {error}") from error
 
 
 def _shown(node: Node) -> FleetNode:

@@ -95,7 +95,9 @@ class PodWatch:
         """
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         if self._api.reach.is_away:
-            raise ClusterError(f"GET {path}: the API server is away: {self._api.reach.trouble}")
+            raise ClusterError(
+                f"GET {path}: the API server cannot be reached: {self._api.reach.trouble}"
+            )
         answer = await self._api.call(Request("GET", path), deadline_seconds=deadline_seconds)
         if answer.status == 404:
             return None
@@ -126,7 +128,7 @@ class PodWatch:
                 pod.spec.runtime_class_name,
             )
         except ClusterError as error:
-            _log.warning("pod not understood", pod="/".join(key), error=str(error))
+            _log.warning("pod cannot be parsed", pod="/".join(key), error=str(error))
             return
         before = self._watched.get(key)
         if before is not None and before.request.ref != watched.request.ref:

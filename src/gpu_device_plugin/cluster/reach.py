@@ -77,7 +77,7 @@ class Reach:
         self.trouble = text
         if not self.is_away:
             now = asyncio.get_running_loop().time()
-            _log.warning("api server is away", error=text)
+            _log.warning("api server cannot be reached", error=text)
             self._back.clear()
             self._away_since = now
             self._next_turn = now + self._spacing()

@@ -120,7 +120,7 @@ class Reflection(Generic[Item]):
 
     async def _do_without(self, answer: Answer) -> None:
         if not self.is_synced:
-            _log.info("list not served to us", path=self._source.path, answer=answer.text)
+            _log.info("list is refused to us", path=self._source.path, answer=answer.text)
         self._listener.replace([])
         self.is_synced = True
         await asyncio.sleep(random.uniform(60, 120))  # noqa: S311 jitter
@@ -163,7 +163,7 @@ class Reflection(Generic[Item]):
         self._version = _bare.decode(line.object).metadata.resource_version
 
     def _refused(self, code: int, text: str) -> None:
-        """Raise for a refusal; where the server forgot our version, list anew first."""
+        """Raise for a refusal; where the server forgot our version, list again first."""
         if code == _GONE:
             self._version = ""
             self._may_be_cached = False

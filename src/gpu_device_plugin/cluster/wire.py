@@ -9,6 +9,8 @@ class OwnerReference(msgspec.Struct):
     """One entry of `ownerReferences`."""
 
     uid: str
+    kind: str = ""
+    name: str = ""
     controller: bool | None = None
 
 
@@ -24,10 +26,14 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
     owner_references: list[OwnerReference] | None = None
 
     @property
+    def owner(self) -> OwnerReference | None:
+        """The controller that made the object, or None."""
+        return next((owner for owner in self.owner_references or () if owner.controller), None)
+
+    @property
     def owner_uid(self) -> str:
         """Uid of the controller that made the object, or ""."""
-        owners = (owner.uid for owner in self.owner_references or () if owner.controller)
-        return next(owners, "")
+        return self.owner.uid if self.owner else ""
 
 
 class Bare(msgspec.Struct):
@@ -80,11 +86,18 @@ class Pod(Bare):
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
 
+class NodeInfo(msgspec.Struct, rename="camel"):
+    """`status.nodeInfo` of a node."""
+
+    kubelet_version: str = ""
+
+
 class NodeStatus(msgspec.Struct, rename="camel"):
     """`status` of a node."""
 
     capacity: dict[str, str | int | float] | None = None
     allocatable: dict[str, str | int | float] | None = None
+    node_info: NodeInfo = msgspec.field(default_factory=NodeInfo)
 
 
 class Node(Bare):

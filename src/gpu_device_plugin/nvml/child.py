@@ -7,6 +7,11 @@ process takes no commands and has no state that must be kept. Every line is a si
 `starting` announces that the next one may take long, because nvmlInit wakes each card, which
 takes seconds per card without the persistence daemon. It imports as little as possible, because
 it runs beside every agent on every node.
+
+NVML counts its cards when it is opened, and a card that was lost stays lost for a process that
+has it open. Closing it would leave the other cards unwatched for as long as opening takes. So
+the child keeps it open and says in each `beat` why another child should take over (`reopen`).
+Only the simulated driver is opened again here: no PCI bus shows its cards, and it opens at once.
 """
 
 import argparse
@@ -17,6 +22,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import pynvml
@@ -34,8 +40,7 @@ class Pace(NamedTuple):
     Attributes:
         wait_seconds: Longest wait for an event, and so between two signs of life.
         probe_seconds: Between two probes of the cards.
-        reopen_seconds: Between two openings of NVML where only that shows another set of
-            cards: a library given by path, or a card that does not answer.
+        reopen_seconds: Between two openings of the simulated driver.
     """
 
     wait_seconds: float = 1.0
@@ -46,8 +51,11 @@ class Pace(NamedTuple):
 class Child:
     """Watches NVML and reports, until its parent ends."""
 
-    def __init__(self, library: str | None, lifeline: Lifeline, pace: Pace, out: TextIO) -> None:
+    def __init__(
+        self, library: str | None, kernel_module: Path, lifeline: Lifeline, pace: Pace, out: TextIO
+    ) -> None:
         self._library = library
+        self._kernel_module = kernel_module
         self._lifeline = lifeline
         self._pace = pace
         self._out = out
@@ -56,35 +64,34 @@ class Child:
         """Watch NVML until the parent is gone; without a driver, try again from time to time."""
         while self._lifeline.holds():
             self._tell(kind="starting")
+            around = nvml.surroundings(self._kernel_module)
             try:
-                with nvml.opened(self._library) as driver:
-                    self._watch(driver)
+                with nvml.opened(self._library, self._kernel_module) as driver:
+                    self._watch(driver, around)
             except NvmlError as error:
                 self._tell(kind="no_driver", error=str(error))
                 self._lifeline.pause(self._pace.wait_seconds)
 
-    def _watch(self, driver: nvml.Driver) -> None:
-        """Reports until NVML has to be opened again."""
+    def _watch(self, driver: nvml.Driver, around: tuple[object, ...]) -> None:
+        """Report until the simulated driver has to be opened again."""
         self._tell(**driver.inventory())
         opened_at = time.monotonic()
-        pci_cards = nvml.pci_cards()
         probed_at = -self._pace.probe_seconds
-        is_failing = is_wanted = False
+        reopen = ""
+        is_wanted = False
         while self._lifeline.holds():
             now = time.monotonic()
             if now - probed_at >= self._probe_pause(is_wanted=is_wanted):
                 probed_at = now
-                is_failing = self._probe(driver)
-                if nvml.driver_version() != driver.version or nvml.pci_cards() != pci_cards:
-                    return
-                if driver.has_other_modes():
-                    return
+                reopen = "failing" if self._probe(driver) else ""
+                if driver.has_changed() or nvml.surroundings(self._kernel_module) != around:
+                    reopen = "changed"
             is_old = now - opened_at >= self._pace.reopen_seconds
-            if is_old and (is_failing or self._library is not None):
+            if driver.is_simulated and (is_old or reopen == "changed"):
                 self._events(driver, 0)
                 return
             is_wanted = self._events(driver, int(self._pace.wait_seconds * 1000))
-            self._tell(kind="beat")
+            self._tell(kind="beat", reopen=reopen)
 
     def _probe_pause(self, *, is_wanted: bool) -> float:
         """Seconds until the next probe; fewer after an event, but not one for each of many."""
@@ -125,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the child; returns its exit status."""
     parser = argparse.ArgumentParser(prog="gpu_device_plugin.nvml.child")
     parser.add_argument("--library", help="libnvidia-ml.so.1 to load; default: the system's")
+    parser.add_argument("--kernel-module", type=Path, default=Path("/sys/module/nvidia"))
     parser.add_argument("--parent", type=int, default=0, help="pid to live no longer than")
     for name, default in (("wait", 1.0), ("probe", 5.0), ("reopen", 10.0)):
         parser.add_argument(f"--{name}-seconds", type=float, default=default)
@@ -136,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _return_free_memory()
     pace = Pace(chosen.wait_seconds, chosen.probe_seconds, chosen.reopen_seconds)
     try:
-        Child(chosen.library, lifeline, pace, sys.stdout).run()
+        Child(chosen.library, chosen.kernel_module, lifeline, pace, sys.stdout).run()
     except BrokenPipeError:
         # Nobody reads any more; the interpreter must not flush into the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -32,8 +32,8 @@ _NAMES = {
     for name, value in vars(pynvml).items()
     if name.startswith("NVML_ERROR_")
 }
-# kernfs counts its nodes up, so the module's directory has another inode after a reload.
-_KERNEL_MODULE = Path("/sys/module/nvidia")
+# A function that our simulated library has and NVIDIA's lacks.
+_SIMULATED = "gpusim_create"
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 
@@ -60,8 +60,9 @@ class Driver:
     after `close` and another opening.
     """
 
-    def __init__(self, *, is_system: bool) -> None:
-        self._is_system = is_system
+    def __init__(self, kernel_module: Path) -> None:
+        self.is_simulated = hasattr(pynvml.nvmlLib, _SIMULATED)
+        self._kernel_module = kernel_module
         self._handles: dict[str, Any] = {}
         self._by_address: dict[int, str] = {}
         self._events: Any = None
@@ -75,15 +76,11 @@ class Driver:
     def inventory(self) -> dict[str, object]:
         """The inventory as a message."""
         cuda = _ask(pynvml.nvmlSystemGetCudaDriverVersion)
-        load = ""
-        if self._is_system:
-            with suppress(OSError):
-                load = str(_KERNEL_MODULE.stat().st_ino)
         return {
             "kind": "inventory",
             "driver_version": self.version,
             "cuda_version": f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
-            "driver_load": load,
+            "driver_load": "" if self.is_simulated else driver_load(self._kernel_module),
             "cards": self.cards,
             "unreadable": self.unreadable,
         }
@@ -92,8 +89,10 @@ class Driver:
         """Probe each card. Raises NVMLError if the whole driver is gone."""
         return [self._probe_card(uuid, handle) for uuid, handle in self._handles.items()]
 
-    def has_other_modes(self) -> bool:
-        """Whether a card has entered or left MIG mode since NVML was opened."""
+    def has_changed(self) -> bool:
+        """Whether the driver has another version, or a card another MIG mode, than was told."""
+        if driver_version() != self.version:
+            return True
         for card in self.cards:
             # A card that does not answer is reported by its probe.
             with suppress(pynvml.NVMLError):
@@ -163,18 +162,13 @@ class Driver:
         return uuid
 
     def _probe_card(self, uuid: str, handle: Any) -> dict[str, object]:
-        seen: dict[str, object] = {"uuid": uuid}
         try:
-            memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-            rates = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-            seen["recovery_action"] = _recovery_action(handle)
+            _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)  # a lost card answers nothing
+            return {"uuid": uuid, "recovery_action": _recovery_action(handle)}
         except pynvml.NVMLError as error:
             if error.value in _DRIVER:
                 raise
             return {"uuid": uuid, "error": error_name(error)}
-        seen["used_bytes"] = None if memory is None else int(memory.used)
-        seen["gpu_percent"] = None if rates is None else int(rates.gpu)
-        return seen
 
 
 def driver_version() -> str:
@@ -182,19 +176,31 @@ def driver_version() -> str:
     return str(pynvml.nvmlSystemGetDriverVersion())
 
 
+def driver_load(kernel_module: Path) -> str:
+    """Differs after each load of the kernel module; "" without it.
+
+    kernfs counts its nodes up, so the module's directory has another inode after a reload.
+    """
+    try:
+        return str(kernel_module.stat().st_ino)
+    except OSError:
+        return ""
+
+
 @contextmanager
-def opened(library: str | None) -> Iterator[Driver]:
+def opened(library: str | None, kernel_module: Path) -> Iterator[Driver]:
     """NVML opened; raises NvmlError saying what is missing.
 
     Args:
         library: The library file; None for the system's.
+        kernel_module: The kernel module's directory in sysfs.
     """
     is_ready = False
     try:
         _load(library)
         pynvml.nvmlInit()
         is_ready = True
-        driver = Driver(is_system=library is None)
+        driver = Driver(kernel_module)
     except pynvml.NVMLError as error:
         if is_ready:
             with suppress(pynvml.NVMLError):
@@ -208,12 +214,16 @@ def opened(library: str | None) -> Iterator[Driver]:
         driver.close()
 
 
-def pci_cards() -> frozenset[str] | None:
-    """The PCI functions of this machine; changes when a card comes or goes. None without sysfs."""
+def surroundings(kernel_module: Path) -> tuple[object, ...]:
+    """Differs when a card has come or gone, or the kernel module was loaded again.
+
+    The load of the module, and the PCI functions of this machine (none without sysfs).
+    """
     try:
-        return frozenset(entry.name for entry in _PCI_DEVICES.iterdir())
+        functions = frozenset(entry.name for entry in _PCI_DEVICES.iterdir())
     except OSError:
-        return None
+        functions = frozenset()
+    return driver_load(kernel_module), functions
 
 
 def _load(library: str | None) -> None:

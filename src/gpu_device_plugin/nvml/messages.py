@@ -4,6 +4,8 @@ The child writes them as plain dictionaries, because msgspec would cost it memor
 An unknown or missing field is an error here, so the two sides cannot diverge.
 """
 
+from typing import Literal
+
 import msgspec
 
 from gpu_device_plugin.domain.reports import (
@@ -13,7 +15,6 @@ from gpu_device_plugin.domain.reports import (
     NvmlReport,
     Probe,
     UnreadableCard,
-    Use,
     Xid,
 )
 from gpu_device_plugin.errors import NvmlError
@@ -38,7 +39,14 @@ class Starting(_Line, frozen=True, tag="starting"):
 
 
 class Beat(_Line, frozen=True, tag="beat"):
-    """A sign of life."""
+    """A sign of life.
+
+    Attributes:
+        reopen: Why NVML should be opened anew: a card is `failing`, cards or driver have
+            `changed`; else "".
+    """
+
+    reopen: Literal["", "failing", "changed"] = ""
 
 
 class NoDriver(_Line, frozen=True, tag="no_driver"):
@@ -83,8 +91,6 @@ class ProbeLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uuid: str
     error: str | None = None
     recovery_action: int | None = None
-    gpu_percent: int | None = None
-    used_bytes: int | None = None
 
 
 class ProbesLine(_Line, frozen=True, tag="probes"):
@@ -111,7 +117,8 @@ def reports(line: Line) -> tuple[NvmlReport, ...]:
         case InventoryLine():
             return (_inventory(line),)
         case ProbesLine():
-            return tuple(report for card in line.cards for report in _probe(card))
+            cards = line.cards
+            return tuple(Probe(card.uuid, card.error, card.recovery_action) for card in cards)
         case XidLine():
             return (Xid(line.uuid, line.code),)
         case NoDriver():
@@ -138,10 +145,3 @@ def _inventory(line: InventoryLine) -> Inventory:
     return Inventory(
         line.driver_version, line.cuda_version, line.driver_load, cards, line.unreadable
     )
-
-
-def _probe(card: ProbeLine) -> tuple[NvmlReport, ...]:
-    probe = Probe(card.uuid, card.error, card.recovery_action)
-    if card.error is not None:
-        return (probe,)
-    return probe, Use(card.uuid, card.gpu_percent, card.used_bytes)

@@ -2,17 +2,22 @@
 
 A child that says nothing for `answer_seconds` is killed and replaced. One that does not die is
 in an uninterruptible driver call. It is abandoned, and no other is started while it exists,
-because that would get stuck in the same place; so there is at most one such process. When no
-child has answered for `stall_seconds`, that is reported once as `Stalled`, and the next answer
-as `Answered`.
+because that would get stuck in the same place. When no child has answered for `stall_seconds`,
+that is reported once as `Stalled`, and the next answer as `Answered`. Opening NVML may take
+longer without a fault: a child that is starting has `start_seconds`, unless it replaces one that
+did not answer.
+
+When a child wants NVML opened again (`Beat.reopen`), a second child, its successor, does that
+while the first one goes on watching the cards. When the successor has sent its inventory, the
+first child sends what it still has, and ends. So no XID is lost; one that is reported by both
+children is passed on twice.
 """
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,12 +32,21 @@ from gpu_device_plugin.domain.reports import (
     Stalled,
 )
 from gpu_device_plugin.errors import NvmlError
-from gpu_device_plugin.nvml.messages import MISMATCH, Line, NoDriver, Starting, decode, reports
+from gpu_device_plugin.nvml.messages import (
+    MISMATCH,
+    Beat,
+    Line,
+    NoDriver,
+    Starting,
+    reports,
+)
+from gpu_device_plugin.nvml.process import ChildProcess, Kill, kill
+from gpu_device_plugin.nvml.succession import Succession
 
 log = structlog.get_logger()
 
-_LINE_BYTES = 1024 * 1024
-_KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
+# A child that was killed while it opened NVML is followed by one that has twice the time.
+_MOST_PATIENCE = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +55,38 @@ class Deadlines:
 
     Attributes:
         answer_seconds: For the child's next line.
-        start_seconds: The same while NVML is being opened, which wakes every card.
+        start_seconds: The same while NVML is being opened, which wakes every card; up to
+            four times as long after children that did not make it.
         stall_seconds: Without an answer of any child, until NVML counts as stalled.
-        death_seconds: For a killed child to die, until it counts as abandoned.
         backoff_seconds: Longest pause before another child.
-        wait_seconds, probe_seconds, reopen_seconds: The child's pace (`child.Pace`).
+        wait_seconds, probe_seconds: The child's pace (`child.Pace`).
+        reopen_seconds: Before NVML is opened anew for a card that fails, and longer each time
+            that this did not help; and between two openings of the simulated driver.
     """
 
     answer_seconds: float = 5.0
     start_seconds: float = 30.0
     stall_seconds: float = 10.0
-    death_seconds: float = 2.0
     backoff_seconds: float = 5.0
     wait_seconds: float = 2.0
     probe_seconds: float = 5.0
     reopen_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Where the kernel shows its NVIDIA module.
+
+    Attributes:
+        driver: File that exists while the module is loaded, and names its version.
+        module: Directory that is made anew with each load.
+    """
+
+    driver: Path = Path("/proc/driver/nvidia/version")
+    module: Path = Path("/sys/module/nvidia")
+
+
+_KERNEL = Kernel()
 
 
 @dataclass(slots=True)
@@ -77,7 +108,7 @@ class NvmlSource:
         on_report: Called with every report, in the event loop.
         deadlines: How long to wait for what.
         kill: Ends a process for good, by pid.
-        kernel_driver: File that exists while the NVIDIA kernel module is loaded.
+        kernel: Where the kernel shows its NVIDIA module.
     """
 
     def __init__(
@@ -86,35 +117,43 @@ class NvmlSource:
         on_report: Callable[[NvmlReport], None],
         *,
         deadlines: Deadlines | None = None,
-        kill: Callable[[int], None] = lambda pid: os.kill(pid, signal.SIGKILL),
-        kernel_driver: Path = _KERNEL_DRIVER,
+        kill: Kill = kill,
+        kernel: Kernel = _KERNEL,
     ) -> None:
         self._library = library
         self._on_report = on_report
         self._deadlines = deadlines or Deadlines()
         self._kill = kill
-        self._kernel_driver = kernel_driver
+        self._kernel = kernel
         self._told = _Told()
         self._stall: asyncio.TimerHandle | None = None
-        self._pid: int | None = None
+        self._child: ChildProcess | None = None
+        self._succession = Succession(self._start, self._deadlines.reopen_seconds)
         self._restarts = 0
+        self._patience = 1.0
         self._is_answering = False
+        self._was_silent = False
 
     @property
     def restarts(self) -> int:
-        """How many children had to be replaced, for the metric."""
+        """How many children failed and had to be replaced, for the metric."""
         return self._restarts
 
     @property
     def pid(self) -> int | None:
         """The child's pid, None while there is none."""
-        return self._pid
+        return self._child.pid if self._child is not None else None
+
+    @property
+    def start_seconds(self) -> float:
+        """How long the next child may take to open NVML."""
+        return self._deadlines.start_seconds * self._patience
 
     async def run(self) -> None:
         """Keep a child running until cancelled."""
         self._told.kernel_driver = self._kernel_version()
         pause_seconds = 0.1
-        self._await_answer()
+        self._await_answer(self._deadlines.start_seconds)
         try:
             while True:
                 self._is_answering = False
@@ -127,68 +166,60 @@ class NvmlSource:
                 self._stall.cancel()
 
     async def _keep_child(self) -> None:
-        """One child's life."""
+        """Run a child, and its successors after it, until one has to be replaced."""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command(),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=_LINE_BYTES,
-            )
-        except OSError as error:
-            log.warning("nvml_child_not_started", error=str(error))
-            return
-        self._pid = process.pid
-        try:
-            await self._listen(process.stdout)
+            self._child = await self._start()
+            while True:
+                line = await self._child.line()
+                self._heard(line)
+                if isinstance(line, Beat):
+                    self._succession.wish(line.reopen)
+                    await self._hand_over(self._child)
         except NvmlError as error:
-            log.warning("nvml_child_failed", pid=process.pid, error=str(error))
-            if not await self._dies(process):
-                log.warning("nvml_child_abandoned", pid=process.pid, why="stuck inside the driver")
-                await process.wait()
+            log.warning("nvml_child_failed", pid=self.pid, error=str(error))
+            if self._child is not None and self._child.was_silent:
+                self._was_silent = True
+                self._patience = min(self._patience * 2, _MOST_PATIENCE)
+            for child in self._children():
+                await child.end()
         finally:
-            if process.returncode is None:
-                await self._dies(process)
-            self._pid = None
+            for child in self._children():
+                await child.dies()
+            self._child = None
 
-    async def _listen(self, stdout: asyncio.StreamReader | None) -> None:
-        """Pass on what the child says; raises NvmlError when the child has to be replaced."""
-        if stdout is None:
-            raise NvmlError("started without a pipe")
-        allowed_seconds = self._deadlines.start_seconds
-        while True:
-            try:
-                async with asyncio.timeout(allowed_seconds):
-                    text = await stdout.readline()
-            except TimeoutError as error:
-                raise NvmlError(f"no answer within {allowed_seconds:g} s") from error
-            except ValueError as error:
-                raise NvmlError(f"a line of more than {_LINE_BYTES} bytes") from error
-            if not text:
-                raise NvmlError("ended by itself")
-            line = decode(text)
-            is_start = isinstance(line, Starting)
-            allowed_seconds = (
-                self._deadlines.start_seconds if is_start else self._deadlines.answer_seconds
-            )
-            if not is_start:
-                self._answered(line)
+    def _children(self) -> list[ChildProcess]:
+        """Every process there is. A successor is dropped with this."""
+        return [child for child in (self._child, self._succession.drop()) if child is not None]
 
-    async def _dies(self, process: asyncio.subprocess.Process) -> bool:
-        """Kill the child; returns whether it is gone soon after."""
-        with suppress(ProcessLookupError):
-            self._kill(process.pid)
-        try:
-            async with asyncio.timeout(self._deadlines.death_seconds):
-                await process.wait()
-        except TimeoutError:
-            return False
-        return True
+    async def _hand_over(self, child: ChildProcess) -> None:
+        """Let a successor that is ready take over, after the last lines of `child`."""
+        if self._succession.ready is None:
+            return
+        async with aclosing(child.last_lines()) as lines:
+            async for line in lines:
+                self._heard(line)
+        await child.dies()
+        successor, inventory = self._succession.ready
+        self._succession.drop()
+        self._child = successor
+        log.info("nvml_reopened", pid=successor.pid)
+        self._heard(inventory)
 
-    def _answered(self, line: Line) -> None:
+    async def _start(self) -> ChildProcess:
+        """Start a child."""
+        answer_seconds = self._deadlines.answer_seconds
+        return await ChildProcess.start(
+            self._command(), self.start_seconds, answer_seconds, self._kill
+        )
+
+    def _heard(self, line: Line) -> None:
         """Note that NVML answered, and pass on what is new."""
-        self._is_answering = True
-        self._await_answer()
+        if isinstance(line, Starting):
+            if not self._was_silent:
+                self._await_answer(self._deadlines.start_seconds)
+            return
+        self._is_answering, self._was_silent, self._patience = True, False, 1.0
+        self._await_answer(self._deadlines.stall_seconds)
         if self._told.is_stalled:
             self._told.is_stalled = False
             self._on_report(Answered())
@@ -226,27 +257,26 @@ class NvmlSource:
             self._on_report(DriverChanged(told.first_version, ""))
             told.first_version = ""
         kernel_driver = self._kernel_version()
-        if self._library is None and kernel_driver and kernel_driver != told.kernel_driver:
+        if kernel_driver and kernel_driver != told.kernel_driver:
             told.kernel_driver = kernel_driver
             self._on_report(DriverChanged(told.first_version or "", kernel_driver))
 
-    def _await_answer(self) -> None:
-        """Set the time at which NVML counts as stalled, unless it answers before."""
+    def _await_answer(self, seconds: float) -> None:
+        """Set the time after which NVML counts as stalled, unless it answers before."""
         if self._stall is not None:
             self._stall.cancel()
-        loop = asyncio.get_running_loop()
-        self._stall = loop.call_later(self._deadlines.stall_seconds, self._stalled)
+        self._stall = asyncio.get_running_loop().call_later(seconds, self._stalled, seconds)
 
-    def _stalled(self) -> None:
+    def _stalled(self, seconds: float) -> None:
         self._told.is_stalled = True
         self._told.inventory = self._told.missing = None
-        log.warning("nvml_stalled", pid=self._pid, seconds=self._deadlines.stall_seconds)
-        self._on_report(Stalled(self._deadlines.stall_seconds))
+        log.warning("nvml_stalled", pid=self.pid, seconds=seconds)
+        self._on_report(Stalled(seconds))
 
     def _kernel_version(self) -> str:
         """The loaded kernel module's first line, which names its version; empty without one."""
         try:
-            return self._kernel_driver.read_text(encoding="utf-8").partition("\n")[0]
+            return self._kernel.driver.read_text(encoding="utf-8").partition("\n")[0]
         except (OSError, UnicodeDecodeError):
             return ""
 
@@ -256,6 +286,7 @@ class NvmlSource:
         return [
             *(sys.executable, "-m", "gpu_device_plugin.nvml.child"),
             *("--parent", str(os.getpid())),
+            *("--kernel-module", str(self._kernel.module)),
             *("--wait-seconds", str(pace.wait_seconds)),
             *("--probe-seconds", str(pace.probe_seconds)),
             *("--reopen-seconds", str(pace.reopen_seconds)),

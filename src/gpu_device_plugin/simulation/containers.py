@@ -33,7 +33,7 @@ def driver_mounts(node: SimulatedNode) -> tuple[Mount, ...]:
     files = {f"{_library_directory()}/{name}": beside / name for name in (NVML, CUDA)}
     missing = [str(path) for path in files.values() if not path.is_file()]
     if missing:
-        raise ConfigError(f"{missing[0]} is not there: create the node anew after `make native`")
+        raise ConfigError(f"{missing[0]} is not there: create the node again after `make native`")
     libraries = (
         Mount(inside, str(path.absolute()), is_read_only=True) for inside, path in files.items()
     )

@@ -161,14 +161,14 @@ class SimulatedNode:
         self._set_card(card, present=0)
 
     def plug(self, card: int) -> None:
-        """The card is back in its slot. NVML shows it to who initialises anew."""
+        """The card is back in its slot. NVML shows it to who initialises again."""
         shown = self._card(card)
         if shown.is_present:
             raise ConfigError(f"card {card} ({shown.uuid}) is plugged in already")
         self._set_card(card, present=1, lost=0, recovery_action=0)
 
     def upgrade_driver(self, version: str) -> None:
-        """The driver is loaded anew in another version; no card needs a reset any more."""
+        """The driver is loaded again in another version; no card needs a reset any more."""
         now = self.view()
         lines = [f"cards.{card.slot}.recovery_action=0" for card in now.cards]
         lines += [f"driver_loads={now.driver_loads + 1}", *driver_lines(version)]

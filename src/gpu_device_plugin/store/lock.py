@@ -47,7 +47,7 @@ class NodeLock:
             holder = os.read(descriptor, 4096).decode("utf-8", "replace").strip()
             os.close(descriptor)
             raise ConfigError(
-                f"another agent serves this node: {holder or 'it has not said its name yet'} "
+                f"another agent serves this node: {holder or 'one that has not written its name yet'} "
                 f"holds {self._path}; one agent a node"
             ) from error
         # For people only: a disk without room for it must not keep the node without its agent.

@@ -1,7 +1,7 @@
 """What is remembered of cards and of the node, key by key; the rules are those of `records`.
 
 Of health it is left out since when probes are clean: nobody looks while the agent is away, so
-the next run counts anew (`domain.health.restored`). So is when a fault was last seen, which that
+the next run counts again (`domain.health.restored`). So is when a fault was last seen, which that
 count makes idle: a card that repeats an XID a thousand times must not have its file written as
 often. And so are faults that every inventory reports again.
 """

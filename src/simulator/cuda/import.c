@@ -1,8 +1,11 @@
 /*
  * Memory of others: of another process (IPC), or of another API (external
- * memory). Whoever allocated it pays for it; here it takes nothing on the card.
+ * memory). Whoever allocated it pays for it; here it takes nothing on the card,
+ * though NVML lists it with this process as well.
  */
 #include "import.h"
+
+#include "ledger.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -77,12 +80,14 @@ CUresult import_map(struct device *device, enum memory_kind kind, const struct t
 		free(memory);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	ledger_import(device, (int64_t)ticket->span_bytes);
 	*address = memory->address;
 	return CUDA_SUCCESS;
 }
 
 CUresult import_drop(struct memory *memory)
 {
+	ledger_import(memory->device, -(int64_t)(memory->flags * MEMORY_BLOCK_BYTES));
 	memory_remove(memory);
 	munmap((void *)(uintptr_t)memory->offset, memory->flags * MEMORY_BLOCK_BYTES);
 	free(memory);

@@ -115,6 +115,15 @@ void ledger_give(struct device *device, uint64_t bytes)
 	gpusim_unlock(driver.node);
 }
 
+void ledger_import(struct device *device, int64_t bytes)
+{
+	if (!device->process)
+		return;
+	gpusim_lock(driver.node);
+	device->process->imported_bytes += (uint64_t)bytes;
+	gpusim_unlock(driver.node);
+}
+
 uint64_t ledger_free_bytes(struct device *device)
 {
 	uint64_t bytes;

@@ -20,6 +20,8 @@ void ledger_let_go(struct device *device);
 /* Takes bytes if the card has them; looks for dead holders before it refuses. */
 bool ledger_take(struct device *device, uint64_t bytes);
 void ledger_give(struct device *device, uint64_t bytes);
+/* Memory of other processes that this one came to have, or (negative) no longer has. */
+void ledger_import(struct device *device, int64_t bytes);
 
 /* Frees what dead processes held of the device. True when there were any. */
 bool ledger_reap(struct device *device);

@@ -44,11 +44,23 @@ static bool driver_has(const struct gpusim_node *node, const char *function)
 	return true;
 }
 
+/* Drivers take milliseconds for a call where cards sleep between them, or are many. */
+static void take_time(void)
+{
+	const char *wish = getenv("GPU_SIMULATOR_NVML_CALL_US"); // NOLINT(concurrency-mt-unsafe)
+	const unsigned long us = wish ? strtoul(wish, NULL, 10) : 0;
+	const struct timespec time = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
+
+	if (us)
+		clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
+}
+
 nvmlReturn_t ready(struct gpusim_node **node, const char *function)
 {
 	*node = library.node;
 	if (!*node)
 		return NVML_ERROR_UNINITIALIZED;
+	take_time();
 	gpusim_wait_while_hanging(*node);
 	return driver_has(*node, function) ? NVML_SUCCESS : NVML_ERROR_FUNCTION_NOT_FOUND;
 }

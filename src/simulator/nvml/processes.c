@@ -56,7 +56,9 @@ static void write_entry(const struct layout *layout, const struct call *call,
 	nvmlProcessInfo_v1_t *start = entry;
 
 	start->pid = (unsigned)gpusim_process_visible_pid(call->node, process);
-	start->usedGpuMemory = process->used_bytes;
+	start->usedGpuMemory = gpusim_told(call->node) == GPUSIM_TOLD_NO_SIZE
+				       ? 0
+				       : process->used_bytes + process->imported_bytes;
 	if (layout->instances) {
 		unsigned ids[2] = {process->gpu_instance, process->compute_instance};
 		memcpy((char *)entry + layout->instances, ids, sizeof(ids));
@@ -167,7 +169,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
 	if (!processSamplesCount)
 		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
 	gpusim_processes_reap(call.node);
-	for (unsigned slot = 0; slot < GPUSIM_PROCESSES; slot++) {
+	for (unsigned slot = 0; gpusim_tells_utilisation(call.node) && slot < GPUSIM_PROCESSES;
+	     slot++) {
 		const struct gpusim_process *process = &call.node->processes[slot];
 		uint64_t age_ns = sample_age_ns(call.node, process->seen_ns);
 		if (!is_listed(&call, process, GPUSIM_PROCESS_COMPUTE) || !process->seen_ns ||

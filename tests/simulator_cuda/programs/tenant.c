@@ -133,13 +133,14 @@ static void export_memory(char **words)
 	say_and_wait("exported");
 }
 
-/* import HANDLE: maps it; free MiB before and after, and the mark. */
+/* import HANDLE: maps it; what that took of the card, and the mark; holds it until a line comes. */
 static void import_memory(char **words)
 {
 	CUipcMemHandle handle;
 	CUdeviceptr address;
 	unsigned byte;
 	size_t before;
+	char told[8];
 	char mark;
 
 	for (size_t i = 0; i < sizeof(handle.reserved); i++) {
@@ -150,7 +151,9 @@ static void import_memory(char **words)
 	before = free_bytes();
 	OK(cuIpcOpenMemHandle_v2(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 	OK(cuMemcpyDtoH_v2(&mark, address, 1));
-	printf("%lld %d\n", (long long)(before - free_bytes()), mark);
+	printf("%lld ", (long long)(before - free_bytes()));
+	snprintf(told, sizeof(told), "%d", mark);
+	say_and_wait(told);
 	OK(cuIpcCloseMemHandle(address));
 }
 

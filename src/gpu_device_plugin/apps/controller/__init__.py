@@ -1,0 +1,1 @@
+"""The controller: one ledger of the whole cluster, for kube-scheduler."""

@@ -1,0 +1,196 @@
+"""kube-scheduler's questions: which nodes, how good, and bind."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from gpu_device_plugin.apps.controller.ledger import ClusterLedger
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.extender_wire import (
+    Question,
+    binding_answer,
+    filter_answer,
+    filter_error,
+    priorities,
+    read_binding,
+    read_question,
+)
+from gpu_device_plugin.cluster.whole import ClusterPod, bind_pod, read_pod
+from gpu_device_plugin.domain.cluster_ledger import Fit, Misfit
+from gpu_device_plugin.domain.cluster_view import PodHold, wish_annotations
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.errors import ClusterError
+
+MOST_NODES = 8
+"""Extender scores are coarse and kube-scheduler breaks ties at random: more would not be ours."""
+_MOST_SCORE = 10
+_BIND_SECONDS = 5.0
+_BIND_TRIES = 3
+_DOUBT_SECONDS = 1.0
+_log = structlog.get_logger("extender")
+
+
+class Extender:
+    """Answers filter, prioritize, bind and inspect from the ledger; only bind waits for anybody."""
+
+    def __init__(
+        self, ledger: ClusterLedger, api: ApiServer, now_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._ledger = ledger
+        self._api = api
+        self._now_ns = now_ns
+        self._doubtful: asyncio.Queue[tuple[PodRef, str]] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Ask after bindings that nobody answered, until somebody does; until cancelled."""
+        while True:
+            ref, node = await self._doubtful.get()
+            while True:
+                try:
+                    pod = await read_pod(self._api, ref)
+                except ClusterError:
+                    await asyncio.sleep(_DOUBT_SECONDS)
+                    continue
+                break
+            if pod is None or pod.node != node:
+                self._ledger.release(ref)
+
+    def filter(self, body: bytes) -> bytes:
+        """Keep the nodes that fit best, with a reason for each of the others."""
+        try:
+            question = read_question(body)
+        except ClusterError as error:
+            return filter_error(str(error))
+        if not any(container.asks for container in question.pod.containers):
+            return filter_answer(question, question.names, {}, {})
+        fits, failed, final = self._judged(question)
+        kept = _best(fits)
+        rest = f"fits, but {kept[0]} fits better" if kept else ""
+        failed |= dict.fromkeys(fits.keys() - set(kept), rest)
+        return filter_answer(question, kept, failed, final)
+
+    def prioritize(self, body: bytes) -> bytes:
+        """A score of 0 to 10 for each node; a pod that asks for nothing of ours scores alike.
+
+        Raises:
+            ClusterError: The body is none of kube-scheduler's.
+        """
+        question = read_question(body)
+        fits, _, _ = self._judged(question) if _asks(question) else ({}, {}, {})
+        return priorities(
+            {
+                name: round(_MOST_SCORE * fits[name].score) if name in fits else 0
+                for name in question.names
+            }
+        )
+
+    def _judged(self, question: Question) -> tuple[dict[str, Fit], dict[str, str], dict[str, str]]:
+        fits: dict[str, Fit] = {}
+        failed: dict[str, str] = {}
+        final: dict[str, str] = {}
+        judged = self._ledger.fit_all(question.names, question.pod, question.annotations)
+        for name, found in judged.items():
+            if isinstance(found, Fit):
+                fits[name] = found
+            else:
+                (final if found.is_final else failed)[name] = found.text
+        return fits, failed, final
+
+    async def bind(self, body: bytes) -> bytes:
+        """Reserve, write the wish and bind in one request; give back what did not come about."""
+        try:
+            binding = read_binding(body)
+            error = await self._bound(binding.pod, binding.node)
+        except ClusterError as failure:
+            error = str(failure)
+        if error:
+            _log.warning("not bound", error=error)
+        return binding_answer(error)
+
+    async def _bound(self, ref: PodRef, node: str) -> str:
+        """Why the pod is not bound, or ""."""
+        pod, refused = self._ledger.pod(ref), ""
+        for _ in range(_BIND_TRIES):
+            if pod is None or pod.node:
+                pod = await read_pod(self._api, ref)
+            if pod is None:
+                return f"pod {ref} (uid {ref.uid}) is not there any more"
+            if pod.node:
+                return "" if pod.node == node else f"pod {ref} is bound to {pod.node} already"
+            found = self._ledger.fit_all([node], pod.request, pod.annotations)[node]
+            if isinstance(found, Misfit):
+                return f"pod {ref} fits node {node} no more: {found.text}"
+            hold = PodHold(ref, found.shares)
+            self._ledger.reserve(node, hold)
+            refused = await self._try(pod, node, hold)
+            if not refused:
+                return ""
+            self._ledger.release(ref)
+            # The pod has changed since: read it again.
+            pod = None
+        return refused
+
+    async def _try(self, pod: ClusterPod, node: str, hold: PodHold) -> str:
+        """One request; why it was refused, or ""."""
+        ref = pod.request.ref
+        wish = wish_annotations(hold, self._now_ns())
+        try:
+            return await bind_pod(self._api, pod, node, wish, _BIND_SECONDS)
+        except ClusterError as error:
+            # It may have come about: only the pod itself tells.
+            try:
+                now = await read_pod(self._api, ref)
+            except ClusterError:
+                # Nobody tells: the reservation stays until somebody does.
+                self._doubtful.put_nowait((ref, node))
+                raise error from None
+            if now is not None and now.node == node:
+                return ""
+            self._ledger.release(ref)
+            raise
+
+    def inspect(self, node: str | None) -> tuple[int, bytes]:
+        """The ledger as JSON, and the HTTP status."""
+        names = sorted(self._ledger.offers) if node is None else [node]
+        if node is not None and node not in self._ledger.offers:
+            return 404, json.dumps({"error": f"no node {node} with cards"}).encode()
+        return 200, json.dumps({"nodes": [self._inspected(name) for name in names]}).encode()
+
+    def _inspected(self, name: str) -> dict[str, object]:
+        offer, rooms = self._ledger.offers[name], self._ledger.rooms(name)
+        holds = [(hold.pod, hold.by_card()) for hold in self._ledger.holds(name)]
+        devices = [
+            {
+                "id": room.card.index,
+                "totalGPU": room.card.capacity(offer.unit),
+                "usedGPU": room.card.capacity(offer.unit) - room.free_mem,
+                "pods": [
+                    {
+                        "name": pod.name,
+                        "namespace": pod.namespace,
+                        "usedGPU": shares[room.card.index][0],
+                    }
+                    for pod, shares in holds
+                    if room.card.index in shares
+                ],
+            }
+            for room in rooms
+        ]
+        total = sum(room.card.capacity(offer.unit) for room in rooms)
+        free = sum(room.free_mem for room in rooms)
+        return {"name": name, "totalGPU": total, "usedGPU": total - free, "devs": devices}
+
+
+def _asks(question: Question) -> bool:
+    return any(container.asks for container in question.pod.containers)
+
+
+def _best(fits: Mapping[str, Fit]) -> list[str]:
+    """The nodes that fit as well as the best one, the first in the alphabet, at most eight."""
+    if not fits:
+        return []
+    best = max(found.score for found in fits.values())
+    return sorted(name for name, found in fits.items() if found.score == best)[:MOST_NODES]

@@ -1,0 +1,123 @@
+"""The life of a controller: follow the cluster, answer kube-scheduler, end."""
+
+import asyncio
+import signal
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from gpu_device_plugin.apps.controller.extender import Extender
+from gpu_device_plugin.apps.controller.ledger import ClusterLedger
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.whole import Changes, ClusterWatch
+from gpu_device_plugin.config.controller import ControllerSettings
+from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.web.controller_metrics import ControllerMetrics
+from gpu_device_plugin.web.extender import ExtenderServer, Handlers
+from gpu_device_plugin.web.server import Pages, WebServer
+
+_MIB = 1024 * 1024
+_log = structlog.get_logger("controller")
+
+
+class Controller:
+    """One controller."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
+        self._api = ApiServer.at(kubeconfig)
+        self.ledger = ClusterLedger(settings.placement)
+        changes = Changes(self.ledger.node_changed, self.ledger.pod_changed)
+        self._watch = ClusterWatch(self._api, changes)
+        self._is_counted = False
+        self._extender = Extender(self.ledger, self._api)
+        self._metrics = ControllerMetrics(self.ledger.node_rooms)
+        self.server = ExtenderServer(
+            settings.address,
+            Handlers(
+                filter=self._extender.filter,
+                prioritize=self._extender.prioritize,
+                bind=self._extender.bind,
+                inspect=self._extender.inspect,
+                trouble=self._trouble,
+                took=self._metrics.took,
+            ),
+            settings.max_body * _MIB,
+            _tls(settings),
+        )
+        self.pages = WebServer(
+            settings.metrics_address,
+            Pages(self._metrics_page, lambda: True, self._readiness),
+        )
+
+    async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until cancelled.
+
+        Args:
+            on_ready: Called once both addresses are listened on.
+
+        Raises:
+            EdgeError: An address cannot be listened on.
+        """
+        await self.pages.start()
+        try:
+            await self.server.start()
+            on_ready()
+            await asyncio.gather(
+                self._watch.run_nodes(), self._watch.run_pods(), self._extender.run()
+            )
+        finally:
+            await self.server.stop()
+            await self.pages.stop()
+            await self._api.close()
+
+    def _trouble(self) -> str:
+        """Before the ledger is whole, an answer would be a guess."""
+        if not self._watch.is_synced:
+            return self._watch.trouble or "the ledger is not loaded"
+        if not self._is_counted:
+            # Once for all nodes, before the first call: afterwards only what changes is counted.
+            self.ledger.node_rooms()
+            self._is_counted = True
+        return ""
+
+    def _readiness(self) -> tuple[bool, str]:
+        trouble = self._trouble()
+        return not trouble, trouble or f"ready: {len(self.ledger.offers)} nodes with cards"
+
+    async def _metrics_page(self, accept: str) -> tuple[bytes, str]:
+        return self._metrics.page(accept)
+
+
+async def run_controller(settings: ControllerSettings) -> None:
+    """Run a controller in this process until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: The certificate cannot be used.
+        EdgeError: An address cannot be listened on.
+    """
+    work = asyncio.ensure_future(Controller(settings).run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, work.cancel)
+    try:
+        await work
+    except asyncio.CancelledError:
+        _log.info("ended")
+
+
+def _tls(settings: ControllerSettings) -> ssl.SSLContext | None:
+    if settings.plain_http:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"--tls-cert-file {settings.tls_cert_file!r}, --tls-key-file "
+            f"{settings.tls_key_file!r}: {error}"
+        ) from error
+    return context

@@ -1,0 +1,56 @@
+"""Flags of the commands that have settings."""
+
+import enum
+
+import click
+import msgspec
+
+from gpu_device_plugin.config.sources import describe, kind_of
+
+_SHORT = 16
+"""Choices up to this length are shown in the flag itself, longer ones in its help text."""
+
+
+def setting_options(kind: type[msgspec.Struct], command: click.Command) -> None:
+    """Give a command one option for each setting, so that no flag can be forgotten."""
+    texts = describe(kind)
+    for field in reversed(msgspec.structs.fields(kind)):
+        flag = "--" + field.name.replace("_", "-")
+        option = click.Option(
+            [flag],
+            is_flag=kind_of(field) is bool,
+            default=None,
+            help=texts[field.name] + _choices(kind_of(field)) + _shown(field.default),
+            metavar=_metavar(field.name, kind_of(field)),
+        )
+        command.params.insert(0, option)
+
+
+def _metavar(name: str, kind: object) -> str | None:
+    """The placeholder of the value in the help text; None for a switch."""
+    if kind is bool:
+        return None
+    if kind is float:
+        return "SECONDS"
+    if len(_values(kind)) in range(1, _SHORT):
+        return _values(kind)
+    is_path = name == "kubeconfig" or name.endswith(("_dir", "_library", "_table"))
+    return "PATH" if is_path else name.rpartition("_")[2].upper()
+
+
+def _choices(kind: object) -> str:
+    alternatives = _values(kind)
+    is_told = len(alternatives) < _SHORT
+    return "" if is_told else f" One of {alternatives.replace('|', ', ')}."
+
+
+def _values(kind: object) -> str:
+    """The values of a setting that has a fixed set of them."""
+    is_choice = isinstance(kind, type) and issubclass(kind, enum.Enum)
+    return "|".join(str(member.value) for member in kind) if is_choice else ""  # type: ignore[attr-defined]
+
+
+def _shown(default: object) -> str:
+    if default in (False, ""):
+        return ""
+    return f" [default: {getattr(default, 'value', default)}]"

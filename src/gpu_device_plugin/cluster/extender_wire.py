@@ -1,0 +1,161 @@
+"""What kube-scheduler and its extenders say to each other (kube-scheduler's extender API, v1).
+
+Go writes these fields by their own names. Nodes that come as whole objects go back as the bytes
+that came.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from gpu_device_plugin.cluster.pod_text import pod_request
+from gpu_device_plugin.cluster.wire import Pod
+from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.errors import ClusterError
+
+
+class _NodeList(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+
+
+class _Named(msgspec.Struct):
+    metadata: _Meta
+
+
+class _Args(msgspec.Struct, rename="pascal"):
+    pod: Pod
+    nodes: _NodeList | None = None
+    node_names: list[str] | None = None
+
+
+class _BindingArgs(msgspec.Struct):
+    pod_name: str = msgspec.field(name="PodName")
+    pod_namespace: str = msgspec.field(name="PodNamespace")
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
+
+class _Result(msgspec.Struct, rename="pascal", omit_defaults=True):
+    nodes: _NodeList | None = None
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] = {}
+    failed_and_unresolvable_nodes: dict[str, str] = {}
+    error: str = ""
+
+
+class _Priority(msgspec.Struct, rename="pascal"):
+    host: str
+    score: int
+
+
+class _Error(msgspec.Struct, rename="pascal"):
+    error: str
+
+
+_args = msgspec.json.Decoder(_Args)
+_binding = msgspec.json.Decoder(_BindingArgs)
+_node = msgspec.json.Decoder(_Named)
+_encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which of these nodes are for this pod?
+
+    Attributes:
+        pod: What the pod asks for.
+        annotations: Its annotations.
+        labels: Its labels.
+        names: The candidates.
+        objects: Name -> the node's own bytes; None where only names came.
+    """
+
+    pod: PodRequest
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    names: Sequence[str]
+    objects: Mapping[str, msgspec.Raw] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Which pod goes to which node."""
+
+    pod: PodRef
+    node: str
+
+
+def read_question(body: bytes) -> Question:
+    """The body of a filter or prioritize call.
+
+    Raises:
+        ClusterError: It is none; the text names what is wrong.
+    """
+    try:
+        args = _args.decode(body)
+        objects = None
+        if args.node_names is None:
+            items = (args.nodes.items if args.nodes else None) or []
+            objects = {_node.decode(item).metadata.name: item for item in items}
+    except msgspec.MsgspecError as error:
+        raise ClusterError(f"the body is no ExtenderArgs: {error}") from error
+    meta = args.pod.metadata
+    return Question(
+        pod=pod_request(args.pod),
+        annotations=meta.annotations or {},
+        labels=meta.labels or {},
+        names=args.node_names if args.node_names is not None else list(objects or {}),
+        objects=objects,
+    )
+
+
+def read_binding(body: bytes) -> Binding:
+    """The body of a bind call.
+
+    Raises:
+        ClusterError: It is none; the text names what is wrong.
+    """
+    try:
+        args = _binding.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ClusterError(f"the body is no ExtenderBindingArgs: {error}") from error
+    return Binding(PodRef(args.pod_namespace, args.pod_name, args.pod_uid), args.node)
+
+
+def filter_answer(
+    question: Question, kept: Sequence[str], failed: Mapping[str, str], final: Mapping[str, str]
+) -> bytes:
+    """The answer to a filter call: nodes that stay, and why others do not.
+
+    Args:
+        question: The call; its form decides between names and whole objects.
+        kept: Names of the nodes that stay.
+        failed: Name -> why not now.
+        final: Name -> why never, whatever is evicted.
+    """
+    result = _Result(failed_nodes=dict(failed), failed_and_unresolvable_nodes=dict(final))
+    if question.objects is None:
+        result.node_names = list(kept)
+    else:
+        result.nodes = _NodeList([question.objects[name] for name in kept])
+    return _encoder.encode(result)
+
+
+def filter_error(text: str) -> bytes:
+    """The answer to a filter call that failed as a whole."""
+    return _encoder.encode(_Result(error=text))
+
+
+def priorities(scores: Mapping[str, int]) -> bytes:
+    """The answer to a prioritize call: a score of 0 to 10 for each node."""
+    return _encoder.encode([_Priority(host, score) for host, score in scores.items()])
+
+
+def binding_answer(error: str) -> bytes:
+    """The answer to a bind call; an empty error is success."""
+    return _encoder.encode(_Error(error))

@@ -1,0 +1,214 @@
+"""All nodes and pods of a cluster, as far as our cards are concerned."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from gpu_device_plugin.cluster.api import ApiServer, Request
+from gpu_device_plugin.cluster.pod_text import pod_request
+from gpu_device_plugin.cluster.reflection import Listener, Reflection, Source
+from gpu_device_plugin.cluster.wire import Node, Pod
+from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.errors import ClusterError
+
+_log = structlog.get_logger(__name__)
+_pod = msgspec.json.Decoder(Pod)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A node with cards.
+
+    Attributes:
+        name: The node.
+        cards: Its annotation of cards.
+        labels: Its labels.
+    """
+
+    name: str
+    cards: str
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPod:
+    """A pod that asks for anything of ours.
+
+    Attributes:
+        request: What it asks for.
+        node: Where it is bound, or "".
+        annotations: Its annotations.
+        resource_version: Of the object.
+    """
+
+    request: PodRequest
+    node: str
+    annotations: Mapping[str, str]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Who hears of what has changed; a node or pod that is gone comes as None."""
+
+    node: Callable[[str, ClusterNode | None], None]
+    pod: Callable[[PodRef, ClusterPod | None], None]
+
+
+class ClusterWatch:
+    """Follows every node and every pod; keeps nothing but what it needs to tell of ends."""
+
+    def __init__(self, api: ApiServer, changes: Changes) -> None:
+        self._changes = changes
+        self._nodes: set[str] = set()
+        self._pods: dict[str, PodRef] = {}
+        self._node_list = Reflection(
+            api,
+            Source("/api/v1/nodes", ""),
+            Node,
+            Listener(self._replace_nodes, self._put_node, self._remove_node),
+        )
+        self._pod_list = Reflection(
+            api,
+            Source("/api/v1/pods", ""),
+            Pod,
+            Listener(self._replace_pods, self._put_pod, self._remove_pod),
+        )
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether nodes and pods were both listed since the start."""
+        return self._node_list.is_synced and self._pod_list.is_synced
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the view from being current; empty when nothing does."""
+        return self._node_list.trouble or self._pod_list.trouble
+
+    async def run_nodes(self) -> None:
+        """Follow the nodes until cancelled."""
+        await self._node_list.run()
+
+    async def run_pods(self) -> None:
+        """Follow the pods until cancelled."""
+        await self._pod_list.run()
+
+    def _replace_nodes(self, nodes: Sequence[Node]) -> None:
+        for name in self._nodes - {node.metadata.name for node in nodes}:
+            self._drop_node(name)
+        for node in nodes:
+            self._put_node(node)
+
+    def _put_node(self, node: Node) -> None:
+        name, cards = node.metadata.name, (node.metadata.annotations or {}).get(CARDS_ANNOTATION)
+        if cards is None:
+            self._drop_node(name)
+            return
+        self._nodes.add(name)
+        self._changes.node(name, ClusterNode(name, cards, node.metadata.labels or {}))
+
+    def _remove_node(self, node: Node) -> None:
+        self._drop_node(node.metadata.name)
+
+    def _drop_node(self, name: str) -> None:
+        if name in self._nodes:
+            self._nodes.discard(name)
+            self._changes.node(name, None)
+
+    def _replace_pods(self, pods: Sequence[Pod]) -> None:
+        for uid in self._pods.keys() - {pod.metadata.uid for pod in pods}:
+            self._drop_pod(uid)
+        for pod in pods:
+            self._put_pod(pod)
+
+    def _put_pod(self, pod: Pod) -> None:
+        found = _understood(pod)
+        if found is None or found.request.is_finished:
+            self._drop_pod(pod.metadata.uid)
+            return
+        self._pods[pod.metadata.uid] = found.request.ref
+        self._changes.pod(found.request.ref, found)
+
+    def _remove_pod(self, pod: Pod) -> None:
+        self._drop_pod(pod.metadata.uid)
+
+    def _drop_pod(self, uid: str) -> None:
+        ref = self._pods.pop(uid, None)
+        if ref is not None:
+            self._changes.pod(ref, None)
+
+
+def _understood(pod: Pod) -> ClusterPod | None:
+    """The pod if it asks for anything of ours; what is no quantity is none."""
+    try:
+        request = pod_request(pod)
+    except ClusterError as error:
+        _log.info("pod not understood", pod=pod.metadata.name, error=str(error))
+        return None
+    if not any(container.asks for container in request.containers):
+        return None
+    return ClusterPod(
+        request,
+        pod.spec.node_name,
+        pod.metadata.annotations or {},
+        pod.metadata.resource_version,
+    )
+
+
+async def read_pod(api: ApiServer, ref: PodRef) -> ClusterPod | None:
+    """The pod now, by one GET; None where it is gone, or another one of its name came.
+
+    Raises:
+        ClusterError: The API server does not say.
+    """
+    path = _path(ref)
+    answer = await api.call(Request("GET", path))
+    if answer.status == 404:
+        return None
+    if not answer.is_success:
+        raise ClusterError(f"GET {path}: {answer.text}")
+    try:
+        pod = _pod.decode(answer.body)
+    except msgspec.MsgspecError as error:
+        raise ClusterError(f"GET {path}: {error}") from error
+    return _understood(pod) if pod.metadata.uid == ref.uid else None
+
+
+async def bind_pod(
+    api: ApiServer,
+    pod: ClusterPod,
+    node: str,
+    annotations: Mapping[str, str],
+    deadline_seconds: float,
+) -> str:
+    """Bind a pod to a node and annotate it, in one request that the API server does as a whole.
+
+    Returns:
+        Why the API server refused, or "" where the pod is bound.
+
+    Raises:
+        ClusterError: No answer: the pod may be bound or not.
+    """
+    ref = pod.request.ref
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "uid": ref.uid,
+            "resourceVersion": pod.resource_version,
+            "annotations": dict(annotations),
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    request = Request("POST", _path(ref) + "/binding", body=body)
+    answer = await api.call(request, deadline_seconds=deadline_seconds)
+    return "" if answer.is_success else answer.text
+
+
+def _path(ref: PodRef) -> str:
+    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"

@@ -1,0 +1,1 @@
+"""What the operator decides: flags, environment and file become settings."""

@@ -1,0 +1,150 @@
+"""What the operator decides for an agent: its settings, and which of them go together."""
+
+import enum
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import yaml
+
+from gpu_device_plugin.config.sources import LogFormat, load, says
+from gpu_device_plugin.domain.edits import DeviceAccess
+from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, check_unit, parse_mode
+from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.errors import ConfigError
+
+
+class Isolation(enum.Enum):
+    """Whether slices are enforced in the container."""
+
+    ON = "on"
+    OFF = "off"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the operator decided. A node label for a setting takes precedence."""
+
+    node_name: Annotated[
+        str,
+        says("Name of this Node object; required. Also NODE_NAME, usually from the downward API."),
+    ] = ""
+    kubeconfig: Annotated[
+        str, says("Path of a kubeconfig; by default the pod's service account is used.")
+    ] = ""
+    standalone: Annotated[
+        bool, says("Work without an API server: no labels, no Events, no pod specs.")
+    ] = False
+    mode: Annotated[
+        NodeMode, says("Node mode, if the node has no label `ack.node.gpu.schedule`.")
+    ] = NodeMode.CORE_MEM
+    memory_unit: Annotated[
+        MemoryUnit, says("Size of one aliyun.com/gpu-mem; 128MiB only with mode share.")
+    ] = MemoryUnit.GIB
+    placement: Annotated[
+        PlacementPolicy,
+        says("Placement policy, if the node has no label `ack.node.gpu.placement`."),
+    ] = PlacementPolicy.BINPACK
+    nvml_library: Annotated[
+        str, says("Path of libnvidia-ml.so.1; by default the dynamic loader finds it.")
+    ] = ""
+    simulator_dir: Annotated[
+        str,
+        says(
+            "Directory of a simulated node, for evaluation: its cards are offered, and containers get its driver."
+        ),
+    ] = ""
+    isolation: Annotated[
+        Isolation,
+        says(
+            "With `on` containers get limits and the isolation library; if it is missing, cards are unhealthy."
+        ),
+    ] = Isolation.ON
+    device_access: Annotated[DeviceAccess, says("How cards reach containers.")] = (
+        DeviceAccess.NVIDIA
+    )
+    library_dir: Annotated[
+        str, says("Directory on the host for the versions of the isolation library.")
+    ] = "/usr/local/lib/gpu-device-plugin"
+    honor_cgpu_disable: Annotated[
+        bool,
+        says("Whether CGPU_DISABLE=true in a container's own env turns its isolation off."),
+    ] = False
+    allow_other_plugin: Annotated[
+        bool, says("Serve even if another GPU device plugin serves this node's cards.")
+    ] = False
+    recovery_seconds: Annotated[
+        float,
+        says(
+            "Seconds that probes must be clean before a card with recovery `probe` is back.",
+            ge=1,
+            le=86400,
+        ),
+    ] = 30
+    xid_table: Annotated[
+        str, says("A YAML file with rows that replace or extend the built-in table of XIDs.")
+    ] = ""
+    kubelet_dir: Annotated[
+        str, says("The kubelet's directory, which has device-plugins/ and pod-resources/.")
+    ] = "/var/lib/kubelet"
+    state_dir: Annotated[
+        str, says("State kept over reboots: grants, card numbers, health, the lock.")
+    ] = "/var/lib/gpu-device-plugin"
+    run_dir: Annotated[
+        str, says("Files of the slices, and the admin socket; empty after a boot.")
+    ] = "/run/gpu-device-plugin"
+    metrics_address: Annotated[str, says("Address of /metrics, /healthz and /readyz.")] = ":9445"
+    log_level: Annotated[
+        str, says("debug, info, warning or error.", pattern="^(debug|info|warning|error)$")
+    ] = "info"
+    log_format: Annotated[LogFormat, says("json, or text for a terminal.")] = LogFormat.JSON
+
+
+def load_settings(
+    flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+) -> Settings:
+    """Merge flags, environment and file into checked settings; see `sources.load`.
+
+    Raises:
+        ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
+    """
+    settings, sources = load(Settings, flags, environ, file)
+    _check_combination(settings, sources)
+    return settings
+
+
+def mode_in(text: str) -> NodeMode | None:
+    """The mode that a settings file of any version names, or None where it names none."""
+    try:
+        content: Any = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None
+    return parse_mode(str(content.get("mode", ""))) if isinstance(content, dict) else None
+
+
+def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
+    """Each error names the places that its values came from."""
+    if not settings.node_name:
+        raise ConfigError("--node-name (NODE_NAME) is needed: the name of this Node object")
+    try:
+        check_unit(settings.mode, settings.memory_unit)
+    except ConfigError as error:
+        raise ConfigError(f"{sources['memory_unit']}: {error}") from error
+    for one, other in (("standalone", "kubeconfig"), ("simulator_dir", "nvml_library")):
+        if getattr(settings, one) and getattr(settings, other):
+            both = f"{sources[one]} and {sources[other]}"
+            raise ConfigError(f"{both} exclude each other: give one of them")
+    _check_paths(settings, sources)
+
+
+def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
+    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "simulator_dir"):
+        value = getattr(settings, key)
+        is_left_out = key == "simulator_dir" and not value
+        if not is_left_out and not Path(value).is_absolute():
+            raise ConfigError(f"{sources[key]}: {value!r} is not an absolute path")
+    if settings.run_dir == settings.state_dir:
+        raise ConfigError(
+            f"--run-dir and --state-dir are both {settings.run_dir!r}: what must survive a boot and "
+            f"what must not cannot lie in one directory"
+        )

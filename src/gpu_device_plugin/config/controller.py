@@ -1,0 +1,56 @@
+"""What the operator decides for a controller."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from gpu_device_plugin.config.sources import LogFormat, load, says
+from gpu_device_plugin.domain.modes import PlacementPolicy
+from gpu_device_plugin.errors import ConfigError
+
+
+class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the operator decided. A pod's annotation or a node's label takes precedence."""
+
+    address: Annotated[str, says("Address that kube-scheduler asks.")] = ":8443"
+    plain_http: Annotated[
+        bool, says("Speak HTTP without TLS; for localhost, and behind a proxy that has TLS.")
+    ] = False
+    tls_cert_file: Annotated[str, says("Certificate of --address, PEM.")] = ""
+    tls_key_file: Annotated[str, says("Its private key, PEM.")] = ""
+    kubeconfig: Annotated[
+        str, says("Path of a kubeconfig; by default the pod's service account is used.")
+    ] = ""
+    placement: Annotated[
+        PlacementPolicy,
+        says("Placement policy, where neither the pod nor the node says another one."),
+    ] = PlacementPolicy.BINPACK
+    max_body: Annotated[
+        int, says("Longest body in MiB that is read; a longer one is answered 413.", ge=1)
+    ] = 96
+    metrics_address: Annotated[str, says("Address of /metrics, /healthz and /readyz.")] = ":9446"
+    log_level: Annotated[
+        str, says("debug, info, warning or error.", pattern="^(debug|info|warning|error)$")
+    ] = "info"
+    log_format: Annotated[LogFormat, says("json, or text for a terminal.")] = LogFormat.JSON
+
+
+def load_controller_settings(
+    flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+) -> ControllerSettings:
+    """Merge flags, environment and file into checked settings; see `sources.load`.
+
+    Raises:
+        ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
+    """
+    settings, _ = load(ControllerSettings, flags, environ, file)
+    has_tls = bool(settings.tls_cert_file and settings.tls_key_file)
+    if settings.plain_http and (settings.tls_cert_file or settings.tls_key_file):
+        raise ConfigError("--plain-http and --tls-cert-file, --tls-key-file exclude each other")
+    if not settings.plain_http and not has_tls:
+        raise ConfigError(
+            "--tls-cert-file and --tls-key-file are needed, or --plain-http for localhost"
+        )
+    return settings

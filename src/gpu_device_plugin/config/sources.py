@@ -1,0 +1,165 @@
+"""Flags, environment and file become one frozen value, or a ConfigError that names the key.
+
+Precedence: flag, then environment, then file, then default. Every flag `--some-name` has
+the environment variable `GPU_DEVICE_PLUGIN_SOME_NAME` and the key `some_name` in the file.
+An unknown key in the file is an error; so is an unknown flag (the CLI sees to that). Unknown
+environment variables are not: Kubernetes itself makes some with our prefix for a Service.
+"""
+
+import enum
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args, get_origin
+
+import msgspec
+import yaml
+
+from gpu_device_plugin.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "GPU_DEVICE_PLUGIN_"
+_OWN_VARIABLES = {"node_name": "NODE_NAME", "kubeconfig": "KUBECONFIG"}
+_YES = frozenset({"1", "true", "yes", "on"})
+_NO = frozenset({"0", "false", "no", "off", ""})
+
+
+class LogFormat(enum.Enum):
+    """How log lines look."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
+def says(text: str, **bounds: Any) -> msgspec.Meta:
+    """Effect of a setting, with its range."""
+    return msgspec.Meta(description=text, **bounds)
+
+
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+
+
+def describe(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """What each setting does, by key, for the help text and the docs."""
+    schema = msgspec.json.schema(kind)["$defs"][kind.__name__]["properties"]
+    return {key: str(schema[key]["description"]) for key in field_names(kind)}
+
+
+def load(
+    kind: type[Kind], flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+) -> tuple[Kind, dict[str, str]]:
+    """Merge flags, environment and file.
+
+    Args:
+        kind: The settings.
+        flags: Values of the flags that were given, by key (`some_name`).
+        environ: The process environment.
+        file: A YAML file of keys, or None.
+
+    Returns:
+        The settings, and where each value that was given came from, by key.
+
+    Raises:
+        ConfigError: A key is unknown, or a value is malformed.
+    """
+    merged = _from_file(kind, file) if file is not None else {}
+    merged |= _from_environment(kind, environ)
+    merged |= {key: (str(value), _flag(key)) for key, value in flags.items() if value is not None}
+    return _convert(kind, merged), {key: source for key, (_, source) in merged.items()}
+
+
+def field_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Every key, in the order of the documentation."""
+    return kind.__struct_fields__
+
+
+def kind_of(field: msgspec.structs.FieldInfo) -> object:
+    """The type of a setting, without its description."""
+    kind = field.type
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with strings as keys; a key that occurs twice is an error, because either could count."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        """The mapping, or an error that names the second key."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.YAMLError(f"a key is a {key.id}{key.start_mark}")
+            if key.value in seen:
+                raise yaml.YAMLError(f"key {key.value!r} stands twice, again{key.start_mark}")
+            seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _from_file(kind: type[msgspec.Struct], file: Path) -> dict[str, tuple[object, str]]:
+    try:
+        content: Any = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not UTF-8: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file}: is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: holds a {type(content).__name__}, wanted keys and values")
+    unknown = sorted(str(key) for key in content if key not in kind.__struct_fields__)
+    if unknown:
+        known = ", ".join(field_names(kind))
+        raise ConfigError(f"{file}: unknown key {unknown[0]!r}; known keys: {known}")
+    return {str(key): (value, f"{file}: {key}") for key, value in content.items()}
+
+
+def _from_environment(
+    kind: type[msgspec.Struct], environ: Mapping[str, str]
+) -> dict[str, tuple[object, str]]:
+    found: dict[str, tuple[object, str]] = {}
+    for key in field_names(kind):
+        for name in (_OWN_VARIABLES.get(key), ENVIRONMENT_PREFIX + key.upper()):
+            if name is not None and environ.get(name):
+                found[key] = (environ[name], name)
+    return found
+
+
+def _convert(kind: type[Kind], merged: Mapping[str, tuple[object, str]]) -> Kind:
+    """Each value by itself, so that an error names the place that it came from."""
+    values: dict[str, object] = {}
+    for field in msgspec.structs.fields(kind):
+        if field.name not in merged:
+            continue
+        value, source = merged[field.name]
+        try:
+            given = _as_bool(value) if kind_of(field) is bool else _plain(value)
+            values[field.name] = msgspec.convert(given, field.type, strict=False)
+        except (msgspec.ValidationError, ValueError) as error:
+            allowed = _allowed(kind_of(field))
+            raise ConfigError(f"{source}: {value!r} is not valid: {allowed or error}") from error
+    return kind(**values)
+
+
+def _plain(value: object) -> object:
+    # YAML reads a bare `on` or `off` as a boolean, and a bare number as a number.
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return value
+
+
+def _as_bool(value: object) -> bool:
+    text = str(value).strip().lower()
+    if text in _YES:
+        return True
+    if text in _NO:
+        return False
+    raise ValueError("wanted true or false")
+
+
+def _allowed(kind: object) -> str | None:
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return "wanted one of " + ", ".join(str(member.value) for member in kind)
+    return None

@@ -1,0 +1,124 @@
+"""One child process: its lines, each with a deadline, and its end.
+
+A child that does not die when it is killed sits in an uninterruptible driver call.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+
+import structlog
+
+from gpu_device_plugin.errors import NvmlError
+from gpu_device_plugin.nvml.messages import Line, Starting, decode
+
+log = structlog.get_logger()
+
+_LINE_BYTES = 1024 * 1024
+# For a killed child to die, until it counts as abandoned.
+_DEATH_SECONDS = 2.0
+Kill = Callable[[int], None]
+
+
+def kill(pid: int) -> None:
+    """Kill a process."""
+    os.kill(pid, signal.SIGKILL)
+
+
+class ChildProcess:
+    """A running child.
+
+    Args:
+        process: What was started.
+        start_seconds: For its first line, and for the one after `starting`.
+        answer_seconds: For every other line.
+        kill: Ends a process.
+
+    Attributes:
+        was_silent: It said nothing in time.
+    """
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        start_seconds: float,
+        answer_seconds: float,
+        kill: Kill,
+    ) -> None:
+        if process.stdout is None:
+            raise NvmlError("started without a pipe")
+        self._process = process
+        self._stdout = process.stdout
+        self._start_seconds, self._answer_seconds = start_seconds, answer_seconds
+        self._kill = kill
+        self._is_starting = True
+        self.was_silent = False
+
+    @classmethod
+    async def start(
+        cls, command: Sequence[str], start_seconds: float, answer_seconds: float, kill: Kill
+    ) -> "ChildProcess":
+        """Start a child; raises NvmlError where that fails."""
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=pipe, stdout=pipe, limit=_LINE_BYTES
+            )
+        except OSError as error:
+            raise NvmlError(f"cannot be started: {error}") from error
+        return cls(process, start_seconds, answer_seconds, kill)
+
+    @property
+    def pid(self) -> int:
+        """Its pid."""
+        return self._process.pid
+
+    async def line(self) -> Line:
+        """The next line.
+
+        Raises:
+            NvmlError: No line in time, it has ended, or the line is not one of a child.
+        """
+        seconds = self._start_seconds if self._is_starting else self._answer_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                text = await self._stdout.readline()
+        except TimeoutError as error:
+            self.was_silent = True
+            raise NvmlError(f"no answer within {seconds:g} s") from error
+        except ValueError as error:
+            raise NvmlError(f"a line of more than {_LINE_BYTES} bytes") from error
+        if not text:
+            raise NvmlError("ended by itself")
+        line = decode(text)
+        self._is_starting = isinstance(line, Starting)
+        return line
+
+    async def last_lines(self) -> AsyncGenerator[Line, None]:
+        """Close its stdin, which makes it end, and return what it still says."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        with suppress(NvmlError):
+            while True:
+                yield await self.line()
+
+    async def dies(self) -> bool:
+        """Kill it; whether it is gone soon after."""
+        if self._process.returncode is not None:
+            return True
+        with suppress(ProcessLookupError):
+            self._kill(self.pid)
+        try:
+            async with asyncio.timeout(_DEATH_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            log.warning("nvml_child_abandoned", pid=self.pid, why="stuck inside the driver")
+            return False
+        return True
+
+    async def end(self) -> None:
+        """Kill it, and wait until it is gone, however long that takes."""
+        if not await self.dies():
+            await self._process.wait()

@@ -1,0 +1,310 @@
+"""kube-scheduler's extender: a pod goes only where one card fits, and nothing is given twice."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from tests.apps.controller.objects import UNITS, Json, held, node, path, pod
+from tests.fakes.api_server import FakeApiServer, Seen, kubeconfig, running, working
+from tests.waiting import until
+
+from gpu_device_plugin.apps.controller.run import Controller
+from gpu_device_plugin.config.controller import ControllerSettings
+from gpu_device_plugin.domain.annotations import ALLOCATION, ASSIGNED, CORE_ALLOCATION
+
+
+@dataclass
+class Running:
+    """A controller and the cluster that it follows."""
+
+    server: FakeApiServer
+    controller: Controller
+    session: aiohttp.ClientSession
+
+    async def call(self, verb: str, body: Any) -> Any:
+        """The decoded answer; a text where it is no JSON."""
+        url = f"http://127.0.0.1:{self.controller.server.port}/gpushare-scheduler/{verb}"
+        data = body if isinstance(body, bytes | io.BytesIO) else json.dumps(body).encode()
+        async with self.session.post(url, data=data) as response:
+            text = await response.text()
+            return json.loads(text) if response.status == 200 else (response.status, text)
+
+    async def filter(self, asking: Json, *names: str) -> Any:
+        """The answer for these candidates."""
+        return await self.call("filter", {"Pod": asking, "NodeNames": list(names)})
+
+    async def bind(self, asking: Json, name: str) -> str:
+        """Why the pod was not bound, or ""."""
+        meta = asking["metadata"]
+        body = {
+            "PodName": meta["name"],
+            "PodNamespace": meta["namespace"],
+            "PodUID": meta["uid"],
+            "Node": name,
+        }
+        return str((await self.call("bind", body))["Error"])
+
+    async def get(self, path: str, *, port: int = 0) -> tuple[int, str]:
+        """Status and text of a page."""
+        url = f"http://127.0.0.1:{port or self.controller.server.port}{path}"
+        async with self.session.get(url) as response:
+            return response.status, await response.text()
+
+    async def put(self, value: Json) -> None:
+        """Create or replace a pod."""
+        await self.server.put(path(value), value)
+
+
+@asynccontextmanager
+async def a_controller(
+    folder: Path, nodes: tuple[Json, ...], pods: tuple[Json, ...] = ()
+) -> AsyncIterator[Running]:
+    """A controller that has read these nodes and pods."""
+    async with running() as (server, _), aiohttp.ClientSession() as session:
+        for each in nodes:
+            await server.put(f"/api/v1/nodes/{each['metadata']['name']}", each)
+        for each in pods:
+            await server.put(path(each), each)
+        config = kubeconfig(
+            folder / "kubeconfig", f"http://127.0.0.1:{server.port}", {"token": "t"}
+        )
+        settings = ControllerSettings(
+            address="127.0.0.1:0",
+            metrics_address="127.0.0.1:0",
+            plain_http=True,
+            kubeconfig=str(config),
+            max_body=1,
+        )
+        controller = Controller(settings)
+        listening = asyncio.Event()
+        async with working(lambda: controller.run(listening.set)):
+            await listening.wait()
+            found = Running(server, controller, session)
+            async with asyncio.timeout(20):
+                while (await found.get("/readyz", port=controller.pages.port))[0] != 200:
+                    await asyncio.sleep(0)
+            yield found
+
+
+async def test_a_pod_goes_only_where_one_card_fits_though_the_sum_fits_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """n1 has 10 of 30 units free, 5 on each card; n2 has a card with 8."""
+    pods = (
+        pod("a", 10, 50, on="n1", annotations=held(0, 10, 50)),
+        pod("b", 10, 50, on="n1", annotations=held(1, 10, 50)),
+        pod("c", 7, 50, on="n2", annotations=held(0, 7, 50)),
+        pod("d", 15, 50, on="n2", annotations=held(1, 15, 50)),
+    )
+    async with a_controller(tmp_path, (node("n1"), node("n2")), pods) as found:
+        answer = await found.filter(pod("new", 8, 30), "n1", "n2")
+
+    assert answer["NodeNames"] == ["n2"]
+    assert answer["FailedNodes"] == {
+        "n1": "node(s) didn't have enough device resources to allocate"
+    }
+
+
+async def test_of_nodes_that_fit_the_best_stays_and_the_others_say_which(tmp_path: Path) -> None:
+    """Binpack, the default: the fuller card."""
+    pods = (pod("a", 10, 50, on="n2", annotations=held(0, 10, 50)),)
+    async with a_controller(tmp_path, (node("n1"), node("n2")), pods) as found:
+        answer = await found.filter(pod("new", 2, 30), "n1", "n2")
+        scores = await found.call(
+            "prioritize", {"Pod": pod("new", 2, 30), "NodeNames": ["n1", "n2"]}
+        )
+
+    assert answer["NodeNames"] == ["n2"]
+    assert answer["FailedNodes"] == {"n1": "fits, but n2 fits better"}
+    by_host = {each["Host"]: each["Score"] for each in scores}
+    assert 10 >= by_host["n2"] > by_host["n1"] >= 0
+
+
+async def test_what_a_node_can_never_serve_is_told_apart(tmp_path: Path) -> None:
+    """Eviction does not help there, so kube-scheduler need not try it."""
+    nodes = (node("core"), node("mem", mode="cgpu"), node("off", mode="disabled"))
+    async with a_controller(tmp_path, nodes) as found:
+        memory_only = await found.filter(pod("new", 2), "core", "mem", "off", "plain")
+        too_big = await found.filter(pod("big", 16, 30), "core")
+
+    assert memory_only["NodeNames"] == ["mem"]
+    assert memory_only["FailedAndUnresolvableNodes"] == {
+        "core": "node(s) owns gpu resources are not matched that pod requests",
+        "off": "none(s) should have at least one resource in [aliyun.com/gpu-mem]",
+        "plain": "node(s) have no cards of ours",
+    }
+    assert set(too_big["FailedAndUnresolvableNodes"]) == {"core"}
+
+
+async def test_a_sick_card_is_given_to_nobody(tmp_path: Path) -> None:
+    """The annotation's health decides."""
+    async with a_controller(tmp_path, (node("n1", 1, sick=(0,)),)) as found:
+        answer = await found.filter(pod("new", 2, 30), "n1")
+
+    assert answer["NodeNames"] == []
+
+
+async def test_a_pod_that_asks_for_nothing_of_ours_passes(tmp_path: Path) -> None:
+    """Every candidate stays."""
+    async with a_controller(tmp_path, (node("n1"),)) as found:
+        answer = await found.filter(pod("plain"), "n1", "other")
+
+    assert answer["NodeNames"] == ["n1", "other"]
+
+
+async def test_whole_node_objects_come_back_as_they_came(tmp_path: Path) -> None:
+    """Fields that we do not know included."""
+    sent = node("n1") | {"status": {"odd": [1, 2.50, "x"]}}
+    async with a_controller(tmp_path, (node("n1"),)) as found:
+        answer = await found.call("filter", {"Pod": pod("new", 2, 30), "Nodes": {"items": [sent]}})
+
+    assert answer["Nodes"]["items"] == [sent]
+    assert "NodeNames" not in answer
+
+
+async def test_bind_writes_the_wish_and_the_node_in_one_request(tmp_path: Path) -> None:
+    """So nobody ever sees the one without the other."""
+    new = pod("new", 2, 30)
+    async with a_controller(tmp_path, (node("n1"),), (new,)) as found:
+        assert await found.bind(new, "n1") == ""
+        (seen,) = found.server.seen("POST", "/binding")
+        bound = found.server.objects[path(new)]
+
+    assert bound["spec"]["nodeName"] == "n1"
+    assert json.loads(bound["metadata"]["annotations"][ALLOCATION]) == {"0": {"0": 2}}
+    assert json.loads(bound["metadata"]["annotations"][CORE_ALLOCATION]) == {"0": {"0": 30}}
+    assert bound["metadata"]["annotations"][ASSIGNED] == "false"
+    assert bound["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
+    assert seen.body["metadata"]["uid"] == "uid-new"
+
+
+async def test_binds_that_race_never_give_more_than_a_card_has(tmp_path: Path) -> None:
+    """Forty pods of 2 units and 10 % ask for one node of 2 cards at once: 7 fit on a card."""
+    asking = tuple(pod(f"p{number}", 2, 10) for number in range(40))
+    async with a_controller(tmp_path, (node("n1"),), asking) as found:
+        errors = await asyncio.gather(*(found.bind(each, "n1") for each in asking))
+        objects = [found.server.objects[path(each)] for each in asking]
+
+    bound = [each for each in objects if each["spec"]["nodeName"]]
+    by_card: dict[str, int] = {}
+    for each in bound:
+        for card, units in json.loads(each["metadata"]["annotations"][ALLOCATION])["0"].items():
+            by_card[card] = by_card.get(card, 0) + units
+    assert by_card == {"0": 14, "1": 14}
+    assert errors.count("") == len(bound) == 14
+    assert all("fits node n1 no more" in error for error in errors if error)
+
+
+async def test_a_binding_that_is_refused_gives_its_room_back(tmp_path: Path) -> None:
+    """The next pod gets the card."""
+    first, second = pod("first", 15, 100), pod("second", 15, 100)
+    async with a_controller(tmp_path, (node("n1", 1),), (first, second)) as found:
+        found.server.fault = _refuse_bindings_of("first")
+        assert "quota" in await found.bind(first, "n1")
+        assert await found.bind(second, "n1") == ""
+
+
+def _refuse_bindings_of(name: str) -> Any:
+    def fault(seen: Seen) -> web.Response | None:
+        if seen.path.endswith(f"/{name}/binding"):
+            return web.json_response({"message": "over quota", "code": 403}, status=403)
+        return None
+
+    return fault
+
+
+async def test_a_binding_whose_answer_got_lost_counts_by_what_the_pod_says(
+    tmp_path: Path,
+) -> None:
+    """The API server bound it and broke the connection."""
+    new = pod("new", 15, 100)
+    async with a_controller(tmp_path, (node("n1", 1),), (new,)) as found:
+
+        def fault(seen: Seen) -> web.Response | None:
+            if not seen.path.endswith("/binding"):
+                return None
+            found.server.objects[path(new)]["spec"]["nodeName"] = "n1"
+            return web.json_response({}, status=502)
+
+        found.server.fault = fault
+        assert await found.bind(new, "n1") == ""
+
+
+async def test_a_pod_that_changed_since_is_read_again_and_bound(tmp_path: Path) -> None:
+    """The watch is behind: the version that was known is refused, the one that is there is not."""
+    new = pod("new", 2, 30)
+    async with a_controller(tmp_path, (node("n1"),), (new,)) as found:
+        refused: list[str] = []
+
+        def fault(seen: Seen) -> web.Response | None:
+            if seen.path.endswith("/binding") and not refused:
+                refused.append(seen.path)
+                return web.json_response({"message": "has been modified", "code": 409}, status=409)
+            return None
+
+        found.server.fault = fault
+        assert await found.bind(new, "n1") == ""
+    assert refused
+
+
+async def test_the_ledger_follows_pods_that_end(tmp_path: Path) -> None:
+    """Room is free again as soon as the watch says so."""
+    old = pod("old", 15, 100, on="n1", annotations=held(0, 15, 100))
+    async with a_controller(tmp_path, (node("n1", 1),), (old,)) as found:
+        assert (await found.filter(pod("new", 2, 30), "n1"))["NodeNames"] == []
+        await found.put(old | {"status": {"phase": "Succeeded"}})
+        ledger = found.controller.ledger
+        await until(lambda: ledger.rooms("n1")[0].free_mem == UNITS)
+        assert (await found.filter(pod("new", 2, 30), "n1"))["NodeNames"] == ["n1"]
+
+
+async def test_a_bound_pod_without_annotations_counts_where_the_node_would_put_it(
+    tmp_path: Path,
+) -> None:
+    """Bound by a scheduler that knows nothing of us."""
+    async with a_controller(tmp_path, (node("n1", 1),), (pod("old", 10, 50, on="n1"),)) as found:
+        answer = await found.filter(pod("new", 8, 30), "n1")
+
+    assert answer["NodeNames"] == []
+
+
+async def test_inspect_shows_every_card_and_who_holds_it(tmp_path: Path) -> None:
+    """And an unknown node is a 404 with JSON."""
+    pods = (pod("a", 10, 50, on="n1", annotations=held(1, 10, 50)),)
+    async with a_controller(tmp_path, (node("n1"),), pods) as found:
+        status, text = await found.get("/gpushare-scheduler/inspect/n1")
+        missing = await found.get("/gpushare-scheduler/inspect/n9")
+
+    assert status == 200
+    (told,) = json.loads(text)["nodes"]
+    assert (told["name"], told["totalGPU"], told["usedGPU"]) == ("n1", 30, 10)
+    assert told["devs"][1]["pods"] == [{"name": "a", "namespace": "ns", "usedGPU": 10}]
+    assert missing == (404, '{"error": "no node n9 with cards"}')
+
+
+async def test_bad_bodies_are_answered_and_change_nothing(tmp_path: Path) -> None:
+    """An error each, and the next call works."""
+    async with a_controller(tmp_path, (node("n1"),)) as found:
+        assert "no ExtenderArgs" in (await found.call("filter", b"{"))["Error"]
+        assert (await found.call("prioritize", b"[]"))[0] == 400
+        assert "no ExtenderBindingArgs" in (await found.call("bind", b"{}"))["Error"]
+        assert (await found.call("filter", io.BytesIO(b" " * (2 << 20))))[0] == 413
+        assert (await found.filter(pod("new", 2, 30), "n1"))["NodeNames"] == ["n1"]
+
+
+async def test_metrics_tell_each_cards_room(tmp_path: Path) -> None:
+    """By node and card."""
+    pods = (pod("a", 10, 50, on="n1", annotations=held(1, 10, 50)),)
+    async with a_controller(tmp_path, (node("n1"),), pods) as found:
+        await found.filter(pod("new", 2, 30), "n1")
+        _, text = await found.get("/metrics", port=found.controller.pages.port)
+
+    assert 'gpu_cluster_card_free_memory_units{card="1",node="n1"} 5.0' in text
+    assert 'gpu_controller_call_duration_seconds_count{verb="filter"} 1.0' in text

@@ -1,0 +1,63 @@
+"""The promise: what the kubelet knows completes a grant, also where an init container came first."""
+
+from dataclasses import replace
+
+from tests.domain.words import CORE, INIT, MEM, grant, listed
+
+from gpu_device_plugin.domain.kubelet_snapshot import filled, passed_on
+from gpu_device_plugin.domain.ledger import Grant, HeldUnits, Ledger
+from gpu_device_plugin.domain.pods import PodRef
+
+
+def _init(mem: str, core: str = "") -> Grant:
+    return replace(grant("a", mem, core, kind=INIT), slice_id="init", container="prepare")
+
+
+def _ids(texts: str) -> frozenset[str]:
+    return frozenset(texts.split())
+
+
+def _ledger(*grants: Grant) -> Ledger:
+    return Ledger({each.slice_id: each for each in grants})
+
+
+def test_a_slice_that_an_init_container_had_first_is_its_heirs() -> None:
+    """Both had it without the pod spec; List shows who has it now, and the rules are still due."""
+    shared = _init("m00 m01", "c00")
+    pods = [listed("a", main={MEM: _ids("m00 m01"), CORE: _ids("c00")})]
+
+    found = passed_on(shared, pods, _ledger(shared))
+
+    assert (found.container, found.is_checked) == ("main", False)
+    assert found.slice_id == shared.slice_id
+
+
+def test_a_slice_with_an_heir_of_its_own_stays_the_init_containers() -> None:
+    """As it is with the pod spec: each of them has a grant."""
+    init = _init("m00 m01", "c00")
+    main = grant("a", "m00 m01", "c00")
+    pods = [listed("a", main={MEM: _ids("m00 m01"), CORE: _ids("c00")})]
+
+    assert passed_on(init, pods, _ledger(init, main)) is init
+    assert passed_on(main, pods, _ledger(init, main)) is main
+
+
+def test_units_taken_over_from_an_init_container_come_back_too() -> None:
+    """The write before the last one had the init container's grant, and half of its heir's."""
+    init = _init("m00", "c00")
+    main = grant("a", "", "c00 c01")
+    reported = {("uid-a", "main", str(MEM)): frozenset({"m00", "m01"})}
+
+    assert filled(main, reported, _ledger(init, main)).ids(MEM) == ("m00", "m01")
+
+
+def test_what_an_init_container_handed_on_is_not_known_to_be_held() -> None:
+    """Nobody has a grant for its heir; units that another pod holds are known."""
+    init = _init("m00")
+    pod = PodRef("", "", "uid-a")
+    heir = HeldUnits(pod, "main", MEM, frozenset({"m00", "m01"}))
+    itself = HeldUnits(pod, "prepare", MEM, frozenset({"m00"}))
+    stranger = HeldUnits(PodRef("", "", "uid-b"), "main", MEM, frozenset({"m00", "m02"}))
+    new = HeldUnits(pod, "two", MEM, frozenset({"m09"}))
+
+    assert _ledger(init).unknown([heir, itself, stranger, new]) == [heir, new]
