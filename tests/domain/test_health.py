@@ -27,7 +27,6 @@ from gpu_device_plugin.domain.reports import (
     Probe,
     Stalled,
     UnreadableCard,
-    Use,
     Xid,
 )
 
@@ -429,7 +428,6 @@ REPORTS = st.one_of(
     st.builds(Answered),
     st.builds(DriverMissing, st.just("gone"), st.booleans()),
     st.builds(DriverChanged, st.just("1"), st.just("2")),
-    st.builds(Use, st.just(A), st.none(), st.none()),
 )
 HISTORIES = st.lists(st.tuples(st.floats(0, 60), REPORTS), max_size=30)
 

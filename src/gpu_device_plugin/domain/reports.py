@@ -93,21 +93,6 @@ class Xid:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """How busy a card is.
-
-    Attributes:
-        uuid: The card.
-        gpu_percent: Share of time with a kernel running, None where unsupported (MIG).
-        used_bytes: Memory in use, None where unsupported.
-    """
-
-    uuid: str
-    gpu_percent: int | None
-    used_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Stalled:
     """NVML has not answered for this long; `Answered` follows when it does."""
 
@@ -145,4 +130,4 @@ class DriverChanged:
     after: str
 
 
-NvmlReport = Inventory | Probe | Xid | Use | Stalled | Answered | DriverMissing | DriverChanged
+NvmlReport = Inventory | Probe | Xid | Stalled | Answered | DriverMissing | DriverChanged
