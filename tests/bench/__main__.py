@@ -11,6 +11,7 @@ from functools import partial
 from tests.bench import (
     allocate,
     churn,
+    extender,
     footprint,
     health,
     placement,
@@ -40,6 +41,7 @@ _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "rejections": rejections.measure,
     "refusals": refusals.measure,
     "placement": placement.measure,
+    "extender": extender.measure,
     "isolation": _isolation,
 }
 

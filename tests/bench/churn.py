@@ -62,7 +62,7 @@ async def _cycle(parts: AgentParts, number: int) -> None:
     await parts.admit(pod)
     parts.remove_pod(pod)
     if number % LOOK_EVERY == 0:
-        parts.look()
+        await parts.look()
 
 
 async def measure() -> Chapter:

@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.units import MemoryUnit, Resource, unit_ids
 
 _H200_MIB = 143771
 _LIBRARY_VERSION = "0.0.1"
-_ASKED = {Resource.MEM: 8, Resource.CORE: 5}
+_ASKED: Mapping[str, int] = {Resource.MEM: 8, Resource.CORE: 5}
 
 
 class AgentParts:
@@ -40,7 +40,7 @@ class AgentParts:
         self.wiring.node_store.update(
             mode=NodeMode.CORE_MEM, cards=cards, library_version=_LIBRARY_VERSION
         )
-        self._held: dict[PodRef, dict[Resource, frozenset[str]]] = {}
+        self._held: dict[PodRef, dict[str, frozenset[str]]] = {}
         self._specs: dict[tuple[str, str], PodRequest] = {}
         self._free = {resource: _units(resource, cards) for resource in _ASKED}
 
@@ -52,8 +52,7 @@ class AgentParts:
     def add_pod(self, name: str) -> PodRef:
         """A pod that the API and the kubelet know of."""
         ref = PodRef("default", name, f"uid-{name}")
-        mem, core = _ASKED[Resource.MEM], _ASKED[Resource.CORE]
-        container = ContainerRequest("main", ContainerKind.APP, 0, mem, core)
+        container = ContainerRequest("main", ContainerKind.APP, 0, _ASKED)
         self._specs[ref.key] = PodRequest(ref, (container,))
         self._held[ref] = {}
         return ref
@@ -77,9 +76,9 @@ class AgentParts:
         assert ended
         ledger_store.amend((), ended=ended)
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """What is done now and then: files of ended slices go, others read what changed."""
-        self.wiring.reconciler.repair_files()
+        await self.wiring.reconciler.repair_files()
         self.wiring.publisher._publish()
         self.wiring.publisher.show()
 
@@ -129,7 +128,7 @@ class _Api(NoCluster):
         return self._node.specs().get((namespace, name))
 
 
-def _units(resource: Resource, cards: Sequence[Card]) -> set[str]:
+def _units(resource: str, cards: Sequence[Card]) -> set[str]:
     unit = MemoryUnit.GIB
     return {i for c in cards for i in unit_ids(resource, c.number, c.units(resource, unit))}
 

@@ -16,6 +16,7 @@ from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.labels import NODE_LABELS
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
+from gpu_device_plugin.domain.units import Resource
 
 CHOICES: Mapping[str, Sequence[str]] = {
     "default": (),
@@ -137,8 +138,7 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
         container="main",
         kind=ContainerKind.APP,
         index=0,
-        mem_ids=("m00",),
-        core_ids=("c00",),
+        units={Resource.MEM: ("m00",), Resource.CORE: ("c00",)},
         cards=("GPU-0",),
         mem_units=1,
         core_percent=5,

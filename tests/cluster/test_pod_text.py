@@ -37,7 +37,9 @@ def test_containers_come_in_the_order_of_admission_with_their_kinds() -> None:
 
     request = pod_request(pod)
 
-    assert [(c.name, c.kind, c.index, c.mem_units, c.core_percent) for c in request.containers] == [
+    assert [
+        (c.name, c.kind, c.index, c.amount(MEM), c.amount(CORE)) for c in request.containers
+    ] == [
         ("i", ContainerKind.INIT, 0, 3, 0),
         ("s", ContainerKind.SIDECAR, 1, 1, 0),
         ("a", ContainerKind.APP, 0, 2, 30),

@@ -24,7 +24,7 @@ from gpu_device_plugin.domain.pods import (
     PodRequest,
 )
 from gpu_device_plugin.domain.requests import Demand, NodeTerms, demand, demand_from_size
-from gpu_device_plugin.domain.units import Resource, cards_of, unit_ids
+from gpu_device_plugin.domain.units import cards_of, unit_ids
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError
 
 
@@ -33,8 +33,8 @@ class Admitted:
     """A pod of the kubelet: what each container holds, and what is left to be handed on."""
 
     request: PodRequest
-    held: dict[str, dict[Resource, frozenset[str]]] = field(default_factory=dict)
-    reusable: dict[Resource, frozenset[str]] = field(default_factory=dict)
+    held: dict[str, dict[str, frozenset[str]]] = field(default_factory=dict)
+    reusable: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def all_ids(self) -> frozenset[str]:
         """Everything that any container holds."""
@@ -48,8 +48,8 @@ class Pending:
     asker: Asker
     demand: Demand
     cards: tuple[Card, ...]
-    preferred: dict[Resource, frozenset[str]] = field(default_factory=dict)
-    allocated: set[Resource] = field(default_factory=set)
+    preferred: dict[str, frozenset[str]] = field(default_factory=dict)
+    allocated: set[str] = field(default_factory=set)
     slice_id: str = ""
 
     def is_awaited(self, call: Call) -> bool:
@@ -199,10 +199,10 @@ class Kubelet:
             with self._asking(pod, container):
                 self.agent.allocate(Call(resource, len(ids), ids))
             pod.held.setdefault(container.name, {})[resource] = ids
-        for resource, ids in pod.held.get(container.name, {}).items():
-            left = pod.reusable.get(resource, frozenset())
+        for name, ids in pod.held.get(container.name, {}).items():
+            left = pod.reusable.get(name, frozenset())
             is_init = container.kind is ContainerKind.INIT
-            pod.reusable[resource] = left | ids if is_init else left - ids
+            pod.reusable[name] = left | ids if is_init else left - ids
 
     def _choose(self, pod: Admitted, container: ContainerRequest, call: Call) -> frozenset[str]:
         reusable = sorted(pod.reusable.get(call.resource, ()))
@@ -230,7 +230,7 @@ class Kubelet:
         finally:
             self.truth += [(pod.request.ref, container.name)] * (len(self.agent.asked) - calls)
 
-    def _all_ids(self, resource: Resource) -> frozenset[str]:
+    def _all_ids(self, resource: str) -> frozenset[str]:
         agent = self.agent
         return frozenset(
             text

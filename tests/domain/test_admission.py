@@ -69,7 +69,7 @@ def check_ledger(kubelet: Kubelet) -> None:
     agent = kubelet.agent
     alive = live(agent.ledger, kubelet.pods.keys())
     for grant in alive.grants.values():
-        assert alive.rivals(grant.pod, (*grant.mem_ids, *grant.core_ids)) == ()
+        assert alive.rivals(grant.pod, (*grant.ids(Resource.MEM), *grant.ids(Resource.CORE))) == ()
     for number, use in alive.use().items():
         (card,) = (card for card in agent.cards if card.number == number)
         assert use.mem_units <= card.capacity(agent.terms.unit)

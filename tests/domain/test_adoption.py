@@ -7,6 +7,7 @@ from tests.domain.words import CORE, COUNT, INIT, MEM, V100_MIB, cards, containe
 from gpu_device_plugin.domain.ledger import Grant, HeldUnits, adopt
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
+from gpu_device_plugin.domain.units import Resource
 
 CARDS = cards(V100_MIB, V100_MIB)  # card 0 is number 1
 MEM_IDS, CORE_IDS = frozenset({"m10", "m11"}), frozenset({"c10", "c11", "c12", "c13", "c14"})
@@ -21,8 +22,7 @@ WHOLE = Grant(
     "s1",
     PodRef("default", "a", "uid-a"),
     "main",
-    mem_ids=("m10", "m11"),
-    core_ids=("c10", "c11", "c12", "c13", "c14"),
+    units={Resource.MEM: ("m10", "m11"), Resource.CORE: ("c10", "c11", "c12", "c13", "c14")},
     cards=("GPU-0",),
     mem_units=2,
     core_percent=5,
@@ -51,7 +51,11 @@ def test_a_pod_that_nobody_names_keeps_its_uid() -> None:
     """Its slice is held all the same."""
     (found,) = adopt(CHECKPOINT, [], CARDS, terms())
 
-    assert (found.pod, found.mem_ids, found.is_checked) == (BY_UID, WHOLE.mem_ids, False)
+    assert (found.pod, found.ids(Resource.MEM), found.is_checked) == (
+        BY_UID,
+        WHOLE.ids(Resource.MEM),
+        False,
+    )
 
 
 def test_a_mirror_pod_is_found_by_its_name() -> None:

@@ -22,7 +22,7 @@ OTHER = PodRef("default", "q", "u2")
 
 def asker(mem: int = 2, core: int = 30) -> Asker:
     """Pod p's container main."""
-    main = ContainerRequest("main", ContainerKind.APP, 0, mem_units=mem, core_percent=core)
+    main = ContainerRequest("main", ContainerKind.APP, 0, {Resource.MEM: mem, Resource.CORE: core})
     return Asker(POD, PodRequest(POD, (main,)), main)
 
 
@@ -35,7 +35,9 @@ def offer(resource: Resource, size: int, live: Ledger | None = None) -> Offer:
 
 def test_the_card_must_have_room_for_the_resource_that_is_asked_later() -> None:
     """Memory is asked first; the card whose compute is taken is not chosen for it."""
-    taken = Grant("s1", OTHER, "main", core_ids=unit_ids(Resource.CORE, 0, 80), cards=("GPU-0",))
+    taken = Grant(
+        "s1", OTHER, "main", units={Resource.CORE: unit_ids(Resource.CORE, 0, 80)}, cards=("GPU-0",)
+    )
 
     pending = decide(asker(), offer(Resource.MEM, 2, Ledger().hold(taken)), STATE)
 
@@ -44,8 +46,12 @@ def test_the_card_must_have_room_for_the_resource_that_is_asked_later() -> None:
 
 def test_after_a_restart_between_two_resources_the_second_follows_the_first() -> None:
     """The grant on disk says where the container is, though packing would say otherwise."""
-    mine = Grant("s1", POD, "main", mem_ids=unit_ids(Resource.MEM, 1, 2), cards=("GPU-1",))
-    fuller = Grant("s2", OTHER, "main", mem_ids=unit_ids(Resource.MEM, 0, 8), cards=("GPU-0",))
+    mine = Grant(
+        "s1", POD, "main", units={Resource.MEM: unit_ids(Resource.MEM, 1, 2)}, cards=("GPU-1",)
+    )
+    fuller = Grant(
+        "s2", OTHER, "main", units={Resource.MEM: unit_ids(Resource.MEM, 0, 8)}, cards=("GPU-0",)
+    )
     ledger = Ledger().hold(mine).hold(fuller)
 
     pending = decide(asker(), offer(Resource.CORE, 30, ledger), STATE)
@@ -55,12 +61,14 @@ def test_after_a_restart_between_two_resources_the_second_follows_the_first() ->
 
 def test_units_that_another_live_pod_holds_are_not_given_though_the_kubelet_offers_them() -> None:
     """Kubernetes issue 137534: the kubelet can offer a unit twice."""
-    held = Grant("s1", OTHER, "main", mem_ids=unit_ids(Resource.MEM, 0, 2), cards=("GPU-0",))
+    held = Grant(
+        "s1", OTHER, "main", units={Resource.MEM: unit_ids(Resource.MEM, 0, 2)}, cards=("GPU-0",)
+    )
     asked = offer(Resource.MEM, 2, Ledger().hold(held))
 
     chosen = choose_units(decide(asker(), asked, STATE), asked, STATE)
 
-    assert set(chosen).isdisjoint(held.mem_ids)
+    assert set(chosen).isdisjoint(held.ids(Resource.MEM))
 
 
 def test_no_more_is_promised_than_the_kubelet_has_free_itself() -> None:

@@ -27,7 +27,6 @@ from gpu_device_plugin.domain.reports import (
     Probe,
     Stalled,
     UnreadableCard,
-    Use,
     Xid,
 )
 
@@ -196,6 +195,19 @@ def test_a_fresh_load_of_the_driver_ends_reset_faults(
     steps: list[tuple[float, NvmlReport]],
 ) -> None:
     assert out(after(*steps, start=with_xid(48))[0]) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_over"),
+    [("7", "8", True), ("7", "7", False), ("", "8", False), ("7", "", False)],
+)
+def test_a_load_of_the_driver_that_is_not_known_resets_nothing(
+    before: str, now: str, *, is_over: bool
+) -> None:
+    """An agent that can tell loads apart may follow one that could not."""
+    first, later = (replace(inventory(A, B), driver_load=load) for load in (before, now))
+    health, _ = after((0, first), (100, Xid(A, 48)), (200, later))
+    assert health.is_healthy(A) is is_over
 
 
 def test_a_fresh_load_of_the_driver_does_not_end_probe_faults() -> None:
@@ -416,7 +428,6 @@ REPORTS = st.one_of(
     st.builds(Answered),
     st.builds(DriverMissing, st.just("gone"), st.booleans()),
     st.builds(DriverChanged, st.just("1"), st.just("2")),
-    st.builds(Use, st.just(A), st.none(), st.none()),
 )
 HISTORIES = st.lists(st.tuples(st.floats(0, 60), REPORTS), max_size=30)
 

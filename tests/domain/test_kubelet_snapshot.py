@@ -46,9 +46,9 @@ def test_units_taken_over_from_an_init_container_come_back_too() -> None:
     """The write before the last one had the init container's grant, and half of its heir's."""
     init = _init("m00", "c00")
     main = grant("a", "", "c00 c01")
-    reported = {("uid-a", "main", MEM): frozenset({"m00", "m01"})}
+    reported = {("uid-a", "main", str(MEM)): frozenset({"m00", "m01"})}
 
-    assert filled(main, reported, _ledger(init, main)).mem_ids == ("m00", "m01")
+    assert filled(main, reported, _ledger(init, main)).ids(MEM) == ("m00", "m01")
 
 
 def test_what_an_init_container_handed_on_is_not_known_to_be_held() -> None:

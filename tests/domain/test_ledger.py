@@ -64,8 +64,8 @@ def test_the_rule_of_one_holder_is_asked_for() -> None:
     """The kubelet can give a unit away twice (#137534): that can be seen before."""
     one, other = grant("a", "m00 m01", "c00"), grant("b", "m01")
 
-    assert ledger(one).rivals(other.pod, other.mem_ids) == (one,)
-    assert ledger(one).rivals(one.pod, one.mem_ids) == ()
+    assert ledger(one).rivals(other.pod, other.ids(Resource.MEM)) == (one,)
+    assert ledger(one).rivals(one.pod, one.ids(Resource.MEM)) == ()
 
 
 def test_a_pod_is_the_same_by_uid_where_both_know_it() -> None:

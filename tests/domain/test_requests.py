@@ -65,7 +65,9 @@ def test_the_refusal_tells_amounts_with_their_units() -> None:
 @pytest.mark.parametrize("mode", [NodeMode.CORE_MEM, NodeMode.CGPU, NodeMode.SHARE])
 def test_gpu_count_as_a_resource_is_refused_with_a_hint_at_the_label(mode: NodeMode) -> None:
     """It is counted on nodes, but only the label spreads a request over cards."""
-    error = refusal(pod("a", ContainerRequest("main", APP, 0, 2, 0, 1)), mode)
+    error = refusal(
+        pod("a", ContainerRequest("main", APP, 0, {Resource.MEM: 2, Resource.COUNT: 1})), mode
+    )
 
     assert error.reason == "CountRequested"
     assert 'label aliyun.com/gpu-count: "M"' in str(error)

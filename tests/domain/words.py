@@ -1,5 +1,7 @@
 """Short ways to say a card, a container, a pod and a grant, for the tests of the domain."""
 
+from collections.abc import Mapping
+
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.modes import NodeMode
@@ -36,7 +38,7 @@ def container(
     name: str, mem: int = 0, core: int = 0, kind: ContainerKind = APP, index: int = 0
 ) -> ContainerRequest:
     """A container that asks for memory and compute."""
-    return ContainerRequest(name, kind, index, mem, core)
+    return ContainerRequest(name, kind, index, {Resource.MEM: mem, Resource.CORE: core})
 
 
 def pod(name: str, *containers: ContainerRequest, label: str | None = None) -> PodRequest:
@@ -44,9 +46,10 @@ def pod(name: str, *containers: ContainerRequest, label: str | None = None) -> P
     return PodRequest(PodRef("default", name, f"uid-{name}"), containers, card_count_label=label)
 
 
-def listed(name: str, **held: dict[Resource, frozenset[str]]) -> ListedPod:
+def listed(name: str, **held: Mapping[Resource, frozenset[str]]) -> ListedPod:
     """A pod as the kubelet lists it: no uid; container -> what it holds."""
-    return ListedPod(PodRef("default", name), held)
+    by_name = {c: {str(r): ids for r, ids in units.items()} for c, units in held.items()}
+    return ListedPod(PodRef("default", name), by_name)
 
 
 def grant(name: str, mem: str = "", core: str = "", kind: ContainerKind = APP) -> Grant:
@@ -56,8 +59,7 @@ def grant(name: str, mem: str = "", core: str = "", kind: ContainerKind = APP) -
         PodRef("default", name, f"uid-{name}"),
         "main",
         kind=kind,
-        mem_ids=tuple(mem.split()),
-        core_ids=tuple(core.split()),
+        units={Resource.MEM: tuple(mem.split()), Resource.CORE: tuple(core.split())},
         mem_units=len(mem.split()),
         core_percent=len(core.split()),
     )

@@ -17,6 +17,8 @@ from tests.e2e.pods import (
 )
 from tests.e2e.views import cards_of, check_agreement, granted
 
+from gpu_device_plugin.domain.units import Resource
+
 
 def environment(cluster: Cluster, name: str, container_name: str) -> dict[str, str]:
     """What a container that has told its environment received."""
@@ -76,7 +78,7 @@ def test_an_init_container_hands_its_units_on(cluster: Cluster, agent: Agent) ->
     assert before["NVIDIA_VISIBLE_DEVICES"] == after["NVIDIA_VISIBLE_DEVICES"]
     assert before["ALIYUN_COM_GPU_MEM_POD"] == after["ALIYUN_COM_GPU_MEM_POD"] == "2"
     prepared = granted(agent)[("prepared", "prepare")]
-    assert holders[("prepared", "main")][MEMORY] <= set(prepared.mem_ids)
+    assert holders[("prepared", "main")][MEMORY] <= set(prepared.ids(Resource.MEM))
 
 
 def test_a_native_sidecar_keeps_its_own_units_beside_the_app(

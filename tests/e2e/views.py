@@ -46,8 +46,8 @@ def check_agreement(agent: Agent) -> dict[Holder, Held]:
     from_kubelet, from_agent = held(agent.node), granted(agent)
     for holder, units in from_kubelet.items():
         grant = from_agent[holder]
-        assert units[str(Resource.MEM)] == set(grant.mem_ids), holder
-        assert units.get(str(Resource.CORE), frozenset()) == set(grant.core_ids), holder
+        assert units[str(Resource.MEM)] == set(grant.ids(Resource.MEM)), holder
+        assert units.get(str(Resource.CORE), frozenset()) == set(grant.ids(Resource.CORE)), holder
         assert len(cards_of(units)) == 1, f"{holder} holds units of several cards: {units}"
     every_id = [unit for units in from_kubelet.values() for ids in units.values() for unit in ids]
     assert len(every_id) == len(set(every_id)), "a unit is held twice"

@@ -99,6 +99,11 @@ class FakeApiServer:
             self._store(path, value)
             self._changed.notify_all()
 
+    def preload(self, path: str, value: Json) -> None:
+        """Have an object from before the first watch: lists show it, no watch tells of it."""
+        self._store(path, value)
+        self._changes.clear()
+
     async def delete(self, path: str) -> None:
         """Delete the object at `path`."""
         async with self._changed:

@@ -17,12 +17,14 @@ class Disk:
         durable: Directory whose files survive a loss of power, as far as they were flushed.
     """
 
-    def __init__(self, root: Path, chance: random.Random, passes: Callable[[float], None]) -> None:
+    def __init__(
+        self, root: Path, chance: random.Random, loop_waits: Callable[[str], None]
+    ) -> None:
         self.durable = f"{root}/state/"
         self.is_full = False
         self.flush_seconds = 0.0
         self._chance = chance
-        self._passes = passes
+        self._loop_waits = loop_waits
         self._dirty: set[str] = set()
         self._write, self._fdatasync = os.write, os.fdatasync
 
@@ -41,9 +43,10 @@ class Disk:
         return self._write(descriptor, content)
 
     def fdatasync(self, descriptor: int) -> None:
-        """`os.fdatasync`; whoever calls it waits."""
-        self._passes(self.flush_seconds)
-        self._dirty.discard(_path(descriptor))
+        """`os.fdatasync`; how long the writer waits for it, the loop knows."""
+        path = _path(descriptor)
+        self._dirty.discard(path)
+        self._loop_waits(path)
 
     def lose_power(self) -> None:
         """What was written and not flushed is there in part, or as something else."""

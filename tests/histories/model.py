@@ -157,8 +157,7 @@ def _lost_grants(node: Node) -> Iterator[str]:
             g for g in known if g.pod.uid == ref.uid or (not g.pod.uid and g.pod.key == ref.key)
         ]
         for (container, resource), ids in _held(node, life).items():
-            fields = {MEM: "mem_ids", CORE: "core_ids"}[resource]
-            if not any(frozenset(getattr(g, fields)) == ids for g in mine) and not _may_be_damaged(
+            if not any(frozenset(g.ids(resource)) == ids for g in mine) and not _may_be_damaged(
                 node
             ):
                 yield f"{life.pod.name}/{container} holds {sorted(ids)}, and no grant says so"
@@ -222,7 +221,7 @@ def _has_reason(message: str, *, was_disturbed: bool) -> bool:
     if found is None:
         return False
     code, text = found.groups()
-    if code in ("Unavailable", "DeadlineExceeded", "Canceled") and not text.startswith("pod "):
+    if code in ("Unavailable", "DeadlineExceeded", "Cancelled") and not text.startswith("pod "):
         return was_disturbed  # the call itself broke off
     return code not in ("Unknown", "Internal") and "node" in text
 
@@ -243,7 +242,7 @@ def _disagreements(node: Node) -> Iterator[str]:
         yield from _not_at_work(node, life)
         for grant in known:
             if grant.pod.uid == life.pod.uid and not grant.is_handed_on:
-                ids = {MEM: grant.mem_ids, CORE: grant.core_ids}
+                ids = {resource: grant.ids(resource) for resource in (MEM, CORE)}
                 held = {r: _held(node, life).get((grant.container, r), ()) for r in ids}
                 if any(set(ids[r]) != set(held[r]) for r in ids):
                     yield f"{life.pod.name}/{grant.container} was granted {ids}, and holds {held}"

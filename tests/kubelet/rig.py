@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from tests import waiting
 
 from gpu_device_plugin.domain.edits import ContainerEdits, Mount
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.pools import DeviceGroup
+from gpu_device_plugin.domain.units import Resource, unit_ids
 from gpu_device_plugin.kubelet.directory import PluginDirectory
-from gpu_device_plugin.kubelet.encoding import CardUnits
 from gpu_device_plugin.kubelet.endpoint import Endpoint
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInContainer, StandInPod
@@ -36,12 +36,12 @@ class SimpleService:
     """
 
     choose: Callable[[Sequence[str], Sequence[str], int], Awaitable[Sequence[str]]] | None = None
-    before_allocate: Callable[[Resource, Sequence[str]], Awaitable[None]] | None = None
-    before_start: Callable[[Resource], Awaitable[None]] | None = None
-    calls: list[tuple[str, Resource, tuple[str, ...]]] = field(default_factory=list)
+    before_allocate: Callable[[str, Sequence[str]], Awaitable[None]] | None = None
+    before_start: Callable[[str], Awaitable[None]] | None = None
+    calls: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
 
     async def prefer(
-        self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
+        self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
         self.calls.append(("prefer", resource, tuple(available)))
         if self.choose is not None:
@@ -49,18 +49,20 @@ class SimpleService:
         rest = sorted(set(available) - set(must_include))
         return [*must_include, *rest][:size]
 
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> ContainerEdits:
+    async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
         self.calls.append(("allocate", resource, tuple(ids)))
         if self.before_allocate is not None:
             await self.before_allocate(resource, ids)
         return ContainerEdits(
             envs={"FROM": str(resource)},
-            mounts=(Mount("/in/the/container", f"/host/{resource.letter}", is_read_only=True),),
+            mounts=(
+                Mount("/in/the/container", f"/host/{Resource(resource).letter}", is_read_only=True),
+            ),
             devices=(),
             cdi_names=(),
         )
 
-    async def pre_start(self, resource: Resource, ids: Sequence[str]) -> None:
+    async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
         self.calls.append(("pre_start", resource, tuple(ids)))
         if self.before_start is not None:
             await self.before_start(resource)
@@ -87,7 +89,7 @@ class Rig:
         """Starts the kubelet, offers both resources, and waits until both are allocatable."""
         await self.kubelet.start()
         self.mem.publish(mem_cards(units, cards))
-        self.core.publish([CardUnits(Resource.CORE, card, 100) for card in range(cards)])
+        self.core.publish([group(Resource.CORE, card, 100) for card in range(cards)])
         self.run(self.mem, self.core, with_events=with_events)
         await self.offered(MEM, units * cards)
         await self.offered(CORE, 100 * cards)
@@ -131,9 +133,14 @@ class Rig:
         }
 
 
-def mem_cards(units: int, cards: int = 1, *, is_healthy: bool = True) -> list[CardUnits]:
+def group(resource: str, card: int, units: int, *, is_healthy: bool = True) -> DeviceGroup:
+    """The first units of a card."""
+    return DeviceGroup(unit_ids(resource, card, units), is_healthy)
+
+
+def mem_cards(units: int, cards: int = 1, *, is_healthy: bool = True) -> list[DeviceGroup]:
     """Cards that bring `units` of gpu-mem each."""
-    return [CardUnits(Resource.MEM, card, units, is_healthy) for card in range(cards)]
+    return [group(Resource.MEM, card, units, is_healthy=is_healthy) for card in range(cards)]
 
 
 def container(

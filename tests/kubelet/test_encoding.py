@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.kubelet.rig import MEM, Rig, mem_cards, until
+from tests.kubelet.rig import MEM, Rig, group, mem_cards, until
 
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.modes import MAX_MESSAGE_BYTES, list_message_bytes
 from gpu_device_plugin.domain.units import MAX_CARDS, MemoryUnit, Resource, unit_ids
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
-from gpu_device_plugin.kubelet.encoding import CardUnits, encode_list
+from gpu_device_plugin.kubelet.encoding import encode_list
 
 
 @given(
@@ -29,7 +29,13 @@ def test_hand_joined_bytes_are_what_protobuf_writes(
         for text in unit_ids(resource, number, units):
             expected.devices.add(ID=text, health="Healthy" if is_healthy else "Unhealthy")
 
-    assert encode_list(CardUnits(resource, *card) for card in cards) == expected.SerializeToString()
+    assert (
+        encode_list(
+            group(resource, number, units, is_healthy=is_healthy)
+            for number, units, is_healthy in cards
+        )
+        == expected.SerializeToString()
+    )
 
 
 @given(
@@ -43,8 +49,8 @@ def test_predicted_size_is_that_of_the_largest_message(
     """Over 1 to 16 cards of 4 to 512 GiB: exact where all is unhealthy, never too small."""
     nodes = [Card(f"GPU-{i}", i, i, i, "any", memory_gib * 1024) for i in range(cards)]
     units = nodes[0].capacity(unit)
-    offered = [CardUnits(Resource.MEM, i, units, is_healthy=False) for i in range(cards)]
-    healthy = [CardUnits(Resource.MEM, i, units) for i in range(cards)]
+    offered = [group(Resource.MEM, i, units, is_healthy=False) for i in range(cards)]
+    healthy = [group(Resource.MEM, i, units) for i in range(cards)]
 
     predicted = list_message_bytes(Resource.MEM, nodes, unit)
 
@@ -55,8 +61,8 @@ def test_predicted_size_is_that_of_the_largest_message(
 
 def test_a_health_change_encodes_only_the_card_it_concerns() -> None:
     """Seven of eight chunks are the very bytes of before."""
-    before = [CardUnits(Resource.MEM, card, 1123) for card in range(8)]
-    after = [*before[:3], CardUnits(Resource.MEM, 3, 1123, is_healthy=False), *before[4:]]
+    before = [group(Resource.MEM, card, 1123) for card in range(8)]
+    after = [*before[:3], group(Resource.MEM, 3, 1123, is_healthy=False), *before[4:]]
 
     first, second = encode_list(before), encode_list(after)
 
@@ -85,4 +91,4 @@ async def test_a_list_above_4_mib_would_never_arrive(rig: Rig) -> None:
 @pytest.mark.parametrize("resource", list(Resource))
 def test_no_list_at_all_is_an_empty_message(resource: Resource) -> None:
     """A card without units, or no card."""
-    assert encode_list([CardUnits(resource, 0, 0)]) == encode_list([]) == b""
+    assert encode_list([group(resource, 0, 0)]) == encode_list([]) == b""

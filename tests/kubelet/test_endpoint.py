@@ -6,10 +6,9 @@ import socket
 from contextlib import suppress
 
 import pytest
-from tests.kubelet.rig import CORE, MEM, Rig, container, mem_cards, pod, until
+from tests.kubelet.rig import CORE, MEM, Rig, container, group, mem_cards, pod, until
 
 from gpu_device_plugin.domain.units import Resource
-from gpu_device_plugin.kubelet.encoding import CardUnits
 from gpu_device_plugin.kubelet.endpoint import Phase
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 
@@ -28,7 +27,7 @@ async def test_nothing_is_registered_before_something_is_published(rig: Rig) -> 
     """The first Register waits for the first list."""
     await rig.kubelet.start()
     rig.run(rig.mem, rig.core)
-    rig.core.publish([CardUnits(Resource.CORE, 0, 100)])
+    rig.core.publish([group(Resource.CORE, 0, 100)])
     await rig.offered(CORE, 100)
 
     assert rig.mem.state.phase is Phase.WITHDRAWN
@@ -89,7 +88,7 @@ async def test_a_registration_without_a_list_counts_as_failed(rig: Rig) -> None:
 async def test_a_card_that_falls_ill_leaves_allocatable_and_comes_back(rig: Rig) -> None:
     """The open stream hears of it; capacity and registration stay."""
     await rig.serve(units=15, cards=4)
-    ill = [CardUnits(Resource.MEM, card, 15, card != 2) for card in range(4)]
+    ill = [group(Resource.MEM, card, 15, is_healthy=card != 2) for card in range(4)]
     assert rig.mem.publish(ill)
     await rig.offered(MEM, 45)
 

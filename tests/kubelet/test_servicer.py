@@ -103,7 +103,7 @@ async def test_a_refusal_at_the_start_of_a_container_stops_it(rig: Rig) -> None:
     await rig.serve()
     await rig.kubelet.admit(pod("p", container(mem=1)))
 
-    async def refuse(_: Resource) -> None:
+    async def refuse(_: str) -> None:
         raise NodeError("its files are gone", reason="FilesMissing")
 
     rig.service.before_start = refuse

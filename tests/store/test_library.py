@@ -181,7 +181,7 @@ def test_a_whole_version_of_another_agent_is_left_as_it_is(
 
     assert not versions.provide(OLD)
     assert (tmp_path / "lib" / OLD / "libgpuslice.so").read_bytes() == b"other"
-    assert not versions.has_selftest(OLD)
+    assert versions.whole() == {OLD: False}
 
 
 def test_a_missing_version_is_an_error_where_we_bring_none(tmp_path: Path) -> None:

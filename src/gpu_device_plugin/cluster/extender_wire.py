@@ -10,13 +10,21 @@ from dataclasses import dataclass
 import msgspec
 
 from gpu_device_plugin.cluster.pod_text import pod_request
-from gpu_device_plugin.cluster.wire import Bare, Pod
+from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import ClusterError
 
 
 class _NodeList(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+
+
+class _Named(msgspec.Struct):
+    metadata: _Meta
 
 
 class _Args(msgspec.Struct, rename="pascal"):
@@ -51,7 +59,7 @@ class _Error(msgspec.Struct, rename="pascal"):
 
 _args = msgspec.json.Decoder(_Args)
 _binding = msgspec.json.Decoder(_BindingArgs)
-_node = msgspec.json.Decoder(Bare)
+_node = msgspec.json.Decoder(_Named)
 _encoder = msgspec.json.Encoder()
 
 

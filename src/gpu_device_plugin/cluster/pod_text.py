@@ -1,5 +1,7 @@
 """A pod's JSON as the request that the domain knows."""
 
+from collections.abc import Collection
+
 from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.cluster.wire import Container, Pod
 from gpu_device_plugin.domain.annotations import wish_of
@@ -9,15 +11,15 @@ from gpu_device_plugin.domain.pods import (
     PodRef,
     PodRequest,
 )
+from gpu_device_plugin.domain.pools import OUR_RESOURCES
 from gpu_device_plugin.domain.requests import COUNT_LABEL
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import ClusterError
 
 MIRROR = "kubernetes.io/config.mirror"
 
 
-def pod_request(pod: Pod) -> PodRequest:
-    """What `pod` asks for.
+def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequest:
+    """What `pod` asks for of `resources`, which are ours.
 
     A static pod's mirror carries the kubelet's own uid (the hash of the manifest): that
     is the one in the kubelet's checkpoint; the API's uid names only the mirror.
@@ -28,11 +30,11 @@ def pod_request(pod: Pod) -> PodRequest:
     meta = pod.metadata
     annotations = meta.annotations or {}
     containers = [
-        _container(container, _init_kind(container), index)
+        _container(container, _init_kind(container), index, resources)
         for index, container in enumerate(pod.spec.init_containers or ())
     ]
     containers += [
-        _container(container, ContainerKind.APP, index)
+        _container(container, ContainerKind.APP, index, resources)
         for index, container in enumerate(pod.spec.containers)
     ]
     return PodRequest(
@@ -50,17 +52,17 @@ def _init_kind(container: Container) -> ContainerKind:
     return ContainerKind.SIDECAR if is_sidecar else ContainerKind.INIT
 
 
-def _container(container: Container, kind: ContainerKind, index: int) -> ContainerRequest:
+def _container(
+    container: Container, kind: ContainerKind, index: int, resources: Collection[str]
+) -> ContainerRequest:
     limits = container.resources.limits or {}
-    amounts = {resource: _amount(container, limits.get(resource)) for resource in Resource}
+    amounts = {name: _amount(container, limits.get(name)) for name in resources if name in limits}
     env = {entry.name: entry.value for entry in container.env or ()}
     return ContainerRequest(
         name=container.name,
         kind=kind,
         index=index,
-        mem_units=amounts[Resource.MEM],
-        core_percent=amounts[Resource.CORE],
-        count_units=amounts[Resource.COUNT],
+        amounts={name: amount for name, amount in amounts.items() if amount},
         wants_no_isolation=env.get("CGPU_DISABLE", "").lower() in ("true", "1"),
     )
 

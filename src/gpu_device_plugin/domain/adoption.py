@@ -1,4 +1,4 @@
-"""Grants made again from what the kubelet still knows, after our own file was lost."""
+"""Adoption: grants made again from a kubelet snapshot, after our own file was lost."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from gpu_device_plugin.domain.requests import NodeTerms
 from gpu_device_plugin.domain.units import Resource, cards_of
 
 _Place: TypeAlias = tuple[PodRef, str]  # pod and container
-_Holding: TypeAlias = tuple[str, Resource, frozenset[str]]  # container, and what it holds
+_Holding: TypeAlias = tuple[str, str, frozenset[str]]  # container, and what it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class HeldUnits:
         container: Name of the container.
         resource: Of what.
         ids: The unit ids.
-        slice_id: The slice that the kubelet's kept answer mounts; empty where none is known.
+        slice_id: The slice that the answer in the checkpoint mounts; empty if it is not known.
         library_version: The library version that it mounts, or empty.
     """
 
     pod: PodRef
     container: str
-    resource: Resource
+    resource: str
     ids: frozenset[str]
     slice_id: str = ""
     library_version: str = ""
@@ -43,22 +43,22 @@ def adopt(
     cards: Sequence[Card],
     terms: NodeTerms,
 ) -> tuple[Grant, ...]:
-    """One grant for each container that holds units, as far as the witnesses tell.
+    """One grant for each container that holds units, as far as the kubelet snapshot shows.
 
-    Slice ids come from the kubelet's kept answers, because running containers have those
-    files mounted; without one the id is derived from pod and container, so that adopting
-    twice gives the same. What needs a pod's text that is not there stays unchecked.
+    Slice ids come from the answers in the checkpoint, because running containers have those
+    files mounted. Without one the id is derived from pod and container, so that adopting twice
+    gives the same. What needs a pod spec that is not known stays unchecked.
 
     Args:
-        held: From the checkpoint and from List, in any order; both may tell of one container.
+        held: From the checkpoint and from List, in any order; both may have the same container.
         specs: Pods as the API knows them; may be empty.
         cards: The node's cards; units of others wait until their card is there, since a grant
             without it could never be served.
         terms: The node's mode and unit now.
     """
-    entries = [entry for entry in held if entry.ids and entry.resource is not Resource.COUNT]
+    entries = [entry for entry in held if entry.ids and entry.resource != Resource.COUNT]
     names = _Names.of(entries, specs)
-    found: dict[_Place, dict[Resource, HeldUnits]] = {}
+    found: dict[_Place, dict[str, HeldUnits]] = {}
     for entry in entries:
         parts = found.setdefault((names.ref(entry), entry.container), {})
         if entry.resource not in parts or entry.slice_id:
@@ -77,10 +77,10 @@ def _holding(entry: HeldUnits) -> _Holding:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Who is who: the same units in a container of the same name are held by the same pod.
+    """Joins names and uids: equal units in containers of one name are of the same pod.
 
     Attributes:
-        specs: Texts of pods by uid.
+        specs: Pod specs by uid.
         by_name: The same by namespace and name.
         listed: What List says of a holding: a pod without uid.
         uids: What the checkpoint says of it: a uid without a name.
@@ -93,7 +93,7 @@ class _Names:
 
     @classmethod
     def of(cls, entries: Sequence[HeldUnits], specs: Iterable[PodRequest]) -> "_Names":
-        """What entries and specs tell."""
+        """Built from entries and specs."""
         by_uid = {spec.ref.uid: spec for spec in specs if spec.ref.uid}
         return cls(
             specs=by_uid,
@@ -103,7 +103,7 @@ class _Names:
         )
 
     def ref(self, entry: HeldUnits) -> PodRef:
-        """The entry's pod with name and uid, as far as anybody knows them."""
+        """The entry's pod with name and uid, as far as they are known."""
         uid = entry.pod.uid or self.uids.get(_holding(entry), "")
         if uid in self.specs:
             return self.specs[uid].ref
@@ -115,7 +115,7 @@ class _Names:
 
 def _grant(
     place: _Place,
-    parts: Mapping[Resource, HeldUnits],
+    parts: Mapping[str, HeldUnits],
     spec: PodRequest | None,
     node: tuple[Sequence[Card], NodeTerms],
 ) -> Grant:
@@ -132,12 +132,11 @@ def _grant(
         container=container,
         kind=asked.kind if asked else ContainerKind.APP,
         index=asked.index if asked else 0,
-        mem_ids=mem,
-        core_ids=core,
+        units={Resource.MEM: mem, Resource.CORE: core},
         cards=tuple(c.uuid for c in sorted(cards, key=lambda c: c.index) if c.number in numbers),
         mem_units=len(mem),
         core_percent=len(core),
-        pod_units=spec.app_units if spec else len(mem),
+        pod_units=spec.app_amount(Resource.MEM) if spec else len(mem),
         unit_mib=terms.unit.mib,
         mode=str(terms.mode),
         is_isolated=bool(version) and is_isolated(terms.mode),

@@ -4,7 +4,7 @@ Amounts only: unit ids are the node's own. What a node offers comes from its ann
 what a pod holds from the pod's annotations, or from its spec while it has none.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cluster_view import NodeOffer, PodHold, Share
@@ -24,6 +24,7 @@ from gpu_device_plugin.errors import RequestError
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
 NOT_ENOUGH_TEXT = "node(s) didn't have enough device resources to allocate"
 _NO_RESOURCE_TEXT = "none(s) should have at least one resource in [{names}]"
+_NEVER_TEXT = "node(s) never serve what the pod asks for: "
 _OTHER_MODE = frozenset({"WrongMode", "MemoryOnly", "ComputeNotServed"})
 
 
@@ -33,11 +34,11 @@ class Fit:
 
     Attributes:
         score: 0 to 1, more is better; comparable between nodes.
-        hold: What the pod would hold there.
+        shares: What the pod would hold there: container -> card index -> share.
     """
 
     score: float
-    hold: PodHold
+    shares: Mapping[int, Mapping[int, Share]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def fit(
         if container.kind is ContainerKind.APP:
             share = (needed.units_per_card, needed.core_percent)
             placed[container.index] = {card.index: share for card in cards}
-    return Fit(_score(left, used, policy), PodHold(pod.ref, placed))
+    return Fit(_score(left, used, policy), placed)
 
 
 def _placed(  # noqa: PLR0913, PLR0917 - a container, its node, and who may say where
@@ -157,7 +158,7 @@ def _placed(  # noqa: PLR0913, PLR0917 - a container, its node, and who may say 
     try:
         needed = demand(pod, container, offer.terms)
     except RequestError as error:
-        text = NOT_MATCHED_TEXT if error.reason in _OTHER_MODE else str(error)
+        text = NOT_MATCHED_TEXT if error.reason in _OTHER_MODE else f"{_NEVER_TEXT}{error.reason}"
         return Misfit(text, is_final=True)
     found = place(rooms, needed, policy, prefer=prefer)
     if isinstance(found, NoRoom):

@@ -1,4 +1,4 @@
-"""What nodes offer and pods hold, as their annotations tell it, and the wish for a pod's cards.
+"""What nodes offer and pods hold by their annotations, and the wish for a pod's cards.
 
 Amounts only: unit ids are the node's own.
 """
@@ -25,7 +25,7 @@ from gpu_device_plugin.domain.modes import (
 )
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef, PodRequest
 from gpu_device_plugin.domain.requests import Demand, NodeTerms
-from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.domain.units import MemoryUnit, Resource
 from gpu_device_plugin.errors import StateError
 
 V1_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
@@ -151,7 +151,7 @@ def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
         for container, cards in memory.items()
     }
     unplaced = tuple(
-        Demand(c.mem_units, c.core_percent)
+        Demand(c.amount(Resource.MEM), c.amount(Resource.CORE))
         for c in pod.containers
         if c.asks
         and (

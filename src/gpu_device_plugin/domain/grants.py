@@ -1,35 +1,35 @@
 """A grant: the slice that one container holds."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.units import Resource, cards_of
+from gpu_device_plugin.domain.units import cards_of
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A slice held by a container: what was promised, durable before the kubelet hears of it.
+    """A slice held by a container; written to disk before the kubelet gets its answer.
 
     Attributes:
         slice_id: Random id of the slice; names its files on the node.
         pod: Whose it is.
-        container: Name of the container; empty while nobody knows it.
+        container: Name of the container; empty while it is not known.
         kind: Init, sidecar or app.
         index: The container's position in `spec.containers` (or `spec.initContainers`).
-        mem_ids: Unit ids of gpu-mem, sorted; empty while only compute has been asked.
-        core_ids: Unit ids of gpu-core.percentage, sorted.
+        units: Resource -> its unit ids, sorted; without the resources not asked for yet.
         cards: UUIDs of the cards decided on, in order of NVML index at that time.
-        card_bytes: Memory of the slice on each of `cards`, in bytes; empty while nobody knows.
-            A card may show less later (ECC, another driver): what was promised stays.
+        card_bytes: Memory of the slice on each of `cards`, in bytes; empty while it is not known.
+            It stays the same if a card shows less memory later (ECC, another driver).
         mem_units: Memory units decided on, over all cards.
         core_percent: Compute decided on; 0 is no cap.
         pod_units: Memory units of the pod's app containers (`ALIYUN_COM_GPU_MEM_POD`).
         unit_mib: Size of a memory unit in MiB when granted.
         mode: Node mode when granted (`core_mem`, `cgpu`, `share`).
         is_isolated: Whether limits and the library are given to the container.
-        is_checked: False while rules that need the pod's text are still to be checked.
+        is_checked: False while rules that need the pod spec still have to be checked.
         library_version: Version of the isolation library its mounts name; empty without isolation.
         created_seconds: Wall clock when first written.
     """
@@ -39,8 +39,7 @@ class Grant:
     container: str
     kind: ContainerKind = ContainerKind.APP
     index: int = 0
-    mem_ids: tuple[str, ...] = ()
-    core_ids: tuple[str, ...] = ()
+    units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cards: tuple[str, ...] = ()
     card_bytes: tuple[int, ...] = ()
     mem_units: int = 0
@@ -53,26 +52,28 @@ class Grant:
     library_version: str = ""
     created_seconds: float = 0.0
 
-    def ids(self, resource: Resource) -> tuple[str, ...]:
-        """The unit ids of `resource`; none for gpu-count."""
-        match resource:
-            case Resource.MEM:
-                return self.mem_ids
-            case Resource.CORE:
-                return self.core_ids
-            case Resource.COUNT:
-                return ()
+    def __post_init__(self) -> None:
+        """A resource of which nothing is held is left out, so that equal grants are equal."""
+        if not all(self.units.values()):
+            held = {resource: ids for resource, ids in self.units.items() if ids}
+            object.__setattr__(self, "units", held)
 
-    def with_ids(self, resource: Resource, ids: Iterable[str]) -> "Grant":
+    def ids(self, resource: str) -> tuple[str, ...]:
+        """The unit ids of `resource` that it holds."""
+        return self.units.get(resource, ())
+
+    def with_ids(self, resource: str, ids: Iterable[str]) -> "Grant":
         """The same grant holding `ids` of `resource`."""
-        ordered = tuple(sorted(ids))
-        if resource is Resource.MEM:
-            return replace(self, mem_ids=ordered)
-        return replace(self, core_ids=ordered)
+        return replace(self, units={**self.units, resource: tuple(sorted(ids))})
+
+    @property
+    def all_ids(self) -> Iterator[str]:
+        """Every unit that it holds, of whatever resource."""
+        return chain.from_iterable(self.units.values())
 
     @property
     def is_handed_on(self) -> bool:
-        """Whether later containers of the pod may take over its units: ordinary init's only."""
+        """Whether later containers of the pod reuse its units: an ordinary init container's."""
         return self.kind is ContainerKind.INIT
 
     @property
@@ -82,7 +83,7 @@ class Grant:
 
     @property
     def is_bare(self) -> bool:
-        """Whether the container goes without a cap though its mode has one."""
+        """Whether the container has no cap although its mode has one."""
         return not self.is_isolated and is_isolated(NodeMode(self.mode))
 
     @property
@@ -93,4 +94,4 @@ class Grant:
     @property
     def card_numbers(self) -> frozenset[int]:
         """Numbers of the cards its ids name."""
-        return cards_of((*self.mem_ids, *self.core_ids))
+        return cards_of(self.all_ids)

@@ -1,4 +1,4 @@
-"""Whether a slice belongs to the container that starts on it, and keeps the rules of its pod spec."""
+"""Whether a slice belongs to the container that starts, and follows the rules for its pod."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,16 +13,16 @@ from gpu_device_plugin.errors import RequestError, UnknownPodError
 
 def check_holder(
     grant: Grant,
-    resource: Resource,
+    resource: str,
     listed: ListedPod | None,
     entries: Sequence[CheckpointEntry],
 ) -> None:
-    """Return if the kubelet agrees with the grant, or cannot tell.
+    """Return if the kubelet agrees with the grant, or does not know.
 
     Args:
         grant: The slice on whose units a container is about to start.
         resource: Of these units.
-        listed: The grant's pod by PodResources Get, or None where Get does not tell.
+        listed: The grant's pod from PodResources Get, or None if Get does not answer.
         entries: The kubelet's checkpoint, which has the ordinary init containers as well.
 
     Raises:
@@ -33,13 +33,13 @@ def check_holder(
         if listed.ids(grant.container, resource) == ids:
             return
         raise _not_the_holder(grant, resource, f"{grant.pod} (container {grant.container})")
-    holders = [e for e in entries if e.resource is resource and e.ids == ids]
+    holders = [e for e in entries if e.resource == resource and e.ids == ids]
     if holders and not any(_is_of(grant, e) for e in holders):
         raise _not_the_holder(grant, resource, f"pod uid {holders[0].pod_uid}")
 
 
 def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
-    """The grant, held to the rules that need its pod spec; what is not known stays unchecked.
+    """Check the grant against the rules that need its pod spec, as far as that is known.
 
     Raises:
         RequestError: The pod asks for something that this node does not give.
@@ -48,7 +48,7 @@ def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
     if container is None:
         return grant
     needed = demand(spec, container, terms)
-    if grant.mem_ids and len(grant.card_numbers) != needed.cards:
+    if grant.ids(Resource.MEM) and len(grant.card_numbers) != needed.cards:
         raise RequestError(
             f"pod {spec.ref}, container {container.name}, on node {terms.node}: its label asks for "
             f"{needed.cards} cards, the slice is on {len(grant.card_numbers)}, given while the API "
@@ -60,18 +60,18 @@ def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
         pod=replace(spec.ref, uid=grant.pod.uid or spec.ref.uid),
         kind=container.kind,
         index=container.index,
-        pod_units=spec.app_units,
+        pod_units=spec.app_amount(Resource.MEM),
         is_checked=True,
     )
 
 
 def _is_of(grant: Grant, entry: CheckpointEntry) -> bool:
-    """Whether the entry may be the grant's; what a grant does not know contradicts nothing."""
+    """Whether the entry can be the grant's; unknown values contradict nothing."""
     is_pod = grant.pod.uid in ("", entry.pod_uid)
     return is_pod and grant.container in ("", entry.container)
 
 
-def _not_the_holder(grant: Grant, resource: Resource, holder: str) -> UnknownPodError:
+def _not_the_holder(grant: Grant, resource: str, holder: str) -> UnknownPodError:
     return UnknownPodError(
         f"the units of {resource} granted to pod {grant.pod} (container {grant.container}) are "
         f"held, the kubelet says, by {holder}; the container must not start on them, create the "

@@ -1,14 +1,12 @@
-"""Pods as the rules see them: what the API says they ask for, what the kubelet says they hold."""
+"""Pods: what they ask for (from the API), and what they hold (from the kubelet)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gpu_device_plugin.domain.units import Resource
-
 
 class ContainerKind(Enum):
-    """How the kubelet runs a container; it decides who may take over whose units."""
+    """How the kubelet runs a container, and so which containers may reuse its units."""
 
     INIT = "init"
     SIDECAR = "sidecar"  # an init container with restartPolicy Always
@@ -17,40 +15,30 @@ class ContainerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container asks of the three resources; 0 is nothing.
+    """What one container asks of resources that are ours.
 
     Attributes:
         name: The container's name.
         kind: Init, sidecar or app.
         index: Position in `spec.containers`, or in `spec.initContainers`.
-        mem_units: Limit of `aliyun.com/gpu-mem`.
-        core_percent: Limit of `aliyun.com/gpu-core.percentage`.
-        count_units: Limit of `aliyun.com/gpu-count`, which is refused.
+        amounts: Resource -> limit, for the resources that a scheme of this node serves.
         wants_no_isolation: The container's own env says CGPU_DISABLE (R-507).
     """
 
     name: str
     kind: ContainerKind
     index: int
-    mem_units: int = 0
-    core_percent: int = 0
-    count_units: int = 0
+    amounts: Mapping[str, int] = field(default_factory=dict)
     wants_no_isolation: bool = False
 
-    def amount(self, resource: Resource) -> int:
+    def amount(self, resource: str) -> int:
         """How much of `resource` this container asks for."""
-        match resource:
-            case Resource.MEM:
-                return self.mem_units
-            case Resource.CORE:
-                return self.core_percent
-            case Resource.COUNT:
-                return self.count_units
+        return self.amounts.get(resource, 0)
 
     @property
     def asks(self) -> bool:
         """Whether it asks for any of our resources."""
-        return bool(self.mem_units or self.core_percent or self.count_units)
+        return any(self.amounts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +59,11 @@ class PodRef:
         return self.namespace, self.name
 
     def is_same_name(self, other: "PodRef") -> bool:
-        """Whether both carry the same namespace and name; the uid may differ."""
+        """Whether both have the same namespace and name; the uid may differ."""
         return self.key == other.key
 
     def is_same_pod(self, other: "PodRef") -> bool:
-        """Whether both are one pod: by uid where both know it, else by namespace and name."""
+        """Whether both are one pod: by uid if both have one, else by namespace and name."""
         if self.uid and other.uid:
             return self.uid == other.uid
         return self.is_same_name(other)
@@ -88,7 +76,7 @@ class PodRequest:
     Attributes:
         ref: Which pod.
         containers: All of its containers, init containers first, in the order of the spec.
-        card_count_label: Text of the pod label `aliyun.com/gpu-count`, or None.
+        card_count_label: Value of the pod label `aliyun.com/gpu-count`, or None.
         wish: Cards that a scheduler extender wishes, container index -> card index; may be empty.
         is_finished: Phase Succeeded or Failed.
         owner: The controller that made it, `ReplicaSet namespace/name`, or "".
@@ -101,10 +89,9 @@ class PodRequest:
     is_finished: bool = False
     owner: str = ""
 
-    @property
-    def app_units(self) -> int:
-        """Memory units of all app containers together (`ALIYUN_COM_GPU_MEM_POD`)."""
-        return sum(c.mem_units for c in self.containers if c.kind is ContainerKind.APP)
+    def app_amount(self, resource: str) -> int:
+        """How much of `resource` all app containers together ask for."""
+        return sum(c.amount(resource) for c in self.containers if c.kind is ContainerKind.APP)
 
     def container(self, name: str) -> ContainerRequest | None:
         """The container of that name, or None."""
@@ -113,7 +100,7 @@ class PodRequest:
 
 @dataclass(frozen=True, slots=True)
 class ListedPod:
-    """A pod in the kubelet's PodResources List: it has no uid there, and nobody's wishes.
+    """A pod in the kubelet's PodResources List, which has neither uid nor pod spec.
 
     Attributes:
         pod: Which pod; its uid is empty.
@@ -122,8 +109,8 @@ class ListedPod:
     """
 
     pod: PodRef
-    held: Mapping[str, Mapping[Resource, frozenset[str]]] = field(default_factory=dict)
+    held: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
 
-    def ids(self, container: str, resource: Resource) -> frozenset[str]:
+    def ids(self, container: str, resource: str) -> frozenset[str]:
         """What `container` holds of `resource`, as the kubelet sees it."""
         return self.held.get(container, {}).get(resource, frozenset())

@@ -1,5 +1,6 @@
-"""What a container may ask for: the rules that a pod's text and the node's mode decide."""
+"""What a container may ask for: the rules about the pod spec and the node's mode."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, resources_of
@@ -44,13 +45,13 @@ _NEGATIVE_TEXT = "request device count must be large than 0"
 
 @dataclass(frozen=True, slots=True)
 class NodeTerms:
-    """What a node offers, as far as a request is checked against it.
+    """What a node offers, as far as requests are checked against it.
 
     Attributes:
-        node: Name of the node, for the texts of refusals.
+        node: Name of the node, for refusals.
         mode: Its mode.
         unit: Size of one memory unit.
-        is_isolation_on: The operator's `--isolation`; without it nobody gets a cap.
+        is_isolation_on: The operator's `--isolation`; without it no container gets a cap.
     """
 
     node: str
@@ -64,7 +65,7 @@ class Demand:
     """What one container needs, checked: `mem_units` over `cards` cards in equal parts.
 
     Attributes:
-        mem_units: Memory units in all; 0 only while nobody knows how many.
+        mem_units: Memory units in all; 0 only while it is not known how many.
         core_percent: Percent of one card's compute; 0 is no cap, or not known yet.
         cards: Number of cards, at least 1; divides `mem_units`.
     """
@@ -82,8 +83,8 @@ class Demand:
 def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:
     """What `container` needs on a node of these terms.
 
-    Every container of the pod is checked, init containers too: the kubelet rejects the pod
-    as a whole, so a fault of a later one is told at once instead of after some grants.
+    Every container of the pod is checked, init containers too. The kubelet rejects the whole pod,
+    so an error in a later container is reported at once instead of after some grants.
 
     Raises:
         RequestError: A container asks for what this node never gives; the text names pod,
@@ -95,30 +96,30 @@ def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> De
     return _checked(pod, container, terms)
 
 
-def demand_from_size(pod: PodRef, resource: Resource, size: int, terms: NodeTerms) -> Demand:
-    """What a call tells when nobody knows the pod's text (API server away).
+def demand_from_size(pod: PodRef, resource: str, size: int, terms: NodeTerms) -> Demand:
+    """The demand that a call shows by itself, while the pod spec is not known.
 
-    The other resource of the container is unknown and counts as 0, and a label for several
-    cards cannot be seen; the rules that need the text are checked when the container starts.
+    The container's other resource is unknown and counts as 0, and a label for several cards cannot
+    be seen. The rules that need the pod spec are checked when the container starts.
 
     Raises:
         RequestError: No pod may ask this of this node; the text names pod, node, amount and rule.
     """
     subject = f"pod {pod} on node {terms.node} (mode {terms.mode})"
     asked = asked_text(resource, size, terms.unit)
-    if resource is Resource.COUNT:
+    if resource == Resource.COUNT:
         raise _count_refusal(f"{subject} asks {asked}")
     if resource not in resources_of(terms.mode):
         raise RequestError(
             f"{subject} asks {asked}: this mode does not serve it", reason="WrongMode"
         )
-    if resource is Resource.CORE:
+    if resource == Resource.CORE:
         _check_percentage(f"{subject} asks {asked}", size)
         return Demand(mem_units=0, core_percent=size)
     return Demand(mem_units=size)
 
 
-def asked_text(resource: Resource, amount: int, unit: MemoryUnit) -> str:
+def asked_text(resource: str, amount: int, unit: MemoryUnit) -> str:
     """An amount of a resource with its unit, for people.
 
     >>> asked_text(Resource.MEM, 2, MemoryUnit.GIB)
@@ -126,12 +127,13 @@ def asked_text(resource: Resource, amount: int, unit: MemoryUnit) -> str:
     >>> asked_text(Resource.CORE, 30, MemoryUnit.GIB)
     'aliyun.com/gpu-core.percentage: 30 (percent of one card)'
     """
-    meaning = {
+    meanings: Mapping[str, str] = {
         Resource.MEM: f"units of {unit.mib} MiB",
         Resource.CORE: "percent of one card",
         Resource.COUNT: "cards",
-    }[resource]
-    return f"{resource}: {amount} ({meaning})"
+    }
+    meaning = meanings.get(resource)
+    return f"{resource}: {amount} ({meaning})" if meaning else f"{resource}: {amount}"
 
 
 def _checked(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:
@@ -144,21 +146,21 @@ def _checked(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> 
         f"pod {pod.ref}, container {container.name}, on node {terms.node} "
         f"(mode {terms.mode}) asks {asked}"
     )
-    if container.count_units:
+    if container.amount(Resource.COUNT):
         raise _count_refusal(subject)
     _check_mode(subject, container, terms)
-    if container.core_percent:
-        _check_percentage(subject, container.core_percent)
+    if container.amount(Resource.CORE):
+        _check_percentage(subject, container.amount(Resource.CORE))
     cards = _cards(subject, pod, terms)
-    if container.mem_units % cards:
-        quotient = container.mem_units / cards
+    if container.amount(Resource.MEM) % cards:
+        quotient = container.amount(Resource.MEM) / cards
         raise RequestError(
             f"{subject}: invalid replica for resource {Resource.MEM},because "
-            f"{container.mem_units} / {cards} = {quotient:.1f}; with label "
+            f"{container.amount(Resource.MEM)} / {cards} = {quotient:.1f}; with label "
             f"{COUNT_LABEL}={cards} ask a multiple of {cards}",
             reason="UnevenShare",
         )
-    return Demand(container.mem_units, container.core_percent, cards)
+    return Demand(container.amount(Resource.MEM), container.amount(Resource.CORE), cards)
 
 
 def _check_mode(subject: str, container: ContainerRequest, terms: NodeTerms) -> None:
@@ -169,18 +171,18 @@ def _check_mode(subject: str, container: ContainerRequest, terms: NodeTerms) -> 
             f"{MODE_LABEL}: {_wanted_mode(container)}",
             reason="WrongMode",
         )
-    if container.core_percent and Resource.CORE not in offered:
+    if container.amount(Resource.CORE) and Resource.CORE not in offered:
         raise RequestError(
             f"{subject}: this mode does not divide compute; set nodeSelector "
             f"{MODE_LABEL}: {NodeMode.CORE_MEM}, or ask nothing but {Resource.MEM}",
             reason="ComputeNotServed",
         )
-    if not container.mem_units:
+    if not container.amount(Resource.MEM):
         raise RequestError(
             f"{subject}: compute goes with memory of the same card; ask {Resource.MEM} as well",
             reason="ComputeWithoutMemory",
         )
-    if Resource.CORE in offered and not container.core_percent:
+    if Resource.CORE in offered and not container.amount(Resource.CORE):
         raise RequestError(
             f"{subject}: this mode takes no container without compute; ask "
             f"{Resource.CORE} (5, 10, ... 100) as well, {_MEMORY_ONLY_CURE}",
@@ -189,7 +191,7 @@ def _check_mode(subject: str, container: ContainerRequest, terms: NodeTerms) -> 
 
 
 def _wanted_mode(container: ContainerRequest) -> NodeMode:
-    return NodeMode.CORE_MEM if container.core_percent else NodeMode.CGPU
+    return NodeMode.CORE_MEM if container.amount(Resource.CORE) else NodeMode.CGPU
 
 
 def _check_percentage(subject: str, percent: int) -> None:

@@ -6,7 +6,7 @@ meet, an id alone says which card it belongs to, and none is longer than 8 chara
 (from Kubernetes 1.36 on, the pod's status contains every id of a container).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import lru_cache
@@ -59,8 +59,8 @@ class Resource(StrEnum):
         return _LETTERS[self]
 
 
-_LETTERS = {Resource.MEM: "m", Resource.CORE: "c", Resource.COUNT: "n"}
-_BY_LETTER = {letter: resource for resource, letter in _LETTERS.items()}
+_LETTERS: Mapping[str, str] = {Resource.MEM: "m", Resource.CORE: "c", Resource.COUNT: "n"}
+_BY_LETTER = {resource.letter: resource for resource in Resource}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -86,10 +86,10 @@ class UnitId:
         return f"{self.resource.letter}{_DIGITS[self.card]}{_base36(self.unit)}"
 
 
-# A decision looks at every id of the node, and they are the same ones each time.
+# A decision reads every id of the node, and they are the same each time.
 @lru_cache(maxsize=16384)
 def parse_unit_id(text: str) -> UnitId | None:
-    """The unit that an id names, or None where the id is none of ours.
+    """The unit that an id names, or None if it is not one of ours.
 
     >>> parse_unit_id("m3a7")
     UnitId(resource=<Resource.MEM: 'aliyun.com/gpu-mem'>, card=3, unit=367)
@@ -103,9 +103,11 @@ def parse_unit_id(text: str) -> UnitId | None:
     return UnitId(resource, _DIGITS.index(digits[0]), int(digits[1:], 36))
 
 
-def unit_ids(resource: Resource, card: int, units: int) -> tuple[str, ...]:
+# Lists are published again and again, and the ids of a card stay the same.
+@lru_cache(maxsize=256)
+def unit_ids(resource: str, card: int, units: int) -> tuple[str, ...]:
     """The ids of the first `units` units of a card, in order."""
-    prefix = f"{resource.letter}{_DIGITS[card]}"
+    prefix = f"{_LETTERS[resource]}{_DIGITS[card]}"
     return tuple(prefix + text for text in islice(_counted(), units))
 
 
@@ -116,7 +118,7 @@ def cards_of(ids: Iterable[str]) -> frozenset[int]:
 
 
 def _counted() -> Iterator[str]:
-    """0, 1, 2 … in base 36, without end; much faster than one division a digit."""
+    """0, 1, 2 … in base 36, endless; much faster than a division for each digit."""
     yield from _DIGITS
     for length in count(1):
         for digits in product(_DIGITS[1:], *repeat(_DIGITS, length)):

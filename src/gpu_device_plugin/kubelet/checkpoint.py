@@ -7,7 +7,7 @@ a file that can be parsed is whole.
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,12 +16,11 @@ from google.protobuf.message import DecodeError
 
 from gpu_device_plugin.domain.edits import ContainerEdits, DeviceNode, Mount
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.pools import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 
 FILE_NAME = "kubelet_internal_checkpoint"
-_RESOURCES = {str(resource): resource for resource in Resource}
 
 
 class _Entry(msgspec.Struct, rename="pascal"):
@@ -43,7 +42,9 @@ class _File(msgspec.Struct, rename="pascal"):
 _DECODER = msgspec.json.Decoder(_File)
 
 
-def read_checkpoint(path: Path) -> tuple[CheckpointEntry, ...] | None:
+def read_checkpoint(
+    path: Path, resources: Collection[str] = OUR_RESOURCES
+) -> tuple[CheckpointEntry, ...] | None:
     """Read the entries of our resources from the kubelet's checkpoint at `path`.
 
     Returns:
@@ -58,10 +59,12 @@ def read_checkpoint(path: Path) -> tuple[CheckpointEntry, ...] | None:
         return None
     except OSError as error:
         raise KubeletError(f"cannot read {path}: {error.strerror}") from error
-    return parse_checkpoint(content, str(path))
+    return parse_checkpoint(content, resources, str(path))
 
 
-def parse_checkpoint(content: bytes, name: str = FILE_NAME) -> tuple[CheckpointEntry, ...]:
+def parse_checkpoint(
+    content: bytes, resources: Collection[str] = OUR_RESOURCES, name: str = FILE_NAME
+) -> tuple[CheckpointEntry, ...]:
     """The entries of our resources in a checkpoint's text.
 
     Raises:
@@ -73,12 +76,12 @@ def parse_checkpoint(content: bytes, name: str = FILE_NAME) -> tuple[CheckpointE
             CheckpointEntry(
                 pod_uid=entry.pod_uid,
                 container=entry.container_name,
-                resource=_RESOURCES[entry.resource_name],
+                resource=entry.resource_name,
                 ids=frozenset(i for ids in (entry.device_ids or {}).values() for i in ids or ()),
                 edits=_edits(entry.alloc_resp),
             )
             for entry in entries
-            if entry.resource_name in _RESOURCES
+            if entry.resource_name in resources
         )
     except (msgspec.DecodeError, DecodeError, binascii.Error) as error:
         raise KubeletError(f"{name} is no checkpoint of a kubelet: {error}") from error

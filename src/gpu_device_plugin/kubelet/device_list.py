@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from gpu_device_plugin.kubelet.encoding import CardUnits, encode_list
+from gpu_device_plugin.domain.pools import DeviceGroup
+from gpu_device_plugin.kubelet.encoding import encode_list
 
 
 class DeviceList:
@@ -19,9 +20,9 @@ class DeviceList:
         self.is_offered = False
         self._changed = asyncio.Event()
 
-    def publish(self, cards: Sequence[CardUnits]) -> bool:
-        """Offer `cards` and wake the streams; False if nothing differs."""
-        message = encode_list(cards)
+    def publish(self, groups: Sequence[DeviceGroup]) -> bool:
+        """Offer `groups` and wake the streams; False if nothing differs."""
+        message = encode_list(groups)
         if self.is_offered and message == self.message:
             return False
         self.message = message

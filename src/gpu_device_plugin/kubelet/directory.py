@@ -14,7 +14,6 @@ from pathlib import Path
 
 import structlog
 
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.kubelet.file_events import FileEvents
 
 KUBELET_SOCKET = "kubelet.sock"
@@ -39,26 +38,28 @@ class PluginDirectory:
         self.kubelet_socket = path / KUBELET_SOCKET
         self._listeners: list[asyncio.Event] = []
         self._numbers = count(1)
+        self._sockets: dict[str, Path] = {}  # the newest of each resource
 
     def kubelet_identity(self) -> SocketIdentity | None:
         """What tells this kubelet.sock from the next one; None if there is none."""
         return socket_identity(self.kubelet_socket)
 
-    def fresh_socket(self, resource: Resource) -> Path:
+    def fresh_socket(self, resource: str) -> Path:
         """A socket path that was never used before.
 
         Kubelets tell registrations apart by the path: with a used path, the end of the old
         stream would end the new registration (kubernetes #135437).
         """
-        name = f"{_PREFIX}-{resource.letter}-{os.getpid()}-{next(self._numbers)}"
-        return self.path / f"{name}-{secrets.token_hex(3)}.sock"
+        name = f"{_PREFIX}-{resource.rpartition('/')[2]}-{os.getpid()}-{next(self._numbers)}"
+        self._sockets[resource] = self.path / f"{name}-{secrets.token_hex(3)}.sock"
+        return self._sockets[resource]
 
-    def remove_stale(self, resource: Resource, *, keep: Path) -> None:
-        """Remove sockets that earlier registrations of `resource` left behind."""
-        for path in self.path.glob(f"{_PREFIX}-{resource.letter}-*.sock"):
-            if path != keep and is_socket(path):
+    def remove_stale(self) -> None:
+        """Remove sockets that earlier registrations left behind, also those of an earlier agent."""
+        for path in self.path.glob(f"{_PREFIX}-*.sock"):
+            if path not in self._sockets.values() and is_socket(path):
                 path.unlink(missing_ok=True)
-                _LOG.info("stale socket removed", resource=str(resource), socket=path.name)
+                _LOG.info("stale socket removed", socket=path.name)
 
     def subscribe(self, listener: asyncio.Event) -> None:
         """Set `listener` at every change in the directory, while `run` runs."""

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import structlog
 
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.pools import DeviceGroup
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.device_list import DeviceList
 from gpu_device_plugin.kubelet.directory import (
@@ -27,7 +27,6 @@ from gpu_device_plugin.kubelet.directory import (
     SocketIdentity,
     is_socket,
 )
-from gpu_device_plugin.kubelet.encoding import CardUnits
 from gpu_device_plugin.kubelet.registration import register
 from gpu_device_plugin.kubelet.servicer import DevicePluginServicer, DeviceService, StreamWatch
 
@@ -69,7 +68,7 @@ class EndpointState:
         registrations: How often the kubelet has accepted it so far.
     """
 
-    resource: Resource
+    resource: str
     phase: Phase
     detail: str
     registrations: int
@@ -80,7 +79,7 @@ class Endpoint:
 
     def __init__(
         self,
-        resource: Resource,
+        resource: str,
         service: DeviceService,
         directory: PluginDirectory,
         on_change: Callable[[EndpointState], None] = lambda _state: None,
@@ -103,9 +102,9 @@ class Endpoint:
         """Registered, list sent, and the kubelet still listens."""
         return self.state.phase is Phase.SERVING
 
-    def publish(self, cards: Sequence[CardUnits]) -> bool:
-        """Offer `cards` from now on. A change is sent at once; False if there is none."""
-        is_change = self._list.publish(cards)
+    def publish(self, groups: Sequence[DeviceGroup]) -> bool:
+        """Offer `groups` from now on. A change is sent at once; False if there is none."""
+        is_change = self._list.publish(groups)
         self._look.set()
         return is_change
 
@@ -161,7 +160,7 @@ class Endpoint:
         self._streams = streams = StreamWatch(self._look)
         servicer = DevicePluginServicer(self._resource, self._service, self._list, streams)
         self._socket = self._directory.fresh_socket(self._resource)
-        self._directory.remove_stale(self._resource, keep=self._socket)
+        self._directory.remove_stale()
         # Kept in an attribute: a server that is garbage collected closes its socket.
         self._server = grpc.aio.server(options=_SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((servicer.method_table(),))
@@ -243,5 +242,5 @@ class Endpoint:
         if (phase, detail) == (before.phase, before.detail):
             return
         log = _LOG.debug if phase is Phase.REGISTERED else _LOG.info
-        log("endpoint", resource=str(self._resource), phase=phase.value, detail=detail)
+        log("endpoint", resource=self._resource, phase=phase.value, detail=detail)
         self._on_change(self.state)

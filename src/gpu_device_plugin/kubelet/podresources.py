@@ -1,14 +1,14 @@
 """A client of the kubelet's PodResources API: which pods hold what."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.pools import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.kubelet.directory import SocketIdentity, socket_identity
@@ -24,14 +24,19 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
-_RESOURCES = {str(resource): resource for resource in Resource}
 
 
 class PodResources:
-    """A client with one connection, made at the first call."""
+    """A client with one connection, made at the first call.
 
-    def __init__(self, socket: Path) -> None:
+    Args:
+        socket: Where the kubelet serves it.
+        resources: Names of the resources that are ours; what others hold is left out.
+    """
+
+    def __init__(self, socket: Path, resources: Collection[str] = OUR_RESOURCES) -> None:
         self._socket = socket
+        self._resources = frozenset(resources)
         self._channel: Any = None
 
     def identity(self) -> SocketIdentity | None:
@@ -50,7 +55,7 @@ class PodResources:
         response = await self._ask(
             "List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse.FromString
         )
-        return tuple(_listed_pod(pod) for pod in response.pod_resources)
+        return tuple(self._listed_pod(pod) for pod in response.pod_resources)
 
     async def get(self, pod: PodRef) -> ListedPod | None:
         """One pod, or None if the kubelet does not know it. May be called at any time.
@@ -65,7 +70,7 @@ class PodResources:
             if _is_unknown_pod(error.__cause__):
                 return None
             raise
-        return _listed_pod(response.pod_resources)
+        return self._listed_pod(response.pod_resources)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -106,6 +111,18 @@ class PodResources:
             self._channel = None
             await channel.close(DEADLINE_SECONDS)  # other calls may be in progress on it
 
+    def _listed_pod(self, pod: Any) -> ListedPod:
+        held: dict[str, Mapping[str, frozenset[str]]] = {}
+        for container in pod.containers:
+            # A resource stands there once per NUMA node.
+            ids: dict[str, frozenset[str]] = {}
+            for devices in container.devices:
+                resource = devices.resource_name
+                if resource in self._resources:
+                    ids[resource] = ids.get(resource, frozenset()).union(devices.device_ids)
+            held[container.name] = ids
+        return ListedPod(pod=PodRef(pod.namespace, pod.name), held=held)
+
     def _explain(self, method: str, error: grpc.aio.AioRpcError) -> str:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             return (
@@ -122,16 +139,3 @@ def _is_unknown_pod(cause: BaseException | None) -> bool:
         and cause.code() in {grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND}
         and "not found" in (cause.details() or "")
     )
-
-
-def _listed_pod(pod: Any) -> ListedPod:
-    held: dict[str, Mapping[Resource, frozenset[str]]] = {}
-    for container in pod.containers:
-        # A resource is listed once per NUMA node.
-        ids: dict[Resource, frozenset[str]] = {}
-        for devices in container.devices:
-            resource = _RESOURCES.get(devices.resource_name)
-            if resource is not None:
-                ids[resource] = ids.get(resource, frozenset()).union(devices.device_ids)
-        held[container.name] = ids
-    return ListedPod(pod=PodRef(pod.namespace, pod.name), held=held)

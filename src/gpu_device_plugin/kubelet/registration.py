@@ -5,7 +5,6 @@ from typing import Any
 
 import grpc
 
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 
@@ -19,7 +18,7 @@ _REGISTER = "/v1beta1.Registration/Register"
 _CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
-async def register(kubelet_socket: Path, resource: Resource, socket_name: str) -> None:
+async def register(kubelet_socket: Path, resource: str, socket_name: str) -> None:
     """Tell the kubelet that `resource` is served on `socket_name`, in the same directory.
 
     The kubelet dials that socket and asks for its options before it answers, so the socket must
@@ -32,7 +31,7 @@ async def register(kubelet_socket: Path, resource: Resource, socket_name: str) -
     request = pb.RegisterRequest(
         version=API_VERSION,
         endpoint=socket_name,
-        resource_name=str(resource),
+        resource_name=resource,
         options=pb.DevicePluginOptions(
             pre_start_required=True, get_preferred_allocation_available=True
         ),

@@ -8,7 +8,6 @@ import grpc
 import structlog
 
 from gpu_device_plugin.domain.edits import ContainerEdits
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import (
     DoesNotFitError,
     EdgeError,
@@ -46,16 +45,16 @@ class DeviceService(Protocol):
     """Answers the kubelet's calls, or raises a GpuPluginError to refuse."""
 
     async def prefer(
-        self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
+        self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
         """Exactly `size` ids out of `available`, those of `must_include` among them."""
         ...
 
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> ContainerEdits:
-        """What the container receives for `ids`; the grant is durable before it returns."""
+    async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
+        """What the container receives for holding `ids`, durable before it returns."""
         ...
 
-    async def pre_start(self, resource: Resource, ids: Sequence[str]) -> None:
+    async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
         """Returns when the container that holds `ids` may start."""
         ...
 
@@ -103,7 +102,7 @@ class DevicePluginServicer:
 
     def __init__(
         self,
-        resource: Resource,
+        resource: str,
         service: DeviceService,
         device_list: DeviceList,
         streams: StreamWatch,
@@ -209,12 +208,12 @@ class DevicePluginServicer:
                 return await answer
         except TimeoutError:
             text = f"{call} of {self._resource}: no answer after {seconds:g} s"
-            _LOG.error("call timed out", call=call, resource=str(self._resource))
+            _LOG.error("call timed out", call=call, resource=self._resource)
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
             raise
         except GpuPluginError as error:
             if not isinstance(error, RefusalError):
-                _LOG.error("call failed", call=call, resource=str(self._resource), error=str(error))
+                _LOG.error("call failed", call=call, resource=self._resource, error=str(error))
             await context.abort(status_of(error), str(error)[:_LONGEST_TEXT])
             raise
 

@@ -103,9 +103,13 @@ class LibraryVersions:
             return all(_size(f"{directory}/{name}") == len(text) for name, text in sizes)
         return all(_size(f"{directory}/{name}") is not None for name in _NEEDED)
 
-    def has_selftest(self, version: str) -> bool:
-        """Whether that version brings gpu-selftest."""
-        return _size(f"{self._directory_text}/{version}/{SELFTEST}") is not None
+    def whole(self) -> Mapping[str, bool]:
+        """The versions that are whole, and whether each brings gpu-selftest."""
+        return {
+            name: _size(f"{self._directory_text}/{name}/{SELFTEST}") is not None
+            for name in self._names()
+            if self.is_complete(name)
+        }
 
     def provide(self, version: str) -> bool:
         """Make a version that a grant names whole again; False where nothing was amiss.

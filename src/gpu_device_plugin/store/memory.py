@@ -1,5 +1,8 @@
 """Small things the agent must remember over a restart: card numbers, health, the node's mode."""
 
+import asyncio
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -7,6 +10,7 @@ import msgspec
 
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.records import Plain, plain_of
+from gpu_device_plugin.store.writer import Writer, report
 
 VERSION = 1
 _Record = TypeVar("_Record", bound=msgspec.Struct)
@@ -59,3 +63,31 @@ class MemoryFile(Generic[_Record]):
         if payload != self._last or not self._file.is_there():
             self._file.write([payload], self._boot_id)
             self._last = payload
+
+
+class Memory(Generic[_Record]):
+    """A memory file behind the writer: who saves waits for nothing."""
+
+    def __init__(self, file: MemoryFile[_Record], writer: Writer) -> None:
+        self._file = file
+        self._writer = writer
+        self._lock = threading.Lock()  # never held while somebody writes
+        self._in_line: list[_Record] = []
+
+    async def load(self, now_seconds: float) -> tuple[_Record, str | None]:
+        """See `MemoryFile.load`."""
+        return await self._writer.run(partial(self._file.load, now_seconds))
+
+    def save(self, content: _Record) -> None:
+        """Remember `content`, soon; of several in line only the last. An error is logged."""
+        with self._lock:
+            is_first = not self._in_line
+            self._in_line.append(content)
+        if is_first:
+            done = asyncio.get_running_loop().run_in_executor(self._writer, self._save_last)
+            done.add_done_callback(report)
+
+    def _save_last(self) -> None:
+        with self._lock:
+            in_line, self._in_line = self._in_line, []
+        self._file.save(in_line[-1])

@@ -60,7 +60,6 @@ class GrantRecord(msgspec.Struct, frozen=True):
 
 def record_of(grant: Grant) -> GrantRecord:
     """The record of a grant."""
-    units = {Resource.MEM: grant.mem_ids, Resource.CORE: grant.core_ids}
     is_sized = len(grant.card_bytes) == len(grant.cards)
     sizes = grant.card_bytes if is_sized else (None,) * len(grant.cards)
     return GrantRecord(
@@ -73,7 +72,7 @@ def record_of(grant: Grant) -> GrantRecord:
             grant.kind,
             grant.index,
         ),
-        units={str(resource): list(ids) for resource, ids in units.items() if ids},
+        units={str(name): list(ids) for name, ids in sorted(grant.units.items())},
         shares=[ShareRecord(uuid, size) for uuid, size in zip(grant.cards, sizes, strict=True)],
         mem_units=grant.mem_units,
         core_percent=grant.core_percent,
@@ -105,8 +104,7 @@ def grant_of(record: GrantRecord) -> Grant:
         container=holder.container,
         kind=holder.kind,
         index=holder.index,
-        mem_ids=tuple(record.units.get(Resource.MEM, ())),
-        core_ids=tuple(record.units.get(Resource.CORE, ())),
+        units={name: tuple(ids) for name, ids in record.units.items()},
         cards=tuple(share.device for share in record.shares),
         card_bytes=() if None in sizes else tuple(size for size in sizes if size is not None),
         mem_units=record.mem_units,

@@ -118,21 +118,40 @@ class SliceFiles:
             raise StorageError(f"{error.filename}: cannot be listed: {error.strerror}") from error
         return frozenset(found)
 
-    def cut_back(self, slice_ids: Iterable[str]) -> dict[str, int]:
-        """Cut region files that a container has grown back to size.
+    def cut_back(self, slice_id: str, cards: Iterable[str]) -> dict[str, int]:
+        """Cut the files that a container may write, and has grown, back to size.
+
+        Args:
+            slice_id: Its slice.
+            cards: UUIDs of its cards.
 
         Returns:
-            The slices that were cut, with the size found, in bytes.
+            What was cut, in words, with the size found, in bytes.
         """
+        files = {"region file": (self.region(slice_id), REGION_BYTES)}
+        for uuid in cards:
+            path = f"{self._cards_text}/{uuid}/{slice_id}"
+            files[f"activity file of card {uuid}"] = (path, ACTIVITY_BYTES)
         grown: dict[str, int] = {}
-        for slice_id in slice_ids:
-            region = self.region(slice_id)
+        for name, (path, wanted) in files.items():
             with contextlib.suppress(OSError):
-                size = os.lstat(region).st_size
-                if size > REGION_BYTES:
-                    os.truncate(region, REGION_BYTES)
-                    grown[slice_id] = size
+                size = os.lstat(path).st_size
+                if size > wanted:
+                    os.truncate(path, wanted)
+                    grown[name] = size
         return grown
+
+    def free_bytes(self) -> int:
+        """Room left where these files lie, in bytes.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        try:
+            found = os.statvfs(self._slices.parent)
+        except OSError as error:
+            raise StorageError(f"{self._slices.parent}: {error.strerror}") from error
+        return found.f_bavail * found.f_frsize
 
 
 def _make_directory(path: str) -> None:
@@ -157,8 +176,12 @@ def _write_text(path: str, text: bytes) -> bool:
 
 def _make_zeros(path: str, size: int) -> bool:
     found = _look(path)
-    if found is not None and stat.S_ISREG(found.st_mode) and found.st_size >= size:
-        return False
+    if found is not None and stat.S_ISREG(found.st_mode):
+        if found.st_size >= size:
+            return False
+        # The same file: a container could grow one that has lost its name, and nobody would see it.
+        os.truncate(path, size)
+        return True
     if found is not None and stat.S_ISDIR(found.st_mode):
         shutil.rmtree(path)
     _put(path, b"", size, _SHARED_MODE)

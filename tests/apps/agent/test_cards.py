@@ -4,6 +4,7 @@ import asyncio
 
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
+from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.simulation import library
 
 NEEDS_RESET_BUT_ASKS_NOTHING = 8  # not in the table of XIDs
@@ -130,7 +131,7 @@ async def test_cards_of_a_driver_that_hangs_from_the_start_are_shown_and_not_off
     """The last run's cards keep the node's capacity and its pods' starts; no new pod comes."""
     async with running_rig() as rig:
         await rig.admit("p", slice_of(2, 30))
-        units = rig.grant("p").mem_ids
+        units = rig.grant("p").ids(Resource.MEM)
         await rig.stop_agent()
         rig.cards.hang()
         offered: set[int] = set()

@@ -16,7 +16,9 @@ from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.store.slices import SliceSpec
 
 SLICE, VERSION = "0123456789abcdef", "0.1.0-0123456789ab"
-GRANT = Grant(SLICE, PodRef("default", "p", "uid-p"), "main", mem_ids=("m00",), cards=("GPU-a",))
+GRANT = Grant(
+    SLICE, PodRef("default", "p", "uid-p"), "main", units={Resource.MEM: ("m00",)}, cards=("GPU-a",)
+)
 NOBODY = KubeletSnapshot((), ())
 UP_SINCE, LATER = 0.0, 1000.0
 
@@ -53,7 +55,7 @@ async def there_after(wiring: Wiring, *snapshots: KubeletSnapshot) -> tuple[bool
     keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
     for number, snapshot in enumerate(snapshots):
         keeper.judge(snapshot, frozenset(), LATER + 40 * number, UP_SINCE)
-        await keeper.repair_in_turns()
+        await keeper.repair_and_remove()
     settings = wiring.settings
     is_slice = (Path(settings.run_dir) / "slices" / SLICE / "config" / "limits").is_file()
     return is_slice, (Path(settings.library_dir) / VERSION).is_dir()
@@ -81,7 +83,7 @@ async def test_without_a_checkpoint_nothing_is_removed(wiring: Wiring) -> None:
 async def test_files_of_a_grant_that_ended_in_this_pass_go_at_once(wiring: Wiring) -> None:
     keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
     keeper.judge(NOBODY, frozenset({SLICE}), LATER, UP_SINCE)
-    await keeper.repair_in_turns()
+    await keeper.repair_and_remove()
     assert SLICE not in wiring.setup.files.present()
 
 
@@ -89,8 +91,8 @@ async def test_files_that_are_granted_after_they_were_judged_stay(wiring: Wiring
     keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
     keeper.judge(NOBODY, frozenset(), LATER, UP_SINCE)
     keeper.judge(NOBODY, frozenset(), LATER + 40, UP_SINCE)
-    wiring.ledger_store.hold(GRANT)
-    await keeper.repair_in_turns()
+    await wiring.ledger_store.hold(GRANT)
+    await keeper.repair_and_remove()
     assert SLICE in wiring.setup.files.present()
 
 

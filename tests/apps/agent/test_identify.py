@@ -13,7 +13,7 @@ from gpu_device_plugin.domain.pods import (
 from gpu_device_plugin.domain.units import Resource
 
 POD = PodRef("default", "late", "uid-1")
-MAIN = ContainerRequest("main", ContainerKind.APP, 0, mem_units=1, core_percent=5)
+MAIN = ContainerRequest("main", ContainerKind.APP, 0, {Resource.MEM: 1, Resource.CORE: 5})
 TEXT = PodRequest(POD, (MAIN,))
 
 
@@ -42,7 +42,9 @@ class Node:
 
     def holds(self, **units: str) -> None:
         """What List shows from now on."""
-        held = {Resource[name]: frozenset({unit}) for name, unit in units.items()}
+        held: dict[str, frozenset[str]] = {
+            Resource[name]: frozenset({unit}) for name, unit in units.items()
+        }
         self.listed = ListedPod(self.listed.pod, {"main": held})
 
 

@@ -21,8 +21,7 @@ UNCHECKED = Grant(
     slice_id="5111ce",
     pod=POD,
     container="main",
-    mem_ids=("m00", "m01"),
-    core_ids=("c00",),
+    units={Resource.MEM: ("m00", "m01"), Resource.CORE: ("c00",)},
     cards=("GPU-a",),
     mem_units=2,
     core_percent=5,
@@ -34,7 +33,7 @@ UNCHECKED = Grant(
     library_version="0.0.1",
 )
 SPEC = PodRequest(
-    POD, (ContainerRequest("main", ContainerKind.APP, 0, mem_units=2, core_percent=5),)
+    POD, (ContainerRequest("main", ContainerKind.APP, 0, {Resource.MEM: 2, Resource.CORE: 5}),)
 )
 
 
@@ -50,7 +49,9 @@ class Api(NoCluster):
         return await self._fetch_spec(self.wiring)
 
 
-def wired(tmp_path: Path, fetch_spec: Callable[[Wiring], Awaitable[PodRequest | None]]) -> Wiring:
+async def wired(
+    tmp_path: Path, fetch_spec: Callable[[Wiring], Awaitable[PodRequest | None]]
+) -> Wiring:
     """The agent's parts without a kubelet, holding one grant that nobody has checked yet."""
     directories: Mapping[str, str] = {
         name: str(tmp_path / name)
@@ -67,7 +68,7 @@ def wired(tmp_path: Path, fetch_spec: Callable[[Wiring], Awaitable[PodRequest | 
     version.mkdir()
     (version / "libgpuslice.so").write_bytes(b"")
     (version / "ld.so.preload").write_text("")
-    wiring.ledger_store.hold(UNCHECKED)
+    await wiring.ledger_store.hold(UNCHECKED)
     return wiring
 
 
@@ -83,9 +84,9 @@ async def test_a_grant_released_while_its_start_is_checked_is_not_brought_back(
             raise ClusterError("away")
         return SPEC
 
-    wiring = wired(tmp_path, fetch_spec)
+    wiring = await wired(tmp_path, fetch_spec)
     with pytest.raises(UnknownPodError):
-        await wiring.prestart.check(Resource.MEM, UNCHECKED.mem_ids)
+        await wiring.prestart.check(Resource.MEM, UNCHECKED.ids(Resource.MEM))
 
     assert wiring.ledger_store.ledger.grants == {}
     assert not (tmp_path / "run_dir" / "slices" / UNCHECKED.slice_id).exists()
@@ -99,8 +100,8 @@ async def test_what_reconciling_learned_meanwhile_is_kept(tmp_path: Path) -> Non
             wiring.ledger_store.amend([replace(UNCHECKED, card_bytes=(2154 << 20,))])
         return SPEC
 
-    wiring = wired(tmp_path, fetch_spec)
-    await wiring.prestart.check(Resource.MEM, UNCHECKED.mem_ids)
+    wiring = await wired(tmp_path, fetch_spec)
+    await wiring.prestart.check(Resource.MEM, UNCHECKED.ids(Resource.MEM))
 
     held = wiring.ledger_store.ledger.grants[UNCHECKED.slice_id]
     assert held.card_bytes == (2154 << 20,)

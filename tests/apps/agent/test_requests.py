@@ -7,6 +7,7 @@ import grpc
 import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
+from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION
@@ -116,7 +117,10 @@ async def test_an_init_container_hands_equal_units_on() -> None:
         assert (await rig.admit("p", slice_of(4, 30), init=[slice_of(4, 30)])).is_admitted
         init, main = rig.grant("p", "init-0"), rig.grant("p", "main-0")
 
-        assert (init.mem_ids, init.core_ids) == (main.mem_ids, main.core_ids)
+        assert (init.ids(Resource.MEM), init.ids(Resource.CORE)) == (
+            main.ids(Resource.MEM),
+            main.ids(Resource.CORE),
+        )
         assert init.slice_id != main.slice_id
 
 
@@ -152,8 +156,8 @@ async def test_a_repeated_allocate_gives_the_same_answer() -> None:
     async with running_rig() as rig:
         await rig.admit("p", slice_of(2, 30))
         before = rig.grants()
-        first = await allocate(rig, rig.grant("p").mem_ids)
-        second = await allocate(rig, rig.grant("p").mem_ids)
+        first = await allocate(rig, rig.grant("p").ids(Resource.MEM))
+        second = await allocate(rig, rig.grant("p").ids(Resource.MEM))
 
         assert first == second
         assert first.container_responses[0].envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
@@ -184,7 +188,7 @@ def _rewrite(rig: Rig, old: bytes, new: bytes) -> None:
 
 async def allocate(rig: Rig, ids: Iterable[str]) -> Any:
     """An Allocate call of ours, as the kubelet would make it."""
-    (socket,) = rig.kubelet.plugin_dir.glob("*-m-*.sock")
+    (socket,) = rig.kubelet.plugin_dir.glob("*-gpu-mem-*.sock")
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         call = channel.unary_unary(
             "/v1beta1.DevicePlugin/Allocate",

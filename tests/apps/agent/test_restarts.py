@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
+from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.failpoints import POINTS, VARIABLE
 from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION
@@ -22,7 +23,10 @@ def assert_no_unit_twice(rig: Rig) -> None:
     """No unit id stands in the grants of two pods that the kubelet has."""
     alive = {pod.uid for pod in rig.kubelet.active_pods()}
     held = Counter(
-        unit for g in rig.grants() if g.pod.uid in alive for unit in (*g.mem_ids, *g.core_ids)
+        unit
+        for g in rig.grants()
+        if g.pod.uid in alive
+        for unit in (*g.ids(Resource.MEM), *g.ids(Resource.CORE))
     )
     assert [unit for unit, times in held.items() if times > 1] == []
 
@@ -34,7 +38,9 @@ def assert_agreement(rig: Rig) -> None:
             grant = next(
                 g for g in rig.grants() if g.pod.uid == pod.uid and g.container == container
             )
-            assert ids == frozenset(grant.mem_ids if resource == MEM else grant.core_ids)
+            assert ids == frozenset(
+                grant.ids(Resource.MEM) if resource == MEM else grant.ids(Resource.CORE)
+            )
 
 
 @pytest.mark.parametrize("point", IN_ADMISSION)
@@ -60,7 +66,7 @@ async def test_killed_in_the_middle_of_an_admission_no_unit_is_lost_or_given_twi
         assert (await rig.admit("after", slice_of(2, 30))).is_admitted
         assert_no_unit_twice(rig)
         assert_agreement(rig)
-        assert rig.grant("before").mem_ids == tuple(
+        assert rig.grant("before").ids(Resource.MEM) == tuple(
             sorted(rig.kubelet.held(rig.uid("before"))["main-0", MEM])
         )
 
@@ -110,10 +116,10 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
         await until(rig.grants, 20)
         after = rig.grant("p")
 
-        assert (after.slice_id, after.mem_ids, after.core_ids, after.cards) == (
+        assert (after.slice_id, after.ids(Resource.MEM), after.ids(Resource.CORE), after.cards) == (
             before.slice_id,
-            before.mem_ids,
-            before.core_ids,
+            before.ids(Resource.MEM),
+            before.ids(Resource.CORE),
             before.cards,
         )
         assert list(rig.state.glob("grants.v2.bad-*"))

@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,69 +11,13 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from tests.apps.controller.objects import UNITS, Json, held, node, path, pod
 from tests.fakes.api_server import FakeApiServer, Seen, kubeconfig, running, working
 from tests.waiting import until
 
 from gpu_device_plugin.apps.controller.run import Controller
 from gpu_device_plugin.config.controller import ControllerSettings
 from gpu_device_plugin.domain.annotations import ALLOCATION, ASSIGNED, CORE_ALLOCATION
-
-_UNITS, _MIB = 15, 16160
-Json = dict[str, Any]
-
-
-def node(name: str, cards: int = 2, *, mode: str = "core_mem", sick: tuple[int, ...] = ()) -> Json:
-    """A node whose agent has told its cards."""
-    told = {
-        "version": 1,
-        "mode": mode,
-        "unit_mib": 1024,
-        "cards": [
-            {
-                "index": index,
-                "uuid": f"GPU-{name}-{index}",
-                "model": "Tesla-V100-SXM2-16GB",
-                "memory_mib": _MIB,
-                "units": _UNITS,
-                "healthy": index not in sick,
-            }
-            for index in range(cards)
-        ],
-    }
-    return {
-        "metadata": {"name": name, "annotations": {"gpu-device-plugin/cards": json.dumps(told)}}
-    }
-
-
-def pod(
-    name: str,
-    units: int = 0,
-    percent: int = 0,
-    *,
-    on: str = "",
-    annotations: Mapping[str, str] | None = None,
-) -> Json:
-    """A pod of one container."""
-    amounts = {"aliyun.com/gpu-mem": units, "aliyun.com/gpu-core.percentage": percent}
-    limits = {key: str(value) for key, value in amounts.items() if value}
-    return {
-        "metadata": {
-            "namespace": "ns",
-            "name": name,
-            "uid": f"uid-{name}",
-            "annotations": dict(annotations or {}),
-        },
-        "spec": {"nodeName": on, "containers": [{"name": "a", "resources": {"limits": limits}}]},
-    }
-
-
-def held(card: int, units: int, percent: int, *, assigned: str = "true") -> dict[str, str]:
-    """Annotations of a pod whose first container is on this card."""
-    return {
-        ALLOCATION: json.dumps({"0": {str(card): units}}),
-        CORE_ALLOCATION: json.dumps({"0": {str(card): percent}}),
-        ASSIGNED: assigned,
-    }
 
 
 @dataclass
@@ -116,11 +60,6 @@ class Running:
     async def put(self, value: Json) -> None:
         """Create or replace a pod."""
         await self.server.put(path(value), value)
-
-
-def path(value: Json) -> str:
-    """Where a pod lives."""
-    return f"/api/v1/namespaces/ns/pods/{value['metadata']['name']}"
 
 
 @asynccontextmanager
@@ -322,7 +261,7 @@ async def test_the_ledger_follows_pods_that_end(tmp_path: Path) -> None:
         assert (await found.filter(pod("new", 2, 30), "n1"))["NodeNames"] == []
         await found.put(old | {"status": {"phase": "Succeeded"}})
         ledger = found.controller.ledger
-        await until(lambda: ledger.rooms("n1")[0].free_mem == _UNITS)
+        await until(lambda: ledger.rooms("n1")[0].free_mem == UNITS)
         assert (await found.filter(pod("new", 2, 30), "n1"))["NodeNames"] == ["n1"]
 
 

@@ -1,1 +1,1 @@
-"""The agent: one a node, from NVML's cards to what a container receives."""
+"""The agent: one per node, from NVML's cards to what a container receives."""

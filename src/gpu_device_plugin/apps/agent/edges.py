@@ -28,11 +28,11 @@ from gpu_device_plugin.nvml.source import NvmlSource
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What no event loop tells; durations come from the loop's own clock.
+    """Clocks that the event loop does not have; durations come from the loop's own.
 
     Attributes:
         wall_seconds: Wall clock.
-        boot_seconds: Seconds since boot: never jumps, means the same after a restart.
+        boot_seconds: Seconds since boot: never jumps, and stays comparable over a restart.
     """
 
     wall_seconds: Callable[[], float] = lambda: time.time()  # looked up when called
@@ -43,7 +43,7 @@ class KubeletPods(Protocol):
     """What the kubelet says its pods hold; see `kubelet.podresources.PodResources`."""
 
     def identity(self) -> object | None:
-        """What tells this kubelet's socket from the next one's; None where there is none."""
+        """What tells this kubelet's socket from the next one's; None if there is none."""
         ...
 
     async def list(self) -> Sequence[ListedPod]:
@@ -51,11 +51,11 @@ class KubeletPods(Protocol):
         ...
 
     async def get(self, pod: PodRef, /) -> ListedPod | None:
-        """One pod, or None where the kubelet does not know it. Raises KubeletError."""
+        """One pod, or None if the kubelet does not know it. Raises KubeletError."""
         ...
 
     async def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
         ...
 
 

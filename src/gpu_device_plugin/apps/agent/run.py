@@ -1,8 +1,8 @@
 """The life of an agent: lock, remember, prepare, serve, end.
 
-Crash-only: the way it starts after a SIGKILL is the way it always starts. Nothing is
-registered before the cards, the mode and the last grants are known and every file that a
-grant names lies where running containers expect it.
+Crash-only: it always starts in the way in which it starts after a SIGKILL. Nothing is registered
+before cards, mode and grants are known, and every file that a grant names is where running
+containers expect it.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -27,9 +28,10 @@ from gpu_device_plugin.errors import ConfigError, KubeletError, StorageError
 from gpu_device_plugin.web.server import Pages, WebServer
 
 EXIT_FOR_REINJECTION = 75
-"""EX_TEMPFAIL: the container runtime shall start us again, with the driver that is there now."""
+"""EX_TEMPFAIL: to be started again by the container runtime, with the current driver."""
 INVENTORY_SECONDS = 5.0
 RECOVER_SECONDS = 4.0
+_END_SECONDS = 2.0
 _log = structlog.get_logger("agent")
 
 
@@ -43,25 +45,28 @@ class Agent:
         self._wiring = Wiring(settings, edges, on_driver_changed=self._driver_changed)
 
     async def run(self) -> int:
-        """Serve until told to end; the exit code.
+        """Serve until asked to end; returns the exit code.
 
         Raises:
             ConfigError: Another agent serves this node.
             StorageError: The state directory cannot be used.
         """
         readiness, lock = self._wiring.readiness, self._wiring.lock
-        lock.take("/".join(filter(None, own_pod())), os.getpid())
+        take = partial(lock.take, "/".join(filter(None, own_pod())), os.getpid())
+        await self._wiring.writer.run(take)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        self._remember()
         self._wiring.metrics.ask_readiness(lambda: readiness.tell()[0])
         pages = Pages(self._wiring.metrics_page, lambda: True, readiness.tell)
         web = WebServer(self._settings.metrics_address, pages)
         await web.start()
         try:
+            await self._remember()
             await self._serve()
         finally:
+            await self._wiring.ledger_store.close(_END_SECONDS)
+            await self._wiring.writer.drain(_END_SECONDS)
             await web.stop()
             await self._wiring.edges.pods.close()
             self._wiring.withdrawal.end()
@@ -69,13 +74,14 @@ class Agent:
         _log.info("ended", exit_code=self._exit_code)
         return self._exit_code
 
-    def _remember(self) -> None:
-        """What the last run left in the state directory."""
+    async def _remember(self) -> None:
+        """Load what the last run left in the state directory."""
         wiring = self._wiring
         now = wiring.edges.clock.wall_seconds()
-        loaded = wiring.ledger_store.load(now)
+        loaded = await wiring.ledger_store.load(now)
         known = known_numbers(loaded.ledger, self._kept_answers())
-        for bad in (loaded.bad, wiring.cards.load(now, known), wiring.mode.load(now)):
+        problems = (loaded.bad, await wiring.cards.load(now, known), await wiring.mode.load(now))
+        for bad in problems:
             if bad is not None:
                 wiring.recorder.file_set_aside(bad)
         _log.info(
@@ -103,7 +109,7 @@ class Agent:
         work = [
             wiring.nvml.run(),
             wiring.edges.plugins.run(),
-            *(endpoint.run() for endpoint in wiring.endpoints.values()),
+            wiring.device_lists.run(),
             *wiring.cluster.tasks(),
             wiring.publisher.run(),
             wiring.node_checks.run(),
@@ -120,27 +126,30 @@ class Agent:
             task.result()  # a task that ended by itself has failed: its error ends the process
 
     async def _prepare_and_offer(self) -> None:
-        """Before the first Register: cards, mode, what the kubelet holds, every slice's files."""
+        """Get cards and mode, compare with the kubelet, make every slice's files, then register."""
         wiring = self._wiring
         await self._until_cards()
         while wiring.node_store.read().mode is None:
             await asyncio.sleep(0.05)
-        problem = message_problem(wiring.node_store.read())
-        if problem is not None:
-            raise ConfigError(problem)
         with suppress(TimeoutError):
             async with asyncio.timeout(RECOVER_SECONDS):
                 await self._recover()
-        wiring.reconciler.repair_files()
+        # Mode or unit may have waited for word of who holds slices.
+        wiring.mode.settle_if_waiting()
+        problem = message_problem(wiring.node_store.read())
+        if problem is not None:
+            raise ConfigError(problem)
+        await wiring.node_checks.has_checked.wait()
+        await wiring.reconciler.repair_files()
         wiring.node_store.subscribe(wiring.device_lists.publish)
         wiring.device_lists.publish(wiring.node_store.read())
         wiring.readiness.is_prepared = True
-        # What exists by now stays: no collection shall walk all of it during a call.
+        # Objects that exist now stay: no garbage collection should walk them during a call.
         gc.freeze()
         await wiring.reconciler.run()
 
     async def _until_cards(self) -> None:
-        """NVML's first inventory; a driver that hangs must not keep grants from being served."""
+        """Wait for NVML's first inventory, but serve grants even if the driver hangs."""
         cards = self._wiring.cards
         with suppress(TimeoutError):
             async with asyncio.timeout(INVENTORY_SECONDS):
@@ -150,13 +159,13 @@ class Agent:
             cards.serve_remembered()
 
     async def _recover(self) -> None:
-        """Grants that were lost come back from the kubelet, if it answers."""
+        """Adopt lost grants from the kubelet, if it answers."""
         while not await self._wiring.reconciler.run_pass():
             await asyncio.sleep(0.5)
         self._wiring.identifier.remember(await self._wiring.edges.pods.list())
 
     def _driver_changed(self, change: DriverChanged) -> None:
-        """The container was injected with another driver, or with none: it has to be made again."""
+        """End the process: this container has another driver's libraries, or none."""
         text = (
             f"the driver changed from {change.before or 'none'} to {change.after or 'another one'}"
         )

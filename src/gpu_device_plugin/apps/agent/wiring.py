@@ -6,6 +6,7 @@ No part knows this one: each gets what it needs, and nothing is put into a part 
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from gpu_device_plugin import __version__
@@ -26,8 +27,10 @@ from gpu_device_plugin.apps.agent.lifecycle.node_checks import (
     CallCheck,
     Check,
     DeviceListCheck,
+    DiskBoundCheck,
     DiskCheck,
     ExposureCheck,
+    KubeletCheck,
     LibraryCheck,
     NodeChecks,
     SecurityLabelCheck,
@@ -37,7 +40,7 @@ from gpu_device_plugin.apps.agent.lifecycle.node_follower import NodeFollower
 from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
-from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
+from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists, pools_of
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher
 from gpu_device_plugin.apps.agent.reconcile.reconciler import Parts, Reconciler
@@ -51,17 +54,17 @@ from gpu_device_plugin.domain.edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.kubelet.endpoint import Endpoint, EndpointState, Phase
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.lock import NodeLock
-from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.store.memory import Memory, MemoryFile
 from gpu_device_plugin.store.region import read_region
 from gpu_device_plugin.store.remains import Remains
 from gpu_device_plugin.store.remembered import CardsRecord, NodeRecord
 from gpu_device_plugin.store.selinux import Kernel, SecurityLabels
 from gpu_device_plugin.store.slices import SliceFiles
+from gpu_device_plugin.store.writer import Writer
 from gpu_device_plugin.web.metrics import AgentMetrics
 
 
@@ -103,13 +106,14 @@ class Wiring:
 
     def _wire_state(self) -> None:
         settings, edges, state_dir = self.settings, self.edges, Path(self.settings.state_dir)
+        self.writer = Writer()
         self.lock = NodeLock(state_dir / "lock")
-        self.ledger_store = LedgerStore(GrantStore(state_dir, edges.boot_id))
+        self.ledger_store = LedgerStore(GrantStore(state_dir, edges.boot_id), self.writer)
         table = Path(settings.xid_table) if settings.xid_table else None
         self.cards = CardInventory(
             self.node_store,
             self.recorder,
-            MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id),
+            Memory(MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id), self.writer),
             health_rules(settings.recovery_seconds, table),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
@@ -119,11 +123,11 @@ class Wiring:
         self.mode = ModeFollower(
             self.node_store,
             self.recorder,
-            MemoryFile(state_dir, "node", NodeRecord, edges.boot_id),
+            Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
             ModeSettings(settings.mode, settings.placement, settings.memory_unit),
-            lambda: self.ledger_store.holders,
+            lambda: self.reconciler.holders,
         )
-        self.library = LibraryInstaller(Path(settings.library_dir), self.recorder)
+        self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
         self.setup = ContainerSetup(
             SliceFiles(Path(settings.run_dir)),
             self.library,
@@ -173,14 +177,10 @@ class Wiring:
             adopt=self.reconciler.run_pass,
         )
         service = Service(self.allocator, self.prestart, self.metrics)
-        self.endpoints = {
-            resource: Endpoint(resource, service, edges.plugins, self._endpoint_changed)
-            for resource in Resource
-        }
-        self.device_lists = DeviceLists(self.endpoints.items())
-        self.reconciler.checkpoint_stale.subscribe(
-            lambda _: self.endpoints[Resource.MEM].send_again()
+        self.device_lists = DeviceLists(
+            lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed), pools_of
         )
+        self.reconciler.checkpoint_stale.subscribe(lambda _: self.device_lists.send_again())
 
     def _wire_readers(self) -> None:
         regions = self.setup.files
@@ -213,7 +213,7 @@ class Wiring:
             library,
             Remains(Path(settings.state_dir), Path(settings.run_dir)),
         )
-        self.node_checks = NodeChecks(self._checks(library))
+        self.node_checks = NodeChecks(self._checks(), self._disk_checks(library))
         follower = NodeFollower(
             self.cluster,
             self.mode,
@@ -227,27 +227,34 @@ class Wiring:
             self.recorder, self.ledger_store, self.cards, self.node_store.read
         )
         self.signals.node_changed.subscribe(follower.node_changed)
-        self.signals.pod_gone.subscribe(lambda _: self.reconciler.request_pass())
+        self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)
 
-    def _checks(self, library: LibraryCheck) -> list[Check]:
+    def _disk_checks(self, library: LibraryCheck) -> list[DiskBoundCheck]:
         settings, recorder, node_store = self.settings, self.recorder, self.node_store
         places = [settings.run_dir, settings.library_dir, settings.state_dir]
         labels = SecurityLabels([Path(place) for place in places], self._kernel)
-        checks: list[Check] = [
+        return [
             StateDirectoryCheck(
-                self.lock.keep,
+                partial(self.writer.run, self.lock.keep),
                 settings.state_dir,
                 recorder,
                 self.ledger_store,
                 (self.cards, self.mode),
             ),
-            CallCheck(self.withdrawal.follow),
             library,
-            SecurityLabelCheck(labels, node_store, recorder),
+            SecurityLabelCheck(partial(self.writer.run, labels.ensure), node_store, recorder),
+        ]
+
+    def _checks(self) -> list[Check]:
+        settings, recorder, node_store = self.settings, self.recorder, self.node_store
+        checks: list[Check] = [
+            CallCheck(self.withdrawal.follow),
             DiskCheck(self.ledger_store, node_store, recorder),
             DeviceListCheck(node_store, recorder),
+            KubeletCheck(self.cluster, recorder),
             CallCheck(self.mode.settle_if_waiting),
+            CallCheck(self.reconciler.cut_back_if_filling),
             CallCheck(lambda: self.metrics.show_nvml_restarts(self.nvml.restarts)),
         ]
         if not settings.simulator_dir:
@@ -255,32 +262,32 @@ class Wiring:
         return checks
 
     async def metrics_page(self, accept: str) -> tuple[bytes, str]:
-        """What Prometheus reads, made when it asks: figures that nobody reads cost nothing."""
+        """The metrics page, made at each scrape, so that it costs nothing without one."""
         await self.usage.refresh()
         self.publisher.show()
         return self.metrics.page(accept)
 
     def _pod_synced(self, pod: PodRef) -> None:
-        """The spec of a pod that was granted without it can be checked, and passed on, now."""
+        """The spec of a pod arrived: a grant that was made without it can be checked now."""
         by_name = replace(pod, uid="")
         if any(not grant.is_checked for grant in self.ledger_store.ledger.of_pod(by_name)):
             self.reconciler.request_pass()
 
     def _kubelet_identity(self) -> object | None:
-        """A kubelet that starts answers List some time before it makes its kubelet.sock again."""
+        """Both sockets, because a starting kubelet answers List before it makes kubelet.sock."""
         plugins = self.edges.plugins.kubelet_identity()
         return None if plugins is None else (plugins, self.edges.pods.identity())
 
     def _endpoint_changed(self, state: EndpointState) -> None:
         if state.phase is Phase.REGISTERED:
-            self.metrics.count_registration(str(state.resource))
+            self.metrics.count_registration(state.resource)
 
 
 def _simulated_driver(settings: Settings) -> tuple[Mount, ...]:
     is_by_cdi = settings.device_access is DeviceAccess.CDI  # its spec brings the driver
     if not settings.simulator_dir or is_by_cdi:
         return ()
-    # Not at the top: an agent of real cards loads nothing of the simulation.
+    # Not at the top: an agent with real cards does not load the simulation.
     from gpu_device_plugin.simulation.containers import driver_mounts
     from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
 

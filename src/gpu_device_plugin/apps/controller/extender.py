@@ -20,7 +20,7 @@ from gpu_device_plugin.cluster.extender_wire import (
 )
 from gpu_device_plugin.cluster.whole import ClusterPod, bind_pod, read_pod
 from gpu_device_plugin.domain.cluster_ledger import Fit, Misfit
-from gpu_device_plugin.domain.cluster_view import wish_annotations
+from gpu_device_plugin.domain.cluster_view import PodHold, wish_annotations
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
 
@@ -91,12 +91,12 @@ class Extender:
         fits: dict[str, Fit] = {}
         failed: dict[str, str] = {}
         final: dict[str, str] = {}
-        for name in question.names:
-            match self._ledger.fit(name, question.pod, question.annotations):
-                case Fit() as found:
-                    fits[name] = found
-                case Misfit(text, is_final):
-                    (final if is_final else failed)[name] = text
+        judged = self._ledger.fit_all(question.names, question.pod, question.annotations)
+        for name, found in judged.items():
+            if isinstance(found, Fit):
+                fits[name] = found
+            else:
+                (final if found.is_final else failed)[name] = found.text
         return fits, failed, final
 
     async def bind(self, body: bytes) -> bytes:
@@ -120,11 +120,12 @@ class Extender:
                 return f"pod {ref} (uid {ref.uid}) is not there any more"
             if pod.node:
                 return "" if pod.node == node else f"pod {ref} is bound to {pod.node} already"
-            found = self._ledger.fit(node, pod.request, pod.annotations)
+            found = self._ledger.fit_all([node], pod.request, pod.annotations)[node]
             if isinstance(found, Misfit):
                 return f"pod {ref} fits node {node} no more: {found.text}"
-            self._ledger.reserve(node, found.hold)
-            refused = await self._try(pod, node, found)
+            hold = PodHold(ref, found.shares)
+            self._ledger.reserve(node, hold)
+            refused = await self._try(pod, node, hold)
             if not refused:
                 return ""
             self._ledger.release(ref)
@@ -132,10 +133,10 @@ class Extender:
             pod = None
         return refused
 
-    async def _try(self, pod: ClusterPod, node: str, found: Fit) -> str:
+    async def _try(self, pod: ClusterPod, node: str, hold: PodHold) -> str:
         """One request; why it was refused, or ""."""
         ref = pod.request.ref
-        wish = wish_annotations(found.hold, self._now_ns())
+        wish = wish_annotations(hold, self._now_ns())
         try:
             return await bind_pod(self._api, pod, node, wish, _BIND_SECONDS)
         except ClusterError as error:

@@ -1,6 +1,8 @@
 """What every node's cards have left, kept from the watches and from what is being bound."""
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -9,12 +11,24 @@ from gpu_device_plugin.domain.cluster_ledger import Fit, Misfit, fit, node_rooms
 from gpu_device_plugin.domain.cluster_view import NodeOffer, PodHold, hold_of, parse_offer
 from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
 from gpu_device_plugin.domain.placement import Room
-from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import StateError
 
 PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
 NO_CARDS_TEXT = "node(s) have no cards of ours"
+_KEPT_SHAPES = 64
+_KEPT_ROOMS = 20_000
+_NO_CARDS = Misfit(NO_CARDS_TEXT, is_final=True)
+_Asked = tuple[tuple[ContainerRequest, ...], str | None, PlacementPolicy | None]
 _log = structlog.get_logger("ledger")
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What pods that ask alike were answered: by node, and by what a node has left."""
+
+    by_node: dict[str, Fit | Misfit] = field(default_factory=dict)
+    by_room: dict[object, Fit | Misfit] = field(default_factory=dict)
 
 
 class ClusterLedger:
@@ -28,6 +42,7 @@ class ClusterLedger:
         self._node_of: dict[PodRef, str] = {}
         self._pods: dict[PodRef, ClusterPod] = {}
         self._rooms: dict[str, tuple[Room, ...]] = {}
+        self._answers: OrderedDict[_Asked, _Answers] = OrderedDict()
 
     @property
     def offers(self) -> Mapping[str, NodeOffer]:
@@ -36,7 +51,7 @@ class ClusterLedger:
 
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
         """A node with cards is there, has changed, or (None) is gone or has none any more."""
-        self._rooms.pop(name, None)
+        self._changed(name)
         self._offers.pop(name, None)
         if node is None:
             return
@@ -50,34 +65,36 @@ class ClusterLedger:
         before = self._node_of.pop(ref, None)
         if before is not None:
             self._bound[before].pop(ref, None)
-            self._rooms.pop(before, None)
+            self._changed(before)
         if pod is None:
             self._pods.pop(ref, None)
             self.release(ref)
             return
-        self._pods[ref] = pod
-        if pod.node:
-            # What the node was given as annotations stands over what was reserved.
-            self.release(ref)
-            self._node_of[ref] = pod.node
-            self._bound.setdefault(pod.node, {})[ref] = hold_of(pod.request, pod.annotations)
-            self._rooms.pop(pod.node, None)
+        if not pod.node:
+            self._pods[ref] = pod
+            return
+        # What the node was given as annotations stands over what was reserved.
+        self._pods.pop(ref, None)
+        self.release(ref)
+        self._node_of[ref] = pod.node
+        self._bound.setdefault(pod.node, {})[ref] = hold_of(pod.request, pod.annotations)
+        self._changed(pod.node)
 
     def pod(self, ref: PodRef) -> ClusterPod | None:
-        """The pod as the watch last told it."""
+        """A pod that waits to be bound, as the watch last told it."""
         return self._pods.get(ref)
 
     def reserve(self, node: str, hold: PodHold) -> None:
         """Count what a pod will hold from now on, until `release` or until it is bound."""
         self.release(hold.pod)
         self._reserved.setdefault(node, {})[hold.pod] = hold
-        self._rooms.pop(node, None)
+        self._changed(node)
 
     def release(self, ref: PodRef) -> None:
         """Give a reservation back; none is no error."""
         for node, holds in self._reserved.items():
             if holds.pop(ref, None) is not None:
-                self._rooms.pop(node, None)
+                self._changed(node)
 
     def rooms(self, node: str) -> tuple[Room, ...]:
         """What the cards of a node have left."""
@@ -94,11 +111,54 @@ class ClusterLedger:
         bound, reserved = self._bound.get(node, {}), self._reserved.get(node, {})
         return [*bound.values(), *reserved.values()]
 
-    def fit(self, node: str, pod: PodRequest, annotations: Mapping[str, str]) -> Fit | Misfit:
-        """Whether and how well a pod fits a node."""
-        offer = self._offers.get(node)
-        if offer is None:
-            return Misfit(NO_CARDS_TEXT, is_final=True)
-        wanted = parse_policy(annotations.get(PLACEMENT_ANNOTATION, ""))
-        policy = wanted or offer.policy or self._default_policy
-        return fit(offer, self.rooms(node), pod, policy)
+    def fit_all(
+        self, names: Iterable[str], pod: PodRequest, annotations: Mapping[str, str]
+    ) -> dict[str, Fit | Misfit]:
+        """Whether and how well a pod fits each of these nodes.
+
+        Pods come in many copies, and few nodes change between two of them: answers are kept by
+        what is asked, until the node changes.
+        """
+        policy = parse_policy(annotations.get(PLACEMENT_ANNOTATION, ""))
+        asked = (pod.containers, pod.card_count_label, policy)
+        answers = self._answers.setdefault(asked, _Answers())
+        self._answers.move_to_end(asked)
+        if len(answers.by_room) > _KEPT_ROOMS:
+            answers.by_room.clear()
+        if len(self._answers) > _KEPT_SHAPES:
+            self._answers.popitem(last=False)
+        by_node, by_room = answers.by_node, answers.by_room
+        for name in names:
+            if name in by_node:
+                continue
+            offer = self._offers.get(name)
+            if offer is None:
+                by_node[name] = _NO_CARDS
+                continue
+            rooms = self.rooms(name)
+            room = (offer.mode, offer.policy, tuple(map(_amounts, rooms)))
+            if room not in by_room:
+                used = policy or offer.policy or self._default_policy
+                by_room[room] = fit(offer, rooms, pod, used)
+            by_node[name] = by_room[room]
+        return {name: by_node[name] for name in names}
+
+    def _changed(self, node: str) -> None:
+        """Forget what was counted of a node."""
+        self._rooms.pop(node, None)
+        for answers in self._answers.values():
+            answers.by_node.pop(node, None)
+
+
+def _amounts(room: Room) -> tuple[object, ...]:
+    """All that an answer depends on: cards that agree in it are the same to a pod."""
+    return (
+        room.card.index,
+        room.card.memory_mib,
+        room.unit,
+        room.is_healthy,
+        room.free_mem,
+        room.free_core,
+        room.pods,
+        room.max_pods,
+    )

@@ -31,6 +31,7 @@ class Controller:
         self.ledger = ClusterLedger(settings.placement)
         changes = Changes(self.ledger.node_changed, self.ledger.pod_changed)
         self._watch = ClusterWatch(self._api, changes)
+        self._is_counted = False
         self._extender = Extender(self.ledger, self._api)
         self._metrics = ControllerMetrics(self.ledger.node_rooms)
         self.server = ExtenderServer(
@@ -74,7 +75,13 @@ class Controller:
 
     def _trouble(self) -> str:
         """Before the ledger is whole, an answer would be a guess."""
-        return "" if self._watch.is_synced else self._watch.trouble or "the ledger is not loaded"
+        if not self._watch.is_synced:
+            return self._watch.trouble or "the ledger is not loaded"
+        if not self._is_counted:
+            # Once for all nodes, before the first call: afterwards only what changes is counted.
+            self.ledger.node_rooms()
+            self._is_counted = True
+        return ""
 
     def _readiness(self) -> tuple[bool, str]:
         trouble = self._trouble()

@@ -115,7 +115,7 @@ class DemoNode:
             for unit in filter(None, map(parse_unit_id, sorted(ids))):
                 # In a new state directory cards are numbered as NVML's index has them.
                 mem, core = held.get(unit.card, (0, 0))
-                is_mem = unit.resource is Resource.MEM
+                is_mem = unit.resource == Resource.MEM
                 held[unit.card] = (mem + is_mem, core + (not is_mem))
         return held
 

@@ -10,7 +10,7 @@ from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, counted_unit_
 from gpu_device_plugin.domain.lifecycle import NodeStanding, holders_by_node, upgrade_obstacles
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
-from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.domain.units import MemoryUnit, Resource
 from gpu_device_plugin.errors import ConfigError
 
 
@@ -45,7 +45,9 @@ async def check_upgrade(fleet: Fleet, mode: NodeMode, unit: MemoryUnit) -> int:
 
 
 def _holds(pod: PodRequest) -> bool:
-    return not pod.is_finished and any(container.mem_units for container in pod.containers)
+    return not pod.is_finished and any(
+        container.amount(Resource.MEM) for container in pod.containers
+    )
 
 
 def _standing(node: FleetNode, holders: tuple[PodRef, ...]) -> NodeStanding:

@@ -1,1 +1,1 @@
-"""One container's way in: who asks, which card, which units, a durable grant, the start check."""
+"""Admission of a container: identity, card and units, a durable grant, the check at its start."""

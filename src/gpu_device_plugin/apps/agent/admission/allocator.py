@@ -52,7 +52,7 @@ class Allocator:
         self._asker: Asker | None = None
 
     async def prefer(
-        self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
+        self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
         """The units a container gets: exactly `size` ids.
 
@@ -79,7 +79,7 @@ class Allocator:
         if open_pending is None or not open_pending.is_for(found.asker):
             open_pending = self._decided(found.asker, offer, state)
         elif found.asker.container is None:
-            # Nobody knows the pod spec, so the size of each call is all that can be checked.
+            # The pod spec is not known, so only the size of each call can be checked.
             demand_from_size(found.asker.pod, call.resource, call.size, state.terms)
         chosen = choose_units(open_pending, offer, state)
         open_pending.preferred[call.resource] = frozenset(chosen)
@@ -87,7 +87,7 @@ class Allocator:
         failpoint("prefer.decided")
         return chosen
 
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> ContainerEdits:
+    async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
         """Make the grant durable, then answer; only gpu-mem's answer carries anything.
 
         Raises:
@@ -99,7 +99,7 @@ class Allocator:
             try:
                 grant = await self._granted(call, self._serving(resource))
                 # The whole answer rides on gpu-mem (R-550).
-                is_answer = resource is Resource.MEM
+                is_answer = resource == Resource.MEM
                 edits = self._maker.edits(grant, self._state()) if is_answer else ContainerEdits()
             except RefusalError as error:
                 explained = self._explained(call, error)
@@ -121,11 +121,11 @@ class Allocator:
                 self._session(call.resource),
             )
             if isinstance(found, Grant):
-                return self._maker.again(found)
+                return await self._maker.again(found)
             self._asker = found
             pending = await self._unasked(found, call, state)
         self._asker = pending.asker
-        grant = self._maker.grant(pending, call, state)
+        grant = await self._maker.grant(pending, call, state)
         pending.granted.add(call.resource)
         return grant
 
@@ -180,17 +180,17 @@ class Allocator:
         else:
             self._gate.expect_noting()
 
-    def _open(self, resource: Resource) -> Pending | None:
+    def _open(self, resource: str) -> Pending | None:
         """The decision that a call for `resource` may still belong to."""
         if self._pending is None or resource in self._pending.preferred:
             return None
         return self._pending
 
-    def _session(self, resource: Resource) -> Asker | None:
+    def _session(self, resource: str) -> Asker | None:
         pending = self._open(resource)
         return pending.asker if pending else None
 
-    def _serving(self, resource: Resource) -> NodeState:
+    def _serving(self, resource: str) -> NodeState:
         state = self._state()
         if state.mode is None or resource not in resources_of(state.mode):
             raise RequestError(

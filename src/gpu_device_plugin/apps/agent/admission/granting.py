@@ -12,6 +12,7 @@ from gpu_device_plugin.domain.edits import ContainerEdits
 from gpu_device_plugin.domain.identity import Call
 from gpu_device_plugin.domain.ledger import Grant, Ledger
 from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
@@ -38,11 +39,11 @@ class GrantMaker:
         """All grants, now."""
         return self._ledger_store.ledger
 
-    def grant(self, pending: Pending, call: Call, state: NodeState) -> Grant:
+    async def grant(self, pending: Pending, call: Call, state: NodeState) -> Grant:
         """The container's grant, now holding the call's units as well.
 
         Raises:
-            NodeError: There is no library, or the disk refuses.
+            NodeError: There is no library, or the disk refuses or takes too long.
         """
         known = self._ledger_store.ledger.grants.get(pending.slice_id)
         grant = (known or self._first(pending, state)).with_ids(call.resource, call.must_include)
@@ -57,18 +58,18 @@ class GrantMaker:
                 reason="IsolationLibraryMissing",
             )
         failpoint("allocate.before-grant")
-        self._ledger_store.hold(grant, self._superseded(grant, call.must_include))
+        await self._ledger_store.hold(grant, self._superseded(grant, call.must_include))
         pending.slice_id = grant.slice_id
-        return self.again(grant)
+        return await self.again(grant)
 
-    def again(self, grant: Grant) -> Grant:
-        """The same grant, its files made where they are missing.
+    async def again(self, grant: Grant) -> Grant:
+        """The same grant, after making its missing files.
 
         Raises:
             NodeError: The disk refuses.
         """
         try:
-            self._setup.make_files(grant)
+            await self._setup.make_files(grant)
         except StorageError as error:
             raise NodeError(
                 f"{error}; free the disk, or use another node", reason="StateNotWritable"
@@ -92,7 +93,7 @@ class GrantMaker:
             cards=tuple(card.uuid for card in pending.cards),
             mem_units=pending.demand.mem_units,
             core_percent=pending.demand.core_percent,
-            pod_units=request.app_units if request else pending.demand.mem_units,
+            pod_units=request.app_amount(Resource.MEM) if request else pending.demand.mem_units,
             unit_mib=state.unit.mib,
             mode=str(state.mode),
             is_isolated=isolated,
@@ -107,8 +108,8 @@ class GrantMaker:
     def _superseded(self, grant: Grant, ids: frozenset[str]) -> set[str]:
         """Grants that end with this one.
 
-        Pods that are gone but not yet reconciled, whose units the kubelet gave again; and what
-        this very container held before (the kubelet admitted it again).
+        Those of pods that are gone but not reconciled yet, whose units the kubelet gives again;
+        and what this container held before, if the kubelet admits it again.
         """
         mine = self._ledger_store.ledger.of_pod(grant.pod)
         before = {g.slice_id for g in mine if grant.container and g.container == grant.container}
@@ -117,6 +118,8 @@ class GrantMaker:
 
 
 def _counted(grant: Grant) -> Grant:
-    """Without the pod spec the units given so far are all that is known of its request."""
-    units = len(grant.mem_ids)
-    return replace(grant, mem_units=units, pod_units=units, core_percent=len(grant.core_ids))
+    """Without the pod spec, only the units given so far are known of its request."""
+    units = len(grant.ids(Resource.MEM))
+    return replace(
+        grant, mem_units=units, pod_units=units, core_percent=len(grant.ids(Resource.CORE))
+    )

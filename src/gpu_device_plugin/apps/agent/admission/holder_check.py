@@ -9,7 +9,6 @@ from gpu_device_plugin.domain.holder_check import check_holder
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, completed
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import KubeletError
 
 _log = structlog.get_logger("prestart")
@@ -28,8 +27,8 @@ class HolderCheck:
         self._get_pod = get_pod
         self._snapshots = snapshots
 
-    async def check(self, grant: Grant, resource: Resource) -> None:
-        """Return if the kubelet agrees, or cannot tell.
+    async def check(self, grant: Grant, resource: str) -> None:
+        """Return if the kubelet agrees, or does not know.
 
         Raises:
             UnknownPodError: Another pod or container holds these units.
@@ -37,7 +36,7 @@ class HolderCheck:
         check_holder(grant, resource, await self._listed(grant), self._entries())
 
     def named(self, grant: Grant) -> tuple[str, str]:
-        """Uid and container of a grant, as far as anybody knows them."""
+        """Uid and container of a grant, as far as they are known."""
         return completed(grant, self._entries())
 
     async def _listed(self, grant: Grant) -> ListedPod | None:

@@ -13,7 +13,6 @@ import structlog
 from gpu_device_plugin.domain.identity import Asker, Call, ListedPod, who_asks
 from gpu_device_plugin.domain.ledger import Ledger, live
 from gpu_device_plugin.domain.requests import PodRef, PodRequest
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
 
 _log = structlog.get_logger("identify")
@@ -94,7 +93,9 @@ class Identifier:
         ledger = self._ledger()
         asker = who_asks(call, listed, specs, ledger, seen, session)
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
-        return Identified(asker, live(ledger, [entry.pod.key for entry in listed], uids))
+        ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
+        keys = [entry.pod.key for entry in listed]
+        return Identified(asker, live(ledger, keys, uids, ended - {""}))
 
     async def holds(self, pod: PodRef, ids: frozenset[str]) -> bool:
         """Whether the kubelet still counts any of `ids` as held by `pod`."""
@@ -146,7 +147,7 @@ class Identifier:
             _log.warning("the pod spec cannot be fetched", pod=str(pod), error=str(error))
             return None
 
-    def _is_stale(self, known: PodRequest, resource: Resource, entry: ListedPod) -> bool:
+    def _is_stale(self, known: PodRequest, resource: str, entry: ListedPod) -> bool:
         """A pod of the same name came after it: that uid has grants, this one holds nothing."""
         grants = self._ledger().of_pod(known.ref)
         return any(grant.ids(resource) and grant.container in entry.held for grant in grants)

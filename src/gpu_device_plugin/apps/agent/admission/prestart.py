@@ -1,4 +1,4 @@
-"""The second guard: before each start of a container, its slice is whole or it does not start."""
+"""PreStart: a container starts only if its slice is its own and complete."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -48,7 +48,7 @@ class PreStart:
         self._fetch_spec = fetch_spec
         self._adopt = adopt
 
-    async def check(self, resource: Resource, ids: Sequence[str]) -> None:
+    async def check(self, resource: str, ids: Sequence[str]) -> None:
         """Return when the container that holds `ids` may start.
 
         Raises:
@@ -64,8 +64,8 @@ class PreStart:
             self._recorder.start_refused(pod, resource, error)
             raise
 
-    async def _grants(self, resource: Resource, ids: frozenset[str]) -> list[Grant]:
-        """The grants of exactly these units: an app container may hold what its init one held."""
+    async def _grants(self, resource: str, ids: frozenset[str]) -> list[Grant]:
+        """The grants of exactly these units: an app container may reuse its init container's."""
         found = self._exact(resource, ids)
         if not found and await self._adopt():
             found = self._exact(resource, ids)
@@ -77,7 +77,7 @@ class PreStart:
             )
         return found
 
-    def _exact(self, resource: Resource, ids: frozenset[str]) -> list[Grant]:
+    def _exact(self, resource: str, ids: frozenset[str]) -> list[Grant]:
         holders = self._ledger_store.ledger.holders(ids)
         return [grant for grant in holders if frozenset(grant.ids(resource)) == ids]
 
@@ -90,18 +90,19 @@ class PreStart:
                 reason="IsolationLibraryMissing",
             )
         try:
-            if self._setup.make_files(grant):
+            if await self._setup.make_files(grant, is_start=True):
                 _log.warning(
                     "files of a slice were made again", pod=str(grant.pod), slice=grant.slice_id
                 )
         except StorageError as error:
             raise NodeError(str(error), reason="StateNotWritable") from error
+        self._standing(grant)
 
     def _standing(self, grant: Grant) -> Grant:
-        """The grant as it is now: while its check waited, reconciling may have ended it.
+        """The grant as it is now; a reconcile pass may have ended it during the check.
 
         Raises:
-            UnknownPodError: It has ended; its units may be another pod's by now.
+            UnknownPodError: It has ended; its units may belong to another pod by now.
         """
         now = self._ledger_store.ledger.grants.get(grant.slice_id)
         if now is None:
@@ -122,7 +123,7 @@ class PreStart:
         return grant
 
     async def _checked(self, grant: Grant, state: NodeState) -> Grant:
-        """The grant with what is known by now; without the pod spec it stays unchecked."""
+        """The grant with what is known now; without the pod spec it stays unchecked."""
         uid, name = self._guard.named(grant)
         named = replace(grant, pod=replace(grant.pod, uid=uid), container=name)
         spec = await self._spec(named.pod)
@@ -132,8 +133,8 @@ class PreStart:
         return named
 
     def _check_shape(self, grant: Grant, state: NodeState) -> None:
-        """What needs no pod spec: a core_mem node serves memory and compute together (R-526)."""
-        if grant.mode == "core_mem" and not (grant.mem_ids and grant.core_ids):
+        """The rule that needs no pod spec: core_mem serves memory and compute together (R-526)."""
+        if grant.mode == "core_mem" and not (grant.ids(Resource.MEM) and grant.ids(Resource.CORE)):
             raise RequestError(
                 f"pod {grant.pod}, container {grant.container or '(not known)'}, asks for one of "
                 f"gpu-mem and gpu-core.percentage only; node {state.node} is in mode core_mem and "

@@ -1,4 +1,4 @@
-"""What the kubelet's calls reach: admission to the allocator, starts to the second guard."""
+"""Passes the kubelet's calls on: admissions to the allocator, starts to PreStart."""
 
 import time
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from gpu_device_plugin.apps.agent.admission.allocator import Allocator
 from gpu_device_plugin.apps.agent.admission.prestart import PreStart
 from gpu_device_plugin.domain.edits import ContainerEdits
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.web.metrics import AgentMetrics
 
 
@@ -19,12 +18,12 @@ class Service:
         self._metrics = metrics
 
     async def prefer(
-        self, resource: Resource, available: Sequence[str], must_include: Sequence[str], size: int
+        self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The units that the container shall have."""
+        """The units that the container gets."""
         return await self._allocator.prefer(resource, available, must_include, size)
 
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> ContainerEdits:
+    async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
         """What the container receives."""
         started = time.perf_counter()
         try:
@@ -32,6 +31,6 @@ class Service:
         finally:
             self._metrics.observe_allocate(time.perf_counter() - started)
 
-    async def pre_start(self, resource: Resource, ids: Sequence[str]) -> None:
+    async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
         """Returns when the container may start."""
         await self._prestart.check(resource, ids)

@@ -1,1 +1,1 @@
-"""What the node has and serves: cards and their health, mode and unit, use of slices."""
+"""What the node has: cards and their health, mode and unit, use of slices."""

@@ -1,13 +1,11 @@
-"""From what NVML reports to the cards that may be given out.
+"""The inventory: from NVML's reports to the cards that may be given away.
 
-A card's number stands in unit ids and in the kubelet's checkpoint, so a UUID keeps its
-number for as long as this node has a state directory; NVML's index may move.
+Unit ids and the kubelet's checkpoint contain a card's number, so a UUID keeps its number for as
+long as this node has a state directory; NVML's index may change.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-
-import structlog
 
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
@@ -21,14 +19,11 @@ from gpu_device_plugin.domain.reports import (
     DriverMissing,
     Inventory,
     NvmlReport,
-    Use,
 )
 from gpu_device_plugin.domain.units import MAX_CARDS
-from gpu_device_plugin.errors import RequestError, StorageError
-from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.store.memory import Memory
 from gpu_device_plugin.store.remembered import CardsRecord, cards_of, cards_record, health_of
-
-_log = structlog.get_logger("cards")
 
 
 class CardInventory:
@@ -38,7 +33,7 @@ class CardInventory:
         self,
         node_store: NodeStore,
         recorder: EventRecorder,
-        memory: MemoryFile[CardsRecord],
+        memory: Memory[CardsRecord],
         rules: HealthRules,
         boot_id: str,
         *,
@@ -59,15 +54,15 @@ class CardInventory:
         self.has_inventory = False
         self.missing = "NVML has not answered yet"
 
-    def load(self, now_seconds: float, known: Mapping[str, int]) -> str | None:
-        """Remember the last run; the text says why that was not possible, or None.
+    async def load(self, now_seconds: float, known: Mapping[str, int]) -> str | None:
+        """Load what the last run stored; returns why that was not possible, or None.
 
         Args:
             now_seconds: The wall clock.
-            known: UUID -> number, as grants and the kubelet's checkpoint have them. They stand
-                over what was remembered: running containers hold units under these numbers.
+            known: UUID -> number, as grants and the kubelet's checkpoint have them. They
+                take precedence over the file, because running containers hold units by them.
         """
-        found, bad = self._memory.load(now_seconds)
+        found, bad = await self._memory.load(now_seconds)
         self._remembered = cards_of(found)
         if found.health is not None:
             self._health = restored(health_of(found.health), self._health.boot_id)
@@ -80,8 +75,6 @@ class CardInventory:
         """Take in one report."""
         cards = self._node_store.read().cards
         match report:
-            case Use():
-                return
             case DriverChanged():
                 self._on_driver_changed(report)
                 return
@@ -92,7 +85,7 @@ class CardInventory:
             case _:
                 pass
         health, changes = observe(self._health, report, self._boot_seconds(), self._rules)
-        # Most of the time nothing is new: a clean probe of a card that is well, or mere news of it.
+        # Most of the time nothing changes, for instance with a clean probe of a healthy card.
         if health != self._health or isinstance(report, Inventory):
             self._health = health
             self._publish(cards)
@@ -100,7 +93,7 @@ class CardInventory:
             self._recorder.card_changed(change)
 
     def clear(self, uuid: str) -> bool:
-        """The operator says that this card is well; whether such a card is known.
+        """Clear a card's faults at the operator's word; returns whether the card is known.
 
         Raises:
             RequestError: Something speaks against it, for instance that NVML asks for a reset.
@@ -117,10 +110,10 @@ class CardInventory:
         return True
 
     def serve_remembered(self) -> None:
-        """NVML does not answer: the cards of the last run are shown, none of them healthy.
+        """Show the cards of the last run, all of them unhealthy, because NVML does not answer.
 
-        So the kubelet keeps the node's capacity, its containers start again with the grants that
-        they have, and no new pod comes.
+        So the kubelet keeps the node's capacity, containers can start again with their grants,
+        and no new pod comes.
         """
         self._publish(tuple(self._remembered))
 
@@ -136,12 +129,12 @@ class CardInventory:
         self.missing = "" if served else "the driver shows no card that can be shared"
         shown = {report.uuid for report in served}
         cards = [self._card(report) for report in served]
-        # A card that went away keeps its place, unhealthy, while the kubelet may still count it.
+        # A card that is gone stays in the list, unhealthy, while the kubelet may still count it.
         kept = [replace(card, index=-1) for card in known if card.uuid not in shown]
         return tuple(sorted([*cards, *kept], key=lambda card: card.index))
 
     def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:
-        """A card that was never offered; of one that was, its health tells."""
+        """Report a card that was never offered; for others their health does."""
         found = unshareable(report, 0)
         if found is not None and all(card.uuid != report.uuid for card in known):
             reason = "MigCardSkipped" if report.is_mig else "CardSkipped"
@@ -168,22 +161,19 @@ class CardInventory:
         return self._numbers[uuid]
 
     def _reuse(self, uuid: str) -> int:
-        """More UUIDs than numbers over the life of the node: one that is not there gives way."""
+        """All numbers are taken: reuse that of a card which is not there."""
         present = {card.uuid for card in self._node_store.read().cards}
         gone = next(known for known in self._numbers if known not in present and known != uuid)
         return self._numbers.pop(gone)
 
     def settle(self) -> None:
-        """Publish health, and remember it."""
+        """Publish health, and store it."""
         self._publish(self._node_store.read().cards)
 
     def _publish(self, cards: tuple[Card, ...]) -> None:
-        """Cards and their health at once: no card shall pass for healthy in between."""
+        """Publish cards and their health together, so that no card seems healthy in between."""
         self._node_store.update(cards=cards, unhealthy=self._unhealthy(cards))
-        try:
-            self._memory.save(cards_record(self._numbers, cards, self._health))
-        except StorageError as error:
-            _log.warning("the health of cards cannot be stored", error=str(error))
+        self._memory.save(cards_record(self._numbers, cards, self._health))
 
     def _unhealthy(self, cards: Iterable[Card]) -> dict[str, str]:
         return {card.uuid: r for card in cards if (r := self._health.reason(card.uuid))}

@@ -1,13 +1,11 @@
-"""The node's mode, placement and unit: the node label decides, with care for running pods.
+"""The node's mode, placement and unit, which follow its labels without harming running pods.
 
-At start the last known label serves until the API answers; without one the agent waits and
-does not guess: a node that offers the wrong resources attracts the wrong pods.
+At the start the last known label counts until the API answers. If none is known, the agent waits
+and does not guess, because a node that offers the wrong resources attracts the wrong pods.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-import structlog
 
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
@@ -24,17 +22,16 @@ from gpu_device_plugin.domain.modes import (
 )
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import MemoryUnit
-from gpu_device_plugin.errors import ConfigError, StorageError
-from gpu_device_plugin.store.memory import MemoryFile
+from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.store.memory import Memory
 from gpu_device_plugin.store.remembered import NodeRecord
 
-_log = structlog.get_logger("mode")
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
 
 
 @dataclass(frozen=True, slots=True)
 class ModeSettings:
-    """What the operator's settings say where the node's labels are silent."""
+    """The operator's settings, for what the node's labels do not say."""
 
     mode: NodeMode
     policy: PlacementPolicy
@@ -42,15 +39,15 @@ class ModeSettings:
 
 
 class ModeFollower:
-    """Follows the node's labels; refuses to pull slices away from under running pods."""
+    """Follows the node's labels; a switch waits until no pod holds a slice."""
 
     def __init__(
         self,
         node_store: NodeStore,
         recorder: EventRecorder,
-        memory: MemoryFile[NodeRecord],
+        memory: Memory[NodeRecord],
         settings: ModeSettings,
-        holders: Callable[[], Sequence[PodRef]],
+        holders: Callable[[], Sequence[PodRef] | None],
     ) -> None:
         self._node_store = node_store
         self._recorder = recorder
@@ -65,14 +62,14 @@ class ModeFollower:
         self._foreign = ""
         self._last_notes: dict[str, str] = {}
         self.is_waiting = False
-        """A switch of mode or unit waits for the node to be empty."""
+        """Whether a switch of mode or unit waits until no pod holds a slice."""
 
-    def load(self, now_seconds: float) -> str | None:
-        """Start in the mode of the last run, if there is one; the text says what was bad, or None."""
-        content, bad = self._memory.load(now_seconds)
+    async def load(self, now_seconds: float) -> str | None:
+        """Start in the mode of the last run, if any; returns what was damaged, or None."""
+        content, bad = await self._memory.load(now_seconds)
         self._mode = parse_mode(content.mode)
         self._unit = next((u for u in MemoryUnit if u.value == content.unit), None)
-        # A setting that the operator has changed since is a wish; the label's mode ends with it.
+        # If the operator has changed the setting since, it replaces the remembered label's mode.
         is_same_wish = content.wished == str(self._settings.mode)
         self._is_from_label = content.is_from_label and is_same_wish
         self.note_foreign(content.foreign)
@@ -82,27 +79,27 @@ class ModeFollower:
         return bad
 
     def serve_settings(self) -> None:
-        """No API will ever tell (`--standalone`): the operator's settings decide."""
+        """Without an API server (`--standalone`) the operator's settings decide."""
         self._labels, self._is_from_label, self._is_synced = {}, False, True
         self.note_foreign("")
         self.settle()
 
     def note_foreign(self, text: str) -> None:
-        """Another plugin serves these cards (or, empty, none does); remembered over a restart."""
+        """Another plugin serves these cards, or none (empty); remembered over a restart."""
         self._foreign = text
         self._recorder.fault(self._node_store, "OtherPlugin", text or None)
         if self._labels is not None:
             self._remember()
 
     def follow(self, labels: Mapping[str, str]) -> None:
-        """The API server reports the labels of the node."""
+        """Take the labels of the node from the API server."""
         wanted = (MODE_LABEL, PLACEMENT_LABEL)
         self._is_synced = True
         self._labels = {key: labels[key] for key in wanted if key in labels}
         self.settle()
 
     def settle(self) -> None:
-        """Decide again; called when labels change and when the last holder may have gone."""
+        """Decide again; called when labels change and when the last holder may be gone."""
         if self._labels is None:
             return
         holders = self._holders()
@@ -114,7 +111,7 @@ class ModeFollower:
         )
         self._note("mode", mode.note_reason, mode.note)
         self._mode, self._unit = mode.mode, unit.unit
-        # A remembered label may be gone since: only one that stands now outlives the wish.
+        # A remembered label may have been removed since: only one that is there now counts more.
         self._is_from_label = self._is_from_label or (self._is_synced and label is not None)
         self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
         self._check_unit(mode.mode, unit.unit)
@@ -122,7 +119,7 @@ class ModeFollower:
         self._remember()
 
     def settle_if_waiting(self) -> None:
-        """Decide again where a switch waits for the node to be empty."""
+        """Decide again, if a switch waits until no pod holds a slice."""
         if self.is_waiting:
             self.settle()
 
@@ -143,7 +140,7 @@ class ModeFollower:
 
     def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
         try:
-            # Whoever takes his node out by a label asks for no units of any size.
+            # A node that a label takes out of service offers no units of any size.
             if mode is not NodeMode.DISABLED:
                 check_unit(mode, unit)
         except ConfigError as error:
@@ -152,7 +149,7 @@ class ModeFollower:
             self._recorder.fault(self._node_store, "UnitNotAllowed", None)
 
     def _note(self, topic: str, reason: str, text: str | None) -> None:
-        """Say a thing once, not at every check."""
+        """Report a thing once, not at every check."""
         if text is None:
             self._last_notes.pop(topic, None)
         elif self._last_notes.get(topic) != text:
@@ -168,7 +165,4 @@ class ModeFollower:
             wished=str(self._settings.mode),
             foreign=self._foreign,
         )
-        try:
-            self._memory.save(content)
-        except StorageError as error:
-            _log.warning("the node's mode cannot be stored", error=str(error))
+        self._memory.save(content)

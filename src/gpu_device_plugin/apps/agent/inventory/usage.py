@@ -1,4 +1,4 @@
-"""How much of their slices containers use, read when somebody asks for the metrics."""
+"""How much of their slices containers use, read when the metrics are scraped."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.store.region import CardUsage
 
 APART_SECONDS = 5.0
-"""Between two readings, at least: a share of time needs some, whoever else asks in between."""
+"""At least this long between two readings, because a share of time needs some time."""
 _A_TURN = 8
 _Key = tuple[str, str]  # slice and card
 
@@ -48,11 +48,11 @@ class UsageReader:
         self._read_ns: int | None = None
 
     def of(self, slice_id: str, uuid: str) -> SliceUsage | None:
-        """At the last reading; None where the region said nothing."""
+        """The last reading; None if the region said nothing."""
         return self._usage.get((slice_id, uuid))
 
     async def refresh(self) -> None:
-        """Read every slice, unless the last reading was just now; others get their turn too."""
+        """Read every slice, unless that was just done; yields to other tasks in between."""
         now_ns = int(asyncio.get_running_loop().time() * 1e9)
         if self._read_ns is not None and now_ns - self._read_ns < APART_SECONDS * 1e9:
             return
@@ -73,10 +73,10 @@ class UsageReader:
 
 
 def _core_ratio(before: _Seen | None, now: _Seen) -> float | None:
-    """Card time had since the last reading; what was launched earlier may be charged only now."""
+    """Card time since the last reading; earlier launches may be charged only now."""
     if before is None or now.now_ns <= before.now_ns:
         return None
     busy_ns = now.usage.busy_ns - before.usage.busy_ns
-    if busy_ns < 0:  # another region, or a scribbled one
+    if busy_ns < 0:  # another region, or a damaged one
         return None
     return min(1.0, busy_ns / (now.now_ns - before.now_ns))

@@ -1,6 +1,6 @@
-"""`<run-dir>/agent.sock`: where a person on the node asks the agent.
+"""The admin socket, `<run-dir>/agent.sock`, for a person on the node.
 
-One JSON object a line in, one out; only root can open the socket. The commands `why` and
+One JSON object per line in, one out; only root can open the socket. The commands `why` and
 `recover` of the CLI use it.
 """
 
@@ -33,7 +33,7 @@ class AdminSocket:
         self._commands = commands
 
     async def run(self) -> None:
-        """Serve until cancelled; where the socket is wiped or cannot be made, try again."""
+        """Serve until cancelled; if the socket is removed or cannot be made, try again."""
         reported = ""
         while True:
             try:

@@ -1,10 +1,10 @@
 """Whether containers that ask for no GPU get every card of this node (R-722).
 
-Images with CUDA set NVIDIA_VISIBLE_DEVICES=all. Where the NVIDIA runtime is the node's default and
+Images with CUDA set NVIDIA_VISIBLE_DEVICES=all. If the NVIDIA runtime is the node's default and
 accepts that variable from unprivileged containers, each of them sees all cards. The runtime's
-settings cannot be read from here, but the agent is such a container itself: unprivileged, it asks for
-no GPU, and sets the variable. If it was given the driver's device nodes by the default runtime, so
-is everybody else.
+settings cannot be read from here. But the agent is such a container itself: it is unprivileged,
+asks for no GPU, and sets the variable. If the default runtime gave it the driver's device nodes,
+it gives them to every such container.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ TEXT = (
     "deviceAccess volume-mounts"
 )
 _SYS_ADMIN = 21
-# As the chart sets it; or what the runtime puts in its place when it gives the cards by CDI.
+# As the chart sets it; or what the runtime replaces it with when it uses CDI.
 _FOLLOWED = ("all", "void")
 
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """What tells of it.
+    """What the agent sees of its own container.
 
     Attributes:
         environ: The agent's environment.
@@ -39,7 +39,7 @@ class Exposure:
     status: Path = Path("/proc/self/status")
 
     def is_proven(self, runtime_class: str | None) -> bool:
-        """Whether the agent shows it.
+        """Whether the agent's own container proves it.
 
         Args:
             runtime_class: RuntimeClass of the agent's own pod, empty for the default runtime;
@@ -53,7 +53,7 @@ class Exposure:
         )
 
     def _is_privileged(self) -> bool:
-        """The runtime takes who may have SYS_ADMIN for privileged, and gives that one everything."""
+        """For the runtime a container that may have SYS_ADMIN is privileged and gets everything."""
         try:
             lines = self.status.read_text(encoding="ascii").splitlines()
             bounds = next(line for line in lines if line.startswith("CapBnd:"))

@@ -1,7 +1,8 @@
 """Checks of the node, every few seconds: state directory, library, labels, disk, device lists."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
@@ -16,33 +17,62 @@ from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.errors import StorageError
-from gpu_device_plugin.store.selinux import SecurityLabels
 
 CHECK_SECONDS = 2.0
+OLDEST_KUBELET = (1, 34)
 
 
 class Check(Protocol):
-    """One thing to look at; what it finds becomes a fault of the node, or ends one."""
+    """One check; what it finds becomes a fault of the node, or ends one."""
 
     def run(self) -> None:
-        """Look once. It returns soon, and waits for nothing."""
+        """Check once, without waiting for anything."""
+        ...
+
+
+class DiskBoundCheck(Protocol):
+    """One that may wait for a disk."""
+
+    async def run(self) -> None:
+        """Look once, in the writer's thread."""
         ...
 
 
 class NodeChecks:
-    """Runs the checks in order, again and again."""
+    """Runs the checks in order, again and again; those that wait for a disk hold up no other.
 
-    def __init__(self, checks: Sequence[Check]) -> None:
+    Attributes:
+        has_checked: Set when each has run once.
+    """
+
+    def __init__(self, checks: Sequence[Check], disk_checks: Sequence[DiskBoundCheck]) -> None:
+        self.has_checked = asyncio.Event()
         self._checks = tuple(checks)
+        self._disk_checks = tuple(disk_checks)
 
     async def run(self) -> None:
         """Check until cancelled."""
+        await asyncio.gather(self._run_checks(), self._run_disk_checks())
+
+    async def run_once(self) -> None:
+        """Every check once."""
+        self._run_each()
+        for check in self._disk_checks:
+            await check.run()
+
+    async def _run_checks(self) -> None:
         while True:
-            self.run_once()
+            self._run_each()
             await asyncio.sleep(CHECK_SECONDS)
 
-    def run_once(self) -> None:
-        """Every check once."""
+    async def _run_disk_checks(self) -> None:
+        while True:
+            for check in self._disk_checks:
+                await check.run()
+            self.has_checked.set()
+            await asyncio.sleep(CHECK_SECONDS)
+
+    def _run_each(self) -> None:
         for check in self._checks:
             check.run()
 
@@ -68,52 +98,63 @@ class LibraryCheck:
         self._node_store = node_store
         self._recorder = recorder
         self._mode = node_store.read().mode
+        self._problem = ""
         node_store.subscribe(self._state_changed)
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Install what we bring, and publish the version that new containers get."""
-        state = self._node_store.read()
-        if not state.wants_isolation or state.mark:
-            return
-        version, problem = self._library.check()
-        self._node_store.update(library_version=version)
-        text = problem if problem and state.isolates else None
-        self._recorder.fault(self._node_store, MISSING, text)
+        if self._is_due(self._node_store.read()):
+            version, self._problem = await self._library.check()
+            self._node_store.update(library_version=version)
+            self._judge()
 
     def leave(self, *, is_leaving: bool) -> None:
-        """Install nothing any more, or (False) as ever."""
-        self._library.is_leaving = is_leaving
+        """Install nothing any more, or (False) as ever, from the next look on."""
+        self._library.leave(is_leaving=is_leaving)
 
     def _state_changed(self, state: NodeState) -> None:
-        """Another mode may need what the old one did not; it is known before it is offered."""
+        """Check again before another mode is offered, which may need the library."""
         if state.mode is not self._mode:
             self._mode = state.mode
-            self.run()
+            self._judge()
+
+    def _judge(self) -> None:
+        state = self._node_store.read()
+        if self._is_due(state):
+            text = self._problem if self._problem and state.isolates else None
+            self._recorder.fault(self._node_store, MISSING, text)
+
+    @staticmethod
+    def _is_due(state: NodeState) -> bool:
+        return state.wants_isolation and not state.mark
 
 
 class SecurityLabelCheck:
-    """Containers mount from our directories wherever slices are enforced, and may read them."""
+    """Where slices are enforced, containers must be allowed to read our directories."""
 
     def __init__(
-        self, labels: SecurityLabels, node_store: NodeStore, recorder: EventRecorder
+        self,
+        ensure: Callable[[], Awaitable[object]],
+        node_store: NodeStore,
+        recorder: EventRecorder,
     ) -> None:
-        self._labels = labels
+        self._ensure = ensure
         self._node_store = node_store
         self._recorder = recorder
 
-    def run(self) -> None:
-        """Label what has no label yet."""
+    async def run(self) -> None:
+        """Give the label to what does not have it."""
         problem = None
         if self._node_store.read().isolates:
             try:
-                self._labels.ensure()
+                await self._ensure()
             except StorageError as error:
                 problem = str(error)
         self._recorder.fault(self._node_store, "LabelsMissing", problem)
 
 
 class ExposureCheck:
-    """Reported once a run; it is the node's set-up, which changes with a restart of its runtime."""
+    """Reports exposed cards once per run: the setting changes only when the runtime restarts."""
 
     def __init__(self, exposed: Exposure, cluster: Cluster, recorder: EventRecorder) -> None:
         self._exposed: Exposure | None = exposed
@@ -127,16 +168,43 @@ class ExposureCheck:
             self._exposed = None
 
 
-class StateDirectoryCheck:
-    """Where the lock is lost, so is what lay beside it; an error ends the process.
+class KubeletCheck:
+    """Reported once a run: a kubelet may be up to three minor versions older than its API server."""
 
-    In a pod the directory is a mount: removed on the node it takes no file for good, and comes
-    back when the container is made again.
+    def __init__(self, cluster: Cluster, recorder: EventRecorder) -> None:
+        self._cluster = cluster
+        self._recorder = recorder
+        self._is_reported = False
+
+    def run(self) -> None:
+        """Report that the kubelet is older than any that is supported."""
+        version = self._cluster.node.kubelet_version if self._cluster.node else ""
+        if not self._is_reported and is_too_old(version):
+            self._is_reported = True
+            oldest = ".".join(map(str, OLDEST_KUBELET))
+            self._recorder.node_note(
+                "KubeletTooOld",
+                f"the kubelet of this node is {version}; kubelets before {oldest} list finished pods "
+                f"and have no PodResources Get, so fewer mistakes are noticed: upgrade the node",
+            )
+
+
+def is_too_old(kubelet_version: str) -> bool:
+    """Whether a kubelet is older than any that is supported; False where that is not known."""
+    numbers = re.match(r"v(\d+)\.(\d+)\.", kubelet_version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST_KUBELET
+
+
+class StateDirectoryCheck:
+    """If the lock file is gone, so are the others; an error here ends the process.
+
+    In a pod the directory is a mount. If it is removed on the node, no file can be written there
+    until the container is created again.
     """
 
     def __init__(
         self,
-        keep_lock: Callable[[], bool],
+        keep_lock: Callable[[], Awaitable[bool]],
         state_dir: str,
         recorder: EventRecorder,
         ledger_store: LedgerStore,
@@ -148,18 +216,18 @@ class StateDirectoryCheck:
         self._ledger_store = ledger_store
         self._remember = remember
 
-    def run(self) -> None:
-        """Write everything again where the directory was emptied."""
-        if self._keep_lock():
+    async def run(self) -> None:
+        """Write everything again if the directory was emptied."""
+        if await self._keep_lock():
             text = f"{self._state_dir}: was emptied while the agent ran; the agent writes it again"
             self._recorder.file_set_aside(text)
-            self._ledger_store.probe()
+            self._ledger_store.rewrite()
             for part in self._remember:
                 part.settle()
 
 
 class DiskCheck:
-    """A disk that refused a grant is tried again until it takes one."""
+    """Tries a disk that refused a grant again, until a write succeeds."""
 
     def __init__(
         self, ledger_store: LedgerStore, node_store: NodeStore, recorder: EventRecorder
@@ -171,7 +239,7 @@ class DiskCheck:
     def run(self) -> None:
         """Try it."""
         if self._ledger_store.disk_fault is not None:
-            self._ledger_store.probe()
+            self._ledger_store.rewrite()
         fault = self._ledger_store.disk_fault
         self._recorder.fault(self._node_store, "StateNotWritable", fault)
 

@@ -8,7 +8,7 @@ _CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"
 
 
 class NodeFollower:
-    """Passes news of the node on, in the order in which they count."""
+    """Passes a change of the node on to the parts, in the order in which it matters."""
 
     def __init__(
         self,
@@ -30,6 +30,6 @@ class NodeFollower:
             return
         foreign = None if self._allow_other_plugin else self._cluster.foreign_plugin
         self._mode.note_foreign(f"{foreign.text}; {_CURE}" if foreign else "")
-        # Before the labels: a node that is given up must not be offered meanwhile.
+        # Before the labels: a withdrawn node must not be offered meanwhile.
         self._withdrawal.follow()
         self._mode.follow(node.labels)

@@ -2,7 +2,7 @@
 
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.publish.cluster import Cluster
-from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists, served_resources
+from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.domain.modes import is_served, resources_of
 from gpu_device_plugin.domain.node_state import StateReader
 
@@ -24,7 +24,7 @@ class Readiness:
         self.is_prepared = False
 
     def tell(self) -> tuple[bool, str]:
-        """Ready or not, and the reasons, one a line."""
+        """Whether the node is ready, and the reasons, one per line."""
         state = self._state()
         if state.mark:
             kept = "not done yet" if state.kept is None else f"{len(state.kept)} pods keep files"
@@ -43,7 +43,7 @@ class Readiness:
         problems += self._device_lists.not_ready(state)
         if problems:
             return False, "\n".join(problems)
-        served = ", ".join(str(resource) for resource in served_resources(state))
+        served = ", ".join(self._device_lists.served(state))
         out = ", ".join(
             f"card {c.index if c.is_shown else c.uuid} {state.unhealthy[c.uuid]}"
             for c in state.cards

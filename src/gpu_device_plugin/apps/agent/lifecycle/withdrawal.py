@@ -1,10 +1,10 @@
-"""Leaving a node for good: the chart's pre-delete hook marks it, the agent gives it up and says so.
+"""Withdrawal: the chart's pre-delete hook marks a node, and the agent leaves it and answers.
 
-From the mark on nothing is offered (empty device lists, so that the kubelet counts 0 at once),
-and what no grant names is removed. Containers that run keep their files. The answer is an
-annotation of the node, which `gpu-device-plugin uninstall` waits for. A mark is for one
-installation (`domain.annotations`): one of before is removed, for a node marked in the past is
-no reason to keep away from it. Without the mark the agent serves again.
+A marked node offers nothing (its device lists are empty, so that the kubelet counts 0 at once),
+and what no grant names is removed. Running containers keep their files. The answer is an
+annotation of the node, for which `gpu-device-plugin uninstall` waits. A mark is for one
+installation (`domain.annotations`); that of an earlier one is removed and has no effect. When the
+mark is gone, the agent serves again.
 """
 
 from collections.abc import Mapping
@@ -50,14 +50,14 @@ class Withdrawal:
         reconciler.passed.subscribe(self._settle)
 
     def follow(self) -> None:
-        """Obey the node's mark, as the API shows it now."""
+        """Act on the node's mark, as the API shows it now."""
         node = self._cluster.node
         if node is None:
             return
         mark = node.annotations.get(UNINSTALL_ANNOTATION, "")
         ours = self._cluster.installation
         if mark and not ours:
-            return  # our own pod has not been seen yet: nobody can tell whom the mark means
+            return  # our own pod is not known yet, so it is not known whom the mark means
         if mark and mark != ours:
             self._cluster.drop_annotation(UNINSTALL_ANNOTATION)
             mark = ""
@@ -67,7 +67,7 @@ class Withdrawal:
             self._report(node)
 
     def _settle(self, _: None) -> None:
-        """A reconcile pass is over: what no grant names is gone, if nothing is in doubt."""
+        """After a reconcile pass: what no grant names is removed, if nothing is uncertain."""
         if not self._node_store.read().mark:
             return
         self._is_clean = self._reconciler.is_settled
@@ -76,9 +76,9 @@ class Withdrawal:
         self.follow()
 
     def end(self) -> None:
-        """The process ends; on a node that was given up nothing needs to be remembered.
+        """The process ends: remove the state of a withdrawn node.
 
-        Unless something is in doubt: an empty ledger alone may be one that was lost.
+        Unless something is uncertain: an empty ledger alone may be one that was lost.
         """
         is_given_up = bool(self._node_store.read().mark) and self._is_clean
         if not is_given_up or self._ledger_store.ledger.grants:
@@ -99,10 +99,9 @@ class Withdrawal:
         else:
             text = "the mark for uninstalling was removed: the node serves again"
             self._recorder.node_note("WithdrawalEnded", text, is_warning=False)
-            self._library.run()
 
     def _report(self, view: NodeView) -> None:
-        """Done is: nothing in doubt, all files gone, and the node counts none of our units."""
+        """Answer when nothing is uncertain, all files are gone and the node counts 0 units."""
         if not self._is_clean or any(_counts(view.allocatable, name) for name in Resource):
             return
         pods = (str(grant.pod) for grant in self._ledger_store.ledger.grants.values())

@@ -1,1 +1,1 @@
-"""What others read: the kubelet's device lists, Events, metrics, labels and annotations."""
+"""What the agent publishes: device lists, Events, metrics, labels and annotations."""

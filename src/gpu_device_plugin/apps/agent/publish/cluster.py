@@ -20,12 +20,12 @@ Specs = Mapping[tuple[str, str], PodRequest]
 
 @dataclass(frozen=True, slots=True)
 class ClusterSignals:
-    """News from the API server.
+    """Signals of changes at the API server.
 
     Attributes:
         pod_gone: A pod has ended or was deleted.
         pod_synced: The watch has a pod, or another spec of it.
-        node_changed: Our node has changed, or who else offers its cards.
+        node_changed: Our node has changed, or another plugin on it has.
         reach_changed: The API server went away or came back.
     """
 
@@ -36,7 +36,7 @@ class ClusterSignals:
 
 
 class Cluster(Protocol):
-    """What the agent's parts read from the API server and write to it; nothing waits for it."""
+    """What the agent's parts read from the API server and write to it. No admission waits."""
 
     @property
     def node(self) -> NodeView | None:
@@ -108,7 +108,7 @@ class Cluster(Protocol):
 
 
 class ApiCluster:
-    """Watches our node and its pods, writes what others shall read."""
+    """Watches our node and its pods, and writes labels, annotations and Events."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class ApiCluster:
 
 
 class NoCluster:
-    """`--standalone`: the kubelet is all there is."""
+    """The null object for `--standalone`, where there is no API server."""
 
     node: NodeView | None = None
     node_trouble = ""
@@ -259,19 +259,19 @@ class NoCluster:
     is_reachable: bool | None = None
 
     def specs(self) -> Specs:
-        """Nobody says what pods ask for."""
+        """No pod specs."""
         return {}
 
     def is_synced(self) -> bool:
-        """Nobody ever will."""
+        """Never."""
         return False
 
     async def fetch_spec(self, _namespace: str, _name: str, /) -> PodRequest | None:
-        """There is nobody to ask."""
+        """No pod spec."""
         return None
 
     def post(self, _note: EventNote, /) -> None:
-        """There is nobody to read it; the log has it already."""
+        """Nothing to do; the log has it already."""
 
     def describe_node(
         self, *, labels: Wanted | None = None, annotations: Wanted | None = None
@@ -279,7 +279,7 @@ class NoCluster:
         """There is nobody to read it."""
 
     def drop_annotation(self, _name: str, /) -> None:
-        """There is none."""
+        """Nothing to do: there is none."""
 
     def annotate_pod(self, _ref: PodRef, _annotations: Wanted, /) -> None:
         """There is nobody to read it."""

@@ -1,12 +1,14 @@
-"""What the kubelet is offered: the node's state as devices of three resources."""
+"""What the kubelet is offered: the pools of the node, one endpoint each."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from gpu_device_plugin.domain.modes import check_message, resources_of
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.pools import DeviceGroup, Pool
+from gpu_device_plugin.domain.units import Resource, unit_ids
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.kubelet.encoding import CardUnits
 from gpu_device_plugin.kubelet.endpoint import Endpoint
 
 # Reasons for which nothing is registered at all: another plugin owns the cards, or the kubelet
@@ -15,49 +17,86 @@ WITHDRAWING = frozenset({"OtherPlugin", "DeviceListTooLong"})
 
 
 class DeviceLists:
-    """Publishes the node state to the endpoints."""
+    """Publishes the node's pools; the set of endpoints follows them while the agent runs.
 
-    def __init__(self, endpoints: Iterable[tuple[Resource, Endpoint]]) -> None:
-        self._endpoints = dict(endpoints)
+    A resource that is offered no more keeps its endpoint, withdrawn, so that the kubelet's
+    counters for it stay those of one endpoint when it comes back.
+    """
+
+    def __init__(
+        self,
+        open_endpoint: Callable[[str], Endpoint],
+        pools: Callable[[NodeState], Sequence[Pool]],
+    ) -> None:
+        self._open_endpoint = open_endpoint
+        self._pools = pools
+        self._endpoints: dict[str, Endpoint] = {}
+        self._waiting: asyncio.Queue[Endpoint] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Serve every endpoint that is there or comes, until cancelled; an error of one ends all."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                group.create_task((await self._waiting.get()).run())
 
     def publish(self, state: NodeState) -> None:
-        """Offer what the node has now, and nothing that its mode does not serve."""
-        wanted = served_resources(state)
-        for resource, endpoint in self._endpoints.items():
-            if resource in wanted:
-                endpoint.publish(card_units(resource, state))
-            else:
-                endpoint.withdraw()
+        """Offer what the node has now, and nothing else."""
+        pools = {pool.resource: pool for pool in self._pools(state)}
+        for resource, pool in pools.items():
+            if resource not in self._endpoints:
+                self._endpoints[resource] = self._open_endpoint(resource)
+                self._waiting.put_nowait(self._endpoints[resource])
+            self._endpoints[resource].publish(pool.groups)
+        for resource in self._endpoints.keys() - pools.keys():
+            self._endpoints[resource].withdraw()
+
+    def send_again(self) -> None:
+        """Send a list once more, which makes the kubelet write its checkpoint anew."""
+        with suppress(StopIteration):
+            next(each for each in self._endpoints.values() if each.is_ready).send_again()
+
+    def served(self, state: NodeState) -> tuple[str, ...]:
+        """The resources that are registered now."""
+        return tuple(pool.resource for pool in self._pools(state))
 
     def not_ready(self, state: NodeState) -> list[str]:
         """What is still missing before the kubelet can place pods here; nothing when ready."""
-        return [
-            f"{resource}: {endpoint.state.detail or endpoint.state.phase.value}"
-            for resource, endpoint in self._endpoints.items()
-            if resource in served_resources(state) and not endpoint.is_ready
-        ]
+        missing = []
+        for resource in self.served(state):
+            endpoint = self._endpoints.get(resource)
+            if endpoint is None:
+                missing.append(f"{resource}: nothing offered yet")
+            elif not endpoint.is_ready:
+                missing.append(f"{resource}: {endpoint.state.detail or endpoint.state.phase.value}")
+        return missing
 
 
-def served_resources(state: NodeState) -> tuple[Resource, ...]:
-    """The resources that are registered now; none before mode and cards are known."""
+def pools_of(state: NodeState) -> tuple[Pool, ...]:
+    """The pools that are registered now; none before mode and cards are known.
+
+    A card that is out stays in capacity. On a node that is marked for uninstalling the lists are
+    empty: the kubelet then counts 0 at once, where a list that ends would leave the capacity for
+    five minutes.
+    """
     if state.mode is None or not state.cards or not WITHDRAWING.isdisjoint(state.faults):
         return ()
-    return resources_of(state.mode)
+    return tuple(_pool(resource, state) for resource in resources_of(state.mode))
 
 
-def card_units(resource: Resource, state: NodeState) -> Sequence[CardUnits]:
-    """Every card's units of `resource`; a card that is out stays in capacity.
-
-    On a node that is marked for uninstalling the list is empty: the kubelet then counts 0 at once,
-    where a list that ends would leave the capacity for five minutes.
-    """
+def _pool(resource: Resource, state: NodeState) -> Pool:
     if state.mark:
-        return []
+        return Pool(resource)
     healthy = state.healthy
-    return [
-        CardUnits(resource, card.number, card.units(resource, state.unit), healthy[card.uuid])
-        for card in state.cards
-    ]
+    return Pool(
+        resource,
+        tuple(
+            DeviceGroup(
+                unit_ids(resource, card.number, card.units(resource, state.unit)),
+                healthy[card.uuid],
+            )
+            for card in state.cards
+        ),
+    )
 
 
 def message_problem(state: NodeState) -> str | None:

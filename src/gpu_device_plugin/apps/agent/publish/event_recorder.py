@@ -1,4 +1,4 @@
-"""Everything worth telling: one log line, one metric, one Event, one line for `why`."""
+"""The event recorder: one log line, metric, Event and line of `why` for what happens."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,6 @@ from gpu_device_plugin.domain.ledger import Grant, Ledger
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.requests import asked_text
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import RefusalError
 from gpu_device_plugin.web.metrics import AgentMetrics
 
@@ -25,7 +24,7 @@ _log = structlog.get_logger("agent")
 
 
 class EventRecorder:
-    """Where the parts of the agent report what happened."""
+    """Takes what the parts of the agent report."""
 
     def __init__(
         self,
@@ -51,14 +50,14 @@ class EventRecorder:
             rooms=room_lines(pending.rooms, pending.demand),
         )
 
-    def granted(self, grant: Grant, resource: Resource) -> None:
+    def granted(self, grant: Grant, resource: str) -> None:
         """One resource of a container is granted."""
-        self._metrics.count_allocation(str(resource), "granted")
+        self._metrics.count_allocation(resource, "granted")
         _log.info(
             "granted",
             pod=str(grant.pod),
             container=grant.container,
-            resource=str(resource),
+            resource=resource,
             units=len(grant.ids(resource)),
             cards=list(grant.cards),
             slice=grant.slice_id,
@@ -66,7 +65,7 @@ class EventRecorder:
 
     def refused(self, asker: Asker | None, call: Call, error: RefusalError) -> None:
         """A call is refused: the kubelet rejects the pod with this text."""
-        self._metrics.count_allocation(str(call.resource), "refused", error.reason)
+        self._metrics.count_allocation(call.resource, "refused", error.reason)
         pod = asker.pod if asker else None
         _log.warning(
             "refused",
@@ -81,14 +80,14 @@ class EventRecorder:
         if pod is not None and pod.name:
             self._post(EventNote(pod, error.reason, str(error), owner=_owner(asker)))
 
-    def start_refused(self, pod: PodRef | None, resource: Resource, error: RefusalError) -> None:
+    def start_refused(self, pod: PodRef | None, resource: str, error: RefusalError) -> None:
         """A container may not start."""
-        self._metrics.count_allocation(str(resource), "start-refused", error.reason)
+        self._metrics.count_allocation(resource, "start-refused", error.reason)
         _log.warning("start refused", pod=str(pod or ""), reason=error.reason, text=str(error))
         if pod is not None and pod.name:
             self._post(EventNote(pod, error.reason, str(error)))
             outcome = f"refused: {error}"
-            # The kubelet tries again and again; `why` tells it once.
+            # The kubelet tries again and again; `why` shows it once.
             if all(d.outcome != outcome for d in self._decisions.of_pod(str(pod))):
                 asked = f"to start a container that holds {resource}"
                 self._keep(Asker(pod), asked, outcome=outcome, reason=error.reason)
@@ -119,7 +118,7 @@ class EventRecorder:
         self._post(EventNote(None, reason, text, is_warning=is_warning))
 
     def fault(self, node_store: NodeStore, reason: str, text: str | None) -> None:
-        """Something keeps the whole node from serving, or (None) does no longer; reported once."""
+        """A fault keeps the whole node from serving, or (None) has ended; reported once."""
         if node_store.set_fault(reason, text):
             is_over = text is None
             over = f"{reason} is over"
@@ -128,12 +127,12 @@ class EventRecorder:
             )
 
     def file_set_aside(self, text: str) -> None:
-        """A file of the state directory could not be trusted."""
+        """A file of the state directory was damaged and set aside."""
         self._metrics.count_file_set_aside()
         self.node_note("StateFileBad", text)
 
     def adopted(self, grant: Grant) -> None:
-        """A container held units that we knew nothing of."""
+        """A container held units for which there was no grant."""
         self._metrics.count_repair("SliceAdopted")
         _log.warning("adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id)
         text = (
@@ -142,7 +141,7 @@ class EventRecorder:
         self._post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
 
     def slice_broken(self, grant: Grant, error: RefusalError) -> None:
-        """A slice lacks what its container needs to start again, and we cannot make it."""
+        """A slice lacks files that its container needs to start, and they cannot be made."""
         _log.error("slice broken", pod=str(grant.pod), slice=grant.slice_id, text=str(error))
         self._post(EventNote(grant.pod if grant.pod.name else None, error.reason, str(error)))
 
@@ -155,10 +154,10 @@ class EventRecorder:
         self._metrics.count_repair("IsolationLibraryMadeAgain")
         self._post(EventNote(None, "IsolationLibraryMadeAgain", text))
 
-    def region_grown(self, grant: Grant, size: int) -> None:
-        """A container made its shared region larger than it may be."""
-        text = f"container {grant.container}: its region file had grown to {size} bytes, cut back"
-        _log.warning("region grown", pod=str(grant.pod), bytes=size)
+    def file_grown(self, grant: Grant, file: str, size: int) -> None:
+        """A container made a file that it may write larger than it may be."""
+        text = f"container {grant.container}: its {file} had grown to {size} bytes, cut back"
+        _log.warning("file grown", pod=str(grant.pod), file=file, bytes=size)
         self._metrics.count_repair("RegionGrown")
         self._post(EventNote(grant.pod, "RegionGrown", text))
 

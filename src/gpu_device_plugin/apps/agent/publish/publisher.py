@@ -1,4 +1,4 @@
-"""What others read of the node and its pods: metrics, labels, annotations. Never waited for."""
+"""Publishes the node and its pods: metrics, labels, annotations. No admission waits for it."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -35,14 +35,14 @@ _WHOLE_CARD = 100
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the publisher cannot read off the node's state.
+    """What the publisher needs besides the node state.
 
     Attributes:
         ledger: Who holds what.
         driver: Driver and CUDA version.
         drift: What the last reconcile found.
         wall_seconds: The wall clock.
-        usage: What a slice uses of a card, by slice id and UUID; None where nobody knows.
+        usage: What a slice uses of a card, by slice id and UUID; None if it is not known.
     """
 
     ledger: Callable[[], Ledger]
@@ -78,7 +78,7 @@ class Publisher:
             self._publish()
 
     def show(self) -> None:
-        """Let the metrics show what is known now."""
+        """Show in the metrics what is known now."""
         state, ledger = self._state(), self._facts.ledger()
         self._metrics.publish(
             Snapshot(
@@ -96,7 +96,7 @@ class Publisher:
         self._annotate(state.cards, ledger)
 
     def _describe(self, state: NodeState) -> None:
-        """What the node is said to be; of one that is given up, only that."""
+        """Labels and annotations of the node; of a withdrawn one only the answer to the mark."""
         if state.mark:
             answer = None if state.kept is None else withdrawn_annotation(state.mark, state.kept)
             self._cluster.describe_node(
@@ -116,7 +116,7 @@ class Publisher:
     def _annotate(self, cards: tuple[Card, ...], ledger: Ledger) -> None:
         by_pod: dict[PodRef, list[Grant]] = {}
         for grant in ledger.grants.values():
-            # Without the pod spec nobody knows which of its containers this is.
+            # Without the pod spec the index of the container is not known.
             if grant.pod.uid and grant.pod.name and grant.is_checked:
                 by_pod.setdefault(grant.pod, []).append(grant)
         for pod, grants in by_pod.items():
@@ -146,7 +146,7 @@ def _card_samples(state: NodeState, ledger: Ledger) -> Iterable[CardSample]:
 
 
 def _card_label(card: Card) -> int | str:
-    """NVML's index; of the cards that NVML does not show, which have none, the UUID."""
+    """NVML's index, or the UUID of a card that NVML does not show."""
     return card.index if card.is_shown else card.uuid
 
 
@@ -161,7 +161,7 @@ def _slice_samples(
 ) -> Iterable[SliceSample]:
     for grant in ledger.grants.values():
         if not grant.pod.name:
-            continue  # adopted from the kubelet's checkpoint, and nobody knows yet whose it is
+            continue  # adopted from the kubelet's checkpoint; its pod is not known yet
         for uuid, size in zip(grant.cards, grant.card_bytes, strict=False):
             card = state.card(uuid)
             if card is not None:
@@ -177,10 +177,10 @@ def _slice_samples(
 
 
 def _with_usage(sample: SliceSample, usage: SliceUsage | None, card: Card) -> SliceSample:
-    """The container wrote these figures: more than the card has is no figure at all."""
+    """The container wrote these figures; one above what the card has is not believed."""
     if usage is None or usage.memory_bytes > card.memory_mib * _BYTES_PER_MIB:
         return sample
-    # Without a compute cap the library does not measure time, so 0 would be untrue.
+    # Without a compute cap the library does not measure time, so 0 would be wrong.
     is_measured = 0 < sample.core_percent < _WHOLE_CARD
     return replace(
         sample,

@@ -1,1 +1,1 @@
-"""Grants brought together with what the kubelet holds, again and again."""
+"""Reconcile: grants and files are compared with what the kubelet holds, and corrected."""

@@ -1,11 +1,12 @@
 """The files of slices and the library versions: made where a grant names them, removed late.
 
-A removal needs to know that the pod is gone: the ledger, PodResources List and the kubelet's
-checkpoint have to be there, and to agree (`domain.strays`). What is missing is made at once.
+Before a removal it must be certain that the pod is gone: ledger, PodResources List and the
+kubelet's checkpoint all have to be readable, and to agree (`domain.strays`). What is missing is
+made at once.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import structlog
 
@@ -18,11 +19,12 @@ from gpu_device_plugin.domain.strays import strays
 from gpu_device_plugin.errors import NodeError, StorageError
 
 _REPAIRS_A_TURN = 8
+_ROOM_BYTES = 16 << 20
 _log = structlog.get_logger("reconcile")
 
 
 class FileKeeper:
-    """Brings what lies on the node in line with the grants."""
+    """Makes the files on the node agree with the grants."""
 
     def __init__(
         self, ledger_store: LedgerStore, setup: ContainerSetup, recorder: EventRecorder
@@ -32,6 +34,8 @@ class FileKeeper:
         self._recorder = recorder
         self._unnamed_since: Mapping[str, float] = {}
         self._removable: frozenset[str] = frozenset()
+        self._most_free_bytes = 0
+        self._mounted: frozenset[str] | None = None  # library versions; None is not certain
 
     @property
     def is_settled(self) -> bool:
@@ -45,7 +49,7 @@ class FileKeeper:
         now: float,
         kubelet_since: float | None,
     ) -> bool:
-        """Find out what may be removed; whether the checkpoint names slices of no grant.
+        """Find what may be removed; returns whether the checkpoint names slices without grant.
 
         Args:
             snapshot: The kubelet now.
@@ -66,20 +70,28 @@ class FileKeeper:
         )
         self._removable = (over | ended) & present
         is_blank = not (present or grants or snapshot.held())
-        if snapshot.has_checkpoint or is_blank:
-            self._tidy_library(snapshot)
+        is_certain = snapshot.has_checkpoint or is_blank
+        # Answers in the checkpoint too: a container that restarts gets the mounts of its first one.
+        versions = frozenset(units.library_version for units in snapshot.held())
+        self._mounted = versions if is_certain else None
         return not kept.isdisjoint(present - frozenset(grants))
 
-    def repair(self) -> None:
-        """Every file that a grant names is there; grown ones are cut back; nothing is removed."""
-        for _ in self._repairs():
-            continue
+    async def repair(self) -> None:
+        """Every file that a grant names is there; grown ones are cut back; nothing is removed.
 
-    async def repair_in_turns(self) -> None:
-        """The same a few slices at a time, so that no call of the kubelet waits for all; and removals."""
-        for number, _ in enumerate(self._repairs(), 1):
+        A few slices at a time, so that no call of the kubelet waits for all of them.
+        """
+        for number, slice_id in enumerate(tuple(self._ledger_store.ledger.grants), 1):
+            # It may have ended while others were repaired: its files must not come back.
+            grant = self._ledger_store.ledger.grants.get(slice_id)
+            if grant is not None:
+                await self._repair(grant)
             if number % _REPAIRS_A_TURN == 0:
                 await asyncio.sleep(0)
+
+    async def repair_and_remove(self) -> None:
+        """The same, and what `judge` has found to be over is removed."""
+        await self.repair()
         try:
             for slice_id in self._removable - frozenset(self._ledger_store.ledger.grants):
                 self._setup.files.remove(slice_id)
@@ -87,27 +99,33 @@ class FileKeeper:
         except StorageError as error:
             _log.error("files that no grant names are kept", error=str(error))
         self._removable = frozenset()
+        if self._mounted is not None:
+            grants = self._ledger_store.ledger.grants.values()
+            granted = frozenset(grant.library_version for grant in grants)
+            await self._setup.library.tidy(self._mounted | granted)
 
-    def _repairs(self) -> Iterator[None]:
-        for slice_id in tuple(self._ledger_store.ledger.grants):
-            # It may have ended while others were repaired: its files must not come back.
-            grant = self._ledger_store.ledger.grants.get(slice_id)
-            if grant is not None:
-                self._repair(grant)
-                yield
-
-    def _repair(self, grant: Grant) -> None:
+    async def _repair(self, grant: Grant) -> None:
         try:
-            self._setup.make_files(grant)
+            await self._setup.make_files(grant)
         except NodeError as error:
             self._recorder.slice_broken(grant, error)
         except StorageError as error:
             _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
-        for size in self._setup.files.cut_back((grant.slice_id,)).values():
-            self._recorder.region_grown(grant, size)
+        self._cut_back(grant)
 
-    def _tidy_library(self, snapshot: KubeletSnapshot) -> None:
-        granted = (g.library_version for g in self._ledger_store.ledger.grants.values())
-        # Kept answers too: a container that starts again gets the mounts of its first Allocate.
-        mounted = (units.library_version for units in snapshot.held())
-        self._setup.library.tidy([*granted, *mounted])
+    def cut_back_if_filling(self) -> None:
+        """Cut back at once where the run directory loses room: it is memory of the node."""
+        files = self._setup.files
+        try:
+            free = files.free_bytes()
+            if free + _ROOM_BYTES < self._most_free_bytes:
+                for grant in self._ledger_store.ledger.grants.values():
+                    self._cut_back(grant)
+                self._most_free_bytes = files.free_bytes()
+            self._most_free_bytes = max(self._most_free_bytes, free)
+        except StorageError as error:
+            _log.error("nobody knows how much room is left", error=str(error))
+
+    def _cut_back(self, grant: Grant) -> None:
+        for file, size in self._setup.files.cut_back(grant.slice_id, grant.cards).items():
+            self._recorder.file_grown(grant, file, size)

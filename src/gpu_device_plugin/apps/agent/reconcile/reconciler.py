@@ -51,7 +51,7 @@ _log = structlog.get_logger("reconcile")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the reconciler brings together.
+    """What the reconciler works with.
 
     Attributes:
         ledger_store: The grants.
@@ -60,11 +60,11 @@ class Parts:
         recorder: Where events go.
         state: The node as of now.
         specs: Pods as the API watch knows them.
-        is_synced: Whether the API watch has had all of them, be it a while ago.
+        is_synced: Whether the API watch has ever had all of them.
         kubelet_identity: Which kubelet there is, by its sockets, or None.
         gate: Keeps a List away from the kubelet's calls.
-        on_settled: Told of the pods that were listed at two passes in a row.
-        is_waited_for: Whether somebody waits for the node to be empty.
+        on_settled: Called with the pods that were listed in two passes in a row.
+        is_waited_for: Whether a switch or an uninstall waits until no pod holds a slice.
         wall_seconds: The wall clock.
     """
 
@@ -95,14 +95,32 @@ class Reconciler:
         self._silence = ""
         self._files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
         self.drift = 0
+        self._has_passed = False
+        self._unadopted: Sequence[PodRef] = ()
         self.passed = Signal[None]()
         """Emitted after each pass."""
         self.checkpoint_stale = Signal[None]()
         """Emitted when the kubelet's checkpoint names pods that its List lacks."""
 
     def request_pass(self) -> None:
-        """Run a pass soon: a pod has gone, or somebody waits for the node to be empty."""
+        """Run a pass soon, because a pod is gone or something waits for the last slice to end."""
         self._requested.set()
+
+    def pod_gone(self, pod: PodRef) -> None:
+        """A pod has ended; most hold nothing, and refused ones come by the hundred."""
+        if self._parts.ledger_store.ledger.of_pod(pod):
+            self.request_pass()
+
+    @property
+    def holders(self) -> Sequence[PodRef] | None:
+        """Pods that hold slices now; None where an empty ledger may be one that was lost.
+
+        Those too of whose units no grant could be made, for instance because their card is away.
+        """
+        store = self._parts.ledger_store
+        if not (self._has_passed or store.ledger.grants):
+            return None
+        return (*store.holders, *self._unadopted)
 
     @property
     def is_settled(self) -> bool:
@@ -115,10 +133,10 @@ class Reconciler:
             await self.run_pass()
             seconds = WAITING_SECONDS if self._parts.is_waited_for() else PASS_SECONDS
             with contextlib.suppress(TimeoutError):
-                # Not wait_for: in Python 3.11 that one loses a cancellation that comes with a request.
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes with a request.
                 async with asyncio.timeout(seconds):
                     await self._requested.wait()
-                # A pod that goes often takes others with it: one pass serves them all.
+                # Pods often end together: one pass serves them all.
                 await asyncio.sleep(1.0)
             self._requested.clear()
 
@@ -127,7 +145,8 @@ class Reconciler:
         try:
             async with self._parts.gate.quiet():
                 self._settle(await self._parts.snapshots.take())
-            await self._files.repair_in_turns()
+            self._has_passed = True
+            await self._files.repair_and_remove()
             self.passed.emit(None)
         except KubeletError as error:
             if str(error) != self._silence:
@@ -173,11 +192,10 @@ class Reconciler:
         self._listed = listed
 
     def _believed(self, absent: frozenset[str], snapshot: KubeletSnapshot) -> frozenset[str]:
-        """Of the slices that List lacks those whose pods are gone.
+        """Of the slices that List lacks, those whose pods are certainly gone.
 
-        A kubelet that has just started, or that has not reached the API server since, lists few
-        pods or none. Were they all taken for gone, a mode that waits for the node to be empty
-        would be pulled from under them.
+        A kubelet that has just started, or has not reached the API server since, lists few pods
+        or none. If they all counted as gone, a waiting mode switch would happen under them.
         """
         grants, specs = self._parts.ledger_store.ledger.grants, self._parts.specs()
         since, found = self._kubelet_since(), set[str]()
@@ -192,7 +210,7 @@ class Reconciler:
         return frozenset(found)
 
     def _completed(self, ledger: Ledger, snapshot: KubeletSnapshot) -> list[Grant]:
-        """Grants of which more, or something else, is known now than when they were made."""
+        """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
         uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
         found = []
@@ -215,15 +233,18 @@ class Reconciler:
     def _adopted(
         self, ledger: Ledger, snapshot: KubeletSnapshot, held: Sequence[HeldUnits]
     ) -> list[Grant]:
-        """Grants for containers that hold units and that we know nothing of."""
+        """Grants for containers that hold units without a grant."""
         state = self._parts.state()
-        if state.mode is None or not state.cards:
-            return []
+        self._unadopted = ()
         if not ledger.unknown(held):
             return []  # as nearly always
         specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]
         living = snapshot.living({spec.ref.uid for spec in specs})
-        adopted = adopt(ledger.unknown(living), specs, state.cards, state.terms)
+        unknown = ledger.unknown(living)
+        cards = state.cards if state.mode is not None else ()
+        adopted = adopt(unknown, specs, cards, state.terms)
+        known = frozenset().union(*(grant.all_ids for grant in adopted))
+        self._unadopted = tuple({units.pod for units in unknown if units.ids.isdisjoint(known)})
         for grant in adopted:
             self._parts.recorder.adopted(grant)
         return [
@@ -231,9 +252,13 @@ class Reconciler:
             for grant in adopted
         ]
 
-    def repair_files(self) -> None:
-        """Every file that a grant names is there; nothing is removed."""
-        self._files.repair()
+    def cut_back_if_filling(self) -> None:
+        """Let no container fill the run directory between two passes."""
+        self._files.cut_back_if_filling()
+
+    async def repair_files(self) -> None:
+        """Make every file that a grant names; remove nothing."""
+        await self._files.repair()
 
     def _kubelet_since(self) -> float | None:
         identity = self._parts.kubelet_identity()

@@ -18,7 +18,7 @@ class SnapshotReader:
         self._checkpoint = checkpoint
 
     async def take(self) -> KubeletSnapshot:
-        """Both, now; call it only while no Allocate of ours is in flight.
+        """Read both now. Call it only while no Allocate of ours is in flight.
 
         Raises:
             KubeletError: One of them does not answer; nothing may be concluded from the other.

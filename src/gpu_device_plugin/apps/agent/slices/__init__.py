@@ -1,1 +1,1 @@
-"""What lies on the node for a slice, and what its container receives."""
+"""A slice's files on the node, and what its container receives."""

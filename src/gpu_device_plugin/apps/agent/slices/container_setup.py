@@ -1,4 +1,4 @@
-"""From a grant to what lies on the node and what the container receives."""
+"""From a grant to the slice's files and to what the container receives."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,10 +29,10 @@ class ContainerSetup:
         files: The files on the node.
         library: The isolation library's versions on the node.
         access: How cards reach containers.
-        run_dir: Where the slices' files lie.
-        library_dir: Where the library's versions lie.
+        run_dir: Directory of the slices' files.
+        library_dir: Directory of the library's versions.
         device_dir: `/dev`.
-        driver: Mounts of the simulated driver, where there is one.
+        driver: Mounts of the simulated driver, if there is one.
     """
 
     files: SliceFiles
@@ -43,20 +43,26 @@ class ContainerSetup:
     device_dir: Path = Path("/dev")
     driver: tuple[Mount, ...] = ()
 
-    def make_files(self, grant: Grant) -> bool:
-        """Make what isolation mounts for a slice; whether anything was missing.
+    async def make_files(self, grant: Grant, *, is_start: bool = False) -> bool:
+        """Make the files that isolation mounts for a slice; returns whether any was missing.
+
+        The slice's own files lie in memory (a tmpfs), so they are made here and now.
+
+        Args:
+            grant: Whose slice.
+            is_start: A container is about to start with it; see `LibraryInstaller.provide`.
 
         Raises:
-            NodeError: Its version of the library is gone for good.
+            NodeError: Its version of the library is missing and cannot be installed.
             StorageError: The file system refused.
         """
         if not grant.is_capped:
             return False
-        was_missing = self.library.provide(grant)
+        was_missing = await self.library.provide(grant, is_start=is_start)
         return self.files.make(slice_spec(grant)) or was_missing
 
     def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
-        """The whole answer for a container, as it rides on gpu-mem."""
+        """The whole answer for a container, which is given with gpu-mem."""
         cards = tuple(card for card in map(state.card, grant.cards) if card is not None)
         if len(cards) != len(grant.cards):
             raise NodeError(
@@ -101,7 +107,7 @@ def sized(grant: Grant, state: NodeState) -> Grant:
 
 
 def slice_spec(grant: Grant) -> SliceSpec:
-    """What must lie on the node for `grant`: a card without a known size gives nothing."""
+    """The files of a grant; a card whose size is not known contributes none."""
     is_known = len(grant.card_bytes) == len(grant.cards)
     sizes = grant.card_bytes if is_known else (0,) * len(grant.cards)
     core = grant.core_percent or None

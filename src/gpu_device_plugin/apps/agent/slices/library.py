@@ -1,6 +1,8 @@
 """The isolation library's versions on this node: installed, kept while needed, removed after."""
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -12,44 +14,66 @@ from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.errors import ConfigError, NodeError, StorageError
 from gpu_device_plugin.store.library import LIBRARY, SELFTEST, LibraryVersions, Package, package
 from gpu_device_plugin.store.native import native_library
+from gpu_device_plugin.store.writer import Writer
 
 MISSING = "IsolationLibraryMissing"
+_GLANCE_SECONDS = 1.0
 _log = structlog.get_logger("library")
 
 
 class LibraryInstaller:
-    """Puts our version on the node, and sees to those that grants name."""
+    """Installs our version on the node, and keeps those that grants name."""
 
-    def __init__(self, directory: Path, recorder: EventRecorder) -> None:
+    def __init__(self, directory: Path, recorder: EventRecorder, writer: Writer) -> None:
+        self._writer = writer
         self._directory = directory
         self._recorder = recorder
         self._ours, self._problem = _packaged()
         self._versions = LibraryVersions(directory, self._ours)
         self._is_verified = False
-        self.is_leaving = False
-        """The node is marked for uninstalling: nothing is installed any more."""
+        self._whole: Mapping[str, bool] = {}  # versions, and whether they bring the self-test
+        self._is_leaving = False
 
-    def check(self) -> tuple[str, str]:
-        """The version for new containers, or "" and why there is none; installs what we bring."""
-        if self._ours is not None and not self.is_leaving:
+    async def check(self) -> tuple[str, str]:
+        """Install our version; returns the one for new containers, or "" and why there is none."""
+        return await self._writer.run(self._check)
+
+    def leave(self, *, is_leaving: bool) -> None:
+        """The node is marked for uninstalling, and nothing is installed any more; or no longer."""
+        self._is_leaving, self._whole = is_leaving, {}
+
+    def _check(self) -> tuple[str, str]:
+        if self._ours is not None and not self._is_leaving:
             self._install(self._ours)
+        self._whole = self._versions.whole()
         version = self._versions.current()
         if version:
             return version, ""
         return "", (
-            f"no version of {LIBRARY} with its ld.so.preload lies in {self._directory}"
+            f"no version of {LIBRARY} with its ld.so.preload is in {self._directory}"
             f"{self._problem and f' ({self._problem})'}, so slices cannot be enforced; install "
             f"it, or start with --isolation off"
         )
 
-    def provide(self, grant: Grant) -> bool:
-        """Make the version that a grant names whole again; whether anything was missing.
+    async def provide(self, grant: Grant, *, is_start: bool = False) -> bool:
+        """Complete the version that a grant names; returns whether anything was missing.
+
+        A version that the last check found whole counts as whole. Before a container starts it is
+        looked at once more, but not for long: a disk that is stuck keeps no container from
+        starting whose library was there a moment ago.
 
         Raises:
             NodeError: It cannot be done; the container must not start.
         """
+        version = grant.library_version
+        is_known = version in self._whole
+        if is_known and not is_start:
+            return False
         try:
-            was_missing = self._versions.provide(grant.library_version)
+            async with asyncio.timeout(_GLANCE_SECONDS if is_known else None):
+                was_missing = await self._writer.run(partial(self._provide, version))
+        except TimeoutError:
+            return False
         except StorageError as error:
             raise NodeError(f"pod {grant.pod}: {error}", reason=MISSING) from error
         if was_missing:
@@ -57,17 +81,23 @@ class LibraryInstaller:
             self._recorder.library_made_again(grant, ours)
         return was_missing
 
+    def _provide(self, version: str) -> bool:
+        was_missing = self._versions.provide(version)
+        self._whole = self._versions.whole()
+        return was_missing
+
     def has_selftest(self, version: str) -> bool:
         """Whether containers of that version can check their cap themselves."""
-        return self._versions.has_selftest(version)
+        return self._whole.get(version, False)
 
-    def tidy(self, used: Iterable[str]) -> None:
-        """Remove versions of earlier agents that no pod's grant and no kept answer names."""
-        for version in self._versions.remove_unused(frozenset(used), is_leaving=self.is_leaving):
+    async def tidy(self, used: Iterable[str]) -> None:
+        """Remove versions of earlier agents that neither a grant nor the checkpoint names."""
+        remove = partial(self._versions.remove_unused, frozenset(used), is_leaving=self._is_leaving)
+        for version in await self._writer.run(remove):
             _log.info("unused version removed", version=version)
 
     def _install(self, ours: Package) -> None:
-        # Content is compared once; afterwards a check costs as much as asking for sizes.
+        # Content is compared once; later checks compare only sizes.
         if self._is_verified and self._versions.is_complete(ours.version):
             return
         try:
@@ -79,7 +109,7 @@ class LibraryInstaller:
 
 
 def _packaged() -> tuple[Package | None, str]:
-    """What this agent brings, or None and why it brings nothing."""
+    """The library that this agent brings, or None and why there is none."""
     try:
         found = package(__version__, native_library(LIBRARY), _selftest(), LIBRARY_FILE)
     except (ConfigError, StorageError) as error:

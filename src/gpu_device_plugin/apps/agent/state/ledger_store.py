@@ -1,24 +1,40 @@
 """The ledger in memory and on disk, changed in one place."""
 
-import contextlib
+import asyncio
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from gpu_device_plugin.apps.agent.state.signal import Signal
 from gpu_device_plugin.domain.ledger import Grant, Ledger
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.grants import GrantStore, Loaded
+from gpu_device_plugin.store.writer import Writer, report
+
+WRITE_SECONDS = 3.0
+"""How long an Allocate waits for its grant to be durable; the call itself may take 4 s."""
+_COPY_SECONDS = 0.5
 
 
 class LedgerStore:
-    """One writer, many readers: `ledger` is immutable, a change is durable before it is seen."""
+    """One writer, many readers: `ledger` is immutable, a change is a new one.
 
-    def __init__(self, store: GrantStore) -> None:
+    A new promise (`hold`) is durable before it is seen. What is only learnt from the kubelet and
+    the API server (`amend`, `replace`) is seen at once and on the disk soon after: were it lost in
+    a crash, it would be learnt again. So nothing but `hold` waits for the disk.
+    """
+
+    def __init__(self, store: GrantStore, writer: Writer) -> None:
         self._store = store
+        self._writer = writer
         self._ledger = Ledger()
         self._gone: frozenset[str] = frozenset()
         self.changed = Signal[Ledger]()
         """Emitted after each change."""
+        self._write_lock = asyncio.Lock()
+        self._rewriting: asyncio.Task[None] | None = None
+        self._is_behind = False
+        self._copying: asyncio.TimerHandle | None = None
         self.disk_fault: str | None = None
 
     @property
@@ -40,72 +56,113 @@ class LedgerStore:
         """The last reconcile pass found the pods of these slices gone; their grants end later."""
         self._gone = slice_ids
 
-    def load(self, now_seconds: float) -> Loaded:
-        """Read what the disk remembers."""
-        loaded = self._store.load(now_seconds)
-        self._ledger = loaded.ledger
-        self.changed.emit(self._ledger)
+    async def load(self, now_seconds: float) -> Loaded:
+        """Read what the disk remembers.
+
+        Raises:
+            StorageError: The file system refused.
+        """
+        loaded = await self._writer.run(partial(self._store.load, now_seconds))
+        self._set(loaded.ledger)
+        if loaded.is_behind:
+            self.rewrite()
         return loaded
 
-    def hold(self, grant: Grant, superseded: Iterable[str] = ()) -> None:
+    async def hold(self, grant: Grant, superseded: Iterable[str] = ()) -> None:
         """Make `grant` durable, ending the superseded slices in the same write.
 
         Raises:
-            NodeError: The disk refused; nothing changed, the caller must refuse the pod.
+            NodeError: The disk refused or took too long; the caller must refuse the pod. A write
+                that is finished all the same is rolled back.
         """
+        ended = frozenset(superseded)
         try:
-            self._replace(self._ledger.release(superseded).hold(grant))
+            async with asyncio.timeout(WRITE_SECONDS), self._write_lock:
+                await self._write(self._ledger.release(ended).hold(grant))
+        except TimeoutError as error:
+            self.disk_fault = f"the state directory took no write within {WRITE_SECONDS:.0f} s"
+            self.rewrite()
+            raise _not_durable(self.disk_fault) from error
+        except asyncio.CancelledError:
+            self.rewrite()
+            raise
         except StorageError as error:
-            raise NodeError(
-                f"{error}; without a durable grant no slice is given", reason="StateNotWritable"
-            ) from error
+            raise _not_durable(str(error)) from error
+        self._set(self._ledger.release(ended).hold(grant))
 
     def replace(self, before: Grant, after: Grant) -> bool:
-        """Put `after` in the place of `before`, unless another hand has changed or ended it since.
+        """Replace `before` by `after`, unless `before` was changed or ended since.
 
-        For whoever waits between reading a grant and writing it.
+        For callers that wait between reading a grant and writing it.
 
         Returns:
             Whether `before` still stood there.
-
-        Raises:
-            NodeError: The disk refused; nothing changed.
         """
         if self._ledger.grants.get(before.slice_id) != before:
             return False
-        if after != before:
-            self.hold(after)
+        self.amend([after])
         return True
 
     def amend(self, grants: Iterable[Grant], ended: Iterable[str] = ()) -> None:
-        """Change several grants at once, for reconciling.
-
-        Raises:
-            StorageError: The disk refused; nothing changed.
-        """
+        """Change several grants at once, to what is known of them by now."""
         ledger = self._ledger.release(ended)
         for grant in grants:
             ledger = ledger.hold(grant)
         if ledger.grants != self._ledger.grants:
-            self._replace(ledger)
+            self._set(ledger)
+            self.rewrite()
 
-    def probe(self) -> None:
-        """Write the ledger again, and more, to learn whether the disk takes grants now."""
-        try:
-            # The ledger alone may fit into the blocks that it has had, and the next grant not.
-            self._store.check_room()
-            self._replace(self._ledger)
-        except StorageError:
-            return
+    def rewrite(self) -> None:
+        """Write the ledger again, soon; after a fault also learn whether there is room for more."""
+        self._is_behind = True
+        if self._rewriting is None or self._rewriting.done():
+            self._rewriting = asyncio.get_running_loop().create_task(self._rewrite())
 
-    def _replace(self, ledger: Ledger) -> None:
+    async def close(self, seconds: float) -> None:
+        """Write what is not written yet, but wait no longer than that."""
+        if self._rewriting is not None:
+            await asyncio.wait({self._rewriting}, timeout=seconds)
+        if self._copying is not None:
+            self._copying.cancel()
+            self._copy()
+
+    async def _rewrite(self) -> None:
         try:
-            self._store.save(ledger)
-            with contextlib.suppress(StorageError):  # a copy; the grants themselves are written
-                self._store.save_former()
+            while self._is_behind:
+                async with self._write_lock:
+                    self._is_behind = False
+                    if self.disk_fault is not None:
+                        # The ledger may fit into the blocks that it has had, the next grant not.
+                        await self._writer.run(self._store.check_room)
+                    await self._write(self._ledger)
+        except StorageError as error:
+            self.disk_fault = str(error)
+
+    async def _write(self, ledger: Ledger) -> None:
+        """Raises StorageError. Only under the lock."""
+        try:
+            await self._writer.run(partial(self._store.save, ledger))
         except StorageError as error:
             self.disk_fault = str(error)
             raise
         self.disk_fault = None
+        if self._copying is None:
+            # Not now: the thread would take the interpreter from the answer that is on its way.
+            loop = asyncio.get_running_loop()
+            self._copying = loop.call_later(_COPY_SECONDS, self._copy)
+
+    def _copy(self) -> None:
+        """The copy for the release before, of the last of many writes; nobody waits for it."""
+        self._copying = None
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(self._writer, self._store.save_former).add_done_callback(report)
+
+    def _set(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.changed.emit(ledger)
+
+
+def _not_durable(text: str) -> NodeError:
+    return NodeError(
+        f"{text}; without a durable grant no slice is given", reason="StateNotWritable"
+    )

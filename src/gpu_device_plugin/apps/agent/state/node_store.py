@@ -1,4 +1,4 @@
-"""One writer of the node's state, many readers."""
+"""The node state: one writer, many readers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -45,14 +45,14 @@ class NodeStore:
         if state != self._state:
             self._state = state
             for listener in self._listeners:
-                # Not `state`: a listener may have changed it further, and old news help nobody.
+                # Not `state`: a listener may have changed it further.
                 listener(self._state)
 
     def set_fault(self, reason: str, text: str | None) -> bool:
-        """Note that something keeps the whole node from serving, or (None) no longer does.
+        """Note that a fault keeps the whole node from serving, or (None) has ended.
 
         Returns:
-            Whether that is news.
+            Whether that is a change.
         """
         faults: Mapping[str, str] = self._state.faults
         if faults.get(reason) == text:

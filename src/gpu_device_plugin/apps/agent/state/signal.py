@@ -1,4 +1,4 @@
-"""News from one part to others: who emits knows no listener, who listens subscribes once."""
+"""Signals from one part to others: the emitter knows no listener."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar

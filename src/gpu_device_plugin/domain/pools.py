@@ -1,0 +1,36 @@
+"""What a node offers the kubelet: pools of units, each under the name of one extended resource."""
+
+from dataclasses import dataclass
+
+from gpu_device_plugin.domain.units import Resource
+
+OUR_RESOURCES: frozenset[str] = frozenset(Resource)
+"""Every name under which a scheme of this release may offer units; no other plugin's."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """Units that lie on one device and are offered alike.
+
+    Attributes:
+        ids: Their ids, as the kubelet counts them.
+        is_healthy: Whether the kubelet may give them away.
+        numa_node: The NUMA node of the device, or None where it is not told.
+    """
+
+    ids: tuple[str, ...]
+    is_healthy: bool = True
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Everything of one resource that this node has, healthy or not.
+
+    Attributes:
+        resource: The extended resource, for instance `example.com/thing`.
+        groups: Its units, device by device.
+    """
+
+    resource: str
+    groups: tuple[DeviceGroup, ...] = ()

@@ -1,0 +1,75 @@
+"""The one thread that waits for disks, so that the event loop never does (docs/adr/0015)."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, ParamSpec, TypeVar
+
+import structlog
+
+_Value = TypeVar("_Value")
+_Parameters = ParamSpec("_Parameters")
+_log = structlog.get_logger("writer")
+
+
+class Writer(Executor):
+    """Runs jobs one after the other; one that nobody waits for any more is not begun.
+
+    The thread starts with the first job. It ends with the process, and keeps it from nothing:
+    a disk that never answers must not hold up an exit.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(
+        self,
+        fn: Callable[_Parameters, _Value],
+        /,
+        *args: _Parameters.args,
+        **kwargs: _Parameters.kwargs,
+    ) -> Future[_Value]:
+        """Put a job at the end of the line."""
+        future: Future[_Value] = Future()
+        self._jobs.put((future, partial(fn, *args, **kwargs)))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+            self._thread.start()
+        return future
+
+    async def run(self, job: Callable[[], _Value]) -> _Value:
+        """What `job` returns. A job that has begun is finished, even if its caller gives up."""
+        return await asyncio.get_running_loop().run_in_executor(self, job)
+
+    async def drain(self, seconds: float) -> None:
+        """Wait for the jobs in line, but no longer than that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.run(_nothing)
+
+    def _run(self) -> None:
+        while True:
+            future, job = self._jobs.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = job()
+                except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+
+
+def report(done: "asyncio.Future[Any]") -> None:
+    """Log how a job failed for which nobody waits."""
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        _log.warning("cannot be written", error=str(error))
+
+
+def _nothing() -> None:
+    """The job of whoever only waits for its turn."""

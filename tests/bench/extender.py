@@ -1,0 +1,151 @@
+"""What kube-scheduler waits for: filter and prioritize over HTTP, in a cluster of 5,000 nodes."""
+
+import asyncio
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from tests.apps.controller.objects import held, node, path, pod
+from tests.bench.machine import resident_mib
+from tests.bench.rows import Chapter, Row, at_most, quantile, shown
+from tests.fakes.api_server import kubeconfig, running
+
+_NODES, _CARDS, _PODS = 5000, 8, 20000
+_ROUNDS = 300
+_WHOLE_ROUNDS = 5
+_SEED = 7
+_SHAPES = ((1, 5), (2, 10), (2, 30), (4, 50), (8, 50), (15, 100))
+_TITLE = "The scheduler extender"
+_METHOD = """\
+`gpu-device-plugin controller` as a process of its own, {nodes:,} nodes of {cards} V100, {pods:,} pods with
+slices in the cluster; the API server is the small one of our tests, on the same machine. A round asks filter and
+then prioritize for a pod of one of {shapes} shapes, with the names of nodes drawn at random; between two rounds a
+pod ends or comes, so that the ledger changes. Both calls together, from sending to the decoded answer. Whole
+nodes: objects of 16 KB each, as kube-scheduler sends them where the extender is not `nodeCacheCapable`; the time
+of one filter call. First calls of a shape count every node and are among the rounds."""
+
+
+async def measure() -> Chapter:
+    """Ask one controller, many times."""
+    async with AsyncExitStack() as stack:
+        server, _ = await stack.enter_async_context(running())
+        drawn = random.Random(_SEED)  # noqa: S311
+        names = [f"n{number:05}" for number in range(_NODES)]
+        for name in names:
+            server.preload(f"/api/v1/nodes/{name}", node(name, _CARDS))
+        for number in range(_PODS):
+            units, percent = drawn.choice(_SHAPES[:3])
+            told = held(number // _NODES * 2 % _CARDS, units, percent)
+            each = pod(f"p{number}", units, percent, on=names[number % _NODES], annotations=told)
+            server.preload(path(each), each)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        config = kubeconfig(folder / "k", f"http://127.0.0.1:{server.port}", {"token": "t"})
+        process, port = await _controller(config)
+        stack.push_async_callback(_end, process)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        caller = _Caller(session, port)
+        some = await _rounds(caller, server, names, 500, drawn)
+        every = await _rounds(caller, server, names, _NODES, drawn)
+        resident = resident_mib(process.pid)
+        whole = [await _whole(caller, names) for _ in range(_WHOLE_ROUNDS)]
+        peak = _peak_mib(process.pid)
+    rows = [
+        at_most("filter and prioritize, 500 names, p99", 1000 * quantile(some, 0.99), 5, "ms"),
+        at_most("filter and prioritize, 5,000 names, p99", 1000 * quantile(every, 0.99), 15, "ms"),
+        shown(
+            "the same, medians",
+            f"{1000 * quantile(some, 0.5):.2f} ms, {1000 * quantile(every, 0.5):.2f} ms",
+        ),
+        at_most(
+            f"filter, {_NODES:,} whole nodes ({len(_body(names)) / 1e6:.0f} MB), with the transfer",
+            1000 * quantile(whole, 0.5),
+            250,
+            "ms",
+            0,
+        ),
+        Row("resident with names only", "≤ 120 MiB", f"{resident:.0f} MiB", resident <= 120),
+        shown("resident at most, with whole nodes", f"{peak:.0f} MiB"),
+    ]
+    method = _METHOD.format(nodes=_NODES, cards=_CARDS, pods=_PODS, shapes=len(_SHAPES))
+    return Chapter(_TITLE, method, tuple(rows))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    process.terminate()
+    await process.wait()
+
+
+class _Caller:
+    def __init__(self, session: aiohttp.ClientSession, port: int) -> None:
+        self._session, self._base = session, f"http://127.0.0.1:{port}/gpushare-scheduler"
+
+    async def ask(self, verb: str, body: bytes) -> Any:
+        async with self._session.post(f"{self._base}/{verb}", data=body) as response:
+            answer = await response.read()
+            assert response.status == 200, answer
+            return json.loads(answer)
+
+
+async def _controller(config: Path) -> tuple[asyncio.subprocess.Process, int]:
+    """A running, ready controller and its port."""
+    ports = [20000 + os.getpid() % 20000, 20001 + os.getpid() % 20000]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gpu_device_plugin", "controller", "--plain-http"),
+        *("--address", f"127.0.0.1:{ports[0]}", "--metrics-address", f"127.0.0.1:{ports[1]}"),
+        *("--kubeconfig", str(config), "--log-level", "error"),
+    )
+    async with aiohttp.ClientSession() as session, asyncio.timeout(120):
+        while True:
+            try:
+                async with session.get(f"http://127.0.0.1:{ports[1]}/readyz") as response:
+                    if response.status == 200:
+                        return process, ports[0]
+            except aiohttp.ClientConnectionError:
+                pass
+            await asyncio.sleep(0.1)
+
+
+async def _rounds(
+    caller: _Caller, server: Any, names: Sequence[str], count: int, drawn: random.Random
+) -> list[float]:
+    found = []
+    for number in range(_ROUNDS):
+        each = pod(f"p{number}", 1, 5, on=drawn.choice(names), annotations=held(7, 1, 5))
+        await server.put(path(each), each)
+        units, percent = _SHAPES[number % len(_SHAPES)]
+        body = json.dumps(
+            {"Pod": pod("new", units, percent), "NodeNames": drawn.sample(list(names), count)}
+        ).encode()
+        began = time.perf_counter()
+        answer = await caller.ask("filter", body)
+        kept = {"Pod": pod("new", units, percent), "NodeNames": answer["NodeNames"]}
+        await caller.ask("prioritize", json.dumps(kept).encode())
+        found.append(time.perf_counter() - began)
+    return found
+
+
+def _body(names: Sequence[str]) -> bytes:
+    padding = {"x" * 60 + str(number): "y" * 190 for number in range(60)}
+    items = [node(name, 1) | {"status": {"padding": padding}} for name in names]
+    return json.dumps({"Pod": pod("new", 2, 10), "Nodes": {"items": items}}).encode()
+
+
+async def _whole(caller: _Caller, names: Sequence[str]) -> float:
+    body = _body(names)
+    began = time.perf_counter()
+    await caller.ask("filter", body)
+    return time.perf_counter() - began
+
+
+def _peak_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
