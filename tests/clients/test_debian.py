@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.clients.conftest import SLICE_MIB, Client, native_variables
+from tests.clients.conftest import SLICE_MIB, native_variables
 from tests.isolation.box import Box
-from tests.nvidia_smi import NvidiaSmi, UnavailableError, download, unpack
+from tests.nvidia_smi import UnavailableError, unpack
 
 SECONDS = 60
 _CONTROLS = re.compile(r"\x1b[\[(][0-9;?]*[A-Za-z]")
@@ -24,7 +24,7 @@ _CONTROLS = re.compile(r"\x1b[\[(][0-9;?]*[A-Za-z]")
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """nvtop and hashcat, with the library that hashcat needs; removed after the module."""
+    """Nvtop and hashcat, with the library that hashcat needs; removed after the module."""
     place = tmp_path_factory.mktemp("debian")
     try:
         unpack(place, "nvtop", "hashcat", "libminizip1", "hashcat-data")
@@ -39,7 +39,7 @@ def _screen(program: Path, environment: Mapping[str, str], wanted: str) -> str:
     """What a program for a terminal has drawn once `wanted` is there, without the controls."""
     child, terminal = pty.fork()
     if child == 0:
-        os.execve(program, [str(program)], {"HOME": "/tmp", **environment, "TERM": "xterm"})
+        os.execve(program, [str(program)], {**environment, "TERM": "xterm"})
     drawn, until = "", time.monotonic() + SECONDS
     try:
         while wanted not in drawn and time.monotonic() < until:
@@ -57,6 +57,7 @@ def _screen(program: Path, environment: Mapping[str, str], wanted: str) -> str:
 def test_nvtop_shows_the_slice(box: Box, unpacked: Path) -> None:
     """The card's name, and the slice's memory for the card's."""
     nvtop = unpacked / "usr/bin/nvtop"
+    box.variables["HOME"] = str(box.root)
     alone = _screen(nvtop, native_variables(box.environment), "/140.401Gi]")
     sliced = _screen(nvtop, box.environment, f"/{SLICE_MIB / 1024:.3f}Gi]")
 
