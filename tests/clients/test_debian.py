@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.clients.conftest import SLICE_MIB, native_variables
+from tests.clients.conftest import SLICE_MIB, Client, native_variables
 from tests.isolation.box import Box
 from tests.nvidia_smi import UnavailableError, unpack
 
@@ -39,7 +39,7 @@ def _screen(program: Path, environment: Mapping[str, str], wanted: str) -> str:
     """What a program for a terminal has drawn once `wanted` is there, without the controls."""
     child, terminal = pty.fork()
     if child == 0:
-        os.execve(program, [str(program)], {**environment, "TERM": "xterm"})
+        os.execve(program, [str(program)], {**environment, "TERM": "xterm"})  # noqa: S606
     drawn, until = "", time.monotonic() + SECONDS
     try:
         while wanted not in drawn and time.monotonic() < until:
@@ -65,3 +65,29 @@ def test_nvtop_shows_the_slice(box: Box, unpacked: Path) -> None:
     assert "/140.401Gi]" in alone
     assert "[NVIDIA H200]" in sliced
     assert f"/{SLICE_MIB / 1024:.3f}Gi]" in sliced
+
+
+def test_hashcat_measures_in_a_slice(client: Client, unpacked: Path, tmp_path: Path) -> None:
+    """It compiles with NVRTC, links and loads with the driver, and launches until it has a speed.
+
+    No kernel computes here, so its self-test is left out.
+    """
+    home = unpacked / "usr/share/hashcat"  # where it looks for its kernels' sources
+    program = shutil.copy(unpacked / "usr/bin/hashcat", home)
+    (compiler,) = client.python.parent.parent.glob("lib/*/site-packages/nvidia/*/lib/libnvrtc.so.*")
+    (tmp_path / "libnvrtc.so").symlink_to(compiler)
+    libraries = [
+        client.box.node.drivers,
+        tmp_path,
+        compiler.parent,
+        unpacked / "usr/lib/x86_64-linux-gnu",
+    ]
+    words = (program, "-b", "-m", "0", "--self-test-disable")
+    variables = {"LD_LIBRARY_PATH": ":".join(map(str, libraries))}
+
+    for said, memory_mib in (
+        (client.native(*words, **variables), 143771),
+        (client.sliced(*words, **variables), SLICE_MIB),
+    ):
+        assert f"/{memory_mib} MB" in said
+        assert re.search(r"Speed\.#1\.+: +\d", said), said
