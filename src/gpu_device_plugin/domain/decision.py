@@ -145,6 +145,22 @@ def check_parts(asker: Asker, offer: Offer, state: NodeState) -> None:
         raise unequal_parts(ids, needed.cards)
 
 
+def check_in_service(pending: Pending, state: NodeState) -> None:
+    """A card may fail between the kubelet's two calls; nothing is granted on it then.
+
+    Raises:
+        DoesNotFitError: A card that was decided on is out of service.
+    """
+    for card in pending.cards:
+        reason = state.unhealthy.get(card.uuid)
+        if reason:
+            raise DoesNotFitError(
+                f"card {card.index} ({card.uuid}) went out of service ({reason}) after it was "
+                f"chosen; create the pod again",
+                reason="NoHealthyCard",
+            )
+
+
 def unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
     """The refusal for reused units that do not make a slice."""
     return DoesNotFitError(
