@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,22 +24,25 @@ class Client:
 
     def native(self, *words: str | Path, **variables: str) -> str:
         """What it prints on a card of its own."""
-        kept = {"LD_PRELOAD", "GPUSLICE_ROOT"}
-        variables = {
-            name: value for name, value in self._environment(variables).items() if name not in kept
-        }
-        return _output(words, variables)
+        return output(words, native_variables(self._environment(variables)))
 
     def sliced(self, *words: str | Path, **variables: str) -> str:
         """What it prints in a slice of the card."""
-        return _output(words, self._environment(variables))
+        return output(words, self._environment(variables))
 
     def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
         home = str(self.box.root)  # caches, new for each test
         return {**self.box.environment, "HOME": home, "PYTHONUNBUFFERED": "1", **more}
 
 
-def _output(words: tuple[str | Path, ...], environment: Mapping[str, str]) -> str:
+def native_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a container without what makes it a slice."""
+    ours = {"LD_PRELOAD", "GPUSLICE_ROOT"}
+    return {name: value for name, value in environment.items() if name not in ours}
+
+
+def output(words: tuple[str | Path, ...], environment: Mapping[str, str]) -> str:
+    """What a program prints that ends well."""
     ran = subprocess.run(
         words, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )
@@ -60,11 +63,27 @@ def clients_python() -> Path:
 
 
 @pytest.fixture
-def client(clients_python: Path, tmp_path: Path) -> Client:
-    """Starts programs on the first card of a node, or in a slice of it."""
+def make_box(tmp_path: Path) -> Callable[[str], Box]:
+    """Makes a slice of the first card of a node with some driver."""
     if not (native_directory() / "libgpuslice.so").exists():
         pytest.skip("not built: libgpuslice.so (make native)")
-    box = Box(tmp_path / "slice", Node.create(tmp_path, "h200", DRIVER), tmp_path)
-    box.allow(SLICE_MIB * 1024 * 1024, 50)
-    box.variables["NVIDIA_VISIBLE_DEVICES"] = box.node.uuids[0]
+
+    def make(driver: str) -> Box:
+        made = Box(tmp_path / "slice", Node.create(tmp_path, "h200", driver), tmp_path)
+        made.allow(SLICE_MIB * 1024 * 1024, 50)
+        made.variables["NVIDIA_VISIBLE_DEVICES"] = made.node.uuids[0]
+        return made
+
+    return make
+
+
+@pytest.fixture
+def box(make_box: Callable[[str], Box]) -> Box:
+    """One with a driver of CUDA 13."""
+    return make_box(DRIVER)
+
+
+@pytest.fixture
+def client(clients_python: Path, box: Box) -> Client:
+    """Starts programs on the first card of a node, or in a slice of it."""
     return Client(clients_python, box)
