@@ -246,6 +246,8 @@ def _disagreements(node: Node) -> Iterator[str]:
     known = grants(node)
     yield from _untold_refusals(node)
     for life in _living(node):
+        if life.is_forgotten:
+            continue
         yield from _not_at_work(node, life)
         for grant in known:
             if grant.pod.uid == life.pod.uid and not grant.is_handed_on:
@@ -305,7 +307,7 @@ def _not_at_work(node: Node, life: Life) -> Iterator[str]:
         for r in (MEM, CORE)
         if c.limits.get(r) and (c.name, r) not in _held(node, life)
     ]
-    if lacking and not idle and not life.is_forgotten:
+    if lacking and not idle:
         yield f"{life.pod.name} runs without {lacking}"
     meta = node.api.objects.get(path_of(life.pod), {}).get("metadata", {})
     is_given = not life.shape_never_fits or not idle

@@ -191,6 +191,8 @@ class Node:
         """The kubelet ends and comes back; its pods are listed some time later."""
         self.pods.forget_work()
         self.disturb(away_seconds + late_seconds)
+        if forgets:
+            self.pods.forgetful_until = self.machine.loop.now + away_seconds + 30.0
         await self.kubelet.stop()
         await asyncio.sleep(away_seconds)
         self.kubelet.pod_resources.has_get = has_get

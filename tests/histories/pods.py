@@ -34,7 +34,8 @@ class Life:
         start_errors: Why containers did not start, each text once.
         done: Init containers that have ended well.
         units: Container -> resource -> units that it was started with.
-        is_forgotten: The kubelet has lost what it knew of its units.
+        is_forgotten: The kubelet has lost what it knew of its units, or admitted it while it knew
+            of no resource at all; such a pod runs with none.
         refused_by: The agent that ran when it was rejected.
         shape_never_fits: No node gives what it asks for.
         room: What was free of each sound card when it was rejected: resource -> units.
@@ -68,6 +69,7 @@ class Pods:
         self.is_disturbed: Callable[[], bool] = lambda: False
         self.agent_name: Callable[[], str] = str
         self.is_kubelet_up = False
+        self.forgetful_until = 0.0
         self.is_sound: Callable[[], list[bool]] = list
         self._machine = machine
         self._api = api
@@ -77,6 +79,7 @@ class Pods:
     def create(self, pod: StandInPod, *, never_fits: bool = False) -> Life:
         """The scheduler has bound it to this node."""
         life = Life(pod, shape_never_fits=never_fits, was_disturbed=self.is_disturbed())
+        life.is_forgotten = self._machine.loop.now < self.forgetful_until
         self.lives[pod.uid] = life
         self._api.put(path_of(pod), object_of(pod))
         if self.is_kubelet_up:

@@ -19,7 +19,7 @@ from tests.histories.troubles import TROUBLES
 from gpu_device_plugin.config.agent import Isolation
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.units import MemoryUnit
-from gpu_device_plugin.errors import StateError
+from gpu_device_plugin.errors import StateError, StorageError
 from gpu_device_plugin.store import layout1
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION
@@ -119,8 +119,9 @@ def new_settings(node: Node, **settings: str) -> None:
 def release_before(node: Node) -> None:
     """The release before runs for a moment: it reads and writes its own layout of the grants only."""
     node.kill_agent()
-    former = SealedFile(node.file(layout1.FILE_NAME), layout1.KIND, layout1.VERSION)
-    with contextlib.suppress(StateError):  # damaged: it sets the file aside
+    node.machine.arm("")
+    former = SealedFile(node.file(layout1.FILE_NAME), layout1.KIND, layout1.VERSION, flush=None)
+    with contextlib.suppress(StateError, StorageError):  # damaged: it sets the file aside
         sealed = former.read()
         if sealed is not None and sealed.number >= _number_of(node):
             former.write([sealed.payload], sealed.boot_id)
@@ -129,8 +130,9 @@ def release_before(node: Node) -> None:
 def release_after(node: Node) -> None:
     """A later release has run: it writes keys that this one does not know."""
     node.kill_agent()
-    file = SealedFile(node.file(FILE_NAME), KIND, VERSION)
-    with contextlib.suppress(StateError):
+    node.machine.arm("")
+    file = SealedFile(node.file(FILE_NAME), KIND, VERSION, flush=None)
+    with contextlib.suppress(StateError, StorageError):
         sealed = file.read()
         if sealed is not None:
             content = json.loads(sealed.payload)
