@@ -15,6 +15,7 @@ from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.domain.decision import (
     Offer,
     Pending,
+    check_in_service,
     check_parts,
     choose_units,
     decide,
@@ -125,6 +126,7 @@ class Allocator:
             self._asker = found
             pending = await self._unasked(found, call, state)
         self._asker = pending.asker
+        check_in_service(pending, state)
         grant = await self._maker.grant(pending, call, state)
         pending.granted.add(call.resource)
         return grant
