@@ -401,7 +401,7 @@ def test_of_a_file_in_which_one_thing_is_wrong_the_others_are_remembered(
 
     assert found.numbers == {"GPU-a": 5}
     assert getattr(found, key) == getattr(CardsRecord(), key)
-    assert f"cards: {key} is forgotten" in (bad or "")
+    assert f"cards: {key} is ignored" in (bad or "")
     assert named in (bad or "")
 
 
