@@ -59,7 +59,7 @@ image: $(STAMP) ## The agent's image for amd64 and arm64 and its SBOM, into buil
 	@echo "==> the image"
 	@.ci/image.sh
 
-e2e: $(STAMP) $(NATIVE) ## A whole Kubernetes on this machine: KUBE=1.36.3
+e2e: $(STAMP) $(NATIVE) ## A whole Kubernetes on this machine; KUBE=1.34.4 for the oldest supported
 	@echo "==> e2e against Kubernetes $(KUBE)"
 	@KUBE=$(KUBE) tests/e2e/install.sh
 	@.ci/image.sh

@@ -36,18 +36,20 @@ class RefusedError(Exception):
     """helm would not render the chart with these values."""
 
 
-def render(*settings: str, values: Mapping[str, Any] | None = None) -> str:
+def render(*settings: str, values: Mapping[str, Any] | None = None, kubernetes: str = "") -> str:
     """The manifests as text.
 
     Args:
         settings: `--set` texts.
         values: Further values.
+        kubernetes: Version of the API server; "" for helm's own.
 
     Raises:
         RefusedError: helm refused; the text is helm's.
     """
     command = [str(HELM), "template", NAME, str(CHART), "--namespace", NAME, "--values", "-"]
     command += [f"--set={setting}" for setting in settings]
+    command += [f"--kube-version={kubernetes}"] if kubernetes else []
     done = subprocess.run(
         command,
         input=yaml.safe_dump(dict(values or {})),

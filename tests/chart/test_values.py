@@ -74,6 +74,12 @@ def test_what_cannot_be_is_an_error_that_says_why(value: str, words: str) -> Non
     assert words in str(refusal.value)
 
 
+def test_an_older_kubernetes_than_the_agent_needs_is_refused() -> None:
+    assert render(kubernetes="v1.34.0")
+    with pytest.raises(RefusedError, match=r"requires kubeVersion: >=1\.34\.0-0"):
+        render(kubernetes="v1.33.9")
+
+
 def test_simulated_cards_go_with_no_driver() -> None:
     with pytest.raises(RefusedError, match="goes with neither driverRoot nor runtimeClassName"):
         render("simulate.profile=v100", "runtimeClassName=nvidia")

@@ -36,6 +36,7 @@ class NodeView:
         annotations: All annotations.
         capacity: What the kubelet counts, by resource name, as quantities.
         allocatable: What of it is usable.
+        kubelet_version: For instance `v1.36.3`; empty where it is not known.
     """
 
     name: str
@@ -44,6 +45,7 @@ class NodeView:
     annotations: Mapping[str, str] = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
+    kubelet_version: str = ""
 
 
 class NodeWatch:
@@ -130,6 +132,7 @@ def _view(node: Node) -> NodeView:
         annotations=node.metadata.annotations or {},
         capacity={name: str(amount) for name, amount in (status.capacity or {}).items()},
         allocatable={name: str(amount) for name, amount in (status.allocatable or {}).items()},
+        kubelet_version=status.node_info.kubelet_version,
     )
 
 

@@ -86,11 +86,18 @@ class Pod(Bare):
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
 
+class NodeInfo(msgspec.Struct, rename="camel"):
+    """`status.nodeInfo` of a node."""
+
+    kubelet_version: str = ""
+
+
 class NodeStatus(msgspec.Struct, rename="camel"):
     """`status` of a node."""
 
     capacity: dict[str, str | int | float] | None = None
     allocatable: dict[str, str | int | float] | None = None
+    node_info: NodeInfo = msgspec.field(default_factory=NodeInfo)
 
 
 class Node(Bare):

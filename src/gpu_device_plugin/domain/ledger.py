@@ -150,6 +150,7 @@ def live(
     ledger: Ledger,
     listed: Collection[tuple[str, str]],
     uids: Mapping[tuple[str, str], str] | None = None,
+    ended: Collection[str] = (),
 ) -> Ledger:
     """The grants whose pods the kubelet still has; at admission all others count as free.
 
@@ -158,9 +159,15 @@ def live(
         listed: Namespace and name of every pod in PodResources List.
         uids: What the API knows of these names now; a grant under another uid belongs to a
             pod that has been replaced by one of the same name.
+        ended: Uids of pods that have finished, as the API knows: kubelets before 1.34 list these
+            until they are deleted, and give their units away all the same.
     """
     return Ledger(
-        {key: g for key, g in ledger.grants.items() if _is_listed(g.pod, listed, uids or {})}
+        {
+            key: grant
+            for key, grant in ledger.grants.items()
+            if grant.pod.uid not in ended and _is_listed(grant.pod, listed, uids or {})
+        }
     )
 
 

@@ -59,7 +59,7 @@ class StandInKubelet:
         self._running: set[tuple[str, str]] = set()
         self.registry = PluginRegistry(self.plugin_dir, clock, self._times)
         self.pod_resources = PodResourcesServer(
-            self.pod_resources_socket, self.active_pods, self._active, clock
+            self.pod_resources_socket, self.active_pods, self.known_pods, self._active, clock
         )
         self._allocation = Allocation(self.registry, random.Random(seed))  # noqa: S311 - a seeded die
         self._admission = asyncio.Lock()
@@ -150,6 +150,10 @@ class StandInKubelet:
         if not self.sources_ready:
             return ()
         return tuple(pod for uid, pod in self.pods.items() if uid not in self._finished)
+
+    def known_pods(self) -> tuple[StandInPod, ...]:
+        """Every pod that is not removed yet, finished ones too; none before the sources are ready."""
+        return tuple(self.pods.values()) if self.sources_ready else ()
 
     def capacity(self, resource: str) -> int:
         """What node status shows as capacity; nothing once the grace period is over."""

@@ -19,7 +19,8 @@ class PodResourcesServer:
 
     Attributes:
         book: What is held.
-        has_get: Whether Get is served; an old kubelet lacks it.
+        has_get: Whether Get is served; a kubelet before 1.34 lacks it.
+        lists_finished: Whether List names finished pods too, as before 1.34.
         lists: How often List was answered.
     """
 
@@ -27,14 +28,17 @@ class PodResourcesServer:
         self,
         socket: Path,
         active: Callable[[], tuple[StandInPod, ...]],
+        known: Callable[[], tuple[StandInPod, ...]],
         holding: Callable[[], frozenset[str]],
         clock: Callable[[], float],
     ) -> None:
         self.book = Book()
         self.has_get = True
+        self.lists_finished = False
         self.lists = 0
         self._socket = socket
         self._active = active
+        self._known = known
         self._holding = holding
         self._clock = clock
         self._tokens = _BURST
@@ -78,7 +82,8 @@ class PodResourcesServer:
         self.lists += 1
         # This is what can make a kubelet give a device of a call in flight away again.
         self.book.drop_inactive(self._holding())
-        return pb.ListPodResourcesResponse(pod_resources=self._messages(self._active()))
+        listed = self._known() if self.lists_finished else self._active()
+        return pb.ListPodResourcesResponse(pod_resources=self._messages(listed))
 
     async def _get(self, request: Any, context: Any) -> pb.GetPodResourcesResponse:
         await self._count(context)

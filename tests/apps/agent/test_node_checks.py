@@ -3,6 +3,10 @@
 import errno
 from pathlib import Path
 
+import pytest
+import yaml
+
+from gpu_device_plugin.apps.agent.lifecycle.node_checks import OLDEST_KUBELET, is_too_old
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.modes import NodeMode
@@ -51,3 +55,33 @@ async def test_directories_that_containers_may_not_read_stop_the_node_until_they
     policy.is_refusing = False
     await wiring.node_checks.run_once()
     assert FAULT not in wiring.node_store.read().faults
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("v1.33.9", True),
+        ("v1.9.11-gke.5", True),
+        ("v1.34.0", False),
+        ("v1.34.2-eks-113cf36", False),
+        ("v1.36.3", False),
+        ("v2.0.0", False),
+        ("", False),
+        ("unknown", False),
+    ],
+)
+def test_a_kubelet_before_the_oldest_supported_one_is_reported(
+    version: str,
+    expected: bool,  # noqa: FBT001
+) -> None:
+    assert is_too_old(version) is expected
+
+
+def test_the_chart_and_the_pages_name_the_same_oldest_version() -> None:
+    root = Path(__file__).parents[3]
+    oldest = ".".join(map(str, OLDEST_KUBELET))
+    chart = yaml.safe_load((root / "charts/gpu-device-plugin/Chart.yaml").read_text())
+    assert chart["kubeVersion"] == f">={oldest}.0-0"
+    for page in ("README.md", "docs/install.md", "docs/operations.md"):
+        text = (root / page).read_text()
+        assert f"{oldest} or later" in text, page

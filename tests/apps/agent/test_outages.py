@@ -218,3 +218,40 @@ async def test_where_the_state_directory_cannot_come_back_the_agent_ends() -> No
 
         assert await rig.exit_code() == 1
         assert f"{rig.state}/lock: cannot be opened" in rig.log.read_text()
+
+
+async def test_units_of_a_finished_pod_are_given_again_though_an_old_kubelet_lists_it() -> None:
+    """Before 1.34 List names pods until they are deleted; the API server says which have ended."""
+    async with running_rig() as rig:
+        rig.kubelet.pod_resources.has_get = False
+        rig.kubelet.pod_resources.lists_finished = True
+        node = {"metadata": {"name": "n1"}, "status": {"nodeInfo": {"kubeletVersion": "v1.33.9"}}}
+        await rig.api.put("/api/v1/nodes/n1", node)
+        for number in range(4):
+            assert (await rig.admit(f"job-{number}", slice_of(15, 30))).is_admitted
+        refused = await rig.admit("too-early", slice_of(15, 30))
+        for number in range(4):
+            uid = rig.uid(f"job-{number}")
+            ended = {**rig.object_of(rig.kubelet.pods[uid]), "status": {"phase": "Succeeded"}}
+            await rig.api.put(f"/api/v1/namespaces/default/pods/job-{number}", ended)
+            rig.kubelet.finish(uid)
+
+        messages: list[str] = []
+
+        async def is_given() -> bool:
+            """As soon as the agent's watch has heard of the end."""
+            admission = await rig.admit("next", slice_of(15, 30))
+            if not admission.is_admitted:
+                await rig.delete(rig.uid("next"))
+            messages.append(admission.message)
+            return admission.is_admitted
+
+        assert not refused.is_admitted
+        await rig.delete(rig.uid("too-early"))
+        await until(is_given, 3, lambda: messages[-1])
+
+        def is_reported() -> bool:
+            events = [v for v in rig.api.objects.values() if v.get("reason") == "KubeletTooOld"]
+            return any("the kubelet of this node is v1.33.9" in v["message"] for v in events)
+
+        await until(is_reported, 5)

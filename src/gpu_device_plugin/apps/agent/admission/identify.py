@@ -93,7 +93,9 @@ class Identifier:
         ledger = self._ledger()
         asker = who_asks(call, listed, specs, ledger, seen, session)
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
-        return Identified(asker, live(ledger, [entry.pod.key for entry in listed], uids))
+        ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
+        keys = [entry.pod.key for entry in listed]
+        return Identified(asker, live(ledger, keys, uids, ended - {""}))
 
     async def holds(self, pod: PodRef, ids: frozenset[str]) -> bool:
         """Whether the kubelet still counts any of `ids` as held by `pod`."""

@@ -1,6 +1,7 @@
 """Checks of the node, every few seconds: state directory, library, labels, disk, device lists."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.errors import StorageError
 
 CHECK_SECONDS = 2.0
+OLDEST_KUBELET = (1, 34)
 
 
 class Check(Protocol):
@@ -164,6 +166,33 @@ class ExposureCheck:
         if self._exposed is not None and self._exposed.is_proven(self._cluster.runtime_class):
             self._recorder.node_note("CardsExposed", exposure.TEXT)
             self._exposed = None
+
+
+class KubeletCheck:
+    """Reported once a run: a kubelet may be up to three minor versions older than its API server."""
+
+    def __init__(self, cluster: Cluster, recorder: EventRecorder) -> None:
+        self._cluster = cluster
+        self._recorder = recorder
+        self._is_reported = False
+
+    def run(self) -> None:
+        """Report that the kubelet is older than any that is supported."""
+        version = self._cluster.node.kubelet_version if self._cluster.node else ""
+        if not self._is_reported and is_too_old(version):
+            self._is_reported = True
+            oldest = ".".join(map(str, OLDEST_KUBELET))
+            self._recorder.node_note(
+                "KubeletTooOld",
+                f"the kubelet of this node is {version}; kubelets before {oldest} list finished pods "
+                f"and have no PodResources Get, so fewer mistakes are noticed: upgrade the node",
+            )
+
+
+def is_too_old(kubelet_version: str) -> bool:
+    """Whether a kubelet is older than any that is supported; False where that is not known."""
+    numbers = re.match(r"v(\d+)\.(\d+)\.", kubelet_version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST_KUBELET
 
 
 class StateDirectoryCheck:
