@@ -6,6 +6,7 @@ path. A new key needs a default. A key that goes, or means something else, needs
 beside which the former one is written for one release (`layout1`).
 """
 
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -14,7 +15,8 @@ import msgspec
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.units import MemoryUnit, Resource, parse_unit_id
+from gpu_device_plugin.domain.pools import OUR_RESOURCES
+from gpu_device_plugin.domain.units import MemoryUnit, parse_unit_id
 from gpu_device_plugin.errors import StateError
 
 Plain: TypeAlias = dict[str, Any]
@@ -86,15 +88,15 @@ def record_of(grant: Grant) -> GrantRecord:
     )
 
 
-def grant_of(record: GrantRecord) -> Grant:
-    """The grant that a record tells of.
+def grant_of(record: GrantRecord, resources: Collection[str] = OUR_RESOURCES) -> Grant:
+    """The grant that a record tells of; `resources` are those that a scheme of this node has.
 
     Raises:
         StateError: It holds what this release does not know: a resource, a unit, a unit's size.
     """
     for name, ids in record.units.items():
         odd = [text for text in ids if _resource_of(text) != name]
-        if odd or name not in {Resource.MEM, Resource.CORE}:
+        if name not in resources or (odd and name in OUR_RESOURCES):
             raise StateError(f"{odd or ids} are no units of {name} - at `$.units`")
     MemoryUnit.of_mib(record.unit_mib)  # raises, and names the key
     holder, sizes = record.holder, [share.memory_bytes for share in record.shares]
