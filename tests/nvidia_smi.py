@@ -1,4 +1,4 @@
-"""NVIDIA's own nvidia-smi, from Debian's non-free component: for a run, never stored."""
+"""Programs of Debian, NVIDIA's own nvidia-smi first: for a run, never stored."""
 
 import os
 import platform
@@ -26,7 +26,7 @@ class NvidiaSmi:
 
 
 def download(place: Path, network: int | None = None) -> NvidiaSmi:
-    """Fetch and unpack the package below an empty directory.
+    """Fetch and unpack nvidia-smi below an empty directory.
 
     Args:
         place: Removed by the caller when the run is over.
@@ -35,11 +35,28 @@ def download(place: Path, network: int | None = None) -> NvidiaSmi:
     Raises:
         UnavailableError: It cannot be had.
     """
+    unpack(place, "nvidia-smi", network=network)
+    package = next(place.glob("nvidia-smi_*.deb"))
+    version = package.name.split("_")[1].split("-")[0]
+    return NvidiaSmi(next(place.glob("usr/lib/nvidia/*/nvidia-smi")), version)
+
+
+def unpack(place: Path, *packages: str, network: int | None = None) -> None:
+    """Fetch Debian packages and unpack them below an empty directory; nothing is installed.
+
+    Args:
+        place: Removed by the caller when the run is over.
+        packages: Names, of the components main, contrib and non-free.
+        network: As for `download`.
+
+    Raises:
+        UnavailableError: One of them cannot be had.
+    """
     if shutil.which("apt-get") is None or platform.machine() != "x86_64":
-        raise UnavailableError("nvidia-smi is downloaded with apt-get, for x86_64")
+        raise UnavailableError(f"{packages[0]} is downloaded with apt-get, for x86_64")
     for name in ("sources", "lists/partial", "cache/archives/partial"):
         (place / name).mkdir(parents=True)
-    (place / "sources" / "non-free.sources").write_text(_debian_source())
+    (place / "sources" / "all.sources").write_text(_debian_source())
     options = [
         "-oDir::Etc::sourcelist=/dev/null",
         f"-oDir::Etc::sourceparts={place / 'sources'}",
@@ -48,26 +65,24 @@ def download(place: Path, network: int | None = None) -> NvidiaSmi:
         "-oAPT::Sandbox::User=root",
         "-oAcquire::Retries=1",
     ]
-    for command in (["update"], ["download", "nvidia-smi"]):
+    for command in (["update"], ["download", *packages]):
         _run(["apt-get", "-qq", *options, *command], place, network)
-    package = next(place.glob("nvidia-smi_*.deb"))
-    subprocess.run(["dpkg-deb", "-x", package, place], check=True)
-    version = package.name.split("_")[1].split("-")[0]
-    return NvidiaSmi(next(place.glob("usr/lib/nvidia/*/nvidia-smi")), version)
+    for package in place.glob("*.deb"):
+        subprocess.run(["dpkg-deb", "-x", package, place], check=True)
 
 
 def _debian_source() -> str:
-    """Our Debian mirror and release with the component non-free, as an apt source."""
+    """Our Debian mirror and release with all components, as an apt source."""
     text = "\n".join(path.read_text() for path in sorted(_SOURCES.glob("*.sources")))
     mirror = re.search(r"^URIs:\s*(\S+)", text, re.MULTILINE)
     system = Path("/etc/os-release").read_text()
     release = re.search(r"^VERSION_CODENAME=(\w+)", system, re.MULTILINE)
     if mirror is None or release is None or "ID=debian" not in system:
-        raise UnavailableError("nvidia-smi is a package of Debian, and this is another system")
+        raise UnavailableError("these are packages of Debian, and this is another system")
     key = re.search(r"^Signed-By:\s*(\S+)", text, re.MULTILINE)
     signed = f"Signed-By: {key[1]}\n" if key else ""
     suites = f"{release[1]} {release[1]}-updates"
-    return f"Types: deb\nURIs: {mirror[1]}\nSuites: {suites}\nComponents: non-free\n{signed}"
+    return f"Types: deb\nURIs: {mirror[1]}\nSuites: {suites}\nComponents: main contrib non-free\n{signed}"
 
 
 def _run(command: Sequence[str], place: Path, network: int | None) -> None:
@@ -88,4 +103,4 @@ def _run(command: Sequence[str], place: Path, network: int | None) -> None:
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         reason = re.sub(r"\w+://\S+", "its mirror", last)
-        raise UnavailableError(f"nvidia-smi cannot be downloaded: {reason}")
+        raise UnavailableError(f"a package cannot be downloaded: {reason}")

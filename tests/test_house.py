@@ -80,6 +80,14 @@ def test_every_page_that_is_cited_is_in_the_repository() -> None:
     assert missing == []
 
 
+def test_no_merge_is_left_half_done() -> None:
+    """Markers of a conflict in a page break nothing else."""
+    marks = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    left = [path for path in tracked_texts() if marks.search(path.read_text(encoding="utf-8"))]
+
+    assert left == []
+
+
 def test_no_work_item_of_ours_is_cited() -> None:
     """Only threads that the public can read, with the project that they are of."""
     found = []

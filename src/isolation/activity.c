@@ -74,23 +74,17 @@ void activity_sign(struct activity *page)
 	atomic_store_explicit(&page->version, ACTIVITY_VERSION, memory_order_relaxed);
 }
 
-void activity_add(struct activity *page, uint64_t from_ns, uint64_t to_ns)
+void activity_add(struct activity *page, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns)
 {
 	const struct ring shorts = shorts_of(page), longs = longs_of(page);
 
 	if (to_ns <= from_ns)
 		return;
+	const double weight = (double)part_ns / (double)(to_ns - from_ns);
+
 	activity_sign(page);
-	add_to_ring(&shorts, from_ns, to_ns, 1);
-	add_to_ring(&longs, from_ns, to_ns, 1);
-}
-
-void activity_add_part(struct activity *page, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns)
-{
-	const struct ring shorts = shorts_of(page);
-
-	if (to_ns > from_ns)
-		add_to_ring(&shorts, from_ns, to_ns, (double)part_ns / (double)(to_ns - from_ns));
+	add_to_ring(&shorts, from_ns, to_ns, weight);
+	add_to_ring(&longs, from_ns, to_ns, weight);
 }
 
 void activity_set_open(struct activity *page, unsigned place, uint64_t since_ns, uint64_t until_ns)
@@ -137,6 +131,19 @@ uint64_t activity_finished_ns(const struct activity *page, const struct activity
 		return 0;
 	return atomic_load_explicit(&buckets[bucket->number % count], memory_order_relaxed) *
 	       (bucket->to_ns - bucket->from_ns) / ACTIVITY_ONE;
+}
+
+uint64_t activity_between(const struct activity *page, uint64_t from_ns, uint64_t to_ns,
+			  uint64_t now_ns)
+{
+	uint64_t sum_ns = 0;
+
+	for (; from_ns < to_ns; from_ns += ACTIVITY_SHORT_NS) {
+		const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
+
+		sum_ns += activity_finished_ns(page, &bucket);
+	}
+	return sum_ns;
 }
 
 uint32_t activity_in(const struct activity *page, const struct activity_bucket *bucket,

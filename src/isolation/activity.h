@@ -5,10 +5,12 @@
  * What is new stands in what was reserved, and `version` says that it is there.
  *
  * Finished work stands in two rings of buckets, as the average number of
- * processes that were on the card: short buckets for the last moments, since
+ * processes that had the card: short buckets for the last moments, since
  * who was there together with whom is lost within one, and long ones for 2 s.
  * Unfinished work stands in `open`. Buckets up to number `newest` belong to the
- * last round of a ring.
+ * last round of a ring. A process whose kernels are known to be short claims what
+ * these take, however long it waited among them for its turn; any other claims
+ * all the time from its first launch to its last end, as version 0 always does.
  */
 #ifndef GPUSLICE_ACTIVITY_H
 #define GPUSLICE_ACTIVITY_H
@@ -58,10 +60,8 @@ _Static_assert(offsetof(struct activity, open) == 64, "layout");
 
 /* It is a page, of this version. Before anything is written to it. */
 void activity_sign(struct activity *page);
-/* Any thread of any process of the slice: one process was on the card in [from, to). */
-void activity_add(struct activity *page, uint64_t from_ns, uint64_t to_ns);
-/* The same, but it counts as `part_ns` of that time; in the short buckets only. */
-void activity_add_part(struct activity *page, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns);
+/* Any thread of any process of the slice: work in [from, to) claims `part_ns` of that time. */
+void activity_add(struct activity *page, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns);
 void activity_set_open(struct activity *page, unsigned place, uint64_t since_ns, uint64_t until_ns);
 
 /* A bucket of either ring. */
@@ -76,6 +76,10 @@ struct activity_bucket activity_bucket_at(uint64_t moment_ns, uint64_t now_ns);
 
 /* Time for which finished work was there in one bucket, of all processes together. */
 uint64_t activity_finished_ns(const struct activity *page, const struct activity_bucket *bucket);
+
+/* The same in all the short buckets of a span. */
+uint64_t activity_between(const struct activity *page, uint64_t from_ns, uint64_t to_ns,
+			  uint64_t now_ns);
 
 /*
  * Average number of processes on the card in one bucket, in parts of

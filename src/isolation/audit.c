@@ -12,12 +12,41 @@
 
 /* Longer than anybody naps with work on the card. */
 #define AUDIT_AFTER_NS 20000000u
-#define AUDIT_EVERY_NS 4000000u
-#define AUDIT_OLDEST_NS 100000000u
+/* Not beyond the short buckets. */
+#define AUDIT_OLDEST_NS 110000000u
 
-void audit_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns)
+/* Of what nobody claims, so much may be because claims are spread over more time than they took. */
+enum { SPREAD_PART = 16 };
+
+void audit_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns,
+		bool is_sure)
 {
-	activity_add_part(&meter->paid, from_ns, to_ns, part_ns);
+	activity_add(is_sure ? &meter->sure_there : &meter->there, from_ns, to_ns, to_ns - from_ns);
+	activity_add(is_sure ? &meter->sure_paid : &meter->paid, from_ns, to_ns, part_ns);
+}
+
+/* Kernels took longer than known: what nobody else claims was theirs. */
+static int64_t left_over(const struct meter *meter, uint64_t from_ns, uint64_t to_ns,
+			 uint64_t now_ns)
+{
+	const struct neighbours_share share =
+		neighbours_share_again(meter->card, from_ns, to_ns, now_ns, meter->place,
+				       &meter->mine, &meter->sure_there);
+	const uint64_t paid_ns = activity_between(&meter->sure_paid, from_ns, to_ns, now_ns);
+	const uint64_t spread_ns = share.is_alone ? 0 : share.there_ns / SPREAD_PART;
+
+	return share.left_ns > paid_ns + spread_ns ? (int64_t)(share.left_ns - paid_ns) : 0;
+}
+
+/* What the pages say now, less what was charged. */
+static int64_t due_in(const struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
+{
+	const struct neighbours_share share = neighbours_share_again(
+		meter->card, from_ns, to_ns, now_ns, meter->place, &meter->mine, &meter->there);
+
+	return (int64_t)share.part_ns -
+	       (int64_t)activity_between(&meter->paid, from_ns, to_ns, now_ns) +
+	       left_over(meter, from_ns, to_ns, now_ns);
 }
 
 void audit_run(struct meter *meter, uint64_t now_ns)
@@ -26,21 +55,13 @@ void audit_run(struct meter *meter, uint64_t now_ns)
 	int64_t due_ns = 0;
 
 	if (meter->audited_ns + AUDIT_OLDEST_NS < now_ns)
-		meter->audited_ns = now_ns - AUDIT_OLDEST_NS;
+		meter->audited_ns =
+			(now_ns - AUDIT_OLDEST_NS) / ACTIVITY_LONG_NS * ACTIVITY_LONG_NS;
 	if (meter->is_running && meter->cursor_ns < upto_ns)
 		upto_ns = meter->cursor_ns;
-	if (upto_ns < meter->audited_ns + AUDIT_EVERY_NS)
-		return;
-	for (;;) {
-		const struct activity_bucket bucket = activity_bucket_at(meter->audited_ns, now_ns);
-
-		if (bucket.is_long || bucket.to_ns > upto_ns)
-			break;
-		/* A begun bucket was audited by the last run up to its beginning. */
-		due_ns += (int64_t)neighbours_our_part_in(meter->card, &bucket, now_ns,
-							  meter->place, &meter->mine) -
-			  (int64_t)activity_finished_ns(&meter->paid, &bucket);
-		meter->audited_ns = bucket.to_ns;
-	}
+	for (; meter->audited_ns + ACTIVITY_LONG_NS <= upto_ns;
+	     meter->audited_ns += ACTIVITY_LONG_NS)
+		due_ns += due_in(meter, meter->audited_ns, meter->audited_ns + ACTIVITY_LONG_NS,
+				 now_ns);
 	credit_correct(meter->card, due_ns);
 }

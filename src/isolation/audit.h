@@ -6,8 +6,10 @@
 
 #include <stdint.h>
 
-/* `part_ns` was charged for [from, to). */
-void audit_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns);
+/* `part_ns` was charged for [from, to); `is_sure`: that is what its kernels take, as far as is
+ * known. */
+void audit_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns,
+		bool is_sure);
 
 /* Now and then: corrects what was charged a while ago. */
 void audit_run(struct meter *meter, uint64_t now_ns);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 enum { PLACES = 8192, WEIGHT = 4, WORST_FADES = 64, SURPRISE = 2 };
+enum { SOLO_FALLS = 2, SOLO_NEARS = 8, SOLO_RISES = 4096, SOLO_STEADY = 16, SOLO_WAITED = 256 };
 
 /* Until it was seen once: long enough that only few strangers run at a time. */
 #define UNKNOWN_NS 5000000u
@@ -23,6 +24,8 @@ struct place {
 	uint64_t what;
 	uint64_t duration_ns;
 	uint64_t worst_ns; /* of late */
+	uint64_t solo_ns;  /* 0: not known */
+	uint32_t waited;   /* measurements until it is forgotten that one took longer */
 	uint64_t steady;   /* launches since it last took much longer than it used to */
 };
 
@@ -63,7 +66,12 @@ struct estimate estimate_of(uint64_t what)
 
 	place = is_known ? place : &unknown;
 	return (struct estimate){
-		.work_ns = place->duration_ns, .doubt_ns = doubt_of(place), .is_known = is_known};
+		.work_ns = place->duration_ns,
+		.solo_ns = place->steady >= SOLO_STEADY ? place->solo_ns : ESTIMATE_UNKNOWN_NS,
+		.doubt_ns = doubt_of(place),
+		.is_known = is_known,
+		.has_waited = place->waited > 0,
+	};
 }
 
 /* A moving average; but what takes far longer than it used to is believed at once. */
@@ -83,6 +91,34 @@ void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches)
 	if (!place->duration_ns)
 		place->duration_ns = 1;
 	place->worst_ns = larger(place->worst_ns - place->worst_ns / WORST_FADES, measured_ns);
+}
+
+/*
+ * Nobody's turns make it shorter, so it is near the least that is seen; it falls
+ * fast and rises slowly, and no single odd figure makes it.
+ */
+void estimate_learn_solo(uint64_t what, uint64_t passed_ns)
+{
+	struct place *place = place_of(what);
+
+	if (place->what != what)
+		return;
+	if (passed_ns > place->solo_ns + place->solo_ns / SOLO_FALLS)
+		place->waited = SOLO_WAITED;
+	else if (place->waited)
+		place->waited--;
+	if (!place->solo_ns) {
+		place->solo_ns = passed_ns;
+	} else if (passed_ns < place->solo_ns) {
+		place->solo_ns -= (place->solo_ns - passed_ns) / SOLO_FALLS;
+	} else {
+		const uint64_t more_ns = (passed_ns - place->solo_ns) / SOLO_NEARS;
+		const uint64_t most_ns = place->solo_ns / SOLO_RISES;
+
+		place->solo_ns += more_ns < most_ns ? more_ns : most_ns;
+	}
+	if (!place->solo_ns)
+		place->solo_ns = 1;
 }
 
 void estimate_forget_all(void)

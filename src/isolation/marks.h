@@ -18,9 +18,9 @@ enum { MARKS = 64, MARKS_METERS = 512, MARKS_STREAMS = 8 };
 struct work {
 	uint64_t what;    /* of the last */
 	uint64_t work_ns; /* their estimates together */
+	uint64_t solo_ns; /* what they take without neighbours, together */
 	uint32_t launches;
-	bool is_alike;   /* one function or graph only */
-	CUstream stream; /* of the last; it may be gone */
+	bool is_alike; /* one function or graph only */
 };
 
 struct mark {
@@ -65,8 +65,13 @@ struct meter {
 	uint32_t spare_count;
 	CUevent spares[MARKS + 2];
 	struct activity mine; /* what of the page is this meter's */
-	struct activity paid; /* what was charged for it */
-	uint64_t audited_ns;  /* and was looked at again up to here */
+	/* measured work from its beginning to its end, and what was charged for that */
+	struct activity there, paid;
+	/* the same where it is known what its kernels take */
+	struct activity sure_there, sure_paid;
+	CUstream stream;     /* of the last launch; it may be gone */
+	uint64_t mixed_ns;   /* when launches last went from one stream to another */
+	uint64_t audited_ns; /* and was looked at again up to here */
 };
 
 /* The meter of a context, made if it has none; the last one is shared when all are taken. */

@@ -122,7 +122,7 @@ static struct meter *await_credit(struct meter *meter, struct meter_launch *laun
 			break;
 
 		/* What is out would be measured together with our nap. */
-		if (meter->tail.launches && meter->tail.stream == launch->stream)
+		if (meter->tail.launches && meter->stream == launch->stream)
 			marks_set(meter, launch->stream, 0, launch->now_ns);
 		pthread_mutex_unlock(&metering);
 		timer_sleep_ns(nap);
@@ -195,6 +195,7 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	launch->card = meter->card;
 	launch->is_known = estimate.is_known;
 	launch->work_ns = estimate.work_ns;
+	launch->solo_ns = estimate.solo_ns;
 	launch->doubt_ns = estimate.doubt_ns;
 	doubt_add(meter, launch->stream, launch->doubt_ns, launch->now_ns);
 	if (!meter->is_running) {
@@ -229,7 +230,10 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch, 
 	tail->what = launch->what;
 	tail->launches++;
 	tail->work_ns += launch->work_ns;
-	tail->stream = launch->stream;
+	tail->solo_ns += launch->solo_ns;
+	if (launch->stream != meter->stream)
+		meter->mixed_ns = now_ns;
+	meter->stream = launch->stream;
 	meter->launched_ns = now_ns;
 }
 

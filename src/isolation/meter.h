@@ -16,6 +16,7 @@ struct meter_launch {
 	bool is_first;     /* behind a reference, on an idle card */
 	uint64_t what;     /* function and size, or graph */
 	uint64_t work_ns;  /* what it should take */
+	uint64_t solo_ns;  /* the same without neighbours */
 	uint64_t doubt_ns; /* what it may take */
 	uint64_t now_ns;   /* when it was let go */
 	CUstream stream;

@@ -19,7 +19,9 @@
 #include <unistd.h>
 
 /* What a page may claim, in processes: a container can write anything into its own. */
-enum { NEIGHBOURS = 31, LATELY = 8, CLAIMED_MOST = 4 };
+enum { NEIGHBOURS = 31, CLAIMED_MOST = 4 };
+
+#define LATELY_NS 1024000ull
 
 #define SCAN_EVERY_NS 500000000ull
 #define LOOK_EVERY_NS 500000ull
@@ -183,53 +185,110 @@ static unsigned other_guests(void)
 	return guests - (guests > 0);
 }
 
-/* Others in one bucket: the slices beside us, and our own container's other processes. */
-static uint32_t others_in(int card, const struct street *street,
-			  const struct activity_bucket *bucket, uint64_t now_ns, int place,
-			  const struct activity *mine)
-{
-	const uint32_t all = activity_in(neighbours_own_page(card), bucket, now_ns, place);
-	const uint32_t own = mine ? activity_in(mine, bucket, now_ns, -1) : 0;
-	uint32_t others = at_most(all > own ? all - own : 0, other_guests()) + street->witnessed;
-
-	for (unsigned i = 0; i < street->count; i++)
-		others += at_most(activity_in(&street->neighbours[i].page, bucket, now_ns, -1),
-				  CLAIMED_MOST);
-	return others;
-}
-
-/*
- * With k others all the time the part is 1 / (1 + k). With a broken number some
- * of the time had k of them and the rest k + 1.
+/* Guests of the card in a span of time, and how much of it each claims, in parts of ACTIVITY_ONE.
  */
-static uint64_t part_of(uint64_t duration_ns, uint32_t others)
-{
-	const uint64_t whole = others / ACTIVITY_ONE, rest = others % ACTIVITY_ONE;
+struct guests {
+	uint64_t weight, weighed[NEIGHBOURS + 2]; /* while they are being added up, by page */
+	unsigned count;
+	uint32_t sum;
+	uint32_t claims[(NEIGHBOURS + 2) * (unsigned)CLAIMED_MOST];
+};
 
-	return duration_ns * (ACTIVITY_ONE - rest) / ACTIVITY_ONE / (1 + whole) +
-	       duration_ns * rest / ACTIVITY_ONE / (2 + whole);
+/* Others in one bucket, which counts by `weight`: our container's other processes, the slices
+ * beside us. */
+static void weigh_bucket(struct guests *guests, int card, const struct activity_bucket *bucket,
+			 uint64_t weight, uint64_t now_ns, int place, const struct activity *mine)
+{
+	const struct street *street = &streets[card];
+	const uint32_t all = activity_in(neighbours_own_page(card), bucket, now_ns, place);
+	const uint32_t own = activity_in(mine, bucket, now_ns, -1);
+
+	guests->weight += weight;
+	guests->weighed[0] += weight * at_most(all > own ? all - own : 0, other_guests());
+	guests->weighed[1] += weight * street->witnessed;
+	for (unsigned i = 0; i < street->count; i++)
+		guests->weighed[2 + i] += weight * at_most(activity_in(&street->neighbours[i].page,
+								       bucket, now_ns, -1),
+							   CLAIMED_MOST);
 }
 
-uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int place,
-			     const struct activity *mine)
+/* A page is one process or several alike. */
+static void count_guests(struct guests *guests)
 {
-	struct street *street = &streets[card];
-	const uint64_t now_ns = timer_now_ns(), whole_ns = to_ns - from_ns;
-	uint64_t part_ns = 0;
+	for (unsigned page = 0; guests->weight && page < NEIGHBOURS + 2; page++) {
+		const uint32_t claimed = (uint32_t)(guests->weighed[page] / guests->weight);
+		unsigned processes = (claimed + ACTIVITY_ONE - 1) / ACTIVITY_ONE;
 
-	look(card, street);
-	/* What is older than the pages go was as what they still know. */
-	if (now_ns > ACTIVITY_HISTORY_NS && from_ns < now_ns - ACTIVITY_HISTORY_NS &&
-	    to_ns > now_ns - ACTIVITY_HISTORY_NS)
-		from_ns = now_ns - ACTIVITY_HISTORY_NS;
-	const uint64_t known_ns = to_ns - from_ns;
+		if (processes > CLAIMED_MOST)
+			processes = CLAIMED_MOST;
+		for (unsigned i = 0; i < processes; i++)
+			guests->claims[guests->count++] = claimed / processes;
+		guests->sum += claimed;
+	}
+}
+
+static struct guests guests_in(int card, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns,
+			       int place, const struct activity *mine)
+{
+	struct guests guests = {0};
 
 	while (from_ns < to_ns) {
 		const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
 		const uint64_t upto_ns = to_ns < bucket.to_ns ? to_ns : bucket.to_ns;
 
-		part_ns += part_of(upto_ns - from_ns,
-				   others_in(card, street, &bucket, now_ns, place, mine));
+		weigh_bucket(&guests, card, &bucket, upto_ns - from_ns, now_ns, place, mine);
+		from_ns = upto_ns;
+	}
+	count_guests(&guests);
+	return guests;
+}
+
+/*
+ * Our part of a span in which we were all the time. The card goes round: who claims
+ * less than an even part has that, and the others share the rest evenly.
+ */
+static uint32_t part_of(const struct guests *guests)
+{
+	uint32_t level = 0, next = ACTIVITY_ONE / (guests->count + 1);
+
+	while (next > level) {
+		uint32_t claimed = 0;
+		unsigned sharing = 1;
+
+		level = next;
+		for (unsigned i = 0; i < guests->count; i++) {
+			claimed += guests->claims[i] <= level ? guests->claims[i] : 0;
+			sharing += guests->claims[i] > level;
+		}
+		next = (ACTIVITY_ONE - claimed) / sharing;
+	}
+	return level;
+}
+
+/* What is older than the pages go was as what they still know. */
+static uint64_t known_from(uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
+{
+	const uint64_t oldest_ns = now_ns > ACTIVITY_HISTORY_NS ? now_ns - ACTIVITY_HISTORY_NS : 0;
+
+	return from_ns < oldest_ns && to_ns > oldest_ns ? oldest_ns : from_ns;
+}
+
+uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int place,
+			     const struct activity *mine)
+{
+	const uint64_t now_ns = timer_now_ns(), whole_ns = to_ns - from_ns;
+	uint64_t part_ns = 0;
+
+	look(card, &streets[card]);
+	from_ns = known_from(from_ns, to_ns, now_ns);
+	const uint64_t known_ns = to_ns - from_ns;
+
+	while (from_ns < to_ns) {
+		const uint64_t upto_ns =
+			to_ns - from_ns < ACTIVITY_LONG_NS ? to_ns : from_ns + ACTIVITY_LONG_NS;
+		const struct guests guests = guests_in(card, from_ns, upto_ns, now_ns, place, mine);
+
+		part_ns += (upto_ns - from_ns) * part_of(&guests) / ACTIVITY_ONE;
 		from_ns = upto_ns;
 	}
 	return known_ns == whole_ns
@@ -237,43 +296,51 @@ uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int pla
 		       : (uint64_t)((double)part_ns / (double)known_ns * (double)whole_ns);
 }
 
-uint64_t neighbours_our_part_in(int card, const struct activity_bucket *bucket, uint64_t now_ns,
-				int place, const struct activity *mine)
+struct neighbours_share neighbours_share_again(int card, uint64_t from_ns, uint64_t to_ns,
+					       uint64_t now_ns, int place,
+					       const struct activity *mine,
+					       const struct activity *there)
 {
-	struct street *street = &streets[card];
+	struct guests guests = {0};
 
-	look(card, street);
-	return part_of(activity_finished_ns(mine, bucket),
-		       others_in(card, street, bucket, now_ns, place, mine));
+	look(card, &streets[card]);
+	for (; from_ns < to_ns; from_ns += ACTIVITY_SHORT_NS) {
+		const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
+		const uint64_t there_ns = activity_finished_ns(there, &bucket);
+
+		if (there_ns)
+			weigh_bucket(&guests, card, &bucket, there_ns, now_ns, place, mine);
+	}
+	count_guests(&guests);
+	const uint64_t left = guests.sum < ACTIVITY_ONE ? (uint64_t)ACTIVITY_ONE - guests.sum : 0;
+
+	return (struct neighbours_share){
+		.there_ns = guests.weight,
+		.part_ns = guests.weight * part_of(&guests) / ACTIVITY_ONE,
+		.left_ns = guests.weight * left / ACTIVITY_ONE,
+		.is_alone = guests.sum == 0,
+	};
 }
 
 uint64_t neighbours_stretch(int card, uint64_t from_ns, uint64_t part_ns, int place,
 			    const struct activity *mine)
 {
-	struct street *street = &streets[card];
 	const uint64_t now_ns = timer_now_ns();
 
-	look(card, street);
+	look(card, &streets[card]);
 	const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
-	const uint64_t others = others_in(card, street, &bucket, now_ns, place, mine);
+	const struct guests guests =
+		guests_in(card, bucket.from_ns, bucket.to_ns, now_ns, place, mine);
 
-	return part_ns + part_ns * others / ACTIVITY_ONE;
+	return part_ns + part_ns * guests.sum / ACTIVITY_ONE;
 }
 
 uint32_t neighbours_parts(int card, int place, const struct activity *mine)
 {
-	struct street *street = &streets[card];
 	const uint64_t now_ns = timer_now_ns();
-	uint32_t sum = 0;
 
-	look(card, street);
-	for (unsigned i = 0; i < LATELY; i++) {
-		const struct activity_bucket bucket =
-			activity_bucket_at(now_ns - i * ACTIVITY_SHORT_NS, now_ns);
-
-		sum += others_in(card, street, &bucket, now_ns, place, mine);
-	}
-	return sum / LATELY;
+	look(card, &streets[card]);
+	return guests_in(card, now_ns - LATELY_NS, now_ns, now_ns, place, mine).sum;
 }
 
 unsigned neighbours_count(int card, int place, const struct activity *mine)

@@ -18,6 +18,14 @@ enum { SURPRISE_TIMES = 4, WARY_LAUNCHES = 64 };
 /* A kind's estimate changed so many times: what is queued of it changes too. */
 enum { REPRICE_TIMES = 2 };
 
+/* Half a turn, which is 1,024 us by default, and may be set longer. */
+#define SHORT_NS 500000u
+#define LONG_NS (8ull * SHORT_NS)
+#define ODD_NS (16ull * SHORT_NS)
+
+/* So long after launches went to several streams, they count as doing so. */
+#define MIXED_NS 1000000000u
+
 /* Longer than neighbours' turns: what began so late waited for work of ours. */
 #define DELAY_NS 20000000u
 
@@ -62,12 +70,15 @@ void stretch_extend(struct meter *meter, uint64_t now_ns)
 		stretch_publish(meter, now_ns);
 }
 
-static void tell_and_spend(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns)
+static void tell(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t claimed_ns)
 {
-	activity_add(neighbours_own_page(meter->card), from_ns, to_ns);
-	activity_add(&meter->mine, from_ns, to_ns);
-	audit_note(meter, from_ns, to_ns, part_ns);
-	if (stretch_may_share() && part_ns >= to_ns - from_ns)
+	activity_add(neighbours_own_page(meter->card), from_ns, to_ns, claimed_ns);
+	activity_add(&meter->mine, from_ns, to_ns, claimed_ns);
+}
+
+static void spend(struct meter *meter, uint64_t part_ns, bool was_alone)
+{
+	if (stretch_may_share() && was_alone)
 		credit_spend_alone(meter->card, part_ns);
 	else
 		credit_spend(meter->card, part_ns);
@@ -79,12 +90,14 @@ static void tell_and_spend(struct meter *meter, uint64_t from_ns, uint64_t to_ns
  */
 static void charge_estimate(struct meter *meter, uint64_t work_ns, uint64_t now_ns)
 {
-	uint64_t to_ns = meter->cursor_ns + neighbours_stretch(meter->card, meter->cursor_ns,
-							       work_ns, meter->place, &meter->mine);
+	const uint64_t there_ns = neighbours_stretch(meter->card, meter->cursor_ns, work_ns,
+						     meter->place, &meter->mine);
+	uint64_t to_ns = meter->cursor_ns + there_ns;
 
 	if (to_ns > now_ns)
 		to_ns = now_ns;
-	tell_and_spend(meter, meter->cursor_ns, to_ns, work_ns);
+	tell(meter, meter->cursor_ns, to_ns, work_ns);
+	spend(meter, work_ns, there_ns == work_ns);
 	meter->cursor_ns = to_ns;
 }
 
@@ -135,6 +148,40 @@ static void learn(struct meter *meter, const struct mark *mark, uint64_t part_ns
 	reprice(meter, work->what, before_ns);
 }
 
+/*
+ * What of a stretch can be ours at most, as far as we know: what its launches take
+ * without neighbours. Not of several streams, whose kernels run beside each other.
+ */
+static uint64_t claim(const struct meter *meter, const struct mark *mark, uint64_t took_ns,
+		      uint64_t there_ns, uint64_t now_ns)
+{
+	const struct work *work = &mark->work;
+	uint64_t solo_ns = work->solo_ns;
+
+	if (now_ns - meter->mixed_ns < MIXED_NS)
+		return there_ns;
+	if (work->is_alike && !mark->known_ns && work->launches) {
+		estimate_learn_solo(work->what, took_ns / work->launches);
+		solo_ns = estimate_of(work->what).solo_ns * work->launches;
+	}
+	return solo_ns < there_ns ? solo_ns : there_ns;
+}
+
+/*
+ * Kernels much shorter than a turn are known exactly, since most of them lie within one;
+ * somewhat longer ones where some of late had to wait and others had not. Else each may
+ * hold others' turns, always the same.
+ */
+static bool is_exact(const struct mark *mark, uint64_t claimed_ns, uint64_t there_ns)
+{
+	const uint64_t each_ns = claimed_ns / mark->work.launches;
+
+	/* So long is nobody's turn: they take longer than they used to. */
+	if (there_ns > claimed_ns + ODD_NS)
+		return false;
+	return each_ns < SHORT_NS || (each_ns < LONG_NS && estimate_of(mark->work.what).has_waited);
+}
+
 static void charge_measured(struct meter *meter, const struct mark *mark, uint64_t took_ns,
 			    uint64_t now_ns)
 {
@@ -143,10 +190,15 @@ static void charge_measured(struct meter *meter, const struct mark *mark, uint64
 	place_stretch(meter, took_ns, now_ns, &from_ns, &to_ns);
 	if (to_ns <= from_ns)
 		return;
-	const uint64_t part_ns =
-		neighbours_our_part(meter->card, from_ns, to_ns, meter->place, &meter->mine);
+	const uint64_t claimed_ns = claim(meter, mark, took_ns, to_ns - from_ns, now_ns);
+	const bool is_sure = is_exact(mark, claimed_ns, to_ns - from_ns);
+	const uint64_t part_ns = is_sure ? claimed_ns
+					 : neighbours_our_part(meter->card, from_ns, to_ns,
+							       meter->place, &meter->mine);
 
-	tell_and_spend(meter, from_ns, to_ns, part_ns);
+	tell(meter, from_ns, to_ns, claimed_ns);
+	audit_note(meter, from_ns, to_ns, part_ns, is_sure);
+	spend(meter, part_ns, part_ns >= to_ns - from_ns);
 	/* What the stretch was longer than this work is not its. */
 	learn(meter, mark,
 	      to_ns - from_ns > took_ns

@@ -35,6 +35,13 @@ GPUSIM_CONTROL int gpusim_occupy(const char *path, uint32_t card, uint32_t gpu_i
 				 uint64_t bytes);
 
 /*
+ * Copies a driver library, in one step, without what came after that driver
+ * ("535.309.01") and that CUDA (12020).
+ */
+GPUSIM_CONTROL int gpusim_put_library(const char *source, const char *target,
+				      const char *driver_version, unsigned cuda_version);
+
+/*
  * Stands in for a process that dies at the worst moment: takes the node's lock
  * and never gives it back. For tests.
  */

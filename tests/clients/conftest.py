@@ -24,11 +24,7 @@ class Client:
 
     def native(self, *words: str | Path, **variables: str) -> str:
         """What it prints on a card of its own."""
-        kept = {"LD_PRELOAD", "GPUSLICE_ROOT"}
-        variables = {
-            name: value for name, value in self._environment(variables).items() if name not in kept
-        }
-        return _output(words, variables)
+        return _output(words, native_variables(self._environment(variables)))
 
     def sliced(self, *words: str | Path, **variables: str) -> str:
         """What it prints in a slice of the card."""
@@ -37,6 +33,12 @@ class Client:
     def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
         home = str(self.box.root)  # caches, new for each test
         return {**self.box.environment, "HOME": home, "PYTHONUNBUFFERED": "1", **more}
+
+
+def native_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a container without what makes it a slice."""
+    ours = {"LD_PRELOAD", "GPUSLICE_ROOT"}
+    return {name: value for name, value in environment.items() if name not in ours}
 
 
 def _output(words: tuple[str | Path, ...], environment: Mapping[str, str]) -> str:
@@ -60,11 +62,17 @@ def clients_python() -> Path:
 
 
 @pytest.fixture
-def client(clients_python: Path, tmp_path: Path) -> Client:
-    """Starts programs on the first card of a node, or in a slice of it."""
+def box(tmp_path: Path) -> Box:
+    """A slice of the first card of a node."""
     if not (native_directory() / "libgpuslice.so").exists():
         pytest.skip("not built: libgpuslice.so (make native)")
-    box = Box(tmp_path / "slice", Node.create(tmp_path, "h200", DRIVER), tmp_path)
-    box.allow(SLICE_MIB * 1024 * 1024, 50)
-    box.variables["NVIDIA_VISIBLE_DEVICES"] = box.node.uuids[0]
+    made = Box(tmp_path / "slice", Node.create(tmp_path, "h200", DRIVER), tmp_path)
+    made.allow(SLICE_MIB * 1024 * 1024, 50)
+    made.variables["NVIDIA_VISIBLE_DEVICES"] = made.node.uuids[0]
+    return made
+
+
+@pytest.fixture
+def client(clients_python: Path, box: Box) -> Client:
+    """Starts programs on the first card of a node, or in a slice of it."""
     return Client(clients_python, box)

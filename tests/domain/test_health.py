@@ -27,7 +27,6 @@ from gpu_device_plugin.domain.reports import (
     Probe,
     Stalled,
     UnreadableCard,
-    Use,
     Xid,
 )
 
@@ -196,6 +195,19 @@ def test_a_fresh_load_of_the_driver_ends_reset_faults(
     steps: list[tuple[float, NvmlReport]],
 ) -> None:
     assert out(after(*steps, start=with_xid(48))[0]) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_over"),
+    [("7", "8", True), ("7", "7", False), ("", "8", False), ("7", "", False)],
+)
+def test_a_load_of_the_driver_that_is_not_known_resets_nothing(
+    before: str, now: str, *, is_over: bool
+) -> None:
+    """An agent that can tell loads apart may follow one that could not."""
+    first, later = (replace(inventory(A, B), driver_load=load) for load in (before, now))
+    health, _ = after((0, first), (100, Xid(A, 48)), (200, later))
+    assert health.is_healthy(A) is is_over
 
 
 def test_a_fresh_load_of_the_driver_does_not_end_probe_faults() -> None:
@@ -416,7 +428,6 @@ REPORTS = st.one_of(
     st.builds(Answered),
     st.builds(DriverMissing, st.just("gone"), st.booleans()),
     st.builds(DriverChanged, st.just("1"), st.just("2")),
-    st.builds(Use, st.just(A), st.none(), st.none()),
 )
 HISTORIES = st.lists(st.tuples(st.floats(0, 60), REPORTS), max_size=30)
 
@@ -462,3 +473,34 @@ def test_whatever_went_before_cards_that_are_well_come_back(
     assert (
         out(after((9_000, shown), *sorted(quiet, key=lambda step: step[0]), start=health)[0]) == {}
     )
+
+
+@given(HISTORIES, st.integers(1, 8))
+def test_whatever_went_before_a_card_for_which_nvml_asks_an_action_is_out(
+    history: list[tuple[float, NvmlReport]], action: int
+) -> None:
+    health, _ = after((0, inventory(A, B)), *timed(history), (9_000, inventory(A, B)))
+    health, _ = after(*probes(A, [9_000, 9_500], action=action), start=health)
+    assert not health.is_healthy(A)
+    assert clear(health, A) == (health, ())
+
+
+@given(HISTORIES)
+def test_whatever_went_before_a_card_in_mig_mode_is_out(
+    history: list[tuple[float, NvmlReport]],
+) -> None:
+    mig = in_mig_mode(inventory(A, B, driver="560.1"), A)
+    health, _ = after((0, inventory(A, B)), *timed(history), (9_000, mig))
+    health, _ = after(*probes(A, [9_000, 9_500], action=0), start=health)
+    assert not health.is_healthy(A)
+
+
+@given(HISTORIES, st.sampled_from(["boot", "next boot"]))
+def test_whatever_was_saved_no_card_is_healthy_before_an_inventory(
+    history: list[tuple[float, NvmlReport]], boot_id: str
+) -> None:
+    saved, _ = after((0, inventory(A, B)), *timed(history))
+    health = restored(saved, boot_id)
+    for report in (Answered(), Probe(A), Stalled(10), Answered(), Probe(A)):
+        health, _ = observe(health, report, 10_000, RULES)
+        assert not any(health.is_healthy(uuid) for uuid in (A, B, C))

@@ -10,6 +10,7 @@ from gpu_device_plugin.domain.modes import (
     MAX_MESSAGE_BYTES,
     ModeDecision,
     NodeMode,
+    UnitDecision,
     check_message,
     check_unit,
     is_isolated,
@@ -226,3 +227,14 @@ def test_a_unit_waits_for_the_pods_that_hold_slices() -> None:
     assert (decision.unit, decision.is_switch_refused) == (MemoryUnit.GIB, True)
     assert "ml/a, ml/b" in (decision.note or "")
     assert next_unit(MemoryUnit.GIB, MemoryUnit.MIB128, []).unit is MemoryUnit.MIB128
+
+
+def test_while_nobody_knows_who_holds_slices_nothing_switches_and_nothing_is_said() -> None:
+    """An empty ledger may be one that was lost, and the kubelet has not answered yet."""
+    assert next_mode(NodeMode.CGPU, "core_mem", NodeMode.CGPU, None) == ModeDecision(
+        NodeMode.CGPU, is_switch_refused=True
+    )
+    assert next_unit(MemoryUnit.GIB, MemoryUnit.MIB128, None) == UnitDecision(
+        MemoryUnit.GIB, is_switch_refused=True
+    )
+    assert next_mode(None, None, NodeMode.CGPU, None) == ModeDecision(NodeMode.CGPU)

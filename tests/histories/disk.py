@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ class Disk:
         durable: Directory whose files survive a loss of power, as far as they were flushed.
     """
 
-    def __init__(self, root: Path, chance: random.Random) -> None:
+    def __init__(
+        self, root: Path, chance: random.Random, loop_waits: Callable[[str], None]
+    ) -> None:
         self.durable = f"{root}/state/"
         self.is_full = False
         self.flush_seconds = 0.0
         self._chance = chance
+        self._loop_waits = loop_waits
         self._dirty: set[str] = set()
         self._write, self._fdatasync = os.write, os.fdatasync
 
@@ -40,7 +44,9 @@ class Disk:
 
     def fdatasync(self, descriptor: int) -> None:
         """`os.fdatasync`; how long the writer waits for it, the loop knows."""
-        self._dirty.discard(_path(descriptor))
+        path = _path(descriptor)
+        self._dirty.discard(path)
+        self._loop_waits(path)
 
     def lose_power(self) -> None:
         """What was written and not flushed is there in part, or as something else."""

@@ -105,7 +105,7 @@ def _step(chance: random.Random) -> Step:
 
 _LONG = (2.0, 8.0, 20.0, 70.0)
 _KINDS = ("events", "pods", "nodes", "events pods nodes")
-_FILES = ("grants.v2", "grants.v2.other", "grants", "cards", "cards.other", "node", "node.other")
+_FILES = ("grants", "grants", "cards", "node")
 _Made = tuple[str, dict[str, object]]
 _MAKERS: tuple[tuple[Callable[[random.Random], _Made], int], ...] = (
     (lambda c: ("create", {"pod": c.randrange(_PODS), "shape": c.choice(SHAPES)}), 12),
@@ -136,7 +136,7 @@ _MAKERS: tuple[tuple[Callable[[random.Random], _Made], int], ...] = (
     (lambda c: ("driver_slow", {"seconds": c.choice(_LONG), "init": c.choice((8.0, 25.0))}), 1),
     (lambda c: ("disk_full", {"seconds": c.choice(_LONG)}), 1),
     (lambda c: ("disk_slow", {"seconds": c.choice(_LONG), "flush": c.choice((0.5, 3.0, 30.0))}), 1),
-    (lambda c: ("state_damaged", {"file": c.choice(_FILES), "at": round(c.random(), 3)}), 1),
+    (lambda c: ("state_damaged", {"kind": c.choice(_FILES), "at": round(c.random(), 3)}), 1),
     (lambda c: ("region_grown", {"pod": c.randrange(_PODS)}), 1),
     (lambda _: ("sockets_wiped", {}), 1),
     (lambda c: ("registration_refused", {"times": c.randint(1, 4)}), 1),

@@ -12,6 +12,7 @@ import contextlib
 import heapq
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
 from pathlib import Path
@@ -51,6 +52,7 @@ class Process:
                 hook()
 
 
+_Line = deque[tuple["asyncio.Future[Any]", Callable[[], Any]]]
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
@@ -65,6 +67,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         steps: Callbacks run so far.
         failures: Exceptions that nobody caught.
         spawn: Starts a child process; as `subprocess_exec`.
+        is_in_thread: Whether what runs now would run in a thread.
         thread_seconds: How long work takes that is handed to a thread.
     """
 
@@ -75,7 +78,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.failures: list[str] = []
         self.spawn: Callable[..., Coroutine[Any, Any, tuple[Any, Any]]] | None = None
         self.thread_seconds: Callable[[], float] = lambda: 0.001
-        self._threads: dict[object, float] = {}
+        self.is_in_thread = False
+        self._threads: dict[object, _Line] = {}
         self._clock_resolution = 1e-9
         self.set_exception_handler(self._note_failure)
         self.set_task_factory(_task_of_process)  # type: ignore[arg-type]
@@ -141,12 +145,36 @@ class VirtualLoop(asyncio.BaseEventLoop):
         process.signals[sig] = lambda: callback(*args)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":  # type: ignore[override]
-        """Work of one thread an executor; it takes `thread_seconds`, and is done at the end of them."""
+        """Work of one thread an executor; each piece takes `thread_seconds`, and is done at their end."""
         future: asyncio.Future[Any] = self.create_future()
-        start = max(self.now, self._threads.get(executor, 0.0))
-        self._threads[executor] = start + self.thread_seconds()
-        self.call_at(self._threads[executor], _work, future, func, args)
+        line = self._threads.setdefault((executor, PROCESS.get()), deque())
+        line.append((future, lambda: func(*args)))
+        if len(line) == 1:
+            self.call_soon(self._begin, line)
         return future
+
+    def _begin(self, line: "_Line") -> None:
+        """What nobody waits for any more is not begun; what is begun is finished."""
+        while line and line[0][0].cancelled():
+            line.popleft()
+        if line:
+            self.call_later(self.thread_seconds(), self._finish, line)
+
+    def _finish(self, line: "_Line") -> None:
+        future, work = line[0]
+        self.is_in_thread = True
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - the caller's to judge
+            if not future.cancelled():
+                future.set_exception(error)
+        else:
+            if not future.cancelled():
+                future.set_result(result)
+        finally:
+            self.is_in_thread = False
+            line.popleft()
+            self._begin(line)
 
     def _write_to_self(self) -> None:
         """Nobody sleeps in a selector."""
@@ -177,17 +205,6 @@ class Listener:
 
     async def wait_closed(self) -> None:
         """Nobody is connected."""
-
-
-def _work(future: "asyncio.Future[Any]", func: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    try:
-        result = func(*args)
-    except Exception as error:  # noqa: BLE001 - the caller's to judge
-        if not future.cancelled():
-            future.set_exception(error)
-    else:
-        if not future.cancelled():
-            future.set_result(result)
 
 
 def _task_of_process(

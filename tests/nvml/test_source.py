@@ -15,7 +15,6 @@ from gpu_device_plugin.domain.reports import (
     Inventory,
     Probe,
     Stalled,
-    Use,
     Xid,
 )
 from gpu_device_plugin.nvml.source import Kernel
@@ -69,13 +68,6 @@ async def test_the_recovery_action_follows_the_card(node: SimulatedNode, start: 
     assert asked.uuid == node.view().cards[1].uuid
     node.restore(1)
     await watch.seen(Probe, lambda p: p.uuid == asked.uuid and p.recovery_action == 0)
-
-
-async def test_use_of_a_card_is_told(node: SimulatedNode, start: Start) -> None:
-    watch = start(node.library, PATIENT)
-    node.use(3, memory_mib=1000, gpu_percent=42)
-    use = await watch.seen(Use, lambda use: use.gpu_percent == 42)
-    assert (use.uuid, (use.used_bytes or 0) >= 1000 * 2**20) == (node.view().cards[3].uuid, True)
 
 
 async def test_a_lost_card_is_found_and_the_others_stay(node: SimulatedNode, start: Start) -> None:

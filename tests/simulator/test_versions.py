@@ -1,5 +1,6 @@
 """Every struct version is answered, and an old driver lacks what it lacked."""
 
+import ctypes
 import re
 import subprocess
 from pathlib import Path
@@ -117,8 +118,9 @@ def test_an_old_driver_lacks_newer_functions(
 
 
 def test_the_library_exports_exactly_its_list_of_symbols(node: SimulatedNode) -> None:
-    """symbols.def is the only list; beside it there are only the gpusim_ controls."""
-    listed = set(re.findall(r"^(?:SYMBOL|UNSUPPORTED)\((\w+),", _SYMBOLS.read_text(), re.MULTILINE))
+    """symbols.def is the only list, up to the node's driver (570); the gpusim_ controls come beside."""
+    entry = re.compile(r"^(?:SYMBOL|UNSUPPORTED)\((\w+), (\d+)\)", re.MULTILINE)
+    listed = {name for name, since in entry.findall(_SYMBOLS.read_text()) if int(since) <= 570}
     told = subprocess.run(
         ["nm", "-D", "--defined-only", node.library], check=True, capture_output=True, text=True
     ).stdout
@@ -151,3 +153,39 @@ def test_an_unsupported_function_says_so(node: SimulatedNode) -> None:
     )
 
     assert seen == [1, 3]
+
+
+def _exports(node: SimulatedNode, library: str, name: str) -> bool:
+    return hasattr(ctypes.CDLL(str(node.library.parent / library)), name)
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "drivers"),
+    [
+        ("libnvidia-ml.so.1", "nvmlDeviceGetMemoryInfo_v2", ["535.261.03", "575.57.08"]),
+        ("libnvidia-ml.so.1", "nvmlDeviceGetTemperatureV", ["575.57.08"]),
+        ("libnvidia-ml.so.1", "nvmlGetBlacklistDeviceCount", ["450.102.04", "535.261.03"]),
+        ("libcuda.so.1", "cuLibraryLoadData", ["535.261.03", "575.57.08"]),
+        ("libcuda.so.1", "cuGreenCtxCreate", ["575.57.08"]),
+    ],
+)
+def test_a_library_beside_its_node_exports_what_its_driver_has(
+    make_node: MakeNode, library: str, name: str, drivers: list[str]
+) -> None:
+    """Programs look whether a symbol is there (nvitop on 535), before they call anything."""
+    versions = ["450.102.04", "535.261.03", "575.57.08"]
+    nodes = {version: make_node("v100", driver_version=version) for version in versions}
+    having = [version for version in versions if _exports(nodes[version], library, name)]
+
+    assert set(drivers) <= set(having)
+    assert having == [version for version in versions if version >= drivers[0]]
+
+
+def test_another_driver_brings_its_own_libraries(make_node: MakeNode) -> None:
+    """Who loads the library after the upgrade finds what came with it."""
+    node = make_node("v100", driver_version="535.261.03")
+    before = node.library.read_bytes()
+    node.upgrade_driver("575.57.08")
+
+    assert node.library.read_bytes() != before
+    assert _exports(node, "libcuda.so.1", "cuGreenCtxCreate")

@@ -1,4 +1,4 @@
-"""Grants made again from what the kubelet still knows, after our own file was lost."""
+"""Adoption: grants made again from a kubelet snapshot, after our own file was lost."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ class HeldUnits:
         container: Name of the container.
         resource: Of what.
         ids: The unit ids.
-        slice_id: The slice that the kubelet's kept answer mounts; empty where none is known.
+        slice_id: The slice that the answer in the checkpoint mounts; empty if it is not known.
         library_version: The library version that it mounts, or empty.
     """
 
@@ -43,14 +43,14 @@ def adopt(
     cards: Sequence[Card],
     terms: NodeTerms,
 ) -> tuple[Grant, ...]:
-    """One grant for each container that holds units, as far as the witnesses tell.
+    """One grant for each container that holds units, as far as the kubelet snapshot shows.
 
-    Slice ids come from the kubelet's kept answers, because running containers have those
-    files mounted; without one the id is derived from pod and container, so that adopting
-    twice gives the same. What needs a pod's text that is not there stays unchecked.
+    Slice ids come from the answers in the checkpoint, because running containers have those
+    files mounted. Without one the id is derived from pod and container, so that adopting twice
+    gives the same. What needs a pod spec that is not known stays unchecked.
 
     Args:
-        held: From the checkpoint and from List, in any order; both may tell of one container.
+        held: From the checkpoint and from List, in any order; both may have the same container.
         specs: Pods as the API knows them; may be empty.
         cards: The node's cards; units of others wait until their card is there, since a grant
             without it could never be served.
@@ -77,10 +77,10 @@ def _holding(entry: HeldUnits) -> _Holding:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Who is who: the same units in a container of the same name are held by the same pod.
+    """Joins names and uids: equal units in containers of one name are of the same pod.
 
     Attributes:
-        specs: Texts of pods by uid.
+        specs: Pod specs by uid.
         by_name: The same by namespace and name.
         listed: What List says of a holding: a pod without uid.
         uids: What the checkpoint says of it: a uid without a name.
@@ -93,7 +93,7 @@ class _Names:
 
     @classmethod
     def of(cls, entries: Sequence[HeldUnits], specs: Iterable[PodRequest]) -> "_Names":
-        """What entries and specs tell."""
+        """Built from entries and specs."""
         by_uid = {spec.ref.uid: spec for spec in specs if spec.ref.uid}
         return cls(
             specs=by_uid,
@@ -103,7 +103,7 @@ class _Names:
         )
 
     def ref(self, entry: HeldUnits) -> PodRef:
-        """The entry's pod with name and uid, as far as anybody knows them."""
+        """The entry's pod with name and uid, as far as they are known."""
         uid = entry.pod.uid or self.uids.get(_holding(entry), "")
         if uid in self.specs:
             return self.specs[uid].ref

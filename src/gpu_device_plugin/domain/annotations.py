@@ -1,4 +1,4 @@
-"""What parts of the system tell each other through the API: the node's cards, a pod's slice."""
+"""Annotations, by which parts of the system communicate: a node's cards, a pod's slice."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ from gpu_device_plugin.domain.units import MemoryUnit, Resource
 CARDS_ANNOTATION = "gpu-device-plugin/cards"
 CARDS_VERSION = 1
 UNINSTALL_ANNOTATION = "gpu-device-plugin/uninstall"
-"""Marks a node for the agents of one installation; its value is the uid of their DaemonSet, so
-that a mark of before says nothing to what is installed after it."""
+"""Marks a node for the agents of one installation. Its value is the uid of their DaemonSet, so
+that the mark of an earlier installation has no effect on a later one."""
 WITHDRAWN_ANNOTATION = "gpu-device-plugin/withdrawn"
 WITHDRAWN_VERSION = 1
 ALLOCATION = "scheduler.framework.gpushare.allocation"
@@ -60,7 +60,7 @@ def withdrawn_annotation(mark: str, kept: Sequence[str]) -> str:
 
     Args:
         mark: The mark that is answered.
-        kept: Pods whose files stay, because they run on.
+        kept: Pods whose files stay, because they are running.
     """
     return _compact({"version": WITHDRAWN_VERSION, "mark": mark, "kept": sorted(kept)})
 
@@ -81,7 +81,7 @@ def kept_pods(text: str, mark: str) -> tuple[str, ...] | None:
 
 
 def counted_unit_mib(text: str) -> int | None:
-    """The unit in which a node counts, by its annotation of cards; None where it does not say.
+    """The memory unit of a node, by its annotation of cards; None if that does not say.
 
     >>> counted_unit_mib('{"version":1,"unit_mib":1024}')
     1024
@@ -91,7 +91,7 @@ def counted_unit_mib(text: str) -> int | None:
 
 
 def served_mode(text: str) -> str:
-    """The mode that a node serves, by its annotation of cards; empty where it does not say."""
+    """The mode of a node, by its annotation of cards; empty if that does not say."""
     return str(_object(text).get("mode", ""))
 
 
@@ -159,7 +159,7 @@ def _first_generation(apps: Sequence[Grant], card: Card, assume_time_ns: int) ->
 def wish_of(annotations: Mapping[str, str], app_containers: int) -> Wish:
     """The cards that a scheduler wishes for a pod: container index -> NVML indexes.
 
-    A wish is advice: one that was fulfilled ("assigned" is "true") or cannot be read is none.
+    A wish is advice: one that was fulfilled ("assigned" is "true") or cannot be read is ignored.
 
     Args:
         annotations: The pod's annotations.

@@ -1,4 +1,4 @@
-"""How the faults of one card open and close; `health` says what follows for the node."""
+"""How the faults of one card begin and end; `health` says what follows for the node."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ _ACTIONS = {
 
 
 def still_asked(card: CardHealth) -> str:
-    """What keeps the card out whatever a person says, in words; "" where nothing does."""
+    """Why the card stays out even if the operator clears its faults; "" if it does not."""
     if card.recovery_action:
         asked = action_text(card.recovery_action)
         return f"NVML still asks for {asked}; after that the card comes back by itself"
@@ -36,12 +36,12 @@ def still_asked(card: CardHealth) -> str:
 
 
 def unshareable(report: CardReport, now_seconds: float) -> Fault | None:
-    """Why a card that the driver shows cannot be shared; None where it can."""
+    """Why a card that the driver shows cannot be shared; None if it can."""
     if report.is_mig:
         text = "the card is in MIG mode, whose instances this node's mode cannot share"
         return Fault("MigEnabled", text, Recovery.INVENTORY, now_seconds, now_seconds)
     if report.memory_mib <= 0:
-        text = "NVML does not tell how much memory the card has"
+        text = "NVML does not report how much memory the card has"
         return Fault("MemoryUnknown", text, Recovery.INVENTORY, now_seconds, now_seconds)
     return None
 

@@ -1,7 +1,7 @@
-"""Which number each card has, as those tell who hold units under it.
+"""Card numbers, as the units that are held show them.
 
-The number stands in unit ids. Should the file that remembers it be lost, another number for
-a card would give units twice: so grants and the kubelet's kept answers are asked first.
+Unit ids contain the number. If the file with the numbers is lost, another number for a card would
+give units twice. So the numbers in grants and in the kubelet's checkpoint are taken first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,10 +14,10 @@ _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 def known_numbers(ledger: Ledger, entries: Iterable[CheckpointEntry]) -> dict[str, int]:
-    """UUID -> number for every card that somebody holds units of.
+    """UUID -> number of every card of which units are held.
 
-    A slice of one card tells its number outright; one of several cards tells the last one
-    that is left when the others are known.
+    A slice of one card shows its number directly; a slice of several cards shows the last one
+    that remains when the others are known.
     """
     claims: list[tuple[Sequence[str], frozenset[int]]] = [
         (grant.cards, grant.card_numbers) for grant in ledger.grants.values()
@@ -33,6 +33,6 @@ def known_numbers(ledger: Ledger, entries: Iterable[CheckpointEntry]) -> dict[st
 
 
 def _visible(entry: CheckpointEntry) -> Sequence[str]:
-    """UUIDs in our kept answer; with CDI or mounts the environment names none."""
+    """UUIDs in our answer in the checkpoint; with CDI or mounts its environment has none."""
     uuids = entry.edits.envs.get(_VISIBLE, "").split(",")
     return [uuid for uuid in uuids if uuid.startswith(("GPU-", "MIG-"))]

@@ -1,4 +1,4 @@
-"""What nodes offer and pods hold, as their annotations tell it, and the wish for a pod's cards.
+"""What nodes offer and pods hold by their annotations, and the wish for a pod's cards.
 
 Amounts only: unit ids are the node's own.
 """

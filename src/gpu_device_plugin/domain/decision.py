@@ -1,6 +1,6 @@
 """The decision for one container: its cards, and which units of them.
 
-The first call of a container decides for its whole request; the second one follows.
+The first call for a container decides for its whole request; the second one follows it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,10 +33,10 @@ class Pending:
         asker: Who asks.
         demand: What it needs in all.
         cards: Where it goes.
-        why: Why there, in words.
-        rooms: What each card had when this was decided.
-        preferred: What was answered to GetPreferredAllocation, by resource.
-        granted: Resources whose Allocate has followed.
+        why: Why there, for people.
+        rooms: What each card had free when this was decided.
+        preferred: The answers to GetPreferredAllocation, by resource.
+        granted: Resources whose Allocate has come.
         slice_id: Its grant, once there is one.
     """
 
@@ -50,7 +50,7 @@ class Pending:
     slice_id: str = ""
 
     def awaits(self, call: Call) -> bool:
-        """Whether exactly this Allocate has to come; one that has come does not come again."""
+        """Whether exactly this Allocate is expected; each comes only once."""
         is_next = call.resource not in self.granted
         return is_next and self.preferred.get(call.resource) == call.must_include
 
@@ -69,7 +69,7 @@ class Offer:
         call: Resource, size and the units it must include.
         available: Unit ids that the kubelet has free.
         live: Grants of pods that the kubelet still has.
-        is_given: The kubelet has chosen already: it hands these units on.
+        is_given: Whether the kubelet has chosen already: it reuses these units.
     """
 
     call: Call
@@ -105,7 +105,7 @@ def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
 
 
 def _begun(asker: Asker, needed: Demand, offer: Offer, state: NodeState) -> Pending | None:
-    """The decision that its other resource has made already, before somebody restarted."""
+    """The decision already made for its other resource, before agent or kubelet restarted."""
     if asker.container is None:
         return None
     grant = offer.live.of_container(asker.pod, asker.container.name)
@@ -122,7 +122,7 @@ def choose_units(pending: Pending, offer: Offer, state: NodeState) -> tuple[str,
     """Exactly the asked number of units, on the decided cards, in equal parts.
 
     Raises:
-        DoesNotFitError: The kubelet has not enough of them free.
+        DoesNotFitError: The kubelet does not have enough of them free.
     """
     call = offer.call
     usable = _usable(pending.asker, offer)
@@ -133,7 +133,7 @@ def choose_units(pending: Pending, offer: Offer, state: NodeState) -> tuple[str,
 
 
 def check_parts(asker: Asker, offer: Offer, state: NodeState) -> None:
-    """Units that the kubelet hands on must lie on as many cards as asked, in equal parts.
+    """Check that reused units are on as many cards as asked, in equal parts.
 
     Raises:
         DoesNotFitError: They do not.
@@ -145,8 +145,24 @@ def check_parts(asker: Asker, offer: Offer, state: NodeState) -> None:
         raise unequal_parts(ids, needed.cards)
 
 
+def check_in_service(pending: Pending, state: NodeState) -> None:
+    """A card may fail between the kubelet's two calls; nothing is granted on it then.
+
+    Raises:
+        DoesNotFitError: A card that was decided on is out of service.
+    """
+    for card in pending.cards:
+        reason = state.unhealthy.get(card.uuid)
+        if reason:
+            raise DoesNotFitError(
+                f"card {card.index} ({card.uuid}) went out of service ({reason}) after it was "
+                f"chosen; create the pod again",
+                reason="NoHealthyCard",
+            )
+
+
 def unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
-    """The refusal for units that the kubelet hands on in a way that makes no slice."""
+    """The refusal for reused units that do not make a slice."""
     return DoesNotFitError(
         f"the kubelet reuses the units {', '.join(sorted(ids))} of an init container, which are "
         f"not equal parts of {cards} cards; it picks them at random, so create the pod again, or let "
@@ -156,7 +172,7 @@ def unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
 
 
 def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitError:
-    """The card was decided by the other resource, and lacks this one."""
+    """The refusal if the card was chosen for the other resource and lacks this one."""
     call, asker = offer.call, pending.asker
     lacking = pending.demand
     if call.resource == Resource.MEM:
@@ -185,7 +201,7 @@ def _needed(asker: Asker, call: Call, state: NodeState) -> Demand:
 
 
 def _usable(asker: Asker, offer: Offer) -> frozenset[str]:
-    """Free ids that no other live pod holds (kubelet #137534 can offer such), and the forced ones."""
+    """The forced ids, and free ones that no other live pod holds (see kubernetes #137534)."""
     held = {
         text
         for grant in offer.live.holders(offer.available)
@@ -196,7 +212,7 @@ def _usable(asker: Asker, offer: Offer) -> frozenset[str]:
 
 
 def _views(asker: Asker, offer: Offer, state: NodeState) -> Sequence[Room]:
-    """The rooms of all cards; for the asked resource never more than the kubelet has free."""
+    """What all cards have left; of the asked resource at most what the kubelet has free."""
     free: dict[int, int] = {}
     for text in _usable(asker, offer):
         unit = parse_unit_id(text)

@@ -1,7 +1,7 @@
-"""The decisions that `gpu-device-plugin why` tells, kept so that no flood washes others away.
+"""The decisions that `gpu-device-plugin why` shows, kept fairly between owners.
 
-A controller whose pod fits nowhere makes hundreds of pods a minute, and each is refused. So
-decisions are kept by owner: when there are too many, the oldest of whoever has most of them goes.
+A controller whose pod fits nowhere creates hundreds of pods a minute, and each is refused. So
+decisions are kept by owner: when there are too many, the oldest of the owner with most is dropped.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ _SHOWN = 3
 
 @dataclass(slots=True)
 class _Kept:
-    """The decisions of one owner that came out alike.
+    """The decisions of one owner with the same outcome.
 
     Attributes:
         decisions: The last ones, oldest first.

@@ -1,4 +1,4 @@
-"""A physical card as the rules see it."""
+"""A physical card."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ class Card:
 
     Attributes:
         uuid: NVML's UUID, for instance `GPU-4f…`.
-        number: Our stable number on this node (it stands in unit ids), kept in the state directory.
-        index: NVML's index now; it moves when cards are unplugged or the node reboots. -1 while
+        number: The card number: stable on this node, part of unit ids, kept in the state directory.
+        index: NVML's index now; it changes when cards are unplugged or the node reboots. -1 while
             NVML does not show the card.
         minor: `/dev/nvidia<minor>`.
         model: NVML's name with spaces as hyphens, for instance `Tesla-V100-SXM2-16GB`.
@@ -36,7 +36,7 @@ class Card:
         return self.memory_mib // unit.mib
 
     def units(self, resource: str, unit: MemoryUnit) -> int:
-        """Units of `resource` that this card brings to the node."""
+        """Units of `resource` that this card has."""
         if resource == Resource.MEM:
             return self.capacity(unit)
         return CORE_UNITS_PER_CARD if resource == Resource.CORE else 1

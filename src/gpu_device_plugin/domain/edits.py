@@ -58,13 +58,13 @@ class ContainerEdits:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where things lie on the host.
+    """Paths on the host.
 
     Attributes:
         run_dir: The agent's `--run-dir`.
         library_dir: The agent's `--library-dir`.
         library_version: Version of the isolation library to mount.
-        has_selftest: Whether that version brings gpu-selftest.
+        has_selftest: Whether that version includes gpu-selftest.
         control_devices: Device nodes beside the cards' own that exist on this host, for instance
             `/dev/nvidiactl` and `/dev/nvidia-uvm`.
         driver: Files of a driver that no container runtime brings: the simulated one's.
@@ -83,15 +83,15 @@ def container_edits(
 ) -> ContainerEdits:
     """What the container of `grant` receives.
 
-    Everything but the way to the cards follows from the grant itself, so a repeated Allocate
-    gives the same answer.
+    Everything except how the card is reached follows from the grant, so a repeated Allocate gives
+    the same answer.
 
     Args:
         grant: The slice.
         cards: Its cards, in the grant's order.
         terms: The node's terms now; only whether isolation is on.
         access: How cards reach containers on this node.
-        paths: Where things lie on the host.
+        paths: Paths on the host.
     """
     return ContainerEdits(
         envs=_envs(grant, cards, terms, access),
@@ -112,7 +112,7 @@ def _envs(
     envs = {
         "NVIDIA_VISIBLE_DEVICES": visible,
         "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(card.index) for card in cards),
-        # Applications divide CONTAINER by DEV (R-551): of unlike cards the larger is the safe one.
+        # Applications divide CONTAINER by DEV (R-551): of unequal cards the larger is the safe one.
         "ALIYUN_COM_GPU_MEM_DEV": str(max(card.capacity(unit) for card in cards)),
         "ALIYUN_COM_GPU_MEM_CONTAINER": str(grant.units_per_card),
         "ALIYUN_COM_GPU_MEM_POD": str(grant.pod_units),
@@ -144,7 +144,7 @@ def _selftest_mount(library: str, paths: Paths) -> tuple[Mount, ...]:
 
 
 def _activity(uuid: str, slice_id: str, paths: Paths) -> tuple[Mount, Mount]:
-    """All tenants' activity on a card to read, and over it the own file to write."""
+    """The activity files of a card, read-only, and over them the slice's own, writable."""
     inside, outside = f"{CARDS_DIR}/{uuid}", f"{paths.run_dir}/cards/{uuid}"
     return (
         Mount(inside, outside, is_read_only=True),
@@ -177,7 +177,7 @@ def _cdi_names(cards: Sequence[Card], access: DeviceAccess) -> tuple[str, ...]:
 
 
 def slice_of_mounts(mounts: Mapping[str, str]) -> tuple[str, str]:
-    """Slice id and library version that a kept answer names; empty texts where it names none.
+    """Slice id and library version that an answer in the checkpoint names, or "" each.
 
     Args:
         mounts: Container path -> host path, as in the kubelet's checkpoint.

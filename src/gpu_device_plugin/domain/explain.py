@@ -13,14 +13,14 @@ _DAY_SECONDS = 86400
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One thing that was decided about one container, as `why` tells it.
+    """One decision about one container, as `why` shows it.
 
     Attributes:
         pod: `namespace/name`.
-        container: Name of the container, or empty where nobody knows it.
+        container: Name of the container, or empty if it is not known.
         asked: What it asked, for people.
-        rooms: One line a card: what it had at that moment.
-        outcome: What came of it, for people.
+        rooms: One line per card: what it had free at that moment.
+        outcome: The result, for people.
         reason: One CamelCase word for refusals; empty otherwise.
         at_seconds: Wall clock.
         owner: The controller that made the pod, `ReplicaSet namespace/name`; empty where none is known.
@@ -59,7 +59,7 @@ def demand_text(demand: Demand, terms: NodeTerms) -> str:
 
 
 def no_room_text(asker: Asker, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:
-    """Why no card of the node takes this container: the largest slice free, and each card."""
+    """Why no card has room for this container: the largest free slice, and each card."""
     if found.largest_card is None:
         largest = "nothing is free on any healthy card"
     else:
@@ -79,7 +79,7 @@ def no_room_text(asker: Asker, demand: Demand, found: NoRoom, terms: NodeTerms) 
 
 
 def room_lines(rooms: Iterable[Room], demand: Demand) -> tuple[str, ...]:
-    """One line a card: whether `demand` fits and what it has left, as `why` prints it."""
+    """One line per card: whether `demand` fits and what the card has left, for `why`."""
     return tuple(_room_line(room, demand) for room in rooms)
 
 
@@ -115,7 +115,7 @@ def _paragraph(decision: Decision) -> str:
 
 
 def _room_line(room: Room, demand: Demand) -> str:
-    """As short as it goes: indented, it should fit into a terminal of 80 columns."""
+    """Short, so that it fits into 80 columns when it is indented."""
     fits = "fits" if room.lack(demand) is None else "no room"
     word = fits if room.is_healthy else "unhealthy"
     pods = f"{room.pods} pods" if room.max_pods is None else f"{room.pods}/{room.max_pods} pods"
@@ -133,6 +133,6 @@ def _who(asker: Asker) -> str:
 
 
 def _time_of_day(at_seconds: float) -> str:
-    """`HH:MM:SSZ`: the day is not told, decisions are kept for hours."""
+    """`HH:MM:SSZ`, without the day, because decisions are kept for hours."""
     seconds = int(at_seconds) % _DAY_SECONDS
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}Z"

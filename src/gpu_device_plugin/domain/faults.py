@@ -1,7 +1,7 @@
-"""The words of health: rules for XIDs, faults of cards, the health of a node, its changes.
+"""The values of health: rules for XIDs, faults of cards, the health of a node, its changes.
 
-`health` says how they follow from what NVML reports. Seconds are CLOCK_BOOTTIME: it never
-jumps, runs on through suspend, and means the same before and after a restart of the agent;
+`health` says how they follow from NVML's reports. Seconds are CLOCK_BOOTTIME, which never jumps,
+continues during suspend, and stays comparable over a restart of the agent;
 a reboot starts it again, hence the boot id.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 UNASKED = "NVMLUnanswered"
-"""Why cards of an earlier run are out until NVML has shown its cards for the first time."""
+"""The reason of remembered cards until NVML has shown its cards for the first time."""
 
 
 class XidAction(StrEnum):
@@ -22,7 +22,7 @@ class XidAction(StrEnum):
 
 
 class Recovery(StrEnum):
-    """How a fault closes: by clean probes, by a reset, or by an inventory without its cause."""
+    """What ends a fault: clean probes, a reset, or an inventory without its cause."""
 
     PROBE = "probe"
     RESET = "reset"
@@ -35,9 +35,9 @@ class XidRule:
 
     Attributes:
         code: The XID; 0 in the rule for all codes that the table does not name.
-        name: A few words for Events.
+        name: A short name for Events.
         action: What it does to its card.
-        recovery: How its fault closes; idle for the other actions.
+        recovery: What ends its fault; unused with other actions.
     """
 
     code: int
@@ -67,16 +67,16 @@ class HealthRules:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a card is out.
+    """Why a card is out of service.
 
     Attributes:
         reason: One CamelCase word.
         text: The same for people.
-        recovery: How it closes.
-        since_seconds: When it opened.
+        recovery: What ends it.
+        since_seconds: When it began.
         last_seconds: When it was last seen.
         is_action_asked: NVML has asked for a recovery action since.
-        is_probed: The card has answered a probe since it was last seen, so what NVML asks for is known.
+        is_probed: The card has answered a probe since, so it is known what NVML asks for.
     """
 
     reason: str
@@ -97,8 +97,8 @@ class CardHealth:
         faults: Open faults, oldest first.
         clean_since_seconds: Since when every probe was clean; None before the first.
         is_shown: NVML's last inventory has it.
-        recovery_action: What the last probe said that NVML asks for (0: nothing); None where the
-            driver does not tell, or nobody has asked since the agent started.
+        recovery_action: NVML's recovery action in the last probe (0: none); None if the driver
+            does not report it, or there was no probe since the agent started.
     """
 
     uuid: str
@@ -110,7 +110,7 @@ class CardHealth:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """NVML as a whole is away.
+    """NVML as a whole does not answer.
 
     Attributes:
         reason: `NVMLStalled` or `DriverMissing`.
@@ -128,10 +128,10 @@ class Health:
     Attributes:
         boot_id: The boot in which this was true.
         driver: Version and load of the driver, empty before the first answer.
-        outage: Why no card can be given out at all.
+        outage: Why no card at all can be given away.
         cards: Every card seen since the boot, by UUID.
         has_inventory: NVML has shown its cards since the agent started. Before that no card is
-            healthy: what an earlier run remembers, nobody has asked the driver about.
+            healthy, because what an earlier run stored may no longer be true.
     """
 
     boot_id: str
@@ -145,7 +145,7 @@ class Health:
         return next((card for card in self.cards if card.uuid == uuid), None)
 
     def reason(self, uuid: str) -> str:
-        """One word why the card is out, empty when it is healthy."""
+        """The reason why the card is out of service, empty if it is healthy."""
         card = self.card(uuid)
         if self.outage is not None:
             return self.outage.reason
@@ -156,12 +156,12 @@ class Health:
         return card.faults[0].reason if card.faults else ""
 
     def is_healthy(self, uuid: str) -> bool:
-        """Whether slices of the card may be given out."""
+        """Whether slices of the card may be given away."""
         return not self.reason(uuid)
 
 
 class ChangeKind(StrEnum):
-    """What a change says."""
+    """Kinds of changes."""
 
     FAULT = "fault"
     RECOVERED = "recovered"
@@ -173,9 +173,9 @@ class Change:
     """Something worth an Event and a metric.
 
     Attributes:
-        kind: A new fault, a card that is healthy again, or news that changes nothing.
-        uuid: The card, None where nobody knows it.
-        is_healthy: Whether the card may be given out now.
+        kind: A new fault, a card that is healthy again, or a report without effect.
+        uuid: The card, None if it is not known.
+        is_healthy: Whether the card may be given away now.
         reason: One CamelCase word.
         text: A sentence for people.
     """

@@ -11,25 +11,25 @@ from gpu_device_plugin.domain.units import cards_of
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A slice held by a container: what was promised, durable before the kubelet hears of it.
+    """A slice held by a container; written to disk before the kubelet gets its answer.
 
     Attributes:
         slice_id: Random id of the slice; names its files on the node.
         pod: Whose it is.
-        container: Name of the container; empty while nobody knows it.
+        container: Name of the container; empty while it is not known.
         kind: Init, sidecar or app.
         index: The container's position in `spec.containers` (or `spec.initContainers`).
         units: Resource -> its unit ids, sorted; without the resources not asked for yet.
         cards: UUIDs of the cards decided on, in order of NVML index at that time.
-        card_bytes: Memory of the slice on each of `cards`, in bytes; empty while nobody knows.
-            A card may show less later (ECC, another driver): what was promised stays.
+        card_bytes: Memory of the slice on each of `cards`, in bytes; empty while it is not known.
+            It stays the same if a card shows less memory later (ECC, another driver).
         mem_units: Memory units decided on, over all cards.
         core_percent: Compute decided on; 0 is no cap.
         pod_units: Memory units of the pod's app containers (`ALIYUN_COM_GPU_MEM_POD`).
         unit_mib: Size of a memory unit in MiB when granted.
         mode: Node mode when granted (`core_mem`, `cgpu`, `share`).
         is_isolated: Whether limits and the library are given to the container.
-        is_checked: False while rules that need the pod's text are still to be checked.
+        is_checked: False while rules that need the pod spec still have to be checked.
         library_version: Version of the isolation library its mounts name; empty without isolation.
         created_seconds: Wall clock when first written.
     """
@@ -73,7 +73,7 @@ class Grant:
 
     @property
     def is_handed_on(self) -> bool:
-        """Whether later containers of the pod may take over its units: ordinary init's only."""
+        """Whether later containers of the pod reuse its units: an ordinary init container's."""
         return self.kind is ContainerKind.INIT
 
     @property
@@ -83,7 +83,7 @@ class Grant:
 
     @property
     def is_bare(self) -> bool:
-        """Whether the container goes without a cap though its mode has one."""
+        """Whether the container has no cap although its mode has one."""
         return not self.is_isolated and is_isolated(NodeMode(self.mode))
 
     @property

@@ -1,7 +1,7 @@
-"""Which cards may be given out: NVML's facts and the operator's rules, judged.
+"""Health: which cards may be given away, by NVML's reports and the operator's rules.
 
-A card is healthy when no fault is open on it and NVML answers. A fault is named by its
-reason (`XID79`, `Lost`, …) and closes in one of three ways:
+A card is healthy when it has no fault and NVML answers. A fault is named by its reason (`XID79`,
+`Lost`, …) and ends in one of three ways:
 
 * `probe`: probes of the card have been clean for `recovery_seconds` since its last XID;
 * `reset`: the driver was loaded again, the node rebooted, NVML's recovery action says
@@ -10,14 +10,14 @@ reason (`XID79`, `Lost`, …) and closes in one of three ways:
   take a moment to ask for its reset, and a card must not come back in between;
 * `inventory`: the driver shows the card without the cause, for instance no longer in MIG mode.
 
-While NVML asks for a recovery action the card is out, whatever else closes, and the operator's
-word does not count. Until NVML has shown its cards for the first time since the agent started
-none is healthy (`NVMLUnanswered`).
+While NVML asks for a recovery action the card is out of service, whatever faults end, and the
+operator's `recover` is refused. Until NVML has shown its cards for the first time since the agent
+started, none is healthy (`NVMLUnanswered`).
 
 A fault belongs to one card and takes out that card only. An XID that names no card is
-reported, unless there is just one card it can have come from; taking out all, as other
-plugins do, turns one broken card into a broken node. NVML as a whole not answering
-(`NVMLStalled`, `DriverMissing`) is no fault of a card: it takes all out while it lasts.
+only reported, unless there is just one card. Taking out all cards, as other plugins do, would
+turn one broken card into a broken node. If NVML as a whole does not answer (`NVMLStalled`,
+`DriverMissing`), that is no fault of a card, but takes all out while it lasts.
 """
 
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def observe(
 
 
 def obstacle(health: Health, uuid: str) -> str:
-    """Why the operator's word that the card is well does not count; "" where it does."""
+    """Why the operator cannot clear the card's faults now; "" if he can."""
     card = health.card(uuid)
     if card is None or not card.is_shown:
         return ""
@@ -93,10 +93,10 @@ def obstacle(health: Health, uuid: str) -> str:
 
 
 def clear(health: Health, uuid: str) -> tuple[Health, tuple[Change, ...]]:
-    """The operator says that the card is well; a fault that is still there opens again.
+    """The operator clears the card's faults; one that is still there begins again.
 
-    A card that NVML does not show is forgotten: nothing would ever contradict the operator.
-    Nothing changes while there is an `obstacle`.
+    A card that NVML does not show is forgotten, because it can have no new fault. Nothing changes
+    while there is an `obstacle`.
     """
     if obstacle(health, uuid):
         return health, ()
@@ -113,10 +113,10 @@ def clear(health: Health, uuid: str) -> tuple[Health, tuple[Change, ...]]:
 
 
 def restored(saved: Health, boot_id: str) -> Health:
-    """What an earlier run of the agent left, as far as it still holds.
+    """What an earlier run of the agent stored, as far as it is still true.
 
-    Probes start over in any case: nobody looked while the agent was away. A reboot resets
-    every card, so nothing is left of before it; a card still lost fails its first probe.
+    Clean probes count from zero, because there were none while the agent was away. A reboot resets
+    every card, so earlier faults end with it; a card that is still lost fails its first probe.
     """
     if saved.boot_id == boot_id:
         kept = tuple(
@@ -129,7 +129,7 @@ def restored(saved: Health, boot_id: str) -> Health:
 def _enumerated(health: Health, inventory: Inventory, now_seconds: float) -> Health:
     """The driver shows these cards; a fresh load of it has reset them all."""
     driver = f"{inventory.driver_version}/{inventory.driver_load}"
-    is_fresh = health.driver not in {"", driver}
+    is_fresh = _is_fresh(health.driver, driver)
     known = {card.uuid: reset(card) if is_fresh else card for card in health.cards}
     gone = missing_fault(inventory, now_seconds)
     for report in inventory.cards:
@@ -142,8 +142,16 @@ def _enumerated(health: Health, inventory: Inventory, now_seconds: float) -> Hea
     return replace(health, driver=driver, outage=None, cards=cards, has_inventory=True)
 
 
+def _is_fresh(before: str, now: str) -> bool:
+    """Whether the driver was loaded anew, which is certain only where both loads are known."""
+    if before in {"", _UNLOADED}:
+        return before == _UNLOADED
+    (version, _, load), (version_now, _, load_now) = before.partition("/"), now.partition("/")
+    return version != version_now or (load != load_now and bool(load and load_now))
+
+
 def _probed(health: Health, probe: Probe, now_seconds: float, recovery_seconds: float) -> Health:
-    """A probe opens a fault, or brings an open one nearer to its end."""
+    """A probe begins a fault, or brings one nearer to its end."""
     if probe.error is not None:
         reason = "Lost" if probe.error == "GPU_IS_LOST" else "ProbeFailed"
         text = f"NVML says {probe.error}"
@@ -185,7 +193,7 @@ def _card_of(health: Health, xid: Xid) -> str | None:
 
 
 def _away(health: Health, outage: Outage) -> Health:
-    """NVML is away: nobody probes, so clean probes start over."""
+    """NVML does not answer: there are no probes, so clean ones count from zero again."""
     cards = tuple(replace(card, clean_since_seconds=None) for card in health.cards)
     return replace(health, outage=outage, cards=cards)
 
@@ -201,7 +209,7 @@ def _with_card(health: Health, uuid: str, change: Callable[[CardHealth], CardHea
 
 
 def _changes(before: Health, after: Health) -> tuple[Change, ...]:
-    """What an Event has to say about the way from one health to the next."""
+    """What Events report of the change from one health to the next."""
     if before == after:
         return ()
     return tuple(change for card in after.cards for change in _card_changes(before, after, card))

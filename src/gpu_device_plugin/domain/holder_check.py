@@ -1,4 +1,4 @@
-"""Whether a slice belongs to the container that starts on it, and keeps the rules of its pod spec."""
+"""Whether a slice belongs to the container that starts, and follows the rules for its pod."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,12 +17,12 @@ def check_holder(
     listed: ListedPod | None,
     entries: Sequence[CheckpointEntry],
 ) -> None:
-    """Return if the kubelet agrees with the grant, or cannot tell.
+    """Return if the kubelet agrees with the grant, or does not know.
 
     Args:
         grant: The slice on whose units a container is about to start.
         resource: Of these units.
-        listed: The grant's pod by PodResources Get, or None where Get does not tell.
+        listed: The grant's pod from PodResources Get, or None if Get does not answer.
         entries: The kubelet's checkpoint, which has the ordinary init containers as well.
 
     Raises:
@@ -39,7 +39,7 @@ def check_holder(
 
 
 def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
-    """The grant, held to the rules that need its pod spec; what is not known stays unchecked.
+    """Check the grant against the rules that need its pod spec, as far as that is known.
 
     Raises:
         RequestError: The pod asks for something that this node does not give.
@@ -66,7 +66,7 @@ def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
 
 
 def _is_of(grant: Grant, entry: CheckpointEntry) -> bool:
-    """Whether the entry may be the grant's; what a grant does not know contradicts nothing."""
+    """Whether the entry can be the grant's; unknown values contradict nothing."""
     is_pod = grant.pod.uid in ("", entry.pod_uid)
     return is_pod and grant.container in ("", entry.container)
 

@@ -34,7 +34,7 @@ class Call:
     Attributes:
         resource: Of what.
         size: How many units the container gets in all.
-        must_include: Units that it gets in any case, handed on by init containers.
+        must_include: Units that it gets in any case, reused from init containers.
     """
 
     resource: str
@@ -48,7 +48,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks. Without the pod's text, `request` and `container` are None.
+    """Which container asks. Without the pod spec, `request` and `container` are None.
 
     Attributes:
         pod: The pod; its uid is empty while only List has named it.
@@ -65,7 +65,7 @@ class Asker:
         return f"{self.pod} (container {self.container.name})" if self.container else str(self.pod)
 
 
-def who_asks(  # noqa: PLR0913, PLR0917 - each argument is another witness
+def who_asks(  # noqa: PLR0913, PLR0917 - each argument is another source
     call: Call,
     listed: Sequence[ListedPod],
     specs: Specs,
@@ -84,7 +84,7 @@ def who_asks(  # noqa: PLR0913, PLR0917 - each argument is another witness
         session: The container that was decided last.
 
     Raises:
-        UnknownPodError: Nobody can be asking, or several could be; the text names them.
+        UnknownPodError: No pod can be asking, or several can; the text names them.
     """
     around = _around(call, listed, ledger)
     known = [_Known(specs[pod.pod.key], pod, ledger) for pod in around if pod.pod.key in specs]
@@ -106,9 +106,9 @@ def who_allocates(
 ) -> Grant | Asker:
     """The container behind an Allocate call that no GetPreferredAllocation came before.
 
-    The kubelet does not ask first where a container takes over an init container's units, where
-    exactly as many are free as asked, and where it asks again for what it gave. List may not
-    be read here (#137534), so the ledger and the pods' texts have to tell.
+    The kubelet does not ask first if a container reuses an init container's units, if exactly as
+    many are free as asked, or if it asks again for what it gave. List must not be read here
+    (#137534), so the ledger and the pod specs have to identify the container.
 
     Args:
         call: What is asked; `must_include` are the units that the kubelet gives.
@@ -117,10 +117,10 @@ def who_allocates(
         session: The container that was decided last.
 
     Returns:
-        The grant that is asked for again, or else who asks for a new one.
+        The grant that is asked for again, or else the container that asks for a new one.
 
     Raises:
-        UnknownPodError: Nobody can be asking, several could be, or a living pod has the units.
+        UnknownPodError: No pod can be asking, several can, or a living pod has the units.
     """
     ids = call.must_include
     holders = [g for g in ledger.holders(ids) if not _is_gone(g, specs)]
@@ -137,20 +137,20 @@ def who_allocates(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A pod in List whose text is known."""
+    """A pod in List whose pod spec is known."""
 
     spec: PodRequest
     entry: ListedPod
     ledger: Ledger
 
     def asks(self, call: Call) -> Asker | None:
-        """The container that lacks something first, if `call` is what it lacks."""
+        """The first container that lacks something, if `call` is what it lacks."""
         return _first_lacking(self.spec, call, self._holds)
 
     def asks_again(self, call: Call) -> Asker | None:
-        """An init container for which the kubelet forgot what it gave, because it restarted.
+        """An init container for which a restarted kubelet forgot what it gave.
 
-        Only while no other container holds anything: afterwards init containers are history.
+        Only while no other container holds anything; after that init containers have ended.
         """
         if self.spec.is_finished or call.must_include or any(_ids(self.entry)):
             return None
@@ -169,7 +169,7 @@ class _Known:
 def _first_lacking(
     spec: PodRequest, call: Call, holds: Callable[[ContainerRequest, str], bool]
 ) -> Asker | None:
-    """Containers are admitted in order: only the first that lacks something can be asking."""
+    """The only container that can be asking, because they are admitted in order."""
     if spec.is_finished:
         return None
     for container in spec.containers:
@@ -190,7 +190,7 @@ def _is_granted(ledger: Ledger, pod: PodRef, container: ContainerRequest, resour
 
 
 def _around(call: Call, listed: Sequence[ListedPod], ledger: Ledger) -> Sequence[ListedPod]:
-    """Only the pod that hands the call's units on, where there is such a pod; else all."""
+    """Only the pod whose units the call reuses, if there is one; else all."""
     owners = {grant.pod.key for grant in ledger.holders(call.must_include)}
     return [pod for pod in listed if pod.pod.key in owners] or listed
 
@@ -198,7 +198,7 @@ def _around(call: Call, listed: Sequence[ListedPod], ledger: Ledger) -> Sequence
 def _of_session(
     session: Asker | None, texts: Iterable[Asker], bare: Iterable[ListedPod]
 ) -> Asker | None:
-    """The pod that was decided last, if it may be asking still; its calls stand together."""
+    """The pod that was decided last, if it can still be asking: its calls come together."""
     if session is None:
         return None
     if session.container is None and any(p.pod.is_same_name(session.pod) for p in bare):
@@ -208,7 +208,7 @@ def _of_session(
 
 
 def _heir(call: Call, holders: Sequence[Grant], specs: Specs, ledger: Ledger) -> Asker | None:
-    """Who takes over from ordinary init containers: the next container of the same pod."""
+    """The container that reuses an ordinary init container's units: the next one of its pod."""
     pods = {grant.pod.key: grant.pod for grant in holders}
     if len(pods) > 1 or not all(grant.is_handed_on for grant in holders):
         return None
@@ -217,7 +217,7 @@ def _heir(call: Call, holders: Sequence[Grant], specs: Specs, ledger: Ledger) ->
 
 
 def _again(call: Call, same: Sequence[Grant], holders: Sequence[Grant]) -> Grant:
-    """An init container asked for again, else a refusal: a living pod has these units."""
+    """The grant of an init container that is asked for again; else a refusal."""
     if same:
         return same[0]
     names = ", ".join(f"{g.pod} (container {g.container})" for g in holders)
@@ -229,7 +229,7 @@ def _again(call: Call, same: Sequence[Grant], holders: Sequence[Grant]) -> Grant
 
 
 def _is_gone(grant: Grant, specs: Specs) -> bool:
-    """Whether the API knows that the grant's pod is over; without its word nobody is gone."""
+    """Whether the API knows that the grant's pod is over; without the API no pod is."""
     if not specs or not grant.is_checked:
         return False
     return is_over(grant.pod, specs)

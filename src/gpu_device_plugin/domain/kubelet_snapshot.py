@@ -1,4 +1,4 @@
-"""What the kubelet knows of our units: PodResources List and its checkpoint."""
+"""The kubelet snapshot: PodResources List and the checkpoint, as far as our units go."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class KubeletSnapshot:
     Attributes:
         listed: PodResources List.
         entries: The checkpoint's entries of our resources.
-        has_checkpoint: Whether there is a checkpoint; without one nobody knows which pods have ended.
+        has_checkpoint: Whether there is a checkpoint; without it no pod can be known to have ended.
     """
 
     listed: Sequence[ListedPod]
@@ -57,10 +57,10 @@ class KubeletSnapshot:
         return frozenset(entry.pod_uid for entry in self.entries)
 
     def living(self, known: Collection[str]) -> list[HeldUnits]:
-        """What is held by pods that are there: listed, or known by uid to the API.
+        """Units held by existing pods: listed ones, and those whose uid the API knows.
 
-        On a quiet node the checkpoint names pods that are long gone (see docs/adr, the
-        checkpoint nudge); nobody holds what it says of them.
+        On an idle node the checkpoint names pods that are long gone (docs/adr/0005); their units
+        are not held.
         """
         reported = {
             (container, resource, ids)
@@ -73,11 +73,11 @@ class KubeletSnapshot:
         return [held for held in self.held() if held.pod.name or held.pod.uid in alive]
 
     def by_place(self) -> Mapping[_Place, frozenset[str]]:
-        """What the checkpoint says that each container holds of each resource."""
+        """The units of each resource that each container holds, by the checkpoint."""
         return {(e.pod_uid, e.container, e.resource): e.ids for e in self.entries if e.ids}
 
     def uids_by_holding(self) -> Mapping[_Holding, str]:
-        """Uids of pods, by what List and checkpoint agree that a container of that name holds."""
+        """Uids of pods, by a container's name and units, where List and checkpoint agree."""
         uids: dict[tuple[str, str, frozenset[str]], str] = {}
         for reported in self.entries:
             uids.setdefault((reported.container, reported.resource, reported.ids), reported.pod_uid)
@@ -90,7 +90,7 @@ class KubeletSnapshot:
         }
 
     def held(self) -> list[HeldUnits]:
-        """What either of them says is held."""
+        """The units that either of them says are held."""
         return [_from_checkpoint(entry) for entry in self.entries] + [
             HeldUnits(entry.pod, container, resource, ids)
             for entry in self.listed
@@ -100,7 +100,7 @@ class KubeletSnapshot:
 
 
 def completed(grant: Grant, entries: Sequence[CheckpointEntry]) -> tuple[str, str]:
-    """Uid and container of a grant, as far as the checkpoint tells where the grant does not."""
+    """Uid and container of a grant, completed from the checkpoint."""
     if grant.pod.uid and grant.container:
         return grant.pod.uid, grant.container
     for entry in entries:
@@ -112,10 +112,10 @@ def completed(grant: Grant, entries: Sequence[CheckpointEntry]) -> tuple[str, st
 
 
 def passed_on(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> Grant:
-    """The grant under the name of the container that holds it now, if an init container had it first.
+    """The grant under the name of the container that holds it now, instead of an init container's.
 
-    Without the pod spec the container that takes over an init container's units looks like the
-    same one asking again, so both have one slice. List never shows the init container.
+    Without the pod spec a container that reuses an init container's units looks like that one
+    asking again, so both have one slice. List never shows the init container.
     """
     if grant.is_checked and not grant.is_handed_on:
         return grant  # the app container of that name: whoever else holds its units is refused
@@ -131,10 +131,10 @@ def passed_on(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> Gran
 
 
 def filled(grant: Grant, reported: Mapping[_Place, frozenset[str]], ledger: Ledger) -> Grant:
-    """The grant with units of a resource that the kubelet says it holds, and that nobody has.
+    """The grant with units that the kubelet says it holds, and that no other grant has.
 
-    So it is where our file had to be taken from the write before its last one. What an init
-    container of the pod has handed on is nobody else's.
+    They are missing if our file had to be read from the write before the last. Units that an init
+    container of the pod left belong to no other pod.
     """
     for resource in OUR_RESOURCES:
         ids = reported.get((grant.pod.uid, grant.container, resource), frozenset())
@@ -144,10 +144,10 @@ def filled(grant: Grant, reported: Mapping[_Place, frozenset[str]], ledger: Ledg
 
 
 def corrected_uid(grant: Grant, reported: Mapping[_Holding, str]) -> str:
-    """The grant's uid, or the one that List and checkpoint both give to the pod of that name now.
+    """The grant's uid, or the one that List and checkpoint both have for that pod name now.
 
-    A pod made again under its name while the API was away was granted under the old pod spec,
-    and so under the old uid.
+    A pod that was created again under its name while the API was away was granted by the old pod
+    spec, and so under the old uid.
     """
     for resource, ids in grant.units.items():
         uid = (
@@ -161,7 +161,7 @@ def corrected_uid(grant: Grant, reported: Mapping[_Holding, str]) -> str:
 
 
 def renamed(grant: Grant, uid: str, container: str) -> Grant:
-    """The grant under this uid and container; itself where it stands under them already."""
+    """The grant with this uid and container; unchanged if it has them already."""
     if (uid, container) == (grant.pod.uid, grant.container):
         return grant
     return replace(grant, pod=replace(grant.pod, uid=uid), container=container)

@@ -1,4 +1,4 @@
-"""Who holds what on this node, and when a grant is over."""
+"""The ledger: all grants of a node, and when a grant is over."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ _Places: TypeAlias = dict[tuple[str, str, str, str], frozenset[str]]
 ABSENT_SECONDS = 30.0
 """A grant ends when the kubelet lacks it twice, at least this long apart."""
 KUBELET_SETTLE_SECONDS = 60.0
-"""So long after kubelet.sock appeared, List is short: its sources are not ready."""
+"""For this long after kubelet.sock appeared List may be incomplete: its sources are not ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,16 @@ class CardUse:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """All grants of a node. No unit is held by two pods; a pod's containers may hand units on.
+    """All grants of a node. No unit is held by two pods; a pod's containers may reuse units.
 
-    The kubelet can break that rule (#137534), so `hold` writes what it is told, and whoever is
-    about to grant asks for the rule with `rivals`.
+    The kubelet can break that rule (#137534). So `hold` does not check it, and the caller that
+    is about to grant uses `rivals` to do so.
     """
 
     grants: Mapping[str, Grant] = field(default_factory=dict)
 
     def hold(self, grant: Grant) -> "Ledger":
-        """The ledger with `grant` added, or put in place of the one with the same slice id."""
+        """The ledger with `grant` added, or replacing the one with the same slice id."""
         return Ledger({**self.grants, grant.slice_id: grant})
 
     def release(self, slice_ids: Iterable[str]) -> "Ledger":
@@ -65,7 +65,7 @@ class Ledger:
         return Ledger({key: grant for key, grant in self.grants.items() if key not in gone})
 
     def of_pod(self, pod: PodRef) -> tuple[Grant, ...]:
-        """Grants of a pod: by uid where both know it, else by namespace and name."""
+        """Grants of a pod: by uid if both have one, else by namespace and name."""
         return tuple(g for g in self.grants.values() if g.pod.is_same_pod(pod))
 
     def of_container(self, pod: PodRef, container: str) -> Grant | None:
@@ -82,16 +82,16 @@ class Ledger:
         )
 
     def ids(self) -> frozenset[str]:
-        """Every unit that anybody holds."""
+        """Every unit that is held."""
         grants = self.grants.values()
         return frozenset().union(*(held for g in grants for held in g.units.values()))
 
     def rivals(self, pod: PodRef, ids: Iterable[str]) -> tuple[Grant, ...]:
-        """Grants of other pods that hold any of `ids`: while one lives, `pod` may not have them."""
+        """Grants of other pods that hold any of `ids`: while one of them lives, `pod` cannot."""
         return tuple(g for g in self.holders(ids) if not g.pod.is_same_pod(pod))
 
     def unknown(self, held: Iterable[HeldUnits]) -> list[HeldUnits]:
-        """Those that no grant knows; what an init container handed on to them is theirs."""
+        """Those that no grant has; units reused from an init container belong to the reuser."""
         certain = Ledger({k: g for k, g in self.grants.items() if not g.is_handed_on}).ids()
         return [
             units
@@ -105,10 +105,10 @@ class Ledger:
         ]
 
     def before(self, pod: PodRef) -> "Ledger":
-        """The ledger as the next container of `pod` finds it.
+        """The ledger as it counts for the next container of `pod`.
 
-        The kubelet hands the units of ordinary init containers on to the containers after
-        them, so these count as free for the same pod and for no other.
+        The kubelet lets later containers reuse the units of ordinary init containers, so these
+        count as free for the same pod and for no other.
         """
         return Ledger(
             {
@@ -134,7 +134,7 @@ class Ledger:
         }
 
 
-# Every decision adds up all grants, and few of them have changed since the last one.
+# Every decision adds up all grants, and few of them have changed since the last.
 @lru_cache(maxsize=1024)
 def _by_card(ids: tuple[str, ...]) -> tuple[tuple[int, Resource, tuple[str, ...]], ...]:
     """These ids by card and resource."""
@@ -152,7 +152,7 @@ def live(
     uids: Mapping[tuple[str, str], str] | None = None,
     ended: Collection[str] = (),
 ) -> Ledger:
-    """The grants whose pods the kubelet still has; at admission all others count as free.
+    """The grants whose pods the kubelet still has; at admission the others count as free.
 
     Args:
         ledger: All grants.
@@ -172,7 +172,7 @@ def live(
 
 
 def is_over(pod: PodRef, specs: Mapping[tuple[str, str], PodRequest]) -> bool:
-    """Whether the API's pods of this node say that a pod has ended, or is there no more.
+    """Whether a pod has ended or is gone, according to the API's pods of this node.
 
     Args:
         pod: The pod of a grant.
@@ -191,22 +191,22 @@ def survivors(  # noqa: PLR0913, PLR0917 - all of them have to agree before a gr
     kubelet_since: float | None,
     uids: Mapping[tuple[str, str], str] | None = None,
 ) -> tuple[frozenset[str], Mapping[str, float]]:
-    """Which grants are over, and since when others look as if they were.
+    """Which grants are over, and since when the pods of others have been missing.
 
-    A grant ends only when List and the kubelet's checkpoint both lack it twice, 30 s apart, and
-    an absence counts only later than 60 s after kubelet.sock appeared.
+    A grant ends only when List and the kubelet's checkpoint both lack its pod twice, 30 s apart,
+    and an absence counts only later than 60 s after kubelet.sock appeared.
 
     Args:
         ledger: All grants.
         listed: Namespace and name of every pod in PodResources List.
         checkpoint_uids: Every pod uid in the kubelet's checkpoint; None where it has none.
-        absent_since: Second result of the last round; empty at the first.
+        absent_since: Second result of the last pass; empty at the first.
         now: Monotonic clock, seconds.
         kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
         uids: See `live`.
 
     Returns:
-        Slice ids to release, and slice id -> `now` of the first round that lacked it.
+        Slice ids to release, and slice id -> `now` of the first pass that lacked it.
     """
     is_settled = kubelet_since is not None and now - kubelet_since >= KUBELET_SETTLE_SECONDS
     if checkpoint_uids is None or not is_settled:
@@ -222,7 +222,7 @@ def survivors(  # noqa: PLR0913, PLR0917 - all of them have to agree before a gr
 
 
 def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
-    """In how many places our grants and the kubelet's List disagree; 0 where all is well.
+    """In how many places our grants and the kubelet's List differ; 0 is good.
 
     A place is one resource of one container. Ordinary init containers are left out, because
     List never shows them, and gpu-count, because it is never granted.
@@ -246,7 +246,7 @@ def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
 def _is_listed(
     pod: PodRef, listed: Collection[tuple[str, str]], uids: Mapping[tuple[str, str], str]
 ) -> bool:
-    """Whether List has the pod; one known by its uid only counts as listed: nobody can tell."""
+    """Whether List has the pod; one known only by its uid counts as listed."""
     if not pod.name:
         return True
     return pod.key in listed and (not pod.uid or uids.get(pod.key, pod.uid) == pod.uid)

@@ -1,4 +1,4 @@
-"""What of an upgrade has to wait for running pods (R-402, R-403)."""
+"""What an upgrade may not change while pods hold slices (R-402, R-403)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from gpu_device_plugin.errors import StateError
 
 @dataclass(frozen=True, slots=True)
 class NodeStanding:
-    """How a node serves now, by what it publishes itself.
+    """A node's mode and unit now, from what its agent publishes.
 
     Attributes:
         name: The node.
-        mode: Mode that it serves in, or "" where it publishes none.
-        unit_mib: Unit that it counts in, or None.
+        mode: Its mode, or "" if it publishes none.
+        unit_mib: Its memory unit, or None.
         has_label: Whether a label of the node decides its mode.
         holders: Pods that hold slices there.
     """
@@ -35,14 +35,14 @@ def upgrade_obstacles(
     *,
     is_other_mode: bool,
 ) -> tuple[str, ...]:
-    """Each node that the new settings would change under its pods, with these pods.
+    """A line for each node whose slices the new settings would change, with their pods.
 
     Args:
         nodes: Every node of the cluster.
         unit: The new `gpuMemoryUnit`.
         mode: The new `mode`, for nodes without a label.
-        is_other_mode: Whether the upgrade changes it; a node may have a mode of its own from a
-            label of before, and keeps it.
+        is_other_mode: Whether the upgrade changes it. A node keeps the mode of a label that it
+            had earlier.
     """
     found = []
     for node in nodes:

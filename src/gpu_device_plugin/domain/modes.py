@@ -1,4 +1,4 @@
-"""Node modes: which resources a node offers, and when it may change its mind."""
+"""Node modes: which resources a node offers, and when it may switch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gpu_device_plugin.errors import ConfigError
 MODE_LABEL = "ack.node.gpu.schedule"
 PLACEMENT_LABEL = "ack.node.gpu.placement"
 MAX_PODS_PER_CARD = 16
-"""Pods a card in modes with isolation, whatever the unit (R-405)."""
+"""Most pods per card in modes with isolation, whatever the unit (R-405)."""
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 """Half of what the kubelet's gRPC client accepts of a ListAndWatch message."""
 
@@ -62,7 +62,7 @@ def is_isolated(mode: NodeMode) -> bool:
 
 
 def is_served(mode: NodeMode) -> bool:
-    """Whether this release does what the mode says; `disabled` is served by offering nothing."""
+    """Whether this release implements the mode; `disabled` means offering nothing."""
     return mode not in _NOT_YET
 
 
@@ -77,10 +77,10 @@ def parse_policy(text: str) -> PlacementPolicy | None:
 
 
 def check_unit(mode: NodeMode, unit: MemoryUnit) -> None:
-    """Small units go with `share` only (R-404).
+    """Check that the unit goes with the mode: small ones only with `share` (R-404).
 
     Raises:
-        ConfigError: `unit` is 128MiB and `mode` is another one, be it one that offers nothing.
+        ConfigError: `unit` is 128MiB and `mode` is another one, even one that offers nothing.
     """
     if unit is MemoryUnit.MIB128 and mode is not NodeMode.SHARE:
         raise ConfigError(
@@ -91,7 +91,7 @@ def check_unit(mode: NodeMode, unit: MemoryUnit) -> None:
 
 
 def list_message_bytes(resource: str, cards: Sequence[Card], unit: MemoryUnit) -> int:
-    """Size of the ListAndWatchResponse that says every unit of `cards` is unhealthy.
+    """Size of the ListAndWatchResponse with every unit of `cards` unhealthy.
 
     >>> list_message_bytes(Resource.COUNT, [Card("GPU-0", 0, 0, 0, "T4", 15079)], MemoryUnit.GIB)
     18
@@ -100,10 +100,10 @@ def list_message_bytes(resource: str, cards: Sequence[Card], unit: MemoryUnit) -
 
 
 def check_message(cards: Sequence[Card], unit: MemoryUnit, mode: NodeMode) -> None:
-    """The kubelet must be able to receive the device lists of this node.
+    """Check that the kubelet can receive the device lists of this node.
 
     Raises:
-        ConfigError: A list would pass `MAX_MESSAGE_BYTES`; the text names the unit to set.
+        ConfigError: A list would exceed `MAX_MESSAGE_BYTES`; the text names the unit to set.
     """
     for resource in resources_of(mode):
         size = list_message_bytes(resource, cards, unit)
@@ -132,7 +132,7 @@ def _cure(resource: str, cards: Sequence[Card]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModeDecision:
-    """The mode a node is in from now on.
+    """The mode of a node from now on.
 
     Attributes:
         mode: The mode.
@@ -149,7 +149,7 @@ class ModeDecision:
 
 @dataclass(frozen=True, slots=True)
 class UnitDecision:
-    """The memory unit a node counts in from now on; the fields are those of ModeDecision."""
+    """The memory unit of a node from now on; the fields are those of ModeDecision."""
 
     unit: MemoryUnit
     is_switch_refused: bool = False
@@ -161,7 +161,7 @@ def next_mode(
     current: NodeMode | None,
     label: str | None,
     fallback: NodeMode,
-    holders: Sequence[PodRef],
+    holders: Sequence[PodRef] | None,
     *,
     is_from_label: bool = True,
 ) -> ModeDecision:
@@ -175,7 +175,8 @@ def next_mode(
         current: The mode until now; None only at the very first start.
         label: Value of `ack.node.gpu.schedule`, or None where there is no label.
         fallback: The operator's `--mode`, for nodes without a label.
-        holders: Pods that hold slices.
+        holders: Pods that hold slices; None where that is not known yet, so that no switch is
+            made and none is refused with a reason.
         is_from_label: Whether a label brought the node into its current mode.
     """
     kept = current if current is not None and is_from_label else fallback
@@ -194,9 +195,11 @@ def next_mode(
 
 
 def _switch(
-    current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[PodRef]
+    current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[PodRef] | None
 ) -> ModeDecision:
-    """From one mode to another: at once on an empty node, else not yet."""
+    """Switch the mode at once if no slice is held, else later."""
+    if holders is None:
+        return ModeDecision(current, is_switch_refused=True)
     if holders:
         return ModeDecision(
             current,
@@ -214,17 +217,20 @@ def _switch(
 
 
 def next_unit(
-    current: MemoryUnit | None, wanted: MemoryUnit, holders: Sequence[PodRef]
+    current: MemoryUnit | None, wanted: MemoryUnit, holders: Sequence[PodRef] | None
 ) -> UnitDecision:
     """The unit to count in: a change waits until no pod holds slices (R-403).
 
     Args:
         current: The unit of the last run, or None at the very first start.
         wanted: The operator's `--memory-unit`.
-        holders: Pods that hold slices.
+        holders: Pods that hold slices; None where that is not known yet, so that no switch is
+            made and none is refused with a reason.
     """
     if current is None or current is wanted:
         return UnitDecision(wanted)
+    if holders is None:
+        return UnitDecision(current, is_switch_refused=True)
     if holders:
         return UnitDecision(
             current,
@@ -241,4 +247,4 @@ def next_unit(
 
 
 def _names(holders: Sequence[PodRef]) -> str:
-    return ", ".join(sorted({str(pod) for pod in holders}))
+    return ", ".join(sorted({str(pod) if pod.name else f"uid {pod.uid}" for pod in holders}))

@@ -1,4 +1,4 @@
-"""What the agent knows of its node, as one value that readers take by reference."""
+"""The node state: what the agent knows of its node, as one immutable value."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ class NodeState:
         policy: How a card is chosen.
         unit: Size of one memory unit.
         cards: The cards that are there, by NVML index.
-        unhealthy: UUID -> reason of the cards that are out.
-        faults: Reason -> text of what keeps the whole node from serving.
+        unhealthy: UUID -> reason of the cards that are out of service.
+        faults: Reason -> text of each fault that keeps the whole node from serving.
         wants_isolation: The operator's `--isolation`.
         honors_disable: The operator's `--honor-cgpu-disable`.
         library_version: Version of the isolation library that is mounted, or "".
-        mark: The uninstall mark that this agent obeys, or "".
-        kept: Pods whose files stay although it does; None while it is not done.
+        mark: The uninstall mark that this agent acts on, or "".
+        kept: Pods whose files stay after the withdrawal; None while it is not done.
     """
 
     node: str
@@ -43,7 +43,7 @@ class NodeState:
 
     @property
     def terms(self) -> NodeTerms:
-        """What a request is checked against; only asked for while there is a mode."""
+        """What a request is checked against; only while a mode is known."""
         mode = self.mode or NodeMode.DISABLED
         return NodeTerms(self.node, mode, self.unit, is_isolation_on=self.wants_isolation)
 
@@ -59,7 +59,7 @@ class NodeState:
 
     @property
     def is_leaving(self) -> bool:
-        """Marked for uninstalling, and not given up yet."""
+        """Marked for uninstalling, and not withdrawn yet."""
         return bool(self.mark) and self.kept is None
 
     def card(self, uuid: str) -> Card | None:

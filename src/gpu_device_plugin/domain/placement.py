@@ -1,4 +1,4 @@
-"""Which card a container gets."""
+"""Placement: which card a container gets."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,13 +19,13 @@ from gpu_device_plugin.domain.units import CORE_UNITS_PER_CARD, MemoryUnit, Reso
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What one card has left, seen by one pod.
+    """What one card has left for one pod.
 
     Attributes:
         card: The card.
-        is_healthy: Whether it may serve anybody.
-        free_mem: Memory units nobody holds; the pod's own init containers' units count as free.
-        free_core: Percent of compute nobody holds.
+        is_healthy: Whether it may be given away.
+        free_mem: Memory units that are not held; units of the pod's own init containers count too.
+        free_core: Percent of compute that is not held.
         pods: Pods that hold anything on it, the asking pod included if it does.
         holds_pod: Whether the asking pod holds anything on it.
         unit: What a memory unit is.
@@ -84,7 +84,7 @@ class NoRoom:
             none has it, on any healthy card), in memory units; 0 where nothing is free.
         largest_mib: The same as a slice in MiB.
         largest_card: Where that is, or None.
-        lacks: NVML index of each card and why it does not do.
+        lacks: NVML index of each card, and what it lacks.
         reason: One CamelCase word.
     """
 
@@ -136,7 +136,7 @@ def rooms(
 
 
 def at_most(room: Room, resource: str, free: int) -> Room:
-    """The same room with no more of `resource` than the kubelet itself has free there."""
+    """The same room, with at most as much of `resource` as the kubelet has free there."""
     if resource == Resource.MEM:
         return replace(room, free_mem=min(room.free_mem, free))
     if resource == Resource.CORE:
@@ -154,7 +154,7 @@ _BECAUSE: Mapping[PlacementPolicy, str] = {
 }
 
 
-def place(  # noqa: PLR0913 - who may say where: demand, policy, the pod, the extender, the kubelet
+def place(  # noqa: PLR0913 - everything that decides: demand, policy, pod, extender, kubelet
     rooms: Sequence[Room],
     demand: Demand,
     policy: PlacementPolicy,
@@ -165,7 +165,7 @@ def place(  # noqa: PLR0913 - who may say where: demand, policy, the pod, the ex
 ) -> Placement | NoRoom:
     """As many cards as the demand names, each with room for its equal part.
 
-    Ties go to the lowest index, so equal nodes place alike.
+    Ties go to the lowest index, so that equal nodes choose the same.
 
     Args:
         rooms: What each card has left.
@@ -173,7 +173,7 @@ def place(  # noqa: PLR0913 - who may say where: demand, policy, the pod, the ex
         policy: The node's preference.
         prefer: UUIDs of the cards of the pod's earlier containers: taken before others.
         wish: NVML indexes that a scheduler extender wishes; honoured if they all fit.
-        must: Numbers of cards whose units the kubelet hands on; all of them are taken.
+        must: Numbers of cards with reused units; all of them are taken.
     """
     fitting = {room.card.number: room for room in rooms if room.lack(demand) is None}
     if not must <= fitting.keys() or len(must) > demand.cards:
@@ -255,7 +255,7 @@ def pick_units(
 ) -> tuple[str, ...] | None:
     """Exactly `size` unit ids of `resource` in equal parts on `cards`, or None.
 
-    Those of `must` come first, then the lowest; so equal nodes give equal units.
+    Those of `must` come first, then the lowest, so that equal nodes give equal units.
 
     Args:
         resource: Of what.
@@ -276,10 +276,10 @@ def pick_units(
 
 
 def follows(ids: Iterable[str], cards: Sequence[Card]) -> bool:
-    """Whether units lie on exactly these cards, in equal parts.
+    """Whether units are on exactly these cards, in equal parts.
 
-    Without asking first, the kubelet hands an init container's units on at random: of two cards
-    it may pick three and one, and a slice of such units would not be what was promised.
+    Without asking first, the kubelet reuses an init container's units at random: of two cards it
+    may pick three and one, which would not be the slice that was asked for.
     """
     found = Counter(unit.card for text in ids if (unit := parse_unit_id(text)) is not None)
     is_there = found.keys() == {card.number for card in cards}

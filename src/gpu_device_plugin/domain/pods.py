@@ -1,4 +1,4 @@
-"""Pods as the rules see them: what the API says they ask for, what the kubelet says they hold."""
+"""Pods: what they ask for (from the API), and what they hold (from the kubelet)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class ContainerKind(Enum):
-    """How the kubelet runs a container; it decides who may take over whose units."""
+    """How the kubelet runs a container, and so which containers may reuse its units."""
 
     INIT = "init"
     SIDECAR = "sidecar"  # an init container with restartPolicy Always
@@ -59,11 +59,11 @@ class PodRef:
         return self.namespace, self.name
 
     def is_same_name(self, other: "PodRef") -> bool:
-        """Whether both carry the same namespace and name; the uid may differ."""
+        """Whether both have the same namespace and name; the uid may differ."""
         return self.key == other.key
 
     def is_same_pod(self, other: "PodRef") -> bool:
-        """Whether both are one pod: by uid where both know it, else by namespace and name."""
+        """Whether both are one pod: by uid if both have one, else by namespace and name."""
         if self.uid and other.uid:
             return self.uid == other.uid
         return self.is_same_name(other)
@@ -76,7 +76,7 @@ class PodRequest:
     Attributes:
         ref: Which pod.
         containers: All of its containers, init containers first, in the order of the spec.
-        card_count_label: Text of the pod label `aliyun.com/gpu-count`, or None.
+        card_count_label: Value of the pod label `aliyun.com/gpu-count`, or None.
         wish: Cards that a scheduler extender wishes, container index -> card index; may be empty.
         is_finished: Phase Succeeded or Failed.
         owner: The controller that made it, `ReplicaSet namespace/name`, or "".
@@ -100,7 +100,7 @@ class PodRequest:
 
 @dataclass(frozen=True, slots=True)
 class ListedPod:
-    """A pod in the kubelet's PodResources List: it has no uid there, and nobody's wishes.
+    """A pod in the kubelet's PodResources List, which has neither uid nor pod spec.
 
     Attributes:
         pod: Which pod; its uid is empty.

@@ -1,7 +1,7 @@
-"""What the NVML side tells the agent: facts about cards and driver, no judgement.
+"""Reports of the NVML child: facts about cards and driver.
 
-`health` judges them, the agent publishes them. A card is named by its UUID only: NVML's
-index moves when cards come and go.
+`health` evaluates them. A card is named by its UUID only, because NVML's index changes when cards
+come and go.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class CardReport:
         memory_mib: Total memory in MiB, rounded down; 0 where NVML cannot tell.
         pci_bus_id: `00000000:3B:00.0`, empty where NVML cannot tell.
         is_mig: The card is cut into MIG instances.
-        numa_node: The NUMA node it hangs on, where the kernel tells.
+        numa_node: Its NUMA node, if the kernel knows it.
     """
 
     uuid: str
@@ -34,7 +34,7 @@ class CardReport:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableCard:
-    """An index behind which NVML knows a card that it cannot open, so its UUID is unknown.
+    """The index of a card that NVML cannot open, so that its UUID is unknown.
 
     Attributes:
         index: NVML's index.
@@ -66,7 +66,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A look at one card.
+    """The probe of one card.
 
     Attributes:
         uuid: The card.
@@ -93,23 +93,8 @@ class Xid:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """How busy a card is.
-
-    Attributes:
-        uuid: The card.
-        gpu_percent: Share of time with a kernel running, None where unsupported (MIG).
-        used_bytes: Memory in use, None where unsupported.
-    """
-
-    uuid: str
-    gpu_percent: int | None
-    used_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Stalled:
-    """NVML has not answered for this long; it says `Answered` when it does again."""
+    """NVML has not answered for this long; `Answered` follows when it does."""
 
     seconds: float
 
@@ -124,8 +109,8 @@ class DriverMissing:
     """There is no usable driver.
 
     Attributes:
-        reason: For people, for instance `libnvidia-ml.so.1: not found`.
-        is_unloaded: The kernel module itself is not there, so the next one is a fresh load.
+        reason: A text, for instance `libnvidia-ml.so.1: not found`.
+        is_unloaded: The kernel module is not loaded, so the next inventory is a new load.
     """
 
     reason: str
@@ -134,7 +119,7 @@ class DriverMissing:
 
 @dataclass(frozen=True, slots=True)
 class DriverChanged:
-    """A driver appeared or its version changed: the container needs injecting again.
+    """A driver appeared or its version changed: the agent needs a new container.
 
     Attributes:
         before: The version until now, empty where there was none.
@@ -145,4 +130,4 @@ class DriverChanged:
     after: str
 
 
-NvmlReport = Inventory | Probe | Xid | Use | Stalled | Answered | DriverMissing | DriverChanged
+NvmlReport = Inventory | Probe | Xid | Stalled | Answered | DriverMissing | DriverChanged

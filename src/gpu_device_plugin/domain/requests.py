@@ -1,4 +1,4 @@
-"""What a container may ask for: the rules that a pod's text and the node's mode decide."""
+"""What a container may ask for: the rules about the pod spec and the node's mode."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,13 +45,13 @@ _NEGATIVE_TEXT = "request device count must be large than 0"
 
 @dataclass(frozen=True, slots=True)
 class NodeTerms:
-    """What a node offers, as far as a request is checked against it.
+    """What a node offers, as far as requests are checked against it.
 
     Attributes:
-        node: Name of the node, for the texts of refusals.
+        node: Name of the node, for refusals.
         mode: Its mode.
         unit: Size of one memory unit.
-        is_isolation_on: The operator's `--isolation`; without it nobody gets a cap.
+        is_isolation_on: The operator's `--isolation`; without it no container gets a cap.
     """
 
     node: str
@@ -65,7 +65,7 @@ class Demand:
     """What one container needs, checked: `mem_units` over `cards` cards in equal parts.
 
     Attributes:
-        mem_units: Memory units in all; 0 only while nobody knows how many.
+        mem_units: Memory units in all; 0 only while it is not known how many.
         core_percent: Percent of one card's compute; 0 is no cap, or not known yet.
         cards: Number of cards, at least 1; divides `mem_units`.
     """
@@ -83,8 +83,8 @@ class Demand:
 def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:
     """What `container` needs on a node of these terms.
 
-    Every container of the pod is checked, init containers too: the kubelet rejects the pod
-    as a whole, so a fault of a later one is told at once instead of after some grants.
+    Every container of the pod is checked, init containers too. The kubelet rejects the whole pod,
+    so an error in a later container is reported at once instead of after some grants.
 
     Raises:
         RequestError: A container asks for what this node never gives; the text names pod,
@@ -97,10 +97,10 @@ def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> De
 
 
 def demand_from_size(pod: PodRef, resource: str, size: int, terms: NodeTerms) -> Demand:
-    """What a call tells when nobody knows the pod's text (API server away).
+    """The demand that a call shows by itself, while the pod spec is not known.
 
-    The other resource of the container is unknown and counts as 0, and a label for several
-    cards cannot be seen; the rules that need the text are checked when the container starts.
+    The container's other resource is unknown and counts as 0, and a label for several cards cannot
+    be seen. The rules that need the pod spec are checked when the container starts.
 
     Raises:
         RequestError: No pod may ask this of this node; the text names pod, node, amount and rule.

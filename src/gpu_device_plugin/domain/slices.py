@@ -1,4 +1,4 @@
-"""How large a slice is, and the file that tells the isolation library so."""
+"""The size of a slice, and the limits file for the isolation library."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ _BYTES_PER_MIB = 1024 * 1024
 def slice_mib(card: Card, units: int, unit: MemoryUnit) -> int:
     """Memory visible to a container that holds `units` of `card`.
 
-    A slice is a proportion of the card, not `units` times the unit: what no
-    whole unit covers is shared out among the holders.
+    A slice is a proportion of the card, not `units` times the unit: the memory that
+    is left after the last whole unit is divided among all units.
 
         floor(memory_mib * units / capacity)
 
@@ -50,7 +50,7 @@ def slice_bytes(card: Card, units: int, unit: MemoryUnit) -> int:
     """`slice_mib` in bytes, as the isolation library counts.
 
     Raises:
-        DoesNotFitError: The card has not that many units.
+        DoesNotFitError: The card does not have that many units.
     """
     return slice_mib(card, units, unit) * _BYTES_PER_MIB
 
@@ -71,7 +71,7 @@ class CardLimit:
 
 
 def limits_text(slice_id: str, lines: Sequence[CardLimit], policy: str = "fixed") -> str:
-    r"""The `limits` file that the isolation library reads: one line a card, each card once.
+    r"""The `limits` file that the isolation library reads: one line per card.
 
     >>> print(limits_text("s1", [CardLimit("GPU-a", 2258632704, 30)]), end="")
     version=1

@@ -1,6 +1,6 @@
 """Files of slices that no grant names: which of them may be removed.
 
-A crash can leave them behind, but so can a ledger that was lost while its containers run on.
+They may remain after a crash, but also after a ledger was lost whose containers are running.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,21 +15,21 @@ def strays(
     now: float,
     kubelet_since: float | None,
 ) -> tuple[frozenset[str], Mapping[str, float]]:
-    """Which slices' files may be removed, and since when others look as if they might.
+    """Which slices' files may be removed, and since when others have not been named.
 
-    A slice goes only when neither a grant nor one of the kubelet's kept answers names it, at two
-    passes 30 s apart, later than 60 s after kubelet.sock appeared.
+    A slice is removed only if neither a grant nor the kubelet's checkpoint names it in two passes,
+    30 s apart and later than 60 s after kubelet.sock appeared.
 
     Args:
         present: Slices that have files on the node.
-        named: Slices that a grant or a kept answer names; None where the kubelet has no
-            checkpoint, so that nobody can tell.
+        named: Slices that a grant or the checkpoint names; None if there is no checkpoint,
+            because then it is not known.
         unnamed_since: Second result of the last pass; empty at the first.
         now: Monotonic clock, seconds.
         kubelet_since: The same clock when kubelet.sock appeared; None while it is away.
 
     Returns:
-        Slice ids to remove, and slice id -> `now` of the first pass that named it nowhere.
+        Slice ids to remove, and slice id -> `now` of the first pass in which nothing named it.
     """
     if named is None or kubelet_since is None or now - kubelet_since < KUBELET_SETTLE_SECONDS:
         return frozenset(), {}

@@ -86,10 +86,10 @@ class UnitId:
         return f"{self.resource.letter}{_DIGITS[self.card]}{_base36(self.unit)}"
 
 
-# A decision looks at every id of the node, and they are the same ones each time.
+# A decision reads every id of the node, and they are the same each time.
 @lru_cache(maxsize=16384)
 def parse_unit_id(text: str) -> UnitId | None:
-    """The unit that an id names, or None where the id is none of ours.
+    """The unit that an id names, or None if it is not one of ours.
 
     >>> parse_unit_id("m3a7")
     UnitId(resource=<Resource.MEM: 'aliyun.com/gpu-mem'>, card=3, unit=367)
@@ -118,7 +118,7 @@ def cards_of(ids: Iterable[str]) -> frozenset[int]:
 
 
 def _counted() -> Iterator[str]:
-    """0, 1, 2 … in base 36, without end; much faster than one division a digit."""
+    """0, 1, 2 … in base 36, endless; much faster than a division for each digit."""
     yield from _DIGITS
     for length in count(1):
         for digits in product(_DIGITS[1:], *repeat(_DIGITS, length)):

@@ -162,18 +162,13 @@ class Driver:
         return uuid
 
     def _probe_card(self, uuid: str, handle: Any) -> dict[str, object]:
-        seen: dict[str, object] = {"uuid": uuid}
         try:
-            memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-            rates = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-            seen["recovery_action"] = _recovery_action(handle)
+            _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)  # a lost card answers nothing
+            return {"uuid": uuid, "recovery_action": _recovery_action(handle)}
         except pynvml.NVMLError as error:
             if error.value in _DRIVER:
                 raise
             return {"uuid": uuid, "error": error_name(error)}
-        seen["used_bytes"] = None if memory is None else int(memory.used)
-        seen["gpu_percent"] = None if rates is None else int(rates.gpu)
-        return seen
 
 
 def driver_version() -> str:

@@ -15,7 +15,6 @@ from gpu_device_plugin.domain.reports import (
     NvmlReport,
     Probe,
     UnreadableCard,
-    Use,
     Xid,
 )
 from gpu_device_plugin.errors import NvmlError
@@ -92,8 +91,6 @@ class ProbeLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uuid: str
     error: str | None = None
     recovery_action: int | None = None
-    gpu_percent: int | None = None
-    used_bytes: int | None = None
 
 
 class ProbesLine(_Line, frozen=True, tag="probes"):
@@ -120,7 +117,8 @@ def reports(line: Line) -> tuple[NvmlReport, ...]:
         case InventoryLine():
             return (_inventory(line),)
         case ProbesLine():
-            return tuple(report for card in line.cards for report in _probe(card))
+            cards = line.cards
+            return tuple(Probe(card.uuid, card.error, card.recovery_action) for card in cards)
         case XidLine():
             return (Xid(line.uuid, line.code),)
         case NoDriver():
@@ -147,10 +145,3 @@ def _inventory(line: InventoryLine) -> Inventory:
     return Inventory(
         line.driver_version, line.cuda_version, line.driver_load, cards, line.unreadable
     )
-
-
-def _probe(card: ProbeLine) -> tuple[NvmlReport, ...]:
-    probe = Probe(card.uuid, card.error, card.recovery_action)
-    if card.error is not None:
-        return (probe,)
-    return probe, Use(card.uuid, card.gpu_percent, card.used_bytes)

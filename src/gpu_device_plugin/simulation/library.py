@@ -6,6 +6,7 @@ The state file's layout lives in C only (`src/simulator/state.h`); here are call
 
 import ctypes
 import errno
+import os
 from functools import cache
 from pathlib import Path
 
@@ -38,6 +39,25 @@ def describe(state: Path) -> dict[str, str]:
     _call("gpusim_describe", state, buffer, ctypes.c_size_t(_DESCRIPTION_BYTES))
     lines = buffer.value.decode().splitlines()
     return dict(line.split("=", 1) for line in lines)
+
+
+def put_library(name: str, directory: Path, versions: dict[str, str]) -> None:
+    """Copies a driver library, in one step, without the functions that came after its driver.
+
+    Args:
+        name: Of the library.
+        directory: Where it is put. It may be in use there.
+        versions: Fields `driver_version` and `cuda_version` of the node.
+    """
+    source, target = native_library(name), directory / name
+    result = _controls().gpusim_put_library(
+        str(source).encode(),
+        str(target).encode(),
+        versions["driver_version"].encode(),
+        ctypes.c_uint(int(versions["cuda_version"])),
+    )
+    if result != 0:
+        raise StorageError(f"cannot copy {source} to {target}: {os.strerror(-result)}")
 
 
 def _text(lines: list[str]) -> bytes:

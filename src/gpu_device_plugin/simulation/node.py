@@ -5,7 +5,6 @@ libcuda.so.1). A program finds it by the environment variable GPU_SIMULATOR_STAT
 beside the library it loaded, or at /run/gpu-simulator/state.
 """
 
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -14,7 +13,6 @@ from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.simulation import library
 from gpu_device_plugin.simulation.profiles import driver_lines, node_lines
 from gpu_device_plugin.simulation.view import CardView, NodeView, node_view
-from gpu_device_plugin.store.native import native_library
 
 STATE_NAME = "gpu-simulator.state"
 DEFAULT_STATE = Path("/run/gpu-simulator/state")
@@ -72,7 +70,7 @@ class SimulatedNode:
         lines = node._lines(profile, choices)
         wanted = {line for line in lines if _tells(line.partition("=")[0])}
         if node.state.exists() and node.has_exactly(wanted):
-            _prepare(state)
+            _prepare(state, lines)
         else:
             node._write(state, lines)
         return node
@@ -86,7 +84,7 @@ class SimulatedNode:
         )
 
     def _write(self, place: Path, lines: list[str]) -> None:
-        _prepare(place)
+        _prepare(place, lines)
         library.create_node(self.state, lines)
 
     def has_exactly(self, wanted: set[str]) -> bool:
@@ -173,6 +171,8 @@ class SimulatedNode:
         lines = [f"cards.{card.slot}.recovery_action=0" for card in now.cards]
         lines += [f"driver_loads={now.driver_loads + 1}", *driver_lines(version)]
         library.set_fields(self.state, lines)
+        if self.state.name == STATE_NAME and (self.state.parent / library.NVML).exists():
+            _put_libraries(self.state.parent, lines)
 
     def remove(self) -> None:
         """The node is gone: who initialises NVML from now on finds no driver."""
@@ -208,24 +208,21 @@ def _file(state: Path) -> Path:
     return state / STATE_NAME if state.is_dir() else state
 
 
-def _prepare(state: Path) -> None:
+def _prepare(state: Path, lines: list[str]) -> None:
     try:
         _file(state).parent.mkdir(parents=True, exist_ok=True)
         if state.is_dir():
-            _put_libraries(state)
+            _put_libraries(state, lines)
     except OSError as error:
         raise StorageError(f"cannot prepare {state}: {error}") from error
 
 
-def _put_libraries(directory: Path) -> None:
-    """Copies, each in one step: a library may be in use, and in a container it is one's own."""
+def _put_libraries(directory: Path, lines: list[str]) -> None:
+    """Those of the driver that the lines tell of; in a container a library is one's own."""
+    versions = dict(line.split("=", 1) for line in lines)
     for name in (library.NVML, library.CUDA):
         try:
-            source = native_library(name)
+            library.put_library(name, directory, versions)
         except ConfigError:
             if name == library.NVML:
                 raise
-            continue
-        fresh = directory / f".{name}.new"
-        shutil.copy2(source, fresh)
-        fresh.replace(directory / name)

@@ -37,12 +37,14 @@ class Loaded:
         bad: Why a file, or a grant in it, could not be trusted, or None. What it held beyond
             `ledger`, the kubelet knows: it has never heard of a grant whose write was not complete.
         aside: Where that file was put, or None.
+        is_behind: What counts is not in the present layout, because the disk does not take it now.
     """
 
     ledger: Ledger
     is_new_boot: bool = False
     bad: str | None = None
     aside: Path | None = None
+    is_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +98,17 @@ class GrantStore:
         former = self._load_former(now_seconds, bad, is_needed=not newest.number)
         counts = max(newest, former, key=lambda found: found.number)
         self._file.number = counts.number
-        if counts is former and counts.number:
-            with contextlib.suppress(StorageError):  # the next change writes it
+        is_behind = counts is former and counts.number > 0
+        with contextlib.suppress(StorageError):
+            if is_behind:
                 self.save(Ledger(former.grants))
+                is_behind = False
         return Loaded(
             Ledger(counts.grants),
             is_new_boot=counts.number > 0 and counts.boot_id != self._boot_id,
             bad="; ".join(bad) or None,
             aside=newest.aside or former.aside,
+            is_behind=is_behind,
         )
 
     def _load_newest(self, now_seconds: float, bad: list[str]) -> "_Layout":

@@ -42,10 +42,10 @@ void image_drop(struct image *image)
 		free(image->kernels[i].name);
 		free(image->kernels[i].parameters);
 	}
-	for (size_t i = 0; i < image->textures_count; i++)
-		free(image->textures[i]);
+	for (size_t i = 0; i < image->variables_count; i++)
+		free(image->variables[i].name);
 	free(image->kernels);
-	free(image->textures);
+	free(image->variables);
 	free(image);
 }
 
@@ -58,13 +58,13 @@ const struct image_kernel *image_find(const struct image *image, const char *nam
 	return NULL;
 }
 
-bool image_has_texture(const struct image *image, const char *name)
+const struct image_variable *image_variable(const struct image *image, const char *name)
 {
-	for (size_t i = 0; i < image->textures_count; i++) {
-		if (strcmp(image->textures[i], name) == 0)
-			return true;
+	for (size_t i = 0; i < image->variables_count; i++) {
+		if (strcmp(image->variables[i].name, name) == 0)
+			return &image->variables[i];
 	}
-	return false;
+	return NULL;
 }
 
 struct image_kernel *image_add(struct image *image, const char *name, size_t length)
@@ -100,15 +100,16 @@ bool image_add_parameter(struct image_kernel *kernel, size_t place, struct image
 	return true;
 }
 
-bool image_add_texture(struct image *image, const char *name, size_t length)
+bool image_add_variable(struct image *image, const char *name, size_t length, size_t bytes)
 {
-	char **grown = realloc(image->textures, (image->textures_count + 1) * sizeof(*grown));
+	struct image_variable *grown =
+		realloc(image->variables, (image->variables_count + 1) * sizeof(*grown));
 
 	if (!grown)
 		return false;
-	image->textures = grown;
-	grown[image->textures_count] = strndup(name, length);
-	return grown[image->textures_count++] != NULL;
+	image->variables = grown;
+	grown[image->variables_count] = (struct image_variable){strndup(name, length), bytes};
+	return grown[image->variables_count++].name != NULL;
 }
 
 /* The first bytes are compared as a text's: one may be shorter. */

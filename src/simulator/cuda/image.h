@@ -21,12 +21,18 @@ struct image_kernel {
 	struct image_parameter *parameters;
 };
 
+/* Or a texture or surface reference of PTX, which has no bytes. */
+struct image_variable {
+	char *name;
+	size_t bytes;
+};
+
 struct image {
 	unsigned references;
 	size_t count;
 	struct image_kernel *kernels; /* no pointers into it while it grows */
-	size_t textures_count;
-	char **textures; /* texture and surface references of PTX, by name */
+	size_t variables_count;
+	struct image_variable *variables;
 };
 
 /* With one reference, for image_drop. An error as cuModuleLoadData's. */
@@ -37,12 +43,12 @@ void image_drop(struct image *image);
 
 /* NULL when it is not in it. */
 const struct image_kernel *image_find(const struct image *image, const char *name);
-bool image_has_texture(const struct image *image, const char *name);
+const struct image_variable *image_variable(const struct image *image, const char *name);
 
 /* For the readers below: false where memory is short. A name that is there already is that one. */
 struct image_kernel *image_add(struct image *image, const char *name, size_t length);
 bool image_add_parameter(struct image_kernel *kernel, size_t place, struct image_parameter what);
-bool image_add_texture(struct image *image, const char *name, size_t length);
+bool image_add_variable(struct image *image, const char *name, size_t length, size_t bytes);
 
 /* image_ptx.c, image_cubin.c */
 CUresult image_read_ptx(struct image *image, const char *text);

@@ -1,4 +1,5 @@
-/* The kernels of a cubin: an ELF file whose function symbols are marked as entries. */
+/* The kernels of a cubin, an ELF file whose function symbols are marked as entries; its variables.
+ */
 #include "image.h"
 
 #include <elf.h>
@@ -78,9 +79,14 @@ static CUresult read_symbols(const struct cubin *cubin, const Elf64_Shdr *table,
 		Elf64_Sym symbol;
 
 		memcpy(&symbol, cubin->bytes + table->sh_offset + at, sizeof(symbol));
+		const char *name = names + symbol.st_name;
+
+		if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT && symbol.st_shndx != SHN_UNDEF &&
+		    !image_add_variable(image, name, strlen(name), symbol.st_size))
+			return CUDA_ERROR_OUT_OF_MEMORY;
 		if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || !(symbol.st_other & IS_ENTRY))
 			continue;
-		kernel = image_add(image, names + symbol.st_name, strlen(names + symbol.st_name));
+		kernel = image_add(image, name, strlen(name));
 		if (!kernel || !find_parameters(cubin, kernel))
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}

@@ -1,4 +1,4 @@
-/* The names in a PTX text: kernels, their parameters, texture references. */
+/* The names in a PTX text: kernels, their parameters, variables, texture references. */
 #include "image.h"
 
 #include <ctype.h>
@@ -106,6 +106,29 @@ static CUresult entry(struct image *image, const char **text)
 	return CUDA_SUCCESS;
 }
 
+/* Behind ".global" or ".const": up to its end or its values. */
+static CUresult variable(struct image *image, const char **text)
+{
+	struct token name = {0};
+	size_t bytes = 0, elements = 1;
+
+	for (struct token token = next(text);
+	     token.length && !is(token, ";") && !is(token, "=") && !is(token, ",");
+	     token = next(text)) {
+		if (is(token, ".align"))
+			next(text);
+		else if (is(token, "["))
+			elements *= strtoul(next(text).text, NULL, 10);
+		else if (type_bytes(token))
+			bytes = type_bytes(token);
+		else if (token.text[0] != '.' && is_of_word(token.text[0]))
+			name = token;
+	}
+	return !name.length || image_add_variable(image, name.text, name.length, bytes * elements)
+		       ? CUDA_SUCCESS
+		       : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult image_read_ptx(struct image *image, const char *text)
 {
 	struct token token = next(&text);
@@ -114,16 +137,15 @@ CUresult image_read_ptx(struct image *image, const char *text)
 	if (!is(token, ".version"))
 		return token.length ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_INVALID_IMAGE;
 	while ((token = next(&text)).length) {
-		CUresult result = is(token, ".entry") ? entry(image, &text) : CUDA_SUCCESS;
+		CUresult result = CUDA_SUCCESS;
 
+		has_target |= is(token, ".target");
+		if (is(token, ".entry"))
+			result = entry(image, &text);
+		else if (is(token, ".global") || is(token, ".const"))
+			result = variable(image, &text);
 		if (result != CUDA_SUCCESS)
 			return result;
-		has_target |= is(token, ".target");
-		if (is(token, ".texref") || is(token, ".surfref")) {
-			token = next(&text);
-			if (!image_add_texture(image, token.text, token.length))
-				return CUDA_ERROR_OUT_OF_MEMORY;
-		}
 	}
 	return has_target ? CUDA_SUCCESS : CUDA_ERROR_INVALID_PTX;
 }

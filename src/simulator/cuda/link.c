@@ -1,5 +1,5 @@
 /*
- * The linker: what is given to it becomes one image with all their kernels.
+ * The linker: what is given to it becomes one image with all their kernels and variables.
  * That is written as PTX, as no code is made: programs only load it again.
  */
 #include "driver.h"
@@ -47,6 +47,13 @@ static bool write_image(struct link *link, const struct image *image)
 				      kernel->parameters[j].bytes);
 		}
 		(void)fputs(") { ret; }\n", file);
+	}
+	for (size_t i = 0; i < image->variables_count; i++) {
+		const struct image_variable *variable = &image->variables[i];
+
+		if (variable->bytes)
+			(void)fprintf(file, ".visible .global .align 16 .b8 %s[%zu];\n",
+				      variable->name, variable->bytes);
 	}
 	if (fclose(file) != 0)
 		return false;

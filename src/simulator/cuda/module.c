@@ -1,10 +1,17 @@
 #include "module.h"
 
 #include "ledger.h"
+#include "memory.h"
 #include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+struct variable {
+	const struct image_variable *image;
+	struct memory *memory;
+	struct variable *next;
+};
 
 static struct module *modules;
 
@@ -67,6 +74,13 @@ void module_close(struct module *module)
 
 		module->functions = function->next;
 		function_free(function);
+	}
+	while (module->variables) {
+		struct variable *variable = module->variables;
+
+		module->variables = variable->next;
+		memory_release(variable->memory);
+		free(variable);
 	}
 	image_drop(module->image);
 	module->magic = 0;
@@ -217,15 +231,53 @@ CUresult cuModuleEnumerateFunctions(CUfunction *handles, unsigned int count, CUm
 	return driver_leave(result);
 }
 
-/* A variable of the module; its memory is part of what the module takes. */
-CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module,
+/* On the card from when it is first asked for; its memory ends with the module. */
+static CUresult place_variable(struct module *module, const char *name, struct variable **variable)
+{
+	const struct image_variable *wanted = image_variable(module->image, name);
+	CUresult result;
+
+	if (!wanted || !wanted->bytes)
+		return CUDA_ERROR_NOT_FOUND;
+	for (*variable = module->variables; *variable; *variable = (*variable)->next) {
+		if ((*variable)->image == wanted)
+			return CUDA_SUCCESS;
+	}
+	*variable = calloc(1, sizeof(**variable));
+	if (!*variable)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = memory_allocate(module->context, wanted->bytes, MEMORY_DEVICE,
+				 &(*variable)->memory);
+	if (result != CUDA_SUCCESS) {
+		free(*variable);
+		return result;
+	}
+	(*variable)->image = wanted;
+	(*variable)->next = module->variables;
+	module->variables = *variable;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule handle,
 			      const char *name)
 {
-	(void)address;
-	(void)bytes;
+	CUresult result = driver_enter_bare();
+	struct variable *variable;
+
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (!name)
-		return CUDA_ERROR_INVALID_VALUE;
-	return module_of(module) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	if (!module_of(handle))
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	result = place_variable(module_of(handle), name, &variable);
+	if (result != CUDA_SUCCESS)
+		return driver_leave(result);
+	if (address)
+		*address = variable->memory->address;
+	if (bytes)
+		*bytes = variable->image->bytes;
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuFuncGetModule(CUmodule *module, CUfunction handle)

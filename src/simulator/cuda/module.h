@@ -25,6 +25,7 @@ struct module {
 	struct context *context;
 	struct image *image;
 	struct function *functions;
+	struct variable *variables; /* that were asked for */
 	struct module *next;
 };
 

@@ -63,7 +63,7 @@ CUresult cuModuleGetTexRef(CUtexref *handle, CUmodule module, const char *name)
 		return result;
 	if (!handle || !name || !module_of(module))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	if (!image_has_texture(module_of(module)->image, name))
+	if (!image_variable(module_of(module)->image, name))
 		return driver_leave(CUDA_ERROR_NOT_FOUND);
 	return driver_leave(cuTexRefCreate(handle));
 }

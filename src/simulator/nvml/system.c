@@ -136,6 +136,15 @@ nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned int *deviceCount)
 	return give_zero(deviceCount, __func__);
 }
 
+/* The name that it had before driver 470, and which nvml.h no longer has. */
+__attribute__((visibility("default"))) nvmlReturn_t
+nvmlGetBlacklistDeviceCount(unsigned int *deviceCount);
+
+nvmlReturn_t nvmlGetBlacklistDeviceCount(unsigned int *deviceCount)
+{
+	return give_zero(deviceCount, __func__);
+}
+
 static nvmlReturn_t count_cards(unsigned *count, const char *function)
 {
 	uint32_t slots[GPUSIM_CARDS];

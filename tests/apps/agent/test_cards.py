@@ -2,9 +2,11 @@
 
 import asyncio
 
+import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.units import Resource, unit_ids
+from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation import library
 
 NEEDS_RESET_BUT_ASKS_NOTHING = 8  # not in the table of XIDs
@@ -25,6 +27,22 @@ async def test_an_xid_takes_its_card_out_and_clean_probes_bring_it_back() -> Non
         rig.cards.restore(1)
 
         await rig.until_offered(ALL, 30)
+
+
+async def test_a_card_that_fails_between_the_kubelets_two_calls_gets_no_pod() -> None:
+    """GetPreferredAllocation chose it while it was well; Allocate refuses."""
+    async with running_rig() as rig:
+        pod = rig.pod("late", slice_of(2, 30))
+        await rig.api.put("/api/v1/namespaces/default/pods/late", rig.object_of(pod))
+        rig.kubelet.pods[pod.uid] = pod
+        link = rig.kubelet.registry.links[MEM]
+        chosen = await link.preferred(unit_ids(MEM, 0, 15), (), 2)
+        rig.cards.lose(0)
+        await rig.until_offered(THREE)
+
+        with pytest.raises(KubeletError, match="went out of service"):
+            await link.allocate(tuple(chosen))
+        assert rig.grants() == []
 
 
 async def test_application_xids_take_nothing_out() -> None:

@@ -80,6 +80,17 @@ async def test_without_a_checkpoint_nothing_is_removed(wiring: Wiring) -> None:
     assert await there_after(wiring, *[snapshot] * 4) == (True, True)
 
 
+async def test_files_that_nobody_names_are_in_doubt_from_the_first_pass_on(wiring: Wiring) -> None:
+    """Also while the kubelet has not settled: a node is not given up beside such files."""
+    keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
+    keeper.judge(NOBODY, frozenset(), UP_SINCE + 1, UP_SINCE)
+    assert not keeper.is_settled
+    for now in (LATER, LATER + 40):
+        keeper.judge(NOBODY, frozenset(), now, UP_SINCE)
+    await keeper.repair_and_remove()
+    assert keeper.is_settled
+
+
 async def test_files_of_a_grant_that_ended_in_this_pass_go_at_once(wiring: Wiring) -> None:
     keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
     keeper.judge(NOBODY, frozenset({SLICE}), LATER, UP_SINCE)

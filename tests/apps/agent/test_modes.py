@@ -160,6 +160,21 @@ async def test_a_unit_change_waits_for_the_pods_that_hold_slices() -> None:
         await rig.until_offered({MEM: 4 * 126, CORE: 0, COUNT: 4}, SWITCH_SECONDS)
 
 
+async def test_a_unit_change_waits_for_word_of_the_pods_whose_grants_were_lost() -> None:
+    """An empty ledger is not an empty node; the kubelet says who holds slices."""
+    async with running_rig(mode="share") as rig:
+        await rig.admit("holder", slice_of(2))
+        await rig.stop_agent()
+        for path in rig.state.glob("grants*"):
+            path.unlink()
+        await rig.start_agent(mode="share", memory_unit="128MiB")
+        await rig.until_ready()
+
+        assert rig.allocatable() == {MEM: 60, CORE: 0, COUNT: 4}
+        await until(lambda: rig.events("UnitSwitchRefused"), 10)
+        assert (rig.grant("holder").unit_mib, rig.grant("holder").mem_units) == (1024, 2)
+
+
 async def test_another_plugin_on_the_same_cards_keeps_us_from_offering_them() -> None:
     """Nothing is registered, an Event says why, not ready; it is over when the other is gone."""
     async with running_rig(is_started=False) as rig:

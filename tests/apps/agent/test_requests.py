@@ -167,10 +167,11 @@ async def test_a_repeated_allocate_gives_the_same_answer() -> None:
 async def test_a_container_does_not_start_on_units_that_the_kubelet_says_are_anothers() -> None:
     """PreStart is the second guard behind the identity found at admission."""
     async with running_rig() as rig:
-        await rig.admit("p", slice_of(2, 30))
+        await rig.admit("p", slice_of(2, 30), slice_of(3, 20))
         pod = rig.kubelet.pods[rig.uid("p")]
         await rig.stop_agent()
-        _rewrite(rig, b'"main-0"', b'"other"')
+        for old, new in ((b"main-0", b"swap"), (b"main-1", b"main-0"), (b"swap", b"main-1")):
+            _rewrite(rig, old, new)
         await rig.start_agent()
         await rig.until_ready()
 

@@ -160,6 +160,7 @@ async def test_a_change_that_the_disk_refuses_is_written_when_it_takes_writes_ag
     await until(lambda: store.disk_fault is None, 20)
 
     assert GrantStore(tmp_path, "").read() == store.ledger == Ledger()
+    await store.close(20)
     await writer.drain(20)
     assert grants_before(tmp_path / "grants") == {}
 

@@ -37,7 +37,8 @@ class WholeCards:
 
     def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
         asked = Demand(0, cards=offer.call.size)
-        return Pending(asker, asked, state.cards, "any card", rooms=())
+        free = tuple(card for card in state.cards if card.uuid in offer.available)
+        return Pending(asker, asked, free, "any card", rooms=())
 
     def choose(self, _pending: Pending, offer: Offer, _state: NodeState) -> tuple[str, ...]:
         rest = sorted(offer.available - offer.call.must_include)

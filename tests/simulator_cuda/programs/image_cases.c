@@ -73,6 +73,28 @@ static void a_kernels_parameters_are_told(void)
 	FAILS(cuFuncGetParamInfo(function, 4, &offset, &bytes), CUDA_ERROR_INVALID_VALUE);
 }
 
+static void a_modules_variables_have_a_place_and_a_size(void)
+{
+	static const char code_with[] = ".version 8.0\n.target sm_70\n"
+					".visible .global .align 4 .b8 table[64] = {1, 2};\n"
+					".const .align 8 .u64 count;\n";
+	CUdeviceptr address, again;
+	CUmodule module;
+	size_t bytes;
+
+	begin();
+	module = loaded(code_with);
+	OK(cuModuleGetGlobal_v2(&address, &bytes, module, "table"));
+	CHECK_EQUAL(bytes, 64);
+	OK(cuMemsetD8_v2(address, 7, bytes));
+	OK(cuModuleGetGlobal_v2(&again, NULL, module, "table"));
+	CHECK(again == address);
+	OK(cuModuleGetGlobal_v2(&address, &bytes, module, "count"));
+	CHECK_EQUAL(bytes, 8);
+	FAILS(cuModuleGetGlobal_v2(&address, &bytes, module, "sum"), CUDA_ERROR_NOT_FOUND);
+	OK(cuModuleUnload(module));
+}
+
 static void what_was_linked_has_the_kernels_of_all(void)
 {
 	static const char other[] = ".version 8.0\n.target sm_70\n.entry other() {}";
@@ -193,7 +215,8 @@ static void textures_tell_what_they_were_made_of(void)
 }
 
 CASES(CASE(what_is_no_image_does_not_load), CASE(a_kernel_that_is_not_in_the_image_cannot_be_had),
-      CASE(a_kernels_parameters_are_told), CASE(what_was_linked_has_the_kernels_of_all),
+      CASE(a_kernels_parameters_are_told), CASE(a_modules_variables_have_a_place_and_a_size),
+      CASE(what_was_linked_has_the_kernels_of_all),
       CASE(the_launch_calls_of_cuda_3_set_block_and_parameters_one_by_one),
       CASE(an_object_lives_as_long_as_a_graph_that_keeps_it),
       CASE(a_stream_waits_until_the_word_is_written), CASE(textures_tell_what_they_were_made_of));

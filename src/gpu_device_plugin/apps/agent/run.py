@@ -136,12 +136,14 @@ class Agent:
         await self._until_cards()
         while wiring.node_store.read().mode is None:
             await asyncio.sleep(0.05)
-        problem = message_problem(wiring.node_store.read())
-        if problem is not None:
-            raise ConfigError(problem)
         with suppress(TimeoutError):
             async with asyncio.timeout(RECOVER_SECONDS):
                 await self._recover()
+        # Mode or unit may have waited for word of who holds slices.
+        wiring.mode.settle_if_waiting()
+        problem = message_problem(wiring.node_store.read())
+        if problem is not None:
+            raise ConfigError(problem)
         await wiring.node_checks.has_checked.wait()
         await wiring.reconciler.repair_files()
         wiring.node_store.subscribe(wiring.device_lists.publish)

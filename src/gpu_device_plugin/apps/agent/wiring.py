@@ -129,7 +129,7 @@ class Wiring:
             self.recorder,
             Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
             ModeSettings(settings.mode, settings.placement, settings.memory_unit),
-            lambda: self.ledger_store.holders,
+            lambda: self.reconciler.holders,
         )
         self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
         self.setup = ContainerSetup(
@@ -238,7 +238,7 @@ class Wiring:
             self.recorder, self.ledger_store, self.cards, self.node_store.read
         )
         self.signals.node_changed.subscribe(follower.node_changed)
-        self.signals.pod_gone.subscribe(lambda _: self.reconciler.request_pass())
+        self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)
 
     def _disk_checks(self, library: LibraryCheck) -> list[DiskBoundCheck]:

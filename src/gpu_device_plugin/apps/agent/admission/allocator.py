@@ -12,7 +12,7 @@ from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
 from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
 from gpu_device_plugin.apps.agent.admission.identify import Identifier
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
-from gpu_device_plugin.domain.decision import Offer, Pending
+from gpu_device_plugin.domain.decision import Offer, Pending, check_in_service
 from gpu_device_plugin.domain.edits import ContainerEdits
 from gpu_device_plugin.domain.identity import Asker, Call, who_allocates
 from gpu_device_plugin.domain.ledger import Grant
@@ -117,6 +117,7 @@ class Allocator:
             self._asker = found
             pending = await self._unasked(found, call, scheme, view)
         self._asker = pending.asker
+        check_in_service(pending, state)
         grant = await self._maker.grant(pending, call, state)
         pending.granted.add(call.resource)
         return grant

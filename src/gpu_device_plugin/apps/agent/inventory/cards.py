@@ -19,7 +19,6 @@ from gpu_device_plugin.domain.reports import (
     DriverMissing,
     Inventory,
     NvmlReport,
-    Use,
 )
 from gpu_device_plugin.domain.units import MAX_CARDS
 from gpu_device_plugin.errors import RequestError
@@ -76,8 +75,6 @@ class CardInventory:
         """Take in one report."""
         cards = self._node_store.read().cards
         match report:
-            case Use():
-                return
             case DriverChanged():
                 self._on_driver_changed(report)
                 return

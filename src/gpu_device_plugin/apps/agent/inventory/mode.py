@@ -47,7 +47,7 @@ class ModeFollower:
         recorder: EventRecorder,
         memory: Memory[NodeRecord],
         settings: ModeSettings,
-        holders: Callable[[], Sequence[PodRef]],
+        holders: Callable[[], Sequence[PodRef] | None],
     ) -> None:
         self._node_store = node_store
         self._recorder = recorder

@@ -33,6 +33,7 @@ class FileKeeper:
         self._setup = setup
         self._recorder = recorder
         self._unnamed_since: Mapping[str, float] = {}
+        self._is_waiting = False
         self._removable: frozenset[str] = frozenset()
         self._most_free_bytes = 0
         self._mounted: frozenset[str] | None = None  # library versions; None is not certain
@@ -40,7 +41,7 @@ class FileKeeper:
     @property
     def is_settled(self) -> bool:
         """Whether no files wait for the end of their pod to be certain."""
-        return not self._unnamed_since and not self._removable
+        return not self._is_waiting and not self._removable
 
     def judge(
         self,
@@ -69,6 +70,8 @@ class FileKeeper:
             present - ended, named, self._unnamed_since, now, kubelet_since
         )
         self._removable = (over | ended) & present
+        # Where nobody can tell, nobody waits either: these files are left to `cleanup`.
+        self._is_waiting = named is not None and not present <= named | self._removable
         is_blank = not (present or grants or snapshot.held())
         is_certain = snapshot.has_checkpoint or is_blank
         # Answers in the checkpoint too: a container that restarts gets the mounts of its first one.

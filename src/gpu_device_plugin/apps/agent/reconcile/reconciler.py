@@ -96,6 +96,8 @@ class Reconciler:
         self._silence = ""
         self._files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
         self.drift = 0
+        self._has_passed = False
+        self._unadopted: Sequence[PodRef] = ()
         self.passed = Signal[None]()
         """Emitted after each pass."""
         self.checkpoint_stale = Signal[None]()
@@ -104,6 +106,22 @@ class Reconciler:
     def request_pass(self) -> None:
         """Run a pass soon, because a pod is gone or something waits for the last slice to end."""
         self._requested.set()
+
+    def pod_gone(self, pod: PodRef) -> None:
+        """A pod has ended; most hold nothing, and refused ones come by the hundred."""
+        if self._parts.ledger_store.ledger.of_pod(pod):
+            self.request_pass()
+
+    @property
+    def holders(self) -> Sequence[PodRef] | None:
+        """Pods that hold slices now; None where an empty ledger may be one that was lost.
+
+        Those too of whose units no grant could be made, for instance because their card is away.
+        """
+        store = self._parts.ledger_store
+        if not (self._has_passed or store.ledger.grants):
+            return None
+        return (*store.holders, *self._unadopted)
 
     @property
     def is_settled(self) -> bool:
@@ -128,6 +146,7 @@ class Reconciler:
         try:
             async with self._parts.gate.quiet():
                 self._settle(await self._parts.snapshots.take())
+            self._has_passed = True
             await self._files.repair_and_remove()
             self.passed.emit(None)
         except KubeletError as error:
@@ -218,13 +237,16 @@ class Reconciler:
     ) -> list[Grant]:
         """Grants for containers that hold units without a grant."""
         state = self._parts.state()
-        if state.mode is None or not state.cards:
-            return []
+        self._unadopted = ()
         if not ledger.unknown(held):
             return []  # as nearly always
         specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]
         living = snapshot.living({spec.ref.uid for spec in specs})
-        adopted = self._parts.schemes.adopt(ledger.unknown(living), specs, state)
+        unknown = ledger.unknown(living)
+        there = state if state.mode is not None else replace(state, cards=())
+        adopted = self._parts.schemes.adopt(unknown, specs, there)
+        known = frozenset().union(*(grant.all_ids for grant in adopted))
+        self._unadopted = tuple({units.pod for units in unknown if units.ids.isdisjoint(known)})
         for grant in adopted:
             self._parts.recorder.adopted(grant)
         now = self._parts.wall_seconds()

@@ -13,6 +13,7 @@ from gpu_device_plugin.store.writer import Writer, report
 
 WRITE_SECONDS = 3.0
 """How long an Allocate waits for its grant to be durable; the call itself may take 4 s."""
+_COPY_SECONDS = 0.5
 
 
 class LedgerStore:
@@ -33,6 +34,7 @@ class LedgerStore:
         self._write_lock = asyncio.Lock()
         self._rewriting: asyncio.Task[None] | None = None
         self._is_behind = False
+        self._copying: asyncio.TimerHandle | None = None
         self.disk_fault: str | None = None
 
     @property
@@ -62,6 +64,8 @@ class LedgerStore:
         """
         loaded = await self._writer.run(partial(self._store.load, now_seconds))
         self._set(loaded.ledger)
+        if loaded.is_behind:
+            self.rewrite()
         return loaded
 
     async def hold(self, grant: Grant, superseded: Iterable[str] = ()) -> None:
@@ -118,6 +122,9 @@ class LedgerStore:
         """Write what is not written yet, but wait no longer than that."""
         if self._rewriting is not None:
             await asyncio.wait({self._rewriting}, timeout=seconds)
+        if self._copying is not None:
+            self._copying.cancel()
+            self._copy()
 
     async def _rewrite(self) -> None:
         try:
@@ -139,7 +146,14 @@ class LedgerStore:
             self.disk_fault = str(error)
             raise
         self.disk_fault = None
-        # A copy for the release before: nobody waits for it.
+        if self._copying is None:
+            # Not now: the thread would take the interpreter from the answer that is on its way.
+            loop = asyncio.get_running_loop()
+            self._copying = loop.call_later(_COPY_SECONDS, self._copy)
+
+    def _copy(self) -> None:
+        """The copy for the release before, of the last of many writes; nobody waits for it."""
+        self._copying = None
         loop = asyncio.get_running_loop()
         loop.run_in_executor(self._writer, self._store.save_former).add_done_callback(report)
 
