@@ -19,6 +19,7 @@ from gpu_device_plugin.apps.agent.publish.cluster import (
 )
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.domain.edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.pools import OUR_RESOURCES
@@ -115,6 +116,18 @@ def real_edges(settings: Settings, resources: Collection[str] = OUR_RESOURCES) -
         cluster=lambda signals, on_drop: _cluster(settings, resources, signals, on_drop),
         nvml=lambda on_report: NvmlSource(_nvml_library(settings), on_report),
     )
+
+
+def simulated_driver(settings: Settings) -> tuple[Mount, ...]:
+    """Files of the simulated driver that containers mount; none of a real one."""
+    is_by_cdi = settings.device_access is DeviceAccess.CDI  # its spec brings the driver
+    if not settings.simulator_dir or is_by_cdi:
+        return ()
+    # Not at the top: an agent with real cards does not load the simulation.
+    from gpu_device_plugin.simulation.containers import driver_mounts
+    from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
+
+    return driver_mounts(SimulatedNode(Path(settings.simulator_dir) / STATE_NAME))
 
 
 def own_pod() -> tuple[str, str]:

@@ -17,7 +17,7 @@ from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.admission.identify import Identifier, Sources
 from gpu_device_plugin.apps.agent.admission.prestart import PreStart
 from gpu_device_plugin.apps.agent.admission.service import Service
-from gpu_device_plugin.apps.agent.edges import Edges, real_edges
+from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower, ModeSettings
 from gpu_device_plugin.apps.agent.inventory.usage import UsageReader
@@ -50,7 +50,6 @@ from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config.agent import Isolation, Settings
-from gpu_device_plugin.domain.edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
@@ -139,7 +138,7 @@ class Wiring:
             settings.run_dir,
             settings.library_dir,
             self.schemes,
-            driver=_simulated_driver(settings),
+            driver=simulated_driver(settings),
         )
 
     def _wire_admission(self) -> None:
@@ -292,14 +291,3 @@ class Wiring:
     def _endpoint_changed(self, state: EndpointState) -> None:
         if state.phase is Phase.REGISTERED:
             self.metrics.count_registration(state.resource)
-
-
-def _simulated_driver(settings: Settings) -> tuple[Mount, ...]:
-    is_by_cdi = settings.device_access is DeviceAccess.CDI  # its spec brings the driver
-    if not settings.simulator_dir or is_by_cdi:
-        return ()
-    # Not at the top: an agent with real cards does not load the simulation.
-    from gpu_device_plugin.simulation.containers import driver_mounts
-    from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
-
-    return driver_mounts(SimulatedNode(Path(settings.simulator_dir) / STATE_NAME))
