@@ -34,7 +34,8 @@ static struct region_card *books(int card)
 
 bool credit_is_capped(int card)
 {
-	return card >= 0 && slice_limits()->cards[card].core_percent < 100;
+	return card >= 0 && slice_limits()->cards[card].core_percent < 100 &&
+	       slice_limits()->policy != POLICY_NATIVE;
 }
 
 /* Adds `earned`, up to `limit`, and never takes what is beyond it away. */

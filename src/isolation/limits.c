@@ -171,12 +171,13 @@ static bool parse_policy(struct parser *parser, struct span value)
 		parser->limits->policy = POLICY_FIXED;
 	else if (is(value, "work-conserving"))
 		parser->limits->policy = POLICY_WORK_CONSERVING;
+	else if (is(value, "native"))
+		parser->limits->policy = POLICY_NATIVE;
 	else
-		return refuse(
-			parser,
-			"unknown policy \"%.*s\": there are fixed (ACK's number 3) and "
-			"work-conserving (1); for 5, the driver's own, leave core_percent out",
-			(int)value.length, value.start);
+		return refuse(parser,
+			      "unknown policy \"%.*s\": there are fixed (ACK's number 3), "
+			      "work-conserving (1) and native (5)",
+			      (int)value.length, value.start);
 	return true;
 }
 

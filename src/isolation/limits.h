@@ -15,7 +15,7 @@ enum {
 
 #define LIMITS_NO_CAP UINT64_MAX
 
-enum limits_policy { POLICY_FIXED, POLICY_WORK_CONSERVING };
+enum limits_policy { POLICY_FIXED, POLICY_WORK_CONSERVING, POLICY_NATIVE };
 
 struct limits_card {
 	char uuid[LIMITS_UUID_BYTES]; /* "GPU-..." or "MIG-..." as NVML spells it */

@@ -30,6 +30,10 @@
 #define MARK_EVERY_NS 5000000u
 enum { MARK_LAUNCHES = 16 };
 
+/* How often one without a cap looks for neighbours. */
+#define BESIDE_EVERY_NS 20000000u
+#define BESIDE_NS 2000000000u
+
 #define NAP_LEAST_NS 50000u
 #define NAP_WORKING_NS 1000000u
 #define NAP_MOST_NS 10000000u
@@ -39,6 +43,7 @@ enum { MARK_LAUNCHES = 16 };
 static pthread_mutex_t metering = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int capped; /* 0: not asked, 1: some card has a cap, 2: none */
 static atomic_bool is_any_running;
+static atomic_bool is_beside; /* slices at work that measure */
 
 void meter_after_fork(void)
 {
@@ -60,6 +65,36 @@ static bool is_any_capped(void)
 		atomic_store(&capped, answer);
 	}
 	return answer == 1;
+}
+
+static bool has_neighbours_at_work(void)
+{
+	for (unsigned i = 0; i < slice_limits()->card_count; i++)
+		if (neighbours_are_at_work((int)i, BESIDE_NS))
+			return true;
+	return false;
+}
+
+/*
+ * Is there anything to measure? A slice without a cap tells of its work as well while
+ * a neighbour that measures is at work: that one has to know what was not its own.
+ */
+static bool is_metered(void)
+{
+	static _Atomic uint64_t looked_ns;
+	uint64_t last_ns, now_ns;
+
+	if (is_any_capped())
+		return true;
+	now_ns = timer_now_ns();
+	last_ns = atomic_load_explicit(&looked_ns, memory_order_relaxed);
+	if (now_ns - last_ns >= BESIDE_EVERY_NS &&
+	    atomic_compare_exchange_strong(&looked_ns, &last_ns, now_ns)) {
+		pthread_mutex_lock(&metering);
+		atomic_store(&is_beside, has_neighbours_at_work());
+		pthread_mutex_unlock(&metering);
+	}
+	return atomic_load_explicit(&is_beside, memory_order_relaxed);
 }
 
 static uint64_t nap_ns(const struct meter *meter, uint64_t wait_ns)
@@ -98,12 +133,14 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 	const uint64_t doubt_ns = estimate_of(launch->what).doubt_ns;
 
 	look(meter, doubt_ns, now_ns);
+	if (!credit_is_capped(meter->card))
+		return 0;
 	credit_earn(meter->card, credit_inflight(meter->card) > 0, now_ns);
 	const uint64_t wait_ns = credit_wait_ns(meter->card);
 
 	if (!wait_ns && !doubt_holds(meter, doubt_ns, now_ns))
 		return 0;
-	if (stretch_may_share() && !neighbours_count(meter->card, meter->place, &meter->mine))
+	if (stretch_may_share() && stretch_is_alone(meter))
 		return 0;
 	launch->is_held_back = launch->is_held_back || wait_ns;
 	return wait_ns ? nap_ns(meter, wait_ns) : doubt_nap_ns(meter, now_ns);
@@ -163,7 +200,7 @@ static struct meter *meter_here(CUcontext context)
 
 	if (!meter && card_current(&card) == CUDA_SUCCESS)
 		meter = marks_meter(context, card);
-	return meter && credit_is_capped(meter->card) ? meter : NULL;
+	return meter && (credit_is_capped(meter->card) || atomic_load(&is_beside)) ? meter : NULL;
 }
 
 /* With the lock: the meter that may go on; NULL where nothing has to be measured. */
@@ -176,7 +213,7 @@ void meter_await(CUstream stream)
 {
 	struct meter_launch launch = {.stream = stream};
 
-	if (!is_any_capped())
+	if (!is_metered())
 		return;
 	launch.there = visit_stream(stream);
 	if (launch.there.context && !capture_has(stream)) {
@@ -208,7 +245,7 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
 {
 	*launch = (struct meter_launch){.what = what, .stream = stream};
-	if (!is_any_capped())
+	if (!is_metered())
 		return;
 	launch->there = visit_stream(stream);
 	if (launch->there.context && !capture_has(stream)) {
@@ -318,7 +355,7 @@ void meter_after_sync(void)
 
 void meter_forget_context(CUcontext context)
 {
-	if (!is_any_capped())
+	if (!marks_count())
 		return;
 	pthread_mutex_lock(&metering);
 	struct meter *meter = marks_meter_of(context);

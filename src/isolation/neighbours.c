@@ -343,7 +343,25 @@ uint32_t neighbours_parts(int card, int place, const struct activity *mine)
 	return guests_in(card, now_ns - LATELY_NS, now_ns, now_ns, place, mine).sum;
 }
 
-unsigned neighbours_count(int card, int place, const struct activity *mine)
+static bool is_at_work(const struct activity *page, uint64_t since_ns, uint64_t now_ns)
 {
-	return (neighbours_parts(card, place, mine) + ACTIVITY_ONE / 2) / ACTIVITY_ONE;
+	if ((atomic_load(&page->newest_short) + 1) * ACTIVITY_SHORT_NS > since_ns)
+		return true;
+	for (unsigned i = 0; i < ACTIVITY_OPEN; i++)
+		if (atomic_load(&page->open[i].since_ns) &&
+		    atomic_load(&page->open[i].until_ns) > now_ns)
+			return true;
+	return false;
+}
+
+bool neighbours_are_at_work(int card, uint64_t lately_ns)
+{
+	const struct street *street = &streets[card];
+	const uint64_t now_ns = timer_now_ns();
+
+	look(card, &streets[card]);
+	for (unsigned i = 0; i < street->count; i++)
+		if (is_at_work(&street->neighbours[i].page, now_ns - lately_ns, now_ns))
+			return true;
+	return street->witnessed > 0;
 }

@@ -40,7 +40,7 @@ uint64_t neighbours_stretch(int card, uint64_t from_ns, uint64_t part_ns, int pl
 /* The same on average of late, in parts of ACTIVITY_ONE. */
 uint32_t neighbours_parts(int card, int place, const struct activity *mine);
 
-/* How many other processes seem to be on the card now. With the meter's lock. */
-unsigned neighbours_count(int card, int place, const struct activity *mine);
+/* Has any slice beside us told of work lately? With the meter's lock. */
+bool neighbours_are_at_work(int card, uint64_t lately_ns);
 
 #endif

@@ -18,6 +18,9 @@ enum { SURPRISE_TIMES = 4, WARY_LAUNCHES = 64 };
 /* A kind's estimate changed so many times: what is queued of it changes too. */
 enum { REPRICE_TIMES = 2 };
 
+/* A neighbour that did nothing for so long does not want the card. */
+#define ALONE_NS 50000000u
+
 /* Half a turn, which is 1,024 us by default, and may be set longer. */
 #define SHORT_NS 500000u
 #define LONG_NS (8ull * SHORT_NS)
@@ -32,6 +35,11 @@ enum { REPRICE_TIMES = 2 };
 bool stretch_may_share(void)
 {
 	return slice_limits()->policy == POLICY_WORK_CONSERVING;
+}
+
+bool stretch_is_alone(const struct meter *meter)
+{
+	return !neighbours_are_at_work(meter->card, ALONE_NS);
 }
 
 /* How long what is launched will be there, beside as many others as of late. */
@@ -76,9 +84,9 @@ static void tell(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t
 	activity_add(&meter->mine, from_ns, to_ns, claimed_ns);
 }
 
-static void spend(struct meter *meter, uint64_t part_ns, bool was_alone)
+static void spend(const struct meter *meter, uint64_t part_ns)
 {
-	if (stretch_may_share() && was_alone)
+	if (stretch_may_share() && stretch_is_alone(meter))
 		credit_spend_alone(meter->card, part_ns);
 	else
 		credit_spend(meter->card, part_ns);
@@ -97,7 +105,7 @@ static void charge_estimate(struct meter *meter, uint64_t work_ns, uint64_t now_
 	if (to_ns > now_ns)
 		to_ns = now_ns;
 	tell(meter, meter->cursor_ns, to_ns, work_ns);
-	spend(meter, work_ns, there_ns == work_ns);
+	spend(meter, work_ns);
 	meter->cursor_ns = to_ns;
 }
 
@@ -198,7 +206,7 @@ static void charge_measured(struct meter *meter, const struct mark *mark, uint64
 
 	tell(meter, from_ns, to_ns, claimed_ns);
 	audit_note(meter, from_ns, to_ns, part_ns, is_sure);
-	spend(meter, part_ns, part_ns >= to_ns - from_ns);
+	spend(meter, part_ns);
 	/* What the stretch was longer than this work is not its. */
 	learn(meter, mark,
 	      to_ns - from_ns > took_ns

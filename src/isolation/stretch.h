@@ -12,6 +12,8 @@
 
 /* May this slice have what nobody else wants? */
 bool stretch_may_share(void);
+/* Does nobody else want it just now? */
+bool stretch_is_alone(const struct meter *meter);
 
 /* Charges what has ended. `is_waited_for`: the caller has just waited for the card. */
 void stretch_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for);

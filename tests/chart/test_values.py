@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.chart.rendering import CHART, RefusedError, agent, manifests, one, render
+from tests.e2e.cluster.binaries import HELM
 
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.sources import field_names
@@ -78,6 +79,11 @@ def test_an_older_kubernetes_than_the_agent_needs_is_refused() -> None:
     assert render(kubernetes="v1.34.0")
     with pytest.raises(RefusedError, match=r"requires kubeVersion: >=1\.34\.0-0"):
         render(kubernetes="v1.33.9")
+
+
+def test_the_page_names_the_helm_that_was_tested() -> None:
+    page = (CHART.parents[1] / "docs" / "install.md").read_text()
+    assert f"helm 3 (tested with {HELM})" in page
 
 
 def test_simulated_cards_go_with_no_driver() -> None:

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,11 +24,11 @@ class Client:
 
     def native(self, *words: str | Path, **variables: str) -> str:
         """What it prints on a card of its own."""
-        return _output(words, native_variables(self._environment(variables)))
+        return output(words, native_variables(self._environment(variables)))
 
     def sliced(self, *words: str | Path, **variables: str) -> str:
         """What it prints in a slice of the card."""
-        return _output(words, self._environment(variables))
+        return output(words, self._environment(variables))
 
     def _environment(self, more: Mapping[str, str]) -> dict[str, str]:
         home = str(self.box.root)  # caches, new for each test
@@ -41,7 +41,8 @@ def native_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in ours}
 
 
-def _output(words: tuple[str | Path, ...], environment: Mapping[str, str]) -> str:
+def output(words: tuple[str | Path, ...], environment: Mapping[str, str]) -> str:
+    """What a program prints that ends well."""
     ran = subprocess.run(
         words, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )
@@ -62,14 +63,24 @@ def clients_python() -> Path:
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Box:
-    """A slice of the first card of a node."""
+def make_box(tmp_path: Path) -> Callable[[str], Box]:
+    """Makes a slice of the first card of a node with some driver."""
     if not (native_directory() / "libgpuslice.so").exists():
         pytest.skip("not built: libgpuslice.so (make native)")
-    made = Box(tmp_path / "slice", Node.create(tmp_path, "h200", DRIVER), tmp_path)
-    made.allow(SLICE_MIB * 1024 * 1024, 50)
-    made.variables["NVIDIA_VISIBLE_DEVICES"] = made.node.uuids[0]
-    return made
+
+    def make(driver: str) -> Box:
+        made = Box(tmp_path / "slice", Node.create(tmp_path, "h200", driver), tmp_path)
+        made.allow(SLICE_MIB * 1024 * 1024, 50)
+        made.variables["NVIDIA_VISIBLE_DEVICES"] = made.node.uuids[0]
+        return made
+
+    return make
+
+
+@pytest.fixture
+def box(make_box: Callable[[str], Box]) -> Box:
+    """One with a driver of CUDA 13."""
+    return make_box(DRIVER)
 
 
 @pytest.fixture

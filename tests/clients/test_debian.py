@@ -10,13 +10,13 @@ import re
 import select
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.clients.conftest import SLICE_MIB, Client, native_variables
+from tests.clients.conftest import SLICE_MIB, Client, native_variables, output
 from tests.isolation.box import Box
-from tests.nvidia_smi import UnavailableError, unpack
+from tests.nvidia_smi import NvidiaSmi, UnavailableError, download, unpack
 
 SECONDS = 60
 _CONTROLS = re.compile(r"\x1b[\[(][0-9;?]*[A-Za-z]")
@@ -29,6 +29,18 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     try:
         unpack(place, "nvtop", "hashcat", "libminizip1", "hashcat-data")
         yield place
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    finally:
+        shutil.rmtree(place)
+
+
+@pytest.fixture(scope="module")
+def nvidia_smi(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NvidiaSmi]:
+    """NVIDIA's program, removed after the module."""
+    place = tmp_path_factory.mktemp("nvidia-smi")
+    try:
+        yield download(place)
     except UnavailableError as error:
         pytest.skip(str(error))
     finally:
@@ -65,6 +77,20 @@ def test_nvtop_shows_the_slice(box: Box, unpacked: Path) -> None:
     assert "/140.401Gi]" in alone
     assert "[NVIDIA H200]" in sliced
     assert f"/{SLICE_MIB / 1024:.3f}Gi]" in sliced
+
+
+@pytest.mark.parametrize("view", ["dmon", "pmon"])
+def test_nvidia_smi_watches_in_a_slice_too(
+    make_box: Callable[[str], Box], nvidia_smi: NvidiaSmi, view: str
+) -> None:
+    """One round of the card's figures, and of the slice's processes: of a slice without any, a dash."""
+    box = make_box(nvidia_smi.driver_version)
+    words = (nvidia_smi.path, view, "-c", "1")
+    alone = output(words, native_variables(box.environment))
+    card = {"dmon": r"^ +0 +\d+ +\d+", "pmon": r"^ +0 +- +- "}[view]
+
+    assert re.search(card, alone, re.MULTILINE), alone
+    assert output(words, box.environment) == alone
 
 
 def test_hashcat_measures_in_a_slice(client: Client, unpacked: Path, tmp_path: Path) -> None:

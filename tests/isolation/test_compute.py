@@ -269,6 +269,40 @@ def test_a_work_conserving_share_takes_an_idle_card(make_box: MakeBox) -> None:
     assert had == pytest.approx([30, 70], abs=POINTS)
 
 
+@pytest.mark.parametrize("kind", ["sync", "sync@100000", "stream"])
+def test_a_work_conserving_share_is_exact_beside_a_fixed_one(make_box: MakeBox, kind: str) -> None:
+    """A neighbour that is there for a little of the time wants the card as well."""
+    box = tenant(make_box, "a", 30, "work-conserving")
+    other = tenant(make_box, "b", 60)
+    had = shares((box, "sync"), (other, kind))
+
+    assert had[1] == pytest.approx(60, abs=BESIDE_POINTS)
+
+
+def test_a_native_share_is_the_drivers(make_box: MakeBox) -> None:
+    """Policy native: the percentage is not enforced, and neighbours see what it takes."""
+    box = tenant(make_box, "a", 30, "native")
+    alone_it_had = shares((box, "sync"))
+    had = shares((box, "sync"), (tenant(make_box, "b", 30), "sync"))
+
+    assert alone_it_had[0] > 99
+    assert had == pytest.approx([70, 30], abs=BESIDE_POINTS)
+
+
+@pytest.mark.parametrize(
+    ("percent", "kind", "other", "turns_allow"),
+    [(60, "sync", "sync", 50), (60, "stream", "sync", 50), (30, "sync", "stream", 30)],
+)
+def test_a_neighbour_without_a_cap_is_seen(
+    make_box: MakeBox, percent: int, kind: str, other: str, turns_allow: int
+) -> None:
+    """60 % had 30.9 beside one that told nobody of its work: half of the time was not its own."""
+    capped, free = tenant(make_box, "a", percent), tenant(make_box, "b", 100)
+    had = shares((capped, kind), (free, other))
+
+    assert had[0] == pytest.approx(turns_allow, abs=BESIDE_POINTS)
+
+
 def test_a_neighbours_broken_file_is_nobody(make_box: MakeBox) -> None:
     """Cut off, grown, a directory or rubbish: it is read with pread and counts as idle."""
     box = tenant(make_box, "a", 30)

@@ -139,3 +139,25 @@ def test_it_names_the_lost_card(nvidia_smi: Path, v100: SimulatedNode) -> None:
 
     assert "lost" in told.stdout.lower() + told.stderr.lower()
     assert v100.view().cards[0].uuid in told.stdout
+
+
+def test_its_monitors_show_cards_and_processes(nvidia_smi: Path, v100: SimulatedNode) -> None:
+    """Of dmon and pmon one round: figures of each card, the process with its memory."""
+    program = start(
+        v100,
+        """
+        control("gpusim_occupy", 1, ctypes.c_uint32(0xFFFFFFFF), ctypes.c_uint64(337 * MIB))
+        say(os.getpid())
+        time.sleep(600)
+        """,
+    )
+    try:
+        pid = hear(program)
+        cards = _run(nvidia_smi, v100, "dmon", "-c", "1")
+        processes = _run(nvidia_smi, v100, "pmon", "-c", "1", "-s", "m")
+    finally:
+        end(program)
+
+    assert re.findall(r"^ +(\d) +\d+ +\d+", cards, re.MULTILINE) == ["0", "1", "2", "3"]
+    assert re.search(rf"^ +1 +{pid} +C +337 ", processes, re.MULTILINE), processes
+    assert re.search(r"^ +0 +- +- ", processes, re.MULTILINE), processes

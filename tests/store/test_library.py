@@ -186,7 +186,9 @@ def test_a_whole_version_of_another_agent_is_left_as_it_is(
 
 def test_a_missing_version_is_an_error_where_we_bring_none(tmp_path: Path) -> None:
     """Named, with the directory."""
-    with pytest.raises(StorageError, match=rf"{tmp_path}/0\.0\.1: version 0\.0\.1 .* not there"):
+    with pytest.raises(
+        StorageError, match=rf"{tmp_path}/0\.0\.1: version 0\.0\.1 .* missing or incomplete"
+    ):
         LibraryVersions(tmp_path, None).provide("0.0.1")
 
 

@@ -1,1 +1,1 @@
-"""The only speaker to the Kubernetes API; nothing here is ever waited for by Allocate."""
+"""The only package that calls the Kubernetes API. Allocate never waits for it."""

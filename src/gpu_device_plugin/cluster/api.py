@@ -25,7 +25,7 @@ _CALL_SECONDS = 10.0
 # A watch may be silent for as long as nothing happens; the server ends it by itself
 # (`timeoutSeconds`), and TCP keepalive finds a peer that vanished in about 30 s.
 _WATCH_MARGIN_SECONDS = 30.0
-# Answers that say nothing about our request, only that the server cannot serve now.
+# Answers that only mean that the server cannot serve now.
 _AWAY = frozenset({401, 502, 503, 504})
 _TOO_MANY, _TIMEOUT = 429, 504
 
@@ -73,10 +73,10 @@ class Answer:
 
     @property
     def is_throttling(self) -> bool:
-        """Whether the server is there and asks this kind of call to come later.
+        """Whether the server is there and throttles this kind of call.
 
-        429, an error with a time to come back after, or a call that the API server itself gave
-        up (its storage is slow): a 504 that a proxy words is none of the API server's.
+        That is a 429, an error with Retry-After, or a call that the API server itself gave up
+        because its storage is slow. A 504 of a proxy is not from the API server.
         """
         if self.status == _TIMEOUT and self._status().code == _TIMEOUT:
             return True
@@ -84,12 +84,12 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """What the API server says, in one line, for logs and errors."""
+        """The API server's message, in one line, for logs and errors."""
         message = self._status().message or self.body[:200].decode("utf-8", "replace")
         return f"{self.status} {message}".strip()
 
     def _status(self) -> Status:
-        """The answer as the API server words errors; an empty one where it is not of that form."""
+        """The answer as a Status object; an empty one if it is none."""
         try:
             return msgspec.json.decode(self.body, type=Status)
         except msgspec.MsgspecError:
@@ -129,7 +129,7 @@ class ApiServer:
         """Send `request` now.
 
         Raises:
-            ThrottledError: The server asks, or asked a moment ago, this kind of call to wait.
+            ThrottledError: The server throttles this kind of call, or did a moment ago.
             ClusterError: No answer within the deadline, or one that says that the server
                 cannot serve now. A refusal is an answer.
         """
@@ -143,7 +143,7 @@ class ApiServer:
         return answer
 
     async def call_in_turn(self, request: Request) -> Answer:
-        """Send `request` as soon as that does no harm.
+        """Send `request` when the server is not away and does not throttle it.
 
         Raises:
             ClusterError: As for `call`.
@@ -158,7 +158,7 @@ class ApiServer:
             raise
 
     async def watch(self, request: Request, *, seconds: int) -> AsyncGenerator[Answer, None]:
-        """An empty line once the watch is open, then its lines; or one refusal.
+        """Yield an empty line when the watch is open, then its lines; or one refusal.
 
         The server ends the watch after `seconds`.
 
@@ -192,7 +192,7 @@ class ApiServer:
         await self.reach.turn()
 
     def _note(self, request: Request, answer: Answer) -> None:
-        """Tell `reach` of an answer; raise for one that only says: not now."""
+        """Pass an answer to `reach`; raise for one that only means: not now."""
         if answer.is_throttling:
             self.reach.answered()
             seconds = self._throttle.refused(request.kind, answer.retry_after)

@@ -29,10 +29,10 @@ class Credentials:
     Attributes:
         server: Base URL without a trailing slash.
         tls: Context for https; None for plain http.
-        tls_server_name: Name expected in the certificate, where not the URL's.
-        proxy: Proxy URL; empty for none. The proxy variables of the environment are not looked at.
-        header: A fixed `Authorization` header; empty where `token_file` or a certificate serves.
-        token_file: File with a bearer token that others rotate.
+        tls_server_name: Name expected in the certificate, if not the URL's.
+        proxy: Proxy URL; empty for none. The environment's proxy variables are not used.
+        header: A fixed `Authorization` header; empty with `token_file` or a certificate.
+        token_file: File with a bearer token that is rotated.
     """
 
     server: str
@@ -66,7 +66,7 @@ async def load_credentials(kubeconfig: Path | None) -> Credentials:
 
 
 def in_cluster(environment: Mapping[str, str], directory: Path) -> Credentials:
-    """The service account in `directory`, which the kubelet mounts and keeps fresh."""
+    """The service account in `directory`, which the kubelet mounts and renews."""
     host = environment.get("KUBERNETES_SERVICE_HOST", "")
     port = environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
@@ -83,7 +83,7 @@ def in_cluster(environment: Mapping[str, str], directory: Path) -> Credentials:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What a kubeconfig's current context names; relative paths count from `base`."""
+    """The current context of a kubeconfig; relative paths are relative to `base`."""
 
     cluster: Mapping[str, Any]
     user: Mapping[str, Any]
@@ -145,7 +145,7 @@ def _from_context(context: _Context) -> Credentials:
     if not header and user.get("username"):
         login = f"{user['username']}:{user.get('password', '')}"
         header = f"Basic {base64.b64encode(login.encode()).decode()}"
-    # As in client-go, a token file goes before a token.
+    # As in client-go, a token file takes precedence over a token.
     token_file = context.base / user["tokenFile"] if user.get("tokenFile") else None
     return Credentials(
         server,
@@ -171,7 +171,7 @@ def _tls(
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE
     if certificate is not None:
-        # OpenSSL takes a path only; memory that has one keeps the key off every disk.
+        # OpenSSL takes only a path; a path to memory keeps the key off the disk.
         descriptor = os.memfd_create("client-certificate")
         try:
             with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -183,7 +183,7 @@ def _tls(
 
 
 async def _through_login_plugin(path: Path) -> Credentials:
-    """Credentials by the Kubernetes client, which knows exec plugins, OIDC and the rest."""
+    """Credentials from the Kubernetes client, which supports exec plugins, OIDC and others."""
     config = await asyncio.to_thread(importlib.import_module, "kubernetes.aio.config")
     client = await asyncio.to_thread(importlib.import_module, "kubernetes.aio.client")
     settings = client.Configuration()

@@ -1,7 +1,7 @@
-"""What kube-scheduler and its extenders say to each other (kube-scheduler's extender API, v1).
+"""Messages between kube-scheduler and its extenders (kube-scheduler's extender API, v1).
 
-Go writes these fields by their own names. Nodes that come as whole objects go back as the bytes
-that came.
+Go writes these fields by their own names. Nodes that come as whole objects are returned as the
+bytes that came.
 """
 
 from collections.abc import Mapping, Sequence

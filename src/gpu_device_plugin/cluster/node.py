@@ -1,4 +1,4 @@
-"""Our own Node object, and who else offers its cards."""
+"""Our own Node object, and other plugins that offer its cards."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,10 +17,10 @@ _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 @dataclass(frozen=True, slots=True)
 class ForeignPlugin:
-    """Another plugin hands out the same cards.
+    """Another plugin that gives away the same cards.
 
     Attributes:
-        text: What shows it, for people.
+        text: The evidence, for people.
     """
 
     text: str
@@ -28,7 +28,7 @@ class ForeignPlugin:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """Our node as the API holds it.
+    """Our node as the API has it.
 
     Attributes:
         name: The node's name.
@@ -94,12 +94,12 @@ class NodeWatch:
 
     @property
     def trouble(self) -> str:
-        """What keeps the view from being current; empty when nothing does."""
+        """Why the view is not current; empty if it is."""
         return self._node.trouble
 
     @property
     def foreign_plugin(self) -> ForeignPlugin | None:
-        """The other plugin on our cards, or None where none is known."""
+        """The other plugin on our cards, or None if none is known."""
         counted = _foreign_resources(self.view, self._ours) if self.view else ""
         if counted:
             return ForeignPlugin(f"node {self._node_name} has {counted} from another device plugin")
@@ -144,7 +144,7 @@ def _view(node: Node) -> NodeView:
 
 
 def _foreign_resources(view: NodeView, ours: frozenset[str]) -> str:
-    """`nvidia.com/gpu: 4`, and so on: what is not zero and counted by another plugin than us."""
+    """NVIDIA's resources of the node that are not zero, such as `nvidia.com/gpu: 4`."""
     amounts = {**view.allocatable, **{k: v for k, v in view.capacity.items() if _is_some(v)}}
     return ", ".join(
         f"{name}: {amount}"

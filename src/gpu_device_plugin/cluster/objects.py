@@ -1,4 +1,4 @@
-"""What we want written on our node and on its pods; callers never wait for it."""
+"""Labels and annotations of our node and its pods, written in the background."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,10 +13,10 @@ Wanted = Mapping[str, str | None]
 
 
 class NodeMetadata:
-    """Labels and annotations of our node that shall have the values put here.
+    """The labels and annotations that our node should have.
 
-    `put` merges into what was put before; None removes a key. Wire `observe` to the node
-    watch: a change by others is then undone.
+    `put` merges into what was put before; None removes a key. Connect `observe` to the node
+    watch, so that changes by others are undone.
     """
 
     def __init__(self, api: ApiServer, node_name: str, view: Callable[[], NodeView | None]) -> None:
@@ -34,7 +34,7 @@ class NodeMetadata:
         self._queue.mark(self._node_name)
 
     def drop(self, annotation: str) -> None:
-        """Remove this annotation once; whoever sets it afterwards is left alone."""
+        """Remove this annotation once; a later one is left alone."""
         self._passing.add(annotation)
         self._queue.mark(self._node_name)
 
@@ -66,14 +66,14 @@ class NodeMetadata:
         return Patch(f"/api/v1/nodes/{name}", dict(metadata)) if metadata else None
 
     def _forget(self, _: str) -> None:
-        """The node is gone, or a text was refused; the next `put` tries again."""
+        """The node is gone, or a value was refused; the next `put` tries again."""
 
 
 class PodAnnotations:
-    """Annotations of our node's pods that shall have the values put here.
+    """The annotations that our node's pods should have.
 
-    A wish belongs to one incarnation of a pod: it is void when the pod is gone or another
-    one has its name. Wire `observe` and `forget` to the pod watch.
+    They belong to one pod: they are dropped when it is gone or another one has its name. Connect
+    `observe` and `forget` to the pod watch.
     """
 
     def __init__(self, api: ApiServer, watched: Callable[[str, str], WatchedPod | None]) -> None:
@@ -89,7 +89,7 @@ class PodAnnotations:
             wanted = {}
         self._wanted[key] = (ref.uid, {**wanted, **annotations})
         self._queue.mark(key)
-        if len(self._wanted) > _MAX_PODS:  # wishes for pods that the API never showed
+        if len(self._wanted) > _MAX_PODS:  # pods that the API never showed
             self._drop(next(iter(self._wanted)))
 
     def forget(self, ref: PodRef) -> None:

@@ -1,4 +1,4 @@
-"""A queue of objects that are to be brought into a wanted state, in the background."""
+"""A queue that brings objects into a wanted state, in the background."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,18 +27,18 @@ class Patch:
 
 @dataclass(slots=True)
 class _Work:
-    """When to look at a key next, and how often its patch was refused in a row."""
+    """When to check a key next, and how often its patch was refused in a row."""
 
     due_seconds: float
     failures: int = 0
 
 
 class PatchQueue(Generic[Key]):
-    """Patches what differs, and looks again until nothing does.
+    """Patches what differs, and checks again until nothing does.
 
-    `difference` says what is missing from the object of a key as the watch shows it; None
-    is nothing (or nothing that can be told now: `mark` the key again when it can). So
-    repeated wishes fold into one PATCH, and a foreign change is noticed and undone.
+    `difference` returns what is missing from the object of a key as the watch shows it, or None
+    for nothing (or if it is not known now: then `mark` the key again later). So repeated changes
+    become one PATCH, and a change by others is noticed and undone.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class PatchQueue(Generic[Key]):
         self._wake.set()
 
     def drop(self, key: Key) -> None:
-        """Do no more about `key`."""
+        """Forget `key`."""
         self._work.pop(key, None)
         self._earliest.pop(key, None)
 
@@ -93,7 +93,7 @@ class PatchQueue(Generic[Key]):
         except ClusterError:
             return  # the key stays due; `call_in_turn` keeps the pace
         work = self._work.get(key)
-        if work is not None:  # nobody dropped it meanwhile
+        if work is not None:  # not dropped meanwhile
             self._judge(key, work, answer)
 
     def _judge(self, key: Key, work: _Work, answer: Answer) -> None:
@@ -108,8 +108,8 @@ class PatchQueue(Generic[Key]):
         if answer.status in (404, 422) or (
             answer.status == 409 and work.failures >= _MAX_CONFLICTS
         ):
-            # Gone, another object under this name (the uid in the patch differs), or a
-            # text that can never be accepted: the wish is void.
+            # Gone, another object of this name (the uid in the patch differs), or a value that
+            # is never accepted: give up.
             self.drop(key)
             self._forget(key)
         elif answer.status in (400, 403):

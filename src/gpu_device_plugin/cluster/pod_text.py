@@ -1,4 +1,4 @@
-"""A pod's JSON as the request that the domain knows."""
+"""The pod spec: a pod's JSON as the request that the domain uses."""
 
 from collections.abc import Collection
 
@@ -21,8 +21,8 @@ MIRROR = "kubernetes.io/config.mirror"
 def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequest:
     """What `pod` asks for of `resources`, which are ours.
 
-    A static pod's mirror carries the kubelet's own uid (the hash of the manifest): that
-    is the one in the kubelet's checkpoint; the API's uid names only the mirror.
+    A static pod's mirror has an annotation with the kubelet's own uid (the hash of the manifest).
+    That is the one in the kubelet's checkpoint; the API's uid is only the mirror's.
 
     Raises:
         ClusterError: A limit of ours is no quantity.

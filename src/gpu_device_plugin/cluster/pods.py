@@ -1,4 +1,4 @@
-"""The pods of this node, as the API server tells them."""
+"""The pods of this node, from the API server."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class WatchedPod:
-    """A pod as the API holds it.
+    """A pod as the API has it.
 
     Attributes:
         request: What it asks for; its `ref.uid` is the kubelet's.
-        api_uid: The API object's uid; another one than the kubelet's for a static pod's mirror.
+        api_uid: The API object's uid; for a static pod's mirror not the kubelet's.
         annotations: All of its annotations.
         owner_uid: Uid of the controller that made it, or "".
         runtime_class: Its RuntimeClass, or "" for the node's default.
@@ -41,7 +41,7 @@ class WatchedPod:
 
 
 class PodWatch:
-    """Follows the pods bound to one node; `pods` is always the latest that is known."""
+    """Follows the pods bound to one node; `pods` is always what was last seen."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class PodWatch:
 
     @property
     def trouble(self) -> str:
-        """What keeps the view from being current; empty when nothing does."""
+        """Why the view is not current; empty if it is."""
         return self._reflection.trouble
 
     def watched(self, namespace: str, name: str) -> WatchedPod | None:
-        """The pod with what the API knows beside its request, or None."""
+        """The pod, with what the API knows besides its request, or None."""
         return self._watched.get((namespace, name))
 
     async def run(self) -> None:

@@ -28,7 +28,7 @@ class Source:
     Attributes:
         path: Path of the list.
         selector: Value of `fieldSelector`.
-        is_optional: Whether a server that lacks it, or hides it from us, has an empty list.
+        is_optional: Whether a server without it, or one that refuses it, counts as an empty list.
     """
 
     path: str
@@ -37,13 +37,13 @@ class Source:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The query that every request of this source carries."""
+        """The query of every request to this source."""
         return {"fieldSelector": self.selector}
 
 
 @dataclass(frozen=True, slots=True)
 class Listener(Generic[Item]):
-    """Who hears of the objects: all at once after a list, then one by one."""
+    """Callbacks for the objects: all at once after a list, then one by one."""
 
     replace: Callable[[Sequence[Item]], None]
     put: Callable[[Item], None]
@@ -51,10 +51,10 @@ class Listener(Generic[Item]):
 
 
 class Reflection(Generic[Item]):
-    """Calls back with every object of a list, then with every change, for ever.
+    """Calls back with every object of a list, then with every change, until cancelled.
 
-    After a broken connection it goes on where it was; after 410 (the server has forgotten
-    what we saw last) it lists again, and `replace` tells the whole truth at once.
+    After a broken connection it continues where it was. After 410 (the server no longer knows the
+    version that we saw last) it lists again, and `replace` gets all objects at once.
 
     Attributes:
         is_synced: Whether a list has been read since the start.
@@ -73,7 +73,7 @@ class Reflection(Generic[Item]):
         self._list = msgspec.json.Decoder(ListOf[item])  # type: ignore[valid-type]
         self._version = ""
         # The first list may come from the server's cache, as other node agents' lists do;
-        # after 410 the cache is what we distrust.
+        # after 410 that cache is not trusted.
         self._may_be_cached = True
 
     async def run(self) -> None:
@@ -113,7 +113,7 @@ class Reflection(Generic[Item]):
         self.trouble = ""
 
     def _tell(self, trouble: str) -> None:
-        """Log what stands in the way, once for as long as it lasts; an outage is `Reach`'s."""
+        """Log a trouble once while it lasts; `Reach` logs outages."""
         if trouble != self.trouble and not self._version and not self._api.reach.is_away:
             _log.warning("cannot list", path=self._source.path, error=trouble)
         self.trouble = trouble
@@ -163,7 +163,7 @@ class Reflection(Generic[Item]):
         self._version = _bare.decode(line.object).metadata.resource_version
 
     def _refused(self, code: int, text: str) -> None:
-        """Raise for a refusal; where the server forgot our version, list again first."""
+        """Raise for a refusal; if the server no longer knows our version, list again first."""
         if code == _GONE:
             self._version = ""
             self._may_be_cached = False

@@ -1,8 +1,7 @@
-"""Calls that the API server asked to come later, each kind by itself.
+"""Calls that the API server throttles, each kind by itself.
 
-The server throttles by what is called (API priority and fairness, the rate limit of
-Events, a storage that cannot follow), so its 429 is no news about other calls and none
-about whether the server is there.
+The server throttles kinds of calls (API priority and fairness, the rate limit of Events, a slow
+storage). So a 429 says nothing about other calls, and does not mean that the server is away.
 """
 
 import asyncio
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.cluster.reach import Pace
 
-# A server may ask for any time; after this long it is asked again.
+# A server may ask for any delay; this is the longest that is honoured.
 LONGEST_SECONDS = 60.0
 
 
@@ -26,7 +25,7 @@ class Throttle:
     """Until when each kind of call has to wait.
 
     Args:
-        pace: How long to wait where the server does not say.
+        pace: How long to wait if the server does not say.
     """
 
     def __init__(self, pace: Pace) -> None:
@@ -39,12 +38,12 @@ class Throttle:
         return max(0.0, hold.until_seconds - self._now()) if hold else 0.0
 
     def refused(self, kind: str, retry_after: str) -> float:
-        """The server asks a kind of call to wait; for how many seconds.
+        """Note that the server throttles a kind of call; returns for how many seconds.
 
         Args:
             kind: Which calls.
-            retry_after: The header's value. Seconds are honoured, as far as `LONGEST_SECONDS`;
-                without it, or with a date (which Kubernetes never sends), pauses of our own grow.
+            retry_after: The header's value. Seconds are honoured, up to `LONGEST_SECONDS`. Without
+                it, or with a date (which Kubernetes never sends), our own pauses grow.
         """
         before = self._holds.get(kind)
         refusals = before.refusals + 1 if before else 1

@@ -52,14 +52,14 @@ class ClusterPod:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Who hears of what has changed; a node or pod that is gone comes as None."""
+    """Callbacks for changes; a node or pod that is gone is passed as None."""
 
     node: Callable[[str, ClusterNode | None], None]
     pod: Callable[[PodRef, ClusterPod | None], None]
 
 
 class ClusterWatch:
-    """Follows every node and every pod; keeps nothing but what it needs to tell of ends."""
+    """Follows every node and pod; keeps only what it needs to report their end."""
 
     def __init__(self, api: ApiServer, changes: Changes) -> None:
         self._changes = changes
@@ -85,7 +85,7 @@ class ClusterWatch:
 
     @property
     def trouble(self) -> str:
-        """What keeps the view from being current; empty when nothing does."""
+        """Why the view is not current; empty if it is."""
         return self._node_list.trouble or self._pod_list.trouble
 
     async def run_nodes(self) -> None:
@@ -142,7 +142,7 @@ class ClusterWatch:
 
 
 def _understood(pod: Pod) -> ClusterPod | None:
-    """The pod if it asks for anything of ours; what is no quantity is none."""
+    """The pod, if it asks for any of our resources and its amounts can be parsed."""
     try:
         request = pod_request(pod)
     except ClusterError as error:
@@ -159,10 +159,10 @@ def _understood(pod: Pod) -> ClusterPod | None:
 
 
 async def read_pod(api: ApiServer, ref: PodRef) -> ClusterPod | None:
-    """The pod now, by one GET; None where it is gone, or another one of its name came.
+    """The pod now, by one GET; None if it is gone or replaced by one of the same name.
 
     Raises:
-        ClusterError: The API server does not say.
+        ClusterError: The API server does not answer.
     """
     path = _path(ref)
     answer = await api.call(Request("GET", path))
@@ -184,10 +184,10 @@ async def bind_pod(
     annotations: Mapping[str, str],
     deadline_seconds: float,
 ) -> str:
-    """Bind a pod to a node and annotate it, in one request that the API server does as a whole.
+    """Bind a pod to a node and annotate it, in one atomic request.
 
     Returns:
-        Why the API server refused, or "" where the pod is bound.
+        Why the API server refused, or "" if the pod is bound.
 
     Raises:
         ClusterError: No answer: the pod may be bound or not.

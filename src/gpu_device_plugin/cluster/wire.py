@@ -144,7 +144,7 @@ class WatchLine(msgspec.Struct):
 
 
 class Status(msgspec.Struct):
-    """What the API server answers where it has no object."""
+    """The API server's answer if it has no object."""
 
     message: str = ""
     code: int = 0

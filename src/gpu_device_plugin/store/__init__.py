@@ -1,1 +1,1 @@
-"""The node's file system: what the agent must remember, and the files that slices are made of."""
+"""The node's file system: the state that the agent keeps, and the files of slices."""

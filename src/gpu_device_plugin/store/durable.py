@@ -1,12 +1,11 @@
 """Files that survive a crash, and whose damage is recognised if they did not.
 
-What is kept lies in two files that take turns: `<name>` and `<name>.other`. A write overwrites
-the older of the two, with one flush and no rename, and is complete once that flush is; until
-then the newer one is untouched (docs/adr/0010). Each is one header line, a payload, and zeros up
-to a whole block. The header holds kind, format version, length, CRC-32 of all that follows and
-of the header itself, the boot id of the node when it was written and the number of the write,
-so a truncated, altered or foreign file is always recognised, a reboot is
-seen as one, and of two whole files the newer is known.
+A value is kept in two files that take turns: `<name>` and `<name>.other`. A write overwrites the
+older of the two, with one flush and no rename, and is complete when that flush is; until then the
+newer one is untouched (docs/adr/0010). Each file is one header line, a payload, and zeros up to a
+whole block. The header has kind, format version, length, CRC-32 of the rest and of the header
+itself, the node's boot id, and the number of the write. So a truncated, altered or foreign file is
+always recognised, a reboot is noticed, and it is known which of two whole files is newer.
 """
 
 import contextlib
@@ -26,13 +25,13 @@ _BLOCK_BYTES = 4096
 
 
 def fdatasync(descriptor: int) -> None:
-    """Put a descriptor's data on the disk, with what is needed to read it back, as its size."""
+    """Flush a descriptor's data to the disk, with the metadata needed to read it, as its size."""
     os.fdatasync(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What a sealed file held.
+    """The content of a sealed file.
 
     Attributes:
         payload: The bytes that were sealed.
@@ -47,11 +46,11 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a start finds.
+    """What is found at the start.
 
     Attributes:
         sealed: The last write that is whole, or None.
-        bad: Why one of the two files, or both, could not be trusted; "" where that is not so.
+        bad: Why one of the two files, or both, are damaged; "" if neither is.
         aside: Where such a file was put, or None.
     """
 
@@ -80,10 +79,10 @@ class SealedFile:
         """Of the last write; the next one has the next."""
 
     def read(self) -> Sealed | None:
-        """The last write that is whole, or None where nothing was ever written.
+        """The last whole write, or None if nothing was ever written.
 
         Raises:
-            StateError: There was something, and nothing of it can be trusted.
+            StateError: There are files, and both are damaged.
             StorageError: The file system refused.
         """
         found, bad = self._look()
@@ -92,9 +91,9 @@ class SealedFile:
         return found[self._remember(found)] if found else None
 
     def load(self, now_seconds: float) -> Found:
-        """The same at the start of who writes: what cannot be trusted is set aside.
+        """The same for the writer, at its start: damaged files are set aside.
 
-        What is returned is on the disk, even if the process that wrote it died before it was.
+        The result is flushed to the disk, even if the process that wrote it died before that.
 
         Raises:
             StorageError: The file system refused.
@@ -108,7 +107,7 @@ class SealedFile:
         return Found(sealed, "; ".join(bad.values()), aside)
 
     def set_aside(self, now_seconds: float, paths: Iterable[Path] | None = None) -> Path | None:
-        """Move what cannot be trusted out of the way, for a person to look at; where, or None.
+        """Move damaged files out of the way, for a person to inspect; returns where, or None.
 
         Args:
             now_seconds: The wall clock.
@@ -133,11 +132,11 @@ class SealedFile:
         return next(path for path in asides if not path.exists())
 
     def is_there(self) -> bool:
-        """Whether the last write still lies where it was put."""
+        """Whether the file of the last write is still there."""
         return self._newest is not None and self._newest.exists()
 
     def write(self, payload: Iterable[bytes], boot_id: str) -> None:
-        """Put `payload` on the disk; on return it is there, or an error says that it is not.
+        """Write `payload` to the disk; on return it is durable, or an error says that it is not.
 
         Raises:
             StorageError: The file system refused; what was written before is untouched.
@@ -157,7 +156,7 @@ class SealedFile:
         self._newest, self.number = path, self.number + 1
 
     def _look(self) -> tuple[dict[Path, Sealed], dict[Path, str]]:
-        """Of the two files those that are whole, and why others are not."""
+        """Those of the two files that are whole, and why others are not."""
         found, bad = {}, {}
         for path in self._pair:
             try:
@@ -178,12 +177,12 @@ class SealedFile:
         said = f"{self._kind} {self._version} {len(payload)} {boot_id or '-'} {self.number + 1}"
         crc = zlib.crc32(payload, zlib.crc32(said.encode()))
         header = f"{_MAGIC} {said} {crc:08x}\n".encode()
-        # Whole blocks: from one write to the next the size seldom changes.
+        # Whole blocks, so that the size seldom changes between writes.
         return header + payload + _padding(len(header) + len(payload))
 
 
 def check_room(path: Path, size: int) -> None:
-    """Put a file of `size` bytes there, on the disk, and take it away again.
+    """Write a file of `size` bytes there, flush it, and remove it again.
 
     Raises:
         StorageError: The file system refused.
@@ -231,9 +230,9 @@ def _read(path: Path, kind: str, version: int) -> Sealed | None:
 
 
 def _overwrite(path: Path, content: bytes, flush: Callable[[int], None] | None) -> bool:
-    """Make `content` all that is in the file, on the disk; whether there was no such file.
+    """Replace the file's content and flush it; returns whether the file is new.
 
-    Where it fits into blocks that are there already, the flush has no metadata to write.
+    If the content fits into the existing blocks, the flush has no metadata to write.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,7 +1,7 @@
-"""Named points at which a test may kill the agent, to prove that no crash loses or doubles a grant.
+"""Failpoints: named points at which a test kills the agent, to prove that grants survive.
 
-Off unless the environment names one at process start; then that point ends the process with
-SIGKILL, as a crash would: no clean-up code runs.
+Inactive unless the environment names one at process start. Then that point ends the process with
+SIGKILL, so that no clean-up code runs, as in a crash.
 """
 
 import os
@@ -26,6 +26,6 @@ _chosen = os.environ.get(VARIABLE, "")
 
 
 def failpoint(name: str) -> None:
-    """Die here if the environment asked for exactly this point."""
+    """Kill the process if the environment names exactly this point."""
     if _chosen == name:
         os.kill(os.getpid(), signal.SIGKILL)

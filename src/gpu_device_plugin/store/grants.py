@@ -1,8 +1,8 @@
-"""The grants on disk: durable before the kubelet hears of them.
+"""The grants on disk, durable before the kubelet gets its answer.
 
-`<state-dir>/grants.v2` is what counts: `{"grants": […]}`, see `records`. Beside it lies `grants`,
-as the release before wrote and reads it (`layout1`). Of the two the one with the higher number
-of write is newer: after a downgrade, and the upgrade that follows, that is the old one.
+The current file is `<state-dir>/grants.v2`: `{"grants": […]}`, see `records`. Beside it is
+`grants` in the form of the release before (`layout1`). The one with the higher number of write
+counts: after a downgrade, and the upgrade that follows, that is the old one.
 """
 
 import contextlib
@@ -29,15 +29,15 @@ _ROOM_BYTES = 64 * 1024  # a hundred grants
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What the disk remembered.
+    """The grants that were on disk.
 
     Attributes:
-        ledger: The grants of the last write that is whole; empty where there was none.
-        is_new_boot: They were written before the node's last boot.
-        bad: Why a file, or a grant in it, could not be trusted, or None. What it held beyond
-            `ledger`, the kubelet knows: it has never heard of a grant whose write was not complete.
-        aside: Where that file was put, or None.
-        is_behind: What counts is not in the present layout, because the disk does not take it now.
+        ledger: The grants of the last whole write; empty if there was none.
+        is_new_boot: Whether they were written before the node's last boot.
+        bad: What is damaged in a file, or None. The kubelet knows the grants that are lost with
+            it, and never got an answer for a grant whose write was not complete.
+        aside: Where that file was moved, or None.
+        is_behind: The present layout is missing, because the disk does not accept it now.
     """
 
     ledger: Ledger
@@ -49,7 +49,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What one of the two layouts holds; number 0 is nothing."""
+    """The content of one of the two layouts; number 0 means nothing."""
 
     grants: dict[str, Grant] = field(default_factory=dict)
     boot_id: str = ""
@@ -58,7 +58,7 @@ class _Layout:
 
 
 class GrantStore:
-    """Reads and writes the grants below `<state-dir>`. Each grant is encoded once, then kept."""
+    """Reads and writes the grants below `<state-dir>`. Each grant is encoded once and cached."""
 
     def __init__(
         self,
@@ -77,18 +77,18 @@ class GrantStore:
         self._resources = resources
         self._path = directory / FILE_NAME
         self._file = SealedFile(self._path, KIND, VERSION, flush)
-        # Not flushed: an agent that is put back starts on the same boot.
+        # Not flushed: after a downgrade the former agent starts in the same boot.
         self._former = SealedFile(
             directory / layout1.FILE_NAME, layout1.KIND, layout1.VERSION, flush=None
         )
         self._boot_id = boot_id
         self._encoded: dict[str, tuple[Grant, msgspec.Raw, bytes]] = {}
         self._read: dict[str, Plain] = {}  # grants as they were read, by slice
-        self._unread: dict[str, Plain] = {}  # those of which this release makes nothing
+        self._unread: dict[str, Plain] = {}  # those that this release cannot read
         self._beside: Plain = {}  # what else the file holds
 
     def load(self, now_seconds: float) -> Loaded:
-        """What is on disk; a file that cannot be trusted is set aside, never a crash.
+        """Read the grants; a damaged file is set aside and never a crash.
 
         Raises:
             StorageError: The file system refused.
@@ -125,7 +125,7 @@ class GrantStore:
         return _Layout(grants, found.sealed.boot_id, found.sealed.number, found.aside)
 
     def _load_former(self, now_seconds: float, bad: list[str], *, is_needed: bool) -> "_Layout":
-        """A copy that is not flushed may be torn: that matters only where nothing else is left."""
+        """This copy is not flushed and may be torn, which matters only if nothing else is left."""
         try:
             sealed = self._former.read()
             grants = self._grants(layout1.decode(sealed.payload), bad) if sealed else {}
@@ -137,10 +137,10 @@ class GrantStore:
         return _Layout(grants, sealed.boot_id, sealed.number) if sealed else _Layout()
 
     def read(self) -> Ledger:
-        """What is on disk now, for who does not write it.
+        """Read the grants without writing anything.
 
         Raises:
-            StateError: It cannot be trusted.
+            StateError: They are damaged.
             StorageError: The file system refused.
         """
         sealed, bad = self._file.read(), list[str]()
@@ -150,18 +150,18 @@ class GrantStore:
         return Ledger(grants)
 
     def check_room(self) -> None:
-        """Whether the disk has room for more grants.
+        """Check that the disk has room for more grants.
 
         Raises:
-            StorageError: It has not.
+            StorageError: It does not.
         """
         check_room(self._path.with_name("grants.room"), _ROOM_BYTES)
 
     def save(self, ledger: Ledger) -> None:
-        """Put the whole ledger on disk; on return it is durable.
+        """Write the whole ledger; on return it is durable.
 
         Raises:
-            StorageError: The file system refused; what was there is untouched.
+            StorageError: The file system refused; the former content is untouched.
         """
         self._encoded = {key: self._encode(key, grant) for key, grant in ledger.grants.items()}
         kept = [plain for key, plain in self._unread.items() if key not in ledger.grants]
@@ -170,7 +170,7 @@ class GrantStore:
         self._file.write([content], self._boot_id)
 
     def save_former(self) -> None:
-        """Put what was saved last beside it, as the release before reads it; nobody waits for it.
+        """Write the copy in the layout of the release before; no admission waits for it.
 
         Raises:
             StorageError: The file system refused.
@@ -195,7 +195,7 @@ class GrantStore:
         return self._grants(top["grants"], bad)
 
     def _grants(self, found: list[Any], bad: list[str]) -> dict[str, Grant]:
-        """The grants of which this release makes something; the others stay in the file."""
+        """The grants that this release can read; the others stay in the file."""
         grants = {}
         for number, plain in enumerate(found):
             try:

@@ -1,8 +1,8 @@
-"""The first layout of the grants file, `grants`: one line of JSON a grant, keys of old.
+"""The first layout of the grants file, `grants`: one line of JSON per grant.
 
-Its reader refuses the whole file for one key more or less. It is read at an upgrade, and written
-beside the present one so that the release before can be put back (docs/adr/0012). Both end with
-the next release.
+The release that wrote it refuses the whole file for one unknown or missing key. It is read at an
+upgrade, and written beside the present one for a downgrade (docs/adr/0012). Both end with the next
+release.
 """
 
 import json
@@ -47,10 +47,10 @@ def encode(record: GrantRecord) -> bytes:
 
 
 def decode(payload: bytes) -> list[object]:
-    """The grants of a file, with the keys of today; whether they are right shows later.
+    """The grants of a file, with the present keys; they are validated later.
 
     Raises:
-        ValueError: It is no JSON, or no lines of grants.
+        ValueError: It is not JSON, or not lines of grants.
     """
     return [_migrated(json.loads(line)) for line in payload.splitlines()]
 

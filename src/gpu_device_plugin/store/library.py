@@ -2,11 +2,11 @@
 
     libgpuslice.so    preloaded into every process of a capped container
     ld.so.preload     one line that says so, mounted as /etc/ld.so.preload
-    gpu-selftest      says in the container whether the cap holds (newer versions)
+    gpu-selftest      says in the container whether the cap is effective (newer versions)
 
-The agent carries the library in its package. A version's name holds a digest of its content, so
-two builds never share one, and what containers have mapped is never written to. A version stays
-until the last pod whose grant names it is gone: the kubelet keeps an Allocate answer for the
+The agent's package contains the library. The name of a version contains a digest of its content,
+so two builds never share one, and files that containers have mapped are never written to. A version
+stays until the last pod whose grant names it is gone: the kubelet keeps an Allocate answer for the
 life of the pod, and a missing preload file would mean a container without a cap.
 """
 
@@ -34,11 +34,11 @@ _DIGEST_LETTERS = 12
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A version of the library, ready to be put on a node.
+    """A version of the library, ready to be installed on a node.
 
     Attributes:
         version: Name of its directory.
-        files: What lies in it, by name.
+        files: Content of its files, by name.
     """
 
     version: str
@@ -46,12 +46,12 @@ class Package:
 
 
 def package(version: str, library: Path, selftest: Path | None, target: str) -> Package:
-    """The version that these files make.
+    """The version that consists of these files.
 
     Args:
-        version: Of the package that brought them.
+        version: Version of the package with these files.
         library: libgpuslice.so.
-        selftest: gpu-selftest, where it is built.
+        selftest: gpu-selftest, if it was built.
         target: Where the container finds the library.
 
     Raises:
@@ -70,15 +70,15 @@ def package(version: str, library: Path, selftest: Path | None, target: str) -> 
 
 
 class LibraryVersions:
-    """The versions below one directory; `ours` is the one that this agent brings, or None."""
+    """The versions below one directory; `ours` is the one in this agent's package, or None."""
 
     def __init__(self, directory: Path, ours: Package | None) -> None:
         self._directory = directory
-        self._directory_text = str(directory)  # asked for at every Allocate and every look
+        self._directory_text = str(directory)  # used at every Allocate and every check
         self._ours = ours
 
     def install(self) -> bool:
-        """Put our version there, or repair it; one that is whole is left alone.
+        """Install our version, or repair it; a complete one is left alone.
 
         Returns:
             Whether anything was written.
@@ -89,7 +89,7 @@ class LibraryVersions:
         return self._ours is not None and self._fill(self._ours.version, self._ours.files)
 
     def current(self) -> str:
-        """The version that new containers get: ours, else the newest that is whole, else ""."""
+        """The version that new containers get: ours, else the newest complete one, else ""."""
         if self._ours is not None:
             return self._ours.version if self.is_complete(self._ours.version) else ""
         complete = [name for name in self._names() if self.is_complete(name)]
@@ -104,7 +104,7 @@ class LibraryVersions:
         return all(_size(f"{directory}/{name}") is not None for name in _NEEDED)
 
     def whole(self) -> Mapping[str, bool]:
-        """The versions that are whole, and whether each brings gpu-selftest."""
+        """The complete versions, and whether each has gpu-selftest."""
         return {
             name: _size(f"{self._directory_text}/{name}/{SELFTEST}") is not None
             for name in self._names()
@@ -112,32 +112,32 @@ class LibraryVersions:
         }
 
     def provide(self, version: str) -> bool:
-        """Make a version that a grant names whole again; False where nothing was amiss.
+        """Complete a version that a grant names; returns False if nothing was missing.
 
-        The content of a version that another agent brought is lost with its files. Ours takes
-        its place: layouts of limits and region are frozen, and containers that mount the old
-        name must not start without any.
+        If the files of another agent's version are lost, its content is lost too. Ours replaces
+        it: the layouts of limits and region do not change, and containers that mount the old name
+        must not start without a library.
 
         Raises:
-            StorageError: We have nothing to put there, or the file system refused.
+            StorageError: We have no library, or the file system refused.
         """
         if self.is_complete(version):
             return False
         if self._ours is None:
             raise StorageError(
-                f"{self._directory / version}: version {version} of the isolation library is not "
-                f"there whole, and this agent brings none"
+                f"{self._directory / version}: version {version} of the isolation library is "
+                f"missing or incomplete, and this agent was built without one"
             )
         return self._fill(version, self._ours.files)
 
     def remove_unused(self, used: Collection[str], *, is_leaving: bool = False) -> tuple[str, ...]:
-        """Remove versions that an agent has put here and that nothing uses; their names.
+        """Remove unused versions that an agent installed; returns their names.
 
-        Other directories are somebody else's and stay.
+        Other directories are not ours and stay.
 
         Args:
             used: Versions that containers mount.
-            is_leaving: No container will come: ours has to be used as well to stay.
+            is_leaving: No new container will come, so an unused version of ours is removed too.
         """
         ours = self._ours.version if self._ours else self.current()
         kept = {*used} if is_leaving else {*used, ours}
@@ -148,7 +148,7 @@ class LibraryVersions:
             if name in kept or not _OURS.fullmatch(name):
                 continue
             failpoint("library.before-remove")
-            # The preload file first: without it no half of a version looks whole.
+            # The preload file first: without it half a version does not look complete.
             for file in (PRELOAD, LIBRARY, SELFTEST):
                 with contextlib.suppress(OSError):
                     (self._directory / name / file).unlink()
@@ -173,7 +173,7 @@ class LibraryVersions:
             if not directory.is_dir():
                 self._make_new(directory, files)
             else:
-                # Containers may have files of it mounted: it cannot be replaced as a whole.
+                # Containers may have files of it mounted, so the directory cannot be replaced.
                 for name in amiss:
                     _replace(directory / name, files[name])
                 _sync(directory)
@@ -203,9 +203,9 @@ def _holds(path: Path, content: bytes) -> bool:
 
 
 def _size(path: str | Path) -> int | None:
-    """Of a file, in one call; None where none is."""
+    """Size of a file, in one call; None if there is none."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - at every Allocate and every look; a Path costs more
+        found = os.stat(path)  # noqa: PTH116 - at every Allocate and every check; a Path costs more
     except OSError:
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
@@ -215,7 +215,7 @@ def _replace(path: Path, content: bytes) -> None:
     fresh = path.with_name(f".{path.name}.new")
     _write(fresh, content, _mode(path.name))
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)  # what a container runtime makes of a missing mount source
+        shutil.rmtree(path)  # made by a container runtime for a missing mount source
     fresh.rename(path)
 
 
@@ -224,7 +224,7 @@ def _mode(name: str) -> int:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """A file that is on the disk when this returns: containers start before the agent does."""
+    """Write and flush a file, because containers may start before the agent does."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()

@@ -1,4 +1,4 @@
-"""One agent a node."""
+"""The lock by which a node has one agent."""
 
 import contextlib
 import errno
@@ -11,9 +11,9 @@ from gpu_device_plugin.store.selinux import relabel
 
 
 class NodeLock:
-    """Holds `<state-dir>/lock` for as long as the process lives; the kernel releases it.
+    """Holds `<state-dir>/lock` while the process lives; the kernel releases it.
 
-    The file names the holder's pod and pid, so that a second agent can say who is first.
+    The file names the holder's pod and pid, so that a second agent can name the first.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,7 +32,7 @@ class NodeLock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            hint = f"; where SELinux enforces, on the node: {relabel(self._path.parent)}"
+            hint = f"; if SELinux enforces, run on the node: {relabel(self._path.parent)}"
             is_denied = error.errno == errno.EACCES
             raise StorageError(
                 f"{self._path}: cannot be opened: {error.strerror}{hint if is_denied else ''}"
@@ -48,32 +48,32 @@ class NodeLock:
             os.close(descriptor)
             raise ConfigError(
                 f"another agent serves this node: {holder or 'one that has not written its name yet'} "
-                f"holds {self._path}; one agent a node"
+                f"holds {self._path}; one agent per node"
             ) from error
-        # For people only: a disk without room for it must not keep the node without its agent.
+        # For people only: a full disk must not keep the agent from starting.
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"pod {pod or '(none)'}, pid {pid}\n".encode())
         self._descriptor, self._said = descriptor, (pod, pid)
 
     def keep(self) -> bool:
-        """Take it again where somebody has removed the file; whether that was so.
+        """Take the lock again if the file was removed; returns whether it was.
 
         Raises:
-            ConfigError: Another agent was faster.
-            StorageError: There is no place for the file any more.
+            ConfigError: Another agent has taken it.
+            StorageError: The file cannot be created any more.
         """
         try:
             if self._descriptor < 0 or self._is_at_its_path(self._descriptor):
                 return False
-        except OSError:  # a disk that fails has not lost the file
+        except OSError:  # a failing disk has not lost the file
             return False
         self.release()
         self.take(*self._said)
         return True
 
     def remove(self) -> None:
-        """Let the next agent in, and leave no file; only who holds the lock may."""
+        """Release the lock and remove its file; only the holder may."""
         if self._descriptor >= 0:
             self._path.unlink(missing_ok=True)
         self.release()
@@ -85,7 +85,7 @@ class NodeLock:
             return False
 
     def release(self) -> None:
-        """Let the next agent in."""
+        """Release the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

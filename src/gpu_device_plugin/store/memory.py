@@ -1,4 +1,4 @@
-"""Small things the agent must remember over a restart: card numbers, health, the node's mode."""
+"""Small state that is kept over a restart: card numbers, health, the node's mode."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 class MemoryFile(Generic[_Record]):
-    """One sealed JSON object, `<state-dir>/<kind>`, of which every key has a default."""
+    """One sealed JSON object, `<state-dir>/<kind>`; every key has a default."""
 
     def __init__(self, directory: Path, kind: str, record: type[_Record], boot_id: str) -> None:
         self._path = directory / kind
@@ -28,10 +28,10 @@ class MemoryFile(Generic[_Record]):
         self._last: bytes | None = None
 
     def load(self, now_seconds: float) -> tuple[_Record, str | None]:
-        """What was remembered, and why some or all of it was forgotten or None.
+        """The stored values, and why some or all of them are lost, or None.
 
-        What cannot be trusted is set aside; the write before it counts, where that is whole. Of a
-        key that this release cannot read the default is taken, and the others count.
+        A damaged file is set aside; then the write before it counts, if that is whole. For a key
+        that this release cannot read the default is used, and the others count.
 
         Raises:
             StorageError: The file system refused.
@@ -50,11 +50,11 @@ class MemoryFile(Generic[_Record]):
                 try:
                     values[field.name] = msgspec.convert(self._read[field.encode_name], field.type)
                 except msgspec.ValidationError as error:
-                    bad.append(f"{self._path}: {field.encode_name} is forgotten: {error}")
+                    bad.append(f"{self._path}: {field.encode_name} is ignored: {error}")
         return self._record(**values), "; ".join(bad) or None
 
     def save(self, content: _Record) -> None:
-        """Remember `content`; writes only what changed.
+        """Store `content`, if it has changed.
 
         Raises:
             StorageError: The file system refused.
@@ -66,12 +66,12 @@ class MemoryFile(Generic[_Record]):
 
 
 class Memory(Generic[_Record]):
-    """A memory file behind the writer: who saves waits for nothing."""
+    """A memory file that the writer thread writes: saving waits for nothing."""
 
     def __init__(self, file: MemoryFile[_Record], writer: Writer) -> None:
         self._file = file
         self._writer = writer
-        self._lock = threading.Lock()  # never held while somebody writes
+        self._lock = threading.Lock()  # never held during a write
         self._in_line: list[_Record] = []
 
     async def load(self, now_seconds: float) -> tuple[_Record, str | None]:
@@ -79,7 +79,7 @@ class Memory(Generic[_Record]):
         return await self._writer.run(partial(self._file.load, now_seconds))
 
     def save(self, content: _Record) -> None:
-        """Remember `content`, soon; of several in line only the last. An error is logged."""
+        """Store `content` soon; of several in the queue only the last. Errors are logged."""
         with self._lock:
             is_first = not self._in_line
             self._in_line.append(content)

@@ -1,4 +1,4 @@
-"""Where our built C libraries and programs lie: in the installed package, or in a checkout."""
+"""Finds our built C libraries and programs, in the installed package or in a checkout."""
 
 import os
 from pathlib import Path
@@ -12,8 +12,8 @@ DIRECTORY_VARIABLE = "GPU_DEVICE_PLUGIN_NATIVE"
 def native_library(name: str) -> Path:
     """A library of ours: from the installed package, else from the checkout's build.
 
-    GPU_DEVICE_PLUGIN_NATIVE names another directory, for instance of a build with sanitizers;
-    what is not there then is nowhere.
+    GPU_DEVICE_PLUGIN_NATIVE names another directory, for instance of a build with sanitizers; a
+    library that is missing there is not looked for elsewhere.
 
     Raises:
         ConfigError: It was not built.

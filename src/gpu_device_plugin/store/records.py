@@ -1,9 +1,9 @@
-"""What stands on disk, key by key; the domain's values are made from it and turned into it here.
+"""Records on disk, and how the domain's values are converted from and to them.
 
-The rules of the format (docs/adr/0012): a key that is missing has its default, a key that this
-release does not know is written back as it was read, and what cannot be read is named by its
-path. A new key needs a default. A key that goes, or means something else, needs a new layout,
-beside which the former one is written for one release (`layout1`).
+The rules of the format (docs/adr/0012): a missing key has its default, a key that this release
+does not know is written back as it was read, and an error names the path of what cannot be read.
+A new key needs a default. A key that is removed or changes its meaning needs a new layout, beside
+which the former one is still written for one release (`layout1`).
 """
 
 from collections.abc import Collection
@@ -36,7 +36,7 @@ class HolderRecord(msgspec.Struct, frozen=True):
 
 
 class ShareRecord(msgspec.Struct, frozen=True):
-    """A part of one device; `memory_bytes` is null while nobody knows it."""
+    """A part of one device; `memory_bytes` is null while it is not known."""
 
     device: str
     memory_bytes: _Size | None = None
@@ -89,10 +89,10 @@ def record_of(grant: Grant) -> GrantRecord:
 
 
 def grant_of(record: GrantRecord, resources: Collection[str] = OUR_RESOURCES) -> Grant:
-    """The grant that a record tells of; `resources` are those that a scheme of this node has.
+    """The grant of a record.
 
     Raises:
-        StateError: It holds what this release does not know: a resource, a unit, a unit's size.
+        StateError: It has a resource, unit id or unit size that this release does not know.
     """
     for name, ids in record.units.items():
         odd = [text for text in ids if _resource_of(text) != name]
@@ -127,12 +127,12 @@ def _resource_of(text: str) -> str | None:
 
 
 def plain_of(record: msgspec.Struct, before: object = None) -> Plain:
-    """A record as JSON knows it, with what `before` holds and this release does not know.
+    """A record as plain JSON values, with the keys of `before` that this release does not know.
 
     Args:
-        record: What is known.
-        before: The same thing as it was read, or None. Of a list the records are matched by their
-            first field, which names them.
+        record: The record.
+        before: The same record as it was read, or None. Records of a list are matched by their
+            first field.
     """
     plain: Plain = msgspec.to_builtins(record)
     return _with_unknown(plain, before, type(record))

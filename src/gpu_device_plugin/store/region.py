@@ -1,8 +1,8 @@
-"""What a slice's shared region says of its use; the layout is that of src/isolation/region.h.
+"""The use of a slice, read from its region; the layout is that of src/isolation/region.h.
 
-The container writes the region, so nothing in it is believed further than this: a region that
-is not laid out, cut short or scribbled over says nothing. It is read with pread and never
-mapped: a tenant that cuts its file must not end the agent.
+The container writes the region, so its content is not trusted: a region that is not laid out, cut
+short or damaged says nothing. It is read with pread and never mapped, so that a container which
+truncates its file cannot crash the agent.
 """
 
 import os
@@ -32,9 +32,9 @@ class CardUsage:
     """What the processes of one slice use of one card.
 
     Attributes:
-        memory_bytes: Asked for, and taken unasked (contexts, code).
-        busy_ns: Card time had so far; counted only under a compute cap.
-        refused_total: Allocations refused so far for want of room.
+        memory_bytes: Asked for, and taken without a call (contexts, code).
+        busy_ns: Card time so far; counted only under a compute cap.
+        refused_total: Allocations refused so far because the slice was full.
     """
 
     memory_bytes: int
@@ -43,7 +43,7 @@ class CardUsage:
 
 
 def read_region(path: str | Path) -> Mapping[str, CardUsage]:
-    """Use by card UUID; empty where the region says nothing (yet)."""
+    """Use by card UUID; empty if the region says nothing (yet)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

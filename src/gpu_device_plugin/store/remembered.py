@@ -1,9 +1,9 @@
-"""What is remembered of cards and of the node, key by key; the rules are those of `records`.
+"""Records of the files `cards` and `node`; the rules are those of `records`.
 
-Of health it is left out since when probes are clean: nobody looks while the agent is away, so
-the next run counts again (`domain.health.restored`). So is when a fault was last seen, which that
-count makes idle: a card that repeats an XID a thousand times must not have its file written as
-often. And so are faults that every inventory reports again.
+Of health these are left out: since when probes are clean, because there are no probes while the
+agent is away and the next run counts from zero (`domain.health.restored`); when a fault was last
+seen, so that a card which repeats an XID a thousand times does not cause as many writes; and
+faults that every inventory reports again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from gpu_device_plugin.domain.faults import CardHealth, Fault, Health, Outage, R
 
 
 class CardRecord(msgspec.Struct, frozen=True):
-    """One card; see `domain.device.Card`. An older reader takes exactly these keys."""
+    """One card; see `domain.device.Card`. An older release accepts exactly these keys."""
 
     uuid: str
     number: int
@@ -26,7 +26,7 @@ class CardRecord(msgspec.Struct, frozen=True):
 
 
 class FaultRecord(msgspec.Struct, frozen=True):
-    """One open fault; see `domain.faults.Fault`."""
+    """One fault; see `domain.faults.Fault`."""
 
     reason: str
     text: str
@@ -36,7 +36,7 @@ class FaultRecord(msgspec.Struct, frozen=True):
 
 
 class CardHealthRecord(msgspec.Struct, frozen=True):
-    """The open faults of one card."""
+    """The faults of one card."""
 
     uuid: str
     faults: list[FaultRecord] = []
@@ -51,7 +51,7 @@ class OutageRecord(msgspec.Struct, frozen=True):
 
 
 class HealthRecord(msgspec.Struct, frozen=True):
-    """Health of the node; `version` is what the release before asks for."""
+    """Health of the node; `version` is what the release before expects."""
 
     boot_id: str = ""
     driver: str = ""
@@ -74,9 +74,9 @@ class NodeRecord(msgspec.Struct, frozen=True):
     Attributes:
         mode: Node mode, or "".
         unit: Memory unit, or "".
-        labels: The node's labels that speak of us.
-        is_from_label: The mode came from a label.
-        wished: Mode that the settings asked for.
+        labels: The node's labels that the agent reads.
+        is_from_label: Whether the mode came from a label.
+        wished: Mode of the settings at that time.
         foreign: Another plugin that serves these cards, or "".
     """
 
@@ -113,7 +113,7 @@ def cards_of(record: CardsRecord) -> list[Card]:
 
 
 def health_of(record: HealthRecord) -> Health:
-    """The health that was remembered."""
+    """The stored health."""
     outage = record.outage
     cards = (
         CardHealth(card.uuid, tuple(map(_fault, card.faults)), is_shown=card.is_shown)

@@ -28,13 +28,13 @@ _DIRECTORY_MODE = 0o755
 
 @dataclass(frozen=True, slots=True)
 class SliceSpec:
-    """What must lie on the node for one slice.
+    """The files of one slice.
 
     Attributes:
         slice_id: The slice.
-        limits: Text of its limits file.
+        limits: Content of its limits file.
         cards: UUIDs of its cards.
-        is_certain: Whether the limits are what was promised; else those that are there stay.
+        is_certain: Whether the limits are known; if not, existing ones stay.
     """
 
     slice_id: str
@@ -49,13 +49,13 @@ class SliceFiles:
     def __init__(self, run_dir: Path) -> None:
         self._slices = run_dir / "slices"
         self._cards = run_dir / "cards"
-        # Texts: every look at the node asks for five of these files of every slice.
+        # Strings: every check of the node uses five of these files of every slice.
         self._slices_text, self._cards_text = str(self._slices), str(self._cards)
 
     def make(self, spec: SliceSpec) -> bool:
-        """Make what is missing of a slice and bring its limits up to date.
+        """Make a slice's missing files and update its limits.
 
-        Content that containers already share (region, activity) is never touched.
+        Content that containers already share (region, activity) is never changed.
 
         Returns:
             Whether anything had to be made or changed.
@@ -87,11 +87,11 @@ class SliceFiles:
         return changed
 
     def region(self, slice_id: str) -> str:
-        """The region of a slice, whether it is there or not."""
+        """Path of a slice's region, whether it exists or not."""
         return f"{self._slices_text}/{slice_id}/region"
 
     def remove(self, slice_id: str) -> None:
-        """Remove all files of a slice; files that are gone already are no error.
+        """Remove all files of a slice; missing ones are no error.
 
         Raises:
             StorageError: The file system refused.
@@ -105,7 +105,7 @@ class SliceFiles:
             raise StorageError(f"{error.filename}: cannot be removed: {error.strerror}") from error
 
     def present(self) -> frozenset[str]:
-        """Slices that have files on this node, whoever made them.
+        """Slices that have files on this node.
 
         Raises:
             StorageError: The file system refused.
@@ -119,7 +119,7 @@ class SliceFiles:
         return frozenset(found)
 
     def cut_back(self, slice_id: str, cards: Iterable[str]) -> dict[str, int]:
-        """Cut the files that a container may write, and has grown, back to size.
+        """Cut back the files that a container has enlarged.
 
         Args:
             slice_id: Its slice.

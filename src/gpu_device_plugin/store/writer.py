@@ -17,10 +17,10 @@ _log = structlog.get_logger("writer")
 
 
 class Writer(Executor):
-    """Runs jobs one after the other; one that nobody waits for any more is not begun.
+    """Runs jobs one after the other; a job that nobody waits for any more is not started.
 
-    The thread starts with the first job. It ends with the process, and keeps it from nothing:
-    a disk that never answers must not hold up an exit.
+    The thread starts with the first job. It never delays the end of the process, even if a disk
+    does not answer.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Writer(Executor):
         *args: _Parameters.args,
         **kwargs: _Parameters.kwargs,
     ) -> Future[_Value]:
-        """Put a job at the end of the line."""
+        """Put a job at the end of the queue."""
         future: Future[_Value] = Future()
         self._jobs.put((future, partial(fn, *args, **kwargs)))
         if self._thread is None:
@@ -43,11 +43,11 @@ class Writer(Executor):
         return future
 
     async def run(self, job: Callable[[], _Value]) -> _Value:
-        """What `job` returns. A job that has begun is finished, even if its caller gives up."""
+        """Run `job`. One that has started finishes even if its caller gives up."""
         return await asyncio.get_running_loop().run_in_executor(self, job)
 
     async def drain(self, seconds: float) -> None:
-        """Wait for the jobs in line, but no longer than that."""
+        """Wait for the jobs in the queue, at most this long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.run(_nothing)
@@ -65,11 +65,11 @@ class Writer(Executor):
 
 
 def report(done: "asyncio.Future[Any]") -> None:
-    """Log how a job failed for which nobody waits."""
+    """Log the failure of a job that nobody waits for."""
     error = None if done.cancelled() else done.exception()
     if error is not None:
         _log.warning("cannot be written", error=str(error))
 
 
 def _nothing() -> None:
-    """The job of whoever only waits for its turn."""
+    """A job that only waits for its turn."""

@@ -2,7 +2,9 @@
  * The private table of nvidia-smi 535: nvmlInternalGetExportTable hands out an
  * array whose entry 0 is its size in bytes and whose other entries are
  * functions. What is known of them was seen by answering nvidia-smi and looking
- * at what it printed: entry 81 gives the handle of an index; 213, 214 and 215
+ * at what it printed: entry 72 is taken for the brand, as dmon and pmon work on a
+ * card for which it is not 0; 81 gives the handle of an index; 145 is asked by pmon
+ * for utilisation since a time, in a form that we do not know; 213, 214 and 215
  * are the lists of compute, graphics and MPS processes. Every other one answers
  * success and, when it is asked of one of our handles and given a place for the
  * answer, "none of these".
@@ -13,7 +15,9 @@
 #include <string.h>
 
 #define TABLE_ENTRIES (0x1000u / sizeof(void *))
+#define ENTRY_BRAND 72u
 #define ENTRY_HANDLE_BY_INDEX 81u
+#define ENTRY_PROCESS_UTILIZATION 145u
 #define ENTRY_COMPUTE_PROCESSES 213u
 #define ENTRY_GRAPHICS_PROCESSES 214u
 #define ENTRY_MPS_PROCESSES 215u
@@ -62,6 +66,21 @@ static nvmlReturn_t mps_processes(void *device, void *count, void *entries)
 	return list_named_processes(device, GPUSIM_PROCESS_MPS, count, entries);
 }
 
+static nvmlReturn_t brand(void *device, void *brand, void *third)
+{
+	(void)third;
+	return nvmlDeviceGetBrand(device, brand);
+}
+
+/* pmon shows a dash. */
+static nvmlReturn_t no_samples(void *device, void *since, void *third)
+{
+	(void)device;
+	(void)since;
+	(void)third;
+	return NVML_ERROR_NOT_FOUND;
+}
+
 /* The index arrives where others take a pointer. */
 static nvmlReturn_t handle_by_index(void *first, void *second, void *third)
 {
@@ -74,6 +93,8 @@ static void fill_table(void)
 	table[0].number = sizeof(table);
 	for (unsigned i = 1; i < TABLE_ENTRIES; i++)
 		table[i].function = any_entry;
+	table[ENTRY_BRAND].function = brand;
+	table[ENTRY_PROCESS_UTILIZATION].function = no_samples;
 	table[ENTRY_HANDLE_BY_INDEX].function = handle_by_index;
 	table[ENTRY_COMPUTE_PROCESSES].function = compute_processes;
 	table[ENTRY_GRAPHICS_PROCESSES].function = graphics_processes;

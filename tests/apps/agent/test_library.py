@@ -153,7 +153,7 @@ async def test_a_wiped_version_that_cannot_be_made_keeps_its_container_from_star
         shutil.rmtree(rig.library)
         rig.install_library("0.0.2")
 
-        with pytest.raises(Exception, match=r"version 0\.0\.1 .* is not there whole"):
+        with pytest.raises(Exception, match=r"version 0\.0\.1 .* is missing or incomplete"):
             await mounts_of(rig, "p")
         await until(lambda: rig.events("IsolationLibraryMissing"), 10)
 

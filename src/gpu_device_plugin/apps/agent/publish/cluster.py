@@ -49,7 +49,7 @@ class Cluster(Protocol):
 
     @property
     def foreign_plugin(self) -> ForeignPlugin | None:
-        """Another plugin on our cards, or None where none is known."""
+        """Another plugin on our cards, or None if none is known."""
         ...
 
     @property
@@ -164,7 +164,7 @@ class ApiCluster:
 
     @property
     def foreign_plugin(self) -> ForeignPlugin | None:
-        """Another plugin on our cards, or None where none is known."""
+        """Another plugin on our cards, or None if none is known."""
         return self._node.foreign_plugin
 
     @property
