@@ -89,7 +89,8 @@ def test_shares_are_kept_in_any_mix(
     boxes = [tenant(make_box, f"tenant{i}", percent) for i, percent in enumerate(percents)]
     had = shares(*zip(boxes, kinds, strict=True))
 
-    assert all(map(is_kept, had, percents)), had
+    beside = len(percents) - 1
+    assert all(is_kept(each, part, beside) for each, part in zip(had, percents, strict=True)), had
 
 
 @pytest.mark.parametrize("kind", ["sync", "stream"])
