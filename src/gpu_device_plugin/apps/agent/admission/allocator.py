@@ -97,7 +97,7 @@ class Allocator:
                 raise explained from error
             failpoint("allocate.before-answer")
             self._expect_next()
-            # Told when the answer is on its way: the kubelet waits for that, nobody for a log line.
+            # Reported after the answer is sent, because the kubelet waits for that.
             asyncio.get_running_loop().call_soon(self._recorder.granted, grant, resource)
             return edits
 

@@ -282,13 +282,13 @@ class NoCluster:
     def describe_node(
         self, *, labels: Wanted | None = None, annotations: Wanted | None = None
     ) -> None:
-        """There is nobody to read it."""
+        """Nothing to do."""
 
     def drop_annotation(self, _name: str, /) -> None:
         """Nothing to do: there is none."""
 
     def annotate_pod(self, _ref: PodRef, _annotations: Wanted, /) -> None:
-        """There is nobody to read it."""
+        """Nothing to do."""
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Nothing runs."""
