@@ -4,10 +4,10 @@ import time
 
 from tests.bench.rows import Chapter, at_most, median, quantile, shown
 
-from gpu_device_plugin.apps.agent.publish.device_lists import pools_of
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.schemes.aliyun import AliyunScheme
 from gpu_device_plugin.domain.units import MAX_CARDS, MemoryUnit
 from gpu_device_plugin.kubelet.device_list import DeviceList
 
@@ -26,7 +26,7 @@ async def measure() -> Chapter:
     for number in range(ROUNDS):
         state = _node(number)
         listed = DeviceList()
-        listed.publish(pools_of(state)[0].groups)
+        listed.publish(AliyunScheme().pools(state)[0].groups)
         out = _with_fault(state)
         first.append(_publish(listed, out))
         size = max(size, len(listed.message))
@@ -65,7 +65,7 @@ def _with_fault(state: NodeState) -> NodeState:
 
 def _publish(listed: DeviceList, state: NodeState) -> float:
     started = time.perf_counter_ns()
-    is_change = listed.publish(pools_of(state)[0].groups)
+    is_change = listed.publish(AliyunScheme().pools(state)[0].groups)
     milliseconds = (time.perf_counter_ns() - started) / 1e6
     assert is_change
     return milliseconds

@@ -103,6 +103,16 @@ def _step(chance: random.Random) -> Step:
     return Step(do, chance.choice(_WAITS), what)
 
 
+_SETTINGS: tuple[dict[str, object], ...] = (
+    {"memory_unit": "128MiB"},
+    {"memory_unit": "GiB"},
+    {"placement": "spread"},
+    {"placement": "binpack"},
+    {"isolation": "off"},
+    {"isolation": "on"},
+    {"mode": "cgpu"},
+    {"mode": "core_mem"},
+)
 _LONG = (2.0, 8.0, 20.0, 70.0)
 _KINDS = ("events", "pods", "nodes", "events pods nodes")
 _FILES = ("grants", "grants", "cards", "node")
@@ -150,12 +160,22 @@ _MAKERS: tuple[tuple[Callable[[random.Random], _Made], int], ...] = (
         ),
         2,
     ),
+    (lambda c: ("new_settings", c.choice(_SETTINGS)), 2),
+    (lambda _: ("release_before", {}), 1),
+    (lambda _: ("release_after", {}), 1),
+    (lambda c: ("recover", {"card": c.randrange(2)}), 1),
+    (lambda c: ("foreign_plugin", {"seconds": c.choice(_LONG)}), 1),
     (lambda c: ("failpoint", {"point": c.choice(POINTS)}), 2),
     (
         lambda c: (
             "restart_kubelet",
-            {"away": round(c.uniform(0.1, 5), 2), "late": round(c.uniform(0, 20), 2)},
+            {
+                "away": round(c.uniform(0.1, 5), 2),
+                "late": round(c.uniform(0, 20), 2),
+                "forgets": c.random() < 0.2,
+                "has_get": c.random() < 0.8,
+            },
         ),
-        1,
+        2,
     ),
 )

@@ -29,6 +29,8 @@ class Process:
         steps_left: Steps until it is killed; None is for ever.
         on_death: Called once when it has died: what the kernel does for its peers.
         signals: Handlers it has asked for, by number.
+        serve: Makes the protocol of a connection to its unix socket.
+        tasks: What it is doing.
     """
 
     def __init__(self, name: str) -> None:
@@ -37,8 +39,20 @@ class Process:
         self.steps_left: int | None = None
         self.on_death: list[Callable[[], object]] = []
         self.signals: dict[int, Callable[[], None]] = {}
+        self.serve: Callable[[], Any] | None = None
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._dead: list[asyncio.Task[Any]] = []
+
+    async def ask(self, line: bytes) -> bytes:
+        """What it answers on its unix socket; nothing where it does not listen."""
+        if self.serve is None or not self.is_alive:
+            return b""
+        peer, protocol = _Peer(), self.serve()
+        in_process(self, lambda: peer.send(protocol, line))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(10.0):
+                await peer.closed.wait()
+        return bytes(peer.said)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -133,9 +147,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """A TCP port that nobody connects to."""
         return Listener(None)
 
-    async def create_unix_server(self, _factory: Any, path: Any, **_: Any) -> "Listener":  # type: ignore[override]
-        """A unix socket that nobody connects to."""
+    async def create_unix_server(self, factory: Any, path: Any, **_: Any) -> "Listener":  # type: ignore[override]
+        """A unix socket; see `Process.ask`."""
         os.mknod(path, stat.S_IFSOCK | 0o600)
+        process = PROCESS.get()
+        assert process is not None
+        process.serve = factory
         return Listener(Path(path))
 
     def add_signal_handler(self, sig: int, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
@@ -191,6 +208,29 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.close()
+
+
+class _Peer(asyncio.Transport):
+    """The other end of a connection to a unix socket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = bytearray()
+        self.closed = asyncio.Event()
+
+    async def send(self, protocol: Any, line: bytes) -> None:
+        """Connect, and say one line."""
+        protocol.connection_made(self)
+        protocol.data_received(line)
+
+    def write(self, data: Any) -> None:
+        self.said += data
+
+    def is_closing(self) -> bool:
+        return self.closed.is_set()
+
+    def close(self) -> None:
+        self.closed.set()
 
 
 class Listener:

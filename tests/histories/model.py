@@ -10,9 +10,11 @@ from tests.histories.shapes import CORE, COUNT, MEM
 
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.units import parse_unit_id
+from gpu_device_plugin.domain.units import MemoryUnit, parse_unit_id
 from gpu_device_plugin.errors import StateError
+from gpu_device_plugin.kubelet.checkpoint import read_checkpoint
 from gpu_device_plugin.simulation.kubelet_pods import Kind
+from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import FILE_NAME, GrantStore
 
@@ -22,7 +24,7 @@ OFFERED = {
     "share": (15, 0, 1),
     "disabled": (0, 0, 0),
 }
-"""Units a card, by mode: memory, compute, count."""
+"""Units a card, by mode: memory of 1 GiB, compute, count."""
 _OURS = re.compile(r"rpc error: code = (\w+) desc = (.*), which is unexpected", re.DOTALL)
 _KUBELETS_OWN = (
     "requested number of devices unavailable",
@@ -122,7 +124,10 @@ def _living(node: Node) -> list[Life]:
 
 def _held(node: Node, life: Life) -> dict[tuple[str, str], frozenset[str]]:
     """(container, resource) -> ids, of the resources that are granted."""
-    held = node.kubelet.held(life.pod.uid)
+    held = dict(node.kubelet.held(life.pod.uid))
+    for container, by_resource in life.units.items() if life.is_forgotten else ():
+        if container in life.running:
+            held |= {(container, resource): ids for resource, ids in by_resource.items()}
     return {key: ids for key, ids in held.items() if key[1] in (MEM, CORE) and ids}
 
 
@@ -235,10 +240,16 @@ def _disagreements(node: Node) -> Iterator[str]:
     sound = sum(card.is_sound for card in node.driver.cards)
     offered = [node.kubelet.allocatable(resource) for resource in (MEM, CORE, COUNT)]
     modes = _possible_modes(node)
-    if offered not in [[sound * units for units in OFFERED[mode]] for mode in modes]:
+    wanted = [
+        [sound * n for n in _units(mode, unit)] for mode in modes for unit in _possible_units(node)
+    ]
+    if offered not in wanted:
         yield f"{offered} units are offered, of {sound} sound cards in mode {' or '.join(modes)}"
     known = grants(node)
+    yield from _untold_refusals(node)
     for life in _living(node):
+        if life.is_forgotten:
+            continue
         yield from _not_at_work(node, life)
         for grant in known:
             if grant.pod.uid == life.pod.uid and not grant.is_handed_on:
@@ -248,12 +259,43 @@ def _disagreements(node: Node) -> Iterator[str]:
                     yield f"{life.pod.name}/{grant.container} was granted {ids}, and holds {held}"
 
 
+def _untold_refusals(node: Node) -> Iterator[str]:
+    """An Event on the pod has the reason, unless the agent that knew it has ended since."""
+    events = [value for path, value in node.api.objects.items() if "/events/" in path]
+    noted = {event["involvedObject"]["name"] for event in events}
+    for life in node.pods.lives.values():
+        is_ours = f"pod {life.pod.namespace}/{life.pod.name}" in life.message
+        if (
+            is_ours
+            and node.agent
+            and life.refused_by == node.agent.name
+            and life.pod.name not in noted
+        ):
+            yield f"{life.pod.name} was refused, and no Event says why"
+
+
 def _possible_modes(node: Node) -> list[str]:
     """The label's mode; another one of before while pods hold slices, or where it names none."""
     mode = node.api.objects[NODE_PATH]["metadata"].get("labels", {}).get(MODE_LABEL)
-    if mode in OFFERED and not any(_held(node, life) for life in _living(node)):
-        return [mode]
-    return sorted(node.modes)
+    return [mode] if mode in OFFERED and _is_empty(node) else sorted(node.modes)
+
+
+def _possible_units(node: Node) -> list[MemoryUnit]:
+    """The settings' unit; another one of before while pods hold slices."""
+    if _is_empty(node):
+        return [node.settings.get("memory_unit", MemoryUnit.GIB)]
+    return sorted(node.units, key=str)
+
+
+def _is_empty(node: Node) -> bool:
+    return not any(_held(node, life) for life in _living(node))
+
+
+def _units(mode: str, unit: MemoryUnit) -> tuple[int, ...]:
+    """Units a card; units of 128 MiB are for mode `share` only, every other one offers nothing then."""
+    if unit is MemoryUnit.GIB:
+        return OFFERED[mode]
+    return (126, 0, 1) if mode == "share" else (0, 0, 0)
 
 
 def _not_at_work(node: Node, life: Life) -> Iterator[str]:
@@ -278,8 +320,15 @@ def _not_at_work(node: Node, life: Life) -> Iterator[str]:
 def _leftovers(node: Node) -> Iterator[str]:
     alive = {life.pod.uid for life in _living(node)}
     known = grants(node)
+    # Where nothing is offered no list makes the kubelet write its checkpoint, and what that
+    # names is kept.
+    entries = read_checkpoint(node.kubelet.plugin_dir / CHECKPOINT_NAME)
+    kept = {entry.pod_uid for entry in entries or ()}
+    is_idle = not any(map(node.kubelet.allocatable, (MEM, CORE, COUNT)))
     for grant in known:
-        if grant.pod.uid not in alive:
+        if grant.pod.uid not in alive and not (
+            is_idle and (entries is None or grant.pod.uid in kept)
+        ):
             yield f"a grant of {grant.pod} ({grant.pod.uid}) is left"
     run = node.machine.root / "run"
     slices = {grant.slice_id for grant in known}

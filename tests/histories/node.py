@@ -18,8 +18,10 @@ from tests.histories.pods import NODE, Pods
 from gpu_device_plugin.apps.agent.run import run_agent
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
+from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME
 
 NODE_PATH = f"/api/v1/nodes/{NODE}"
 MODE_LABEL = "ack.node.gpu.schedule"
@@ -35,6 +37,7 @@ class Node:
         crashes: How agents ended that nobody had ended.
         read_grants: What the model read last from the disk, and of which files.
         read_numbers: The same of the cards' numbers.
+        units: Every memory unit that the settings have named.
         modes: Every mode that the node's label has named.
         damaged_at: When the state directory was damaged last, in loop time; None: it was not.
         bad_since: Since when a card is not sound, or NVML does not answer, by UUID.
@@ -57,12 +60,14 @@ class Node:
         self.crashes: list[str] = []
         self.damaged_at: float | None = None
         self.modes = {"core_mem"}
+        self.units = {MemoryUnit.GIB}
         self.read_numbers: tuple[object, dict[str, int]] = (None, {})
         self.read_grants: tuple[object, tuple[Grant, ...]] = (None, ())
         self.disturbed_until = 0.0
         self.bad_since: dict[str, float] = {}
         self._troubles: dict[str, tuple[Callable[[], None], asyncio.TimerHandle]] = {}
         self.pods.is_disturbed = self.is_disturbed
+        self.pods.agent_name = lambda: self.agent.name if self.agent else ""
         self.pods.is_sound = lambda: [
             card.is_sound and self.driver.answers for card in self.driver.cards
         ]
@@ -180,12 +185,21 @@ class Node:
         if agent is not None and agent.is_alive and signal.SIGTERM in agent.signals:
             in_process(agent, lambda: _call(agent.signals[signal.SIGTERM]))
 
-    async def restart_kubelet(self, away_seconds: float, late_seconds: float) -> None:
+    async def restart_kubelet(
+        self, away_seconds: float, late_seconds: float, *, forgets: bool, has_get: bool
+    ) -> None:
         """The kubelet ends and comes back; its pods are listed some time later."""
         self.pods.forget_work()
         self.disturb(away_seconds + late_seconds)
+        if forgets:
+            self.pods.forgetful_until = self.machine.loop.now + away_seconds + 30.0
         await self.kubelet.stop()
         await asyncio.sleep(away_seconds)
+        self.kubelet.pod_resources.has_get = has_get
+        if forgets:
+            (self.kubelet.plugin_dir / CHECKPOINT_NAME).unlink(missing_ok=True)
+            for life in self.pods.lives.values():
+                life.is_forgotten = True
         self.kubelet.sources_ready = False
         await self.kubelet.start()
         self.pods.readmit()

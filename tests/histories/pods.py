@@ -33,6 +33,10 @@ class Life:
         mounted: Container -> host path -> inode, and content where it is read-only.
         start_errors: Why containers did not start, each text once.
         done: Init containers that have ended well.
+        units: Container -> resource -> units that it was started with.
+        is_forgotten: The kubelet has lost what it knew of its units, or admitted it while it knew
+            of no resource at all; such a pod runs with none.
+        refused_by: The agent that ran when it was rejected.
         shape_never_fits: No node gives what it asks for.
         room: What was free of each sound card when it was rejected: resource -> units.
         was_disturbed: The machine was not well when it was rejected.
@@ -45,6 +49,9 @@ class Life:
     mounted: dict[str, _Mounted] = field(default_factory=dict)
     start_errors: dict[str, float] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
+    units: dict[str, dict[str, frozenset[str]]] = field(default_factory=dict)
+    is_forgotten: bool = False
+    refused_by: str = ""
     shape_never_fits: bool = False
     room: list[dict[str, int]] = field(default_factory=list)
     was_disturbed: bool = False
@@ -60,7 +67,9 @@ class Pods:
     def __init__(self, machine: Machine, api: Api, kubelet: StandInKubelet) -> None:
         self.lives: dict[str, Life] = {}
         self.is_disturbed: Callable[[], bool] = lambda: False
+        self.agent_name: Callable[[], str] = str
         self.is_kubelet_up = False
+        self.forgetful_until = 0.0
         self.is_sound: Callable[[], list[bool]] = list
         self._machine = machine
         self._api = api
@@ -70,6 +79,9 @@ class Pods:
     def create(self, pod: StandInPod, *, never_fits: bool = False) -> Life:
         """The scheduler has bound it to this node."""
         life = Life(pod, shape_never_fits=never_fits, was_disturbed=self.is_disturbed())
+        knows = self._kubelet.registry.book.knows
+        is_known = all(knows(r) for c in pod.containers for r in c.limits)
+        life.is_forgotten = not is_known or self._machine.loop.now < self.forgetful_until
         self.lives[pod.uid] = life
         self._api.put(path_of(pod), object_of(pod))
         if self.is_kubelet_up:
@@ -138,6 +150,7 @@ class Pods:
             life.message = admission.message
             life.was_disturbed |= self.is_disturbed()
             life.room = self._room(life)
+            life.refused_by = self.agent_name()
             self.end(life.pod.uid, "Failed")
             return
         for container in life.pod.containers:
@@ -166,6 +179,8 @@ class Pods:
             if not life.is_over():
                 life.running[name] = options
                 life.mounted[name] = _mount(options)
+                held = self._kubelet.held(life.pod.uid).items()
+                life.units[name] = {r: ids for (c, r), ids in held if c == name}
                 self._machine.tell(f"{life.pod.name}/{name} runs")
             return
 

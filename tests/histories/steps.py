@@ -5,6 +5,8 @@ that makes no sense where it stands (the end of a pod that is not there) does no
 """
 
 import asyncio
+import contextlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +15,14 @@ from tests.histories.node import Node
 from tests.histories.pods import Life
 from tests.histories.shapes import NEVER_FITS, pod_of
 from tests.histories.troubles import TROUBLES
+
+from gpu_device_plugin.config.agent import Isolation
+from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
+from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.errors import StateError, StorageError
+from gpu_device_plugin.store import layout1
+from gpu_device_plugin.store.durable import SealedFile
+from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,14 @@ class Step:
     what: Mapping[str, Any] = field(default_factory=dict)
 
 
+_SETTINGS: Mapping[str, Callable[[str], Any]] = {
+    "memory_unit": MemoryUnit,
+    "placement": PlacementPolicy,
+    "isolation": Isolation,
+    "mode": NodeMode,
+}
+
+
 def take(node: Node, step: Step) -> None:
     """Let it happen."""
     words = " ".join(f"{key}={value}" for key, value in step.what.items())
@@ -45,7 +63,7 @@ def create(node: Node, pod: int, shape: str) -> None:
     name = f"p{pod}"
     if _youngest(node, pod) is None:
         uid = f"uid-{name}-{len(node.pods.lives)}"
-        never_fits = shape in NEVER_FITS or (node.modes != {"core_mem"})
+        never_fits = shape in NEVER_FITS or node.modes != {"core_mem"} or len(node.units) > 1
         node.pods.create(pod_of(name, uid, shape), never_fits=never_fits)
 
 
@@ -90,13 +108,63 @@ def stop_agent(node: Node) -> None:
     node.stop_agent()
 
 
+def new_settings(node: Node, **settings: str) -> None:
+    """The operator changes the DaemonSet; its pod is made anew."""
+    node.settings |= {key: _SETTINGS[key](value) for key, value in settings.items()}
+    node.units.add(node.settings.get("memory_unit", MemoryUnit.GIB))
+    node.modes.add(str(node.settings.get("mode", NodeMode.CORE_MEM)))
+    node.stop_agent()
+
+
+def release_before(node: Node) -> None:
+    """The release before runs for a moment: it reads and writes its own layout of the grants only."""
+    node.kill_agent()
+    node.machine.arm("")
+    former = SealedFile(node.file(layout1.FILE_NAME), layout1.KIND, layout1.VERSION, flush=None)
+    with contextlib.suppress(StateError, StorageError):  # damaged: it sets the file aside
+        sealed = former.read()
+        if sealed is not None and sealed.number >= _number_of(node):
+            former.write([sealed.payload], sealed.boot_id)
+
+
+def release_after(node: Node) -> None:
+    """A later release has run: it writes keys that this one does not know."""
+    node.kill_agent()
+    node.machine.arm("")
+    file = SealedFile(node.file(FILE_NAME), KIND, VERSION, flush=None)
+    with contextlib.suppress(StateError, StorageError):
+        sealed = file.read()
+        if sealed is not None:
+            content = json.loads(sealed.payload)
+            content["of_later"] = 1
+            for grant in content["grants"]:
+                grant["of_later"] = {"a": [1]}
+            file.write([json.dumps(content).encode()], sealed.boot_id)
+
+
+def recover(node: Node, card: int) -> None:
+    """A person says that a card is well."""
+    if node.agent is not None:
+        node.bad_since.clear()  # what is still wrong is found by the next probes
+        line = json.dumps({"command": "recover", "card": str(card)}).encode() + b"\n"
+        asyncio.get_running_loop().create_task(node.agent.ask(line))
+
+
+def _number_of(node: Node) -> int:
+    sealed = SealedFile(node.file(FILE_NAME), KIND, VERSION).read()
+    return sealed.number if sealed else 0
+
+
 # -- the kubelet
 
 
-def restart_kubelet(node: Node, away: float, late: float) -> None:
+def restart_kubelet(
+    node: Node, away: float, late: float, *, forgets: bool = False, has_get: bool = True
+) -> None:
     """It ends, is away for some seconds, and lists no pod for some more."""
     if node.pods.is_kubelet_up:
-        asyncio.get_running_loop().create_task(node.restart_kubelet(away, late))
+        restart = node.restart_kubelet(away, late, forgets=forgets, has_get=has_get)
+        asyncio.get_running_loop().create_task(restart)
 
 
 def _youngest(node: Node, pod: int) -> Life | None:
@@ -112,6 +180,10 @@ _OF_PODS_AND_AGENT: tuple[Callable[..., None], ...] = (
     restart_container,
     kill_agent,
     stop_agent,
+    new_settings,
+    release_before,
+    release_after,
+    recover,
     restart_kubelet,
 )
 ACTIONS: dict[str, Callable[..., None]] = {

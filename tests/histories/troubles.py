@@ -196,6 +196,7 @@ def disk_slow(node: Node, seconds: float, flush: float) -> None:
         node.machine.disk.flush_seconds = value
 
     node.trouble("disk slow", seconds, lambda: set_to(flush), lambda: set_to(0.0))
+    node.disturb(seconds + flush)  # one that has begun
 
 
 def state_damaged(node: Node, kind: str, at: float) -> None:
@@ -271,6 +272,15 @@ def label(node: Node, mode: str) -> None:
     node.disturb(0.0)
 
 
+def foreign_plugin(node: Node, seconds: float) -> None:
+    """NVIDIA's plugin serves the same cards for a while."""
+
+    def set_to(amount: str) -> None:
+        node.api.patch(NODE_PATH, {"status": {"capacity": {"nvidia.com/gpu": amount}}})
+
+    node.trouble("foreign plugin", seconds, lambda: set_to("2"), lambda: set_to("0"))
+
+
 def failpoint(node: Node, point: str) -> None:
     """The agent is killed when it comes to this place in its code."""
     if node.agent is not None:
@@ -301,5 +311,6 @@ TROUBLES: tuple[Callable[..., None], ...] = (
     later_rejection,
     reboot,
     label,
+    foreign_plugin,
     failpoint,
 )

@@ -5,7 +5,9 @@ So it is in whatever order a node sees these releases.
 `data/<release>` holds files as that release wrote them; the zeros up to a whole block are left out.
 """
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -338,6 +340,27 @@ def test_a_file_that_holds_no_grants_is_set_aside_and_its_copy_counts(
     assert loaded.ledger == Ledger(LEDGER)
     assert loaded.bad
     assert {p.name for p in tmp_path.glob("*.bad-*")} == {"grants.v2.bad-7", "grants.v2.bad-7-1"}
+
+
+def test_grants_that_only_the_copy_has_are_written_as_soon_as_the_disk_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start on a full disk says that it is behind; the copy alone is not flushed."""
+    store = GrantStore(tmp_path, BOOT)
+    store.save(Ledger({TRAIN.slice_id: TRAIN}))
+    store.save_former()
+    for path in tmp_path.glob(f"{FILE_NAME}*"):
+        path.unlink()
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    loaded = GrantStore(tmp_path, BOOT).load(0.0)
+    monkeypatch.undo()
+
+    assert (set(loaded.ledger.grants), loaded.is_behind) == ({TRAIN.slice_id}, True)
+    assert not GrantStore(tmp_path, BOOT).load(0.0).is_behind
 
 
 def test_what_only_the_next_release_remembers_of_cards_is_written_back_as_it_was(

@@ -131,7 +131,7 @@ for _command in (simulate, demo, uninstall, check_upgrade, cleanup):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the program; errors of ours become one line and an exit code."""
+    """Run the program; a GpuPluginError becomes one line and an exit code."""
     try:
         cli(arguments, standalone_mode=True)
     except ConfigError as error:

@@ -38,7 +38,7 @@ _card_option = click.option(
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Errors of ours become one line and exit status 2."""
+    """A GpuPluginError becomes one line and exit status 2."""
     try:
         yield
     except GpuPluginError as error:

@@ -64,8 +64,8 @@ class _Count:
 class Events:
     """A bounded queue of notes; the same note again raises the count of its Event.
 
-    Whoever has the fewest notes waiting comes first, and of too many the oldest of whoever has
-    the most is dropped: a flood from one source delays and loses nobody else's.
+    The owner with the fewest waiting notes comes first. If there are too many, the oldest note of
+    the owner with the most is dropped, so that a flood from one does not affect the others.
     """
 
     def __init__(

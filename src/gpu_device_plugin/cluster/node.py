@@ -1,13 +1,14 @@
 """Our own Node object, and other plugins that offer its cards."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.cluster.reflection import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Node, ResourceSlice
+from gpu_device_plugin.domain.pools import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError
 
 NVIDIA_DRIVER = "gpu.nvidia.com"
@@ -52,10 +53,16 @@ class NodeWatch:
     """Follows one Node and the NVIDIA ResourceSlices on it."""
 
     def __init__(
-        self, api: ApiServer, node_name: str, *, on_change: Callable[[], None] = lambda: None
+        self,
+        api: ApiServer,
+        node_name: str,
+        *,
+        on_change: Callable[[], None] = lambda: None,
+        resources: Collection[str] = OUR_RESOURCES,
     ) -> None:
         self.view: NodeView | None = None
         self._node_name = node_name
+        self._ours = frozenset(resources)
         self._on_change = on_change
         self._slices: set[str] = set()
         self._node = Reflection(
@@ -93,7 +100,7 @@ class NodeWatch:
     @property
     def foreign_plugin(self) -> ForeignPlugin | None:
         """The other plugin on our cards, or None if none is known."""
-        counted = _foreign_resources(self.view) if self.view else ""
+        counted = _foreign_resources(self.view, self._ours) if self.view else ""
         if counted:
             return ForeignPlugin(f"node {self._node_name} has {counted} from another device plugin")
         if self._slices:
@@ -136,13 +143,15 @@ def _view(node: Node) -> NodeView:
     )
 
 
-def _foreign_resources(view: NodeView) -> str:
+def _foreign_resources(view: NodeView, ours: frozenset[str]) -> str:
     """NVIDIA's resources of the node that are not zero, such as `nvidia.com/gpu: 4`."""
     amounts = {**view.allocatable, **{k: v for k, v in view.capacity.items() if _is_some(v)}}
     return ", ".join(
         f"{name}: {amount}"
         for name, amount in sorted(amounts.items())
-        if name.startswith(("nvidia.com/gpu", "nvidia.com/mig-")) and _is_some(amount)
+        if name.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))
+        and name not in ours
+        and _is_some(amount)
     )
 
 

@@ -25,7 +25,7 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
     That is the one in the kubelet's checkpoint; the API's uid is only the mirror's.
 
     Raises:
-        ClusterError: A limit of ours is no quantity.
+        ClusterError: A limit of one of our resources is not a quantity.
     """
     meta = pod.metadata
     annotations = meta.annotations or {}

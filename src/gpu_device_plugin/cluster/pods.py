@@ -1,6 +1,6 @@
 """The pods of this node, from the API server."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -12,6 +12,7 @@ from gpu_device_plugin.cluster.pod_text import pod_request
 from gpu_device_plugin.cluster.reflection import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.pools import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger(__name__)
@@ -49,9 +50,11 @@ class PodWatch:
         *,
         on_change: Callable[[PodRequest], None] = lambda _: None,
         on_gone: Callable[[PodRef], None] = lambda _: None,
+        resources: Collection[str] = OUR_RESOURCES,
     ) -> None:
         self._api = api
         self._node_name = node_name
+        self._resources = resources
         self._on_change, self._on_gone = on_change, on_gone
         self._watched: dict[Key, WatchedPod] = {}
         self._requests: dict[Key, PodRequest] = {}
@@ -107,7 +110,7 @@ class PodWatch:
             pod = _pod.decode(answer.body)
         except msgspec.MsgspecError as error:
             raise ClusterError(f"GET {path}: {error}") from error
-        return pod_request(pod) if pod.spec.node_name == self._node_name else None
+        return pod_request(pod, self._resources) if pod.spec.node_name == self._node_name else None
 
     def _replace(self, pods: Sequence[Pod]) -> None:
         listed = {(pod.metadata.namespace, pod.metadata.name) for pod in pods}
@@ -121,7 +124,7 @@ class PodWatch:
         meta = pod.metadata
         try:
             watched = WatchedPod(
-                pod_request(pod),
+                pod_request(pod, self._resources),
                 meta.uid,
                 meta.annotations or {},
                 meta.owner_uid,

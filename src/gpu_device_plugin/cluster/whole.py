@@ -35,7 +35,7 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPod:
-    """A pod that asks for anything of ours.
+    """A pod that asks for any of our resources.
 
     Attributes:
         request: What it asks for.

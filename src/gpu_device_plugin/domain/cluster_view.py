@@ -140,7 +140,7 @@ def _card(node: str, entry: object) -> tuple[Card, bool]:
 def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
     """What a pod that is bound to a node holds there, or will.
 
-    What has no card in the annotations (the agent has not granted it yet, and nobody wished one)
+    What has no card in the annotations (neither granted by the agent nor wished by a scheduler)
     stays unplaced. The annotations name app containers only; what a sidecar holds is unplaced too.
     """
     memory, compute = _shares(annotations, ALLOCATION), _shares(annotations, CORE_ALLOCATION)
@@ -166,7 +166,7 @@ def wish_annotations(hold: PodHold, now_ns: int) -> dict[str, str]:
     """The wish for a pod that is about to be bound (R-540): version 2, and 1 where it can say it.
 
     Args:
-        hold: The cards that the pod shall have.
+        hold: The cards for the pod.
         now_ns: Wall clock.
     """
     values = {

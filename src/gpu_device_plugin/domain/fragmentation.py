@@ -109,7 +109,7 @@ class Workload:
                 wanted[shape.card_milli] += weight
             elif shape.cards > 1:
                 weights[shape.cards] = weights.get(shape.cards, 0.0) + weight
-        # A card with `free` left is lost to whoever wants more of one card than that.
+        # A card with `free` left cannot serve pods that want more of one card than that.
         above, table = 0.0, [0.0] * (WHOLE_CARD_MILLI + 1)
         for free in range(WHOLE_CARD_MILLI, -1, -1):
             above += wanted[free + 1]

@@ -117,6 +117,8 @@ def passed_on(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> Gran
     Without the pod spec a container that reuses an init container's units looks like that one
     asking again, so both have one slice. List never shows the init container.
     """
+    if grant.is_checked and not grant.is_handed_on:
+        return grant  # the app container of that name: whoever else holds its units is refused
     ids = {resource: frozenset(held) for resource, held in grant.units.items()}
     for entry in listed:
         if not entry.pod.is_same_name(grant.pod) or grant.container in entry.held:

@@ -1,4 +1,4 @@
-"""A stand-in kubelet: the device manager's half of the contract, without containers.
+"""A stand-in kubelet: the device manager's side of the protocol, without containers.
 
 It behaves as kubelet 1.36 was observed to, inconvenient habits included: random order of
 resources, no deadlines, partial allocations that stay, and a plugin that is gone is never
@@ -71,7 +71,7 @@ class StandInKubelet:
 
     @property
     def faults(self) -> KubeletFaults:
-        """What the next registrations and admissions shall suffer; may be changed."""
+        """Faults of the next registrations and admissions; may be changed."""
         return self.registry.faults
 
     async def start(self) -> None:

@@ -111,7 +111,7 @@ class KubeletTimes:
 
 @dataclass(slots=True)
 class KubeletFaults:
-    """What the next registrations shall suffer.
+    """Faults of the next registrations.
 
     Attributes:
         register_errors: Texts with which the next Register calls are refused, in order.

@@ -1,6 +1,6 @@
 """The stand-in kubelet's registration server and the links it makes.
 
-One slot for each resource name, as kubelets up to 1.36.2 have it: whoever registers last
+One slot for each resource name, as in kubelets up to 1.36.2: the plugin that registers last
 takes the slot, and when an older stream of the same name ends, the newer one is
 disconnected with it. With `keys_by_socket` links are told apart by socket, as later
 kubelets do (kubernetes #135437).
@@ -32,7 +32,7 @@ class PluginRegistry:
     Attributes:
         links: Resource -> the plugin that is asked for it.
         journal: Every call made to a plugin.
-        faults: What the next registrations shall suffer.
+        faults: Faults of the next registrations.
     """
 
     def __init__(self, directory: Path, clock: Callable[[], float], times: KubeletTimes) -> None:
@@ -68,7 +68,7 @@ class PluginRegistry:
         await self._server.start()
 
     async def stop(self) -> None:
-        """Dies: every stream breaks, and nobody is told why."""
+        """Dies: every stream breaks without a reason."""
         if self._server is not None:
             await self._server.stop(0)
             self._server = None
@@ -128,7 +128,7 @@ class PluginRegistry:
         return link
 
     async def _read_lists(self, link: PluginLink) -> None:
-        """Takes over lists until the stream ends; then whoever has the slot is cut off."""
+        """Reads lists until the stream ends; then the holder of the slot is cut off."""
         if self.faults.unopened_lists > 0:
             self.faults.unopened_lists -= 1
             return

@@ -154,12 +154,12 @@ class SimulatedNode:
         self._set_card(card, temperature_celsius=celsius)
 
     def unplug(self, card: int) -> None:
-        """The card is gone; what still holds its handle is told it is lost."""
+        """The card is gone; calls on its old handles answer GPU_IS_LOST."""
         self._present(card)
         self._set_card(card, present=0)
 
     def plug(self, card: int) -> None:
-        """The card is back in its slot. NVML shows it to who initialises again."""
+        """The card is back in its slot. Programs see it when they initialise NVML again."""
         shown = self._card(card)
         if shown.is_present:
             raise ConfigError(f"card {card} ({shown.uuid}) is plugged in already")

@@ -6,7 +6,7 @@ counts: after a downgrade, and the upgrade that follows, that is the old one.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import msgspec
 
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.pools import OUR_RESOURCES
 from gpu_device_plugin.errors import StateError, StorageError
 from gpu_device_plugin.store import layout1
 from gpu_device_plugin.store.durable import SealedFile, check_room, fdatasync
@@ -60,9 +61,20 @@ class GrantStore:
     """Reads and writes the grants below `<state-dir>`. Each grant is encoded once and cached."""
 
     def __init__(
-        self, directory: Path, boot_id: str, flush: Callable[[int], None] = fdatasync
+        self,
+        directory: Path,
+        boot_id: str,
+        flush: Callable[[int], None] = fdatasync,
+        resources: Collection[str] = OUR_RESOURCES,
     ) -> None:
-        """Args: `directory` is `<state-dir>`; `flush` puts a descriptor's data on the disk."""
+        """Args.
+
+        directory: `<state-dir>`.
+        boot_id: The kernel's id of this boot.
+        flush: Puts a descriptor's data on the disk.
+        resources: Resources of which a grant can be read; others stay in the file as they are.
+        """
+        self._resources = resources
         self._path = directory / FILE_NAME
         self._file = SealedFile(self._path, KIND, VERSION, flush)
         # Not flushed: after a downgrade the former agent starts in the same boot.
@@ -187,7 +199,7 @@ class GrantStore:
         grants = {}
         for number, plain in enumerate(found):
             try:
-                grant = grant_of(msgspec.convert(plain, GrantRecord))
+                grant = grant_of(msgspec.convert(plain, GrantRecord), self._resources)
             except (msgspec.ValidationError, StateError) as error:
                 bad.append(f"{self._path}: grant {number} is left as it is: {error}")
                 if _is_plain(plain):

@@ -27,7 +27,9 @@ _MEM, _CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 
 
 def encode(record: GrantRecord) -> bytes:
-    """The line of a grant."""
+    """The line of a grant; none for one of resources that the former release has not."""
+    if record.units and not {_MEM, _CORE} & record.units.keys():
+        return b""
     holder, sizes = record.holder, [share.memory_bytes for share in record.shares]
     plain: Plain = {name: getattr(record, name) for name in _SAME}
     plain |= {

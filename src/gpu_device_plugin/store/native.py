@@ -10,7 +10,7 @@ DIRECTORY_VARIABLE = "GPU_DEVICE_PLUGIN_NATIVE"
 
 
 def native_library(name: str) -> Path:
-    """A library of ours: from the installed package, else from the checkout's build.
+    """One of our libraries, from the installed package or else from the checkout's build.
 
     GPU_DEVICE_PLUGIN_NATIVE names another directory, for instance of a build with sanitizers; a
     library that is missing there is not looked for elsewhere.

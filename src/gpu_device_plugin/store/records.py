@@ -6,6 +6,7 @@ A new key needs a default. A key that is removed or changes its meaning needs a 
 which the former one is still written for one release (`layout1`).
 """
 
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -14,7 +15,8 @@ import msgspec
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.units import MemoryUnit, Resource, parse_unit_id
+from gpu_device_plugin.domain.pools import OUR_RESOURCES
+from gpu_device_plugin.domain.units import MemoryUnit, parse_unit_id
 from gpu_device_plugin.errors import StateError
 
 Plain: TypeAlias = dict[str, Any]
@@ -86,7 +88,7 @@ def record_of(grant: Grant) -> GrantRecord:
     )
 
 
-def grant_of(record: GrantRecord) -> Grant:
+def grant_of(record: GrantRecord, resources: Collection[str] = OUR_RESOURCES) -> Grant:
     """The grant of a record.
 
     Raises:
@@ -94,7 +96,7 @@ def grant_of(record: GrantRecord) -> Grant:
     """
     for name, ids in record.units.items():
         odd = [text for text in ids if _resource_of(text) != name]
-        if odd or name not in {Resource.MEM, Resource.CORE}:
+        if name not in resources or (odd and name in OUR_RESOURCES):
             raise StateError(f"{odd or ids} are no units of {name} - at `$.units`")
     MemoryUnit.of_mib(record.unit_mib)  # raises, and names the key
     holder, sizes = record.holder, [share.memory_bytes for share in record.shares]

@@ -156,7 +156,7 @@ class SliceFiles:
 
 def _make_directory(path: str) -> None:
     found = _look(path)
-    # The container's user, whoever it is, must be able to read what is mounted from here.
+    # Any user of the container must be able to read what is mounted from here.
     if found is None or found.st_mode != stat.S_IFDIR | _DIRECTORY_MODE:
         directory = Path(path)
         directory.mkdir(parents=True, exist_ok=True)

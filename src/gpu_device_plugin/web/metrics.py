@@ -162,7 +162,7 @@ class AgentMetrics:
         self._repairs.labels(reason).inc()
 
     def count_file_set_aside(self) -> None:
-        """A truncated, altered or foreign file of ours was set aside."""
+        """One of our files was damaged and set aside."""
         self._files_set_aside.inc()
 
     def count_dropped_event(self) -> None:

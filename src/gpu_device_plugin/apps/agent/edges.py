@@ -5,7 +5,7 @@
 
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -15,10 +15,14 @@ from gpu_device_plugin.apps.agent.publish.cluster import (
     Cluster,
     ClusterSignals,
     NoCluster,
+    Place,
 )
+from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.domain.edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.pools import OUR_RESOURCES
 from gpu_device_plugin.domain.reports import NvmlReport
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.directory import PluginDirectory
@@ -99,19 +103,31 @@ class Edges:
     nvml: OpenNvml
 
 
-def real_edges(settings: Settings) -> Edges:
-    """The node that the settings name."""
+def real_edges(settings: Settings, resources: Collection[str] = OUR_RESOURCES) -> Edges:
+    """The node that the settings name; `resources` are those that are ours."""
     kubelet = Path(settings.kubelet_dir)
     plugins = kubelet / "device-plugins"
     return Edges(
         clock=Clock(),
         boot_id=boot_id(),
-        pods=PodResources(kubelet / "pod-resources" / "kubelet.sock"),
-        checkpoint=lambda: read_checkpoint(plugins / FILE_NAME),
+        pods=PodResources(kubelet / "pod-resources" / "kubelet.sock", resources),
+        checkpoint=lambda: read_checkpoint(plugins / FILE_NAME, resources),
         plugins=PluginDirectory(plugins),
-        cluster=lambda signals, on_drop: _cluster(settings, signals, on_drop),
+        cluster=lambda signals, on_drop: _cluster(settings, resources, signals, on_drop),
         nvml=lambda on_report: NvmlSource(_nvml_library(settings), on_report),
     )
+
+
+def simulated_driver(settings: Settings) -> tuple[Mount, ...]:
+    """Files of the simulated driver that containers mount; none of a real one."""
+    is_by_cdi = settings.device_access is DeviceAccess.CDI  # its spec brings the driver
+    if not settings.simulator_dir or is_by_cdi:
+        return ()
+    # Not at the top: an agent with real cards does not load the simulation.
+    from gpu_device_plugin.simulation.containers import driver_mounts
+    from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
+
+    return driver_mounts(SimulatedNode(Path(settings.simulator_dir) / STATE_NAME))
 
 
 def own_pod() -> tuple[str, str]:
@@ -128,11 +144,17 @@ def boot_id(proc: Path = Path("/proc")) -> str:
 
 
 def _cluster(
-    settings: Settings, signals: ClusterSignals, on_drop: Callable[[], None]
+    settings: Settings,
+    resources: Collection[str],
+    signals: ClusterSignals,
+    on_drop: Callable[[], None],
 ) -> ApiCluster | NoCluster:
     if settings.standalone:
         return NoCluster()
-    return ApiCluster.at(settings.kubeconfig, settings.node_name, own_pod(), signals, on_drop)
+    api = ApiServer.at(Path(settings.kubeconfig) if settings.kubeconfig else None)
+    return ApiCluster(
+        api, Place(settings.node_name, own_pod(), frozenset(resources)), signals, on_drop
+    )
 
 
 def _nvml_library(settings: Settings) -> Path | None:

@@ -24,6 +24,7 @@ from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.card_numbers import known_numbers
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.reports import DriverChanged
+from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import ConfigError, KubeletError, StorageError
 from gpu_device_plugin.web.server import Pages, WebServer
 
@@ -38,11 +39,13 @@ _log = structlog.get_logger("agent")
 class Agent:
     """One node's agent."""
 
-    def __init__(self, settings: Settings, edges: Edges | None = None) -> None:
+    def __init__(
+        self, settings: Settings, edges: Edges | None = None, schemes: Schemes | None = None
+    ) -> None:
         self._settings = settings
         self._stop = asyncio.Event()
         self._exit_code = 0
-        self._wiring = Wiring(settings, edges, on_driver_changed=self._driver_changed)
+        self._wiring = Wiring(settings, edges, schemes, on_driver_changed=self._driver_changed)
 
     async def run(self) -> int:
         """Serve until asked to end; returns the exit code.
@@ -118,10 +121,12 @@ class Agent:
         ]
         tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
         stopping = asyncio.ensure_future(self._stop.wait())
-        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
-        for task in (*tasks, stopping):
-            task.cancel()
-        await asyncio.gather(*tasks, stopping, return_exceptions=True)
+        try:
+            done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*tasks, stopping):
+                task.cancel()
+            await asyncio.gather(*tasks, stopping, return_exceptions=True)
         for task in done - {stopping}:
             task.result()  # a task that ended by itself has failed: its error ends the process
 
@@ -175,7 +180,9 @@ class Agent:
         self._stop.set()
 
 
-async def run_agent(settings: Settings, edges: Edges | None = None) -> int:
+async def run_agent(
+    settings: Settings, edges: Edges | None = None, schemes: Schemes | None = None
+) -> int:
     """Run an agent in this process; see `Agent.run`.
 
     Raises:
@@ -187,4 +194,4 @@ async def run_agent(settings: Settings, edges: Edges | None = None) -> int:
         Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"{error.filename}: cannot be made: {error.strerror}") from error
-    return await Agent(settings, edges).run()
+    return await Agent(settings, edges, schemes).run()

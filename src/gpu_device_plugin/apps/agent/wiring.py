@@ -17,7 +17,7 @@ from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.admission.identify import Identifier, Sources
 from gpu_device_plugin.apps.agent.admission.prestart import PreStart
 from gpu_device_plugin.apps.agent.admission.service import Service
-from gpu_device_plugin.apps.agent.edges import Edges, real_edges
+from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower, ModeSettings
 from gpu_device_plugin.apps.agent.inventory.usage import UsageReader
@@ -40,7 +40,7 @@ from gpu_device_plugin.apps.agent.lifecycle.node_follower import NodeFollower
 from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
-from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists, pools_of
+from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher
 from gpu_device_plugin.apps.agent.reconcile.reconciler import Parts, Reconciler
@@ -50,10 +50,10 @@ from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config.agent import Isolation, Settings
-from gpu_device_plugin.domain.edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
+from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.kubelet.endpoint import Endpoint, EndpointState, Phase
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
@@ -75,12 +75,14 @@ class Wiring:
         self,
         settings: Settings,
         edges: Edges | None = None,
+        schemes: Schemes | None = None,
         *,
         on_driver_changed: Callable[[DriverChanged], None] = lambda _: None,
         kernel: Kernel | None = None,
     ) -> None:
         self.settings = settings
-        self.edges = edges or real_edges(settings)
+        self.schemes = schemes or Schemes()
+        self.edges = edges or real_edges(settings, self.schemes.resources)
         self._on_driver_changed = on_driver_changed
         self._kernel = kernel or Kernel()
         self.metrics = AgentMetrics(__version__)
@@ -108,7 +110,8 @@ class Wiring:
         settings, edges, state_dir = self.settings, self.edges, Path(self.settings.state_dir)
         self.writer = Writer()
         self.lock = NodeLock(state_dir / "lock")
-        self.ledger_store = LedgerStore(GrantStore(state_dir, edges.boot_id), self.writer)
+        grants = GrantStore(state_dir, edges.boot_id, resources=self.schemes.resources)
+        self.ledger_store = LedgerStore(grants, self.writer)
         table = Path(settings.xid_table) if settings.xid_table else None
         self.cards = CardInventory(
             self.node_store,
@@ -134,7 +137,8 @@ class Wiring:
             settings.device_access,
             settings.run_dir,
             settings.library_dir,
-            driver=_simulated_driver(settings),
+            self.schemes,
+            driver=simulated_driver(settings),
         )
 
     def _wire_admission(self) -> None:
@@ -145,8 +149,10 @@ class Wiring:
             Sources(edges.pods.list, edges.pods.get, cluster.specs, cluster.fetch_spec),
             lambda: self.ledger_store.ledger,
         )
-        maker = GrantMaker(self.ledger_store, self.setup, self.recorder, edges.clock.wall_seconds)
-        self.allocator = Allocator(self.identifier, maker, self.recorder, state, gate)
+        maker = GrantMaker(
+            self.ledger_store, self.setup, self.recorder, self.schemes, edges.clock.wall_seconds
+        )
+        self.allocator = Allocator(self.identifier, maker, self.recorder, state, gate, self.schemes)
         self.reconciler = Reconciler(
             Parts(
                 ledger_store=self.ledger_store,
@@ -161,6 +167,7 @@ class Wiring:
                 on_settled=self.identifier.remember_too,
                 is_waited_for=lambda: self.mode.is_waiting or state().is_leaving,
                 wall_seconds=edges.clock.wall_seconds,
+                schemes=self.schemes,
             )
         )
 
@@ -173,12 +180,14 @@ class Wiring:
             HolderCheck(edges.pods.get, self.snapshots),
             self.recorder,
             self.node_store.read,
+            self.schemes,
             fetch_spec=self.cluster.fetch_spec,
             adopt=self.reconciler.run_pass,
         )
         service = Service(self.allocator, self.prestart, self.metrics)
         self.device_lists = DeviceLists(
-            lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed), pools_of
+            lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed),
+            self.schemes.pools,
         )
         self.reconciler.checkpoint_stale.subscribe(lambda _: self.device_lists.send_again())
 
@@ -212,6 +221,7 @@ class Wiring:
             self.reconciler,
             library,
             Remains(Path(settings.state_dir), Path(settings.run_dir)),
+            self.schemes.resources,
         )
         self.node_checks = NodeChecks(self._checks(), self._disk_checks(library))
         follower = NodeFollower(
@@ -281,14 +291,3 @@ class Wiring:
     def _endpoint_changed(self, state: EndpointState) -> None:
         if state.phase is Phase.REGISTERED:
             self.metrics.count_registration(state.resource)
-
-
-def _simulated_driver(settings: Settings) -> tuple[Mount, ...]:
-    is_by_cdi = settings.device_access is DeviceAccess.CDI  # its spec brings the driver
-    if not settings.simulator_dir or is_by_cdi:
-        return ()
-    # Not at the top: an agent with real cards does not load the simulation.
-    from gpu_device_plugin.simulation.containers import driver_mounts
-    from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
-
-    return driver_mounts(SimulatedNode(Path(settings.simulator_dir) / STATE_NAME))

@@ -45,7 +45,7 @@ class Extender:
         self._doubtful: asyncio.Queue[tuple[PodRef, str]] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Ask after bindings that nobody answered, until somebody does; until cancelled."""
+        """Read the pods of bindings without an answer, until there is one; until cancelled."""
         while True:
             ref, node = await self._doubtful.get()
             while True:

@@ -61,7 +61,7 @@ class ClusterLedger:
             _log.warning("node left out", node=name, error=str(error))
 
     def pod_changed(self, ref: PodRef, pod: ClusterPod | None) -> None:
-        """A pod of ours is there, has changed, or (None) has ended."""
+        """A pod with a slice appeared, changed, or (None) ended."""
         before = self._node_of.pop(ref, None)
         if before is not None:
             self._bound[before].pop(ref, None)
@@ -73,7 +73,7 @@ class ClusterLedger:
         if not pod.node:
             self._pods[ref] = pod
             return
-        # What the node was given as annotations stands over what was reserved.
+        # What the annotations say takes precedence over what was reserved.
         self._pods.pop(ref, None)
         self.release(ref)
         self._node_of[ref] = pod.node

@@ -15,7 +15,7 @@ XID = 79
 WHOLE = (60, 400, 4)
 WITHOUT_ONE_CARD = (45, 300, 3)
 _OUT_SECONDS = 30.0
-"""For a slow machine; how long it took is told."""
+"""Long enough for a slow machine; the time it took is shown."""
 _BACK_SECONDS = 60.0
 """Two probes, five seconds apart, and the time that they must have been clean, take ten."""
 

@@ -137,7 +137,7 @@ _WORDS: dict[str, Callable[..., Answer]] = {
 
 
 def main() -> None:
-    """Do what is told until nothing more is said."""
+    """Execute commands until the input ends."""
     for line in sys.stdin:
         word, *arguments = line.split()
         sys.stdout.write(json.dumps(_WORDS[word](*arguments)) + "\n")

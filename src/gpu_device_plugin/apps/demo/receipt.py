@@ -45,7 +45,7 @@ def mounts(node: DemoNode, role: Role) -> dict[str, str]:
 
 
 def seen_mounts(found: Mounts) -> dict[str, str]:
-    """The mounts it has, in the same words; one whose source is missing is told as such."""
+    """Its mounts, in the same form; a missing source is marked."""
     return {_without_slice(path): _state(*mount) for path, mount in found.items()}
 
 

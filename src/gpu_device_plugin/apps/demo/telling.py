@@ -1,4 +1,4 @@
-"""What the demo has to tell, as values; whoever draws them is the `Teller`."""
+"""What the demo shows, as values; a `Teller` draws them."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager

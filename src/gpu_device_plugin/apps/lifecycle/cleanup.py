@@ -182,7 +182,7 @@ def _in_use(
     if snapshot.has_checkpoint or not present:
         versions = {g.library_version for g in grants} | {units.library_version for units in kept}
         return _InUse(frozenset(slices), frozenset(versions), is_ending)
-    # Without a checkpoint nobody knows of which pods the slices are that no grant names.
+    # Without a checkpoint it is not known to which pods the slices without a grant belong.
     return _InUse(frozenset(slices) | (present - frozenset(ledger.grants)), None, is_ending)
 
 

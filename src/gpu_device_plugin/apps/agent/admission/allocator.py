@@ -12,44 +12,37 @@ from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
 from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
 from gpu_device_plugin.apps.agent.admission.identify import Identifier
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
-from gpu_device_plugin.domain.decision import (
-    Offer,
-    Pending,
-    check_in_service,
-    check_parts,
-    choose_units,
-    decide,
-    unequal_parts,
-)
+from gpu_device_plugin.domain.decision import Offer, Pending, check_in_service
 from gpu_device_plugin.domain.edits import ContainerEdits
 from gpu_device_plugin.domain.identity import Asker, Call, who_allocates
 from gpu_device_plugin.domain.ledger import Grant
-from gpu_device_plugin.domain.modes import MODE_LABEL, resources_of
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
-from gpu_device_plugin.domain.placement import follows
-from gpu_device_plugin.domain.requests import asked_text, demand_from_size
-from gpu_device_plugin.domain.units import Resource
-from gpu_device_plugin.errors import DoesNotFitError, RefusalError, RequestError
+from gpu_device_plugin.domain.schemes.protocol import Scheme
+from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.errors import DoesNotFitError, RefusalError
 from gpu_device_plugin.store.failpoints import failpoint
 
 
 class Allocator:
     """Answers GetPreferredAllocation and Allocate for all resources of the node."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what an admission asks, decides by and tells
         self,
         identifier: Identifier,
         maker: GrantMaker,
         recorder: EventRecorder,
         state: StateReader,
         gate: CallGate,
+        schemes: Schemes,
     ) -> None:
         self._identifier = identifier
         self._recorder = recorder
         self._state = state
         self._maker = maker
         self._gate = gate
+        self._schemes = schemes
         self._pending: Pending | None = None
+        self._scheme: Scheme | None = None
         self._asker: Asker | None = None
 
     async def prefer(
@@ -71,25 +64,22 @@ class Allocator:
                 raise explained from error
 
     async def _prefer(self, call: Call, available: frozenset[str]) -> Sequence[str]:
-        state = self._serving(call.resource)
+        scheme, view = self._schemes.serving(call.resource, self._state())
         open_pending = self._open(call.resource)
         session = open_pending.asker if open_pending else None
         found = await self._identifier.identify(call, session)
         self._asker = found.asker
         offer = Offer(call, available, found.live)
         if open_pending is None or not open_pending.is_for(found.asker):
-            open_pending = self._decided(found.asker, offer, state)
-        elif found.asker.container is None:
-            # The pod spec is not known, so only the size of each call can be checked.
-            demand_from_size(found.asker.pod, call.resource, call.size, state.terms)
-        chosen = choose_units(open_pending, offer, state)
+            open_pending = self._decided(found.asker, offer, scheme, view)
+        chosen = scheme.choose(open_pending, offer, view)
         open_pending.preferred[call.resource] = frozenset(chosen)
         self._gate.expect_allocate()
         failpoint("prefer.decided")
         return chosen
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
-        """Make the grant durable, then answer; only gpu-mem's answer carries anything.
+        """Make the grant durable, then answer; only one resource of a container carries the edits.
 
         Raises:
             RefusalError: The units do not follow the decision, or nothing durable can be made.
@@ -98,9 +88,8 @@ class Allocator:
         async with self._gate.lock:
             self._asker = None
             try:
-                grant = await self._granted(call, self._serving(resource))
-                # The whole answer rides on gpu-mem (R-550).
-                is_answer = resource == Resource.MEM
+                grant = await self._granted(call)
+                is_answer = self._schemes.of(resource).answers(resource)
                 edits = self._maker.edits(grant, self._state()) if is_answer else ContainerEdits()
             except RefusalError as error:
                 explained = self._explained(call, error)
@@ -108,11 +97,13 @@ class Allocator:
                 raise explained from error
             failpoint("allocate.before-answer")
             self._expect_next()
-            # Told when the answer is on its way: the kubelet waits for that, nobody for a log line.
+            # Reported after the answer is sent, because the kubelet waits for that.
             asyncio.get_running_loop().call_soon(self._recorder.granted, grant, resource)
             return edits
 
-    async def _granted(self, call: Call, state: NodeState) -> Grant:
+    async def _granted(self, call: Call) -> Grant:
+        state = self._state()
+        scheme, view = self._schemes.serving(call.resource, state)
         pending = self._pending
         if pending is None or not pending.awaits(call):
             found = who_allocates(
@@ -124,14 +115,14 @@ class Allocator:
             if isinstance(found, Grant):
                 return await self._maker.again(found)
             self._asker = found
-            pending = await self._unasked(found, call, state)
+            pending = await self._unasked(found, call, scheme, view)
         self._asker = pending.asker
         check_in_service(pending, state)
         grant = await self._maker.grant(pending, call, state)
         pending.granted.add(call.resource)
         return grant
 
-    async def _unasked(self, asker: Asker, call: Call, state: NodeState) -> Pending:
+    async def _unasked(self, asker: Asker, call: Call, scheme: Scheme, view: NodeState) -> Pending:
         """The kubelet did not ask first: it hands on the units of an init container."""
         ids = call.must_include
         for other in self._maker.ledger.rivals(asker.pod, ids):
@@ -144,16 +135,15 @@ class Allocator:
         pending = self._open(call.resource)
         if pending is None or not pending.is_for(asker):
             offer = Offer(call, ids, self._maker.ledger, is_given=True)
-            check_parts(asker, offer, state)
-            pending = self._decided(asker, offer, state)
-        if not follows(ids, pending.cards):
-            raise unequal_parts(ids, len(pending.cards))
+            scheme.check_given(asker, offer, view)
+            pending = self._decided(asker, offer, scheme, view)
+        scheme.check_follows(pending, ids)
         pending.preferred[call.resource] = ids
         return pending
 
-    def _decided(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
+    def _decided(self, asker: Asker, offer: Offer, scheme: Scheme, view: NodeState) -> Pending:
         self._pending = None
-        self._pending = decide(asker, offer, state)
+        self._pending, self._scheme = scheme.decide(asker, offer, view), scheme
         self._recorder.decided(self._pending)
         return self._pending
 
@@ -165,7 +155,7 @@ class Allocator:
         who = f"pod {self._asker.pod}" if self._asker else "a pod"
         if self._asker and self._asker.container:
             who += f", container {self._asker.container.name},"
-        asked = asked_text(call.resource, call.size, state.unit)
+        asked = self._schemes.of(call.resource).asked_text(call.resource, call.size, state)
         text = f"{who} on node {state.node} (mode {state.mode}) asks {asked}: {error}"
         return type(error)(text, reason=error.reason)
 
@@ -184,19 +174,11 @@ class Allocator:
 
     def _open(self, resource: str) -> Pending | None:
         """The decision that a call for `resource` may still belong to."""
-        if self._pending is None or resource in self._pending.preferred:
+        pending = self._pending
+        if pending is None or resource in pending.preferred:
             return None
-        return self._pending
+        return pending if self._schemes.of(resource) is self._scheme else None
 
     def _session(self, resource: str) -> Asker | None:
         pending = self._open(resource)
         return pending.asker if pending else None
-
-    def _serving(self, resource: str) -> NodeState:
-        state = self._state()
-        if state.mode is None or resource not in resources_of(state.mode):
-            raise RequestError(
-                f"this mode does not serve {resource}; use another node (nodeSelector {MODE_LABEL})",
-                reason="NotServed",
-            )
-        return state

@@ -2,17 +2,17 @@
 
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
 
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup, sized
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.decision import Pending
 from gpu_device_plugin.domain.edits import ContainerEdits
 from gpu_device_plugin.domain.identity import Call
 from gpu_device_plugin.domain.ledger import Grant, Ledger
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.protocol import NewGrant
+from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
@@ -27,11 +27,13 @@ class GrantMaker:
         ledger_store: LedgerStore,
         setup: ContainerSetup,
         recorder: EventRecorder,
+        schemes: Schemes,
         wall_seconds: Callable[[], float],
     ) -> None:
         self._ledger_store = ledger_store
         self._setup = setup
         self._recorder = recorder
+        self._schemes = schemes
         self._wall_seconds = wall_seconds
 
     @property
@@ -45,12 +47,11 @@ class GrantMaker:
         Raises:
             NodeError: There is no library, or the disk refuses or takes too long.
         """
+        scheme, view = self._schemes.serving(call.resource, state)
         known = self._ledger_store.ledger.grants.get(pending.slice_id)
-        grant = (known or self._first(pending, state)).with_ids(call.resource, call.must_include)
-        if pending.asker.container is None:
-            grant = _counted(grant)
-        if not grant.card_bytes or pending.asker.container is None:
-            grant = sized(grant, state)
+        first = known or scheme.grant(pending, self._new(pending, state), view)
+        is_known = pending.asker.container is not None
+        grant = scheme.give(first, call, view, is_known=is_known)
         if grant.is_capped and not grant.library_version:
             raise NodeError(
                 f"the isolation library is missing on node {state.node}, so the slice could not be "
@@ -80,30 +81,13 @@ class GrantMaker:
         """What the container receives."""
         return self._setup.edits(grant, state)
 
-    def _first(self, pending: Pending, state: NodeState) -> Grant:
-        container, request = pending.asker.container, pending.asker.request
+    def _new(self, pending: Pending, state: NodeState) -> NewGrant:
+        container = pending.asker.container
         wants_none = container is not None and container.wants_no_isolation
         if wants_none and state.isolates and not state.honors_disable:
             self._recorder.ignored_disable(pending.asker)
         isolated = state.isolates and not (wants_none and state.honors_disable)
-        grant = Grant(
-            slice_id=secrets.token_hex(_SLICE_ID_BYTES),
-            pod=pending.asker.pod,
-            container=container.name if container else "",
-            cards=tuple(card.uuid for card in pending.cards),
-            mem_units=pending.demand.mem_units,
-            core_percent=pending.demand.core_percent,
-            pod_units=request.app_amount(Resource.MEM) if request else pending.demand.mem_units,
-            unit_mib=state.unit.mib,
-            mode=str(state.mode),
-            is_isolated=isolated,
-            is_checked=container is not None,
-            library_version=state.library_version if isolated else "",
-            created_seconds=self._wall_seconds(),
-        )
-        if container is None:
-            return grant
-        return replace(grant, kind=container.kind, index=container.index)
+        return NewGrant(secrets.token_hex(_SLICE_ID_BYTES), self._wall_seconds(), isolated)
 
     def _superseded(self, grant: Grant, ids: frozenset[str]) -> set[str]:
         """Grants that end with this one.
@@ -115,11 +99,3 @@ class GrantMaker:
         before = {g.slice_id for g in mine if grant.container and g.container == grant.container}
         others = {g.slice_id for g in self._ledger_store.ledger.rivals(grant.pod, ids)}
         return (others | before) - {grant.slice_id}
-
-
-def _counted(grant: Grant) -> Grant:
-    """Without the pod spec, only the units given so far are known of its request."""
-    units = len(grant.ids(Resource.MEM))
-    return replace(
-        grant, mem_units=units, pod_units=units, core_percent=len(grant.ids(Resource.CORE))
-    )

@@ -9,16 +9,14 @@ from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.domain.holder_check import checked
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import (
     ClusterError,
     NodeError,
     RefusalError,
-    RequestError,
     StorageError,
     UnknownPodError,
 )
@@ -29,13 +27,14 @@ _log = structlog.get_logger("prestart")
 class PreStart:
     """Checks grants at container start. It runs beside admissions, so it never calls List."""
 
-    def __init__(  # noqa: PLR0913 - what a start is checked against
+    def __init__(  # noqa: PLR0913, PLR0917 - what a start is checked against
         self,
         ledger_store: LedgerStore,
         setup: ContainerSetup,
         guard: HolderCheck,
         recorder: EventRecorder,
         state: StateReader,
+        schemes: Schemes,
         *,
         fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]],
         adopt: Callable[[], Awaitable[bool]],
@@ -45,6 +44,7 @@ class PreStart:
         self._guard = guard
         self._recorder = recorder
         self._state = state
+        self._schemes = schemes
         self._fetch_spec = fetch_spec
         self._adopt = adopt
 
@@ -84,12 +84,7 @@ class PreStart:
     async def _check(self, grant: Grant) -> None:
         state = self._state()
         grant = await self._check_late(self._standing(grant), state)
-        if grant.is_capped and not state.library_version:
-            raise NodeError(
-                f"pod {grant.pod}: the isolation library is missing on node {state.node}",
-                reason="IsolationLibraryMissing",
-            )
-        try:
+        try:  # the grant's own version of the library counts, whatever new containers get
             if await self._setup.make_files(grant, is_start=True):
                 _log.warning(
                     "files of a slice were made again", pod=str(grant.pod), slice=grant.slice_id
@@ -126,22 +121,11 @@ class PreStart:
         """The grant with what is known now; without the pod spec it stays unchecked."""
         uid, name = self._guard.named(grant)
         named = replace(grant, pod=replace(grant.pod, uid=uid), container=name)
-        spec = await self._spec(named.pod)
+        scheme, spec = self._schemes.of_grant(grant), await self._spec(named.pod)
         if spec is not None and spec.container(name) is not None:
-            named = checked(named, spec, state.terms)
-        self._check_shape(named, state)
+            named = scheme.checked(named, spec, state)
+        scheme.check_shape(named, state)
         return named
-
-    def _check_shape(self, grant: Grant, state: NodeState) -> None:
-        """The rule that needs no pod spec: core_mem serves memory and compute together (R-526)."""
-        if grant.mode == "core_mem" and not (grant.ids(Resource.MEM) and grant.ids(Resource.CORE)):
-            raise RequestError(
-                f"pod {grant.pod}, container {grant.container or '(not known)'}, asks for one of "
-                f"gpu-mem and gpu-core.percentage only; node {state.node} is in mode core_mem and "
-                f"serves them together: ask for both, or set nodeSelector "
-                f"ack.node.gpu.schedule: cgpu",
-                reason="MemoryOnly",
-            )
 
     async def _spec(self, pod: PodRef) -> PodRequest | None:
         try:

@@ -7,7 +7,7 @@ installation (`domain.annotations`); that of an earlier one is removed and has n
 mark is gone, the agent serves again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import structlog
 
@@ -19,7 +19,6 @@ from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.cluster.node import NodeView
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import StorageError
 from gpu_device_plugin.store.remains import Remains
 
@@ -38,6 +37,7 @@ class Withdrawal:
         reconciler: Reconciler,
         library: LibraryCheck,
         remains: Remains,
+        resources: Collection[str],
     ) -> None:
         self._node_store = node_store
         self._ledger_store = ledger_store
@@ -46,6 +46,7 @@ class Withdrawal:
         self._reconciler = reconciler
         self._library = library
         self._remains = remains
+        self._resources = resources
         self._is_clean = False
         reconciler.passed.subscribe(self._settle)
 
@@ -102,7 +103,7 @@ class Withdrawal:
 
     def _report(self, view: NodeView) -> None:
         """Answer when nothing is uncertain, all files are gone and the node counts 0 units."""
-        if not self._is_clean or any(_counts(view.allocatable, name) for name in Resource):
+        if not self._is_clean or any(_counts(view.allocatable, name) for name in self._resources):
             return
         pods = (str(grant.pod) for grant in self._ledger_store.ledger.grants.values())
         kept = tuple(sorted(set(pods)))
@@ -111,5 +112,5 @@ class Withdrawal:
             self._node_store.update(kept=kept)
 
 
-def _counts(allocatable: Mapping[str, str], name: Resource) -> bool:
-    return allocatable.get(str(name), "0") != "0"
+def _counts(allocatable: Mapping[str, str], name: str) -> bool:
+    return allocatable.get(name, "0") != "0"

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from gpu_device_plugin.apps.agent.state.signal import Signal
@@ -107,40 +106,47 @@ class Cluster(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this agent is.
+
+    Attributes:
+        node: Name of the Node.
+        own_pod: Namespace and name of our own pod; empty outside one.
+        resources: Names of the resources that are ours.
+    """
+
+    node: str
+    own_pod: tuple[str, str]
+    resources: frozenset[str]
+
+
 class ApiCluster:
     """Watches our node and its pods, and writes labels, annotations and Events."""
 
     def __init__(
         self,
         api: ApiServer,
-        node: str,
-        own_pod: tuple[str, str],
+        place: Place,
         signals: ClusterSignals,
         on_drop: Callable[[], None],
     ) -> None:
         self._api = api
-        self._own_pod = own_pod
+        node, self._own_pod = place.node, place.own_pod
         self._signals = signals
-        self._pods = PodWatch(api, node, on_change=self._pod_changed, on_gone=self._pod_gone)
-        self._node = NodeWatch(api, node, on_change=self._node_changed)
+        self._pods = PodWatch(
+            api,
+            node,
+            on_change=self._pod_changed,
+            on_gone=self._pod_gone,
+            resources=place.resources,
+        )
+        self._node = NodeWatch(api, node, on_change=self._node_changed, resources=place.resources)
         self._node_name = node
         self._metadata = NodeMetadata(api, node, lambda: self._node.view)
         self._annotations = PodAnnotations(api, self._pods.watched)
         self._events = Events(api, node, api_uid=self._api_uid, on_drop=on_drop)
         api.reach.subscribe(lambda: signals.reach_changed.emit(None))
-
-    @classmethod
-    def at(
-        cls,
-        kubeconfig: str | None,
-        node: str,
-        own_pod: tuple[str, str],
-        signals: ClusterSignals,
-        on_drop: Callable[[], None],
-    ) -> "ApiCluster":
-        """The cluster of that kubeconfig, or (None) the one that we run in."""
-        api = ApiServer.at(Path(kubeconfig) if kubeconfig else None)
-        return cls(api, node, own_pod, signals, on_drop)
 
     @property
     def node(self) -> NodeView | None:
@@ -276,13 +282,13 @@ class NoCluster:
     def describe_node(
         self, *, labels: Wanted | None = None, annotations: Wanted | None = None
     ) -> None:
-        """There is nobody to read it."""
+        """Nothing to do."""
 
     def drop_annotation(self, _name: str, /) -> None:
         """Nothing to do: there is none."""
 
     def annotate_pod(self, _ref: PodRef, _annotations: Wanted, /) -> None:
-        """There is nobody to read it."""
+        """Nothing to do."""
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Nothing runs."""

@@ -4,16 +4,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from gpu_device_plugin.domain.modes import check_message, resources_of
+from gpu_device_plugin.domain.modes import check_message
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.pools import DeviceGroup, Pool
-from gpu_device_plugin.domain.units import Resource, unit_ids
+from gpu_device_plugin.domain.pools import Pool
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.kubelet.endpoint import Endpoint
-
-# Reasons for which nothing is registered at all: another plugin owns the cards, or the kubelet
-# could not receive the list.
-WITHDRAWING = frozenset({"OtherPlugin", "DeviceListTooLong"})
 
 
 class DeviceLists:
@@ -69,34 +64,6 @@ class DeviceLists:
             elif not endpoint.is_ready:
                 missing.append(f"{resource}: {endpoint.state.detail or endpoint.state.phase.value}")
         return missing
-
-
-def pools_of(state: NodeState) -> tuple[Pool, ...]:
-    """The pools that are registered now; none before mode and cards are known.
-
-    A card that is out stays in capacity. On a node that is marked for uninstalling the lists are
-    empty: the kubelet then counts 0 at once, where a list that ends would leave the capacity for
-    five minutes.
-    """
-    if state.mode is None or not state.cards or not WITHDRAWING.isdisjoint(state.faults):
-        return ()
-    return tuple(_pool(resource, state) for resource in resources_of(state.mode))
-
-
-def _pool(resource: Resource, state: NodeState) -> Pool:
-    if state.mark:
-        return Pool(resource)
-    healthy = state.healthy
-    return Pool(
-        resource,
-        tuple(
-            DeviceGroup(
-                unit_ids(resource, card.number, card.units(resource, state.unit)),
-                healthy[card.uuid],
-            )
-            for card in state.cards
-        ),
-    )
 
 
 def message_problem(state: NodeState) -> str | None:

@@ -70,7 +70,7 @@ class FileKeeper:
             present - ended, named, self._unnamed_since, now, kubelet_since
         )
         self._removable = (over | ended) & present
-        # Where nobody can tell, nobody waits either: these files are left to `cleanup`.
+        # If it cannot be known, do not wait: these files are left to `cleanup`.
         self._is_waiting = named is not None and not present <= named | self._removable
         is_blank = not (present or grants or snapshot.held())
         is_certain = snapshot.has_checkpoint or is_blank
@@ -127,7 +127,7 @@ class FileKeeper:
                 self._most_free_bytes = files.free_bytes()
             self._most_free_bytes = max(self._most_free_bytes, free)
         except StorageError as error:
-            _log.error("nobody knows how much room is left", error=str(error))
+            _log.error("the room that is left is not known", error=str(error))
 
     def _cut_back(self, grant: Grant) -> None:
         for file, size in self._setup.files.cut_back(grant.slice_id, grant.cards).items():

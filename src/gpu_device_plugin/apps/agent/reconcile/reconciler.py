@@ -16,10 +16,9 @@ from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.reconcile.file_keeper import FileKeeper
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
-from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup, sized
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.signal import Signal
-from gpu_device_plugin.domain.holder_check import checked
 from gpu_device_plugin.domain.kubelet_snapshot import (
     KubeletSnapshot,
     completed,
@@ -33,7 +32,6 @@ from gpu_device_plugin.domain.ledger import (
     Grant,
     HeldUnits,
     Ledger,
-    adopt,
     drift,
     is_over,
     live,
@@ -41,6 +39,7 @@ from gpu_device_plugin.domain.ledger import (
 )
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import KubeletError, RequestError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
@@ -66,6 +65,7 @@ class Parts:
         on_settled: Called with the pods that were listed in two passes in a row.
         is_waited_for: Whether a switch or an uninstall waits until no pod holds a slice.
         wall_seconds: The wall clock.
+        schemes: The rules of what is shared.
     """
 
     ledger_store: LedgerStore
@@ -80,6 +80,7 @@ class Parts:
     on_settled: Callable[[Iterable[PodRef]], None]
     is_waited_for: Callable[[], bool]
     wall_seconds: Callable[[], float]
+    schemes: Schemes
 
 
 class Reconciler:
@@ -213,6 +214,7 @@ class Reconciler:
         """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
         uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
+        schemes, state = self._parts.schemes, self._parts.state()
         found = []
         for grant in ledger.grants.values():
             named = renamed(grant, *completed(grant, snapshot.entries))
@@ -223,9 +225,9 @@ class Reconciler:
             if not named.is_checked and spec is not None:
                 # What breaks a rule stays unchecked: PreStart refuses it with the reason.
                 with contextlib.suppress(RequestError):
-                    named = checked(named, spec, self._parts.state().terms)
+                    named = schemes.of_grant(named).checked(named, spec, state)
             if not named.card_bytes:
-                named = sized(named, self._parts.state())
+                named = schemes.of_grant(named).sized(named, state)
             if named != grant:
                 found.append(named)
         return found
@@ -241,16 +243,14 @@ class Reconciler:
         specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]
         living = snapshot.living({spec.ref.uid for spec in specs})
         unknown = ledger.unknown(living)
-        cards = state.cards if state.mode is not None else ()
-        adopted = adopt(unknown, specs, cards, state.terms)
+        there = state if state.mode is not None else replace(state, cards=())
+        adopted = self._parts.schemes.adopt(unknown, specs, there)
         known = frozenset().union(*(grant.all_ids for grant in adopted))
         self._unadopted = tuple({units.pod for units in unknown if units.ids.isdisjoint(known)})
         for grant in adopted:
             self._parts.recorder.adopted(grant)
-        return [
-            sized(replace(grant, created_seconds=self._parts.wall_seconds()), state)
-            for grant in adopted
-        ]
+        now = self._parts.wall_seconds()
+        return [replace(grant, created_seconds=now) for grant in adopted]
 
     def cut_back_if_filling(self) -> None:
         """Let no container fill the run directory between two passes."""

@@ -1,6 +1,6 @@
 """From a grant to the slice's files and to what the container receives."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
@@ -9,12 +9,11 @@ from gpu_device_plugin.domain.edits import (
     DeviceAccess,
     Mount,
     Paths,
-    container_edits,
 )
 from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.slices import CardLimit, limits_text, slice_bytes
-from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.domain.slices import CardLimit, limits_text
 from gpu_device_plugin.errors import NodeError
 from gpu_device_plugin.store.slices import SliceFiles, SliceSpec
 
@@ -31,6 +30,7 @@ class ContainerSetup:
         access: How cards reach containers.
         run_dir: Directory of the slices' files.
         library_dir: Directory of the library's versions.
+        schemes: What turns a grant into what its container receives.
         device_dir: `/dev`.
         driver: Mounts of the simulated driver, if there is one.
     """
@@ -40,6 +40,7 @@ class ContainerSetup:
     access: DeviceAccess
     run_dir: str
     library_dir: str
+    schemes: Schemes
     device_dir: Path = Path("/dev")
     driver: tuple[Mount, ...] = ()
 
@@ -62,7 +63,7 @@ class ContainerSetup:
         return self.files.make(slice_spec(grant)) or was_missing
 
     def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
-        """The whole answer for a container, which is given with gpu-mem."""
+        """The whole answer for a container."""
         cards = tuple(card for card in map(state.card, grant.cards) if card is not None)
         if len(cards) != len(grant.cards):
             raise NodeError(
@@ -78,32 +79,14 @@ class ContainerSetup:
             control_devices=self._control_devices(),
             driver=self.driver,
         )
-        return container_edits(grant, cards, state.terms, self.access, paths)
+        scheme = self.schemes.of_grant(grant)
+        return scheme.edits(grant, cards, state, self.access, paths)
 
     def _control_devices(self) -> tuple[str, ...]:
         if self.access is not DeviceAccess.DEVICE_SPECS:
             return ()
         names = [name for name in _CONTROL_NODES if (self.device_dir / name).exists()]
         return tuple(f"/dev/{name}" for name in names)
-
-
-def sized(grant: Grant, state: NodeState) -> Grant:
-    """The grant with its memory on each card in bytes, as the cards are now.
-
-    A card that is away leaves the sizes unknown; one that shows less than was granted (for
-    instance to a grant made again from the kubelet's checkpoint) gives what it has.
-    """
-    unit = MemoryUnit.of_mib(grant.unit_mib)
-    cards = [card for card in map(state.card, grant.cards) if card is not None]
-    if not grant.units_per_card or len(cards) != len(grant.cards):
-        return replace(grant, card_bytes=())
-    sizes = (
-        slice_bytes(card, min(grant.units_per_card, card.capacity(unit)), unit)
-        if card.capacity(unit)
-        else 0
-        for card in cards
-    )
-    return replace(grant, card_bytes=tuple(sizes))
 
 
 def slice_spec(grant: Grant) -> SliceSpec:

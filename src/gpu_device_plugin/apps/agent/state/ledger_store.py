@@ -152,7 +152,7 @@ class LedgerStore:
             self._copying = loop.call_later(_COPY_SECONDS, self._copy)
 
     def _copy(self) -> None:
-        """The copy for the release before, of the last of many writes; nobody waits for it."""
+        """Write the copy for the release before, once for many writes, in the background."""
         self._copying = None
         loop = asyncio.get_running_loop()
         loop.run_in_executor(self._writer, self._store.save_former).add_done_callback(report)

@@ -1,0 +1,1 @@
+"""Ways of sharing cards: each turns devices into pools, requests into decisions, grants into edits."""

@@ -1,0 +1,165 @@
+"""Fractions of a card under the names of Alibaba Cloud's shared GPU scheduling."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from gpu_device_plugin.domain.adoption import HeldUnits, adopt
+from gpu_device_plugin.domain.decision import (
+    Offer,
+    Pending,
+    check_parts,
+    choose_units,
+    decide,
+    unequal_parts,
+)
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.edits import ContainerEdits, DeviceAccess, Paths, container_edits
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.holder_check import checked
+from gpu_device_plugin.domain.identity import Asker, Call
+from gpu_device_plugin.domain.modes import NodeMode, resources_of
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.placement import follows
+from gpu_device_plugin.domain.pods import PodRequest
+from gpu_device_plugin.domain.pools import DeviceGroup, Pool
+from gpu_device_plugin.domain.requests import asked_text, demand_from_size
+from gpu_device_plugin.domain.schemes.protocol import NewGrant
+from gpu_device_plugin.domain.slices import slice_bytes
+from gpu_device_plugin.domain.units import MemoryUnit, Resource, unit_ids
+from gpu_device_plugin.errors import RequestError
+
+
+class AliyunScheme:
+    """gpu-mem, gpu-core.percentage and gpu-count, as the node's mode serves them."""
+
+    resources: Collection[str] = frozenset(Resource)
+
+    def pools(self, state: NodeState) -> tuple[Pool, ...]:
+        """Every unit of every card; a card that is out stays in capacity."""
+        if state.mode is None:
+            return ()
+        return tuple(
+            Pool(resource, tuple(_groups(resource, state))) for resource in resources_of(state.mode)
+        )
+
+    def serves(self, resource: str, state: NodeState) -> bool:
+        """By the node's mode."""
+        return state.mode is not None and resource in resources_of(state.mode)
+
+    def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
+        """`aliyun.com/gpu-mem: 2 (units of 1024 MiB)`."""
+        return asked_text(resource, amount, state.unit)
+
+    def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
+        """One card, or as many as the pod's label says."""
+        return decide(asker, offer, state)
+
+    def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
+        """In equal parts on the cards decided on."""
+        if pending.asker.container is None:
+            # The pod spec is not known, so only the size of each call can be checked.
+            call = offer.call
+            demand_from_size(pending.asker.pod, call.resource, call.size, state.terms)
+        return choose_units(pending, offer, state)
+
+    def check_given(self, asker: Asker, offer: Offer, state: NodeState) -> None:
+        """In equal parts on as many cards as asked."""
+        check_parts(asker, offer, state)
+
+    def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
+        """In equal parts on the cards decided on."""
+        if not follows(ids, pending.cards):
+            raise unequal_parts(ids, len(pending.cards))
+
+    def grant(self, pending: Pending, new: NewGrant, state: NodeState) -> Grant:
+        """The decision, in units and percent."""
+        container, request = pending.asker.container, pending.asker.request
+        asked = pending.demand
+        grant = Grant(
+            slice_id=new.slice_id,
+            pod=pending.asker.pod,
+            container=container.name if container else "",
+            cards=tuple(card.uuid for card in pending.cards),
+            mem_units=asked.mem_units,
+            core_percent=asked.core_percent,
+            pod_units=request.app_amount(Resource.MEM) if request else asked.mem_units,
+            unit_mib=state.unit.mib,
+            mode=str(state.mode),
+            is_isolated=new.is_isolated,
+            is_checked=container is not None,
+            library_version=state.library_version if new.is_isolated else "",
+            created_seconds=new.created_seconds,
+        )
+        if container is None:
+            return grant
+        return replace(grant, kind=container.kind, index=container.index)
+
+    def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:
+        """Without the pod spec, only the units given so far are known of its request."""
+        grant = grant.with_ids(call.resource, call.must_include)
+        if not is_known:
+            units, percent = len(grant.ids(Resource.MEM)), len(grant.ids(Resource.CORE))
+            grant = replace(grant, mem_units=units, pod_units=units, core_percent=percent)
+        return grant if is_known and grant.card_bytes else self.sized(grant, state)
+
+    def sized(self, grant: Grant, state: NodeState) -> Grant:
+        """The grant with its memory on each card in bytes, as the cards are now.
+
+        A card that is away leaves the sizes unknown; one that shows less than was granted (for
+        instance to a grant made again from the kubelet's checkpoint) gives what it has.
+        """
+        unit = MemoryUnit.of_mib(grant.unit_mib)
+        cards = [card for card in map(state.card, grant.cards) if card is not None]
+        if not grant.units_per_card or len(cards) != len(grant.cards):
+            return replace(grant, card_bytes=())
+        sizes = (
+            slice_bytes(card, min(grant.units_per_card, card.capacity(unit)), unit)
+            if card.capacity(unit)
+            else 0
+            for card in cards
+        )
+        return replace(grant, card_bytes=tuple(sizes))
+
+    def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
+        """The percentage, the label for several cards, and what goes with what."""
+        return checked(grant, spec, state.terms)
+
+    def check_shape(self, grant: Grant, state: NodeState) -> None:
+        """core_mem serves memory and compute together (R-526)."""
+        is_whole = grant.ids(Resource.MEM) and grant.ids(Resource.CORE)
+        if grant.mode == NodeMode.CORE_MEM and not is_whole:
+            raise RequestError(
+                f"pod {grant.pod}, container {grant.container or '(not known)'}, asks for one of "
+                f"gpu-mem and gpu-core.percentage only; node {state.node} is in mode core_mem and "
+                f"serves them together: ask for both, or set nodeSelector "
+                f"ack.node.gpu.schedule: cgpu",
+                reason="MemoryOnly",
+            )
+
+    def adopt(
+        self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
+    ) -> tuple[Grant, ...]:
+        """By the units' ids, which tell card and amount."""
+        return adopt(held, specs, state.cards, state.terms)
+
+    def answers(self, resource: str) -> bool:
+        """The whole answer rides on gpu-mem (R-550): the kubelet merges several at random."""
+        return resource == Resource.MEM
+
+    def edits(
+        self,
+        grant: Grant,
+        cards: Sequence[Card],
+        state: NodeState,
+        access: DeviceAccess,
+        paths: Paths,
+    ) -> ContainerEdits:
+        """Cards, figures for applications, and what isolation mounts."""
+        return container_edits(grant, cards, state.terms, access, paths)
+
+
+def _groups(resource: Resource, state: NodeState) -> Iterable[DeviceGroup]:
+    healthy = state.healthy
+    for card in state.cards:
+        units = card.units(resource, state.unit)
+        yield DeviceGroup(unit_ids(resource, card.number, units), healthy[card.uuid])

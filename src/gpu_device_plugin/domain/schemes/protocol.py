@@ -1,0 +1,139 @@
+"""What a way of sharing has to say; the parts of the agent know no resource name beside it."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpu_device_plugin.domain.adoption import HeldUnits
+from gpu_device_plugin.domain.decision import Offer, Pending
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.edits import ContainerEdits, DeviceAccess, Paths
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.identity import Asker, Call
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.pods import PodRequest
+from gpu_device_plugin.domain.pools import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class NewGrant:
+    """What a scheme does not decide of a grant.
+
+    Attributes:
+        slice_id: Its id.
+        created_seconds: Wall clock.
+        is_isolated: Whether the container gets limits and the library, if its scheme has them.
+    """
+
+    slice_id: str
+    created_seconds: float
+    is_isolated: bool
+
+
+class Scheme(Protocol):
+    """One way of sharing.
+
+    The `state` that it gets holds its own cards only. Whoever decides (fractions) chooses units in
+    `decide` and `choose`; whoever records takes what the kubelet offers there. Both end in grants
+    of one ledger.
+    """
+
+    @property
+    def resources(self) -> Collection[str]:
+        """Every resource that it may ever offer."""
+        ...
+
+    def pools(self, state: NodeState) -> tuple[Pool, ...]:
+        """What it offers now, unhealthy units included; nothing while it may not serve."""
+        ...
+
+    def serves(self, resource: str, state: NodeState) -> bool:
+        """Whether a container may ask for `resource` on this node now."""
+        ...
+
+    def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
+        """An amount of a resource with its unit, for people."""
+        ...
+
+    def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
+        """The devices for a container's whole request.
+
+        Raises:
+            RequestError: What it asks for is never valid on this node.
+            DoesNotFitError: No device has room; the text says what each has.
+        """
+        ...
+
+    def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
+        """Exactly as many units as asked, of the devices decided on.
+
+        Raises:
+            RequestError: The call asks for what this node never gives.
+            DoesNotFitError: The kubelet has not enough of them free.
+        """
+        ...
+
+    def check_given(self, asker: Asker, offer: Offer, state: NodeState) -> None:
+        """Units that the kubelet gives without asking first make a whole request.
+
+        Raises:
+            DoesNotFitError: They do not.
+        """
+        ...
+
+    def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
+        """The same units lie where the decision says.
+
+        Raises:
+            DoesNotFitError: They do not.
+        """
+        ...
+
+    def grant(self, pending: Pending, new: NewGrant, state: NodeState) -> Grant:
+        """The grant of a decision, without units."""
+        ...
+
+    def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:
+        """The grant, now holding the call's units; `is_known` says whether its pod spec is."""
+        ...
+
+    def sized(self, grant: Grant, state: NodeState) -> Grant:
+        """The grant with its memory on each device, or without while a device is away."""
+        ...
+
+    def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
+        """The grant, held to the rules that need its pod spec.
+
+        Raises:
+            RequestError: The pod asks for something that this node does not give.
+        """
+        ...
+
+    def check_shape(self, grant: Grant, state: NodeState) -> None:
+        """The rules that need no pod spec, for a grant whose container starts.
+
+        Raises:
+            RequestError: The grant breaks one.
+        """
+        ...
+
+    def adopt(
+        self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
+    ) -> tuple[Grant, ...]:
+        """Grants for containers that hold units of which no grant tells."""
+        ...
+
+    def answers(self, resource: str) -> bool:
+        """Whether the answer to an Allocate of `resource` carries the container's edits."""
+        ...
+
+    def edits(
+        self,
+        grant: Grant,
+        cards: Sequence[Card],
+        state: NodeState,
+        access: DeviceAccess,
+        paths: Paths,
+    ) -> ContainerEdits:
+        """What the container of `grant` receives."""
+        ...

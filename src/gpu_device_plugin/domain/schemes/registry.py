@@ -1,0 +1,98 @@
+"""The schemes of a node, and which of them a call, a grant or a card belongs to."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from gpu_device_plugin.domain.adoption import HeldUnits
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.modes import MODE_LABEL
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.pods import PodRequest
+from gpu_device_plugin.domain.pools import Pool
+from gpu_device_plugin.domain.schemes.aliyun import AliyunScheme
+from gpu_device_plugin.domain.schemes.protocol import Scheme
+from gpu_device_plugin.errors import RequestError
+
+# Reasons for which nothing is registered at all: another plugin owns the cards, or the kubelet
+# could not receive the list.
+WITHDRAWING = frozenset({"OtherPlugin", "DeviceListTooLong"})
+
+
+class Schemes:
+    """One or more schemes on disjoint cards; the first one takes what belongs to none.
+
+    Args:
+        schemes: The schemes.
+        owner: Place of the scheme, in `schemes`, that serves a card.
+    """
+
+    def __init__(
+        self,
+        schemes: Sequence[Scheme] = (AliyunScheme(),),
+        owner: Callable[[Card], int] = lambda _: 0,
+    ) -> None:
+        self._schemes = tuple(schemes)
+        self._owner = owner
+        self._by_resource = {name: each for each in self._schemes for name in each.resources}
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """Every resource that this node may ever offer: ours, and no other plugin's."""
+        return frozenset(self._by_resource)
+
+    def of(self, resource: str) -> Scheme:
+        """The scheme of a resource."""
+        return self._by_resource.get(resource, self._schemes[0])
+
+    def of_grant(self, grant: Grant) -> Scheme:
+        """The scheme of a grant, by what it holds."""
+        return self.of(next(iter(grant.units), ""))
+
+    def view(self, scheme: Scheme, state: NodeState) -> NodeState:
+        """The node as `scheme` sees it: with its own cards only."""
+        if len(self._schemes) == 1:
+            return state
+        mine = (card for card in state.cards if self._schemes[self._owner(card)] is scheme)
+        return replace(state, cards=tuple(mine))
+
+    def serving(self, resource: str, state: NodeState) -> tuple[Scheme, NodeState]:
+        """The scheme of `resource` and its view of the node.
+
+        Raises:
+            RequestError: This node does not serve it now.
+        """
+        scheme = self.of(resource)
+        view = self.view(scheme, state)
+        if not scheme.serves(resource, view):
+            raise RequestError(
+                f"this mode does not serve {resource}; use another node (nodeSelector {MODE_LABEL})",
+                reason="NotServed",
+            )
+        return scheme, view
+
+    def pools(self, state: NodeState) -> tuple[Pool, ...]:
+        """The pools that are registered now; none before mode and cards are known.
+
+        On a node that is marked for uninstalling they are empty: the kubelet then counts 0 at
+        once. If the lists ended instead, it would keep the capacity for five minutes.
+        """
+        if state.mode is None or not state.cards or not WITHDRAWING.isdisjoint(state.faults):
+            return ()
+        found = (p for each in self._schemes for p in each.pools(self.view(each, state)))
+        return tuple(Pool(pool.resource) if state.mark else pool for pool in found)
+
+    def adopt(
+        self, held: Sequence[HeldUnits], specs: Sequence[PodRequest], state: NodeState
+    ) -> list[Grant]:
+        """Grants for containers that hold units of which no grant tells."""
+        return [
+            scheme.sized(grant, view)
+            for scheme in self._schemes
+            for view in (self.view(scheme, state),)
+            for grant in scheme.adopt(_of(scheme, held), specs, view)
+        ]
+
+
+def _of(scheme: Scheme, held: Iterable[HeldUnits]) -> list[HeldUnits]:
+    return [units for units in held if units.resource in scheme.resources]

@@ -1,0 +1,139 @@
+"""A second way of sharing needs its own module and its registration, and nothing else.
+
+The shipped parts of the agent serve it, beside the first one and on other cards of the node.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tests.apps.agent.whole_cards import WHOLE_CARD, WholeCards
+from tests.waiting import until
+
+from gpu_device_plugin.apps.agent.edges import real_edges
+from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
+from gpu_device_plugin.apps.agent.run import run_agent
+from gpu_device_plugin.config.agent import Settings, load_settings
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.reports import CardReport, Inventory, NvmlReport
+from gpu_device_plugin.domain.schemes.aliyun import AliyunScheme
+from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.simulation.kubelet import StandInKubelet
+from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
+from gpu_device_plugin.store.grants import GrantStore
+
+MEM, CORE, COUNT = (str(each) for each in (Resource.MEM, Resource.CORE, Resource.COUNT))
+ALL = {MEM: 30, CORE: 200, COUNT: 2, WHOLE_CARD: 2}
+
+
+class Nvml:
+    """Four cards that are well."""
+
+    restarts = 0
+
+    def __init__(self, on_report: Callable[[NvmlReport], None]) -> None:
+        self._on_report = on_report
+
+    async def run(self) -> None:
+        """Report them once."""
+        cards = tuple(CardReport(f"GPU-{i}", i, i, "V100", 16160, "", False) for i in range(4))  # noqa: FBT003
+        self._on_report(Inventory("535", "12.2", "1", cards))
+        await asyncio.Event().wait()
+
+
+class Api(NoCluster):
+    """The API server, as far as pods are concerned."""
+
+    def __init__(self, kubelet: StandInKubelet) -> None:
+        self._kubelet = kubelet
+
+    def specs(self) -> dict[tuple[str, str], PodRequest]:
+        """Every pod that the kubelet was given."""
+        return {(p.namespace, p.name): _request(p) for p in self._kubelet.pods.values()}
+
+    def is_synced(self) -> bool:
+        """They are all there."""
+        return True
+
+
+def _request(pod: StandInPod) -> PodRequest:
+    containers = (
+        ContainerRequest(c.name, ContainerKind.APP, i, c.limits)
+        for i, c in enumerate(pod.containers)
+    )
+    return PodRequest(PodRef(pod.namespace, pod.name, pod.uid), tuple(containers))
+
+
+def pod(name: str, **limits: int) -> StandInPod:
+    names = {"mem": MEM, "core": CORE, "whole": WHOLE_CARD}
+    main = StandInContainer("main", {names[key]: amount for key, amount in limits.items()})
+    return StandInPod("default", name, f"uid-{name}", (main,))
+
+
+@asynccontextmanager
+async def agent(settings: Settings, kubelet: StandInKubelet) -> AsyncIterator[None]:
+    """The agent, with cards 0 and 1 for fractions and the others whole."""
+    schemes = Schemes((AliyunScheme(), WholeCards()), lambda card: int(card.index >= 2))
+    edges = replace(
+        real_edges(settings, schemes.resources), nvml=Nvml, cluster=lambda *_: Api(kubelet)
+    )
+    task = asyncio.create_task(run_agent(settings, edges, schemes))
+    try:
+        await until(lambda: task.done() or served(kubelet) == ALL, 20, lambda: served(kubelet))
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await until(lambda: not served(kubelet), 20)
+
+
+def served(kubelet: StandInKubelet) -> dict[str, int]:
+    """What is allocatable of the plugins that are there."""
+    links = kubelet.registry.links.items()
+    there = [name for name, link in links if link.has_list and link.stopped_at is None]
+    return {name: kubelet.allocatable(name) for name in there}
+
+
+def at(root: Path) -> Settings:
+    directories = {name: str(root / name) for name in ("state_dir", "run_dir", "library_dir")}
+    own = {"node_name": "n1", "standalone": True, "isolation": "off", "kubelet_dir": str(root)}
+    return load_settings({**own, **directories, "metrics_address": "127.0.0.1:0"}, {}, None)
+
+
+def grants(settings: Settings) -> list[Grant]:
+    """What is on disk."""
+    names = Schemes((AliyunScheme(), WholeCards())).resources
+    return list(GrantStore(Path(settings.state_dir), "", resources=names).read().grants.values())
+
+
+async def test_whole_cards_are_served_beside_fractions_by_the_shipped_parts(
+    short_dir: Path,
+) -> None:
+    """Offered, given, recorded, held over a restart that lost the grants, and refused when full."""
+    kubelet, settings = StandInKubelet(short_dir, seed=1), at(short_dir)
+    await kubelet.start()
+    try:
+        async with agent(settings, kubelet):
+            assert (await kubelet.admit(pod("fraction", mem=2, core=30))).is_admitted
+            assert (await kubelet.admit(pod("whole", whole=1))).is_admitted
+            options = await kubelet.start_container("uid-whole", "main")
+            (uuid,) = kubelet.held("uid-whole")["main", WHOLE_CARD]
+            assert options.env["EXAMPLE_CARDS"] == uuid
+            assert uuid in {"GPU-2", "GPU-3"}
+        (held,) = [g for g in grants(settings) if g.units.keys() == {WHOLE_CARD}]
+        assert (held.pod.name, held.cards, held.card_bytes) == ("whole", (uuid,), (16160 << 20,))
+        for path in Path(settings.state_dir).glob("grants*"):
+            path.unlink()
+
+        async with agent(settings, kubelet):
+            await kubelet.start_container("uid-whole", "main")
+            too_many = await kubelet.admit(pod("two", whole=2))
+        assert not too_many.is_admitted
+        (again,) = [g for g in grants(settings) if g.units.keys() == {WHOLE_CARD}]
+        assert (again.pod.name, again.ids(WHOLE_CARD)) == ("whole", (uuid,))
+    finally:
+        await kubelet.stop()

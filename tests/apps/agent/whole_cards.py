@@ -1,0 +1,110 @@
+"""A second, tiny scheme: whole cards under an invented name. It records what the kubelet chooses."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from gpu_device_plugin.domain.adoption import HeldUnits
+from gpu_device_plugin.domain.decision import Offer, Pending
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.edits import ContainerEdits, DeviceAccess, Paths
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.identity import Asker, Call
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.pods import PodRequest
+from gpu_device_plugin.domain.pools import DeviceGroup, Pool
+from gpu_device_plugin.domain.requests import Demand
+from gpu_device_plugin.domain.schemes.protocol import NewGrant
+
+WHOLE_CARD = "example.com/whole-card"
+
+
+class WholeCards:
+    """One unit a card; its id is the card's UUID."""
+
+    resources: Collection[str] = frozenset({WHOLE_CARD})
+
+    def pools(self, state: NodeState) -> tuple[Pool, ...]:
+        healthy = state.healthy
+        return (
+            Pool(WHOLE_CARD, tuple(DeviceGroup((c.uuid,), healthy[c.uuid]) for c in state.cards)),
+        )
+
+    def serves(self, resource: str, state: NodeState) -> bool:
+        return resource == WHOLE_CARD and bool(state.cards)
+
+    def asked_text(self, resource: str, amount: int, _state: NodeState) -> str:
+        return f"{resource}: {amount} (cards)"
+
+    def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
+        asked = Demand(0, cards=offer.call.size)
+        free = tuple(card for card in state.cards if card.uuid in offer.available)
+        return Pending(asker, asked, free, "any card", rooms=())
+
+    def choose(self, _pending: Pending, offer: Offer, _state: NodeState) -> tuple[str, ...]:
+        rest = sorted(offer.available - offer.call.must_include)
+        return (*sorted(offer.call.must_include), *rest)[: offer.call.size]
+
+    def check_given(self, _asker: Asker, _offer: Offer, _state: NodeState) -> None:
+        """Any cards do."""
+
+    def check_follows(self, _pending: Pending, _ids: Collection[str]) -> None:
+        """Any cards do."""
+
+    def grant(self, pending: Pending, new: NewGrant, _state: NodeState) -> Grant:
+        container = pending.asker.container
+        return Grant(
+            slice_id=new.slice_id,
+            pod=pending.asker.pod,
+            container=container.name if container else "",
+            mode="default",
+            is_isolated=False,
+            is_checked=container is not None,
+            created_seconds=new.created_seconds,
+        )
+
+    def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:
+        del is_known
+        return self.sized(grant.with_ids(call.resource, call.must_include), state)
+
+    def sized(self, grant: Grant, state: NodeState) -> Grant:
+        uuids = grant.ids(WHOLE_CARD)
+        cards = [card for card in map(state.card, uuids) if card is not None]
+        sizes = tuple(card.memory_mib << 20 for card in cards) if len(cards) == len(uuids) else ()
+        return replace(grant, cards=uuids, card_bytes=sizes)
+
+    def checked(self, grant: Grant, _spec: PodRequest, _state: NodeState) -> Grant:
+        return replace(grant, is_checked=True)
+
+    def check_shape(self, grant: Grant, state: NodeState) -> None:
+        """Every number of cards is one."""
+
+    def adopt(
+        self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], _state: NodeState
+    ) -> tuple[Grant, ...]:
+        pods = {spec.ref.uid: spec.ref for spec in specs}
+        by_place = {(units.pod.uid, units.container): units for units in held if units.pod.uid}
+        return tuple(
+            Grant(
+                slice_id=f"whole-{units.pod.uid}-{units.container}",
+                pod=pods.get(units.pod.uid, units.pod),
+                container=units.container,
+                units={WHOLE_CARD: tuple(sorted(units.ids))},
+                mode="default",
+                is_isolated=False,
+                is_checked=False,
+            )
+            for units in by_place.values()
+        )
+
+    def answers(self, _resource: str) -> bool:
+        return True
+
+    def edits(
+        self,
+        _grant: Grant,
+        cards: Sequence[Card],
+        _state: NodeState,
+        _access: DeviceAccess,
+        _paths: Paths,
+    ) -> ContainerEdits:
+        return ContainerEdits(envs={"EXAMPLE_CARDS": ",".join(card.uuid for card in cards)})
