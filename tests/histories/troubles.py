@@ -196,6 +196,7 @@ def disk_slow(node: Node, seconds: float, flush: float) -> None:
         node.machine.disk.flush_seconds = value
 
     node.trouble("disk slow", seconds, lambda: set_to(flush), lambda: set_to(0.0))
+    node.disturb(seconds + flush)  # one that has begun
 
 
 def state_damaged(node: Node, kind: str, at: float) -> None:
