@@ -150,6 +150,7 @@ def _spoilt_files(node: Node) -> Iterator[str]:
 
 
 def _lost_grants(node: Node) -> Iterator[str]:
+    """By name too: a pod made again while the watch is behind has its predecessor's uid for a while."""
     try:
         known = grants(node)
     except StateError as error:
@@ -160,9 +161,7 @@ def _lost_grants(node: Node) -> Iterator[str]:
         if life.is_forgotten and node.was_damaged:
             continue  # both have lost what they knew: nobody can tell
         ref = PodRef(life.pod.namespace, life.pod.name, life.pod.uid)
-        mine = [
-            g for g in known if g.pod.uid == ref.uid or (not g.pod.uid and g.pod.key == ref.key)
-        ]
+        mine = [g for g in known if g.pod.uid == ref.uid or g.pod.key == ref.key]
         for (container, resource), ids in _held(node, life).items():
             if not any(frozenset(g.ids(resource)) == ids for g in mine) and not _may_be_damaged(
                 node
