@@ -6,6 +6,9 @@
 #include "entry.h"
 #include "overhead.h"
 
+/* Addresses leave the highest bits free. */
+#define ASKED (1ull << 62)
+
 /* Threads may share all of these. */
 
 #define MAY_CHANGE(is_large, call)                                                                 \
@@ -27,6 +30,22 @@
 		const CUresult result = call;                                                      \
                                                                                                    \
 		overhead_end_unload(&unload);                                                      \
+		return result;                                                                     \
+	} while (0)
+
+/*
+ * The first question about a function may bring its code; the first launch is
+ * looked at all the same, for what else that brings.
+ */
+#define MAY_BRING(function, call)                                                                  \
+	do {                                                                                       \
+		const void *asked = (const void *)((uintptr_t)(function) ^ ASKED);                 \
+		struct overhead_launch watch;                                                      \
+                                                                                                   \
+		overhead_begin_launch(&watch, asked, NULL);                                        \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		overhead_end_launch(&watch, asked, NULL, result, 0);                               \
 		return result;                                                                     \
 	} while (0)
 
@@ -110,6 +129,73 @@ CUresult cuFuncLoad(CUfunction function)
 {
 	ENTER(cuFuncLoad, function);
 	MAY_CHANGE(false, cuda.cuFuncLoad(function));
+}
+
+CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
+{
+	ENTER(cuLibraryGetModule, pMod, library);
+	MAY_CHANGE(true, cuda.cuLibraryGetModule(pMod, library));
+}
+
+CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
+{
+	ENTER(cuFuncSetAttribute, hfunc, attrib, value);
+	MAY_BRING(hfunc, cuda.cuFuncSetAttribute(hfunc, attrib, value));
+}
+
+CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
+{
+	ENTER(cuKernelGetAttribute, pi, attrib, kernel, dev);
+	MAY_BRING(kernel, cuda.cuKernelGetAttribute(pi, attrib, kernel, dev));
+}
+
+CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
+{
+	ENTER(cuKernelSetAttribute, attrib, val, kernel, dev);
+	MAY_BRING(kernel, cuda.cuKernelSetAttribute(attrib, val, kernel, dev));
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
+						     size_t dynamicSMemSize)
+{
+	ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessor, numBlocks, func, blockSize,
+	      dynamicSMemSize);
+	MAY_BRING(func, cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize,
+									 dynamicSMemSize));
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func,
+							      int blockSize, size_t dynamicSMemSize,
+							      unsigned int flags)
+{
+	ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, numBlocks, func, blockSize,
+	      dynamicSMemSize, flags);
+	MAY_BRING(func, cuda.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+				numBlocks, func, blockSize, dynamicSMemSize, flags));
+}
+
+CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
+					  CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+					  size_t dynamicSMemSize, int blockSizeLimit)
+{
+	ENTER(cuOccupancyMaxPotentialBlockSize, minGridSize, blockSize, func,
+	      blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
+	MAY_BRING(func, cuda.cuOccupancyMaxPotentialBlockSize(minGridSize, blockSize, func,
+							      blockSizeToDynamicSMemSize,
+							      dynamicSMemSize, blockSizeLimit));
+}
+
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize,
+						   CUfunction func,
+						   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+						   size_t dynamicSMemSize, int blockSizeLimit,
+						   unsigned int flags)
+{
+	ENTER(cuOccupancyMaxPotentialBlockSizeWithFlags, minGridSize, blockSize, func,
+	      blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
+	MAY_BRING(func, cuda.cuOccupancyMaxPotentialBlockSizeWithFlags(
+				minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
+				dynamicSMemSize, blockSizeLimit, flags));
 }
 
 /* Stack, printf and malloc heaps. */

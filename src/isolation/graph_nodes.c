@@ -2,6 +2,7 @@
 #include "cards.h"
 #include "entry.h"
 #include "graphs.h"
+#include "overhead.h"
 #include "stream.h"
 
 #include <stdlib.h>
@@ -84,9 +85,16 @@ static CUresult note(CUgraphExec exec, CUgraph graph)
 	return CUDA_SUCCESS;
 }
 
+/* An executable graph takes memory of the card as soon as it is made. */
 #define NOTED(call)                                                                                \
 	do {                                                                                       \
+		struct overhead_change change;                                                     \
+                                                                                                   \
+		overhead_begin_change(&change, false);                                             \
 		const CUresult result = call;                                                      \
+                                                                                                   \
+		overhead_end_change(&change);                                                      \
+		overhead_urge(change.card);                                                        \
                                                                                                    \
 		return result == CUDA_SUCCESS ? note(*phGraphExec, hGraph) : result;               \
 	} while (0)
@@ -127,8 +135,13 @@ static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
 
 	if (is_uploaded)
 		params->flags &= ~flag;
-	CUresult result = real(exec, graph, params);
+	struct overhead_change change;
 
+	overhead_begin_change(&change, false);
+	const CUresult result = real(exec, graph, params);
+
+	overhead_end_change(&change);
+	overhead_urge(change.card);
 	if (is_uploaded)
 		params->flags |= flag;
 	return result == CUDA_SUCCESS ? note(*exec, graph) : result;

@@ -14,6 +14,7 @@
 #include "entry.h"
 #include "limits.h"
 #include "movement.h"
+#include "overhead.h"
 #include "stream.h"
 #include "table.h"
 
@@ -279,6 +280,12 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
 {
 	ENTER(cuGraphExecDestroy, hGraphExec);
+	struct overhead_unload unload;
+
 	graphs_forget(hGraphExec);
-	return cuda.cuGraphExecDestroy(hGraphExec);
+	overhead_begin_unload(&unload);
+	const CUresult result = cuda.cuGraphExecDestroy(hGraphExec);
+
+	overhead_end_unload(&unload);
+	return result;
 }

@@ -223,6 +223,31 @@ def start_lazily(box: Box) -> Program:
     return box.start()
 
 
+@pytest.mark.parametrize("way", ["attribute", "occupancy", "module"])
+def test_code_that_a_question_brings_is_found_out(every_box: Box, way: str) -> None:
+    """With lazy loading whatever asks about a function loads it, before any launch."""
+    program = start_lazily(every_box)
+    before = room(program("info"))
+    assert program("library") == [0]
+    assert program(f"ask {way}") == [0]
+
+    assert before - room(program("info")) == 300 * MIB
+
+
+def test_an_executable_graph_costs_memory_until_it_is_destroyed(every_box: Box) -> None:
+    """It takes it when it is made, without any allocation."""
+    every_box.variables["GPU_SIMULATOR_GRAPH_MIB"] = "40"
+    every_box.variables["GPU_SIMULATOR_GRAPH_LAUNCH_MIB"] = "0"
+    program = every_box.start()
+    before = room(program("info"))
+    assert program("kernel_graph 1 1000 1") == [0]
+    assert before - room(program("info")) == 40 * MIB
+    assert program(f"alloc 2 {before}") == [OUT_OF_MEMORY]
+    assert program("graph_destroy 1") == [0]
+
+    assert room(program("info")) == before
+
+
 def launch_code(program: Program, mib: int) -> None:
     """A launch that brings so much code."""
     before = room(program("info"))

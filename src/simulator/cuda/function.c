@@ -1,4 +1,5 @@
 /* What a kernel's name says, and its attributes. */
+#include "library.h"
 #include "module.h"
 #include "settings.h"
 
@@ -69,6 +70,21 @@ uint64_t function_duration_ns(const struct function *function, void **parameters
 	return duration_ns;
 }
 
+CUresult function_load(const void *handle)
+{
+	struct context *context;
+	struct module *module;
+	CUresult result = driver_enter(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	const struct function *function = function_of(handle);
+	if (!function)
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
+	result = function_module(function, context, &module);
+	return driver_leave(result == CUDA_SUCCESS ? module_make_resident(module) : result);
+}
+
 static CUresult get_attribute(int *value, CUfunction_attribute attribute, const void *handle)
 {
 	CUresult result = driver_enter_bare();
@@ -106,7 +122,9 @@ CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfuncti
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
 {
-	return set_attribute(function, attribute, value);
+	const CUresult result = set_attribute(function, attribute, value);
+
+	return result == CUDA_SUCCESS ? function_load(function) : result;
 }
 
 CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkernel kernel,

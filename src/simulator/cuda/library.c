@@ -197,6 +197,8 @@ CUresult cuLibraryGetModule(CUmodule *handle, CUlibrary library)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	result = library_module(library_of(library), context, &module);
 	if (result == CUDA_SUCCESS)
+		result = module_make_resident(module);
+	if (result == CUDA_SUCCESS)
 		*handle = (CUmodule)(void *)module;
 	return driver_leave(result);
 }

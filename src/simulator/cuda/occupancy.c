@@ -10,6 +10,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *count, CUfunction func
 	(void)shared_bytes;
 	if (!count || !function_of(function) || threads <= 0)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (function_load(function) != CUDA_SUCCESS)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	*count = threads > MOST_THREADS_OF_BLOCK ? 0 : THREADS_OF_MULTIPROCESSOR / threads;
 	if (*count > 32)
 		*count = 32;

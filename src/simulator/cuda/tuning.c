@@ -58,17 +58,7 @@ CUresult cuDeviceGetExecAffinitySupport(int *is_supported, CUexecAffinityType ty
 /* Loading is the one hint that counts: it takes memory. */
 CUresult cuFuncLoad(CUfunction handle)
 {
-	struct context *context;
-	struct module *module;
-	CUresult result = driver_enter(&context);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	const struct function *function = function_of(handle);
-	if (!function)
-		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-	result = function_module(function, context, &module);
-	return driver_leave(result == CUDA_SUCCESS ? module_make_resident(module) : result);
+	return function_load(handle);
 }
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction handle)

@@ -739,6 +739,30 @@ static void do_library(char *words[])
 	printf("%d\n", result);
 }
 
+/* ask WAY: about the kernel, which with lazy loading brings its code. */
+static void do_ask(char *words[])
+{
+	CUmodule module;
+	int value;
+	CUresult result = spin ? CUDA_SUCCESS : make_spin();
+
+	if (!result && !strcmp(words[1], "attribute"))
+		result = CALL(cuFuncSetAttribute, spin,
+			      CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 0);
+	else if (!result && !strcmp(words[1], "occupancy"))
+		result = CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor, &value, spin, 128, 0);
+	else if (!result)
+		result = CALL(cuLibraryGetModule, &module, library);
+	printf("%d\n", result);
+}
+
+/* graph_destroy NUMBER */
+static void do_graph_destroy(char *words[])
+{
+	printf("%d\n", CALL(cuGraphExecDestroy,
+			    (CUgraphExec)(uintptr_t)objects[atoi(words[1]) % OBJECTS]));
+}
+
 static void do_library_unload(char *words[])
 {
 	(void)words;
@@ -1181,6 +1205,8 @@ static const struct command commands[] = {
 	{"module_unload", do_module_unload},
 	{"library", do_library},
 	{"library_unload", do_library_unload},
+	{"ask", do_ask},
+	{"graph_destroy", do_graph_destroy},
 	{"init", do_init},
 	{"info", do_info},
 	{"info_null", do_info_null},
