@@ -157,6 +157,8 @@ def _lost_grants(node: Node) -> Iterator[str]:
         if not _may_be_damaged(node):
             yield f"the grants cannot be read: {error}"
     for life in _living(node):
+        if life.is_forgotten and node.was_damaged:
+            continue  # both have lost what they knew: nobody can tell
         ref = PodRef(life.pod.namespace, life.pod.name, life.pod.uid)
         mine = [
             g for g in known if g.pod.uid == ref.uid or (not g.pod.uid and g.pod.key == ref.key)
