@@ -73,9 +73,10 @@ gpu: $(STAMP) $(NATIVE) ## What needs a real card; says so where there is none
 
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal
 
-lock: $(STAMP) ## Write .ci/constraints.txt and .ci/clients.txt again from pyproject.toml
+lock: $(STAMP) ## Write .ci/constraints.txt and the lists of test clients again
 	@$(COMPILE) --all-extras --group build --group dev --python-version 3.11 pyproject.toml -o .ci/constraints.txt
 	@$(COMPILE) --group clients --python-version 3.11 -o .ci/clients.txt
+	@$(COMPILE) --group clients-built -c .ci/clients.txt --python-version 3.11 -o .ci/clients-built.txt
 
 $(STAMP): pyproject.toml .ci/constraints.txt proto/*.proto .ci/venv.sh
 	@PYTHON=$(PYTHON) .ci/venv.sh

@@ -50,16 +50,27 @@ def output(words: tuple[str | Path, ...], environment: Mapping[str, str]) -> str
     return ran.stdout
 
 
-@pytest.fixture(scope="session")
-def clients_python() -> Path:
-    """The environment of install.sh, or a skip with the reason why it cannot be had."""
+def _installed(*words: str) -> Path:
+    """The Python of install.sh, or a skip with the reason why it cannot be had."""
     ran = subprocess.run(
-        [HERE / "install.sh"], env=os.environ, capture_output=True, text=True, check=False
+        [HERE / "install.sh", *words], env=os.environ, capture_output=True, text=True, check=False
     )
     if ran.returncode != 0:
         last = (ran.stderr.strip().splitlines() or ["no reason given"])[-1]
-        pytest.skip(f"the clients of .ci/clients.txt cannot be installed: {last}")
+        pytest.skip(f"the clients cannot be installed: {last}")
     return Path(ran.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def clients_python() -> Path:
+    """With the clients of .ci/clients.txt."""
+    return _installed()
+
+
+@pytest.fixture(scope="session")
+def built_python() -> Path:
+    """With those of .ci/clients-built.txt as well."""
+    return _installed("built")
 
 
 @pytest.fixture

@@ -4,9 +4,11 @@ They run on a simulated card, which computes nothing: what is compared is what t
 """
 
 import json
+from pathlib import Path
 
 import pytest
 from tests.clients.conftest import HERE, SLICE_MIB, Client
+from tests.isolation.box import Box
 
 
 @pytest.mark.parametrize(
@@ -25,6 +27,16 @@ def test_a_client_is_answered_the_same_in_a_slice(client: Client, program: str, 
 
     assert said in alone
     assert client.sliced(*words, DEV="CUDA") == alone
+
+
+def test_pycuda_is_answered_the_same_in_a_slice(built_python: Path, box: Box) -> None:
+    """Built here against the simulated driver; it knows the launch calls of CUDA 3 too."""
+    client = Client(built_python, box)
+    words = (built_python, HERE / "programs" / "cuda_driver.py")
+    alone = client.native(*words)
+
+    assert "cuModuleGetFunction failed: named symbol not found" in alone
+    assert client.sliced(*words) == alone
 
 
 def test_gpustat_shows_the_slice(client: Client) -> None:

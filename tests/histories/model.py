@@ -12,7 +12,9 @@ from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import MemoryUnit, parse_unit_id
 from gpu_device_plugin.errors import StateError
+from gpu_device_plugin.kubelet.checkpoint import read_checkpoint
 from gpu_device_plugin.simulation.kubelet_pods import Kind
+from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import FILE_NAME, GrantStore
 
@@ -148,6 +150,7 @@ def _spoilt_files(node: Node) -> Iterator[str]:
 
 
 def _lost_grants(node: Node) -> Iterator[str]:
+    """By name too: a pod made again while the watch is behind has its predecessor's uid for a while."""
     try:
         known = grants(node)
     except StateError as error:
@@ -155,10 +158,10 @@ def _lost_grants(node: Node) -> Iterator[str]:
         if not _may_be_damaged(node):
             yield f"the grants cannot be read: {error}"
     for life in _living(node):
+        if life.is_forgotten and node.was_damaged:
+            continue  # both have lost what they knew: nobody can tell
         ref = PodRef(life.pod.namespace, life.pod.name, life.pod.uid)
-        mine = [
-            g for g in known if g.pod.uid == ref.uid or (not g.pod.uid and g.pod.key == ref.key)
-        ]
+        mine = [g for g in known if g.pod.uid == ref.uid or g.pod.key == ref.key]
         for (container, resource), ids in _held(node, life).items():
             if not any(frozenset(g.ids(resource)) == ids for g in mine) and not _may_be_damaged(
                 node
@@ -318,8 +321,15 @@ def _not_at_work(node: Node, life: Life) -> Iterator[str]:
 def _leftovers(node: Node) -> Iterator[str]:
     alive = {life.pod.uid for life in _living(node)}
     known = grants(node)
+    # Where nothing is offered no list makes the kubelet write its checkpoint, and what that
+    # names is kept.
+    entries = read_checkpoint(node.kubelet.plugin_dir / CHECKPOINT_NAME)
+    kept = {entry.pod_uid for entry in entries or ()}
+    is_idle = not any(map(node.kubelet.allocatable, (MEM, CORE, COUNT)))
     for grant in known:
-        if grant.pod.uid not in alive:
+        if grant.pod.uid not in alive and not (
+            is_idle and (entries is None or grant.pod.uid in kept)
+        ):
             yield f"a grant of {grant.pod} ({grant.pod.uid}) is left"
     run = node.machine.root / "run"
     slices = {grant.slice_id for grant in known}

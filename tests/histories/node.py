@@ -40,6 +40,7 @@ class Node:
         units: Every memory unit that the settings have named.
         modes: Every mode that the node's label has named.
         damaged_at: When the state directory was damaged last, in loop time; None: it was not.
+        was_damaged: Whether it ever was.
         bad_since: Since when a card is not sound, or NVML does not answer, by UUID.
     """
 
@@ -59,6 +60,7 @@ class Node:
         self.agent_since = 0.0
         self.crashes: list[str] = []
         self.damaged_at: float | None = None
+        self.was_damaged = False
         self.modes = {"core_mem"}
         self.units = {MemoryUnit.GIB}
         self.read_numbers: tuple[object, dict[str, int]] = (None, {})

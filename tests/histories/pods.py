@@ -79,7 +79,8 @@ class Pods:
     def create(self, pod: StandInPod, *, never_fits: bool = False) -> Life:
         """The scheduler has bound it to this node."""
         life = Life(pod, shape_never_fits=never_fits, was_disturbed=self.is_disturbed())
-        is_known = self._kubelet.registry.book.knows(MEM)
+        knows = self._kubelet.registry.book.knows
+        is_known = all(knows(r) for c in pod.containers for r in c.limits)
         life.is_forgotten = not is_known or self._machine.loop.now < self.forgetful_until
         self.lives[pod.uid] = life
         self._api.put(path_of(pod), object_of(pod))

@@ -50,6 +50,11 @@ _FOUND = {
         Step("create", 20.0, {"pod": 5, "shape": "smaller init"}),
         Step("state_damaged", 40.0, {"kind": "grants", "at": 0.3}),
     ),
+    "a container restarts after isolation was switched off for new ones": (
+        Step("create", 20.0, {"pod": 0, "shape": "init"}),
+        Step("new_settings", 1.0, {"isolation": "off"}),
+        Step("restart_container", 20.0, {"pod": 0, "container": 0}),
+    ),
     "a card goes to MIG mode and stays there": (
         Step("card_to_mig", 60.0, {"card": 1, "seconds": 70.0}),
     ),

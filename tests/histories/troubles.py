@@ -196,6 +196,7 @@ def disk_slow(node: Node, seconds: float, flush: float) -> None:
         node.machine.disk.flush_seconds = value
 
     node.trouble("disk slow", seconds, lambda: set_to(flush), lambda: set_to(0.0))
+    node.disturb(seconds + flush)  # one that has begun
 
 
 def state_damaged(node: Node, kind: str, at: float) -> None:
@@ -208,6 +209,7 @@ def state_damaged(node: Node, kind: str, at: float) -> None:
             content[int(at * (len(content) - 1))] ^= 0x55
             path.write_bytes(content)
             node.damaged_at = node.machine.loop.now
+            node.was_damaged = True
     node.kill_agent()
 
 

@@ -110,7 +110,7 @@ class Box:
             "LD_LIBRARY_PATH": str(self.node.drivers),
             "GPU_SIMULATOR_STATE": str(self.node.state),
             "GPUSLICE_ROOT": str(self.root),
-            # What executable graphs take by themselves: not counted by the library yet.
+            # What executable graphs take by themselves is in the way of exact figures.
             "GPU_SIMULATOR_GRAPH_MIB": "0",
             "GPU_SIMULATOR_GRAPH_LAUNCH_MIB": "0",
             **self.variables,

@@ -40,10 +40,10 @@ static int version_of(const struct gpusim_node *node)
 
 static void lay_out_engine(struct engine *engine)
 {
-	uint64_t timeslice_us = setting_number("GPU_SIMULATOR_TIMESLICE_US", UINT64_MAX);
+	uint64_t timeslice_us = setting_number("GPU_SIMULATOR_TIMESLICE_US", 0);
 
 	engine_lay_out(engine);
-	if (timeslice_us <= UINT32_MAX)
+	if (timeslice_us && timeslice_us <= UINT32_MAX)
 		engine_set_timeslice(engine, timeslice_us * 1000);
 }
 

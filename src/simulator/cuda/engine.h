@@ -100,7 +100,7 @@ struct engine {
 	uint32_t reserved;
 	uint64_t now_ns;       /* all items are as they are at this time */
 	uint64_t busy_ns;      /* time with a kernel on the card, in all */
-	uint64_t timeslice_ns; /* 0: no turns; all who have a kernel share the card evenly */
+	uint64_t timeslice_ns; /* of a turn */
 	struct engine_turn turns[ENGINE_PARTITIONS];
 	struct engine_window windows[ENGINE_WINDOWS];
 	struct engine_tenant tenants[ENGINE_TENANTS];
@@ -120,7 +120,6 @@ struct engine_view {
 
 /* Zeroed memory becomes an idle engine; harmless on one that is. Call it under the node's lock. */
 void engine_lay_out(struct engine *engine);
-/* 0: an even split, which no card does. */
 void engine_set_timeslice(struct engine *engine, uint64_t timeslice_ns);
 
 void engine_open_tenant(struct engine *engine, uint32_t tenant, int32_t pid, uint64_t start_ticks,

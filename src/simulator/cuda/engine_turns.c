@@ -71,7 +71,7 @@ bool engine_take_turns(struct engine *engine)
 {
 	bool is_busy = count_kernels(engine);
 
-	for (uint32_t i = 0; is_busy && engine->timeslice_ns && i < ENGINE_PARTITIONS; i++)
+	for (uint32_t i = 0; is_busy && i < ENGINE_PARTITIONS; i++)
 		pass_on(engine, i);
 	return is_busy;
 }
@@ -81,14 +81,12 @@ uint64_t engine_divisor(const struct engine *engine, const struct engine_stream 
 	const struct engine_tenant *tenant = &engine->tenants[stream->tenant];
 	const struct engine_turn *turn = &engine->turns[tenant->partition % ENGINE_PARTITIONS];
 
-	if (!engine->timeslice_ns)
-		return (uint64_t)turn->tenants * tenant->runnable;
 	return turn->holder == stream->tenant ? tenant->runnable : 0;
 }
 
 uint64_t engine_turns_end(const struct engine *engine, uint64_t limit)
 {
-	for (uint32_t i = 0; engine->timeslice_ns && i < ENGINE_PARTITIONS; i++) {
+	for (uint32_t i = 0; i < ENGINE_PARTITIONS; i++) {
 		const struct engine_turn *turn = &engine->turns[i];
 
 		if (turn->tenants && turn->left < limit)
@@ -133,8 +131,7 @@ uint64_t engine_until_turn(struct engine *engine, uint32_t tenant)
 	const struct engine_turn *turn = &engine->turns[partition];
 	uint64_t wait = 0;
 
-	if (!engine->timeslice_ns || !engine_take_turns(engine) ||
-	    !engine->tenants[tenant].runnable)
+	if (!engine_take_turns(engine) || !engine->tenants[tenant].runnable)
 		return 0;
 	for (uint32_t each = turn->holder; each != tenant;
 	     each = next_tenant(engine, partition, each))

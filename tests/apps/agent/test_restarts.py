@@ -168,7 +168,7 @@ async def test_with_the_grants_lost_and_the_kubelet_silent_running_containers_ke
 
         async def is_prepared() -> bool:
             code, page = await rig.page("readyz")
-            return code != 0 and "gpu-mem: " in page and "still bringing together" not in page
+            return code != 0 and "gpu-mem: " in page and "still comparing" not in page
 
         await until(is_prepared, 30)
         assert limits.read_text() == text

@@ -141,21 +141,6 @@ static void the_length_of_a_turn_can_be_chosen(void)
 	CHECK_EQUAL(reached(engine, two, second, 100 * MS), 7 * MS);
 }
 
-static void without_turns_tenants_share_evenly(void)
-{
-	struct engine *engine = new_engine();
-	int one = tenant_stream(engine, 0);
-	int two = tenant_stream(engine, 1);
-	uint64_t first;
-	uint64_t second;
-
-	engine_set_timeslice(engine, 0);
-	first = push_marked(engine, one, 30 * MS, 0);
-	second = push_marked(engine, two, 5 * MS, 10 * MS);
-	CHECK_EQUAL(reached(engine, two, second, 100 * MS), 20 * MS);
-	CHECK_EQUAL(reached(engine, one, first, 100 * MS), 35 * MS);
-}
-
 static void how_often_one_looks_changes_nothing(void)
 {
 	struct engine *rarely = new_engine();
@@ -299,8 +284,8 @@ static void a_process_killed_while_it_pushes_stops_nobody(void)
 CASES(CASE(tenants_take_turns_and_streams_share_their_tenants),
       CASE(three_tenants_come_in_their_order), CASE(a_late_comer_waits_for_the_end_of_the_turn),
       CASE(who_has_nothing_next_loses_its_turn), CASE(the_length_of_a_turn_can_be_chosen),
-      CASE(without_turns_tenants_share_evenly), CASE(how_often_one_looks_changes_nothing),
-      CASE(partitions_share_nothing), CASE(copies_do_not_slow_kernels),
-      CASE(a_wait_holds_its_stream_and_nobody_else), CASE(the_dead_leave_the_card_to_the_living),
-      CASE(a_full_ring_refuses_and_takes_again), CASE(utilisation_is_that_of_the_last_whole_window),
+      CASE(how_often_one_looks_changes_nothing), CASE(partitions_share_nothing),
+      CASE(copies_do_not_slow_kernels), CASE(a_wait_holds_its_stream_and_nobody_else),
+      CASE(the_dead_leave_the_card_to_the_living), CASE(a_full_ring_refuses_and_takes_again),
+      CASE(utilisation_is_that_of_the_last_whole_window),
       CASE(a_process_killed_while_it_pushes_stops_nobody));

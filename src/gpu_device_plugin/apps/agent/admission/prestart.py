@@ -84,12 +84,7 @@ class PreStart:
     async def _check(self, grant: Grant) -> None:
         state = self._state()
         grant = await self._check_late(self._standing(grant), state)
-        if grant.is_capped and not state.library_version:
-            raise NodeError(
-                f"pod {grant.pod}: the isolation library is missing on node {state.node}",
-                reason="IsolationLibraryMissing",
-            )
-        try:
+        try:  # the grant's own version of the library counts, whatever new containers get
             if await self._setup.make_files(grant, is_start=True):
                 _log.warning(
                     "files of a slice were made again", pod=str(grant.pod), slice=grant.slice_id
