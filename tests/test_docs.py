@@ -16,7 +16,7 @@ from tests.reasons import raised_reasons
 
 from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.cli.simulate import simulate
-from gpu_device_plugin.cluster.pod_text import pod_request
+from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.controller import ControllerSettings

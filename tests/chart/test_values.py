@@ -12,7 +12,7 @@ from tests.e2e.cluster.binaries import HELM
 
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.sources import field_names
-from gpu_device_plugin.domain.edits import VISIBLE_DEVICES_DIR
+from gpu_device_plugin.domain.container_edits import VISIBLE_DEVICES_DIR
 from gpu_device_plugin.simulation.profiles import profile_names
 
 REFUSED = {

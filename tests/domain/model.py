@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
+from gpu_device_plugin.domain.caller import Asker, Call, who_allocates, who_asks
 from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.identity import Asker, Call, who_allocates, who_asks
-from gpu_device_plugin.domain.ledger import Grant, Ledger, live
+from gpu_device_plugin.domain.grant_lifetime import live
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import PlacementPolicy, resources_of
 from gpu_device_plugin.domain.placement import NoRoom, follows, pick_units, place, rooms
 from gpu_device_plugin.domain.pods import (

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from tests.domain.model import Agent, Kubelet
 from tests.domain.words import APP, INIT, SIDECAR, cards, container, terms
 
-from gpu_device_plugin.domain.identity import Asker
-from gpu_device_plugin.domain.ledger import Grant, Ledger, live, survivors
+from gpu_device_plugin.domain.caller import Asker
+from gpu_device_plugin.domain.grant_lifetime import expired_grants, live
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import MAX_PODS_PER_CARD, NodeMode, PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.units import Resource, parse_unit_id
@@ -135,8 +137,8 @@ def test_every_history_keeps_the_ledger_true(
     refusals = run(kubelet, steps, is_seen=True)
 
     assert not [error for error in refusals if isinstance(error, UnknownPodError)]
-    absent = survivors(agent.ledger, [], [], {}, 100.0, 0.0)[1]
-    over, _ = survivors(agent.ledger, [], [], absent, 130.0, 0.0)
+    absent = expired_grants(agent.ledger, [], [], {}, 100.0, 0.0)[1]
+    over, _ = expired_grants(agent.ledger, [], [], absent, 130.0, 0.0)
     assert agent.ledger.release(over) == Ledger()
 
 

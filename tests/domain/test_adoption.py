@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from tests.domain.words import CORE, COUNT, INIT, MEM, V100_MIB, cards, container, pod, terms
 
-from gpu_device_plugin.domain.ledger import Grant, HeldUnits, adopt
+from gpu_device_plugin.domain.adoption import HeldUnits, adopt
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.units import Resource

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Offer, choose_units, decide
 from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.identity import Asker, Call
-from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tests.domain.words import V100_MIB, cards, container, pod, terms
 
+from gpu_device_plugin.domain.caller import Asker
 from gpu_device_plugin.domain.explain import (
     Decision,
     demand_text,
@@ -11,7 +12,6 @@ from gpu_device_plugin.domain.explain import (
     room_lines,
     why_text,
 )
-from gpu_device_plugin.domain.identity import Asker
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.placement import NoRoom, Room, place
 from gpu_device_plugin.domain.requests import Demand

@@ -8,16 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.words import CORE, INIT, MEM, SIDECAR, grant, listed
 
-from gpu_device_plugin.domain.ledger import (
+from gpu_device_plugin.domain.grant_lifetime import (
     ABSENT_SECONDS,
     KUBELET_SETTLE_SECONDS,
-    CardUse,
-    Grant,
-    Ledger,
     drift,
+    expired_grants,
     live,
-    survivors,
 )
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import CardUse, Ledger
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import Resource, unit_ids
 
@@ -116,7 +115,7 @@ def rounds(
     absent: dict[str, float] = {}
     ended = []
     for now, names, uids in looks:
-        over, later = survivors(held, [key(n) for n in names], [*uids], absent, now, since)
+        over, later = expired_grants(held, [key(n) for n in names], [*uids], absent, now, since)
         ended.append(over)
         absent = dict(later)
         held = held.release(over)
@@ -168,7 +167,7 @@ def test_nothing_ends_while_the_kubelet_has_no_checkpoint() -> None:
     nameless = ledger(replace(grant("a", "m00"), pod=PodRef("", "", "uid-a")))
     absent: dict[str, float] = {}
     for now, uids in ((0.0, ()), (30.0, None), (60.0, ())):
-        over, later = survivors(nameless, [], uids, absent, now, UP_SINCE)
+        over, later = expired_grants(nameless, [], uids, absent, now, UP_SINCE)
         absent = dict(later)
         assert over == frozenset()
 
@@ -207,7 +206,7 @@ def test_no_pod_that_is_known_anywhere_ever_ends(
         known = {*in_list, *in_checkpoint}
         missed = {n: missed.get(n, now) for n in held if n not in known}
         uids = [f"uid-{name}" for name in in_checkpoint]
-        over, later = survivors(book, [key(n) for n in in_list], uids, absent, now, UP_SINCE)
+        over, later = expired_grants(book, [key(n) for n in in_list], uids, absent, now, UP_SINCE)
         absent = dict(later)
         assert over == {
             f"slice-{n}"

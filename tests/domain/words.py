@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import (
     ContainerKind,

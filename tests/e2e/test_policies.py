@@ -20,7 +20,7 @@ from tests.e2e.pods import container, pod
 from tests.e2e.policy_table import BAD_REQUESTS, POLICY, ROWS, Row, asking, in_template, percentages
 from tests.e2e.submission import PATHS, Submission
 
-from gpu_device_plugin.cluster.pod_text import pod_request
+from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.requests import NodeTerms, demand

@@ -20,7 +20,7 @@ from gpu_device_plugin.config.agent import Isolation
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import StateError, StorageError
-from gpu_device_plugin.store import layout1
+from gpu_device_plugin.store import grants_v1
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION
 
@@ -120,7 +120,9 @@ def release_before(node: Node) -> None:
     """The release before runs for a moment: it reads and writes its own layout of the grants only."""
     node.kill_agent()
     node.machine.arm("")
-    former = SealedFile(node.file(layout1.FILE_NAME), layout1.KIND, layout1.VERSION, flush=None)
+    former = SealedFile(
+        node.file(grants_v1.FILE_NAME), grants_v1.KIND, grants_v1.VERSION, flush=None
+    )
     with contextlib.suppress(StateError, StorageError):  # damaged: it sets the file aside
         sealed = former.read()
         if sealed is not None and sealed.number >= _number_of(node):

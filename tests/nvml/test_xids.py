@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.domain.faults import Recovery, XidAction, XidRule
+from gpu_device_plugin.domain.health_values import Recovery, XidAction, XidRule
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.nvml.xids import health_rules
 

@@ -1,7 +1,7 @@
 """How the release before reads the state directory, as strictly as it does: kept as it was.
 
 The seal (first line, length, checksum, zeros up to a whole block) and layout 1 of the grants, whose
-reader refuses the whole file for one key more or less. Goes with `store.layout1`.
+reader refuses the whole file for one key more or less. Goes with `store.grants_v1`.
 """
 
 import json

@@ -17,17 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.store.reader_before import BLOCK, cards_before, grants_before, node_before
 
-from gpu_device_plugin.domain.faults import CardHealth, Fault, Health, Recovery
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.health_values import CardHealth, Fault, Health, Recovery
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.units import Resource, unit_ids
-from gpu_device_plugin.store import layout1
+from gpu_device_plugin.store import grants_v1
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION, GrantStore, Loaded
-from gpu_device_plugin.store.memory import MemoryFile
-from gpu_device_plugin.store.remembered import (
+from gpu_device_plugin.store.state_file import MemoryFile
+from gpu_device_plugin.store.state_records import (
     CardsRecord,
     NodeRecord,
     cards_of,
@@ -128,7 +128,7 @@ def save(store: GrantStore, ledger: dict[str, Grant]) -> None:
 
 def write_as_before(path: Path, grants: dict[str, dict[str, Any]]) -> None:
     """A change by the release before, which knows of its own file only."""
-    file = SealedFile(path, layout1.KIND, layout1.VERSION)
+    file = SealedFile(path, grants_v1.KIND, grants_v1.VERSION)
     file.read()
     file.write([json.dumps(grant).encode() + b"\n" for grant in grants.values()], BOOT)
 

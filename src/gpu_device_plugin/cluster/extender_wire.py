@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gpu_device_plugin.cluster.pod_text import pod_request
+from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import ClusterError

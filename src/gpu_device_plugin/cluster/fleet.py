@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpu_device_plugin.cluster.api import MERGE_PATCH, Answer, ApiServer, Request
-from gpu_device_plugin.cluster.pod_text import pod_request
+from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import Bare, ListOf, Node, Pod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.pods import PodRequest

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.quantity import whole_number
-from gpu_device_plugin.cluster.reflection import Listener, Reflection, Source
+from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Node, ResourceSlice
 from gpu_device_plugin.domain.pools import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError

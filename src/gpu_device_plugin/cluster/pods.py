@@ -8,8 +8,8 @@ import msgspec
 import structlog
 
 from gpu_device_plugin.cluster.api import ApiServer, Request
-from gpu_device_plugin.cluster.pod_text import pod_request
-from gpu_device_plugin.cluster.reflection import Listener, Reflection, Source
+from gpu_device_plugin.cluster.pod_spec import pod_request
+from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.pools import OUR_RESOURCES

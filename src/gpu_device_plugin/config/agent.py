@@ -9,7 +9,7 @@ import msgspec
 import yaml
 
 from gpu_device_plugin.config.sources import LogFormat, load, says
-from gpu_device_plugin.domain.edits import DeviceAccess
+from gpu_device_plugin.domain.container_edits import DeviceAccess
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, check_unit, parse_mode
 from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import ConfigError

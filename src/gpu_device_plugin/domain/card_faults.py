@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpu_device_plugin.domain.faults import CardHealth, Fault, Recovery
+from gpu_device_plugin.domain.health_values import CardHealth, Fault, Recovery
 from gpu_device_plugin.domain.reports import CardReport, Inventory, Probe
 
 # nvmlDeviceGpuRecoveryAction_t of nvml.h.

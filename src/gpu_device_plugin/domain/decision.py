@@ -6,9 +6,9 @@ The first call for a container decides for its whole request; the second one fol
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.explain import no_room_text
-from gpu_device_plugin.domain.identity import Asker, Call
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.placement import (

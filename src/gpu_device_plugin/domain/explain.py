@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.identity import Asker
+from gpu_device_plugin.domain.caller import Asker
 from gpu_device_plugin.domain.placement import NoRoom, Room
 from gpu_device_plugin.domain.requests import Demand, NodeTerms, asked_text
 from gpu_device_plugin.domain.units import Resource

@@ -4,8 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from gpu_device_plugin.domain.edits import ContainerEdits, slice_of_mounts
-from gpu_device_plugin.domain.ledger import Grant, HeldUnits, Ledger
+from gpu_device_plugin.domain.adoption import HeldUnits
+from gpu_device_plugin.domain.container_edits import ContainerEdits, slice_of_mounts
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.pools import OUR_RESOURCES
 

@@ -13,7 +13,7 @@ from gpu_device_plugin.domain.modes import (
     resources_of,
 )
 from gpu_device_plugin.domain.requests import CORE_STEP_PERCENT, Demand, NodeTerms, PodRef
-from gpu_device_plugin.domain.slices import slice_mib
+from gpu_device_plugin.domain.slice_size import slice_mib
 from gpu_device_plugin.domain.units import CORE_UNITS_PER_CARD, MemoryUnit, Resource, parse_unit_id
 
 

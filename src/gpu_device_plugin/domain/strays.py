@@ -5,7 +5,7 @@ They may remain after a crash, but also after a ledger was lost whose containers
 
 from collections.abc import Collection, Mapping
 
-from gpu_device_plugin.domain.ledger import ABSENT_SECONDS, KUBELET_SETTLE_SECONDS
+from gpu_device_plugin.domain.grant_lifetime import ABSENT_SECONDS, KUBELET_SETTLE_SECONDS
 
 
 def strays(

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from google.protobuf.message import DecodeError
 
-from gpu_device_plugin.domain.edits import ContainerEdits, DeviceNode, Mount
+from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceNode, Mount
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.pools import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from gpu_device_plugin.domain.faults import HealthRules, Recovery, XidAction, XidRule
+from gpu_device_plugin.domain.health_values import HealthRules, Recovery, XidAction, XidRule
 from gpu_device_plugin.errors import ConfigError
 
 

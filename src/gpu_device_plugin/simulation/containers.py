@@ -11,7 +11,7 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpu_device_plugin.domain.edits import VISIBLE_DEVICES_DIR, Mount
+from gpu_device_plugin.domain.container_edits import VISIBLE_DEVICES_DIR, Mount
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.simulation.library import CUDA, NVML
 from gpu_device_plugin.simulation.node import DEFAULT_STATE, SimulatedNode

@@ -1,7 +1,7 @@
 """The grants on disk, durable before the kubelet gets its answer.
 
 The current file is `<state-dir>/grants.v2`: `{"grants": […]}`, see `records`. Beside it is
-`grants` in the form of the release before (`layout1`). The one with the higher number of write
+`grants` in the form of the release before (`grants_v1`). The one with the higher number of write
 counts: after a downgrade, and the upgrade that follows, that is the old one.
 """
 
@@ -17,9 +17,9 @@ from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pools import OUR_RESOURCES
 from gpu_device_plugin.errors import StateError, StorageError
-from gpu_device_plugin.store import layout1
+from gpu_device_plugin.store import grants_v1
 from gpu_device_plugin.store.durable import SealedFile, check_room, fdatasync
-from gpu_device_plugin.store.records import GrantRecord, Plain, grant_of, plain_of, record_of
+from gpu_device_plugin.store.grant_records import GrantRecord, Plain, grant_of, plain_of, record_of
 
 KIND = "grants"
 VERSION = 2
@@ -79,7 +79,7 @@ class GrantStore:
         self._file = SealedFile(self._path, KIND, VERSION, flush)
         # Not flushed: after a downgrade the former agent starts in the same boot.
         self._former = SealedFile(
-            directory / layout1.FILE_NAME, layout1.KIND, layout1.VERSION, flush=None
+            directory / grants_v1.FILE_NAME, grants_v1.KIND, grants_v1.VERSION, flush=None
         )
         self._boot_id = boot_id
         self._encoded: dict[str, tuple[Grant, msgspec.Raw, bytes]] = {}
@@ -128,11 +128,11 @@ class GrantStore:
         """This copy is not flushed and may be torn, which matters only if nothing else is left."""
         try:
             sealed = self._former.read()
-            grants = self._grants(layout1.decode(sealed.payload), bad) if sealed else {}
+            grants = self._grants(grants_v1.decode(sealed.payload), bad) if sealed else {}
         except (ValueError, StateError) as error:
             if not is_needed:
                 return _Layout()
-            bad.append(f"{self._path.with_name(layout1.FILE_NAME)}: {error}")
+            bad.append(f"{self._path.with_name(grants_v1.FILE_NAME)}: {error}")
             return _Layout(aside=self._former.set_aside(now_seconds))
         return _Layout(grants, sealed.boot_id, sealed.number) if sealed else _Layout()
 
@@ -184,7 +184,7 @@ class GrantStore:
             return known
         record = record_of(grant)
         plain = plain_of(record, self._read.get(key))
-        return grant, msgspec.Raw(msgspec.json.encode(plain)), layout1.encode(record)
+        return grant, msgspec.Raw(msgspec.json.encode(plain)), grants_v1.encode(record)
 
     def _decode(self, payload: bytes, bad: list[str]) -> dict[str, Grant]:
         top = msgspec.json.decode(payload)

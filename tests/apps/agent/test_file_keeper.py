@@ -8,9 +8,9 @@ from gpu_device_plugin.apps.agent.reconcile.file_keeper import FileKeeper
 from gpu_device_plugin.apps.agent.slices.container_setup import slice_spec
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.domain.edits import ContainerEdits, Mount
+from gpu_device_plugin.domain.container_edits import ContainerEdits, Mount
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
-from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.store.slices import SliceSpec

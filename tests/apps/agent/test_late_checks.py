@@ -10,7 +10,7 @@ from gpu_device_plugin.apps.agent.edges import real_edges
 from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.units import Resource

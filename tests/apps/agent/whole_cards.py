@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.adoption import HeldUnits
+from gpu_device_plugin.domain.caller import Asker, Call
+from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
 from gpu_device_plugin.domain.decision import Offer, Pending
 from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.edits import ContainerEdits, DeviceAccess, Paths
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.identity import Asker, Call
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRequest
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool

@@ -19,7 +19,7 @@ from gpu_device_plugin.apps.agent.publish.cluster import (
 )
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.config.agent import Settings
-from gpu_device_plugin.domain.edits import DeviceAccess, Mount
+from gpu_device_plugin.domain.container_edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.pools import OUR_RESOURCES

@@ -12,9 +12,9 @@ from pathlib import Path
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.admission.allocator import Allocator
 from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
+from gpu_device_plugin.apps.agent.admission.caller_lookup import Identifier, Sources
 from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
 from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck
-from gpu_device_plugin.apps.agent.admission.identify import Identifier, Sources
 from gpu_device_plugin.apps.agent.admission.prestart import PreStart
 from gpu_device_plugin.apps.agent.admission.service import Service
 from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
@@ -54,16 +54,16 @@ from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.kubelet.endpoint import Endpoint, EndpointState, Phase
+from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.lock import NodeLock
-from gpu_device_plugin.store.memory import Memory, MemoryFile
 from gpu_device_plugin.store.region import read_region
 from gpu_device_plugin.store.remains import Remains
-from gpu_device_plugin.store.remembered import CardsRecord, NodeRecord
 from gpu_device_plugin.store.selinux import Kernel, SecurityLabels
 from gpu_device_plugin.store.slices import SliceFiles
+from gpu_device_plugin.store.state_file import Memory, MemoryFile
+from gpu_device_plugin.store.state_records import CardsRecord, NodeRecord
 from gpu_device_plugin.store.writer import Writer
 from gpu_device_plugin.web.metrics import AgentMetrics
 

@@ -9,6 +9,7 @@ import structlog
 
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
 from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.cluster_watch import ClusterPod, bind_pod, read_pod
 from gpu_device_plugin.cluster.extender_wire import (
     Question,
     binding_answer,
@@ -18,9 +19,8 @@ from gpu_device_plugin.cluster.extender_wire import (
     read_binding,
     read_question,
 )
-from gpu_device_plugin.cluster.whole import ClusterPod, bind_pod, read_pod
-from gpu_device_plugin.domain.cluster_ledger import Fit, Misfit
 from gpu_device_plugin.domain.cluster_view import PodHold, wish_annotations
+from gpu_device_plugin.domain.node_fit import Fit, Misfit
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
 

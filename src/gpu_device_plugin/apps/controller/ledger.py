@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from gpu_device_plugin.cluster.whole import ClusterNode, ClusterPod
-from gpu_device_plugin.domain.cluster_ledger import Fit, Misfit, fit, node_rooms
+from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.domain.cluster_view import NodeOffer, PodHold, hold_of, parse_offer
 from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
+from gpu_device_plugin.domain.node_fit import Fit, Misfit, fit, node_rooms
 from gpu_device_plugin.domain.placement import Room
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import StateError

@@ -11,7 +11,7 @@ import structlog
 from gpu_device_plugin.apps.controller.extender import Extender
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.whole import Changes, ClusterWatch
+from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterWatch
 from gpu_device_plugin.config.controller import ControllerSettings
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.web.controller_metrics import ControllerMetrics

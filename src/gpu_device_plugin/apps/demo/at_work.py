@@ -15,7 +15,7 @@ from gpu_device_plugin.apps.demo.container import (
 from gpu_device_plugin.apps.demo.node import DemoNode
 from gpu_device_plugin.apps.demo.promises import Promises
 from gpu_device_plugin.apps.demo.telling import ComputeShare, GpuView, Teller
-from gpu_device_plugin.domain.edits import CONFIG_DIR
+from gpu_device_plugin.domain.container_edits import CONFIG_DIR
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.library import CUDA
 

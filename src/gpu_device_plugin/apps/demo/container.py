@@ -13,7 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpu_device_plugin.apps.demo.agent_process import die_with_parent
-from gpu_device_plugin.domain.edits import CARDS_DIR, CONFIG_DIR, LIBRARY_FILE, REGION_FILE
+from gpu_device_plugin.domain.container_edits import (
+    CARDS_DIR,
+    CONFIG_DIR,
+    LIBRARY_FILE,
+    REGION_FILE,
+)
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.kubelet_pods import ContainerStart
 

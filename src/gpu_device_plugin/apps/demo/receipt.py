@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpu_device_plugin.apps.demo.cast import UNITS_PER_CARD, Role
 from gpu_device_plugin.apps.demo.node import DemoNode
-from gpu_device_plugin.domain.edits import (
+from gpu_device_plugin.domain.container_edits import (
     CARDS_DIR,
     CONFIG_DIR,
     LIBRARY_FILE,

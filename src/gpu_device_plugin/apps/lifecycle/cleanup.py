@@ -14,8 +14,9 @@ from pathlib import Path
 
 from gpu_device_plugin.apps.agent.edges import boot_id
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.domain.grant_lifetime import live
 from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot, completed
-from gpu_device_plugin.domain.ledger import Ledger, live
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.podresources import PodResources

@@ -4,6 +4,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.adoption import HeldUnits, adopt
+from gpu_device_plugin.domain.caller import Asker, Call
+from gpu_device_plugin.domain.container_edits import (
+    ContainerEdits,
+    DeviceAccess,
+    Paths,
+    container_edits,
+)
 from gpu_device_plugin.domain.decision import (
     Offer,
     Pending,
@@ -13,10 +20,8 @@ from gpu_device_plugin.domain.decision import (
     unequal_parts,
 )
 from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.edits import ContainerEdits, DeviceAccess, Paths, container_edits
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.holder_check import checked
-from gpu_device_plugin.domain.identity import Asker, Call
 from gpu_device_plugin.domain.modes import NodeMode, resources_of
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.placement import follows
@@ -24,7 +29,7 @@ from gpu_device_plugin.domain.pods import PodRequest
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool
 from gpu_device_plugin.domain.requests import asked_text, demand_from_size
 from gpu_device_plugin.domain.schemes.protocol import NewGrant
-from gpu_device_plugin.domain.slices import slice_bytes
+from gpu_device_plugin.domain.slice_size import slice_bytes
 from gpu_device_plugin.domain.units import MemoryUnit, Resource, unit_ids
 from gpu_device_plugin.errors import RequestError
 

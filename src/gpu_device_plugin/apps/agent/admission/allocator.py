@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Sequence
 
 from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
+from gpu_device_plugin.apps.agent.admission.caller_lookup import Identifier
 from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
-from gpu_device_plugin.apps.agent.admission.identify import Identifier
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.domain.caller import Asker, Call, who_allocates
+from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.domain.decision import Offer, Pending, check_in_service
-from gpu_device_plugin.domain.edits import ContainerEdits
-from gpu_device_plugin.domain.identity import Asker, Call, who_allocates
-from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.schemes.protocol import Scheme
 from gpu_device_plugin.domain.schemes.registry import Schemes

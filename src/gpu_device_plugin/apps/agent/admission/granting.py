@@ -6,10 +6,11 @@ from collections.abc import Callable
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.domain.caller import Call
+from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.domain.decision import Pending
-from gpu_device_plugin.domain.edits import ContainerEdits
-from gpu_device_plugin.domain.identity import Call
-from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.protocol import NewGrant
 from gpu_device_plugin.domain.schemes.registry import Schemes

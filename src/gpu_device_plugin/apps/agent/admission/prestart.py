@@ -9,7 +9,7 @@ from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.registry import Schemes

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gpu_device_plugin.apps.agent.admission.allocator import Allocator
 from gpu_device_plugin.apps.agent.admission.prestart import PreStart
-from gpu_device_plugin.domain.edits import ContainerEdits
+from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.web.metrics import AgentMetrics
 
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.card_faults import unshareable
+from gpu_device_plugin.domain.card_health import observe, recover, recovery_obstacle, restored
 from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.faults import Health, HealthRules
-from gpu_device_plugin.domain.health import clear, observe, obstacle, restored
+from gpu_device_plugin.domain.health_values import Health, HealthRules
 from gpu_device_plugin.domain.reports import (
     CardReport,
     DriverChanged,
@@ -22,8 +22,8 @@ from gpu_device_plugin.domain.reports import (
 )
 from gpu_device_plugin.domain.units import MAX_CARDS
 from gpu_device_plugin.errors import RequestError
-from gpu_device_plugin.store.memory import Memory
-from gpu_device_plugin.store.remembered import CardsRecord, cards_of, cards_record, health_of
+from gpu_device_plugin.store.state_file import Memory
+from gpu_device_plugin.store.state_records import CardsRecord, cards_of, cards_record, health_of
 
 
 class CardInventory:
@@ -92,7 +92,7 @@ class CardInventory:
         for change in changes:
             self._recorder.card_changed(change)
 
-    def clear(self, uuid: str) -> bool:
+    def recover(self, uuid: str) -> bool:
         """Clear a card's faults at the operator's word; returns whether the card is known.
 
         Raises:
@@ -100,10 +100,10 @@ class CardInventory:
         """
         if self._health.card(uuid) is None:
             return False
-        against = obstacle(self._health, uuid)
+        against = recovery_obstacle(self._health, uuid)
         if against:
             raise RequestError(f"card {uuid} stays out: {against}", reason="StillFaulty")
-        self._health, changes = clear(self._health, uuid)
+        self._health, changes = recover(self._health, uuid)
         for change in changes:
             self._recorder.card_changed(change)
         self.settle()

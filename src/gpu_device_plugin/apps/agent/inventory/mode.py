@@ -23,8 +23,8 @@ from gpu_device_plugin.domain.modes import (
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.store.memory import Memory
-from gpu_device_plugin.store.remembered import NodeRecord
+from gpu_device_plugin.store.state_file import Memory
+from gpu_device_plugin.store.state_records import NodeRecord
 
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
 

@@ -38,7 +38,7 @@ class AdminCommands:
         wanted = str(question.get("card", ""))
         shown = [card for card in self._state().cards if card.is_shown]
         card = next((c for c in shown if wanted in (c.uuid, str(c.index))), None)
-        if not self._cards.clear(card.uuid if card else wanted):
+        if not self._cards.recover(card.uuid if card else wanted):
             known = ", ".join(f"{c.index} ({c.uuid})" for c in shown) or "none"
             raise RequestError(f"no card {wanted!r} on this node; known: {known}", reason="NoCard")
         if card is None:

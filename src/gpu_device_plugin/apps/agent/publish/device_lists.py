@@ -8,7 +8,7 @@ from gpu_device_plugin.domain.modes import check_message
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pools import Pool
 from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.kubelet.endpoint import Endpoint
+from gpu_device_plugin.kubelet.resource_server import Endpoint
 
 
 class DeviceLists:

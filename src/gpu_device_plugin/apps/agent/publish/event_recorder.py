@@ -6,13 +6,14 @@ import structlog
 
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.cluster.events import EventNote
+from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Pending
 from gpu_device_plugin.domain.decision_log import DecisionLog
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.explain import Decision, demand_text, room_lines
-from gpu_device_plugin.domain.faults import Change, ChangeKind
-from gpu_device_plugin.domain.identity import Asker, Call
-from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.health_values import Change, ChangeKind
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.requests import asked_text

@@ -14,8 +14,9 @@ from gpu_device_plugin.domain.annotations import (
     withdrawn_annotation,
 )
 from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
-from gpu_device_plugin.domain.ledger import CardUse, Grant, Ledger
+from gpu_device_plugin.domain.ledger import CardUse, Ledger
 from gpu_device_plugin.domain.modes import resources_of
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef

@@ -13,8 +13,8 @@ import structlog
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot
-from gpu_device_plugin.domain.ledger import Grant
 from gpu_device_plugin.domain.strays import strays
 from gpu_device_plugin.errors import NodeError, StorageError
 

@@ -19,6 +19,15 @@ from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReade
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.signal import Signal
+from gpu_device_plugin.domain.adoption import HeldUnits
+from gpu_device_plugin.domain.grant_lifetime import (
+    KUBELET_SETTLE_SECONDS,
+    drift,
+    expired_grants,
+    is_over,
+    live,
+)
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.kubelet_snapshot import (
     KubeletSnapshot,
     completed,
@@ -27,16 +36,7 @@ from gpu_device_plugin.domain.kubelet_snapshot import (
     passed_on,
     renamed,
 )
-from gpu_device_plugin.domain.ledger import (
-    KUBELET_SETTLE_SECONDS,
-    Grant,
-    HeldUnits,
-    Ledger,
-    drift,
-    is_over,
-    live,
-    survivors,
-)
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.registry import Schemes
@@ -163,7 +163,7 @@ class Reconciler:
     def _settle(self, snapshot: KubeletSnapshot) -> None:
         ledger_store, specs = self._parts.ledger_store, self._parts.specs()
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
-        over, self._absent_since = survivors(
+        over, self._absent_since = expired_grants(
             ledger_store.ledger,
             snapshot.names,
             snapshot.uids if snapshot.has_checkpoint else None,

@@ -9,8 +9,8 @@ import structlog
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
-from gpu_device_plugin.domain.edits import LIBRARY_FILE
-from gpu_device_plugin.domain.ledger import Grant
+from gpu_device_plugin.domain.container_edits import LIBRARY_FILE
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.errors import ConfigError, NodeError, StorageError
 from gpu_device_plugin.store.library import LIBRARY, SELFTEST, LibraryVersions, Package, package
 from gpu_device_plugin.store.native import native_library

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from gpu_device_plugin.apps.agent.state.signal import Signal
-from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.grants import GrantStore, Loaded

@@ -6,8 +6,9 @@ from itertools import permutations
 import pytest
 from tests.domain.words import APP, CORE, INIT, MEM, SIDECAR, container, grant, listed, pod
 
-from gpu_device_plugin.domain.identity import Asker, Call, who_allocates, who_asks
-from gpu_device_plugin.domain.ledger import Grant, Ledger
+from gpu_device_plugin.domain.caller import Asker, Call, who_allocates, who_asks
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
 from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.errors import UnknownPodError

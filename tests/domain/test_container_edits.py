@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.domain.words import V100_MIB, cards, grant, terms
 
-from gpu_device_plugin.domain.edits import (
+from gpu_device_plugin.domain.container_edits import (
     ContainerEdits,
     DeviceAccess,
     Paths,

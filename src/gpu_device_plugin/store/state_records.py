@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.faults import CardHealth, Fault, Health, Outage, Recovery
+from gpu_device_plugin.domain.health_values import CardHealth, Fault, Health, Outage, Recovery
 
 
 class CardRecord(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_device_plugin.cluster.pod_text import pod_request
+from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.errors import ClusterError

@@ -27,7 +27,7 @@ from gpu_device_plugin.kubelet.directory import (
     SocketIdentity,
     is_socket,
 )
-from gpu_device_plugin.kubelet.registration import register
+from gpu_device_plugin.kubelet.register_call import register
 from gpu_device_plugin.kubelet.servicer import DevicePluginServicer, DeviceService, StreamWatch
 
 FIRST_LIST_SECONDS = 5.0

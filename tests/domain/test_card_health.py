@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.faults import (
+from gpu_device_plugin.domain.card_health import observe, recover, recovery_obstacle, restored
+from gpu_device_plugin.domain.health_values import (
     Change,
     ChangeKind,
     Health,
@@ -16,7 +17,6 @@ from gpu_device_plugin.domain.faults import (
     XidAction,
     XidRule,
 )
-from gpu_device_plugin.domain.health import clear, observe, obstacle, restored
 from gpu_device_plugin.domain.reports import (
     Answered,
     CardReport,
@@ -221,14 +221,14 @@ def test_a_driver_that_was_only_out_of_reach_ends_nothing() -> None:
 
 
 def test_the_operators_word_ends_every_fault_of_the_card() -> None:
-    health, changes = clear(after(*probes(A, [101]), start=with_xid(48))[0], A)
+    health, changes = recover(after(*probes(A, [101]), start=with_xid(48))[0], A)
     assert health.is_healthy(A)
     assert [change.kind for change in changes] == [ChangeKind.RECOVERED]
 
 
 def test_the_operators_word_forgets_a_card_that_is_gone() -> None:
     health, _ = after((0, inventory(A, B)), (10, inventory(B)))
-    health, changes = clear(health, A)
+    health, changes = recover(health, A)
     assert (health.reason(A), out(health)) == ("Absent", {})
     assert [(change.kind, change.reason) for change in changes] == [
         (ChangeKind.NOTICE, "Forgotten")
@@ -336,8 +336,8 @@ def test_a_card_whose_memory_nvml_no_longer_tells_is_out_until_it_does() -> None
 def test_neither_a_new_driver_nor_the_operator_ends_mig_mode() -> None:
     mig = in_mig_mode(inventory(A, B), A)
     health, _ = after((0, inventory(A, B)), (10, mig), (20, replace(mig, driver_version="550.1")))
-    assert "MIG mode" in obstacle(health, A)
-    health, changes = clear(health, A)
+    assert "MIG mode" in recovery_obstacle(health, A)
+    health, changes = recover(health, A)
     assert (out(health), changes) == ({A: "MigEnabled"}, ())
 
 
@@ -367,33 +367,33 @@ def test_a_stall_from_the_start_on_ends_with_the_first_inventory_and_not_before(
 
 def test_while_nvml_asks_for_an_action_the_operators_word_does_not_count() -> None:
     health, _ = after(*probes(A, [101], action=1), start=with_xid(48))
-    assert "a reset of the card" in obstacle(health, A)
-    assert clear(health, A) == (health, ())
+    assert "a reset of the card" in recovery_obstacle(health, A)
+    assert recover(health, A) == (health, ())
     health, _ = after(*probes(A, [110], action=0), start=health)
-    assert obstacle(health, A) == ""
+    assert recovery_obstacle(health, A) == ""
 
 
 def test_the_operators_word_counts_once_a_probe_has_said_what_nvml_asks_for() -> None:
     """Right after an XID the driver has not said yet whether it wants a reset."""
     early, _ = after(*probes(A, [99], action=0), (100, Xid(A, 48)), start=with_xid(48, at=90))
-    assert "has not answered since" in obstacle(early, A)
+    assert "has not answered since" in recovery_obstacle(early, A)
     health, _ = after(*probes(A, [101], action=0), start=early)
-    assert obstacle(health, A) == ""
+    assert recovery_obstacle(health, A) == ""
 
 
 def test_what_nvml_asked_for_stands_over_a_restart_of_the_agent() -> None:
     """The operator may be faster than the first probe."""
     asked, _ = after(*probes(A, [101], action=1), start=with_xid(48))
     health, _ = after((200, inventory(A, B)), start=restored(asked, "boot"))
-    assert obstacle(health, A)
-    assert out(clear(health, A)[0]) == {A: "XID48"}
+    assert recovery_obstacle(health, A)
+    assert out(recover(health, A)[0]) == {A: "XID48"}
 
 
 def test_while_nvml_does_not_answer_the_operators_word_does_not_count() -> None:
     health, _ = after((200, Stalled(10)), start=with_xid(48))
-    assert "NVMLStalled" in obstacle(health, A)
-    assert "NVMLUnanswered" in obstacle(restored(with_xid(48), "boot"), A)
-    assert clear(health, A) == (health, ())
+    assert "NVMLStalled" in recovery_obstacle(health, A)
+    assert "NVMLUnanswered" in recovery_obstacle(restored(with_xid(48), "boot"), A)
+    assert recover(health, A) == (health, ())
 
 
 def test_a_card_for_which_nvml_asks_an_action_is_out_even_if_its_xid_was_missed() -> None:
@@ -482,7 +482,7 @@ def test_whatever_went_before_a_card_for_which_nvml_asks_an_action_is_out(
     health, _ = after((0, inventory(A, B)), *timed(history), (9_000, inventory(A, B)))
     health, _ = after(*probes(A, [9_000, 9_500], action=action), start=health)
     assert not health.is_healthy(A)
-    assert clear(health, A) == (health, ())
+    assert recover(health, A) == (health, ())
 
 
 @given(HISTORIES)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import structlog
 
-from gpu_device_plugin.domain.identity import Asker, Call, ListedPod, who_asks
-from gpu_device_plugin.domain.ledger import Ledger, live
+from gpu_device_plugin.domain.caller import Asker, Call, ListedPod, who_asks
+from gpu_device_plugin.domain.grant_lifetime import live
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.requests import PodRef, PodRequest
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
 

@@ -7,7 +7,7 @@ release.
 
 import json
 
-from gpu_device_plugin.store.records import GrantRecord, Plain
+from gpu_device_plugin.store.grant_records import GrantRecord, Plain
 
 KIND = "grants"
 VERSION = 1

@@ -31,7 +31,7 @@ from gpu_device_plugin.domain.card_faults import (
     still_asked,
     with_fault,
 )
-from gpu_device_plugin.domain.faults import (
+from gpu_device_plugin.domain.health_values import (
     UNASKED,
     CardHealth,
     Change,
@@ -80,7 +80,7 @@ def observe(
     return after, _changes(health, after)
 
 
-def obstacle(health: Health, uuid: str) -> str:
+def recovery_obstacle(health: Health, uuid: str) -> str:
     """Why the operator cannot clear the card's faults now; "" if he can."""
     card = health.card(uuid)
     if card is None or not card.is_shown:
@@ -92,13 +92,13 @@ def obstacle(health: Health, uuid: str) -> str:
     return still_asked(card)
 
 
-def clear(health: Health, uuid: str) -> tuple[Health, tuple[Change, ...]]:
+def recover(health: Health, uuid: str) -> tuple[Health, tuple[Change, ...]]:
     """The operator clears the card's faults; one that is still there begins again.
 
     A card that NVML does not show is forgotten, because it can have no new fault. Nothing changes
-    while there is an `obstacle`.
+    while `recovery_obstacle` names one.
     """
-    if obstacle(health, uuid):
+    if recovery_obstacle(health, uuid):
         return health, ()
     cards = tuple(
         replace(card, faults=(), clean_since_seconds=None) if card.uuid == uuid else card

@@ -1,7 +1,7 @@
 """A pod that the API watch has not told yet is known by the text that was fetched for it."""
 
-from gpu_device_plugin.apps.agent.admission.identify import Identifier, Sources
-from gpu_device_plugin.domain.identity import Call
+from gpu_device_plugin.apps.agent.admission.caller_lookup import Identifier, Sources
+from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import (
     ContainerKind,

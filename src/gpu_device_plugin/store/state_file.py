@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from gpu_device_plugin.store.durable import SealedFile
-from gpu_device_plugin.store.records import Plain, plain_of
+from gpu_device_plugin.store.grant_records import Plain, plain_of
 from gpu_device_plugin.store.writer import Writer, report
 
 VERSION = 1
