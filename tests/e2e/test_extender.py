@@ -23,9 +23,8 @@ _CARDS, _UNITS = 4, 15
 
 
 @pytest.fixture(scope="module")
-def controller(cluster: Cluster, serving_agent: Agent) -> Iterator[Program]:
+def controller(cluster: Cluster) -> Iterator[Program]:
     """The controller and the scheduler that asks it."""
-    assert serving_agent.program.running()
     command = [str(PROGRAM), "controller", "--plain-http", f"--address={_ADDRESS}"]
     command += ["--metrics-address=127.0.0.1:0", f"--kubeconfig={cluster.admin_kubeconfig}"]
     logs = cluster.layout.logs

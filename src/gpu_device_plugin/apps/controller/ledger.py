@@ -11,7 +11,7 @@ from gpu_device_plugin.domain.cluster_view import NodeOffer, PodHold, hold_of, p
 from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
 from gpu_device_plugin.domain.node_fit import Fit, Misfit, fit, node_rooms
 from gpu_device_plugin.domain.placement import Room
-from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import StateError
 
 PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
@@ -19,7 +19,7 @@ NO_CARDS_TEXT = "node(s) have no cards of ours"
 _KEPT_SHAPES = 64
 _KEPT_ROOMS = 20_000
 _NO_CARDS = Misfit(NO_CARDS_TEXT, is_final=True)
-_Asked = tuple[tuple[ContainerRequest, ...], str | None, PlacementPolicy | None]
+_Asked = tuple[object, str | None, PlacementPolicy | None]
 _log = structlog.get_logger("ledger")
 
 
@@ -120,7 +120,7 @@ class ClusterLedger:
         what is asked, until the node changes.
         """
         policy = parse_policy(annotations.get(PLACEMENT_ANNOTATION, ""))
-        asked = (pod.containers, pod.card_count_label, policy)
+        asked = (_shape(pod), pod.card_count_label, policy)
         answers = self._answers.setdefault(asked, _Answers())
         self._answers.move_to_end(asked)
         if len(answers.by_room) > _KEPT_ROOMS:
@@ -148,6 +148,11 @@ class ClusterLedger:
         self._rooms.pop(node, None)
         for answers in self._answers.values():
             answers.by_node.pop(node, None)
+
+
+def _shape(pod: PodRequest) -> object:
+    """All of a pod's containers that an answer depends on."""
+    return tuple((c.kind, c.index, frozenset(c.amounts.items())) for c in pod.containers)
 
 
 def _amounts(room: Room) -> tuple[object, ...]:
