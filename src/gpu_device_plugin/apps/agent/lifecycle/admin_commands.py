@@ -42,5 +42,5 @@ class AdminCommands:
             known = ", ".join(f"{c.index} ({c.uuid})" for c in shown) or "none"
             raise RequestError(f"no card {wanted!r} on this node; known: {known}", reason="NoCard")
         if card is None:
-            return f"card {wanted}: it is not there; what was known of it is forgotten\n"
-        return f"card {wanted}: its faults are forgotten; one that is still there opens again\n"
+            return f"card {wanted}: it is not there any more; what was known of it is removed\n"
+        return f"card {wanted}: its faults are cleared; a fault that is still there takes it out again\n"
