@@ -28,7 +28,7 @@ _METHOD = """\
 `gpu-device-plugin controller` as a process of its own, {nodes:,} nodes of {cards} V100, {pods:,} pods with
 slices in the cluster; the API server is the small one of our tests, on the same machine. A round asks filter and
 then prioritize for a pod of one of {shapes} shapes, with the names of nodes drawn at random; between two rounds a
-pod ends or comes, so that the ledger changes. Both calls together, from sending to the decoded answer. Whole
+pod moves to another node, so that the ledger changes. Both calls together, from sending to the decoded answer. Whole
 nodes: objects of 16 KB each, as kube-scheduler sends them where the extender is not `nodeCacheCapable`; the time
 of one filter call. First calls of a shape count every node and are among the rounds."""
 

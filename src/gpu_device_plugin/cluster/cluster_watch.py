@@ -158,14 +158,14 @@ def _understood(pod: Pod) -> ClusterPod | None:
     )
 
 
-async def read_pod(api: ApiServer, ref: PodRef) -> ClusterPod | None:
+async def read_pod(api: ApiServer, ref: PodRef, deadline_seconds: float) -> ClusterPod | None:
     """The pod now, by one GET; None if it is gone or replaced by one of the same name.
 
     Raises:
         ClusterError: The API server does not answer.
     """
     path = _path(ref)
-    answer = await api.call(Request("GET", path))
+    answer = await api.call(Request("GET", path), deadline_seconds=deadline_seconds)
     if answer.status == 404:
         return None
     if not answer.is_success:

@@ -102,7 +102,7 @@ def read_question(body: bytes) -> Question:
         if args.node_names is None:
             items = (args.nodes.items if args.nodes else None) or []
             objects = {_node.decode(item).metadata.name: item for item in items}
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ClusterError(f"the body is no ExtenderArgs: {error}") from error
     meta = args.pod.metadata
     return Question(
@@ -122,7 +122,7 @@ def read_binding(body: bytes) -> Binding:
     """
     try:
         args = _binding.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ClusterError(f"the body is no ExtenderBindingArgs: {error}") from error
     return Binding(PodRef(args.pod_namespace, args.pod_name, args.pod_uid), args.node)
 

@@ -10,13 +10,15 @@ from gpu_device_plugin.config.sources import LogFormat, load, says
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.errors import ConfigError
 
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the operator decided. A pod's annotation or a node's label takes precedence."""
 
     address: Annotated[str, says("Address that kube-scheduler asks.")] = ":8443"
     plain_http: Annotated[
-        bool, says("Speak HTTP without TLS; for localhost, and behind a proxy that has TLS.")
+        bool, says("Speak HTTP without TLS; only on an address of this machine alone.")
     ] = False
     tls_cert_file: Annotated[str, says("Certificate of --address, PEM.")] = ""
     tls_key_file: Annotated[str, says("Its private key, PEM.")] = ""
@@ -49,6 +51,12 @@ def load_controller_settings(
     has_tls = bool(settings.tls_cert_file and settings.tls_key_file)
     if settings.plain_http and (settings.tls_cert_file or settings.tls_key_file):
         raise ConfigError("--plain-http and --tls-cert-file, --tls-key-file exclude each other")
+    host = settings.address.rpartition(":")[0].strip("[]")
+    if settings.plain_http and host not in _LOOPBACK:
+        raise ConfigError(
+            f"--plain-http with --address {settings.address!r}: anybody who reaches it can bind pods; "
+            f"give an address of this machine alone ({', '.join(_LOOPBACK)}), or a certificate"
+        )
     if not settings.plain_http and not has_tls:
         raise ConfigError(
             "--tls-cert-file and --tls-key-file are needed, or --plain-http for localhost"

@@ -98,7 +98,7 @@ def served_mode(text: str) -> str:
 def _object(text: str) -> Mapping[str, object]:
     try:
         plain: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return plain if isinstance(plain, dict) else {}
 
@@ -183,7 +183,7 @@ def _second_generation(text: str) -> Wish:
             for container, cards in plain.items()
             if isinstance(cards, dict)
         )
-    except ValueError:
+    except (ValueError, RecursionError):  # deep nesting is nonsense too, and anybody can write it
         return ()
 
 

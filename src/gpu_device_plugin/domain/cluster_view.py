@@ -4,7 +4,7 @@ Amounts only: unit ids are the node's own.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.annotations import (
@@ -71,17 +71,19 @@ class PodHold:
     Attributes:
         pod: Whose it is.
         by_container: Index in `spec.containers` -> card index -> share.
-        unplaced: Demands that have no card yet: the node will choose one for each.
+        extra: Card index -> what init containers and sidecars hold beside that.
+        unplaced: Demands that have no card yet: the node will choose for each.
     """
 
     pod: PodRef
     by_container: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
+    extra: Mapping[int, Share] = field(default_factory=dict)
     unplaced: tuple[Demand, ...] = ()
 
     def by_card(self) -> dict[int, Share]:
         """What it holds of each card, over all containers."""
         found: dict[int, Share] = {}
-        for shares in self.by_container.values():
+        for shares in (*self.by_container.values(), self.extra):
             for card, (units, percent) in shares.items():
                 before = found.get(card, (0, 0))
                 found[card] = (before[0] + units, before[1] + percent)
@@ -140,26 +142,63 @@ def _card(node: str, entry: object) -> tuple[Card, bool]:
 def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
     """What a pod that is bound to a node holds there, or will.
 
-    What has no card in the annotations (neither granted by the agent nor wished by a scheduler)
-    stays unplaced. The annotations name app containers only; what a sidecar holds is unplaced too.
+    Annotations count for a container where they add up to what it asks. What has no card in them
+    (the agent has not granted it yet, and nobody wished one) stays unplaced. They name app
+    containers only: what sidecars and init containers hold is taken to be on the first card.
     """
     memory, compute = _shares(annotations, ALLOCATION), _shares(annotations, CORE_ALLOCATION)
-    placed = {
-        container: {
-            card: (units, compute.get(container, {}).get(card, 0)) for card, units in cards.items()
-        }
-        for container, cards in memory.items()
-    }
-    unplaced = tuple(
+    cards = _card_count(pod)
+    placed: dict[int, dict[int, Share]] = {}
+    unplaced: list[Demand] = []
+    for container in (c for c in pod.containers if c.asks and c.kind is ContainerKind.APP):
+        units, percent = container.amount(Resource.MEM), container.amount(Resource.CORE)
+        told = memory.get(container.index, {})
+        if told and sum(told.values()) == units and min(told.values()) > 0:
+            percents = compute.get(container.index, {})
+            placed[container.index] = {
+                card: (part, percent if card in percents else 0) for card, part in told.items()
+            }
+        else:
+            unplaced.append(Demand(units, percent, cards if units % cards == 0 else 1))
+    beside = [
         Demand(c.amount(Resource.MEM), c.amount(Resource.CORE))
         for c in pod.containers
-        if c.asks
-        and (
-            c.kind is ContainerKind.SIDECAR
-            or (c.kind is ContainerKind.APP and c.index not in placed)
-        )
+        if c.asks and c.kind is ContainerKind.SIDECAR
+    ]
+    first = next(iter(placed.values()), {})
+    if not first:
+        return PodHold(pod.ref, placed, {}, (*unplaced, *beside, *_init_demands(pod, unplaced)))
+    card = next(iter(first))
+    hold = PodHold(pod.ref, placed, {}, tuple(unplaced))
+    units, percent = hold.by_card()[card]
+    init = _largest_init(pod)
+    extra = (
+        max(0, init.mem_units - units) + sum(d.mem_units for d in beside),
+        max(0, init.core_percent - percent) + sum(d.core_percent for d in beside),
     )
-    return PodHold(pod.ref, placed, unplaced)
+    return PodHold(pod.ref, placed, {card: extra} if any(extra) else {}, tuple(unplaced))
+
+
+def _largest_init(pod: PodRequest) -> Demand:
+    """What the ordinary init containers hold: the kubelet lets the pod keep it till its end."""
+    init = [c for c in pod.containers if c.kind is ContainerKind.INIT]
+    return Demand(
+        max((c.amount(Resource.MEM) for c in init), default=0),
+        max((c.amount(Resource.CORE) for c in init), default=0),
+    )
+
+
+def _init_demands(pod: PodRequest, apps: Sequence[Demand]) -> tuple[Demand, ...]:
+    """What init containers hold beyond what the pod's app containers take over."""
+    init = _largest_init(pod)
+    units = max(0, init.mem_units - sum(d.mem_units for d in apps))
+    percent = max(0, init.core_percent - sum(d.core_percent for d in apps))
+    return (Demand(units, percent),) if units or percent else ()
+
+
+def _card_count(pod: PodRequest) -> int:
+    text = pod.card_count_label or "1"
+    return max(1, int(text)) if text.isascii() and text.isdecimal() and len(text) < 4 else 1
 
 
 def wish_annotations(hold: PodHold, now_ns: int) -> dict[str, str]:
@@ -200,14 +239,14 @@ def _shares(annotations: Mapping[str, str], key: str) -> dict[int, dict[int, int
             for container, cards in plain.items()
             if isinstance(cards, dict)
         }
-    except (StateError, ValueError, TypeError):
+    except (StateError, ValueError, TypeError, OverflowError):
         return {}
 
 
 def _object(text: str, what: str) -> Mapping[str, object]:
     try:
         plain: object = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StateError(f"{what} is no JSON: {error}") from error
     if not isinstance(plain, dict):
         raise StateError(f"{what} is {type(plain).__name__}, wanted an object")

@@ -308,3 +308,53 @@ async def test_metrics_tell_each_cards_room(tmp_path: Path) -> None:
 
     assert 'gpu_cluster_card_free_memory_units{card="1",node="n1"} 5.0' in text
     assert 'gpu_controller_call_duration_seconds_count{verb="filter"} 1.0' in text
+
+
+async def test_a_binding_that_nobody_answers_keeps_its_room(tmp_path: Path) -> None:
+    """The API server may carry it out later, behind whatever broke the connection."""
+    first, second = pod("first", 15, 100), pod("second", 15, 100)
+    async with a_controller(tmp_path, (node("n1", 1),), (first, second)) as found:
+
+        def fault(seen: Seen) -> web.Response | None:
+            is_first = seen.path.endswith("/first/binding")
+            return web.json_response({}, status=502) if is_first else None
+
+        found.server.fault = fault
+        assert "502" in await found.bind(first, "n1")
+        assert "fits node n1 no more" in await found.bind(second, "n1")
+        # The pod itself may try again: its own reservation is not in its way.
+        found.server.fault = lambda _: None
+        assert await found.bind(first, "n1") == ""
+
+
+async def test_a_pod_that_was_bound_unseen_counts_from_the_first_look(tmp_path: Path) -> None:
+    """A watch that is behind hides no pod that a GET has shown."""
+    async with a_controller(tmp_path, (node("n1", 1),)) as found:
+        found.server.fault = lambda seen: (
+            web.json_response({}, status=500) if "watch" in seen.query else None
+        )
+        await found.server.drop_watches()
+        bound = pod("bound", 15, 100, on="n1", annotations=held(0, 15, 100))
+        late = pod("late", 15, 100)
+        await found.put(bound)
+        await found.put(late)
+        assert await found.bind(bound, "n1") == ""
+        assert "fits node n1 no more" in await found.bind(late, "n1")
+
+
+async def test_annotations_that_cannot_be_true_count_as_none(tmp_path: Path) -> None:
+    """Anybody who may edit a pod can write them; no text ends the controller."""
+    nonsense = (
+        {ALLOCATION: "[" * 1500, ASSIGNED: "false"},
+        {ALLOCATION: '{"0":{"0":1e999}}', ASSIGNED: "true"},
+        {ALLOCATION: '{"0":{"0":-1000}}', ASSIGNED: "true"},
+        {ALLOCATION: '{"0":{"9":10}}', ASSIGNED: "true"},
+        {ALLOCATION: '{"7":{"0":10}}', ASSIGNED: "true"},
+    )
+    for number, annotations in enumerate(nonsense):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        odd = pod("odd", 10, 50, on="n1", annotations=annotations)
+        async with a_controller(folder, (node("n1", 1),), (odd,)) as found:
+            assert (await found.filter(pod("new", 8, 30), "n1"))["NodeNames"] == []
+            assert (await found.filter(pod("new", 5, 30), "n1"))["NodeNames"] == ["n1"]

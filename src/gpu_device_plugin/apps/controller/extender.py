@@ -1,6 +1,7 @@
 """kube-scheduler's questions: which nodes, how good, and bind."""
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -27,9 +28,11 @@ from gpu_device_plugin.errors import ClusterError
 MOST_NODES = 8
 """Extender scores are coarse and kube-scheduler breaks ties at random: more would not be ours."""
 _MOST_SCORE = 10
-_BIND_SECONDS = 5.0
+_BIND_SECONDS = 4.0
+_READ_SECONDS = 2.0
 _BIND_TRIES = 3
-_DOUBT_SECONDS = 1.0
+_DOUBT_SECONDS = 60.0
+_ASK_AGAIN_SECONDS = 1.0
 _log = structlog.get_logger("extender")
 
 
@@ -42,21 +45,14 @@ class Extender:
         self._ledger = ledger
         self._api = api
         self._now_ns = now_ns
-        self._doubtful: asyncio.Queue[tuple[PodRef, str]] = asyncio.Queue()
+        self._binding: set[PodRef] = set()
+        self._doubts: dict[PodRef, asyncio.Task[None]] = {}
 
-    async def run(self) -> None:
-        """Read the pods of bindings without an answer, until there is one; until cancelled."""
-        while True:
-            ref, node = await self._doubtful.get()
-            while True:
-                try:
-                    pod = await read_pod(self._api, ref)
-                except ClusterError:
-                    await asyncio.sleep(_DOUBT_SECONDS)
-                    continue
-                break
-            if pod is None or pod.node != node:
-                self._ledger.release(ref)
+    async def stop(self) -> None:
+        """Give up asking after bindings that nobody answered."""
+        for task in self._doubts.values():
+            task.cancel()
+        await asyncio.gather(*self._doubts.values(), return_exceptions=True)
 
     def filter(self, body: bytes) -> bytes:
         """Keep the nodes that fit best, with a reason for each of the others."""
@@ -68,8 +64,10 @@ class Extender:
             return filter_answer(question, question.names, {}, {})
         fits, failed, final = self._judged(question)
         kept = _best(fits)
-        rest = f"fits, but {kept[0]} fits better" if kept else ""
-        failed |= dict.fromkeys(fits.keys() - set(kept), rest)
+        for name in fits.keys() - set(kept):
+            is_equal = fits[name].score == fits[kept[0]].score
+            order = "comes first" if is_equal else "fits better"
+            failed[name] = f"fits, but {kept[0]} {order}"
         return filter_answer(question, kept, failed, final)
 
     def prioritize(self, body: bytes) -> bytes:
@@ -81,10 +79,7 @@ class Extender:
         question = read_question(body)
         fits, _, _ = self._judged(question) if _asks(question) else ({}, {}, {})
         return priorities(
-            {
-                name: round(_MOST_SCORE * fits[name].score) if name in fits else 0
-                for name in question.names
-            }
+            {name: _points(fits[name].score) if name in fits else 0 for name in question.names}
         )
 
     def _judged(self, question: Question) -> tuple[dict[str, Fit], dict[str, str], dict[str, str]]:
@@ -103,54 +98,100 @@ class Extender:
         """Reserve, write the wish and bind in one request; give back what did not come about."""
         try:
             binding = read_binding(body)
-            error = await self._bound(binding.pod, binding.node)
+            error = await self._alone(binding.pod, binding.node)
         except ClusterError as failure:
             error = str(failure)
         if error:
             _log.warning("not bound", error=error)
         return binding_answer(error)
 
+    async def _alone(self, ref: PodRef, node: str) -> str:
+        """One attempt for a pod at a time: kube-scheduler may give up waiting and ask again."""
+        if ref in self._binding:
+            return f"pod {ref} is being bound already"
+        self._binding.add(ref)
+        try:
+            return await self._bound(ref, node)
+        finally:
+            self._binding.discard(ref)
+
     async def _bound(self, ref: PodRef, node: str) -> str:
         """Why the pod is not bound, or ""."""
         pod, refused = self._ledger.pod(ref), ""
         for _ in range(_BIND_TRIES):
-            if pod is None or pod.node:
-                pod = await read_pod(self._api, ref)
+            pod = pod or await self._read(ref)
             if pod is None:
                 return f"pod {ref} (uid {ref.uid}) is not there any more"
             if pod.node:
                 return "" if pod.node == node else f"pod {ref} is bound to {pod.node} already"
-            found = self._ledger.fit_all([node], pod.request, pod.annotations)[node]
-            if isinstance(found, Misfit):
-                return f"pod {ref} fits node {node} no more: {found.text}"
-            hold = PodHold(ref, found.shares)
-            self._ledger.reserve(node, hold)
-            refused = await self._try(pod, node, hold)
+            refused = await self._attempt(pod, node)
             if not refused:
-                return ""
+                break
             self._ledger.release(ref)
             # The pod has changed since: read it again.
             pod = None
         return refused
 
-    async def _try(self, pod: ClusterPod, node: str, hold: PodHold) -> str:
-        """One request; why it was refused, or ""."""
+    async def _attempt(self, pod: ClusterPod, node: str) -> str:
+        """Reserve and bind; why the API server refused, or "".
+
+        Raises:
+            ClusterError: The pod does not fit, or nobody answered: then what is reserved stays.
+        """
         ref = pod.request.ref
+        found = self._ledger.fit_all([node], pod.request, pod.annotations)[node]
+        if isinstance(found, Misfit):
+            raise ClusterError(f"pod {ref} fits node {node} no more: {found.text}")
+        hold = PodHold(ref, found.shares, found.extra)
+        self._ledger.reserve(node, hold)
         wish = wish_annotations(hold, self._now_ns())
         try:
             return await bind_pod(self._api, pod, node, wish, _BIND_SECONDS)
-        except ClusterError as error:
-            # It may have come about: only the pod itself tells.
-            try:
-                now = await read_pod(self._api, ref)
-            except ClusterError:
-                # Nobody tells: the reservation stays until somebody does.
-                self._doubtful.put_nowait((ref, node))
-                raise error from None
-            if now is not None and now.node == node:
+        except ClusterError:
+            if await self._has_come_about(ref, node):
                 return ""
-            self._ledger.release(ref)
+            self._doubt(ref)
             raise
+
+    async def _read(self, ref: PodRef) -> ClusterPod | None:
+        """The pod by one GET; the ledger learns of it at once, not when the watch says so."""
+        pod = await read_pod(self._api, ref, _READ_SECONDS)
+        if pod is not None:
+            self._ledger.pod_changed(ref, pod)
+        return pod
+
+    async def _has_come_about(self, ref: PodRef, node: str) -> bool:
+        """Whether a binding without an answer is there already."""
+        try:
+            pod = await self._read(ref)
+        except ClusterError:
+            return False
+        return pod is not None and pod.node == node
+
+    def _doubt(self, ref: PodRef) -> None:
+        """A binding without an answer: what is reserved stays until it is certain.
+
+        The API server may carry it out after a GET that shows the pod unbound, so the room is given
+        back only when that has been so for a minute.
+        """
+        if ref not in self._doubts:
+            task = asyncio.ensure_future(self._settle(ref))
+            self._doubts[ref] = task
+            task.add_done_callback(lambda _: self._doubts.pop(ref, None))
+
+    async def _settle(self, ref: PodRef) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _DOUBT_SECONDS
+        while True:
+            with contextlib.suppress(ClusterError):
+                pod = await self._read(ref)
+                if pod is not None and pod.node:
+                    return
+                if loop.time() >= until:
+                    break
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        if ref not in self._binding:
+            self._ledger.release(ref)
 
     def inspect(self, node: str | None) -> tuple[int, bytes]:
         """The ledger as JSON, and the HTTP status."""
@@ -182,6 +223,10 @@ class Extender:
         total = sum(room.card.capacity(offer.unit) for room in rooms)
         free = sum(room.free_mem for room in rooms)
         return {"name": name, "totalGPU": total, "usedGPU": total - free, "devs": devices}
+
+
+def _points(score: float) -> int:
+    return max(0, min(_MOST_SCORE, round(_MOST_SCORE * score)))
 
 
 def _asks(question: Question) -> bool:

@@ -17,7 +17,7 @@ from gpu_device_plugin.errors import StateError
 PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
 NO_CARDS_TEXT = "node(s) have no cards of ours"
 _KEPT_SHAPES = 64
-_KEPT_ROOMS = 20_000
+_KEPT_ROOMS = 1_000
 _NO_CARDS = Misfit(NO_CARDS_TEXT, is_final=True)
 _Asked = tuple[object, str | None, PlacementPolicy | None]
 _log = structlog.get_logger("ledger")
@@ -127,21 +127,38 @@ class ClusterLedger:
             answers.by_room.clear()
         if len(self._answers) > _KEPT_SHAPES:
             self._answers.popitem(last=False)
-        by_node, by_room = answers.by_node, answers.by_room
+        found = {}
         for name in names:
-            if name in by_node:
-                continue
-            offer = self._offers.get(name)
-            if offer is None:
-                by_node[name] = _NO_CARDS
-                continue
-            rooms = self.rooms(name)
-            room = (offer.mode, offer.policy, tuple(map(_amounts, rooms)))
-            if room not in by_room:
-                used = policy or offer.policy or self._default_policy
-                by_room[room] = fit(offer, rooms, pod, used)
-            by_node[name] = by_room[room]
-        return {name: by_node[name] for name in names}
+            if pod.ref in self._reserved.get(name, ()):
+                # Its own reservation must not stand in its way.
+                others = [hold for hold in self.holds(name) if hold.pod != pod.ref]
+                rooms = node_rooms(self._offers[name], others) if name in self._offers else ()
+                found[name] = self._counted(name, rooms, pod, policy)
+            elif name in answers.by_node:
+                found[name] = answers.by_node[name]
+            elif name not in self._offers:
+                found[name] = _NO_CARDS
+            else:
+                found[name] = answers.by_node[name] = self._alike(name, pod, policy, answers)
+        return found
+
+    def _alike(
+        self, node: str, pod: PodRequest, policy: PlacementPolicy | None, answers: "_Answers"
+    ) -> Fit | Misfit:
+        """The answer for a node; nodes that have the same left share it."""
+        offer, rooms = self._offers[node], self.rooms(node)
+        room = (offer.mode, offer.policy, tuple(map(_amounts, rooms)))
+        if room not in answers.by_room:
+            answers.by_room[room] = self._counted(node, rooms, pod, policy)
+        return answers.by_room[room]
+
+    def _counted(
+        self, node: str, rooms: Sequence[Room], pod: PodRequest, policy: PlacementPolicy | None
+    ) -> Fit | Misfit:
+        offer = self._offers.get(node)
+        if offer is None:
+            return _NO_CARDS
+        return fit(offer, rooms, pod, policy or offer.policy or self._default_policy)
 
     def _changed(self, node: str) -> None:
         """Forget what was counted of a node."""

@@ -65,10 +65,9 @@ class Controller:
         try:
             await self.server.start()
             on_ready()
-            await asyncio.gather(
-                self._watch.run_nodes(), self._watch.run_pods(), self._extender.run()
-            )
+            await asyncio.gather(self._watch.run_nodes(), self._watch.run_pods())
         finally:
+            await self._extender.stop()
             await self.server.stop()
             await self.pages.stop()
             await self._api.close()

@@ -1,0 +1,93 @@
+"""A pod fits where every container of it does, as the node itself will count it."""
+
+import pytest
+
+from gpu_device_plugin.domain.annotations import ALLOCATION
+from gpu_device_plugin.domain.cluster_view import NodeOffer, hold_of
+from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
+from gpu_device_plugin.domain.node_fit import Fit, Misfit, fit, node_rooms
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.units import MemoryUnit, Resource
+
+_INIT, _SIDECAR, _APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
+
+
+def offer(cards: int = 2, *, max_pods: int | None = None) -> NodeOffer:
+    """A node of V100s in mode cgpu, where memory alone is asked for."""
+    found = tuple(Card(f"GPU-{n}", n, n, -1, "V100", 16160) for n in range(cards))
+    healthy = frozenset(range(cards))
+    return NodeOffer("n1", NodeMode.CGPU, MemoryUnit.GIB, found, healthy, max_pods=max_pods)
+
+
+def pod(
+    *containers: tuple[ContainerKind, int], name: str = "p", label: str | None = None
+) -> PodRequest:
+    """A pod of these containers, each with its units."""
+    return PodRequest(
+        PodRef("ns", name, f"uid-{name}"),
+        tuple(
+            ContainerRequest(f"c{n}", kind, n, {Resource.MEM: units})
+            for n, (kind, units) in enumerate(containers)
+        ),
+        label,
+    )
+
+
+def placed(node: NodeOffer, asking: PodRequest, *others: PodRequest) -> Fit | Misfit:
+    """The pod on the node beside others that have no annotation."""
+    rooms = node_rooms(node, [hold_of(other, {}) for other in others])
+    return fit(node, rooms, asking, PlacementPolicy.BINPACK)
+
+
+def free(node: NodeOffer, *pods: PodRequest) -> list[int]:
+    """What the cards have left beside these."""
+    return [room.free_mem for room in node_rooms(node, [hold_of(each, {}) for each in pods])]
+
+
+def test_an_init_containers_units_are_held_as_long_as_the_pod_is_there() -> None:
+    """The kubelet keeps for the pod what the app container does not take over."""
+    found = placed(offer(1), pod((_INIT, 12), (_APP, 2)))
+    assert isinstance(found, Fit)
+    assert found.shares == {1: {0: (2, 0)}}
+    assert found.extra == {0: (10, 0)}
+    assert free(offer(1), pod((_INIT, 12), (_APP, 2))) == [3]
+
+
+def test_an_app_container_has_to_fit_on_the_card_of_its_init_container() -> None:
+    """Binpack puts the small init container on the fuller card, where the app does not fit."""
+    found = placed(offer(2), pod((_INIT, 2), (_APP, 10)), pod((_APP, 10), name="full"))
+    assert isinstance(found, Misfit)
+
+
+@pytest.mark.parametrize(("units", "fits"), [(13, True), (14, False)])
+def test_a_sidecar_is_counted_beside_the_app_container(units: int, *, fits: bool) -> None:
+    """Both are there at the same time."""
+    assert isinstance(placed(offer(1), pod((_SIDECAR, 2), (_APP, units))), Fit) is fits
+
+
+def test_a_pod_on_several_cards_is_counted_on_as_many() -> None:
+    """Though no annotation says which."""
+    assert free(offer(3), pod((_APP, 20), label="2")) == [5, 5, 15]
+
+
+def test_what_a_bound_pod_asks_is_counted_though_no_card_has_the_room() -> None:
+    """Somebody holds it, whatever we know."""
+    first, second = pod((_APP, 10)), pod((_APP, 10), name="q")
+    assert free(offer(1), first, second) == [0]
+
+
+def test_containers_of_one_pod_are_one_pod_on_a_card() -> None:
+    """The limit is of pods."""
+    four = pod(*[(_APP, 1)] * 4)
+    assert isinstance(placed(offer(1, max_pods=2), pod((_APP, 1), name="q"), four), Fit)
+    full = placed(offer(1, max_pods=1), pod((_APP, 1), name="q"), four)
+    assert isinstance(full, Misfit)
+
+
+def test_an_annotation_counts_only_where_it_adds_up_to_the_request() -> None:
+    """Else the node's own policy tells where the units are."""
+    asking = pod((_APP, 4))
+    assert hold_of(asking, {ALLOCATION: '{"0":{"1":4}}'}).by_card() == {1: (4, 0)}
+    assert hold_of(asking, {ALLOCATION: '{"0":{"1":400}}'}).by_card() == {}
+    assert hold_of(asking, {ALLOCATION: '{"0":{"0":8,"1":-4}}'}).by_card() == {}
