@@ -1,5 +1,7 @@
 #include "ledger.h"
 
+#include "settings.h"
+
 #define PUBLISH_EVERY_NS 20000000u
 
 static bool open_line(struct device *device)
@@ -117,7 +119,7 @@ void ledger_give(struct device *device, uint64_t bytes)
 
 void ledger_import(struct device *device, int64_t bytes)
 {
-	if (!device->process)
+	if (!device->process || !setting_number("GPU_SIMULATOR_NVML_IMPORTS", 1))
 		return;
 	gpusim_lock(driver.node);
 	device->process->imported_bytes += (uint64_t)bytes;
