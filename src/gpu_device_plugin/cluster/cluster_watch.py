@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import structlog
 
 from gpu_device_plugin.cluster.api import ApiServer, Request
 from gpu_device_plugin.cluster.pod_spec import pod_request
+from gpu_device_plugin.cluster.pods import fetch_pod
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Node, Pod
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
@@ -15,7 +15,6 @@ from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger(__name__)
-_pod = msgspec.json.Decoder(Pod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +163,8 @@ async def read_pod(api: ApiServer, ref: PodRef, deadline_seconds: float) -> Clus
     Raises:
         ClusterError: The API server does not answer.
     """
-    path = _path(ref)
-    answer = await api.call(Request("GET", path), deadline_seconds=deadline_seconds)
-    if answer.status == 404:
-        return None
-    if not answer.is_success:
-        raise ClusterError(f"GET {path}: {answer.text}")
-    try:
-        pod = _pod.decode(answer.body)
-    except msgspec.MsgspecError as error:
-        raise ClusterError(f"GET {path}: {error}") from error
-    return _understood(pod) if pod.metadata.uid == ref.uid else None
+    pod = await fetch_pod(api, _path(ref), deadline_seconds)
+    return _understood(pod) if pod is not None and pod.metadata.uid == ref.uid else None
 
 
 async def bind_pod(

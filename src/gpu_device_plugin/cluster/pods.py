@@ -101,16 +101,10 @@ class PodWatch:
             raise ClusterError(
                 f"GET {path}: the API server cannot be reached: {self._api.reach.trouble}"
             )
-        answer = await self._api.call(Request("GET", path), deadline_seconds=deadline_seconds)
-        if answer.status == 404:
+        pod = await fetch_pod(self._api, path, deadline_seconds)
+        if pod is None or pod.spec.node_name != self._node_name:
             return None
-        if not answer.is_success:
-            raise ClusterError(f"GET {path}: {answer.text}")
-        try:
-            pod = _pod.decode(answer.body)
-        except msgspec.MsgspecError as error:
-            raise ClusterError(f"GET {path}: {error}") from error
-        return pod_request(pod, self._resources) if pod.spec.node_name == self._node_name else None
+        return pod_request(pod, self._resources)
 
     def _replace(self, pods: Sequence[Pod]) -> None:
         listed = {(pod.metadata.namespace, pod.metadata.name) for pod in pods}
@@ -152,3 +146,20 @@ class PodWatch:
         gone = self._watched.pop(key, None)
         if gone is not None:
             self._on_gone(gone.request.ref)
+
+
+async def fetch_pod(api: ApiServer, path: str, deadline_seconds: float) -> Pod | None:
+    """The pod at `path` by one GET; None if there is none.
+
+    Raises:
+        ClusterError: The API server did not answer in time, or with no pod.
+    """
+    answer = await api.call(Request("GET", path), deadline_seconds=deadline_seconds)
+    if answer.status == 404:
+        return None
+    if not answer.is_success:
+        raise ClusterError(f"GET {path}: {answer.text}")
+    try:
+        return _pod.decode(answer.body)
+    except msgspec.MsgspecError as error:
+        raise ClusterError(f"GET {path}: {error}") from error

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from gpu_device_plugin.errors import EdgeError, GpuPluginError
-from gpu_device_plugin.web.server import parse_address
+from gpu_device_plugin.errors import GpuPluginError
+from gpu_device_plugin.web.server import Listener
 
 PREFIX = "/gpushare-scheduler"
-_SHUTDOWN_SECONDS = 1.0
 _JSON = "application/json"
 
 
@@ -46,16 +45,14 @@ class ExtenderServer:
         max_body_bytes: int,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._address, self._handlers, self._tls = address, handlers, tls
-        self._host, self._port = parse_address(address)
+        self._listener = Listener("address", address, tls)
+        self._handlers = handlers
         self._max_body_bytes = max_body_bytes
-        self._runner: web.AppRunner | None = None
 
     @property
     def port(self) -> int:
         """The port listened on; of use where the address says 0."""
-        addresses = self._runner.addresses if self._runner else []
-        return int(addresses[0][1]) if addresses else self._port
+        return self._listener.port
 
     async def start(self) -> None:
         """Listen.
@@ -73,21 +70,11 @@ class ExtenderServer:
                 web.get(f"{PREFIX}/inspect/{{node}}", self._inspect),
             ]
         )
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, self._host or None, self._port, ssl_context=self._tls)
-            await site.start()
-        except (OSError, OverflowError) as error:
-            await runner.cleanup()
-            raise EdgeError(f"cannot listen on address {self._address}: {error}") from error
-        self._runner = runner
+        await self._listener.start(app)
 
     async def stop(self) -> None:
         """Stop listening and close what is open."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        await self._listener.stop()
 
     async def _filter(self, request: web.Request) -> web.Response:
         return await self._answered(request, "filter", self._handlers.filter)

@@ -1,5 +1,6 @@
-"""The only TCP listener: /metrics, /healthz and /readyz."""
+"""How TCP is listened on, and the pages /metrics, /healthz and /readyz."""
 
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -25,13 +26,22 @@ class Pages:
     readiness: Callable[[], tuple[bool, str]]
 
 
-class WebServer:
-    """Serves `pages` on `address` between `start` and `stop`."""
+class Listener:
+    """One address that an application listens on, between `start` and `stop`."""
 
-    def __init__(self, address: str, pages: Pages) -> None:
-        self._address = address
+    def __init__(self, name: str, address: str, tls: ssl.SSLContext | None = None) -> None:
+        """Remember where to listen.
+
+        Args:
+            name: What the address is, for errors.
+            address: Where, as `parse_address` reads it.
+            tls: Certificate and key, or None for plain HTTP.
+
+        Raises:
+            ConfigError: `address` has another form.
+        """
+        self._name, self._address, self._tls = name, address, tls
         self._host, self._port = parse_address(address)
-        self._pages = pages
         self._runner: web.AppRunner | None = None
 
     @property
@@ -39,6 +49,41 @@ class WebServer:
         """The port listened on, if the address says 0."""
         addresses = self._runner.addresses if self._runner else []
         return int(addresses[0][1]) if addresses else self._port
+
+    async def start(self, app: web.Application) -> None:
+        """Listen.
+
+        Raises:
+            EdgeError: It cannot listen on the address; the text names it.
+        """
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, self._host or None, self._port, ssl_context=self._tls)
+            await site.start()
+        except (OSError, OverflowError) as error:
+            await runner.cleanup()
+            raise EdgeError(f"cannot listen on {self._name} {self._address}: {error}") from error
+        self._runner = runner
+
+    async def stop(self) -> None:
+        """Stop listening and close what is open."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+
+class WebServer:
+    """Serves `pages` on `address` between `start` and `stop`."""
+
+    def __init__(self, address: str, pages: Pages) -> None:
+        self._listener = Listener("metrics address", address)
+        self._pages = pages
+
+    @property
+    def port(self) -> int:
+        """The port listened on, if the address says 0."""
+        return self._listener.port
 
     async def start(self) -> None:
         """Listen.
@@ -54,20 +99,11 @@ class WebServer:
                 web.get("/readyz", self._readyz),
             ]
         )
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, self._host or None, self._port).start()
-        except (OSError, OverflowError) as error:
-            await runner.cleanup()
-            raise EdgeError(f"cannot listen on metrics address {self._address}: {error}") from error
-        self._runner = runner
+        await self._listener.start(app)
 
     async def stop(self) -> None:
         """Stop listening and close what is open."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        await self._listener.stop()
 
     async def _metrics(self, request: web.Request) -> web.Response:
         page, content_type = await self._pages.metrics(request.headers.get("Accept", ""))

@@ -60,7 +60,7 @@ class Extender:
             question = read_question(body)
         except ClusterError as error:
             return filter_error(str(error))
-        if not any(container.asks for container in question.pod.containers):
+        if not _asks(question):
             return filter_answer(question, question.names, {}, {})
         fits, failed, final = self._judged(question)
         kept = _best(fits)

@@ -40,6 +40,7 @@ class ClusterLedger:
         self._bound: dict[str, dict[PodRef, PodHold]] = {}
         self._reserved: dict[str, dict[PodRef, PodHold]] = {}
         self._node_of: dict[PodRef, str] = {}
+        self._reserved_on: dict[PodRef, str] = {}
         self._pods: dict[PodRef, ClusterPod] = {}
         self._rooms: dict[str, tuple[Room, ...]] = {}
         self._answers: OrderedDict[_Asked, _Answers] = OrderedDict()
@@ -88,13 +89,15 @@ class ClusterLedger:
         """Count what a pod will hold from now on, until `release` or until it is bound."""
         self.release(hold.pod)
         self._reserved.setdefault(node, {})[hold.pod] = hold
+        self._reserved_on[hold.pod] = node
         self._changed(node)
 
     def release(self, ref: PodRef) -> None:
         """Give a reservation back; none is no error."""
-        for node, holds in self._reserved.items():
-            if holds.pop(ref, None) is not None:
-                self._changed(node)
+        node = self._reserved_on.pop(ref, None)
+        if node is not None:
+            del self._reserved[node][ref]
+            self._changed(node)
 
     def rooms(self, node: str) -> tuple[Room, ...]:
         """What the cards of a node have left."""
