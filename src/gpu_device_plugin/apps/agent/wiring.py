@@ -129,6 +129,7 @@ class Wiring:
             Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
             ModeSettings(settings.mode, settings.placement, settings.memory_unit),
             lambda: self.reconciler.holders,
+            self.schemes.check_unit,
         )
         self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
         self.setup = ContainerSetup(
@@ -204,7 +205,9 @@ class Wiring:
             wall_seconds=self.edges.clock.wall_seconds,
             usage=self.usage.of,
         )
-        self.publisher = Publisher(self.metrics, self.cluster, facts, self.node_store.read)
+        self.publisher = Publisher(
+            self.metrics, self.cluster, facts, self.node_store.read, self.schemes
+        )
         self.node_store.subscribe(self.publisher.changed)
         self.ledger_store.changed.subscribe(self.publisher.changed)
         self.reconciler.passed.subscribe(self.publisher.changed)
@@ -231,7 +234,7 @@ class Wiring:
             allow_other_plugin=settings.allow_other_plugin,
         )
         self.readiness = Readiness(
-            self.node_store.read, self.cards, self.device_lists, self.cluster
+            self.node_store.read, self.cards, self.device_lists, self.cluster, self.schemes.offers
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read
@@ -261,7 +264,7 @@ class Wiring:
         checks: list[Check] = [
             CallCheck(self.withdrawal.follow),
             DiskCheck(self.ledger_store, node_store, recorder),
-            DeviceListCheck(node_store, recorder),
+            DeviceListCheck(self.schemes, node_store, recorder),
             KubeletCheck(self.cluster, recorder),
             CallCheck(self.mode.settle_if_waiting),
             CallCheck(self.reconciler.cut_back_if_filling),

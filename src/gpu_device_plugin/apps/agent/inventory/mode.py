@@ -9,19 +9,18 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     MODE_LABEL,
     PLACEMENT_LABEL,
     NodeMode,
     PlacementPolicy,
-    check_unit,
     next_mode,
     next_unit,
     parse_mode,
     parse_policy,
 )
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.store.state_file import Memory
 from gpu_device_plugin.store.state_records import NodeRecord
@@ -41,19 +40,21 @@ class ModeSettings:
 class ModeFollower:
     """Follows the node's labels; a switch waits until no pod holds a slice."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what a node's mode depends on
         self,
         node_store: NodeStore,
         recorder: EventRecorder,
         memory: Memory[NodeRecord],
         settings: ModeSettings,
         holders: Callable[[], Sequence[PodRef] | None],
+        check_unit: Callable[[NodeMode, MemoryUnit], None],
     ) -> None:
         self._node_store = node_store
         self._recorder = recorder
         self._memory = memory
         self._settings = settings
         self._holders = holders
+        self._check_unit_of = check_unit
         self._labels: Mapping[str, str] | None = None
         self._mode: NodeMode | None = None
         self._unit: MemoryUnit | None = None
@@ -142,7 +143,7 @@ class ModeFollower:
         try:
             # A node that a label takes out of service offers no units of any size.
             if mode is not NodeMode.DISABLED:
-                check_unit(mode, unit)
+                self._check_unit_of(mode, unit)
         except ConfigError as error:
             self._recorder.fault(self._node_store, "UnitNotAllowed", str(error))
         else:

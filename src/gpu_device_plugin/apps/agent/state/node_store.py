@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.units import MemoryUnit
 
 
 class NodeChange(TypedDict, total=False):
