@@ -16,15 +16,20 @@ class Readiness:
         cards: CardInventory,
         device_lists: DeviceLists,
         cluster: Cluster,
+        state_dir: str,
     ) -> None:
         self._state = state
         self._cards = cards
         self._device_lists = device_lists
         self._cluster = cluster
+        self._state_dir = state_dir
+        self.has_read_state = False
         self.is_prepared = False
 
     def tell(self) -> tuple[bool, str]:
         """Whether the node is ready, and the reasons, one per line."""
+        if not self.has_read_state:
+            return False, f"state: {self._state_dir} is not read yet; its disk is slow or stuck"
         state = self._state()
         if state.mark:
             kept = "not done yet" if state.kept is None else f"{len(state.kept)} pods keep files"
