@@ -223,7 +223,7 @@ async def test_while_the_disk_is_stuck_pages_and_starts_are_answered_and_one_all
 
 
 @contextmanager
-def unopenable(path: Path) -> Iterator[Callable[[], None]]:
+def unopenable(path: Path) -> Iterator[Callable[[], object]]:
     """Let whoever opens this file wait in the kernel, until what is given here is called.
 
     A lease: the kernel asks the holder to end it first (`fcntl(2)`), for 45 s unless told otherwise.
@@ -232,7 +232,7 @@ def unopenable(path: Path) -> Iterator[Callable[[], None]]:
     fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # asked by a signal that does nothing
     fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     try:
-        yield lambda: fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK) and None
+        yield lambda: fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     finally:
         os.close(descriptor)
 
