@@ -17,7 +17,12 @@ import yaml
 from gpu_device_plugin.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "GPU_DEVICE_PLUGIN_"
-_OWN_VARIABLES = {"node_name": "NODE_NAME", "kubeconfig": "KUBECONFIG"}
+_OWN_VARIABLES = {
+    "node_name": "NODE_NAME",
+    "kubeconfig": "KUBECONFIG",
+    "namespace": "POD_NAMESPACE",
+    "pod_name": "POD_NAME",
+}
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off", ""})
 
