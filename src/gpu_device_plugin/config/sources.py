@@ -150,7 +150,7 @@ def _convert(kind: type[Kind], merged: Mapping[str, tuple[object, str]]) -> Kind
             continue
         value, source = merged[field.name]
         try:
-            given = _as_bool(value) if kind_of(field) is bool else _plain(value)
+            given = _given(value, kind_of(field))
             values[field.name] = msgspec.convert(given, field.type, strict=False)
         except (msgspec.ValidationError, ValueError) as error:
             allowed = _allowed(kind_of(field))
@@ -158,11 +158,14 @@ def _convert(kind: type[Kind], merged: Mapping[str, tuple[object, str]]) -> Kind
     return kind(**values)
 
 
-def _plain(value: object) -> object:
+def _given(value: object, kind: object) -> object:
+    if kind is bool:
+        return _as_bool(value)
     # YAML reads a bare `on` or `off` as a boolean, and a bare number as a number.
     if isinstance(value, bool):
         return "on" if value else "off"
-    return value
+    is_choice = isinstance(kind, type) and issubclass(kind, enum.Enum)
+    return str(value) if is_choice else value
 
 
 def _as_bool(value: object) -> bool:
