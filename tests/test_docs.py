@@ -37,7 +37,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "adr").glob("*.md")]
 )
-OWN_VARIABLES = {"node_name": "NODE_NAME", "kubeconfig": "KUBECONFIG"}
+OWN_VARIABLES = {
+    "node_name": "NODE_NAME",
+    "kubeconfig": "KUBECONFIG",
+    "namespace": "POD_NAMESPACE",
+    "pod_name": "POD_NAME",
+}
 
 
 def page(name: str) -> str:

@@ -13,6 +13,7 @@
     - KubeletError
     - ClusterError
       . ThrottledError       the API server asks to come later
+      . AccessError          no kubeconfig, or it is not allowed        -> do not retry
     - StorageError
 """
 
@@ -75,6 +76,10 @@ class ClusterError(EdgeError):
 
 class ThrottledError(ClusterError):
     """The Kubernetes API serves, but asks this kind of call to come later."""
+
+
+class AccessError(ClusterError):
+    """There is no usable kubeconfig, or the Kubernetes API does not let us do this."""
 
 
 class StorageError(EdgeError):

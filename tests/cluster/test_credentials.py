@@ -107,7 +107,7 @@ async def test_a_failing_login_plugin_is_an_error(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path / "config", "http://127.0.0.1:1", {"exec": plugin})
 
     with pytest.raises(ClusterError, match="its login plugin gave no credentials"):
-        await load_credentials(path)
+        await load_credentials([path])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ async def test_a_kubeconfig_that_cannot_be_used_is_named(
         path.write_text(text)
 
     with pytest.raises(ClusterError, match=f"kubeconfig {path}.*{expected}"):
-        await load_credentials(path)
+        await load_credentials([path])
 
 
 def test_outside_a_pod_there_is_no_service_account(tmp_path: Path) -> None:

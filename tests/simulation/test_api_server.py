@@ -106,4 +106,4 @@ async def test_our_own_client_reads_the_kubeconfig(
     """No user, no TLS."""
     server.write_kubeconfig(tmp_path / "config")
 
-    assert (await load_credentials(tmp_path / "config")).server == server.url
+    assert (await load_credentials([tmp_path / "config"])).server == server.url

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpu_device_plugin.cli.directories import directory_option
+from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
@@ -31,13 +32,7 @@ def _installation_options(command: _Command) -> _Command:
             help="Namespace of the agents' DaemonSet.",
         ),
         click.option("--daemonset", default=NAME, show_default=True, help="Its name."),
-        click.option(
-            "--kubeconfig",
-            envvar="KUBECONFIG",
-            metavar="PATH",
-            type=click.Path(path_type=Path),
-            help="By default the pod's service account is used.",
-        ),
+        *KUBECONFIG_OPTIONS,
     )
     for option in reversed(options):
         command = option(command)
@@ -45,16 +40,15 @@ def _installation_options(command: _Command) -> _Command:
 
 
 def _with_fleet(
-    kubeconfig: Path | None,
+    access: KubeconfigChoice,
     namespace: str,
     daemonset: str,
     work: "Callable[[Fleet], Coroutine[Any, Any, None]]",
 ) -> None:
-    from gpu_device_plugin.cluster.api import ApiServer
     from gpu_device_plugin.cluster.fleet import Fleet
 
     async def run() -> None:
-        api = ApiServer.at(kubeconfig)
+        api = access.api()
         try:
             await work(Fleet(api, namespace, daemonset))
         finally:
@@ -73,7 +67,9 @@ def _with_fleet(
     metavar="SECONDS",
     help="How long to wait for all nodes.",
 )
-def uninstall(kubeconfig: Path | None, namespace: str, daemonset: str, timeout: int) -> None:
+def uninstall(
+    kubeconfig: Path | None, context: str, namespace: str, daemonset: str, timeout: int
+) -> None:
     """Make every agent withdraw from its node.
 
     Marks the nodes and waits until each agent has removed what no running pod needs. The
@@ -84,7 +80,7 @@ def uninstall(kubeconfig: Path | None, namespace: str, daemonset: str, timeout: 
     async def work(fleet: "Fleet") -> None:
         await Uninstall(fleet, click.echo).run(timeout)
 
-    _with_fleet(kubeconfig, namespace, daemonset, work)
+    _with_fleet(KubeconfigChoice(kubeconfig, context), namespace, daemonset, work)
 
 
 @click.command("check-upgrade")
@@ -102,7 +98,7 @@ def uninstall(kubeconfig: Path | None, namespace: str, daemonset: str, timeout: 
     help="The new --memory-unit.",
 )
 def check_upgrade(
-    kubeconfig: Path | None, namespace: str, daemonset: str, mode: str, memory_unit: str
+    namespace: str, daemonset: str, mode: str, memory_unit: str, **access: Any
 ) -> None:
     """Refuse settings that would change slices held by pods.
 
@@ -118,7 +114,7 @@ def check_upgrade(
         nodes = await check(fleet, NodeMode(mode), unit)
         click.echo(f"{nodes} nodes publish cards; no pod prevents the upgrade")
 
-    _with_fleet(kubeconfig, namespace, daemonset, work)
+    _with_fleet(KubeconfigChoice(**access), namespace, daemonset, work)
 
 
 @click.command()

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ from gpu_device_plugin.cluster.credentials import Credentials, load_credentials
 from gpu_device_plugin.cluster.reach import Pace, Reach
 from gpu_device_plugin.cluster.throttle import Throttle
 from gpu_device_plugin.cluster.wire import Status
-from gpu_device_plugin.errors import ClusterError, ThrottledError
+from gpu_device_plugin.errors import AccessError, ClusterError, ThrottledError
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -27,7 +27,7 @@ _CALL_SECONDS = 10.0
 _WATCH_MARGIN_SECONDS = 30.0
 # Answers that only mean that the server cannot serve now.
 _AWAY = frozenset({401, 502, 503, 504})
-_TOO_MANY, _TIMEOUT = 429, 504
+_UNAUTHORIZED, _TOO_MANY, _TIMEOUT = 401, 429, 504
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,14 @@ class ApiServer:
     @classmethod
     def at(cls, kubeconfig: Path | None, *, pace: Pace | None = None) -> Self:
         """The server that a kubeconfig names, or the one of the cluster we run in (None)."""
-        return cls(lambda: load_credentials(kubeconfig), pace=pace)
+        return cls.reached_by((kubeconfig,) if kubeconfig else (), pace=pace)
+
+    @classmethod
+    def reached_by(
+        cls, files: Sequence[Path], context: str = "", *, pace: Pace | None = None
+    ) -> Self:
+        """The server of a context of a person's kubeconfig (see `usual_files`)."""
+        return cls(lambda: load_credentials(files, context), pace=pace)
 
     async def close(self) -> None:
         """Close every connection; the next request opens new ones."""
@@ -198,7 +205,8 @@ class ApiServer:
             seconds = self._throttle.refused(request.kind, answer.retry_after)
             raise ThrottledError(f"{_name(request)}: {answer.text}; again in {seconds:.1f} s")
         if answer.status in _AWAY:
-            raise ClusterError(f"{_name(request)}: {answer.text}")
+            kind = AccessError if answer.status == _UNAUTHORIZED else ClusterError
+            raise kind(f"{_name(request)}: {answer.text}")
         self._throttle.answered(request.kind)
         self.reach.answered()
 
@@ -211,7 +219,7 @@ class ApiServer:
             options = _options(request, credentials)
             url = credentials.server + request.path
             async with session.request(request.method, url, timeout=timeout, **options) as response:
-                if response.status == 401:
+                if response.status == _UNAUTHORIZED:
                     self._credentials = None  # tokens and certificates rotate: read them again
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -245,9 +253,9 @@ def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol = address[:3]
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):  # not every system has all of them
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return made
 
 

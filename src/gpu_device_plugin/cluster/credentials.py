@@ -10,14 +10,14 @@ import base64
 import importlib
 import os
 import ssl
-from collections.abc import Mapping
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.cluster.kubeconfig import Context, named, one_line, read_context
+from gpu_device_plugin.errors import AccessError, ClusterError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -52,17 +52,22 @@ class Credentials:
             raise ClusterError(f"token file {self.token_file}: {error}") from error
 
 
-async def load_credentials(kubeconfig: Path | None) -> Credentials:
-    """The credentials of `kubeconfig`'s current context, or of the pod's service account."""
-    if kubeconfig is None:
+async def load_credentials(files: Sequence[Path], context: str = "") -> Credentials:
+    """The credentials of a kubeconfig, or of the pod's service account.
+
+    Args:
+        files: The kubeconfig's files; none is the service account.
+        context: Name of a context; empty for the current one.
+    """
+    if not files:
         return in_cluster(os.environ, SERVICE_ACCOUNT)
-    context = _read_kubeconfig(kubeconfig)
-    if "exec" in context.user or "auth-provider" in context.user:
-        return await _through_login_plugin(kubeconfig)
+    found = read_context(files, context)
+    if "exec" in found.user.values or "auth-provider" in found.user.values:
+        return await _through_login_plugin(files, context)
     try:
-        return _from_context(context)
+        return _from_context(found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ClusterError(f"kubeconfig {kubeconfig}: {_text(error)}") from error
+        raise AccessError(f"kubeconfig {named(files)}: {one_line(error)}") from error
 
 
 def in_cluster(environment: Mapping[str, str], directory: Path) -> Credentials:
@@ -70,75 +75,27 @@ def in_cluster(environment: Mapping[str, str], directory: Path) -> Credentials:
     host = environment.get("KUBERNETES_SERVICE_HOST", "")
     port = environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
-        raise ClusterError(
+        raise AccessError(
             "no kubeconfig given, and KUBERNETES_SERVICE_HOST and _PORT are not set: not in a pod"
         )
     name = f"[{host}]" if ":" in host else host
     try:
         tls = _tls(ca_text=(directory / "ca.crt").read_text(encoding="ascii"))
     except (OSError, ValueError, ssl.SSLError) as error:
-        raise ClusterError(f"service account {directory}: {_text(error)}") from error
+        raise AccessError(f"service account {directory}: {one_line(error)}") from error
     return Credentials(f"https://{name}:{port}", tls, token_file=directory / "token")
 
 
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """The current context of a kubeconfig; relative paths are relative to `base`."""
-
-    cluster: Mapping[str, Any]
-    user: Mapping[str, Any]
-    base: Path
-
-    def content(self, owner: Mapping[str, Any], key: str) -> bytes | None:
-        """`<key>-data`, else what the file `<key>` holds, else None."""
-        if owner.get(f"{key}-data"):
-            return base64.b64decode("".join(owner[f"{key}-data"].split()), validate=True)
-        return (self.base / owner[key]).read_bytes() if owner.get(key) else None
-
-
-class _Named(msgspec.Struct):
-    name: str
-    cluster: dict[str, Any] = {}
-    user: dict[str, Any] | None = None
-    context: dict[str, Any] = {}
-
-
-class _Kubeconfig(msgspec.Struct, rename={"current_context": "current-context"}):
-    current_context: str = ""
-    clusters: list[_Named] | None = None
-    users: list[_Named] | None = None
-    contexts: list[_Named] | None = None
-
-
-def _read_kubeconfig(path: Path) -> _Context:
-    try:
-        config = msgspec.yaml.decode(path.read_bytes(), type=_Kubeconfig)
-        context = _named(config.contexts, config.current_context, "context").context
-        cluster = _named(config.clusters, context.get("cluster", ""), "cluster").cluster
-        user_name = context.get("user", "")
-        user = _named(config.users, user_name, "user").user if user_name else None
-    except (OSError, msgspec.MsgspecError, ClusterError) as error:
-        raise ClusterError(f"kubeconfig {path}: {_text(error)}") from error
-    return _Context(cluster, user or {}, path.resolve().parent)
-
-
-def _named(items: list[_Named] | None, name: str, what: str) -> _Named:
-    for item in items or ():
-        if item.name == name:
-            return item
-    raise ClusterError(f"no {what} is called {name!r}")
-
-
-def _from_context(context: _Context) -> Credentials:
-    user, cluster = context.user, context.cluster
+def _from_context(context: Context) -> Credentials:
+    user, cluster = context.user.values, context.cluster.values
     server = str(cluster["server"]).rstrip("/")
     tls = None
     if server.startswith("https"):
-        authority = context.content(cluster, "certificate-authority")
+        authority = context.cluster.content("certificate-authority")
         tls = _tls(
             ca_text=authority.decode("ascii") if authority else None,
-            certificate=context.content(user, "client-certificate"),
-            key=context.content(user, "client-key"),
+            certificate=context.user.content("client-certificate"),
+            key=context.user.content("client-key"),
             is_checked=not cluster.get("insecure-skip-tls-verify", False),
         )
     header = f"Bearer {user['token']}" if user.get("token") else ""
@@ -146,7 +103,7 @@ def _from_context(context: _Context) -> Credentials:
         login = f"{user['username']}:{user.get('password', '')}"
         header = f"Basic {base64.b64encode(login.encode()).decode()}"
     # As in client-go, a token file takes precedence over a token.
-    token_file = context.base / user["tokenFile"] if user.get("tokenFile") else None
+    token_file = context.user.base / user["tokenFile"] if user.get("tokenFile") else None
     return Credentials(
         server,
         tls,
@@ -171,25 +128,38 @@ def _tls(
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE
     if certificate is not None:
-        # OpenSSL takes only a path; a path to memory keeps the key off the disk.
-        descriptor = os.memfd_create("client-certificate")
-        try:
-            with os.fdopen(os.dup(descriptor), "wb") as file:
-                file.write(certificate + b"\n" + (key or b""))
-            tls.load_cert_chain(f"/proc/self/fd/{descriptor}")
-        finally:
-            os.close(descriptor)
+        _load_certificate(tls, certificate + b"\n" + (key or b""))
     return tls
 
 
-async def _through_login_plugin(path: Path) -> Credentials:
+def _load_certificate(tls: ssl.SSLContext, chain: bytes) -> None:
+    """OpenSSL takes only a path; one to memory, where there is such, keeps the key off the disk."""
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("client-certificate")
+        path = f"/proc/self/fd/{descriptor}"
+    else:
+        descriptor, path = tempfile.mkstemp()  # mode 0600
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(chain)
+        tls.load_cert_chain(path)
+    finally:
+        os.close(descriptor)
+        if sys.platform != "linux":
+            Path(path).unlink()
+
+
+async def _through_login_plugin(files: Sequence[Path], context: str) -> Credentials:
     """Credentials from the Kubernetes client, which supports exec plugins, OIDC and others."""
     config = await asyncio.to_thread(importlib.import_module, "kubernetes.aio.config")
     client = await asyncio.to_thread(importlib.import_module, "kubernetes.aio.client")
     settings = client.Configuration()
     try:
         await config.load_kube_config(
-            config_file=str(path), client_configuration=settings, persist_config=False
+            config_file=os.pathsep.join(map(str, files)),
+            context=context or None,
+            client_configuration=settings,
+            persist_config=False,
         )
         header = await settings.get_api_key_with_prefix("BearerToken") or ""
         certificate, key = _content(settings.cert_file), _content(settings.key_file)
@@ -201,9 +171,9 @@ async def _through_login_plugin(path: Path) -> Credentials:
             is_checked=bool(settings.verify_ssl),
         )
     except (config.ConfigException, OSError, ValueError, ssl.SSLError) as error:
-        raise ClusterError(f"kubeconfig {path}: {_text(error)}") from error
+        raise AccessError(f"kubeconfig {named(files)}: {one_line(error)}") from error
     if not header and certificate is None:  # the client only logs why
-        raise ClusterError(f"kubeconfig {path}: its login plugin gave no credentials")
+        raise AccessError(f"kubeconfig {named(files)}: its login plugin gave no credentials")
     return Credentials(
         str(settings.host).rstrip("/"),
         tls,
@@ -215,8 +185,3 @@ async def _through_login_plugin(path: Path) -> Credentials:
 
 def _content(path: str | None) -> bytes | None:
     return Path(path).read_bytes() if path else None
-
-
-def _text(error: BaseException) -> str:
-    text = f"no {error}" if isinstance(error, KeyError) else str(error)
-    return " ".join(text.split())  # one line; a YAML error has several

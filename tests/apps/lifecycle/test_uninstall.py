@@ -5,7 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.fakes.api_server import FakeApiServer, running
+from aiohttp import web
+from tests.fakes.api_server import FakeApiServer, Seen, running, status
 from tests.waiting import until
 
 from gpu_device_plugin.apps.lifecycle.uninstall import Uninstall
@@ -15,7 +16,7 @@ from gpu_device_plugin.domain.annotations import (
     WITHDRAWN_ANNOTATION,
     withdrawn_annotation,
 )
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.errors import AccessError, ClusterError
 
 UID = "installation-1"
 DAEMONSET = "/apis/apps/v1/namespaces/gpu/daemonsets/agents"
@@ -138,3 +139,21 @@ async def test_what_the_api_server_forbids_is_told_at_the_deadline() -> None:
     async with running(is_up=False) as (_, api):
         with pytest.raises(ClusterError, match="did not say which nodes have agents"):
             await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(1)
+
+
+async def test_it_gives_up_at_once_where_it_has_no_right() -> None:
+    """Waiting for minutes would not give it any; a right of a moment ago may take a moment."""
+    async with running() as (server, api):
+        await install(server)
+        forbidden = [status(403, "may not get daemonsets") for _ in range(2)]
+
+        def denied_twice(_: Seen) -> web.Response | None:
+            return forbidden.pop() if forbidden else None
+
+        server.fault = denied_twice
+        await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(60)
+        assert not forbidden
+
+        server.fault = lambda _: status(403, "may not get daemonsets")
+        with pytest.raises(AccessError, match="may not get daemonsets"):
+            await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(3600)

@@ -2,18 +2,17 @@
 
 import asyncio
 import signal
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
+from gpu_device_plugin.apps.controller.certificates import Certificates
 from gpu_device_plugin.apps.controller.extender import Extender
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterWatch
 from gpu_device_plugin.config.controller import ControllerSettings
-from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.web.controller_metrics import ControllerMetrics
 from gpu_device_plugin.web.extender import ExtenderServer, Handlers
 from gpu_device_plugin.web.server import Pages, WebServer
@@ -34,6 +33,7 @@ class Controller:
         self._is_counted = False
         self._extender = Extender(self.ledger, self._api)
         self._metrics = ControllerMetrics(self.ledger.node_rooms)
+        self.certificates = None if settings.plain_http else Certificates(settings, self._api)
         self.server = ExtenderServer(
             settings.address,
             Handlers(
@@ -45,7 +45,8 @@ class Controller:
                 took=self._metrics.took,
             ),
             settings.max_body * _MIB,
-            _tls(settings),
+            self.certificates.tls if self.certificates else None,
+            settings.client_name,
         )
         self.pages = WebServer(
             settings.metrics_address,
@@ -59,13 +60,18 @@ class Controller:
             on_ready: Called once both addresses are listened on.
 
         Raises:
+            ConfigError: The certificate's files cannot be used.
             EdgeError: An address cannot be listened on.
         """
         await self.pages.start()
+        loops = [self._watch.run_nodes, self._watch.run_pods]
         try:
+            if self.certificates is not None:
+                await self.certificates.start()
+                loops.append(self.certificates.run)
             await self.server.start()
             on_ready()
-            await asyncio.gather(self._watch.run_nodes(), self._watch.run_pods())
+            await asyncio.gather(*(loop() for loop in loops))
         finally:
             await self._extender.stop()
             await self.server.stop()
@@ -105,18 +111,3 @@ async def run_controller(settings: ControllerSettings) -> None:
         await work
     except asyncio.CancelledError:
         _log.info("ended")
-
-
-def _tls(settings: ControllerSettings) -> ssl.SSLContext | None:
-    if settings.plain_http:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"--tls-cert-file {settings.tls_cert_file!r}, --tls-key-file "
-            f"{settings.tls_key_file!r}: {error}"
-        ) from error
-    return context

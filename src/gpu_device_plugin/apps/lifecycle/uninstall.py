@@ -13,11 +13,13 @@ from gpu_device_plugin.domain.annotations import (
     WITHDRAWN_ANNOTATION,
     kept_pods,
 )
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.errors import AccessError, ClusterError
 
 LOOK_SECONDS = 2.0
 _AT_ONCE = 8
 """Concurrent requests to the API server, because a large cluster has many nodes."""
+
+_DENIALS = 3
 
 Tell = Callable[[str], None]
 
@@ -32,12 +34,14 @@ class Uninstall:
         self._done: dict[str, tuple[str, ...]] = {}
         self._waiting: Mapping[str, str] = {}
         self._trouble = ""
+        self._denials = 0
 
     async def run(self, deadline_seconds: float) -> None:
         """Return when every agent has withdrawn, or its node is gone.
 
         Raises:
             ClusterError: Not all did so in time; the text names the nodes and what to do.
+            AccessError: There is no usable kubeconfig, or it has not the rights.
         """
         try:
             async with asyncio.timeout(deadline_seconds):
@@ -50,12 +54,20 @@ class Uninstall:
     async def _is_over(self) -> bool:
         """Check once whether all have withdrawn; the API server may be away."""
         try:
-            return await self._look()
+            is_over = await self._look()
+        except AccessError:
+            # Rights that were granted a moment ago take effect a moment later.
+            self._denials += 1
+            if self._denials == _DENIALS:
+                raise
+            return False
         except ClusterError as error:
             if str(error) != self._trouble:
                 self._tell(f"the API server does not serve us, trying again: {error}")
             self._trouble = str(error)
             return False
+        self._denials = 0
+        return is_over
 
     async def _look(self) -> bool:
         installation = await self._fleet.installation()

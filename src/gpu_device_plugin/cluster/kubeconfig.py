@@ -1,0 +1,126 @@
+"""Kubeconfig files by kubectl's rules: several count as one, and the first that has a name decides."""
+
+import base64
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpu_device_plugin.errors import AccessError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A cluster or user of a kubeconfig.
+
+    Attributes:
+        values: Its keys.
+        base: Directory of its file; relative paths in `values` are relative to it.
+    """
+
+    values: Mapping[str, Any]
+    base: Path
+
+    def content(self, key: str) -> bytes | None:
+        """`<key>-data`, else what the file `<key>` holds, else None."""
+        if self.values.get(f"{key}-data"):
+            return base64.b64decode("".join(self.values[f"{key}-data"].split()), validate=True)
+        return (self.base / self.values[key]).read_bytes() if self.values.get(key) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A context with what it refers to; `namespace` is empty where it names none."""
+
+    cluster: Entry
+    user: Entry
+    namespace: str = ""
+
+
+class _Named(msgspec.Struct):
+    name: str
+    cluster: dict[str, Any] = {}
+    user: dict[str, Any] | None = None
+    context: dict[str, Any] = {}
+
+
+class _Kubeconfig(msgspec.Struct, rename={"current_context": "current-context"}):
+    current_context: str = ""
+    clusters: list[_Named] | None = None
+    users: list[_Named] | None = None
+    contexts: list[_Named] | None = None
+
+
+def usual_files(given: Path | None, environment: Mapping[str, str], home: Path) -> tuple[Path, ...]:
+    """The files of a person's kubeconfig, as kubectl finds them; none inside a pod without one.
+
+    Args:
+        given: The flag `--kubeconfig`; it is the only file then.
+        environment: `KUBECONFIG` may name several files; those that are missing are left out.
+        home: Where `.kube/config` is looked for.
+
+    Raises:
+        AccessError: There is no file, and this is not a pod; the text names what was tried.
+    """
+    if given is not None:
+        return (given,)
+    listed = [Path(name) for name in environment.get("KUBECONFIG", "").split(os.pathsep) if name]
+    tried = listed or [home / ".kube" / "config"]
+    found = tuple(path for path in tried if path.is_file())
+    if not found and not environment.get("KUBERNETES_SERVICE_HOST"):
+        raise AccessError(
+            f"no kubeconfig: {named(tried)} is not there; name one with --kubeconfig or KUBECONFIG"
+        )
+    return found
+
+
+def read_context(files: Sequence[Path], name: str = "") -> Context:
+    """A context of these files.
+
+    Args:
+        files: At least one.
+        name: Which one; empty for the first `current-context`.
+
+    Raises:
+        AccessError: A file cannot be read, or a name is in none of them.
+    """
+    try:
+        configs = [
+            (msgspec.yaml.decode(path.read_bytes(), type=_Kubeconfig), path.resolve().parent)
+            for path in files
+        ]
+        current = next((c.current_context for c, _ in configs if c.current_context), "")
+        contexts = [(each, base) for c, base in configs for each in c.contexts or ()]
+        clusters = [(each, base) for c, base in configs for each in c.clusters or ()]
+        users = [(each, base) for c, base in configs for each in c.users or ()]
+        context = _called(contexts, name or current, "context")[0].context
+        cluster, base = _called(clusters, context.get("cluster", ""), "cluster")
+        found = Entry(cluster.cluster, base)
+        user = Entry({}, base)
+        if context.get("user"):
+            entry, base = _called(users, context["user"], "user")
+            user = Entry(entry.user or {}, base)
+        return Context(found, user, str(context.get("namespace") or ""))
+    except (OSError, msgspec.MsgspecError, AccessError) as error:
+        raise AccessError(f"kubeconfig {named(files)}: {one_line(error)}") from error
+
+
+def _called(items: Sequence[tuple[_Named, Path]], name: str, what: str) -> tuple[_Named, Path]:
+    for item, base in items:
+        if item.name == name:
+            return item, base
+    raise AccessError(f"no {what} is called {name!r}")
+
+
+def named(files: Sequence[Path]) -> str:
+    """The files in an error's text."""
+    return ", ".join(map(str, files))
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text; YAML's has several lines."""
+    text = f"no {error}" if isinstance(error, KeyError) else str(error)
+    return " ".join(text.split())

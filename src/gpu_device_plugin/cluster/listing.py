@@ -1,0 +1,72 @@
+"""Objects of the Kubernetes API, read once: for commands, not for what follows the cluster."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
+from gpu_device_plugin.cluster.wire import Bare, ListOf
+from gpu_device_plugin.errors import AccessError, ClusterError
+
+_PAGE = "500"
+_Object = TypeVar("_Object", bound=Bare)
+
+
+async def list_items(
+    api: ApiServer, path: str, kind: type[_Object], query: Mapping[str, str] | None = None
+) -> AsyncIterator[_Object]:
+    """Every object of a list, page by page.
+
+    Raises:
+        ClusterError: The API server does not serve the list.
+    """
+    wanted = {"limit": _PAGE, **(query or {})}
+    proceed: dict[str, str] = {}
+    while True:
+        answer = await api.call(Request("GET", path, {**wanted, **proceed}))
+        page: ListOf[_Object] = decoded(served(answer, path), ListOf[kind])  # type: ignore[valid-type]
+        for item in page.items or ():
+            yield item
+        if not page.metadata.next_page:
+            return
+        proceed = {"continue": page.metadata.next_page}
+
+
+async def read_object(api: ApiServer, path: str, kind: type[_Object]) -> _Object | None:
+    """The object at `path`, or None where there is none.
+
+    Raises:
+        ClusterError: The API server does not serve it.
+    """
+    answer = await api.call(Request("GET", path))
+    if answer.status == 404:
+        return None
+    found: _Object = decoded(served(answer, path), kind)
+    return found
+
+
+def served(answer: Answer, path: str) -> Answer:
+    """The answer, if it is a success.
+
+    Raises:
+        AccessError: We may not do this.
+        ClusterError: The API server refuses for another reason.
+    """
+    if answer.status == 403:
+        raise AccessError(f"{path}: {answer.text}")
+    if not answer.is_success:
+        raise ClusterError(f"{path}: {answer.text}")
+    return answer
+
+
+def decoded(answer: Answer, kind: Any) -> Any:
+    """The answer's body.
+
+    Raises:
+        ClusterError: It is none of that kind.
+    """
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ClusterError(f"an answer of the API server cannot be parsed: {error}") from error
