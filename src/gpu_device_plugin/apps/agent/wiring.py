@@ -19,7 +19,7 @@ from gpu_device_plugin.apps.agent.admission.prestart import PreStart
 from gpu_device_plugin.apps.agent.admission.service import Service
 from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
-from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower, ModeSettings
+from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
 from gpu_device_plugin.apps.agent.inventory.usage import UsageReader
 from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
@@ -48,9 +48,8 @@ from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReade
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.apps.agent.state.node_store import NodeStore
-from gpu_device_plugin.config.agent import Isolation, Settings
-from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
+from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes
@@ -86,18 +85,7 @@ class Wiring:
         self._on_driver_changed = on_driver_changed
         self._kernel = kernel or Kernel()
         self.metrics = AgentMetrics(__version__)
-        self.node_store = NodeStore(
-            NodeState(
-                node=settings.node_name,
-                policy=settings.placement,
-                compute_policy=settings.compute_policy,
-                unit=settings.memory_unit,
-                wants_isolation=settings.isolation is Isolation.ON,
-                honors_disable=settings.honor_cgpu_disable,
-                honors_pod_policy=settings.honor_pod_compute_policy,
-                driver_capabilities=settings.driver_capabilities,
-            )
-        )
+        self.node_store = NodeStore(first_state(settings))
         self.signals = ClusterSignals()
         self.cluster = self.edges.cluster(self.signals, self.metrics.count_dropped_event)
         self.recorder = EventRecorder(
@@ -130,9 +118,7 @@ class Wiring:
             self.node_store,
             self.recorder,
             Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
-            ModeSettings(
-                settings.mode, settings.placement, settings.compute_policy, settings.memory_unit
-            ),
+            settings,
             lambda: self.reconciler.holders,
             self.schemes.check_unit,
         )

@@ -5,10 +5,10 @@ and does not guess, because a node that offers the wrong resources attracts the 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
+from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.compute_policy import (
     COMPUTE_POLICY_KEY,
     KNOWN_POLICIES,
@@ -34,16 +34,6 @@ from gpu_device_plugin.store.state_records import NodeRecord
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
 
 
-@dataclass(frozen=True, slots=True)
-class ModeSettings:
-    """The operator's settings, for what the node's labels do not say."""
-
-    mode: NodeMode
-    policy: PlacementPolicy
-    compute_policy: ComputePolicy
-    unit: MemoryUnit
-
-
 class ModeFollower:
     """Follows the node's labels; a switch waits until no pod holds a slice."""
 
@@ -52,7 +42,7 @@ class ModeFollower:
         node_store: NodeStore,
         recorder: EventRecorder,
         memory: Memory[NodeRecord],
-        settings: ModeSettings,
+        settings: Settings,
         holders: Callable[[], Sequence[PodRef] | None],
         check_unit: Callable[[NodeMode, MemoryUnit], None],
     ) -> None:
@@ -111,7 +101,7 @@ class ModeFollower:
         if self._labels is None:
             return
         holders = self._holders()
-        unit = next_unit(self._unit, self._settings.unit, holders)
+        unit = next_unit(self._unit, self._settings.memory_unit, holders)
         self._note("unit", unit.note_reason, unit.note)
         label = self._labels.get(MODE_LABEL)
         mode = next_mode(
@@ -138,7 +128,7 @@ class ModeFollower:
 
     def _policy(self) -> PlacementPolicy:
         text = (self._labels or {}).get(PLACEMENT_LABEL)
-        policy = self._settings.policy if text is None else parse_policy(text)
+        policy = self._settings.placement if text is None else parse_policy(text)
         kept, known = self._node_store.read().policy, ", ".join(PlacementPolicy)
         self._note(
             "placement",
