@@ -155,6 +155,26 @@ class Scheme(Protocol):
         """Grants for containers that hold units of which no grant tells."""
         ...
 
+    def own_record(self, grant: Grant) -> Mapping[str, object]:
+        """What only this scheme knows of a grant, as keys of the grant on disk."""
+        ...
+
+    def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
+        """A grant that was read from disk, checked, with what only this scheme knows of it.
+
+        Args:
+            grant: What every scheme knows of it.
+            record: The grant as it stands on disk.
+
+        Raises:
+            StateError: It has what this release does not know; the text names the key.
+        """
+        ...
+
+    def held_text(self, grant: Grant) -> str:
+        """What its holder has, for people."""
+        ...
+
     def answers(self, resource: str) -> bool:
         """Whether the answer to an Allocate of `resource` carries the container's edits."""
         ...

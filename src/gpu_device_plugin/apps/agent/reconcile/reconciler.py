@@ -225,7 +225,7 @@ class Reconciler:
                 # What breaks a rule stays unchecked: PreStart refuses it with the reason.
                 with contextlib.suppress(RequestError):
                     named = schemes.of_grant(named).checked(named, spec, state)
-            if not named.card_bytes:
+            if not named.is_sized:
                 named = schemes.of_grant(named).sized(named, state)
             if named != grant:
                 found.append(named)
