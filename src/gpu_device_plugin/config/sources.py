@@ -101,7 +101,12 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _from_file(kind: type[msgspec.Struct], file: Path) -> dict[str, tuple[object, str]]:
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The keys and values of a YAML or JSON file; an empty one has none.
+
+    Raises:
+        ConfigError: It cannot be read, is no YAML, or holds something else.
+    """
     try:
         content: Any = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
     except OSError as error:
@@ -114,6 +119,11 @@ def _from_file(kind: type[msgspec.Struct], file: Path) -> dict[str, tuple[object
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: holds a {type(content).__name__}, wanted keys and values")
+    return content
+
+
+def _from_file(kind: type[msgspec.Struct], file: Path) -> dict[str, tuple[object, str]]:
+    content = read_yaml(file)
     unknown = sorted(str(key) for key in content if key not in kind.__struct_fields__)
     if unknown:
         known = ", ".join(field_names(kind))
