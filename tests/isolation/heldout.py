@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.rows import Row
+from tests.bench.rows import Row, shown
 from tests.isolation.box import Box, Node
 from tests.isolation.compile import compile_programs
 from tests.isolation.shares import CARD_TURN_US, LONG_TURN_US, shares, tenant
@@ -95,30 +95,29 @@ def _shares(directory: Path, mix: Mix, *, is_capped: bool) -> list[float]:
 
 
 def rows(directory: Path) -> tuple[Row, ...]:
-    """One row for all, and one for each tenant that misses."""
+    """What holds for all, and one row for each tenant that misses."""
     found = [(mix, each) for mix in mixes() for each in run(directory, mix)]
     missed = [(mix, each) for mix, each in found if abs(each.off) > POINTS]
-    kept = len(found) - len(missed)
-    total = Row(
-        f"{MIXES} mixes held out, {len(found)} tenants: within {POINTS:g} points of their cap, or of "
-        f"what they get where nobody has one",
-        f"{len(found)}",
-        f"{kept}",
-        not missed,
-    )
+    short = sum(each.cap - each.had > POINTS >= -each.off for _, each in found)
+    offs = [each.off for _, each in found]
+    what = f"{MIXES} mixes held out, {len(found)} tenants: within {POINTS:g} points"
     return (
-        total,
-        *(
-            Row(
-                f"… {_described(each.cap, each.kind)} beside "
-                + ", ".join(_described(c, k) for c, k in mix.tenants if (c, k) != (each.cap, each.kind))
-                + f"; turns of {mix.turn_us} µs",
-                f"{min(float(each.cap), each.free):.1f}",
-                f"{each.had:.1f} %",
-                is_met=False,
-            )
-            for mix, each in missed
+        Row(what, str(len(found)), str(len(found) - len(missed)), not missed),
+        shown(
+            "… most beyond a cap, most short of one", f"{max(offs):+.1f}, {min(offs):+.1f} points"
         ),
+        shown("… short of their cap, and no less than without any caps", f"{short} tenants"),
+        *(_missed(mix, each) for mix, each in missed),
+    )
+
+
+def _missed(mix: Mix, each: Outcome) -> Row:
+    others = [_described(*other) for other in mix.tenants if other != (each.cap, each.kind)]
+    return Row(
+        f"… {_described(each.cap, each.kind)} beside {', '.join(others)}; turns of {mix.turn_us} µs",
+        f"{min(float(each.cap), each.free):.1f} %",
+        f"{each.had:.1f} %",
+        is_met=False,
     )
 
 
