@@ -236,7 +236,7 @@ class Wiring:
             allow_other_plugin=settings.allow_other_plugin,
         )
         self.readiness = Readiness(
-            self.node_store.read, self.cards, self.device_lists, self.cluster
+            self.node_store.read, self.cards, self.device_lists, self.cluster, settings.state_dir
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read
