@@ -1,6 +1,6 @@
 """Nodes for these tests."""
 
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.hardware import Hardware, Instance
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from tests.domain.nvidia.nodes import card, instance, sevenths, whole
 
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.hardware import Hardware
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.hardware import Instance
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
