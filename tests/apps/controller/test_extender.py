@@ -12,7 +12,11 @@ from tests.apps.controller.replica import a_controller
 from tests.fakes.api_server import Seen
 from tests.waiting import until
 
-from gpu_device_plugin.domain.annotations import ALLOCATION, ASSIGNED, CORE_ALLOCATION
+from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+    ALLOCATION,
+    ASSIGNED,
+    CORE_ALLOCATION,
+)
 
 
 async def test_a_pod_goes_only_where_one_card_fits_though_the_sum_fits_elsewhere(
