@@ -1,4 +1,4 @@
-"""A small API server on loopback: list, watch, get, patch and create, with faults on request.
+"""A small API server on loopback: list, watch, get, patch, create and replace, with faults on request.
 
 It keeps objects as JSON by path, numbers every change like etcd does, and forgets old
 changes on `compact`, after which a watch from before gets 410.
@@ -24,7 +24,8 @@ QUICK = Pace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, settle_
 
 _COLLECTION = re.compile(
     r"(?P<base>/api/v1/nodes|/api/v1/pods"
-    r"|/api/v1/namespaces/(?P<ns>[^/]+)/(?:pods|events|configmaps)"
+    r"|/api/v1/namespaces/(?P<ns>[^/]+)/(?:pods|events|configmaps|secrets)"
+    r"|/apis/coordination\.k8s\.io/v1/namespaces/[^/]+/leases"
     r"|/apis/apps/v1(?:/namespaces/[^/]+)?/daemonsets"
     r"|/apis/node\.k8s\.io/v1/runtimeclasses"
     r"|/apis/admissionregistration\.k8s\.io/v1/validatingadmissionpolicies"
@@ -165,6 +166,8 @@ class FakeApiServer:
         found = self.objects.get(seen.path)
         if found is None:
             return status(404, f"{seen.path} not found")
+        if seen.method == "PUT":
+            return await self._replace(seen, found)
         if seen.method == "PATCH":
             uid = seen.body.get("metadata", {}).get("uid")
             if uid is not None and uid != found["metadata"].get("uid"):
@@ -173,6 +176,15 @@ class FakeApiServer:
                 found = self._store(seen.path, _merge(found, seen.body))
                 self._changed.notify_all()
         return web.json_response(found)
+
+    async def _replace(self, seen: Seen, found: Json) -> web.Response:
+        version = seen.body["metadata"].get("resourceVersion")
+        if version and version != found["metadata"]["resourceVersion"]:
+            return status(409, "the object has been modified")
+        async with self._changed:
+            made = self._store(seen.path, seen.body)
+            self._changed.notify_all()
+        return web.json_response(made)
 
     async def _create(self, seen: Seen) -> web.Response:
         if seen.path.endswith("/binding"):
@@ -251,6 +263,8 @@ def _is_in(path: str, value: Json, seen: Seen) -> bool:
             return False
     elif collection != seen.path:
         return False
+    if not _has_labels(value, seen.query.get("labelSelector", "")):
+        return False
     for term in filter(None, seen.query.get("fieldSelector", "").split(",")):
         name, wanted = term.split("=")
         found: Any = value
@@ -259,6 +273,12 @@ def _is_in(path: str, value: Json, seen: Seen) -> bool:
         if value.get("kind") not in ("Bookmark", "Status") and found != wanted:
             return False
     return True
+
+
+def _has_labels(value: Json, selector: str) -> bool:
+    labels = value["metadata"].get("labels") or {}
+    terms = (term.split("=") for term in filter(None, selector.split(",")))
+    return all(labels.get(name) == wanted for name, wanted in terms)
 
 
 def _merge(target: Any, patch: Any) -> Any:

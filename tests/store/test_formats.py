@@ -22,7 +22,7 @@ from gpu_device_plugin.domain.health_values import CardHealth, Fault, Health, Re
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.units import Resource, unit_ids
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.store import grants_v1
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION, GrantStore, Loaded
@@ -272,7 +272,7 @@ def test_what_only_the_next_release_knows_is_written_back_as_it_was(tmp_path: Pa
     changed = replace(TRAIN, library_version="0.2.0")
     save(store, {TRAIN.slice_id: changed, PREPARE.slice_id: PREPARE})
     now = content_now(tmp_path / "grants")
-    was["grants"][0]["library_version"] = "0.2.0"
+    was["grants"][0] |= {"library_version": "0.2.0", "compute_policy": "fixed"}
     assert [now["grants"][0], now["grants"][2]] == was["grants"]
     assert now["grants"][1]["id"] == PREPARE.slice_id
     assert {key: value for key, value in now.items() if key != "grants"} == {"epoch": 4}

@@ -4,15 +4,11 @@ from collections.abc import Collection
 
 from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.cluster.wire import Container, Pod
-from gpu_device_plugin.domain.annotations import wish_of
-from gpu_device_plugin.domain.pods import (
-    ContainerKind,
-    ContainerRequest,
-    PodRef,
-    PodRequest,
-)
-from gpu_device_plugin.domain.pools import OUR_RESOURCES
-from gpu_device_plugin.domain.requests import COUNT_LABEL
+from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.schemes.aliyun.annotations import wish_of
+from gpu_device_plugin.domain.schemes.aliyun.requests import COUNT_LABEL
+from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -44,6 +40,7 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         wish=wish_of(annotations, len(pod.spec.containers)),
         is_finished=pod.status.phase in ("Succeeded", "Failed"),
         owner=f"{meta.owner.kind} {meta.namespace}/{meta.owner.name}" if meta.owner else "",
+        compute_policy=annotations.get(COMPUTE_POLICY_KEY),
     )
 
 

@@ -20,8 +20,25 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     plain_http: Annotated[
         bool, says("Speak HTTP without TLS; only on an address of this machine alone.")
     ] = False
-    tls_cert_file: Annotated[str, says("Certificate of --address, PEM.")] = ""
+    tls_cert_file: Annotated[
+        str, says("Certificate of --address, PEM; by default it makes one, in a Secret.")
+    ] = ""
     tls_key_file: Annotated[str, says("Its private key, PEM.")] = ""
+    client_ca_file: Annotated[
+        str, says("Who signs kube-scheduler's certificate, PEM; needed with --tls-cert-file.")
+    ] = ""
+    client_name: Annotated[
+        str, says("Common name of the certificate with which kube-scheduler calls.")
+    ] = "gpu-device-plugin-scheduler"
+    tls_names: Annotated[
+        str, says("DNS names and IP addresses, with commas, in a certificate that it makes.")
+    ] = "localhost,127.0.0.1"
+    namespace: Annotated[
+        str, says("Namespace of its Secret and its Lease. Also POD_NAMESPACE.")
+    ] = "kube-system"
+    pod_name: Annotated[
+        str, says("Name of this pod, for the Lease and the leader's label. Also POD_NAME.")
+    ] = ""
     kubeconfig: Annotated[
         str, says("Path of a kubeconfig; by default the pod's service account is used.")
     ] = ""
@@ -48,17 +65,20 @@ def load_controller_settings(
         ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
     """
     settings, _ = load(ControllerSettings, flags, environ, file)
-    has_tls = bool(settings.tls_cert_file and settings.tls_key_file)
-    if settings.plain_http and (settings.tls_cert_file or settings.tls_key_file):
-        raise ConfigError("--plain-http and --tls-cert-file, --tls-key-file exclude each other")
+    files = (settings.tls_cert_file, settings.tls_key_file, settings.client_ca_file)
+    if settings.plain_http and any(files):
+        raise ConfigError(
+            "--plain-http excludes --tls-cert-file, --tls-key-file and --client-ca-file"
+        )
     host = settings.address.rpartition(":")[0].strip("[]")
     if settings.plain_http and host not in _LOOPBACK:
         raise ConfigError(
             f"--plain-http with --address {settings.address!r}: anybody who reaches it can bind pods; "
-            f"give an address of this machine alone ({', '.join(_LOOPBACK)}), or a certificate"
+            f"give an address of this machine alone ({', '.join(_LOOPBACK)}), or use TLS"
         )
-    if not settings.plain_http and not has_tls:
+    if any(files) and not all(files):
         raise ConfigError(
-            "--tls-cert-file and --tls-key-file are needed, or --plain-http for localhost"
+            "--tls-cert-file, --tls-key-file and --client-ca-file go together: "
+            "a certificate, its key, and who signs kube-scheduler's certificate"
         )
     return settings

@@ -12,11 +12,13 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hin
 
 import msgspec
 
+from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.pools import OUR_RESOURCES
-from gpu_device_plugin.domain.units import MemoryUnit, parse_unit_id
+from gpu_device_plugin.domain.schemes.aliyun.units import parse_unit_id
+from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import StateError
 
 Plain: TypeAlias = dict[str, Any]
@@ -58,6 +60,7 @@ class GrantRecord(msgspec.Struct, frozen=True):
     is_checked: bool = True
     library_version: str = ""
     created_seconds: float = 0.0
+    compute_policy: ComputePolicy = ComputePolicy.FIXED
 
 
 def record_of(grant: Grant) -> GrantRecord:
@@ -85,6 +88,7 @@ def record_of(grant: Grant) -> GrantRecord:
         is_checked=grant.is_checked,
         library_version=grant.library_version,
         created_seconds=grant.created_seconds,
+        compute_policy=grant.compute_policy,
     )
 
 
@@ -118,6 +122,7 @@ def grant_of(record: GrantRecord, resources: Collection[str] = OUR_RESOURCES) ->
         is_checked=record.is_checked,
         library_version=record.library_version,
         created_seconds=record.created_seconds,
+        compute_policy=record.compute_policy,
     )
 
 

@@ -1,17 +1,20 @@
-"""The scheduler extender's address: bodies in, bodies out."""
+"""The controller's address for kube-scheduler and the API server: bodies in, bodies out."""
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.web.server import Listener
+from gpu_device_plugin.web.tls import ServingTls, caller_name
 
 PREFIX = "/gpushare-scheduler"
+MUTATE = "/mutate"
 _JSON = "application/json"
+_Handler = Callable[[bytes], bytes | Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,9 @@ class Handlers:
         prioritize: The same for prioritize.
         bind: The same for bind.
         inspect: A node's name, or None for all -> status and body.
+        mutate: Body of an AdmissionReview -> body of the answer; None where none is served.
         trouble: Why nothing can be answered now, or "".
+        standby: Why this replica does not serve kube-scheduler, or "".
         took: Verb and seconds of each call that was answered.
     """
 
@@ -32,20 +37,37 @@ class Handlers:
     bind: Callable[[bytes], Awaitable[bytes]]
     inspect: Callable[[str | None], tuple[int, bytes]]
     trouble: Callable[[], str]
+    standby: Callable[[], str] = lambda: ""
+    mutate: _Handler | None = None
     took: Callable[[str, float], None] = lambda _verb, _seconds: None
 
 
 class ExtenderServer:
-    """Serves `handlers` between `start` and `stop`."""
+    """Serves `handlers` between `start` and `stop`.
+
+    With TLS only kube-scheduler, by its certificate, may call what is its own; the API server
+    shows none, and what it asks changes nothing.
+    """
 
     def __init__(
         self,
         address: str,
         handlers: Handlers,
         max_body_bytes: int,
-        tls: ssl.SSLContext | None = None,
+        tls: ServingTls | None = None,
+        client_name: str = "",
     ) -> None:
-        self._listener = Listener("address", address, tls)
+        """Remember what to serve.
+
+        Args:
+            address: Where.
+            handlers: Who answers.
+            max_body_bytes: A longer body is answered 413.
+            tls: Certificate and key; None is plain HTTP, on which anybody may call.
+            client_name: Common name of kube-scheduler's certificate.
+        """
+        self._listener = Listener("address", address, tls.context if tls else None)
+        self._client_name = client_name if tls else ""
         self._handlers = handlers
         self._max_body_bytes = max_body_bytes
 
@@ -61,42 +83,50 @@ class ExtenderServer:
             EdgeError: The address cannot be listened on; the text names it.
         """
         app = web.Application(client_max_size=self._max_body_bytes)
-        app.add_routes(
-            [
-                web.post(f"{PREFIX}/filter", self._filter),
-                web.post(f"{PREFIX}/prioritize", self._prioritize),
-                web.post(f"{PREFIX}/bind", self._bind),
-                web.get(f"{PREFIX}/inspect", self._inspect),
-                web.get(f"{PREFIX}/inspect/{{node}}", self._inspect),
-            ]
-        )
+        handlers = self._handlers
+        for verb, handler in (
+            ("filter", handlers.filter),
+            ("prioritize", handlers.prioritize),
+            ("bind", handlers.bind),
+        ):
+            app.router.add_post(f"{PREFIX}/{verb}", self._called(verb, handler))
+        app.router.add_get(f"{PREFIX}/inspect", self._inspect)
+        app.router.add_get(f"{PREFIX}/inspect/{{node}}", self._inspect)
+        if handlers.mutate is not None:
+            app.router.add_post(MUTATE, self._called("mutate", handlers.mutate, is_open=True))
         await self._listener.start(app)
 
     async def stop(self) -> None:
         """Stop listening and close what is open."""
         await self._listener.stop()
 
-    async def _filter(self, request: web.Request) -> web.Response:
-        return await self._answered(request, "filter", self._handlers.filter)
+    def _called(self, verb: str, handler: _Handler, *, is_open: bool = False) -> Handler:
+        async def answer(request: web.Request) -> web.Response:
+            if not is_open:
+                self._admit(request)
+                if standby := self._handlers.standby():
+                    return _unavailable(standby)
+            return await self._answered(request, verb, handler)
 
-    async def _prioritize(self, request: web.Request) -> web.Response:
-        return await self._answered(request, "prioritize", self._handlers.prioritize)
+        return answer
 
-    async def _bind(self, request: web.Request) -> web.Response:
-        return await self._answered(request, "bind", self._handlers.bind)
+    def _admit(self, request: web.Request) -> None:
+        """Only kube-scheduler: whoever may bind decides where pods run."""
+        peer = request.get_extra_info("peercert")
+        if self._client_name and caller_name(peer) != self._client_name:
+            shown = caller_name(peer) or "none"
+            raise web.HTTPForbidden(
+                text=f"{request.path} wants a certificate of {self._client_name}, shown was: {shown}\n"
+            )
 
     async def _inspect(self, request: web.Request) -> web.Response:
+        self._admit(request)
         if trouble := self._handlers.trouble():
             return _unavailable(trouble)
         status, body = self._handlers.inspect(request.match_info.get("node"))
         return web.Response(body=body, status=status, content_type=_JSON)
 
-    async def _answered(
-        self,
-        request: web.Request,
-        verb: str,
-        handler: Callable[[bytes], bytes | Awaitable[bytes]],
-    ) -> web.Response:
+    async def _answered(self, request: web.Request, verb: str, handler: _Handler) -> web.Response:
         if trouble := self._handlers.trouble():
             return _unavailable(trouble)
         if (request.content_length or 0) > self._max_body_bytes:

@@ -7,7 +7,7 @@ import grpc
 import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION
@@ -33,6 +33,7 @@ async def test_the_documented_slice_is_two_fifteenths_of_one_card_and_30_percent
             "ALIYUN_COM_GPU_MEM_DEV": "15",
             "ALIYUN_COM_GPU_MEM_CONTAINER": "2",
             "ALIYUN_COM_GPU_MEM_POD": "2",
+            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
         }
         assert limits.read_text().splitlines() == [
             "version=1",

@@ -1,27 +1,32 @@
-"""The node's mode, placement and unit, which follow its labels without harming running pods.
+"""The node's mode, placement, compute policy and unit, which follow its labels without harming running pods.
 
 At the start the last known label counts until the API answers. If none is known, the agent waits
 and does not guess, because a node that offers the wrong resources attracts the wrong pods.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
+from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.domain.compute_policy import (
+    COMPUTE_POLICY_KEY,
+    KNOWN_POLICIES,
+    ComputePolicy,
+    parse_compute_policy,
+)
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     MODE_LABEL,
     PLACEMENT_LABEL,
     NodeMode,
     PlacementPolicy,
-    check_unit,
     next_mode,
     next_unit,
     parse_mode,
     parse_policy,
 )
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.store.state_file import Memory
 from gpu_device_plugin.store.state_records import NodeRecord
@@ -29,31 +34,24 @@ from gpu_device_plugin.store.state_records import NodeRecord
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
 
 
-@dataclass(frozen=True, slots=True)
-class ModeSettings:
-    """The operator's settings, for what the node's labels do not say."""
-
-    mode: NodeMode
-    policy: PlacementPolicy
-    unit: MemoryUnit
-
-
 class ModeFollower:
     """Follows the node's labels; a switch waits until no pod holds a slice."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what a node's mode depends on
         self,
         node_store: NodeStore,
         recorder: EventRecorder,
         memory: Memory[NodeRecord],
-        settings: ModeSettings,
+        settings: Settings,
         holders: Callable[[], Sequence[PodRef] | None],
+        check_unit: Callable[[NodeMode, MemoryUnit], None],
     ) -> None:
         self._node_store = node_store
         self._recorder = recorder
         self._memory = memory
         self._settings = settings
         self._holders = holders
+        self._check_unit_of = check_unit
         self._labels: Mapping[str, str] | None = None
         self._mode: NodeMode | None = None
         self._unit: MemoryUnit | None = None
@@ -93,7 +91,7 @@ class ModeFollower:
 
     def follow(self, labels: Mapping[str, str]) -> None:
         """Take the labels of the node from the API server."""
-        wanted = (MODE_LABEL, PLACEMENT_LABEL)
+        wanted = (MODE_LABEL, PLACEMENT_LABEL, COMPUTE_POLICY_KEY)
         self._is_synced = True
         self._labels = {key: labels[key] for key in wanted if key in labels}
         self.settle()
@@ -103,7 +101,7 @@ class ModeFollower:
         if self._labels is None:
             return
         holders = self._holders()
-        unit = next_unit(self._unit, self._settings.unit, holders)
+        unit = next_unit(self._unit, self._settings.memory_unit, holders)
         self._note("unit", unit.note_reason, unit.note)
         label = self._labels.get(MODE_LABEL)
         mode = next_mode(
@@ -115,7 +113,12 @@ class ModeFollower:
         self._is_from_label = self._is_from_label or (self._is_synced and label is not None)
         self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
         self._check_unit(mode.mode, unit.unit)
-        self._node_store.update(mode=mode.mode, unit=unit.unit, policy=self._policy())
+        self._node_store.update(
+            mode=mode.mode,
+            unit=unit.unit,
+            policy=self._policy(),
+            compute_policy=self._compute_policy(),
+        )
         self._remember()
 
     def settle_if_waiting(self) -> None:
@@ -125,24 +128,36 @@ class ModeFollower:
 
     def _policy(self) -> PlacementPolicy:
         text = (self._labels or {}).get(PLACEMENT_LABEL)
-        policy = self._settings.policy if text is None else parse_policy(text)
-        if policy is None:
-            kept = self._node_store.read().policy
-            known = ", ".join(PlacementPolicy)
-            self._note(
-                "placement",
-                "UnknownPlacement",
-                f"label {PLACEMENT_LABEL}={text} names no policy; it stays {kept}. Known: {known}",
-            )
-            return kept
-        self._last_notes.pop("placement", None)
-        return policy
+        policy = self._settings.placement if text is None else parse_policy(text)
+        kept, known = self._node_store.read().policy, ", ".join(PlacementPolicy)
+        self._note(
+            "placement",
+            "UnknownPlacement",
+            f"label {PLACEMENT_LABEL}={text} names no policy; it stays {kept}. Known: {known}"
+            if policy is None
+            else None,
+        )
+        return policy or kept
+
+    def _compute_policy(self) -> ComputePolicy:
+        text = (self._labels or {}).get(COMPUTE_POLICY_KEY)
+        wanted = self._settings.compute_policy if text is None else parse_compute_policy(text)
+        kept = self._node_store.read().compute_policy
+        self._note(
+            "compute policy",
+            "UnknownComputePolicy",
+            f"label {COMPUTE_POLICY_KEY}={text} names no policy; it stays {kept}. "
+            f"Known: {KNOWN_POLICIES}"
+            if wanted is None
+            else None,
+        )
+        return wanted or kept
 
     def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
         try:
             # A node that a label takes out of service offers no units of any size.
             if mode is not NodeMode.DISABLED:
-                check_unit(mode, unit)
+                self._check_unit_of(mode, unit)
         except ConfigError as error:
             self._recorder.fault(self._node_store, "UnitNotAllowed", str(error))
         else:

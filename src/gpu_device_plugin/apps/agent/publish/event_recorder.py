@@ -7,16 +7,16 @@ import structlog
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.cluster.events import EventNote
 from gpu_device_plugin.domain.caller import Asker, Call
+from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.decision import Pending
 from gpu_device_plugin.domain.decision_log import DecisionLog
-from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.explain import Decision, demand_text, room_lines
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.explain import Decision
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.health_values import Change, ChangeKind
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.requests import asked_text
 from gpu_device_plugin.errors import RefusalError
 from gpu_device_plugin.web.metrics import AgentMetrics
 
@@ -46,9 +46,9 @@ class EventRecorder:
         cards = ", ".join(f"card {card.index}" for card in pending.cards)
         self._keep(
             asker,
-            demand_text(pending.demand, self._state().terms),
+            pending.asked,
             outcome=f"{cards}: {pending.why}",
-            rooms=room_lines(pending.rooms, pending.demand),
+            rooms=pending.rooms,
         )
 
     def granted(self, grant: Grant, resource: str) -> None:
@@ -64,7 +64,7 @@ class EventRecorder:
             slice=grant.slice_id,
         )
 
-    def refused(self, asker: Asker | None, call: Call, error: RefusalError) -> None:
+    def refused(self, asker: Asker | None, call: Call, asked: str, error: RefusalError) -> None:
         """A call is refused: the kubelet rejects the pod with this text."""
         self._metrics.count_allocation(call.resource, "refused", error.reason)
         pod = asker.pod if asker else None
@@ -76,7 +76,6 @@ class EventRecorder:
             reason=error.reason,
             text=str(error),
         )
-        asked = asked_text(call.resource, call.size, self._state().unit)
         self._keep(asker, asked, outcome=f"refused: {error}", reason=error.reason)
         if pod is not None and pod.name:
             self._post(EventNote(pod, error.reason, str(error), owner=_owner(asker)))
@@ -102,6 +101,16 @@ class EventRecorder:
         name = asker.container.name if asker.container else ""
         _log.info("CGPU_DISABLE ignored", pod=str(asker.pod), container=name)
         self._post(EventNote(asker.pod, "IsolationKept", text))
+
+    def ignored_policy(self, asker: Asker) -> None:
+        """A pod's annotation asks for a compute policy, and the operator does not allow that."""
+        state = self._state()
+        text = (
+            f"annotation {COMPUTE_POLICY_KEY} is ignored on node {state.node}: the policy is "
+            f"{state.compute_policy}; the operator allows it with --honor-pod-compute-policy"
+        )
+        _log.info("compute policy of a pod ignored", pod=str(asker.pod))
+        self._post(EventNote(asker.pod, "ComputePolicyKept", text))
 
     def card_changed(self, change: Change) -> None:
         """A card went out, came back, or reported something."""
@@ -198,8 +207,10 @@ def _owner(asker: Asker | None) -> str:
 
 
 def _held_line(grant: Grant, card_of: Callable[[str], Card | None]) -> str:
-    """`  container main: 2 units, 30 % compute on card 0 (GPU-…), slice 0a1b…`."""
-    core = f", {grant.core_percent} % compute" if grant.core_percent else ""
+    """`  container main: 2 units, 30 % compute (fixed) on card 0 (GPU-…), slice 0a1b…`."""
+    core = (
+        f", {grant.core_percent} % compute ({grant.compute_policy})" if grant.core_percent else ""
+    )
     cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.cards)
     return (
         f"  container {grant.container or '(not known)'}: {grant.mem_units} units{core} on "

@@ -4,16 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
-from gpu_device_plugin.domain.container_edits import (
-    ContainerEdits,
-    DeviceAccess,
-    Mount,
-    Paths,
-)
+from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Mount, Paths
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.limits import CardLimit, limits_text
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.domain.slice_size import CardLimit, limits_text
 from gpu_device_plugin.errors import NodeError
 from gpu_device_plugin.store.slices import SliceFiles, SliceSpec
 
@@ -95,5 +90,5 @@ def slice_spec(grant: Grant) -> SliceSpec:
     sizes = grant.card_bytes if is_known else (0,) * len(grant.cards)
     core = grant.core_percent or None
     limits = [CardLimit(uuid, size, core) for uuid, size in zip(grant.cards, sizes, strict=True)]
-    text = limits_text(grant.slice_id, limits)
+    text = limits_text(grant.slice_id, limits, grant.compute_policy)
     return SliceSpec(grant.slice_id, text, grant.cards, is_certain=is_known)

@@ -1,0 +1,138 @@
+"""Where the controller's certificate comes from, and that it is the newest one."""
+
+import asyncio
+import base64
+import binascii
+import datetime
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.documents import Document, create, read, replace
+from gpu_device_plugin.config.controller import ControllerSettings
+from gpu_device_plugin.errors import ClusterError, ConfigError, GpuPluginError
+from gpu_device_plugin.web import certificates
+from gpu_device_plugin.web.tls import ServingTls
+
+SECRET = "gpu-device-plugin-tls"  # noqa: S105 the name of one
+_LOOK_SECONDS = 30.0
+_TRIES = 5
+_log = structlog.get_logger("certificates")
+
+
+class Certificates:
+    """Keeps a listener's certificate current: of files, or of the Secret that replicas share.
+
+    Attributes:
+        authority: PEM of who signed it, for those who call; empty until it is known.
+        ends: When it ends; None until it is known.
+    """
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        api: ApiServer,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        look_seconds: float = _LOOK_SECONDS,
+    ) -> None:
+        self.tls = ServingTls()
+        self.authority = b""
+        self.ends: datetime.datetime | None = None
+        self._settings, self._api = settings, api
+        self._now, self._look_seconds = now, look_seconds
+
+    async def start(self) -> None:
+        """Have a certificate; waits for the API server if the Secret cannot be read yet.
+
+        Raises:
+            ConfigError: The files cannot be used.
+        """
+        while True:
+            try:
+                await self._look()
+            except ClusterError as error:
+                _log.warning("no certificate yet", error=str(error))
+                await asyncio.sleep(self._api.reach.pace.first_seconds)
+            else:
+                return
+
+    async def run(self) -> None:
+        """Take up what has changed, and renew what is about to end, until cancelled."""
+        while True:
+            await asyncio.sleep(self._look_seconds)
+            try:
+                await self._look()
+            except GpuPluginError as error:
+                _log.warning("certificate not looked at", error=str(error))
+
+    async def _look(self) -> None:
+        if self._settings.tls_cert_file:
+            certificate, key, authority = self._files()
+            clients = authority
+        else:
+            held = await self._shared()
+            certificate, key = held[certificates.SERVING], held[certificates.SERVING_KEY]
+            authority = clients = held[certificates.AUTHORITY]
+        if self.tls.use(certificate, key, clients):
+            self.ends, self.authority = certificates.ends(certificate), authority
+            _log.info("certificate", ends=self.ends.isoformat())
+
+    def _files(self) -> tuple[bytes, bytes, bytes]:
+        names = ("tls_cert_file", "tls_key_file", "client_ca_file")
+        found = []
+        for name in names:
+            path = Path(getattr(self._settings, name))
+            try:
+                found.append(path.read_bytes())
+            except OSError as error:
+                flag = "--" + name.replace("_", "-")
+                raise ConfigError(f"{flag} {str(path)!r}: {error.strerror}") from error
+        return found[0], found[1], found[2]
+
+    async def _shared(self) -> Mapping[str, bytes]:
+        """What the Secret holds, after it was made or renewed where that was due.
+
+        Several replicas may do so at once: the first one's stands, the others read it.
+        """
+        collection = f"/api/v1/namespaces/{self._settings.namespace}/secrets"
+        path = f"{collection}/{SECRET}"
+        names = [name.strip() for name in self._settings.tls_names.split(",") if name.strip()]
+        for _ in range(_TRIES):
+            found = await read(self._api, path)
+            held = _data(found)
+            fresh = certificates.renewed(held, names, self._settings.client_name, self._now())
+            if fresh is None:
+                return held
+            body = _secret(found, self._settings.namespace, fresh)
+            written = (
+                await create(self._api, collection, body)
+                if found is None
+                else await replace(self._api, path, body)
+            )
+            if written is not None:
+                _log.info("certificate made", secret=f"{self._settings.namespace}/{SECRET}")
+                return fresh
+        raise ClusterError(f"{path} changes again and again")
+
+
+def _data(secret: Document | None) -> dict[str, bytes]:
+    """The keys that are ours and can be read."""
+    found = {}
+    for key in certificates.KEYS:
+        try:
+            found[key] = base64.b64decode(((secret or {}).get("data") or {})[key], validate=True)
+        except (KeyError, TypeError, binascii.Error):
+            continue
+    return found
+
+
+def _secret(before: Document | None, namespace: str, data: Mapping[str, bytes]) -> Document:
+    """The Secret with these keys; what else an operator put on it stays."""
+    encoded = {key: base64.b64encode(value).decode("ascii") for key, value in data.items()}
+    plain = dict(before or {"type": "kubernetes.io/tls"})
+    plain["data"] = {**(plain.get("data") or {}), **encoded}
+    plain |= {"apiVersion": "v1", "kind": "Secret"}
+    plain.setdefault("metadata", {"name": SECRET, "namespace": namespace})
+    return plain

@@ -1,0 +1,68 @@
+"""A pod's node affinity, as its JSON has it: what it requires of labels, and requiring more."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeGuard
+
+Json = Mapping[str, object]
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def require(affinity: Json | None, labels: Mapping[str, str]) -> Json:
+    """The same affinity, and a node with each of these labels besides.
+
+    Terms are alternatives, so each of them gets the requirement. One without any expression
+    matches no node and stays as it is: with an expression it would match some. What is required
+    already is not repeated.
+
+    Args:
+        affinity: `spec.affinity`, or None.
+        labels: Label -> the only value that will do.
+    """
+    affinity = affinity or {}
+    node = _object(affinity.get("nodeAffinity"))
+    required = _object(node.get(_REQUIRED))
+    terms = [_object(term) for term in _list(required.get("nodeSelectorTerms"))]
+    expressions = [_is(key, value) for key, value in sorted(labels.items())]
+    new = [_with(term, expressions) for term in terms] or [{"matchExpressions": expressions}]
+    changed = {**required, "nodeSelectorTerms": new}
+    return {**affinity, "nodeAffinity": {**node, _REQUIRED: changed}}
+
+
+def required_value(affinity: Json | None, label: str) -> str:
+    """The one value of a label that every alternative requires, or "" if there is no such."""
+    node = _object((affinity or {}).get("nodeAffinity"))
+    terms = _list(_object(node.get(_REQUIRED)).get("nodeSelectorTerms"))
+    found = {_value(_object(term), label) for term in terms}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _with(term: Json, expressions: Sequence[Json]) -> Json:
+    if not term.get("matchExpressions") and not term.get("matchFields"):
+        return term
+    before = _list(term.get("matchExpressions"))
+    return {**term, "matchExpressions": [*before, *(e for e in expressions if e not in before)]}
+
+
+def _value(term: Json, label: str) -> str:
+    for expression in map(_object, _list(term.get("matchExpressions"))):
+        values = _list(expression.get("values"))
+        is_one = expression.get("operator") == "In" and len(values) == 1
+        if expression.get("key") == label and is_one:
+            return str(values[0])
+    return ""
+
+
+def _is(key: str, value: str) -> Json:
+    return {"key": key, "operator": "In", "values": [value]}
+
+
+def _object(value: object) -> Json:
+    return value if _is_object(value) else {}
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _is_object(value: object) -> TypeGuard[Json]:
+    return isinstance(value, dict)

@@ -1,0 +1,59 @@
+"""The TLS side of a listener: its certificate can change while it serves."""
+
+import os
+import ssl
+
+from gpu_device_plugin.errors import ConfigError
+
+
+class ServingTls:
+    """One context for all connections; those that are open keep what they began with.
+
+    A client may show a certificate. One that no authority of ours signed ends the handshake.
+    """
+
+    def __init__(self) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.verify_mode = ssl.CERT_OPTIONAL
+        # Python 3.13 refuses authorities without a key identifier, which many clusters have.
+        self.context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        self._used: tuple[bytes, bytes, bytes] | None = None
+
+    def use(self, certificate: bytes, key: bytes, client_authorities: bytes) -> bool:
+        """Serve with this from the next connection on; whether it is another than before.
+
+        Args:
+            certificate: PEM, with the authorities in between.
+            key: Its private key, PEM.
+            client_authorities: PEM of those who may sign certificates of clients.
+
+        Raises:
+            ConfigError: They cannot be used.
+        """
+        if self._used == (certificate, key, client_authorities):
+            return False
+        # OpenSSL takes only a path; a path to memory keeps the key off the disk.
+        descriptor = os.memfd_create("serving-certificate")
+        try:
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(certificate + b"\n" + key)
+            self.context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+            if client_authorities:
+                self.context.load_verify_locations(cadata=client_authorities.decode("ascii"))
+        except (OSError, ValueError, ssl.SSLError) as error:
+            raise ConfigError(f"certificate, key and client authorities: {error}") from error
+        finally:
+            os.close(descriptor)
+        self._used = (certificate, key, client_authorities)
+        return True
+
+
+def caller_name(peer: object) -> str:
+    """Common name of a client's verified certificate, as `ssl` gives it; "" for none.
+
+    >>> caller_name({"subject": ((("commonName", "system:kube-scheduler"),),)})
+    'system:kube-scheduler'
+    """
+    subject = peer.get("subject", ()) if isinstance(peer, dict) else ()
+    return next((str(v) for part in subject for k, v in part if k == "commonName"), "")

@@ -1,0 +1,36 @@
+/*
+ * What this container may have, decided once a process: nothing to do (inert),
+ * nothing allowed (closed), or a slice (open).
+ */
+#ifndef GPUSLICE_SLICE_SLICE_H
+#define GPUSLICE_SLICE_SLICE_H
+
+#include "slice/limits.h"
+
+enum slice_state {
+	SLICE_UNKNOWN,
+	SLICE_INERT,  /* no agent made this container: the driver as it is */
+	SLICE_CLOSED, /* limits that cannot be kept: no card at all */
+	SLICE_OPEN,
+};
+
+/* Decides at the first call: reads the limits. Any thread. */
+enum slice_state slice_state(void);
+
+/* Is there a slice to keep at all? Looks and reads nothing; any thread. */
+bool slice_is_meant(void);
+
+/* From now on closed, with one line that says why. Any thread. */
+__attribute__((format(printf, 1, 2))) void slice_close(const char *format, ...);
+
+/* The following only while open. */
+const struct limits *slice_limits(void);
+/* The directory that holds config/, state/ and cards/. */
+const char *slice_root(void);
+/* Was that made by the agent? Else whoever starts the library by hand made it. */
+bool slice_is_of_agent(void);
+
+/* Index of the device line with this UUID; -1: not this container's card. */
+int slice_card(const char *uuid);
+
+#endif
