@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.apps.overview.node_cards import NodeView
-from gpu_device_plugin.domain.cluster_view import PodHold
 from gpu_device_plugin.domain.modes import PlacementPolicy
-from gpu_device_plugin.domain.node_fit import Fit, fit
-from gpu_device_plugin.domain.placement import Room
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit
+from gpu_device_plugin.domain.schemes.aliyun.placement import Room
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from gpu_device_plugin.apps.overview.node_cards import ClusterCards
 from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.modes import MODE_LABEL
-from gpu_device_plugin.domain.pools import OUR_RESOURCES
+from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 
 _COMPONENT = "gpu-device-plugin"
 _NAMED = 5

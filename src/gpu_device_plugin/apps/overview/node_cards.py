@@ -8,13 +8,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
-from gpu_device_plugin.domain.annotations import ASSIGNED
-from gpu_device_plugin.domain.cluster_view import NodeOffer, PodHold, hold_of, parse_offer
-from gpu_device_plugin.domain.modes import resources_of
-from gpu_device_plugin.domain.node_fit import node_rooms
-from gpu_device_plugin.domain.placement import Room
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
+    NodeOffer,
+    PodHold,
+    hold_of,
+    parse_offer,
+)
+from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.placement import Room
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import StateError
 
 

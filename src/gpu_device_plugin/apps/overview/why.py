@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
+from gpu_device_plugin.domain.demand import Demand
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
-from gpu_device_plugin.domain.node_fit import Fit, fit, node_rooms
-from gpu_device_plugin.domain.placement import NoRoom, Room, place
 from gpu_device_plugin.domain.pods import PodRequest
-from gpu_device_plugin.domain.requests import Demand, asked_text, demand
-from gpu_device_plugin.domain.slice_size import slice_mib
-from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit, node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room, place
+from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand
+from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
 from gpu_device_plugin.errors import RequestError
 
 _PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
