@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +64,16 @@ class Running:
 
 @asynccontextmanager
 async def a_controller(
-    folder: Path, nodes: tuple[Json, ...], pods: tuple[Json, ...] = ()
+    folder: Path,
+    nodes: tuple[Json, ...],
+    pods: tuple[Json, ...] = (),
+    *,
+    fault: Callable[[Seen], web.Response | None] = lambda _: None,
+    until_ready: bool = True,
 ) -> AsyncIterator[Running]:
     """A controller that has read these nodes and pods."""
     async with running() as (server, _), aiohttp.ClientSession() as session:
+        server.fault = fault
         for each in nodes:
             await server.put(f"/api/v1/nodes/{each['metadata']['name']}", each)
         for each in pods:
@@ -88,7 +94,8 @@ async def a_controller(
             await listening.wait()
             found = Running(server, controller, session)
             async with asyncio.timeout(20):
-                while (await found.get("/readyz", port=controller.pages.port))[0] != 200:
+                ready = "/readyz", controller.pages.port
+                while until_ready and (await found.get(ready[0], port=ready[1]))[0] != 200:
                     await asyncio.sleep(0)
             yield found
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,9 +11,14 @@ import structlog
 from gpu_device_plugin.apps.controller.certificates import Certificates
 from gpu_device_plugin.apps.controller.extender import Extender
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
+from gpu_device_plugin.apps.controller.model_rules import ModelRules
+from gpu_device_plugin.apps.controller.series_labels import SeriesLabels
+from gpu_device_plugin.apps.controller.webhook import Webhook
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterWatch
+from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterNode, ClusterWatch
+from gpu_device_plugin.cluster.events import Events
 from gpu_device_plugin.config.controller import ControllerSettings
+from gpu_device_plugin.domain.models.catalogue import Catalogue
 from gpu_device_plugin.web.controller_metrics import ControllerMetrics
 from gpu_device_plugin.web.extender import ExtenderServer, Handlers
 from gpu_device_plugin.web.server import Pages, WebServer
@@ -28,7 +34,10 @@ class Controller:
         kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
         self._api = ApiServer.at(kubeconfig)
         self.ledger = ClusterLedger(settings.placement)
-        changes = Changes(self.ledger.node_changed, self.ledger.pod_changed)
+        self._events = Events(self._api, socket.gethostname())
+        self._labels = SeriesLabels(self._api, self._models, self._catalogue)
+        self._rules = ModelRules(self._api, self._events.post, self._labels.all_changed)
+        changes = Changes(self._node_changed, self.ledger.pod_changed)
         self._watch = ClusterWatch(self._api, changes)
         self._is_counted = False
         self._extender = Extender(self.ledger, self._api)
@@ -41,6 +50,7 @@ class Controller:
                 prioritize=self._extender.prioritize,
                 bind=self._extender.bind,
                 inspect=self._extender.inspect,
+                mutate=Webhook(self._rules).mutate,
                 trouble=self._trouble,
                 took=self._metrics.took,
             ),
@@ -65,6 +75,7 @@ class Controller:
         """
         await self.pages.start()
         loops = [self._watch.run_nodes, self._watch.run_pods]
+        loops += [self._rules.run, self._labels.run, self._events.run]
         try:
             if self.certificates is not None:
                 await self.certificates.start()
@@ -88,8 +99,19 @@ class Controller:
             self._is_counted = True
         return ""
 
+    def _node_changed(self, name: str, node: ClusterNode | None) -> None:
+        self.ledger.node_changed(name, node)
+        self._labels.node_changed(name, node)
+
+    def _models(self, name: str) -> list[str] | None:
+        offer = self.ledger.offers.get(name)
+        return None if offer is None else [card.model for card in offer.cards]
+
+    def _catalogue(self) -> Catalogue | None:
+        return self._rules.catalogue if self._rules.is_catalogue_loaded else None
+
     def _readiness(self) -> tuple[bool, str]:
-        trouble = self._trouble()
+        trouble = self._trouble() or self._rules.trouble
         return not trouble, trouble or f"ready: {len(self.ledger.offers)} nodes with cards"
 
     async def _metrics_page(self, accept: str) -> tuple[bytes, str]:
