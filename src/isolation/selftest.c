@@ -6,9 +6,9 @@
  *	0 effective, 1 not effective, 2 no slice here, 3 cannot tell
  */
 /* One thread: NOLINTBEGIN(concurrency-mt-unsafe) */
-#include "limits.h"
+#include "slice/limits.h"
 
-#include "api.h"
+#include "driver/api.h"
 
 #include <dlfcn.h>
 #include <errno.h>

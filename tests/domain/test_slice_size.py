@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.words import cards
 
+from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.slice_size import CardLimit, limits_text, slice_bytes, slice_mib
 from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import DoesNotFitError
@@ -59,7 +60,9 @@ def test_the_limits_file_is_what_the_library_reads() -> None:
     """The contract between agent and library: one line a card, a missing pair is no cap."""
     lines = [CardLimit("GPU-a", 2258632704, 30), CardLimit("GPU-b", 1048576, None)]
 
-    assert limits_text("s1", [*lines, CardLimit("GPU-c", None, 5)], "work-conserving") == (
+    assert limits_text(
+        "s1", [*lines, CardLimit("GPU-c", None, 5)], ComputePolicy.WORK_CONSERVING
+    ) == (
         "version=1\n"
         "slice=s1\n"
         "policy=work-conserving\n"

@@ -1,4 +1,4 @@
-"""A slice's activity page as its neighbours read it: the frozen layout of src/isolation/activity.h."""
+"""A slice's activity page as its neighbours read it: the frozen layout of src/isolation/books/activity.h."""
 
 import struct
 from pathlib import Path

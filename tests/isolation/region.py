@@ -1,4 +1,4 @@
-"""The shared region as the agent reads it: the frozen layout of src/isolation/region.h."""
+"""The shared region as the agent reads it: the frozen layout of src/isolation/books/region.h."""
 
 import mmap
 import struct

@@ -20,7 +20,7 @@ GLIBC_FLOOR = (2, 17)
 
 def symbols() -> tuple[list[tuple[str, str, int, str]], dict[str, set[str]]]:
     """Hooks with base, version and streams; the other names by macro."""
-    text = (SOURCES / "symbols.def").read_text()
+    text = (SOURCES / "driver" / "symbols.def").read_text()
     hooks = [(name, base, int(since), streams) for name, base, since, streams in HOOK.findall(text)]
     others: dict[str, set[str]] = {}
     for macro, name in OTHER.findall(text):

@@ -30,7 +30,7 @@ TESTING = "libgpuslice-testing.so"
 KILL_POINTS = (
     "layout_begun",
     "layout_mutex",
-    "presence_mapped",
+    "slot_lock_mapped",
     "claim_before_state",
     "claim_after_state",
     "reserve_before_add",
@@ -103,7 +103,7 @@ def test_a_death_at_any_point_costs_nothing(make_box: MakeBox, point: str) -> No
 def test_every_point_of_the_protocol_is_died_at() -> None:
     """The list above is that of the source."""
     source = Path(__file__).parents[2] / "src" / "isolation"
-    named = re.findall(r"KILLPOINT\((\w+)\);", "".join(map(Path.read_text, source.glob("*.c"))))
+    named = re.findall(r"KILLPOINT\((\w+)\);", "".join(map(Path.read_text, source.rglob("*.c"))))
 
     assert sorted(named) == sorted(KILL_POINTS)
 
@@ -421,7 +421,7 @@ def test_a_child_does_not_keep_its_parents_place(make_box: MakeBox, tmp_path: Pa
     box = make_box(library=TESTING)
     box.allow(SLICE)
     file = tmp_path / "waiting"
-    points = {"GPUSLICE_PAUSEPOINT": "presence_mapped", "GPUSLICE_PAUSEFILE": str(file)}
+    points = {"GPUSLICE_PAUSEPOINT": "slot_lock_mapped", "GPUSLICE_PAUSEFILE": str(file)}
     with subprocess.Popen(
         [box.programs / "orphan", file],
         env=box.environment | points,

@@ -272,7 +272,7 @@ def test_what_only_the_next_release_knows_is_written_back_as_it_was(tmp_path: Pa
     changed = replace(TRAIN, library_version="0.2.0")
     save(store, {TRAIN.slice_id: changed, PREPARE.slice_id: PREPARE})
     now = content_now(tmp_path / "grants")
-    was["grants"][0]["library_version"] = "0.2.0"
+    was["grants"][0] |= {"library_version": "0.2.0", "compute_policy": "fixed"}
     assert [now["grants"][0], now["grants"][2]] == was["grants"]
     assert now["grants"][1]["id"] == PREPARE.slice_id
     assert {key: value for key, value in now.items() if key != "grants"} == {"epoch": 4}

@@ -1,4 +1,4 @@
-"""The promise: a region is read as src/isolation/region.h lays it out, and never believed further.
+"""The promise: a region is read as src/isolation/books/region.h lays it out, and never believed further.
 
 The container writes it, so it may hold anything; whatever it holds, reading it ends with figures
 or with nothing.
@@ -21,7 +21,7 @@ from gpu_device_plugin.store.region import CardUsage, read_region
 SIZE = 1 << 20
 UUID = "GPU-0a1b2c3d-0000-0000-0000-000000000000"
 LAYOUT_PROGRAM = """
-#include "region.h"
+#include "books/region.h"
 #include <stdio.h>
 #define SAY(name, number) printf(#name " %llu\\n", (unsigned long long)(number))
 int main(void)

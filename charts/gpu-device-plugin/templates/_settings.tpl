@@ -4,9 +4,12 @@ config.yaml: |
   mode: {{ .Values.mode }}
   memory_unit: {{ .Values.gpuMemoryUnit }}
   placement: {{ .Values.placement }}
+  compute_policy: {{ .Values.computePolicy | quote }}
+  honor_pod_compute_policy: {{ .Values.honorPodComputePolicy }}
   isolation: {{ ternary "on" "off" .Values.isolation.enabled | quote }}
   honor_cgpu_disable: {{ .Values.honorCgpuDisable }}
   device_access: {{ .Values.deviceAccess }}
+  driver_capabilities: {{ .Values.driverCapabilities | quote }}
   allow_other_plugin: {{ .Values.allowOtherPlugin }}
   recovery_seconds: {{ .Values.recoverySeconds }}
   kubelet_dir: {{ .Values.kubeletDir }}

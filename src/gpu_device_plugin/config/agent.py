@@ -9,10 +9,13 @@ import msgspec
 import yaml
 
 from gpu_device_plugin.config.sources import LogFormat, load, says
+from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.container_edits import DeviceAccess
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, check_unit, parse_mode
 from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import ConfigError
+
+_CAPABILITY = "all|compat32|compute|display|graphics|ngx|utility|video"  # NVIDIA's toolkit's
 
 
 class Isolation(enum.Enum):
@@ -45,6 +48,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         PlacementPolicy,
         says("Placement policy, if the node has no label `ack.node.gpu.placement`."),
     ] = PlacementPolicy.BINPACK
+    compute_policy: Annotated[
+        ComputePolicy,
+        says(
+            "What a share of compute means on a card that is otherwise idle, if the node has no label "
+            "`gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 and 5 mean the same."
+        ),
+    ] = ComputePolicy.FIXED
+    honor_pod_compute_policy: Annotated[
+        bool,
+        says(
+            "Whether a pod's annotation `gpu-device-plugin/compute-policy` decides over node and setting."
+        ),
+    ] = False
     nvml_library: Annotated[
         str, says("Path of libnvidia-ml.so.1; by default the dynamic loader finds it.")
     ] = ""
@@ -63,6 +79,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     device_access: Annotated[DeviceAccess, says("How cards reach containers.")] = (
         DeviceAccess.NVIDIA
     )
+    driver_capabilities: Annotated[
+        str,
+        says(
+            "NVIDIA_DRIVER_CAPABILITIES of containers with limits: which of the driver's libraries they "
+            "get. Others than these two work past both limits.",
+            pattern=f"^({_CAPABILITY})(,({_CAPABILITY}))*$",
+        ),
+    ] = "compute,utility"
     library_dir: Annotated[
         str, says("Directory on the host for the versions of the isolation library.")
     ] = "/usr/local/lib/gpu-device-plugin"

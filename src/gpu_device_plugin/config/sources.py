@@ -101,7 +101,12 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _from_file(kind: type[msgspec.Struct], file: Path) -> dict[str, tuple[object, str]]:
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The keys and values of a YAML or JSON file; an empty one has none.
+
+    Raises:
+        ConfigError: It cannot be read, is no YAML, or holds something else.
+    """
     try:
         content: Any = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
     except OSError as error:
@@ -114,6 +119,11 @@ def _from_file(kind: type[msgspec.Struct], file: Path) -> dict[str, tuple[object
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: holds a {type(content).__name__}, wanted keys and values")
+    return content
+
+
+def _from_file(kind: type[msgspec.Struct], file: Path) -> dict[str, tuple[object, str]]:
+    content = read_yaml(file)
     unknown = sorted(str(key) for key in content if key not in kind.__struct_fields__)
     if unknown:
         known = ", ".join(field_names(kind))
@@ -140,7 +150,7 @@ def _convert(kind: type[Kind], merged: Mapping[str, tuple[object, str]]) -> Kind
             continue
         value, source = merged[field.name]
         try:
-            given = _as_bool(value) if kind_of(field) is bool else _plain(value)
+            given = _given(value, kind_of(field))
             values[field.name] = msgspec.convert(given, field.type, strict=False)
         except (msgspec.ValidationError, ValueError) as error:
             allowed = _allowed(kind_of(field))
@@ -148,11 +158,14 @@ def _convert(kind: type[Kind], merged: Mapping[str, tuple[object, str]]) -> Kind
     return kind(**values)
 
 
-def _plain(value: object) -> object:
+def _given(value: object, kind: object) -> object:
+    if kind is bool:
+        return _as_bool(value)
     # YAML reads a bare `on` or `off` as a boolean, and a bare number as a number.
     if isinstance(value, bool):
         return "on" if value else "off"
-    return value
+    is_choice = isinstance(kind, type) and issubclass(kind, enum.Enum)
+    return str(value) if is_choice else value
 
 
 def _as_bool(value: object) -> bool:

@@ -89,7 +89,7 @@ def container_edits(
     Args:
         grant: The slice.
         cards: Its cards, in the grant's order.
-        terms: The node's terms now; only whether isolation is on.
+        terms: The node's terms now; only isolation and the driver's capabilities.
         access: How cards reach containers on this node.
         paths: Paths on the host.
     """
@@ -119,6 +119,8 @@ def _envs(
     }
     if grant.is_bare and terms.is_isolation_on:
         envs["CGPU_DISABLE"] = "true"
+    if grant.is_capped:
+        envs["NVIDIA_DRIVER_CAPABILITIES"] = terms.driver_capabilities
     return envs
 
 

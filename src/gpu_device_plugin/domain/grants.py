@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.units import cards_of
@@ -25,6 +26,7 @@ class Grant:
             It stays the same if a card shows less memory later (ECC, another driver).
         mem_units: Memory units decided on, over all cards.
         core_percent: Compute decided on; 0 is no cap.
+        compute_policy: What that means while nobody else works; fixed for the container's life.
         pod_units: Memory units of the pod's app containers (`ALIYUN_COM_GPU_MEM_POD`).
         unit_mib: Size of a memory unit in MiB when granted.
         mode: Node mode when granted (`core_mem`, `cgpu`, `share`).
@@ -44,6 +46,7 @@ class Grant:
     card_bytes: tuple[int, ...] = ()
     mem_units: int = 0
     core_percent: int = 0
+    compute_policy: ComputePolicy = ComputePolicy.FIXED
     pod_units: int = 0
     unit_mib: int = 1024
     mode: str = "core_mem"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from gpu_device_plugin.domain.compute_policy import ComputePolicy, parse_compute_policy
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.requests import NodeTerms
@@ -17,12 +18,15 @@ class NodeState:
         node: Name of the Node object.
         mode: Node mode, or None while it is not known.
         policy: How a card is chosen.
+        compute_policy: What a share of compute means to new containers.
         unit: Size of one memory unit.
         cards: The cards that are there, by NVML index.
         unhealthy: UUID -> reason of the cards that are out of service.
         faults: Reason -> text of each fault that keeps the whole node from serving.
         wants_isolation: The operator's `--isolation`.
         honors_disable: The operator's `--honor-cgpu-disable`.
+        honors_pod_policy: The operator's `--honor-pod-compute-policy`.
+        driver_capabilities: The operator's `--driver-capabilities`.
         library_version: Version of the isolation library that is mounted, or "".
         mark: The uninstall mark that this agent acts on, or "".
         kept: Pods whose files stay after the withdrawal; None while it is not done.
@@ -31,12 +35,15 @@ class NodeState:
     node: str
     mode: NodeMode | None = None
     policy: PlacementPolicy = PlacementPolicy.BINPACK
+    compute_policy: ComputePolicy = ComputePolicy.FIXED
     unit: MemoryUnit = MemoryUnit.GIB
     cards: tuple[Card, ...] = ()
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
     wants_isolation: bool = True
     honors_disable: bool = False
+    honors_pod_policy: bool = False
+    driver_capabilities: str = "compute,utility"
     library_version: str = ""
     mark: str = ""
     kept: tuple[str, ...] | None = None
@@ -45,7 +52,19 @@ class NodeState:
     def terms(self) -> NodeTerms:
         """What a request is checked against; only while a mode is known."""
         mode = self.mode or NodeMode.DISABLED
-        return NodeTerms(self.node, mode, self.unit, is_isolation_on=self.wants_isolation)
+        return NodeTerms(
+            self.node,
+            mode,
+            self.unit,
+            is_isolation_on=self.wants_isolation,
+            driver_capabilities=self.driver_capabilities,
+        )
+
+    def policy_for(self, asked: str | None) -> ComputePolicy | None:
+        """The compute policy of a pod whose annotation says `asked`; None if that names none."""
+        if asked is None or not self.honors_pod_policy:
+            return self.compute_policy
+        return parse_compute_policy(asked)
 
     @property
     def isolates(self) -> bool:

@@ -80,6 +80,7 @@ class PodRequest:
         wish: Cards that a scheduler extender wishes, container index -> card index; may be empty.
         is_finished: Phase Succeeded or Failed.
         owner: The controller that made it, `ReplicaSet namespace/name`, or "".
+        compute_policy: Value of the annotation `gpu-device-plugin/compute-policy`, or None.
     """
 
     ref: PodRef
@@ -88,6 +89,7 @@ class PodRequest:
     wish: tuple[tuple[int, tuple[int, ...]], ...] = ()
     is_finished: bool = False
     owner: str = ""
+    compute_policy: str | None = None
 
     def app_amount(self, resource: str) -> int:
         """How much of `resource` all app containers together ask for."""

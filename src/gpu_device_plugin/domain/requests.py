@@ -52,12 +52,14 @@ class NodeTerms:
         mode: Its mode.
         unit: Size of one memory unit.
         is_isolation_on: The operator's `--isolation`; without it no container gets a cap.
+        driver_capabilities: The operator's `--driver-capabilities`.
     """
 
     node: str
     mode: NodeMode
     unit: MemoryUnit
     is_isolation_on: bool = True
+    driver_capabilities: str = "compute,utility"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import DoesNotFitError
@@ -70,7 +71,9 @@ class CardLimit:
     core_percent: int | None
 
 
-def limits_text(slice_id: str, lines: Sequence[CardLimit], policy: str = "fixed") -> str:
+def limits_text(
+    slice_id: str, lines: Sequence[CardLimit], policy: ComputePolicy = ComputePolicy.FIXED
+) -> str:
     r"""The `limits` file that the isolation library reads: one line per card.
 
     >>> print(limits_text("s1", [CardLimit("GPU-a", 2258632704, 30)]), end="")

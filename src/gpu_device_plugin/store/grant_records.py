@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hin
 
 import msgspec
 
+from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
@@ -58,6 +59,7 @@ class GrantRecord(msgspec.Struct, frozen=True):
     is_checked: bool = True
     library_version: str = ""
     created_seconds: float = 0.0
+    compute_policy: ComputePolicy = ComputePolicy.FIXED
 
 
 def record_of(grant: Grant) -> GrantRecord:
@@ -85,6 +87,7 @@ def record_of(grant: Grant) -> GrantRecord:
         is_checked=grant.is_checked,
         library_version=grant.library_version,
         created_seconds=grant.created_seconds,
+        compute_policy=grant.compute_policy,
     )
 
 
@@ -118,6 +121,7 @@ def grant_of(record: GrantRecord, resources: Collection[str] = OUR_RESOURCES) ->
         is_checked=record.is_checked,
         library_version=record.library_version,
         created_seconds=record.created_seconds,
+        compute_policy=record.compute_policy,
     )
 
 

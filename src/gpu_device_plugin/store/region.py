@@ -1,4 +1,4 @@
-"""The use of a slice, read from its region; the layout is that of src/isolation/region.h.
+"""The use of a slice, read from its region; the layout is that of src/isolation/books/region.h.
 
 The container writes the region, so its content is not trusted: a region that is not laid out, cut
 short or damaged says nothing. It is read with pread and never mapped, so that a container which

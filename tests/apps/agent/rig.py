@@ -147,7 +147,11 @@ class Rig:
 
     async def set_labels(self, **labels: str) -> None:
         """Replace the node's labels; keys are written with _ for . and / left out of ack ones."""
-        names = {"schedule": "ack.node.gpu.schedule", "placement": "ack.node.gpu.placement"}
+        names = {
+            "schedule": "ack.node.gpu.schedule",
+            "placement": "ack.node.gpu.placement",
+            "compute_policy": "gpu-device-plugin/compute-policy",
+        }
         node = {
             "metadata": {"name": NODE, "labels": {names[k]: v for k, v in labels.items()}},
             "status": {"nodeInfo": {"bootID": "b"}},
@@ -160,10 +164,13 @@ class Rig:
         Args:
             name: The pod's name.
             *limits: Limits of its app containers.
-            **text: `init` (limits of init containers), `labels`, `env` (of every container).
+            **text: `init` (limits of init containers), `labels`, `annotations`, `env` (of every
+                container).
         """
         pod = self.pod(name, *limits, **text)
-        await self.api.put(f"/api/v1/namespaces/default/pods/{name}", _object(pod))
+        seen = _object(pod)
+        seen["metadata"]["annotations"] = text.get("annotations", {})
+        await self.api.put(f"/api/v1/namespaces/default/pods/{name}", seen)
         return await self.kubelet.admit(pod)
 
     def pod(self, name: str, *limits: Limits, **text: Any) -> StandInPod:

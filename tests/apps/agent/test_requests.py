@@ -33,6 +33,7 @@ async def test_the_documented_slice_is_two_fifteenths_of_one_card_and_30_percent
             "ALIYUN_COM_GPU_MEM_DEV": "15",
             "ALIYUN_COM_GPU_MEM_CONTAINER": "2",
             "ALIYUN_COM_GPU_MEM_POD": "2",
+            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
         }
         assert limits.read_text().splitlines() == [
             "version=1",

@@ -1,10 +1,12 @@
 """The promise: a disk that stalls delays nobody but the Allocate that needs it, and that one fails."""
 
 import asyncio
+import fcntl
 import os
+import signal
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -218,3 +220,35 @@ async def test_while_the_disk_is_stuck_pages_and_starts_are_answered_and_one_all
         assert (await rig.admit("after", slice_of(2, 30))).is_admitted
         assert {g.pod.name for g in rig.grants()} == {"before", "after"}
         assert rig.kubelet.allocatable(CORE) == 400
+
+
+@contextmanager
+def unopenable(path: Path) -> Iterator[Callable[[], object]]:
+    """Let whoever opens this file wait in the kernel, until what is given here is called.
+
+    A lease: the kernel asks the holder to end it first (`fcntl(2)`), for 45 s unless told otherwise.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # asked by a signal that does nothing
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    try:
+        yield lambda: fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    finally:
+        os.close(descriptor)
+
+
+async def test_on_a_disk_that_is_stuck_from_the_start_the_pages_are_served_with_the_reason() -> (
+    None
+):
+    """No probe kills an agent that waits; it goes on when the disk does, and ends when asked."""
+    async with running_rig(is_started=False) as rig:
+        rig.state.mkdir()
+        with unopenable(rig.state / "lock") as free:
+            await rig.start_agent()
+            await rig.until_page(f"state: {rig.state} is not read yet")
+            assert [(await rig.page(name))[0] for name in ("healthz", "metrics")] == [200, 200]
+            assert await rig.stop_agent() == 0
+            await rig.start_agent()
+            await rig.until_page(f"state: {rig.state} is not read yet")
+            free()
+            await rig.until_ready()

@@ -1,4 +1,4 @@
-"""The life of an agent: lock, remember, prepare, serve, end.
+"""The life of an agent: serve the pages, lock, remember, prepare, serve, end.
 
 Crash-only: it always starts in the way in which it starts after a SIGKILL. Nothing is registered
 before cards, mode and grants are known, and every file that a grant names is where running
@@ -9,7 +9,7 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -54,28 +54,51 @@ class Agent:
             ConfigError: Another agent serves this node.
             StorageError: The state directory cannot be used.
         """
-        readiness, lock = self._wiring.readiness, self._wiring.lock
-        take = partial(lock.take, "/".join(filter(None, own_pod())), os.getpid())
-        await self._wiring.writer.run(take)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        self._wiring.metrics.ask_readiness(lambda: readiness.tell()[0])
-        pages = Pages(self._wiring.metrics_page, lambda: True, readiness.tell)
+        wiring = self._wiring
+        wiring.metrics.ask_readiness(lambda: wiring.readiness.tell()[0])
+        pages = Pages(wiring.metrics_page, lambda: True, wiring.readiness.tell)
         web = WebServer(self._settings.metrics_address, pages)
         await web.start()
         try:
-            await self._remember()
-            await self._serve()
+            await self._until_stopped(self._live())
         finally:
-            await self._wiring.ledger_store.close(_END_SECONDS)
-            await self._wiring.writer.drain(_END_SECONDS)
+            await self._write_last()
             await web.stop()
-            await self._wiring.edges.pods.close()
-            self._wiring.withdrawal.end()
-            lock.release()
+            await wiring.edges.pods.close()
+            wiring.lock.release()
         _log.info("ended", exit_code=self._exit_code)
         return self._exit_code
+
+    async def _write_last(self) -> None:
+        """Let the disk take what it has not taken yet; one that is stuck is not waited for."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS):
+                await self._wiring.ledger_store.close(_END_SECONDS)
+                await self._wiring.writer.run(self._wiring.withdrawal.end)
+
+    async def _until_stopped(self, life: Coroutine[None, None, None]) -> None:
+        """Run `life` until the process is asked to end; its error ends the process."""
+        living = asyncio.ensure_future(life)
+        stopping = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({living, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            living.cancel()
+            await asyncio.wait({living, stopping})
+        if not living.cancelled():
+            living.result()
+
+    async def _live(self) -> None:
+        """With the pages served already: the disk may be stuck from the start."""
+        take = partial(self._wiring.lock.take, "/".join(filter(None, own_pod())), os.getpid())
+        await self._wiring.writer.run(take)
+        await self._remember()
+        self._wiring.readiness.has_read_state = True
+        await self._serve()
 
     async def _remember(self) -> None:
         """Load what the last run left in the state directory."""
@@ -120,14 +143,13 @@ class Agent:
             self._prepare_and_offer(),
         ]
         tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
-        stopping = asyncio.ensure_future(self._stop.wait())
         try:
-            done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (*tasks, stopping):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, stopping, return_exceptions=True)
-        for task in done - {stopping}:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
             task.result()  # a task that ended by itself has failed: its error ends the process
 
     async def _prepare_and_offer(self) -> None:
@@ -187,10 +209,9 @@ async def run_agent(
 
     Raises:
         ConfigError: Another agent serves this node.
-        StorageError: The state directory cannot be made.
+        StorageError: The run directory cannot be made, or the state directory cannot be used.
     """
     try:
-        Path(settings.state_dir).mkdir(parents=True, exist_ok=True)
         Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"{error.filename}: cannot be made: {error.strerror}") from error

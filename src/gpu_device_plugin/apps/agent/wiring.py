@@ -90,9 +90,12 @@ class Wiring:
             NodeState(
                 node=settings.node_name,
                 policy=settings.placement,
+                compute_policy=settings.compute_policy,
                 unit=settings.memory_unit,
                 wants_isolation=settings.isolation is Isolation.ON,
                 honors_disable=settings.honor_cgpu_disable,
+                honors_pod_policy=settings.honor_pod_compute_policy,
+                driver_capabilities=settings.driver_capabilities,
             )
         )
         self.signals = ClusterSignals()
@@ -127,7 +130,9 @@ class Wiring:
             self.node_store,
             self.recorder,
             Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
-            ModeSettings(settings.mode, settings.placement, settings.memory_unit),
+            ModeSettings(
+                settings.mode, settings.placement, settings.compute_policy, settings.memory_unit
+            ),
             lambda: self.reconciler.holders,
         )
         self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
@@ -231,7 +236,7 @@ class Wiring:
             allow_other_plugin=settings.allow_other_plugin,
         )
         self.readiness = Readiness(
-            self.node_store.read, self.cards, self.device_lists, self.cluster
+            self.node_store.read, self.cards, self.device_lists, self.cluster, settings.state_dir
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read

@@ -5,6 +5,11 @@ from dataclasses import replace
 
 from gpu_device_plugin.domain.adoption import HeldUnits, adopt
 from gpu_device_plugin.domain.caller import Asker, Call
+from gpu_device_plugin.domain.compute_policy import (
+    COMPUTE_POLICY_KEY,
+    KNOWN_POLICIES,
+    ComputePolicy,
+)
 from gpu_device_plugin.domain.container_edits import (
     ContainerEdits,
     DeviceAccess,
@@ -57,6 +62,7 @@ class AliyunScheme:
 
     def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
         """One card, or as many as the pod's label says."""
+        _compute_policy(asker.request, state)
         return decide(asker, offer, state)
 
     def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
@@ -94,6 +100,7 @@ class AliyunScheme:
             is_checked=container is not None,
             library_version=state.library_version if new.is_isolated else "",
             created_seconds=new.created_seconds,
+            compute_policy=_compute_policy(request, state),
         )
         if container is None:
             return grant
@@ -127,7 +134,8 @@ class AliyunScheme:
 
     def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
         """The percentage, the label for several cards, and what goes with what."""
-        return checked(grant, spec, state.terms)
+        grant = checked(grant, spec, state.terms)
+        return replace(grant, compute_policy=_compute_policy(spec, state))
 
     def check_shape(self, grant: Grant, state: NodeState) -> None:
         """core_mem serves memory and compute together (R-526)."""
@@ -145,7 +153,15 @@ class AliyunScheme:
         self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
     ) -> tuple[Grant, ...]:
         """By the units' ids, which tell card and amount."""
-        return adopt(held, specs, state.cards, state.terms)
+        specs = tuple(specs)
+        known = {spec.ref: spec.compute_policy for spec in specs}
+        return tuple(
+            replace(
+                grant,
+                compute_policy=state.policy_for(known.get(grant.pod)) or state.compute_policy,
+            )
+            for grant in adopt(held, specs, state.cards, state.terms)
+        )
 
     def answers(self, resource: str) -> bool:
         """The whole answer rides on gpu-mem (R-550): the kubelet merges several at random."""
@@ -161,6 +177,23 @@ class AliyunScheme:
     ) -> ContainerEdits:
         """Cards, figures for applications, and what isolation mounts."""
         return container_edits(grant, cards, state.terms, access, paths)
+
+
+def _compute_policy(spec: PodRequest | None, state: NodeState) -> ComputePolicy:
+    """The policy of a pod's containers.
+
+    Raises:
+        RequestError: Its annotation decides here, and names none.
+    """
+    asked = spec.compute_policy if spec else None
+    policy = state.policy_for(asked)
+    if spec is not None and policy is None:
+        raise RequestError(
+            f"pod {spec.ref} on node {state.node}: annotation {COMPUTE_POLICY_KEY}={asked} names no "
+            f"policy; known: {KNOWN_POLICIES}",
+            reason="UnknownComputePolicy",
+        )
+    return policy or state.compute_policy
 
 
 def _groups(resource: Resource, state: NodeState) -> Iterable[DeviceGroup]:

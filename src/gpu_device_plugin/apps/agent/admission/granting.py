@@ -87,6 +87,9 @@ class GrantMaker:
         wants_none = container is not None and container.wants_no_isolation
         if wants_none and state.isolates and not state.honors_disable:
             self._recorder.ignored_disable(pending.asker)
+        request = pending.asker.request
+        if request and request.compute_policy is not None and not state.honors_pod_policy:
+            self._recorder.ignored_policy(pending.asker)
         isolated = state.isolates and not (wants_none and state.honors_disable)
         return NewGrant(secrets.token_hex(_SLICE_ID_BYTES), self._wall_seconds(), isolated)
 

@@ -1,4 +1,4 @@
-"""The node's mode, placement and unit, which follow its labels without harming running pods.
+"""The node's mode, placement, compute policy and unit, which follow its labels without harming running pods.
 
 At the start the last known label counts until the API answers. If none is known, the agent waits
 and does not guess, because a node that offers the wrong resources attracts the wrong pods.
@@ -9,6 +9,12 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
+from gpu_device_plugin.domain.compute_policy import (
+    COMPUTE_POLICY_KEY,
+    KNOWN_POLICIES,
+    ComputePolicy,
+    parse_compute_policy,
+)
 from gpu_device_plugin.domain.modes import (
     MODE_LABEL,
     PLACEMENT_LABEL,
@@ -35,6 +41,7 @@ class ModeSettings:
 
     mode: NodeMode
     policy: PlacementPolicy
+    compute_policy: ComputePolicy
     unit: MemoryUnit
 
 
@@ -93,7 +100,7 @@ class ModeFollower:
 
     def follow(self, labels: Mapping[str, str]) -> None:
         """Take the labels of the node from the API server."""
-        wanted = (MODE_LABEL, PLACEMENT_LABEL)
+        wanted = (MODE_LABEL, PLACEMENT_LABEL, COMPUTE_POLICY_KEY)
         self._is_synced = True
         self._labels = {key: labels[key] for key in wanted if key in labels}
         self.settle()
@@ -115,7 +122,12 @@ class ModeFollower:
         self._is_from_label = self._is_from_label or (self._is_synced and label is not None)
         self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
         self._check_unit(mode.mode, unit.unit)
-        self._node_store.update(mode=mode.mode, unit=unit.unit, policy=self._policy())
+        self._node_store.update(
+            mode=mode.mode,
+            unit=unit.unit,
+            policy=self._policy(),
+            compute_policy=self._compute_policy(),
+        )
         self._remember()
 
     def settle_if_waiting(self) -> None:
@@ -126,17 +138,29 @@ class ModeFollower:
     def _policy(self) -> PlacementPolicy:
         text = (self._labels or {}).get(PLACEMENT_LABEL)
         policy = self._settings.policy if text is None else parse_policy(text)
-        if policy is None:
-            kept = self._node_store.read().policy
-            known = ", ".join(PlacementPolicy)
-            self._note(
-                "placement",
-                "UnknownPlacement",
-                f"label {PLACEMENT_LABEL}={text} names no policy; it stays {kept}. Known: {known}",
-            )
-            return kept
-        self._last_notes.pop("placement", None)
-        return policy
+        kept, known = self._node_store.read().policy, ", ".join(PlacementPolicy)
+        self._note(
+            "placement",
+            "UnknownPlacement",
+            f"label {PLACEMENT_LABEL}={text} names no policy; it stays {kept}. Known: {known}"
+            if policy is None
+            else None,
+        )
+        return policy or kept
+
+    def _compute_policy(self) -> ComputePolicy:
+        text = (self._labels or {}).get(COMPUTE_POLICY_KEY)
+        wanted = self._settings.compute_policy if text is None else parse_compute_policy(text)
+        kept = self._node_store.read().compute_policy
+        self._note(
+            "compute policy",
+            "UnknownComputePolicy",
+            f"label {COMPUTE_POLICY_KEY}={text} names no policy; it stays {kept}. "
+            f"Known: {KNOWN_POLICIES}"
+            if wanted is None
+            else None,
+        )
+        return wanted or kept
 
     def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
         try:

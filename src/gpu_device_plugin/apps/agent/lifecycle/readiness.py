@@ -4,7 +4,7 @@ from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.publish.cluster import Cluster
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.domain.modes import is_served, resources_of
-from gpu_device_plugin.domain.node_state import StateReader
+from gpu_device_plugin.domain.node_state import NodeState, StateReader
 
 
 class Readiness:
@@ -16,16 +16,25 @@ class Readiness:
         cards: CardInventory,
         device_lists: DeviceLists,
         cluster: Cluster,
+        state_dir: str,
     ) -> None:
         self._state = state
         self._cards = cards
         self._device_lists = device_lists
         self._cluster = cluster
+        self._state_dir = state_dir
+        self.has_read_state = False
         self.is_prepared = False
 
     def tell(self) -> tuple[bool, str]:
         """Whether the node is ready, and the reasons, one per line."""
         state = self._state()
+        return self._without_resources(state) or self._with_resources(state)
+
+    def _without_resources(self, state: NodeState) -> tuple[bool, str] | None:
+        """What there is to say before it is known what to offer, or if that is nothing."""
+        if not self.has_read_state:
+            return False, f"state: {self._state_dir} is not read yet; its disk is slow or stuck"
         if state.mark:
             kept = "not done yet" if state.kept is None else f"{len(state.kept)} pods keep files"
             return True, f"ready: withdrawn from this node, which is to be uninstalled; {kept}"
@@ -35,6 +44,9 @@ class Readiness:
         if not resources_of(state.mode):
             later = "" if is_served(state.mode) else ", which is not served yet"
             return True, f"ready: mode {state.mode}{later}; no resources"
+        return None
+
+    def _with_resources(self, state: NodeState) -> tuple[bool, str]:
         problems = [f"{reason}: {text}" for reason, text in state.faults.items()]
         if self._cards.missing:
             problems.append(f"cards: {self._cards.missing}")

@@ -7,6 +7,7 @@ import structlog
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.cluster.events import EventNote
 from gpu_device_plugin.domain.caller import Asker, Call
+from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.decision import Pending
 from gpu_device_plugin.domain.decision_log import DecisionLog
 from gpu_device_plugin.domain.device import Card
@@ -103,6 +104,16 @@ class EventRecorder:
         _log.info("CGPU_DISABLE ignored", pod=str(asker.pod), container=name)
         self._post(EventNote(asker.pod, "IsolationKept", text))
 
+    def ignored_policy(self, asker: Asker) -> None:
+        """A pod's annotation asks for a compute policy, and the operator does not allow that."""
+        state = self._state()
+        text = (
+            f"annotation {COMPUTE_POLICY_KEY} is ignored on node {state.node}: the policy is "
+            f"{state.compute_policy}; the operator allows it with --honor-pod-compute-policy"
+        )
+        _log.info("compute policy of a pod ignored", pod=str(asker.pod))
+        self._post(EventNote(asker.pod, "ComputePolicyKept", text))
+
     def card_changed(self, change: Change) -> None:
         """A card went out, came back, or reported something."""
         card = self._state().card(change.uuid) if change.uuid else None
@@ -198,8 +209,10 @@ def _owner(asker: Asker | None) -> str:
 
 
 def _held_line(grant: Grant, card_of: Callable[[str], Card | None]) -> str:
-    """`  container main: 2 units, 30 % compute on card 0 (GPU-…), slice 0a1b…`."""
-    core = f", {grant.core_percent} % compute" if grant.core_percent else ""
+    """`  container main: 2 units, 30 % compute (fixed) on card 0 (GPU-…), slice 0a1b…`."""
+    core = (
+        f", {grant.core_percent} % compute ({grant.compute_policy})" if grant.core_percent else ""
+    )
     cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.cards)
     return (
         f"  container {grant.container or '(not known)'}: {grant.mem_units} units{core} on "

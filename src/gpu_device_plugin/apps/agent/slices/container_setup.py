@@ -95,5 +95,5 @@ def slice_spec(grant: Grant) -> SliceSpec:
     sizes = grant.card_bytes if is_known else (0,) * len(grant.cards)
     core = grant.core_percent or None
     limits = [CardLimit(uuid, size, core) for uuid, size in zip(grant.cards, sizes, strict=True)]
-    text = limits_text(grant.slice_id, limits)
+    text = limits_text(grant.slice_id, limits, grant.compute_policy)
     return SliceSpec(grant.slice_id, text, grant.cards, is_certain=is_known)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
+from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.device import Card
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.node_state import NodeState
@@ -15,6 +16,7 @@ class NodeChange(TypedDict, total=False):
 
     mode: NodeMode | None
     policy: PlacementPolicy
+    compute_policy: ComputePolicy
     unit: MemoryUnit
     cards: tuple[Card, ...]
     unhealthy: Mapping[str, str]

@@ -1,0 +1,158 @@
+"""MIG profiles by model, as NVIDIA's MIG User Guide lists them, and the names that ask for one."""
+
+import re
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gpu_device_plugin.domain.schemes.nvidia.configuration import PREFIX
+from gpu_device_plugin.errors import ConfigError
+
+MEDIA = "+me"
+"""Of a profile with the media engines; a card has one such instance at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One way to cut a model.
+
+    Attributes:
+        name: For instance `1g.5gb` or `1g.5gb+me`.
+        compute_slices: Slices of compute, of the model's `Model.compute_slices`.
+        memory_slices: Slices of memory, of the model's `Model.memory_slices`.
+        count: Most instances of it on one card.
+    """
+
+    name: str
+    compute_slices: int
+    memory_slices: int
+    count: int
+
+    @property
+    def alias(self) -> str:
+        """The node pool name of AKS (R-203).
+
+        >>> Profile("1g.5gb", 1, 1, 7).alias
+        'MIG1g'
+        """
+        return f"MIG{self.compute_slices}g"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Cards that are cut alike.
+
+    Attributes:
+        name: A word of NVML's name.
+        memory_mib: The least and the most memory that NVML shows for one.
+        compute_slices: All of a card's.
+        memory_slices: All of a card's.
+        profiles: From the smallest to the whole card.
+    """
+
+    name: str
+    memory_mib: range
+    compute_slices: int
+    memory_slices: int
+    profiles: tuple[Profile, ...]
+
+    def describes(self, model: str, memory_mib: int) -> bool:
+        """Whether a card with this name and memory is one."""
+        words = re.split(r"[^A-Za-z0-9]+", model)
+        return self.name in words and memory_mib in self.memory_mib
+
+
+def _seventh(name: str, memory_mib: range, *sizes_gb: int) -> Model:
+    """A card of seven slices of compute and eight of memory.
+
+    Args:
+        name: A word of NVML's name.
+        memory_mib: Memory that NVML shows.
+        sizes_gb: Memory in the names of instances with 1, 2, 4 and 8 slices of it.
+    """
+    one, two, four, eight = sizes_gb
+    profiles = (
+        Profile(f"1g.{one}gb", 1, 1, 7),
+        Profile(f"1g.{one}gb{MEDIA}", 1, 1, 1),
+        Profile(f"1g.{two}gb", 1, 2, 4),
+        Profile(f"2g.{two}gb", 2, 2, 3),
+        Profile(f"3g.{four}gb", 3, 4, 2),
+        Profile(f"4g.{four}gb", 4, 4, 1),
+        Profile(f"7g.{eight}gb", 7, 8, 1),
+    )
+    return Model(name, memory_mib, 7, 8, profiles)
+
+
+_A30 = (
+    Profile("1g.6gb", 1, 1, 4),
+    Profile(f"1g.6gb{MEDIA}", 1, 1, 1),
+    Profile("2g.12gb", 2, 2, 2),
+    Profile(f"2g.12gb{MEDIA}", 2, 2, 1),
+    Profile("4g.24gb", 4, 4, 1),
+)
+MODELS = (
+    Model("A30", range(22_000, 25_000), 4, 4, _A30),
+    _seventh("A100", range(38_000, 42_000), 5, 10, 20, 40),
+    _seventh("A100", range(78_000, 84_000), 10, 20, 40, 80),
+    _seventh("H100", range(78_000, 84_000), 10, 20, 40, 80),
+    _seventh("H100", range(92_000, 97_000), 12, 24, 47, 94),
+    _seventh("GH200", range(94_000, 99_000), 12, 24, 48, 96),
+    _seventh("H200", range(138_000, 146_000), 18, 35, 71, 141),
+    _seventh("B200", range(176_000, 192_000), 23, 45, 90, 180),
+)
+_ALIASES = MappingProxyType({f"MIG{slices}g": slices for slices in (1, 2, 3, 4, 7)})
+
+
+def model_of(model: str, memory_mib: int) -> Model | None:
+    """How a card is cut, or None of a model that is not known to be.
+
+    Args:
+        model: NVML's name, with spaces or hyphens.
+        memory_mib: What NVML shows, in MiB.
+    """
+    return next((each for each in MODELS if each.describes(model, memory_mib)), None)
+
+
+def profile_of(asked: str, model: str, memory_mib: int) -> Profile:
+    """The profile that a node setting asks for (R-203, R-309).
+
+    Args:
+        asked: `MIG1g` … `MIG7g`, or a profile's own name.
+        model: The card's model.
+        memory_mib: Its memory.
+
+    Raises:
+        ConfigError: The model has no such profile; the text names those that it has.
+    """
+    found = model_of(model, memory_mib)
+    if found is None:
+        known = ", ".join(sorted({each.name for each in MODELS}))
+        raise ConfigError(
+            f"MIG profile {asked!r}: {model} with {memory_mib} MiB has no known profiles; models "
+            f"with some: {known}"
+        )
+    slices = _ALIASES.get(asked)
+    for profile in found.profiles:
+        if asked == profile.name or slices == profile.compute_slices:
+            return profile
+    aliases = sorted({profile.alias for profile in found.profiles})
+    names = ", ".join([*aliases, *(profile.name for profile in found.profiles)])
+    raise ConfigError(f"MIG profile {asked!r} is none of {model}; it has {names}")
+
+
+def resource_of(profile: str) -> str:
+    """The resource of a profile under strategy mixed (R-706).
+
+    >>> resource_of("1g.5gb+me")
+    'nvidia.com/mig-1g.5gb.me'
+    """
+    return f"{PREFIX}mig-{profile.replace('+', '.')}"
+
+
+def cut_command(index: int, profile: Profile) -> str:
+    """What cuts one card into as many instances of the profile as it has room for.
+
+    >>> cut_command(0, Profile("3g.20gb", 3, 4, 2))
+    'nvidia-smi -i 0 -mig 1 && nvidia-smi mig -i 0 -cgi 3g.20gb,3g.20gb -C'
+    """
+    instances = ",".join([profile.name] * profile.count)
+    return f"nvidia-smi -i {index} -mig 1 && nvidia-smi mig -i {index} -cgi {instances} -C"

@@ -1,0 +1,63 @@
+/*
+ * The container's memory account, kept over all of its processes.
+ *
+ * Reserve, then call, then settle: bytes are in the books before the driver is
+ * asked for them, so no two processes can both get the last ones, and a process
+ * that dies between leaves a slot that is cleared.
+ */
+#ifndef GPUSLICE_BOOKS_ACCOUNT_H
+#define GPUSLICE_BOOKS_ACCOUNT_H
+
+#include "driver/api.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { CARD_FOREIGN = -1 }; /* not this container's: its cap is 0 bytes */
+
+/* Which column of the region. */
+enum account_column { ACCOUNT_USED, ACCOUNT_OVERHEAD };
+
+/* All may be called from any thread. */
+
+/*
+ * Success, or CUDA_ERROR_OUT_OF_MEMORY when the slice has not that much left
+ * (after looking for the dead and for what the driver gave back meanwhile), or
+ * CUDA_ERROR_SYSTEM_NOT_READY when there are no books.
+ */
+CUresult account_reserve(int card, enum account_column column, uint64_t bytes);
+
+/* The same for who has another way when it fails, and counts the refusal if there is none. */
+CUresult account_try_reserve(int card, enum account_column column, uint64_t bytes);
+void account_count_refusal(int card);
+
+/* As much of `bytes` as there is room for now; returns how much was reserved. */
+uint64_t account_reserve_rest(int card, uint64_t bytes);
+
+/* Replaces a reservation by what was really taken. Never refuses: the driver has decided. */
+void account_settle(int card, enum account_column column, uint64_t reserved, uint64_t taken);
+
+/* Something charged before has changed its size by itself: a pool, a context. Never refuses. */
+void account_adjust(int card, enum account_column column, uint64_t from, uint64_t to);
+
+/*
+ * Around a call that gives memory back: begin before it, and after it release
+ * what is gone (0: nothing).
+ */
+void account_begin_release(void);
+void account_release(int card, enum account_column column, uint64_t bytes);
+
+/*
+ * Sets this process's overhead on a card to what it holds beyond what it asked
+ * for, and tells it, if the books did not move since `moment` (books/calls.h).
+ */
+bool account_set_overhead(int card, uint64_t process_bytes, uint64_t moment, uint64_t *overhead);
+
+/* The container's bytes on a card. `reap`: look for dead processes first. */
+uint64_t account_held(int card, bool reap);
+/* This process's own part. */
+uint64_t account_own(int card);
+/* The cap of a card; LIMITS_NO_CAP when there is none. */
+uint64_t account_limit(int card);
+
+#endif

@@ -1,0 +1,41 @@
+/*
+ * Calls to the driver that are reserved for and have not come back: whether this
+ * process's books and the driver speak of the same moment, and whether a card that
+ * is to be watched is still. See books/calls.c.
+ */
+#ifndef GPUSLICE_BOOKS_CALLS_H
+#define GPUSLICE_BOOKS_CALLS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* All may be called from any thread, but not under the region's lock. */
+
+/* Around a call that takes or gives memory, in one thread. They nest. */
+void calls_begin(void);
+void calls_end(void);
+/* One call of the driver's that gives memory back; its result. */
+#define CALLING(call)                                                                              \
+	({                                                                                         \
+		calls_begin();                                                                     \
+		const __typeof__(call) moved = (call);                                             \
+		calls_end();                                                                       \
+		moved;                                                                             \
+	})
+/* Something has changed by itself. */
+void calls_note_change(void);
+
+/* False while calls are out; else the moment, until which the next call moves the books on. */
+bool calls_are_back(uint64_t *moment);
+bool calls_are_as_at(uint64_t moment);
+
+/* Calls of the container's processes that are out. */
+uint32_t calls_out(void);
+/* Are all calls of the container's processes that are out the calling thread's? */
+bool calls_are_own(void);
+/* Changes when any of them begins one or comes back. */
+uint64_t calls_stamp(void);
+
+void calls_after_fork(void);
+
+#endif

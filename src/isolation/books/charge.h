@@ -1,0 +1,46 @@
+/* One allocation on its way through reserve, call and keep or drop; see books/charge.c. */
+#ifndef GPUSLICE_BOOKS_CHARGE_H
+#define GPUSLICE_BOOKS_CHARGE_H
+
+#include "books/account.h"
+#include "books/holdings.h"
+
+/* A reservation; belongs to the thread that made it. */
+struct charge {
+	int card;
+	uint64_t bytes;
+};
+
+/* Reserves on the current context's card, or returns the error that the call shall return. */
+CUresult charge_current(struct charge *charge, uint64_t bytes);
+CUresult charge_card(struct charge *charge, int card, uint64_t bytes);
+/* Reserves more for the same call. */
+CUresult charge_more(struct charge *charge, uint64_t bytes);
+
+/* The call succeeded and took `taken` bytes, known by `key` from now on. */
+void charge_keep(struct charge *charge, enum holding_kind kind, uint64_t key, uint64_t taken);
+/* The same for managed memory, which is the card's only while it is there. */
+void charge_keep_managed(struct charge *charge, uint64_t key, uint64_t taken);
+/* The call failed. */
+void charge_drop(struct charge *charge);
+
+/* An entry taken out of the table while the driver frees it. */
+struct charge_taken {
+	struct holding entry; /* kind KIND_NONE: not one of ours */
+};
+
+void charge_take(struct charge_taken *taken, enum holding_kind kind, uint64_t key);
+/* Releases it, or puts it back when the driver would not free it. */
+void charge_taken_done(struct charge_taken *taken, bool is_freed);
+
+/* Everything that was allocated in this context went with it. */
+void charge_forget_context(CUcontext context);
+
+/* Bytes of managed memory that this process holds on a card. */
+uint64_t charge_managed(int card);
+/* There may be some from now on, on any card, of which nobody tells when it goes. */
+void charge_expect_managed(void);
+
+void charge_after_fork(void);
+
+#endif

@@ -1,0 +1,70 @@
+/* What this process holds, by pointer or handle; see books/holdings.c. */
+#ifndef GPUSLICE_BOOKS_HOLDINGS_H
+#define GPUSLICE_BOOKS_HOLDINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Pointers and handles may have equal numbers: each kind is a space of its own. */
+enum holding_kind {
+	KIND_NONE,
+	KIND_MEMORY, /* linear memory, by device pointer */
+	KIND_ARRAY,
+	KIND_MIPMAP,
+	KIND_PHYSICAL, /* cuMemCreate, by handle */
+	KIND_MAPPING, /* cuMemMap, by address; `other` is the physical handle, `block` its serial */
+	KIND_POOL,    /* `bytes` is what it is charged; `other` its number, if one made it */
+	KIND_POOL_ELSEWHERE, /* imported, or of the host: not charged here */
+	KIND_PIECE,          /* out of a pool that was made, by pointer; `other` is its number */
+	KIND_PIECE_GOING,    /* freed in a stream, by event; `other` is the pool's number */
+	KIND_POOL_ENDED,     /* destroyed, by number; `handles` are out of it still */
+	KIND_GRAPH,      /* executable graph; `other` has a bit for each card that its nodes want */
+	KIND_GRAPH_PART, /* what they want of one of them; `other` is the device */
+	KIND_CONTEXT,    /* `bytes` is what it was found to cost, `other` what its code was */
+	KIND_PAGE, /* of linear memory, by address; `bytes` in it were asked for, in `handles` parts
+		    */
+};
+
+struct holding {
+	uint64_t key;
+	uint64_t bytes;
+	uint64_t context; /* it goes when this one goes; 0: with the process */
+	uint64_t other;
+	uint64_t block;  /* in which a graph's bytes were counted */
+	uint64_t serial; /* given when it is first put in: keys may be given out again */
+	uint16_t kind;
+	int16_t card;
+	uint32_t handles; /* open handles, for physical memory */
+	uint32_t mappings;
+	uint32_t mark;
+};
+
+/* All may be called from any thread. */
+
+/* False when there is no memory for it: the charge then stays until the process ends. */
+bool holdings_put(const struct holding *entry);
+/* Removes and returns it; false when it is not there. */
+bool holdings_take(enum holding_kind kind, uint64_t key, struct holding *entry);
+bool holdings_get(enum holding_kind kind, uint64_t key, struct holding *entry);
+/* Removes and returns the next that goes with a context, at or after *place, which starts at 0. */
+bool holdings_take_of(enum holding_kind kind, uint64_t context, uint32_t *place,
+		      struct holding *taken);
+
+/* Between these the calling thread may change what holdings_at points to, and nothing else. */
+void holdings_lock(void);
+void holdings_unlock(void);
+struct holding *holdings_at(enum holding_kind kind, uint64_t key);
+void holdings_remove(struct holding *entry);
+/* As holdings_put; what holdings_at pointed to may have moved. */
+bool holdings_add(const struct holding *entry);
+
+/*
+ * Under the lock: the next entry of the kind at or after *place, which starts
+ * at 0 and moves on; NULL at the end. Removing restarts the walk.
+ */
+struct holding *holdings_next(enum holding_kind kind, uint32_t *place);
+
+/* In a forked child: none of it is ours. */
+void holdings_after_fork(void);
+
+#endif

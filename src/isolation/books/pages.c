@@ -1,0 +1,164 @@
+/*
+ * The driver maps memory in pages of 2 MiB. A large allocation has its pages to
+ * itself, small ones share some; the addresses tell which. So what is taken is
+ * known with the call, and the figures do not wait for a look at NVML to jump.
+ *
+ * The first page's worth of it is let pass for every process: one odd piece shows
+ * as it was asked for, and no figure is further than that from what is taken.
+ */
+#include "books/pages.h"
+
+#include "books/account.h"
+#include "books/holdings.h"
+#include "slice/limits.h"
+
+#include <stdatomic.h>
+
+#define PAGE_BYTES (2ull * 1024 * 1024)
+/* What a context costs differs by this much from one process to the next. */
+#define NOISE_BYTES (16ull * 1024 * 1024)
+
+static _Atomic int64_t unasked[LIMITS_CARDS];
+static atomic_bool are_whole = true; /* as far as we have seen */
+
+static uint64_t counted(int64_t bytes)
+{
+	return bytes > (int64_t)PAGE_BYTES ? (uint64_t)bytes - PAGE_BYTES : 0;
+}
+
+static void change(int card, int64_t bytes)
+{
+	if (!bytes)
+		return;
+	const int64_t before = atomic_fetch_add(&unasked[card], bytes);
+
+	if (counted(before) != counted(before + bytes))
+		account_adjust(card, ACCOUNT_OVERHEAD, counted(before), counted(before + bytes));
+}
+
+/* A page is the card's with the first part that is asked of it: how much more is unasked now. */
+static int64_t add_part(int card, uint64_t page, uint64_t part)
+{
+	const struct holding fresh = {
+		.key = page, .kind = KIND_PAGE, .card = (int16_t)card, .bytes = part, .handles = 1};
+	int64_t more = (int64_t)PAGE_BYTES - (int64_t)part;
+
+	holdings_lock();
+	struct holding *entry = holdings_at(KIND_PAGE, page);
+
+	if (entry) {
+		entry->bytes += part;
+		entry->handles++;
+		more = -(int64_t)part;
+	} else if (!holdings_add(&fresh)) {
+		more = 0;
+	}
+	holdings_unlock();
+	return more;
+}
+
+/* ... and goes with the last. */
+static int64_t remove_part(int card, uint64_t page, uint64_t part)
+{
+	int64_t more = 0;
+
+	(void)card;
+	holdings_lock();
+	struct holding *entry = holdings_at(KIND_PAGE, page);
+
+	if (entry && --entry->handles) {
+		entry->bytes -= part;
+		more = (int64_t)part;
+	} else if (entry) {
+		more = (int64_t)entry->bytes - (int64_t)PAGE_BYTES;
+		holdings_remove(entry);
+	}
+	holdings_unlock();
+	return more;
+}
+
+/* Pages that it fills hold nothing unasked: only the first and the last may be shared. */
+static void walk(int card, uint64_t address, uint64_t bytes,
+		 int64_t (*part_of)(int card, uint64_t page, uint64_t part))
+{
+	const uint64_t end = address + bytes;
+	const uint64_t first = address - address % PAGE_BYTES, last = end - end % PAGE_BYTES;
+	int64_t more = 0;
+
+	if (card < 0 || !bytes || !atomic_load_explicit(&are_whole, memory_order_relaxed))
+		return;
+	if (first == last) {
+		more = part_of(card, first, bytes);
+	} else {
+		if (address != first)
+			more += part_of(card, first, first + PAGE_BYTES - address);
+		if (end != last)
+			more += part_of(card, last, end - last);
+	}
+	change(card, more);
+}
+
+void pages_take(int card, uint64_t address, uint64_t bytes)
+{
+	walk(card, address, bytes, add_part);
+}
+
+void pages_give(int card, uint64_t address, uint64_t bytes)
+{
+	walk(card, address, bytes, remove_part);
+}
+
+/* Small ones lie in pages that others share: whose, cannot be known. */
+static int64_t rest_of_pages(int card, uint64_t bytes)
+{
+	const uint64_t rest = bytes % PAGE_BYTES;
+
+	if (card < 0 || bytes <= PAGE_BYTES / 2 || !rest ||
+	    !atomic_load_explicit(&are_whole, memory_order_relaxed))
+		return 0;
+	return (int64_t)(PAGE_BYTES - rest);
+}
+
+void pages_take_unplaced(int card, uint64_t bytes)
+{
+	change(card, rest_of_pages(card, bytes));
+}
+
+void pages_give_unplaced(int card, uint64_t bytes)
+{
+	change(card, -rest_of_pages(card, bytes));
+}
+
+uint64_t pages_unasked(int card)
+{
+	const int64_t bytes = atomic_load(&unasked[card]);
+
+	return bytes > 0 ? (uint64_t)bytes : 0;
+}
+
+uint64_t pages_uncounted(int card)
+{
+	const uint64_t bytes = pages_unasked(card);
+
+	return bytes - counted((int64_t)bytes);
+}
+
+static void forget_all(void)
+{
+	for (int card = 0; card < LIMITS_CARDS; card++)
+		atomic_store(&unasked[card], 0);
+}
+
+bool pages_check(uint64_t measured, uint64_t expected, uint64_t least)
+{
+	if (expected < NOISE_BYTES || measured + NOISE_BYTES >= expected + least)
+		return true;
+	atomic_store(&are_whole, false);
+	forget_all();
+	return false;
+}
+
+void pages_after_fork(void)
+{
+	forget_all();
+}

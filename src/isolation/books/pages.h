@@ -1,0 +1,35 @@
+/*
+ * What the driver takes beyond what is asked of it: whole pages. The parts of them
+ * that nobody asked for are counted with what is taken unasked; see books/pages.c.
+ */
+#ifndef GPUSLICE_BOOKS_PAGES_H
+#define GPUSLICE_BOOKS_PAGES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* All may be called from any thread. Between the call to the driver and the settling of its bytes.
+ */
+
+/* Linear memory, by its address; the same once more, with the same figures, when it goes. */
+void pages_take(int card, uint64_t address, uint64_t bytes);
+void pages_give(int card, uint64_t address, uint64_t bytes);
+
+/* Memory whose place nobody tells: arrays. */
+void pages_take_unplaced(int card, uint64_t bytes);
+void pages_give_unplaced(int card, uint64_t bytes);
+
+/* This process's on a card, in bytes that nobody asked for: all of them, and those not counted. */
+uint64_t pages_unasked(int card);
+uint64_t pages_uncounted(int card);
+
+/*
+ * What NVML holds against this process beyond what was asked, when `expected` bytes
+ * of it should be pages' and `least` a context's: a driver that takes less than that
+ * does not take whole pages, and nothing is added for them from now on. False then.
+ */
+bool pages_check(uint64_t measured, uint64_t expected, uint64_t least);
+
+void pages_after_fork(void);
+
+#endif

@@ -1,0 +1,141 @@
+/*
+ * The shared region: what the processes of one container tell each other, in
+ * the file state/region that the agent made. The layout is frozen: another
+ * layout is another number, and the agent reads it too (docs/isolation.md).
+ *
+ * All writes are under the lock except the words marked atomic. A slot belongs
+ * to one process and never moves; only its owner writes its columns, and
+ * whoever holds the lock clears those of the dead.
+ */
+#ifndef GPUSLICE_BOOKS_REGION_H
+#define GPUSLICE_BOOKS_REGION_H
+
+#include "books/slot_lock.h"
+#include "slice/limits.h"
+#include "slice/process.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	REGION_BYTES = 1024 * 1024,
+	REGION_LAYOUT = 1,
+	REGION_SLOTS = 256,
+	REGION_ACTIVITY_BYTES = 4096, /* a card; see books/activity.h */
+};
+
+#define REGION_MAGIC 0x4543494c53555047ull /* "GPUSLICE", little endian */
+
+enum region_state { REGION_VIRGIN = 0, REGION_BEGUN = 1, REGION_READY = 2 };
+enum slot_state { SLOT_FREE = 0, SLOT_USED = 1 };
+
+struct region_slot {
+	uint32_t state;
+	uint32_t generation; /* grows at each claim */
+	struct process_name owner;
+	uint32_t has_slot_lock; /* its owner holds a lock while it lives: books/slot_lock.h */
+	uint8_t reserved0[4];
+	_Atomic uint64_t movement; /* calls that take or give memory: books/calls.c */
+	uint8_t reserved1[8];
+};
+
+struct region_card {
+	char uuid[LIMITS_UUID_BYTES];
+	uint64_t limit_bytes; /* UINT64_MAX: no cap */
+	uint32_t core_percent;
+	/* how these two below were found out: unasked/price.c */
+	uint8_t first_context_source;
+	uint8_t next_context_source;
+	uint8_t reserved0[2];
+	_Atomic uint64_t refused_total; /* allocations refused for want of room */
+	uint64_t first_context_bytes;   /* what one costs a process without any; 0: unknown */
+	uint64_t next_context_bytes;    /* and a process that has one */
+	/* compute, all atomic: see compute/meter.c and gate.c */
+	_Atomic int64_t credit_ns;
+	_Atomic uint64_t refilled_ns;  /* credit is paid up to here */
+	_Atomic uint64_t busy_ns;      /* card time had, in all */
+	_Atomic uint64_t throttled_ns; /* time launches waited for credit, in all */
+	_Atomic uint64_t idle_since_ns;
+	uint8_t reserved1[112];
+	/* columns, indexed by slot */
+	uint64_t used_bytes[REGION_SLOTS];         /* asked for, or about to be */
+	uint64_t overhead_bytes[REGION_SLOTS];     /* contexts, code: taken unasked */
+	_Atomic int64_t inflight_ns[REGION_SLOTS]; /* launched, not yet charged */
+};
+
+struct region {
+	uint64_t magic;
+	uint32_t layout;
+	_Atomic uint32_t state; /* enum region_state */
+	uint32_t bytes;
+	uint32_t slot_count;
+	uint32_t card_count;
+	uint32_t slots_seen;           /* slots beyond were never used */
+	_Atomic uint64_t drift_total;  /* unknown allocation functions resolved */
+	_Atomic uint64_t reaped_total; /* dead processes' slots cleared */
+	_Atomic uint32_t lists_pids;   /* NVML knows this container's processes by their pids */
+	uint8_t reserved0[12];
+	union {
+		pthread_mutex_t lock;
+		uint8_t room[64];
+	};
+	char slice[LIMITS_NAME_BYTES];
+	_Atomic uint64_t
+		quiescer; /* who watches a card, and so keeps others from it: books/quiesce.c */
+	uint8_t reserved1[56];
+	struct region_slot slots[REGION_SLOTS];
+	struct region_card cards[LIMITS_CARDS];
+	/* where a card's own activity file is missing; see books/activity.h */
+	_Alignas(64) uint8_t activity[LIMITS_CARDS][REGION_ACTIVITY_BYTES];
+};
+
+/* Frozen: the agent and other builds of this library read the same bytes. */
+_Static_assert(sizeof(struct region_slot) == 64, "layout");
+_Static_assert(offsetof(struct region_slot, movement) == 48, "layout");
+_Static_assert(offsetof(struct region, lock) == 64, "layout");
+_Static_assert(offsetof(struct region, quiescer) == 192, "layout");
+_Static_assert(offsetof(struct region, slots) == 256, "layout");
+_Static_assert(offsetof(struct region, cards) == 256 + 64 * REGION_SLOTS, "layout");
+_Static_assert(offsetof(struct region_card, credit_ns) == 88, "layout");
+_Static_assert(offsetof(struct region_card, used_bytes) == 240, "layout");
+_Static_assert(sizeof(struct region_card) == 240 + 24 * REGION_SLOTS, "layout");
+_Static_assert(sizeof(struct region) <= REGION_BYTES, "layout");
+
+/*
+ * Maps the region of the container and lays it out if nobody has. NULL with a
+ * reason when it is not usable; `may_create` also makes a missing file.
+ */
+struct region *region_open(const char *path, const struct limits *limits, bool may_create,
+			   char *reason, size_t reason_bytes);
+
+/*
+ * The lock of all processes of the container. False when it can never be taken
+ * again: then nothing may be allowed. A dead holder costs nothing but a look
+ * for who else has died.
+ */
+bool region_lock(struct region *region);
+void region_unlock(struct region *region);
+/* Makes it, in memory that nobody uses yet. */
+bool region_make_lock(pthread_mutex_t *lock);
+/* Is it still of the kind that was made? */
+bool region_has_lock(const struct region *region);
+
+/* False only when the slot's owner is certainly gone. */
+bool region_is_alive(const struct region_slot *slot, unsigned index, struct slot_lock_look *look);
+
+/*
+ * Under the lock. The slot of this process, claimed if it has none; -1 when all
+ * are taken by the living.
+ */
+int region_claim(struct region *region);
+/* Under the lock. Clears the slots of dead processes; returns how many. */
+unsigned region_reap(struct region *region);
+/* Under the lock. Empties one slot, whoever it belonged to. */
+void region_clear(struct region *region, unsigned slot);
+/* Under the lock. Bytes that all slots hold of a card; never wraps. */
+uint64_t region_held(const struct region *region, unsigned card);
+
+#endif

@@ -1,0 +1,30 @@
+/*
+ * A lock on a byte of the region's file for each slot: it is there as long as
+ * the process is, whatever pid namespace looks. After a restart of the container
+ * the namespace is another, and pids of the old one can be asked of nobody.
+ */
+#ifndef GPUSLICE_BOOKS_SLOT_LOCK_H
+#define GPUSLICE_BOOKS_SLOT_LOCK_H
+
+#include <stdbool.h>
+
+/* The file; remembered for the other calls. Before the region is used. */
+void slot_lock_use(const char *path);
+
+/*
+ * Until exec or death, whatever descriptors the application closes. False where
+ * there are no such locks: then nobody may conclude anything from their absence.
+ */
+bool slot_lock_hold(unsigned slot);
+
+/* Looks at any number of slots with the file opened once; it is opened at the first look. */
+struct slot_lock_look {
+	int fd;
+	bool is_open;
+};
+
+/* Is there a living process that holds this slot? In doubt yes. */
+bool slot_lock_is_held(struct slot_lock_look *look, unsigned slot);
+void slot_lock_end(struct slot_lock_look *look);
+
+#endif

@@ -1,0 +1,94 @@
+/*
+ * A page tells what its slice holds, and whether calls are out that change it. So who reads a
+ * card's total before and after a call of its own can take off what neighbours' totals changed by
+ * meanwhile, unless one has a call out at either moment.
+ */
+#include "books/totals.h"
+
+#include "books/calls.h"
+#include "compute/neighbours.h"
+#include "driver/timer.h"
+#include "slice/slice.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A call that is out for longer belongs to a process that died, or that nobody waits for. */
+#define OUT_NS 1000000000u
+#define WAIT_NS 5000000u
+#define NAP_NS 100000u
+
+void totals_publish(int card)
+{
+	struct activity *page = neighbours_own_page(card);
+
+	activity_sign(page);
+	atomic_store(&page->held_bytes, region_held(slice_region(), (unsigned)card));
+}
+
+void totals_tell_calls(void)
+{
+	const uint32_t out = calls_out();
+	const uint64_t now_ns = timer_real_now_ns();
+
+	for (unsigned card = 0; card < slice_limits()->card_count; card++) {
+		struct activity *page = neighbours_own_page((int)card);
+
+		atomic_store_explicit(&page->moved_ns, now_ns, memory_order_relaxed);
+		atomic_store(&page->calls_out, out);
+	}
+}
+
+/* What is no page of ours holds nothing. */
+static void add_page(int directory, const char *name, struct totals *held)
+{
+	struct activity page;
+	const int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+	if (fd < 0)
+		return;
+	const bool is_page = pread(fd, &page, sizeof(page), 0) == sizeof(page) &&
+			     page.magic == ACTIVITY_MAGIC && page.version >= ACTIVITY_VERSION;
+
+	close(fd);
+	if (!is_page)
+		return;
+	held->bytes += page.held_bytes;
+	held->stamp += page.moved_ns;
+	if (page.calls_out && timer_real_now_ns() - page.moved_ns < OUT_NS)
+		held->is_still = false;
+}
+
+static struct totals look(int card)
+{
+	struct totals held = {.is_still = true};
+	char path[400];
+
+	neighbours_directory(card, path, sizeof(path));
+	DIR *directory = opendir(path);
+
+	if (!directory)
+		return held;
+	/* The stream is ours alone: NOLINTBEGIN(concurrency-mt-unsafe) */
+	for (const struct dirent *entry = readdir(directory); entry; entry = readdir(directory))
+		if (entry->d_name[0] != '.' && strcmp(entry->d_name, slice_limits()->slice) != 0)
+			add_page(dirfd(directory), entry->d_name, &held);
+	/* NOLINTEND(concurrency-mt-unsafe) */
+	closedir(directory);
+	return held;
+}
+
+struct totals totals_of_neighbours(int card)
+{
+	const uint64_t end_ns = timer_real_now_ns() + WAIT_NS;
+	struct totals held = look(card);
+
+	while (!held.is_still && timer_real_now_ns() < end_ns) {
+		timer_real_nap(NAP_NS);
+		held = look(card);
+	}
+	return held;
+}

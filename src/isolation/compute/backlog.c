@@ -1,0 +1,116 @@
+/*
+ * A launch is estimated by what its like took so far, and that may be wrong by
+ * any factor. So what is queued and not yet measured is also counted at the
+ * longest that it may take, and together that stays below a second: when all of
+ * it does take so long, a slice has had a second too much, and is still for as
+ * long as it takes to earn that.
+ *
+ * Only an event that was reached makes any of it certain, and only of its own stream.
+ */
+#include "compute/backlog.h"
+
+#define MOST_NS 1000000000u
+/* Half is followed by an event while the other half is being launched. */
+#define EVENT_FROM_NS (MOST_NS / 2)
+/* What has no event yet can hardly run any more: its stream may be gone. */
+#define LAPSE_NS (2ull * MOST_NS)
+
+/* The first event is late when it took four times as long as it should, and a little. */
+#define LATE_NS 1000000u
+enum { LATE_TIMES = 4 };
+
+#define NAP_LEAST_NS 50000u
+#define NAP_MOST_NS 1000000u
+enum { NAP_PART = 8 };
+
+/*
+ * What is queued may itself wait, for what the program would do next: so many
+ * seconds of standstill, so many launches more.
+ */
+#define PATIENCE_NS 1000000000u
+
+/* When the first event should be reached, after the one before it was. */
+static uint64_t first_due_ns(const struct meter *meter)
+{
+	const uint64_t work_ns = events_first(meter)->work.work_ns;
+
+	return work_ns + work_ns * meter->others / ACTIVITY_ONE;
+}
+
+bool backlog_holds(const struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
+{
+	if (!events_first(meter))
+		return false;
+	return meter->worst_ns + worst_ns > MOST_NS ||
+	       now_ns - meter->progress_ns > first_due_ns(meter) * LATE_TIMES + LATE_NS;
+}
+
+uint64_t backlog_nap_ns(struct meter *meter, uint64_t now_ns)
+{
+	const uint64_t passed_ns = now_ns - meter->progress_ns;
+	/* Neighbours may have left: then it is reached as soon as that. */
+	const uint64_t due_ns = events_first(meter) ? events_first(meter)->work.work_ns : 0;
+	uint64_t nap_ns = passed_ns < due_ns ? (due_ns - passed_ns) / 2 : passed_ns / NAP_PART;
+
+	if (passed_ns >= PATIENCE_NS && now_ns - meter->let_go_ns >= PATIENCE_NS) {
+		meter->let_go_ns = now_ns;
+		return 0;
+	}
+	if (nap_ns < NAP_LEAST_NS)
+		nap_ns = NAP_LEAST_NS;
+	return nap_ns < NAP_MOST_NS ? nap_ns : NAP_MOST_NS;
+}
+
+/* Many streams share few places, and then each other's events. */
+static struct untimed *place_of(struct meter *meter, CUstream stream)
+{
+	return &meter->untimed[((uint64_t)(uintptr_t)stream * 0x9E3779B97F4A7C15ull) >> 61];
+}
+
+void backlog_add(struct meter *meter, CUstream stream, uint64_t worst_ns, uint64_t now_ns)
+{
+	struct untimed *place = place_of(meter, stream);
+
+	place->worst_ns += worst_ns;
+	place->launched_ns = now_ns;
+	meter->untimed_ns += worst_ns;
+	meter->worst_ns += worst_ns;
+}
+
+void backlog_end(struct meter *meter, uint64_t worst_ns)
+{
+	meter->worst_ns -= worst_ns;
+}
+
+static uint64_t take(struct meter *meter, struct untimed *place, uint64_t worst_ns)
+{
+	const uint64_t taken_ns = worst_ns < place->worst_ns ? worst_ns : place->worst_ns;
+
+	place->worst_ns -= taken_ns;
+	meter->untimed_ns -= taken_ns;
+	return taken_ns;
+}
+
+/* Another thread's event may have it already. */
+void backlog_withdraw(struct meter *meter, CUstream stream, uint64_t worst_ns)
+{
+	backlog_end(meter, take(meter, place_of(meter, stream), worst_ns));
+}
+
+uint64_t backlog_behind_event(struct meter *meter, CUstream stream)
+{
+	return take(meter, place_of(meter, stream), UINT64_MAX);
+}
+
+bool backlog_wants_event(struct meter *meter, CUstream stream, uint64_t now_ns)
+{
+	if (meter->untimed_ns < EVENT_FROM_NS)
+		return false;
+	for (unsigned i = 0; i < METER_STREAMS; i++) {
+		struct untimed *place = &meter->untimed[i];
+
+		if (place != place_of(meter, stream) && now_ns - place->launched_ns > LAPSE_NS)
+			backlog_end(meter, take(meter, place, UINT64_MAX));
+	}
+	return meter->untimed_ns >= EVENT_FROM_NS;
+}

@@ -1,0 +1,29 @@
+/*
+ * What is queued and not yet measured, at the longest that it may take; see
+ * compute/backlog.c. With the meter's lock.
+ */
+#ifndef GPUSLICE_COMPUTE_BACKLOG_H
+#define GPUSLICE_COMPUTE_BACKLOG_H
+
+#include "compute/events.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Must a launch that may take so long wait until more of what is queued was measured? */
+bool backlog_holds(const struct meter *meter, uint64_t worst_ns, uint64_t now_ns);
+/* How long to wait before looking again; 0: long enough, let one go. */
+uint64_t backlog_nap_ns(struct meter *meter, uint64_t now_ns);
+
+/* A launch goes out. */
+void backlog_add(struct meter *meter, CUstream stream, uint64_t worst_ns, uint64_t now_ns);
+/* It did not. */
+void backlog_withdraw(struct meter *meter, CUstream stream, uint64_t worst_ns);
+/* Is there so much without an event that the stream needs one? */
+bool backlog_wants_event(struct meter *meter, CUstream stream, uint64_t now_ns);
+/* An event is recorded on the stream: what is certain when it is reached. */
+uint64_t backlog_behind_event(struct meter *meter, CUstream stream);
+/* It was reached. */
+void backlog_end(struct meter *meter, uint64_t worst_ns);
+
+#endif

@@ -1,0 +1,29 @@
+/* Busy periods of work on a card, from idle to idle; see compute/busy.c. With the meter's lock. */
+#ifndef GPUSLICE_COMPUTE_BUSY_H
+#define GPUSLICE_COMPUTE_BUSY_H
+
+#include "compute/events.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A gap shorter than this between launches counts as work. */
+#define BUSY_GAP_NS 20000u
+
+/* May this slice have what nobody else wants? */
+bool busy_may_share(void);
+/* Does nobody else want it just now? */
+bool busy_is_alone(const struct meter *meter);
+
+/* Charges what has ended. `is_waited_for`: the caller has just waited for the card. */
+void busy_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for);
+
+/* Work of other streams that ended before the first event's: charges it as estimated. */
+void busy_overtake(struct meter *meter, uint64_t now_ns);
+
+/* Tells neighbours that we are at work, for somewhat longer than it should take; or that not. */
+void busy_publish(struct meter *meter, uint64_t now_ns);
+/* The same after a launch: nothing to do while what was told still holds. */
+void busy_extend(struct meter *meter, uint64_t now_ns);
+
+#endif

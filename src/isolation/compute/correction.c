@@ -1,0 +1,67 @@
+/*
+ * When work is charged, a neighbour may not have noticed yet that its own has
+ * ended: its page then says how long it thinks that it will be there. Guesses
+ * have a bias, and a bias is points of a share. So every charge is computed
+ * once more, from what the pages say when everybody has long looked, and the
+ * difference is charged or given back.
+ */
+#include "compute/correction.h"
+
+#include "compute/credit.h"
+#include "compute/neighbours.h"
+
+/* Longer than anybody naps with work on the card. */
+#define CORRECT_AFTER_NS 20000000u
+/* Not beyond the short buckets. */
+#define CORRECT_OLDEST_NS 110000000u
+
+/* Of what nobody claims, so much may be because claims are spread over more time than they took. */
+enum { SPREAD_PART = 16 };
+
+void correction_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns,
+		     bool is_sure)
+{
+	activity_add(is_sure ? &meter->sure_there : &meter->there, from_ns, to_ns, to_ns - from_ns);
+	activity_add(is_sure ? &meter->sure_paid : &meter->paid, from_ns, to_ns, part_ns);
+}
+
+/* Kernels took longer than known: what nobody else claims was theirs. */
+static int64_t left_over(const struct meter *meter, uint64_t from_ns, uint64_t to_ns,
+			 uint64_t now_ns)
+{
+	const struct neighbours_share share =
+		neighbours_share_again(meter->card, from_ns, to_ns, now_ns, meter->place,
+				       &meter->mine, &meter->sure_there);
+	const uint64_t paid_ns = activity_between(&meter->sure_paid, from_ns, to_ns, now_ns);
+	const uint64_t spread_ns = share.is_alone ? 0 : share.there_ns / SPREAD_PART;
+
+	return share.left_ns > paid_ns + spread_ns ? (int64_t)(share.left_ns - paid_ns) : 0;
+}
+
+/* What the pages say now, less what was charged. */
+static int64_t due_in(const struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
+{
+	const struct neighbours_share share = neighbours_share_again(
+		meter->card, from_ns, to_ns, now_ns, meter->place, &meter->mine, &meter->there);
+
+	return (int64_t)share.part_ns -
+	       (int64_t)activity_between(&meter->paid, from_ns, to_ns, now_ns) +
+	       left_over(meter, from_ns, to_ns, now_ns);
+}
+
+void correction_run(struct meter *meter, uint64_t now_ns)
+{
+	uint64_t upto_ns = now_ns - CORRECT_AFTER_NS;
+	int64_t due_ns = 0;
+
+	if (meter->corrected_ns + CORRECT_OLDEST_NS < now_ns)
+		meter->corrected_ns =
+			(now_ns - CORRECT_OLDEST_NS) / ACTIVITY_LONG_NS * ACTIVITY_LONG_NS;
+	if (meter->is_running && meter->cursor_ns < upto_ns)
+		upto_ns = meter->cursor_ns;
+	for (; meter->corrected_ns + ACTIVITY_LONG_NS <= upto_ns;
+	     meter->corrected_ns += ACTIVITY_LONG_NS)
+		due_ns += due_in(meter, meter->corrected_ns, meter->corrected_ns + ACTIVITY_LONG_NS,
+				 now_ns);
+	credit_correct(meter->card, due_ns);
+}

@@ -1,0 +1,18 @@
+/* Charges looked at again when the neighbours have told all; see compute/correction.c. With the
+ * meter's lock. */
+#ifndef GPUSLICE_COMPUTE_CORRECTION_H
+#define GPUSLICE_COMPUTE_CORRECTION_H
+
+#include "compute/events.h"
+
+#include <stdint.h>
+
+/* `part_ns` was charged for [from, to); `is_sure`: that is what its kernels take, as far as is
+ * known. */
+void correction_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns,
+		     bool is_sure);
+
+/* Now and then: corrects what was charged a while ago. */
+void correction_run(struct meter *meter, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,154 @@
+/*
+ * Post-paid: a launch needs a positive balance, not the price of the launch, so
+ * a long kernel runs as soon as a short one would and pays its debt before the
+ * next. What is launched but not yet measured counts at its estimate.
+ */
+#include "compute/credit.h"
+
+#include "books/region.h"
+#include "slice/slice.h"
+
+/* Saved up while idle: the reaction time of the cap. */
+#define IDLE_LIMIT_NS 20000000LL
+/* Saved up while neighbours keep the card from us: theirs to give back. */
+#define BUSY_LIMIT_NS 1000000000LL
+/* Shorter busy periods wait for the next time. */
+#define EARN_EVERY_NS 20000u
+/* Idle this long, the larger savings lapse. */
+#define LAPSE_NS 50000000ull
+
+/* More than a day is nobody's debt, savings or work: somebody wrote over the region. */
+#define NEVER_NS 86400000000000LL
+/* Nobody's clock is so far behind another's. */
+#define AHEAD_NS 60000000000ull
+
+static int64_t believed(int64_t number_ns)
+{
+	return number_ns > -NEVER_NS && number_ns < NEVER_NS ? number_ns : 0;
+}
+
+static struct region_card *books(int card)
+{
+	return &slice_region()->cards[card];
+}
+
+bool credit_is_capped(int card)
+{
+	return card >= 0 && slice_limits()->cards[card].core_percent < 100 &&
+	       slice_limits()->policy != POLICY_NATIVE;
+}
+
+/* Adds `earned`, up to `limit`, and never takes what is beyond it away. */
+static void add(struct region_card *card, int64_t earned, int64_t limit)
+{
+	int64_t old = atomic_load(&card->credit_ns);
+	int64_t fresh;
+
+	do {
+		const int64_t base = believed(old);
+
+		if (old == base && base >= limit)
+			return;
+		fresh = earned > limit - base ? limit : base + earned;
+	} while (!atomic_compare_exchange_weak(&card->credit_ns, &old, fresh));
+}
+
+static void lapse(struct region_card *card)
+{
+	int64_t old = atomic_load(&card->credit_ns);
+
+	while (old > IDLE_LIMIT_NS &&
+	       !atomic_compare_exchange_weak(&card->credit_ns, &old, IDLE_LIMIT_NS))
+		;
+}
+
+void credit_earn(int card, bool is_busy, uint64_t now_ns)
+{
+	struct region_card *own = books(card);
+	uint64_t last_ns = atomic_load(&own->refilled_ns);
+	const uint32_t percent = slice_limits()->cards[card].core_percent;
+
+	/* One process pays each span of time; dying in between loses that span. */
+	if ((now_ns < last_ns + EARN_EVERY_NS && last_ns < now_ns + AHEAD_NS) ||
+	    !atomic_compare_exchange_strong(&own->refilled_ns, &last_ns, now_ns))
+		return;
+	if (is_busy)
+		atomic_store(&own->idle_since_ns, 0);
+	if (!last_ns) {
+		add(own, IDLE_LIMIT_NS, IDLE_LIMIT_NS);
+		return;
+	}
+	const uint64_t passed_ns = now_ns > last_ns ? now_ns - last_ns : 0;
+
+	add(own, (int64_t)(passed_ns / 100 * percent + passed_ns % 100 * percent / 100),
+	    is_busy ? BUSY_LIMIT_NS : IDLE_LIMIT_NS);
+	if (is_busy)
+		return;
+	uint64_t since_ns = 0;
+
+	if (!atomic_compare_exchange_strong(&own->idle_since_ns, &since_ns, last_ns) &&
+	    now_ns - since_ns > LAPSE_NS)
+		lapse(own);
+}
+
+void credit_spend(int card, uint64_t busy_ns)
+{
+	atomic_fetch_sub(&books(card)->credit_ns, (int64_t)busy_ns);
+	atomic_fetch_add(&books(card)->busy_ns, busy_ns);
+}
+
+void credit_correct(int card, int64_t more_ns)
+{
+	atomic_fetch_sub(&books(card)->credit_ns, more_ns);
+	atomic_fetch_add(&books(card)->busy_ns, (uint64_t)more_ns);
+}
+
+void credit_spend_alone(int card, uint64_t busy_ns)
+{
+	struct region_card *own = books(card);
+	int64_t old = atomic_load(&own->credit_ns);
+	int64_t fresh;
+
+	do {
+		const int64_t base = believed(old);
+		const int64_t least = base < IDLE_LIMIT_NS ? base : IDLE_LIMIT_NS;
+
+		fresh = base - (int64_t)busy_ns < least ? least : base - (int64_t)busy_ns;
+	} while (!atomic_compare_exchange_weak(&own->credit_ns, &old, fresh));
+	atomic_fetch_add(&own->busy_ns, busy_ns);
+}
+
+void credit_add_inflight(int card, int slot, int64_t work_ns)
+{
+	if (slot >= 0)
+		atomic_fetch_add(&books(card)->inflight_ns[slot], work_ns);
+}
+
+int64_t credit_inflight(int card)
+{
+	const struct region *region = slice_region();
+	int64_t sum = 0;
+
+	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++) {
+		const int64_t one =
+			atomic_load_explicit(&books(card)->inflight_ns[i], memory_order_relaxed);
+
+		sum += one > 0 ? believed(one) : 0;
+	}
+	return sum;
+}
+
+uint64_t credit_wait_ns(int card)
+{
+	const int64_t balance =
+		believed(atomic_load(&books(card)->credit_ns)) - credit_inflight(card);
+
+	if (balance > 0)
+		return 0;
+	return (uint64_t)(1 - balance) * 100 / slice_limits()->cards[card].core_percent + 1;
+}
+
+void credit_note_wait(int card, uint64_t waited_ns)
+{
+	atomic_fetch_add(&books(card)->throttled_ns, waited_ns);
+}

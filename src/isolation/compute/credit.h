@@ -1,0 +1,31 @@
+/* The container's card time: earned by the clock, spent by work; see compute/credit.c. */
+#ifndef GPUSLICE_COMPUTE_CREDIT_H
+#define GPUSLICE_COMPUTE_CREDIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* All may be called from any thread and process at once. */
+
+/* Is there a cap on the card's time at all? */
+bool credit_is_capped(int card);
+
+/* Earn up to now. `is_busy`: the slice has work on the card. */
+void credit_earn(int card, bool is_busy, uint64_t now_ns);
+void credit_spend(int card, uint64_t busy_ns);
+/* What was spent was too little, or too much. */
+void credit_correct(int card, int64_t more_ns);
+/* Work while nobody else wanted the card: it costs savings, but makes no debt. */
+void credit_spend_alone(int card, uint64_t busy_ns);
+
+/* Launched and not yet spent, of one slot; may be negative. */
+void credit_add_inflight(int card, int slot, int64_t work_ns);
+/* What all processes have launched and not yet spent. */
+int64_t credit_inflight(int card);
+
+/* Nanoseconds until something may be launched; 0: now. */
+uint64_t credit_wait_ns(int card);
+
+void credit_note_wait(int card, uint64_t waited_ns);
+
+#endif

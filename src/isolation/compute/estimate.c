@@ -1,0 +1,127 @@
+/* A small table that may forget: who is pushed out is measured again. */
+#include "compute/estimate.h"
+
+#include <string.h>
+
+enum { PLACES = 8192, WEIGHT = 4, WORST_FADES = 64, SURPRISE = 2 };
+enum { SOLO_FALLS = 2, SOLO_NEARS = 8, SOLO_RISES = 4096, SOLO_STEADY = 16, SOLO_WAITED = 256 };
+
+/* Until it was seen once: long enough that only few strangers run at a time. */
+#define UNKNOWN_NS 5000000u
+/*
+ * A launch of the same size may take far longer than the one before it: it may
+ * depend on what its arguments say. So it is trusted with 200 ms at first, and
+ * with less the longer its kind has taken about the same: after this many
+ * launches with half of that, and in the end with 100 times what it takes, or
+ * 10 ms. One that surprises begins anew.
+ */
+#define DOUBT_NS 200000000u
+#define DOUBT_STEADY_NS 10000000u
+#define SURPRISE_NS 20000u
+enum { DOUBT_STEADY_TIMES = 100, STEADY_LAUNCHES = 4096, SURPRISE_TIMES = 4 };
+
+struct place {
+	uint64_t what;
+	uint64_t duration_ns;
+	uint64_t worst_ns; /* of late */
+	uint64_t solo_ns;  /* 0: not known */
+	uint32_t waited;   /* measurements until it is forgotten that one took longer */
+	uint64_t steady;   /* launches since it last took much longer than it used to */
+};
+
+static struct place places[PLACES];
+
+/* Where it is, else where it would be. */
+static struct place *place_of(uint64_t what)
+{
+	const uint64_t index = (what * 0x9E3779B97F4A7C15ull) >> 51;
+	struct place *first = &places[index], *second = &places[index ^ 1];
+
+	if (first->what != what && (second->what == what || (first->what && !second->what)))
+		return second;
+	return first;
+}
+
+static uint64_t larger(uint64_t one, uint64_t other)
+{
+	return one > other ? one : other;
+}
+
+static uint64_t backlog_of(const struct place *place)
+{
+	const uint64_t hundredfold_ns = place->duration_ns * DOUBT_STEADY_TIMES;
+	const uint64_t least_ns =
+		hundredfold_ns < DOUBT_STEADY_NS ? hundredfold_ns : DOUBT_STEADY_NS;
+	const uint64_t worst_ns =
+		(uint64_t)DOUBT_NS * STEADY_LAUNCHES / (STEADY_LAUNCHES + place->steady);
+
+	return larger(larger(worst_ns, least_ns), place->worst_ns);
+}
+
+struct estimate estimate_of(uint64_t what)
+{
+	static const struct place unknown = {.duration_ns = UNKNOWN_NS};
+	const struct place *place = place_of(what);
+	const bool is_known = what && place->what == what;
+
+	place = is_known ? place : &unknown;
+	return (struct estimate){
+		.work_ns = place->duration_ns,
+		.solo_ns = place->steady >= SOLO_STEADY ? place->solo_ns : ESTIMATE_UNKNOWN_NS,
+		.worst_ns = backlog_of(place),
+		.is_known = is_known,
+		.has_waited = place->waited > 0,
+	};
+}
+
+/* A moving average; but what takes far longer than it used to is believed at once. */
+void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches)
+{
+	struct place *place = place_of(what);
+
+	if (place->what != what)
+		*place = (struct place){.what = what, .duration_ns = measured_ns};
+	place->steady += launches;
+	if (measured_ns > place->duration_ns * SURPRISE_TIMES + SURPRISE_NS)
+		place->steady = 0;
+	if (measured_ns / SURPRISE >= place->duration_ns)
+		place->duration_ns = measured_ns;
+	else
+		place->duration_ns = (place->duration_ns * (WEIGHT - 1) + measured_ns) / WEIGHT;
+	if (!place->duration_ns)
+		place->duration_ns = 1;
+	place->worst_ns = larger(place->worst_ns - place->worst_ns / WORST_FADES, measured_ns);
+}
+
+/*
+ * Nobody's turns make it shorter, so it is near the least that is seen; it falls
+ * fast and rises slowly, and no single odd figure makes it.
+ */
+void estimate_learn_solo(uint64_t what, uint64_t passed_ns)
+{
+	struct place *place = place_of(what);
+
+	if (place->what != what)
+		return;
+	if (passed_ns > place->solo_ns + place->solo_ns / SOLO_FALLS)
+		place->waited = SOLO_WAITED;
+	else if (place->waited)
+		place->waited--;
+	if (!place->solo_ns) {
+		place->solo_ns = passed_ns;
+	} else if (passed_ns < place->solo_ns) {
+		place->solo_ns -= (place->solo_ns - passed_ns) / SOLO_FALLS;
+	} else {
+		const uint64_t more_ns = (passed_ns - place->solo_ns) / SOLO_NEARS;
+		const uint64_t most_ns = place->solo_ns / SOLO_RISES;
+
+		place->solo_ns += more_ns < most_ns ? more_ns : most_ns;
+	}
+	if (!place->solo_ns)
+		place->solo_ns = 1;
+}
+
+void estimate_forget_all(void)
+{
+	memset(places, 0, sizeof(places));
+}

@@ -1,0 +1,25 @@
+/* How long launches of a kind took so far; see compute/estimate.c. With the meter's lock. */
+#ifndef GPUSLICE_COMPUTE_ESTIMATE_H
+#define GPUSLICE_COMPUTE_ESTIMATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ESTIMATE_UNKNOWN_NS (1ull << 40)
+
+struct estimate {
+	uint64_t work_ns;  /* card time of one launch */
+	uint64_t solo_ns;  /* the same without neighbours; ESTIMATE_UNKNOWN_NS: not known */
+	uint64_t worst_ns; /* what it may take for all we know */
+	bool is_known;     /* measured before */
+	bool has_waited;   /* of late some took longer than that: it is no neighbours' time */
+};
+
+struct estimate estimate_of(uint64_t what);
+/* So many launches took so long, each. */
+void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches);
+/* From the begin of one to its end this passed, neighbours' turns included. */
+void estimate_learn_solo(uint64_t what, uint64_t passed_ns);
+void estimate_forget_all(void);
+
+#endif

@@ -1,0 +1,374 @@
+/*
+ * Measuring card time with events, and holding launches back when it is spent.
+ *
+ * Work is measured in busy periods: a reference event when the card was idle, and
+ * events behind long launches or now and then behind short ones. The time from
+ * one to the next is what the work took, less what neighbours had of it. There
+ * is no thread of ours: the threads that launch and wait do it on the way.
+ */
+#include "compute/meter.h"
+
+#include "compute/backlog.h"
+#include "compute/busy.h"
+#include "compute/credit.h"
+#include "compute/estimate.h"
+#include "compute/events.h"
+#include "compute/neighbours.h"
+#include "driver/capture.h"
+#include "driver/cards.h"
+#include "driver/timer.h"
+#include "slice/slice.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/*
+ * Behind how much estimated work, and how many launches, an event is set. A launch
+ * that had to wait for credit is always measured: it does not lack the time.
+ */
+#define EVENT_WORK_NS 200000u
+#define EVENT_EVERY_NS 5000000u
+enum { EVENT_LAUNCHES = 16 };
+
+/* How often one without a cap looks for neighbours. */
+#define BESIDE_EVERY_NS 20000000u
+#define BESIDE_NS 2000000000u
+
+#define NAP_LEAST_NS 50000u
+#define NAP_WORKING_NS 1000000u
+#define NAP_MOST_NS 10000000u
+/* Waiting this long, look whether it is a dead process's work that we wait for. */
+#define REAP_AFTER_NS 100000000u
+
+static pthread_mutex_t metering = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int capped; /* 0: not asked, 1: some card has a cap, 2: none */
+static atomic_bool is_any_running;
+static atomic_bool is_beside; /* slices at work that measure */
+
+void meter_after_fork(void)
+{
+	metering = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	atomic_store(&is_any_running, false);
+	events_forget_all();
+	estimate_forget_all();
+}
+
+static bool is_any_capped(void)
+{
+	int answer = atomic_load_explicit(&capped, memory_order_relaxed);
+
+	if (!answer) {
+		answer = 2;
+		for (unsigned i = 0; i < slice_limits()->card_count; i++)
+			if (credit_is_capped((int)i))
+				answer = 1;
+		atomic_store(&capped, answer);
+	}
+	return answer == 1;
+}
+
+static bool has_neighbours_at_work(void)
+{
+	for (unsigned i = 0; i < slice_limits()->card_count; i++)
+		if (neighbours_are_at_work((int)i, BESIDE_NS))
+			return true;
+	return false;
+}
+
+/*
+ * Is there anything to measure? A slice without a cap tells of its work as well while
+ * a neighbour that measures is at work: that one has to know what was not its own.
+ */
+static bool is_metered(void)
+{
+	static _Atomic uint64_t looked_ns;
+	uint64_t last_ns, now_ns;
+
+	if (is_any_capped())
+		return true;
+	now_ns = timer_now_ns();
+	last_ns = atomic_load_explicit(&looked_ns, memory_order_relaxed);
+	if (now_ns - last_ns >= BESIDE_EVERY_NS &&
+	    atomic_compare_exchange_strong(&looked_ns, &last_ns, now_ns)) {
+		pthread_mutex_lock(&metering);
+		atomic_store(&is_beside, has_neighbours_at_work());
+		pthread_mutex_unlock(&metering);
+	}
+	return atomic_load_explicit(&is_beside, memory_order_relaxed);
+}
+
+static uint64_t nap_ns(const struct meter *meter, uint64_t wait_ns)
+{
+	const uint64_t most_ns = meter->is_running ? NAP_WORKING_NS : NAP_MOST_NS;
+
+	if (wait_ns < NAP_LEAST_NS)
+		return NAP_LEAST_NS;
+	return wait_ns < most_ns ? wait_ns : most_ns;
+}
+
+static void reap(void)
+{
+	if (region_lock(slice_region())) {
+		region_reap(slice_region());
+		region_unlock(slice_region());
+	}
+}
+
+/* Charges what has ended: now and then, and when something waits for that. */
+static void look(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
+{
+	const bool is_held = !busy_may_share() && now_ns != meter->polled_ns &&
+			     backlog_holds(meter, worst_ns, now_ns);
+
+	if (is_held || now_ns - meter->polled_ns >= BUSY_GAP_NS)
+		busy_poll(meter, now_ns, false);
+	if (is_held && backlog_holds(meter, worst_ns, now_ns))
+		busy_overtake(meter, now_ns);
+}
+
+/* May this launch go on now? 0, or how long to wait before asking again. */
+static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
+{
+	const uint64_t now_ns = launch->now_ns;
+	const uint64_t worst_ns = estimate_of(launch->what).worst_ns;
+
+	look(meter, worst_ns, now_ns);
+	if (!credit_is_capped(meter->card))
+		return 0;
+	credit_earn(meter->card, credit_inflight(meter->card) > 0, now_ns);
+	const uint64_t wait_ns = credit_wait_ns(meter->card);
+
+	if (!wait_ns && !backlog_holds(meter, worst_ns, now_ns))
+		return 0;
+	if (busy_may_share() && busy_is_alone(meter))
+		return 0;
+	launch->is_held_back = launch->is_held_back || wait_ns;
+	return wait_ns ? nap_ns(meter, wait_ns) : backlog_nap_ns(meter, now_ns);
+}
+
+/* Sleeps without the lock until there is credit; NULL when the context ended meanwhile. */
+static struct meter *await_credit(struct meter *meter, struct meter_launch *launch)
+{
+	uint64_t waited_ns = 0, reaped_ns = 0;
+
+	while (meter) {
+		launch->now_ns = timer_now_ns();
+		const uint64_t nap = must_wait_ns(meter, launch);
+
+		if (!nap)
+			break;
+
+		/* What is out would be measured together with our nap. */
+		if (meter->tail.launches && meter->stream == launch->stream)
+			events_set(meter, launch->stream, 0, launch->now_ns);
+		pthread_mutex_unlock(&metering);
+		timer_sleep_ns(nap);
+		waited_ns += nap;
+		if (waited_ns - reaped_ns >= REAP_AFTER_NS) {
+			reap();
+			reaped_ns = waited_ns;
+		}
+		pthread_mutex_lock(&metering);
+		meter = events_meter_of(launch->there.context);
+	}
+	if (meter && waited_ns)
+		credit_note_wait(meter->card, waited_ns);
+	return meter;
+}
+
+/* The card was idle: from here on it is at work. */
+static void begin_busy(struct meter *meter, const struct meter_launch *launch)
+{
+	const uint64_t now_ns = launch->now_ns;
+	const bool will_be_timed = launch->is_held_back || !launch->is_known ||
+				   launch->work_ns >= EVENT_WORK_NS || meter->wary ||
+				   backlog_wants_event(meter, launch->stream, now_ns) ||
+				   now_ns - meter->recorded_ns >= EVENT_EVERY_NS;
+
+	meter->is_running = true;
+	meter->cursor_ns = now_ns;
+	meter->unfinished_ns = now_ns;
+	events_begin(meter, launch->stream, will_be_timed, now_ns);
+	atomic_store_explicit(&is_any_running, true, memory_order_relaxed);
+}
+
+/* The meter of the current context; NULL where the card has no cap. With the lock. */
+static struct meter *meter_here(CUcontext context)
+{
+	struct meter *meter = events_meter_of(context);
+	int card;
+
+	if (!meter && card_current(&card) == CUDA_SUCCESS)
+		meter = events_meter(context, card);
+	return meter && (credit_is_capped(meter->card) || atomic_load(&is_beside)) ? meter : NULL;
+}
+
+/* With the lock: the meter that may go on; NULL where nothing has to be measured. */
+static struct meter *meter_with_credit(struct meter_launch *launch)
+{
+	return await_credit(meter_here(launch->there.context), launch);
+}
+
+void meter_await(CUstream stream)
+{
+	struct meter_launch launch = {.stream = stream};
+
+	if (!is_metered())
+		return;
+	launch.there = scope_stream(stream);
+	if (launch.there.context && !capture_has(stream)) {
+		pthread_mutex_lock(&metering);
+		(void)meter_with_credit(&launch);
+		pthread_mutex_unlock(&metering);
+	}
+	scope_end(launch.there);
+}
+
+static void begin(struct meter *meter, struct meter_launch *launch)
+{
+	const struct estimate estimate = estimate_of(launch->what);
+
+	launch->is_metered = true;
+	launch->card = meter->card;
+	launch->is_known = estimate.is_known;
+	launch->work_ns = estimate.work_ns;
+	launch->solo_ns = estimate.solo_ns;
+	launch->worst_ns = estimate.worst_ns;
+	backlog_add(meter, launch->stream, launch->worst_ns, launch->now_ns);
+	if (!meter->is_running) {
+		begin_busy(meter, launch);
+		launch->is_first = meter->has_reference;
+	}
+	credit_add_inflight(launch->card, slice_slot(), (int64_t)launch->work_ns);
+}
+
+void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
+{
+	*launch = (struct meter_launch){.what = what, .stream = stream};
+	if (!is_metered())
+		return;
+	launch->there = scope_stream(stream);
+	if (launch->there.context && !capture_has(stream)) {
+		pthread_mutex_lock(&metering);
+		struct meter *meter = meter_with_credit(launch);
+
+		if (meter)
+			begin(meter, launch);
+		pthread_mutex_unlock(&metering);
+	}
+	scope_end(launch->there);
+}
+
+static void add_to_tail(struct meter *meter, const struct meter_launch *launch, uint64_t now_ns)
+{
+	struct work *tail = &meter->tail;
+
+	tail->is_alike = !tail->launches || (tail->is_alike && tail->what == launch->what);
+	tail->what = launch->what;
+	tail->launches++;
+	tail->work_ns += launch->work_ns;
+	tail->solo_ns += launch->solo_ns;
+	if (launch->stream != meter->stream)
+		meter->mixed_ns = now_ns;
+	meter->stream = launch->stream;
+	meter->launched_ns = now_ns;
+}
+
+static bool is_event_due(struct meter *meter, const struct meter_launch *launch, uint64_t now_ns)
+{
+	const struct work *tail = &meter->tail;
+
+	if (meter->wary) {
+		meter->wary--;
+		return true;
+	}
+	return !launch->is_known || launch->is_held_back || tail->work_ns >= EVENT_WORK_NS ||
+	       tail->launches >= EVENT_LAUNCHES || now_ns - meter->recorded_ns >= EVENT_EVERY_NS ||
+	       backlog_wants_event(meter, launch->stream, now_ns);
+}
+
+/* Sets an event where one is due; a stranger among known work is measured by what they leave. */
+static void record_if_due(struct meter *meter, const struct meter_launch *launch, uint64_t now_ns)
+{
+	struct work *tail = &meter->tail;
+	const bool is_stranger = !launch->is_known;
+	const uint64_t known_ns = is_stranger && tail->launches > 1 && !tail->is_alike
+					  ? tail->work_ns - launch->work_ns
+					  : 0;
+
+	if (!is_event_due(meter, launch, now_ns))
+		return;
+	if (is_stranger && known_ns)
+		tail->is_alike = true;
+	if (events_set(meter, launch->stream, known_ns, now_ns))
+		meter->recorded_ns = now_ns;
+}
+
+/* The card was idle until the first launch came to it, somewhat later than the reference. */
+static void note_lead(struct meter *meter, const struct meter_launch *launch)
+{
+	const uint64_t lead_ns = timer_now_ns() - launch->now_ns;
+
+	meter->lead_ns = lead_ns < BUSY_GAP_NS ? lead_ns : BUSY_GAP_NS;
+}
+
+void meter_after(struct meter_launch *launch, CUresult result)
+{
+	if (!launch->is_metered)
+		return;
+	scope_again(&launch->there);
+	pthread_mutex_lock(&metering);
+	struct meter *meter = events_meter_of(launch->there.context);
+
+	if (meter && result == CUDA_SUCCESS) {
+		if (launch->is_first)
+			note_lead(meter, launch);
+		add_to_tail(meter, launch, launch->now_ns);
+		record_if_due(meter, launch, launch->now_ns);
+		busy_extend(meter, launch->now_ns);
+	} else {
+		credit_add_inflight(launch->card, slice_slot(), -(int64_t)launch->work_ns);
+		if (meter)
+			backlog_withdraw(meter, launch->stream, launch->worst_ns);
+	}
+	pthread_mutex_unlock(&metering);
+	scope_end(launch->there);
+}
+
+void meter_after_sync(void)
+{
+	bool is_running = false;
+
+	if (!atomic_load_explicit(&is_any_running, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(&metering);
+	for (unsigned i = 0; i < events_count(); i++) {
+		struct meter *meter = events_meter_at(i);
+
+		if (meter)
+			busy_poll(meter, timer_now_ns(), true);
+		is_running = is_running || (meter && meter->is_running);
+	}
+	atomic_store_explicit(&is_any_running, is_running, memory_order_relaxed);
+	pthread_mutex_unlock(&metering);
+}
+
+void meter_forget_context(CUcontext context)
+{
+	if (!events_count())
+		return;
+	pthread_mutex_lock(&metering);
+	struct meter *meter = events_meter_of(context);
+
+	if (meter) {
+		const uint64_t now_ns = timer_now_ns();
+
+		busy_poll(meter, now_ns, true);
+		credit_add_inflight(meter->card, slice_slot(),
+				    -(int64_t)(meter->queued_ns + meter->tail.work_ns));
+		meter->is_running = false;
+		busy_publish(meter, now_ns);
+		events_forget(meter);
+	}
+	pthread_mutex_unlock(&metering);
+}

@@ -1,0 +1,61 @@
+/* Card time: what this process's work takes, and who may go on; see compute/meter.c. */
+#ifndef GPUSLICE_COMPUTE_METER_H
+#define GPUSLICE_COMPUTE_METER_H
+
+#include "driver/context_scope.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One launch between its two halves, in the thread that makes it. */
+struct meter_launch {
+	int card;
+	bool is_metered;
+	bool is_known;     /* measured before */
+	bool is_held_back; /* it waited for credit */
+	bool is_first;     /* behind a reference, on an idle card */
+	uint64_t what;     /* function and size, or graph */
+	uint64_t work_ns;  /* what it should take */
+	uint64_t solo_ns;  /* the same without neighbours */
+	uint64_t worst_ns; /* what it may take */
+	uint64_t now_ns;   /* when it was let go */
+	CUstream stream;
+	struct context_scope there; /* the stream's context */
+};
+
+/*
+ * The size of a launch, to a factor of two; goes with its function, whose
+ * address leaves the highest bits free.
+ */
+static inline uint64_t meter_size(uint64_t blocks, uint64_t threads)
+{
+	const uint64_t of_blocks = 63u - (uint64_t)__builtin_clzll(blocks | 1);
+	const uint64_t of_threads = 63u - (uint64_t)__builtin_clzll(threads | 1);
+
+	return (of_blocks << 4 | (of_threads & 15)) << 54;
+}
+
+static inline uint64_t meter_kind(const void *what, uint64_t size)
+{
+	return (uint64_t)(uintptr_t)what ^ size;
+}
+
+/*
+ * Waits until the slice has card time left, and notes that work begins.
+ * The card is that of the stream, whichever context is current.
+ * `stream` names the per-thread default stream as such. Any thread.
+ */
+void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream);
+void meter_after(struct meter_launch *launch, CUresult result);
+/* The waiting alone: before work on several cards begins, each has to have time left. */
+void meter_await(CUstream stream);
+
+/* Work has been waited for: charge what is found to have ended. Cheap without a cap. */
+void meter_after_sync(void);
+
+/* A context is about to end, and our events with it. */
+void meter_forget_context(CUcontext context);
+
+void meter_after_fork(void);
+
+#endif

@@ -1,0 +1,367 @@
+/*
+ * Reading the activity of the slices beside us. Their files are read with
+ * pread, never mapped: a neighbour that cuts its file off must not kill us.
+ */
+#include "compute/neighbours.h"
+
+#include "compute/events.h"
+#include "compute/witness.h"
+#include "driver/timer.h"
+#include "slice/limits.h"
+#include "slice/slice.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What a page may claim, in processes: a container can write anything into its own. */
+enum { NEIGHBOURS = 31, CLAIMED_MOST = 4 };
+
+#define LATELY_NS 1024000ull
+
+#define SCAN_EVERY_NS 500000000ull
+#define LOOK_EVERY_NS 500000ull
+
+struct neighbour {
+	int fd;
+	dev_t device;
+	ino_t inode;
+	struct activity page; /* as last read */
+};
+
+struct street {
+	struct activity *_Atomic own;
+	uint64_t scanned_ns, looked_ns; /* 0: never */
+	bool is_unknown;                /* no directory of them: NVML's word must do */
+	uint32_t witnessed;             /* by NVML, in parts of ACTIVITY_ONE */
+	unsigned count;
+	struct neighbour *neighbours; /* NEIGHBOURS of them, made at the first look */
+};
+
+static struct street streets[LIMITS_CARDS];
+
+int neighbours_directory(int card, char *path, size_t bytes)
+{
+	return snprintf(path, bytes, "%s/cards/%s", slice_root(), slice_limits()->cards[card].uuid);
+}
+
+/* Our own file may be mapped: only this container can cut it off. */
+static struct activity *map_own(int card)
+{
+	char path[400];
+	struct stat status;
+	const int length = neighbours_directory(card, path, sizeof(path));
+
+	(void)snprintf(path + length, sizeof(path) - (size_t)length, "/%s", slice_limits()->slice);
+	const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+
+	if (fd < 0)
+		return NULL;
+	void *page = MAP_FAILED;
+
+	if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size >= ACTIVITY_BYTES)
+		page = mmap(NULL, ACTIVITY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	return page == MAP_FAILED ? NULL : page;
+}
+
+struct activity *neighbours_own_page(int card)
+{
+	struct street *street = &streets[card];
+
+	if (!street->own)
+		street->own = map_own(card);
+	if (!street->own)
+		street->own = (struct activity *)(void *)slice_region()->activity[card];
+	return street->own;
+}
+
+/* The number may by now be another file's: an application may have closed it under us. */
+static bool is_still(const struct neighbour *neighbour)
+{
+	struct stat status;
+
+	return fstat(neighbour->fd, &status) == 0 && status.st_dev == neighbour->device &&
+	       status.st_ino == neighbour->inode;
+}
+
+static void leave(struct street *street)
+{
+	for (unsigned i = 0; i < street->count; i++)
+		if (is_still(&street->neighbours[i]))
+			close(street->neighbours[i].fd);
+	street->count = 0;
+}
+
+static void meet(struct street *street, int directory, const char *name)
+{
+	struct neighbour *neighbour = &street->neighbours[street->count];
+	struct stat status;
+	const int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+	if (fd < 0)
+		return;
+	if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+		close(fd);
+		return;
+	}
+	neighbour->fd = fd;
+	neighbour->device = status.st_dev;
+	neighbour->inode = status.st_ino;
+	street->count++;
+}
+
+static void scan(int card, struct street *street)
+{
+	char path[400];
+
+	leave(street);
+	neighbours_directory(card, path, sizeof(path));
+	DIR *directory = opendir(path);
+
+	street->is_unknown = !directory;
+	if (!directory)
+		return;
+	/* The stream is ours alone: NOLINTBEGIN(concurrency-mt-unsafe) */
+	for (const struct dirent *entry = readdir(directory); entry && street->count < NEIGHBOURS;
+	     entry = readdir(directory))
+		if (entry->d_name[0] != '.' && strcmp(entry->d_name, slice_limits()->slice) != 0)
+			meet(street, dirfd(directory), entry->d_name);
+	/* NOLINTEND(concurrency-mt-unsafe) */
+	closedir(directory);
+}
+
+/* From the files, if the last look is old; what cannot be read or is none of ours counts as idle.
+ */
+static void look(int card, struct street *street)
+{
+	const uint64_t now_ns = timer_now_ns();
+
+	if (now_ns - street->looked_ns < LOOK_EVERY_NS)
+		return;
+	street->looked_ns = now_ns;
+	if (!street->neighbours) {
+		void *room = mmap(NULL, NEIGHBOURS * sizeof(*street->neighbours),
+				  PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (room == MAP_FAILED)
+			return;
+		street->neighbours = room;
+	}
+	if (!street->scanned_ns || now_ns - street->scanned_ns >= SCAN_EVERY_NS) {
+		scan(card, street);
+		street->scanned_ns = now_ns;
+	}
+	street->witnessed =
+		street->is_unknown ? witness_others(card, neighbours_own_page(card), now_ns) : 0;
+	for (unsigned i = 0; i < street->count; i++) {
+		struct neighbour *neighbour = &street->neighbours[i];
+
+		if (pread(neighbour->fd, &neighbour->page, ACTIVITY_BYTES, 0) != ACTIVITY_BYTES ||
+		    atomic_load(&neighbour->page.magic) != ACTIVITY_MAGIC)
+			memset(&neighbour->page, 0, sizeof(neighbour->page));
+	}
+}
+
+static uint32_t at_most(uint32_t parts, unsigned processes)
+{
+	const uint64_t most = (uint64_t)processes * ACTIVITY_ONE;
+
+	return parts < most ? parts : (uint32_t)most;
+}
+
+/* Other guests of the card in our own container: processes, and our own further contexts. */
+static unsigned other_guests(void)
+{
+	const struct region *region = slice_region();
+	unsigned guests = events_count();
+
+	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++)
+		guests += region->slots[i].state == SLOT_USED && (int)i != slice_slot();
+	return guests - (guests > 0);
+}
+
+/* Guests of the card in a span of time, and how much of it each claims, in parts of ACTIVITY_ONE.
+ */
+struct guests {
+	uint64_t weight, weighed[NEIGHBOURS + 2]; /* while they are being added up, by page */
+	unsigned count;
+	uint32_t sum;
+	uint32_t claims[(NEIGHBOURS + 2) * (unsigned)CLAIMED_MOST];
+};
+
+/* Others in one bucket, which counts by `weight`: our container's other processes, the slices
+ * beside us. */
+static void weigh_bucket(struct guests *guests, int card, const struct activity_bucket *bucket,
+			 uint64_t weight, uint64_t now_ns, int place, const struct activity *mine)
+{
+	const struct street *street = &streets[card];
+	const uint32_t all = activity_in(neighbours_own_page(card), bucket, now_ns, place);
+	const uint32_t own = activity_in(mine, bucket, now_ns, -1);
+
+	guests->weight += weight;
+	guests->weighed[0] += weight * at_most(all > own ? all - own : 0, other_guests());
+	guests->weighed[1] += weight * street->witnessed;
+	for (unsigned i = 0; i < street->count; i++)
+		guests->weighed[2 + i] += weight * at_most(activity_in(&street->neighbours[i].page,
+								       bucket, now_ns, -1),
+							   CLAIMED_MOST);
+}
+
+/* A page is one process or several alike. */
+static void count_guests(struct guests *guests)
+{
+	for (unsigned page = 0; guests->weight && page < NEIGHBOURS + 2; page++) {
+		const uint32_t claimed = (uint32_t)(guests->weighed[page] / guests->weight);
+		unsigned processes = (claimed + ACTIVITY_ONE - 1) / ACTIVITY_ONE;
+
+		if (processes > CLAIMED_MOST)
+			processes = CLAIMED_MOST;
+		for (unsigned i = 0; i < processes; i++)
+			guests->claims[guests->count++] = claimed / processes;
+		guests->sum += claimed;
+	}
+}
+
+static struct guests guests_in(int card, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns,
+			       int place, const struct activity *mine)
+{
+	struct guests guests = {0};
+
+	while (from_ns < to_ns) {
+		const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
+		const uint64_t upto_ns = to_ns < bucket.to_ns ? to_ns : bucket.to_ns;
+
+		weigh_bucket(&guests, card, &bucket, upto_ns - from_ns, now_ns, place, mine);
+		from_ns = upto_ns;
+	}
+	count_guests(&guests);
+	return guests;
+}
+
+/*
+ * Our part of a span in which we were all the time. The card goes round: who claims
+ * less than an even part has that, and the others share the rest evenly.
+ */
+static uint32_t part_of(const struct guests *guests)
+{
+	uint32_t level = 0, next = ACTIVITY_ONE / (guests->count + 1);
+
+	while (next > level) {
+		uint32_t claimed = 0;
+		unsigned sharing = 1;
+
+		level = next;
+		for (unsigned i = 0; i < guests->count; i++) {
+			claimed += guests->claims[i] <= level ? guests->claims[i] : 0;
+			sharing += guests->claims[i] > level;
+		}
+		next = (ACTIVITY_ONE - claimed) / sharing;
+	}
+	return level;
+}
+
+/* What is older than the pages go was as what they still know. */
+static uint64_t known_from(uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
+{
+	const uint64_t oldest_ns = now_ns > ACTIVITY_HISTORY_NS ? now_ns - ACTIVITY_HISTORY_NS : 0;
+
+	return from_ns < oldest_ns && to_ns > oldest_ns ? oldest_ns : from_ns;
+}
+
+uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int place,
+			     const struct activity *mine)
+{
+	const uint64_t now_ns = timer_now_ns(), whole_ns = to_ns - from_ns;
+	uint64_t part_ns = 0;
+
+	look(card, &streets[card]);
+	from_ns = known_from(from_ns, to_ns, now_ns);
+	const uint64_t known_ns = to_ns - from_ns;
+
+	while (from_ns < to_ns) {
+		const uint64_t upto_ns =
+			to_ns - from_ns < ACTIVITY_LONG_NS ? to_ns : from_ns + ACTIVITY_LONG_NS;
+		const struct guests guests = guests_in(card, from_ns, upto_ns, now_ns, place, mine);
+
+		part_ns += (upto_ns - from_ns) * part_of(&guests) / ACTIVITY_ONE;
+		from_ns = upto_ns;
+	}
+	return known_ns == whole_ns
+		       ? part_ns
+		       : (uint64_t)((double)part_ns / (double)known_ns * (double)whole_ns);
+}
+
+struct neighbours_share neighbours_share_again(int card, uint64_t from_ns, uint64_t to_ns,
+					       uint64_t now_ns, int place,
+					       const struct activity *mine,
+					       const struct activity *there)
+{
+	struct guests guests = {0};
+
+	look(card, &streets[card]);
+	for (; from_ns < to_ns; from_ns += ACTIVITY_SHORT_NS) {
+		const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
+		const uint64_t there_ns = activity_finished_ns(there, &bucket);
+
+		if (there_ns)
+			weigh_bucket(&guests, card, &bucket, there_ns, now_ns, place, mine);
+	}
+	count_guests(&guests);
+	const uint64_t left = guests.sum < ACTIVITY_ONE ? (uint64_t)ACTIVITY_ONE - guests.sum : 0;
+
+	return (struct neighbours_share){
+		.there_ns = guests.weight,
+		.part_ns = guests.weight * part_of(&guests) / ACTIVITY_ONE,
+		.left_ns = guests.weight * left / ACTIVITY_ONE,
+		.is_alone = guests.sum == 0,
+	};
+}
+
+uint64_t neighbours_duration(int card, uint64_t from_ns, uint64_t part_ns, int place,
+			     const struct activity *mine)
+{
+	const uint64_t now_ns = timer_now_ns();
+
+	look(card, &streets[card]);
+	const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
+	const struct guests guests =
+		guests_in(card, bucket.from_ns, bucket.to_ns, now_ns, place, mine);
+
+	return part_ns + part_ns * guests.sum / ACTIVITY_ONE;
+}
+
+uint32_t neighbours_parts(int card, int place, const struct activity *mine)
+{
+	const uint64_t now_ns = timer_now_ns();
+
+	look(card, &streets[card]);
+	return guests_in(card, now_ns - LATELY_NS, now_ns, now_ns, place, mine).sum;
+}
+
+static bool is_at_work(const struct activity *page, uint64_t since_ns, uint64_t now_ns)
+{
+	if ((atomic_load(&page->newest_short) + 1) * ACTIVITY_SHORT_NS > since_ns)
+		return true;
+	for (unsigned i = 0; i < ACTIVITY_OPEN; i++)
+		if (atomic_load(&page->open[i].since_ns) &&
+		    atomic_load(&page->open[i].until_ns) > now_ns)
+			return true;
+	return false;
+}
+
+bool neighbours_are_at_work(int card, uint64_t lately_ns)
+{
+	const struct street *street = &streets[card];
+	const uint64_t now_ns = timer_now_ns();
+
+	look(card, &streets[card]);
+	for (unsigned i = 0; i < street->count; i++)
+		if (is_at_work(&street->neighbours[i].page, now_ns - lately_ns, now_ns))
+			return true;
+	return street->witnessed > 0;
+}

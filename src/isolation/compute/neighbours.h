@@ -1,0 +1,47 @@
+/* Who else was on a card, and what part of the time was therefore ours; see compute/neighbours.c.
+ */
+#ifndef GPUSLICE_COMPUTE_NEIGHBOURS_H
+#define GPUSLICE_COMPUTE_NEIGHBOURS_H
+
+#include "books/activity.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Where the slices of a card have their pages; returns the length, as snprintf does. */
+int neighbours_directory(int card, char *path, size_t bytes);
+
+/* The page of this slice on a card: the agent's file, else the one in the region. Any thread. */
+struct activity *neighbours_own_page(int card);
+
+/*
+ * Card time that this process had in [from, to), in which it always had work
+ * there: the processes of a card take turns. `place` is our place among the open
+ * ones of our page; `mine` what we have published. With the meter's lock.
+ */
+uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int place,
+			     const struct activity *mine);
+
+/* The same for what of our work, `there` from begin to end, lies in some short buckets. */
+struct neighbours_share {
+	uint64_t there_ns;
+	uint64_t part_ns; /* ours, as above */
+	uint64_t left_ns; /* what nobody else claims */
+	bool is_alone;    /* there was nobody else */
+};
+struct neighbours_share neighbours_share_again(int card, uint64_t from_ns, uint64_t to_ns,
+					       uint64_t now_ns, int place,
+					       const struct activity *mine,
+					       const struct activity *there);
+
+/* The converse: how long work from `from_ns` on that is `part_ns` of card time was there. */
+uint64_t neighbours_duration(int card, uint64_t from_ns, uint64_t part_ns, int place,
+			     const struct activity *mine);
+
+/* The same on average of late, in parts of ACTIVITY_ONE. */
+uint32_t neighbours_parts(int card, int place, const struct activity *mine);
+
+/* Has any slice beside us told of work lately? With the meter's lock. */
+bool neighbours_are_at_work(int card, uint64_t lately_ns);
+
+#endif

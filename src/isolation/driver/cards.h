@@ -1,0 +1,32 @@
+/* From CUDA's devices, streams and contexts to the lines of the limits file. */
+#ifndef GPUSLICE_DRIVER_CARDS_H
+#define GPUSLICE_DRIVER_CARDS_H
+
+#include "books/account.h"
+
+/* All may be called from any thread. The answer is a line of the limits file or CARD_FOREIGN. */
+
+/* In *card; the driver's error where it does not know the device, or cannot say yet. */
+CUresult card_find(CUdevice device, int *card);
+
+/* The same; a device that the driver says nothing about is nobody's. */
+int card_of_device(CUdevice device);
+
+/* The current context's card, in *card; the driver's error when there is none. */
+CUresult card_current(int *card);
+
+/* The device that work on this stream runs on; the current context's when in doubt. */
+CUresult device_of_stream(CUstream stream, CUdevice *device);
+
+/* Memory of the host is not the slice's. */
+bool location_is_host(const CUmemLocation *location);
+/* The device of any other; for a kind of place that came after us the current context's. */
+CUresult device_of_location(const CUmemLocation *location, CUdevice *device);
+
+/* The current context, or its home (driver/green_home.h); NULL when there is none. */
+CUcontext context_current(void);
+
+/* A device of this process that is that card; false when there is none. */
+bool card_device(int card, CUdevice *device);
+
+#endif

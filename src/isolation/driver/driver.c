@@ -1,0 +1,221 @@
+/* Loading the real driver's functions, and telling its code from others'. */
+#include "driver/driver.h"
+
+#include "driver/libc_symbols.h"
+#include "driver/object.h"
+#include "slice/log.h"
+#include "slice/process.h"
+#include "slice/slice.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+struct cuda_driver cuda;
+struct nvml_driver nvml;
+
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t noting = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool has_cuda, has_nvml;
+static __thread int depth_inside __attribute__((tls_model("initial-exec")));
+
+void driver_go_inside(void)
+{
+	depth_inside++;
+}
+
+void driver_come_back(void)
+{
+	depth_inside--;
+}
+
+bool driver_is_inside(void)
+{
+	return depth_inside > 0;
+}
+
+/* Other threads of the parent may have held them; they do not exist here. */
+static void driver_in_child(void)
+{
+	loading = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	noting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+
+bool driver_owns(const void *address)
+{
+	struct link_map *map = NULL;
+	Dl_info object;
+
+	return address && dladdr1(address, &object, (void **)&map, RTLD_DL_LINKMAP) && map &&
+	       object_is_driver(map);
+}
+
+/* Where the driver's object is mapped: dladdr looks through all its symbols, once is enough. */
+struct span {
+	uintptr_t address, from, to;
+};
+
+/* Called for each loaded object; ends the search at the one that holds the address. */
+static int look_into(struct dl_phdr_info *object, size_t bytes, void *argument)
+{
+	struct span *wanted = argument, here = {.from = UINTPTR_MAX};
+	bool is_inside = false;
+
+	(void)bytes;
+	for (unsigned i = 0; i < object->dlpi_phnum; i++) {
+		const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+		const uintptr_t from = object->dlpi_addr + part->p_vaddr;
+		const uintptr_t to = from + part->p_memsz;
+
+		if (part->p_type != PT_LOAD)
+			continue;
+		here.from = from < here.from ? from : here.from;
+		here.to = to > here.to ? to : here.to;
+		is_inside = is_inside || (wanted->address >= from && wanted->address < to);
+	}
+	if (is_inside) {
+		wanted->from = here.from;
+		wanted->to = here.to;
+	}
+	return is_inside;
+}
+
+static bool is_drivers(const void *address, struct span *known)
+{
+	const uintptr_t number = (uintptr_t)address;
+
+	if (number >= known->from && number < known->to)
+		return true;
+	if (!driver_owns(address))
+		return false;
+	known->address = number;
+	dl_iterate_phdr(look_into, known);
+	return true;
+}
+
+/* The soname is what everybody loads; `may_open` as in driver/driver.h. */
+static void *open_library(const char *soname, bool may_open)
+{
+	const struct libc_symbols *libc = libc_symbols();
+	void *library = libc->dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
+
+	if (!library && may_open)
+		library = libc->dlopen(soname, RTLD_LAZY);
+	return library;
+}
+
+static void resolve(void *library, const char *name, void *pointer, struct span *known)
+{
+	void *found = libc_symbols()->dlsym(library, name);
+
+	/* A dependency of the library cannot be meant, nor we ourselves. */
+	if (found && is_drivers(found, known))
+		*(void **)pointer = found;
+}
+
+static bool load_cuda(bool may_open)
+{
+	void *library = open_library("libcuda.so.1", may_open);
+	struct span span = {0};
+
+	if (!library)
+		return false;
+#define CUDA_HOOK(name, base, since, streams) resolve(library, #name, &cuda.name, &span);
+#define CUDA_CALL(name) resolve(library, #name, &cuda.name, &span);
+#include "driver/symbols.def"
+	return true;
+}
+
+static bool load_nvml(bool may_open)
+{
+	void *library = open_library("libnvidia-ml.so.1", may_open);
+	struct span span = {0};
+
+	if (!library)
+		return false;
+#define NVML_HOOK(name) resolve(library, #name, &nvml.name, &span);
+#define NVML_CALL(name) resolve(library, #name, &nvml.name, &span);
+#include "driver/symbols.def"
+	return true;
+}
+
+static bool load_once(atomic_bool *is_loaded, bool (*load)(bool), bool may_open)
+{
+	if (atomic_load_explicit(is_loaded, memory_order_acquire))
+		return true;
+	process_in_children(driver_in_child);
+	pthread_mutex_lock(&loading);
+	if (!atomic_load_explicit(is_loaded, memory_order_relaxed)) {
+		driver_go_inside();
+		if (load(may_open))
+			atomic_store_explicit(is_loaded, true, memory_order_release);
+		driver_come_back();
+	}
+	pthread_mutex_unlock(&loading);
+	return atomic_load_explicit(is_loaded, memory_order_relaxed);
+}
+
+/* Any thread; a library that was not there may be there at the next call. */
+bool driver_load_cuda(bool may_open)
+{
+	return load_once(&has_cuda, load_cuda, may_open);
+}
+
+bool driver_load_nvml(bool may_open)
+{
+	return load_once(&has_nvml, load_nvml, may_open);
+}
+
+static bool is_known(const char *name)
+{
+	static const char *const known[] = {
+#define CUDA_CALL(name) #name,
+#define CUDA_PASS(name) #name,
+#include "driver/symbols.def"
+	};
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (strcmp(known[i], name) == 0)
+			return true;
+	return false;
+}
+
+/* By shape: what a later driver would call a function that takes memory or card time. */
+static bool takes_from_the_card(const char *name)
+{
+	if (strncmp(name, "cuMem", 5) == 0)
+		return strstr(name, "Alloc") || strstr(name, "Create");
+	if (strncmp(name, "cuArray", 7) == 0 || strncmp(name, "cuMipmappedArray", 16) == 0)
+		return strstr(name, "Create") != NULL;
+	if (strncmp(name, "cuGraph", 7) == 0)
+		return strncmp(name, "cuGraphLaunch", 13) == 0 ||
+		       strncmp(name, "cuGraphInstantiate", 18) == 0;
+	return strncmp(name, "cuLaunch", 8) == 0 || strncmp(name, "cuMulticastCreate", 17) == 0;
+}
+
+void driver_note_unhooked(const char *name)
+{
+	enum { REMEMBERED = 32 };
+	static char seen[REMEMBERED][64];
+	int i = 0;
+
+	if (!takes_from_the_card(name) || is_known(name) || slice_state() != SLICE_OPEN)
+		return;
+	process_in_children(driver_in_child);
+	pthread_mutex_lock(&noting);
+	while (i < REMEMBERED && seen[i][0] && strncmp(seen[i], name, sizeof(seen[i]) - 1) != 0)
+		i++;
+	const bool is_new = i < REMEMBERED && !seen[i][0];
+
+	if (is_new)
+		strncpy(seen[i], name, sizeof(seen[i]) - 1);
+	pthread_mutex_unlock(&noting);
+	if (is_new) {
+		slice_count_drift();
+		log_line("%s is new here, or this version of it: what it takes is not held "
+			 "against the slice",
+			 name);
+	}
+}

@@ -1,0 +1,20 @@
+/* The C library's own dlsym, dlvsym, dlopen and dlmopen; see driver/libc_symbols.c. */
+#ifndef GPUSLICE_DRIVER_LIBC_SYMBOLS_H
+#define GPUSLICE_DRIVER_LIBC_SYMBOLS_H
+
+#include <dlfcn.h>
+#include <link.h>
+
+struct libc_symbols {
+	void *(*dlsym)(void *handle, const char *name);
+	void *(*dlvsym)(void *handle, const char *name, const char *version);
+	void *(*dlopen)(const char *file, int flags);
+	void *(*dlmopen)(Lmid_t space, const char *file, int flags);
+};
+
+const struct libc_symbols *libc_symbols(void);
+
+/* What RTLD_NEXT finds by this name for code in this object; NULL when there is nothing. */
+void *libc_symbols_after(const struct link_map *object, const char *name);
+
+#endif

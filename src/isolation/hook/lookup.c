@@ -1,0 +1,217 @@
+/*
+ * What dlsym, dlvsym, dlopen and dlmopen (hook/entry_points.c) answer: how programs that look
+ * the driver up by name meet our hooks. Every name that is not the driver's must be looked
+ * up as if we were not here.
+ */
+#include "driver/driver.h"
+#include "driver/libc_symbols.h"
+#include "hook/table.h"
+#include "slice/slice.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Returned in two registers: jump there with the arguments, or NULL: return `result`. */
+struct route {
+	void *jump;
+	void *result;
+};
+
+struct route route_dlsym(void *handle, const char *name, const void *caller);
+struct route route_dlvsym(void *handle, const char *name, const char *version, const void *caller);
+struct route route_dlopen(const char *file, int flags);
+struct route route_dlmopen(Lmid_t space, const char *file, int flags);
+
+static bool is_driver_name(const char *name)
+{
+	if (name[0] == 'c' && name[1] == 'u')
+		return name[2] >= 'A' && name[2] <= 'Z';
+	/* Letter by letter: see driver/libc_symbols.c about early lookups. */
+	return name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l' &&
+	       name[4] >= 'A' && name[4] <= 'Z';
+}
+
+/*
+ * What the caller gets for `found`, the real answer to its lookup of `name`.
+ * What is not there stays missing; another library's function of that name
+ * (a profiler's wrapper) stays itself.
+ */
+static void *stand_in(const char *name, void *found)
+{
+	const struct hook *hook = hook_by_name(name);
+
+	if (!hook) {
+		driver_note_unhooked(name);
+		return found;
+	}
+	if (found != hook->function && !driver_owns(found))
+		return found;
+	if (slice_state() == SLICE_INERT)
+		return found;
+	return hook->function;
+}
+
+/* The object that an address lies in; NULL when it is none's. */
+static struct link_map *object_of(const void *address)
+{
+	struct link_map *map = NULL;
+	Dl_info object;
+
+	return dladdr1(address, &object, (void **)&map, RTLD_DL_LINKMAP) ? map : NULL;
+}
+
+/*
+ * We export the hooks, so a search of the global scope, and so of the program's own
+ * handle, finds ours even where no driver is loaded: what comes after us decides
+ * whether there is one. Who asks this library itself gets its own.
+ */
+static void *behind_us(const void *handle, const char *name, void *found)
+{
+	const struct hook *hook = hook_by_name(name);
+
+	if (hook && found == hook->function && handle != object_of(hook->function))
+		return libc_symbols()->dlsym(RTLD_NEXT, name);
+	return found;
+}
+
+/* Asked for one of the entry points themselves: what leads to the C library's leads to ours. */
+static void *entry_point(void *found)
+{
+	const struct libc_symbols *libc = libc_symbols();
+
+	if (found == (void *)libc->dlsym)
+		return (void *)dlsym;
+	if (found == (void *)libc->dlvsym)
+		return (void *)dlvsym;
+	if (found == (void *)libc->dlmopen)
+		return (void *)dlmopen;
+	return found == (void *)libc->dlopen ? (void *)dlopen : found;
+}
+
+static bool is_entry_point(const char *name)
+{
+	return name && name[0] == 'd' && name[1] == 'l' &&
+	       (strcmp(name, "dlsym") == 0 || strcmp(name, "dlvsym") == 0 ||
+		strcmp(name, "dlopen") == 0 || strcmp(name, "dlmopen") == 0);
+}
+
+/* By handle: a search of the global scope finds ours by itself. */
+static bool asks_for_entry_point(const void *handle, const char *name)
+{
+	return is_entry_point(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT;
+}
+
+/*
+ * A wrapper asks for the next one after itself. Where that is the C library's it
+ * stands behind us: ours, which comes to the same without a driver. Where it is
+ * another's, or ours already, NULL: to be looked up as if we were not here.
+ */
+static void *next_entry_point(const void *handle, const char *name, const void *caller)
+{
+	if (handle != RTLD_NEXT || !is_entry_point(name))
+		return NULL;
+	const struct link_map *object = object_of(caller);
+	void *found = object ? libc_symbols_after(object, name) : NULL;
+	void *ours = entry_point(found);
+
+	return ours != found ? ours : NULL;
+}
+
+static bool must_stay_real(const char *name, const void *caller)
+{
+	return !name || !is_driver_name(name) || driver_is_inside() || driver_owns(caller);
+}
+
+/*
+ * The driver's own lookup. A search from the program on meets us first, where
+ * the driver means itself: WSL's would call itself through us without end.
+ */
+static struct route route_of_driver(void *handle, const char *name)
+{
+	const struct libc_symbols *libc = libc_symbols();
+	const bool is_ours = name && is_driver_name(name) && handle != RTLD_NEXT;
+	const struct hook *hook = is_ours ? hook_by_name(name) : NULL;
+
+	if (!hook || libc->dlsym(handle, name) != hook->function)
+		return (struct route){.jump = (void *)libc->dlsym};
+	return (struct route){.result = *hook->real ? *hook->real : libc->dlsym(RTLD_NEXT, name)};
+}
+
+/* Any thread, at any time, also before main and before our own relocations of data. */
+__attribute__((used)) struct route route_dlsym(void *handle, const char *name, const void *caller)
+{
+	const struct libc_symbols *libc = libc_symbols();
+
+	if (asks_for_entry_point(handle, name))
+		return (struct route){.result = entry_point(libc->dlsym(handle, name))};
+	void *next = next_entry_point(handle, name, caller);
+
+	if (next)
+		return (struct route){.result = next};
+	if (must_stay_real(name, caller))
+		return route_of_driver(handle, name);
+	/* Our RTLD_NEXT starts behind us, in front of every driver: none is missed. */
+	void *found = libc->dlsym(handle, name);
+
+	if (found)
+		found = behind_us(handle, name, found);
+	return (struct route){.result = found ? stand_in(name, found) : NULL};
+}
+
+__attribute__((used)) struct route route_dlvsym(void *handle, const char *name, const char *version,
+						const void *caller)
+{
+	const struct libc_symbols *libc = libc_symbols();
+
+	if (asks_for_entry_point(handle, name))
+		return (struct route){.result = entry_point(libc->dlvsym(handle, name, version))};
+	void *next = next_entry_point(handle, name, caller);
+
+	/* Where the C library has no such version, the answer stays that. */
+	if (next && libc->dlvsym(RTLD_NEXT, name, version))
+		return (struct route){.result = next};
+	if (must_stay_real(name, caller))
+		return (struct route){.jump = (void *)libc->dlvsym};
+	void *found = libc->dlvsym(handle, name, version);
+
+	if (found)
+		found = behind_us(handle, name, found);
+	return (struct route){.result = found ? stand_in(name, found) : NULL};
+}
+
+/*
+ * A library loaded with RTLD_DEEPBIND would bind to the C library's dlsym and
+ * see the raw driver; without the flag it sees ours. Where there is no slice
+ * to keep, nobody loses it.
+ */
+static int flags_for(int flags)
+{
+	const int saved = errno;
+
+	if (flags & RTLD_DEEPBIND && slice_is_meant())
+		flags &= ~RTLD_DEEPBIND;
+	errno = saved;
+	return flags;
+}
+
+/* `result` holds the flags. */
+__attribute__((used)) struct route route_dlopen(const char *file, int flags)
+{
+	(void)file;
+	return (struct route){.jump = (void *)libc_symbols()->dlopen,
+			      .result = (void *)(intptr_t)flags_for(flags)};
+}
+
+/* Another namespace has a C library and a driver of its own: docs/isolation.md says so. */
+__attribute__((used)) struct route route_dlmopen(Lmid_t space, const char *file, int flags)
+{
+	(void)file;
+	if (space == LM_ID_BASE)
+		flags = flags_for(flags);
+	return (struct route){.jump = (void *)libc_symbols()->dlmopen,
+			      .result = (void *)(intptr_t)flags};
+}

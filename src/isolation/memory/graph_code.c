@@ -1,0 +1,96 @@
+/*
+ * The kernels of executable graphs. A graph that was launched is known (unasked/launched.h), but
+ * not any more when it has got kernels that it never had: by an update, or because its
+ * number is another graph's by now. Then it goes by another name.
+ */
+#include "books/entry.h"
+#include "memory/graphs.h"
+#include "unasked/launched.h"
+
+#include <stdatomic.h>
+
+#define MIXED 0x9E3779B97F4A7C15ull
+#define MIXED_TOO 0xC2B2AE3D27D4EB4Full
+
+enum { EDITIONS_BITS = 12 };
+
+/* Graphs may share one: then one is looked at once more than needed. */
+static _Atomic uint32_t editions[1u << EDITIONS_BITS];
+
+static _Atomic uint32_t *edition_of(uint64_t exec)
+{
+	return &editions[exec * MIXED >> (64 - EDITIONS_BITS)];
+}
+
+const void *graphs_name(CUgraphExec exec)
+{
+	const uint64_t key = (uint64_t)(uintptr_t)exec;
+	const uint64_t edition = atomic_load_explicit(edition_of(key), memory_order_relaxed);
+
+	return (const void *)(uintptr_t)(key ^ edition * MIXED_TOO);
+}
+
+void graphs_note_kernel(uint64_t exec, const void *kernel)
+{
+	const uint64_t pair = exec * MIXED ^ (uint64_t)(uintptr_t)kernel * MIXED_TOO;
+
+	if (kernel && launched_has(pair))
+		return;
+	atomic_fetch_add(edition_of(exec), 1);
+	if (kernel)
+		launched_add(pair);
+}
+
+void graphs_note_node(uint64_t exec, CUgraphNode node)
+{
+	CUDA_KERNEL_NODE_PARAMS_v2 parameters = {0};
+	CUDA_KERNEL_NODE_PARAMS_v1 early = {0};
+
+	if (cuda.cuGraphKernelNodeGetParams_v2 &&
+	    cuda.cuGraphKernelNodeGetParams_v2(node, &parameters) == CUDA_SUCCESS)
+		graphs_note_kernel(exec, parameters.func ? (const void *)parameters.func
+							 : (const void *)parameters.kern);
+	else if (cuda.cuGraphKernelNodeGetParams &&
+		 cuda.cuGraphKernelNodeGetParams(node, &early) == CUDA_SUCCESS)
+		graphs_note_kernel(exec, early.func);
+	else
+		graphs_note_kernel(exec, NULL);
+}
+
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+					const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
+{
+	ENTER(cuGraphExecKernelNodeSetParams, hGraphExec, hNode, nodeParams);
+	const CUresult result = cuda.cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams);
+
+	if (result == CUDA_SUCCESS)
+		graphs_note_kernel((uint64_t)(uintptr_t)hGraphExec, nodeParams->func);
+	return result;
+}
+
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
+					   const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
+{
+	ENTER(cuGraphExecKernelNodeSetParams_v2, hGraphExec, hNode, nodeParams);
+	const CUresult result =
+		cuda.cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams);
+
+	if (result == CUDA_SUCCESS)
+		graphs_note_kernel((uint64_t)(uintptr_t)hGraphExec,
+				   nodeParams->func ? (const void *)nodeParams->func
+						    : (const void *)nodeParams->kern);
+	return result;
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+				  CUgraphNodeParams *nodeParams)
+{
+	ENTER(cuGraphExecNodeSetParams, hGraphExec, hNode, nodeParams);
+	const CUresult result = cuda.cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
+
+	if (result == CUDA_SUCCESS && nodeParams->type == CU_GRAPH_NODE_TYPE_KERNEL)
+		graphs_note_kernel((uint64_t)(uintptr_t)hGraphExec,
+				   nodeParams->kernel.func ? (const void *)nodeParams->kernel.func
+							   : (const void *)nodeParams->kernel.kern);
+	return result;
+}

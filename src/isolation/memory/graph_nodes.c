@@ -1,0 +1,226 @@
+/* A graph is made or updated: what its allocation nodes, and its children's, will want. */
+#include "books/entry.h"
+#include "driver/cards.h"
+#include "driver/stream.h"
+#include "memory/graphs.h"
+#include "unasked/overhead.h"
+
+#include <stdlib.h>
+
+enum { DEEPEST = 16 };
+
+static void add_all(struct graph_wants *wants, CUgraph graph, int depth);
+
+static void add(struct graph_wants *wants, const CUDA_MEM_ALLOC_NODE_PARAMS *node)
+{
+	const CUmemLocation *location = &node->poolProps.location;
+	int card = CARD_FOREIGN;
+	CUdevice device;
+
+	if (location_is_host(location))
+		return;
+	if (device_of_location(location, &device) == CUDA_SUCCESS)
+		card = card_of_device(device);
+	if (card < 0) {
+		wants->is_foreign = true;
+		return;
+	}
+	const uint64_t block = graphs_block(card, device);
+	uint64_t bytes;
+
+	if (__builtin_add_overflow(node->bytesize, block - 1, &bytes) ||
+	    __builtin_add_overflow(wants->bytes[card], bytes - bytes % block, &wants->bytes[card]))
+		wants->bytes[card] = UINT64_MAX;
+	wants->blocks[card] = block;
+	wants->nodes[card]++;
+	wants->devices[card] = device;
+	wants->cards |= 1u << card;
+}
+
+static void add_node(struct graph_wants *wants, CUgraphNode node, int depth)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS parameters = {0};
+	CUgraphNodeType type;
+	CUgraph child;
+
+	if (cuda.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
+		return;
+	if (type == CU_GRAPH_NODE_TYPE_KERNEL)
+		graphs_note_node(wants->exec, node);
+	else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && cuda.cuGraphMemAllocNodeGetParams &&
+		 cuda.cuGraphMemAllocNodeGetParams(node, &parameters) == CUDA_SUCCESS)
+		add(wants, &parameters);
+	else if (type == CU_GRAPH_NODE_TYPE_GRAPH && depth < DEEPEST &&
+		 cuda.cuGraphChildGraphNodeGetGraph &&
+		 cuda.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+		add_all(wants, child, depth + 1);
+}
+
+/* No lifetimes are followed: memory that is used twice is asked for twice, never too little. */
+static void add_all(struct graph_wants *wants, CUgraph graph, int depth)
+{
+	size_t count = 0;
+
+	if (cuda.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || !count)
+		return;
+	CUgraphNode *nodes = calloc(count, sizeof(CUgraphNode));
+
+	if (nodes && cuda.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
+		for (size_t i = 0; i < count; i++)
+			add_node(wants, nodes[i], depth);
+	free(nodes);
+}
+
+/* Success, always: the graph is made; it may be refused when it is launched. */
+static CUresult note(CUgraphExec exec, CUgraph graph)
+{
+	struct graph_wants wants = {.exec = (uint64_t)(uintptr_t)exec};
+
+	if (!cuda.cuGraphGetNodes || !cuda.cuGraphNodeGetType) {
+		graphs_note_kernel(wants.exec, NULL);
+		return CUDA_SUCCESS;
+	}
+	add_all(&wants, graph, 0);
+	graphs_remember(exec, &wants);
+	return CUDA_SUCCESS;
+}
+
+/* An executable graph takes memory of the card as soon as it is made. */
+#define NOTED(call)                                                                                \
+	do {                                                                                       \
+		struct overhead_change change;                                                     \
+                                                                                                   \
+		overhead_begin_change(&change, false);                                             \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		overhead_end_change(&change);                                                      \
+		overhead_urge(change.card);                                                        \
+                                                                                                   \
+		return result == CUDA_SUCCESS ? note(*phGraphExec, hGraph) : result;               \
+	} while (0)
+
+/* Threads may share all of these. */
+
+CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
+			    char *logBuffer, size_t bufferSize)
+{
+	ENTER(cuGraphInstantiate, phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+	NOTED(cuda.cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+}
+
+CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
+			       char *logBuffer, size_t bufferSize)
+{
+	ENTER(cuGraphInstantiate_v2, phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+	NOTED(cuda.cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
+				     unsigned long long flags)
+{
+	ENTER(cuGraphInstantiateWithFlags, phGraphExec, hGraph, flags);
+	NOTED(cuda.cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags));
+}
+
+/*
+ * An upload at once is made a call of its own, for which room is reserved: the
+ * driver does not count the flag among a graph's own either.
+ */
+static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
+				 CUDA_GRAPH_INSTANTIATE_PARAMS *params,
+				 __typeof__(cuGraphInstantiateWithParams) *real)
+{
+	const cuuint64_t flag = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+	const bool is_uploaded = params && cuda.cuGraphUpload && params->flags & flag;
+
+	if (is_uploaded)
+		params->flags &= ~flag;
+	struct overhead_change change;
+
+	overhead_begin_change(&change, false);
+	const CUresult result = real(exec, graph, params);
+
+	overhead_end_change(&change);
+	overhead_urge(change.card);
+	if (is_uploaded)
+		params->flags |= flag;
+	return result == CUDA_SUCCESS ? note(*exec, graph) : result;
+}
+
+static CUresult upload_as_asked(CUgraphExec *exec, CUDA_GRAPH_INSTANTIATE_PARAMS *params,
+				CUstream named, __typeof__(cuGraphUpload) *real)
+{
+	if (!real || !(params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD))
+		return CUDA_SUCCESS;
+	const CUresult result = graph_upload(*exec, params->hUploadStream, named, real);
+
+	if (result != CUDA_SUCCESS) {
+		graphs_forget(*exec);
+		cuda.cuGraphExecDestroy(*exec);
+		*exec = NULL;
+		params->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+	}
+	return result;
+}
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
+				      CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+	ENTER(cuGraphInstantiateWithParams, phGraphExec, hGraph, instantiateParams);
+	const CUresult result = instantiate_with(phGraphExec, hGraph, instantiateParams,
+						 cuda.cuGraphInstantiateWithParams);
+
+	return result == CUDA_SUCCESS
+		       ? upload_as_asked(phGraphExec, instantiateParams,
+					 instantiateParams->hUploadStream, cuda.cuGraphUpload)
+		       : result;
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
+					   CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
+{
+	ENTER(cuGraphInstantiateWithParams_ptsz, phGraphExec, hGraph, instantiateParams);
+	const CUresult result = instantiate_with(phGraphExec, hGraph, instantiateParams,
+						 cuda.cuGraphInstantiateWithParams_ptsz);
+
+	return result == CUDA_SUCCESS
+		       ? upload_as_asked(phGraphExec, instantiateParams,
+					 stream_per_thread(instantiateParams->hUploadStream),
+					 cuda.cuGraphUpload_ptsz)
+		       : result;
+}
+
+/* What it has been made into may want more than before: its next launch reserves anew. */
+CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
+			   CUgraphExecUpdateResult *updateResult_out)
+{
+	ENTER(cuGraphExecUpdate, hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+	const CUresult result =
+		cuda.cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+
+	return result == CUDA_SUCCESS ? note(hGraphExec, hGraph) : result;
+}
+
+CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
+			      CUgraphExecUpdateResultInfo *resultInfo)
+{
+	ENTER(cuGraphExecUpdate_v2, hGraphExec, hGraph, resultInfo);
+	const CUresult result = cuda.cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
+
+	return result == CUDA_SUCCESS ? note(hGraphExec, hGraph) : result;
+}
+
+/* Its allocation nodes cannot be changed so, but its kernels can. */
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
+					    CUgraph childGraph)
+{
+	struct graph_wants ignored = {.exec = (uint64_t)(uintptr_t)hGraphExec};
+
+	ENTER(cuGraphExecChildGraphNodeSetParams, hGraphExec, hNode, childGraph);
+	const CUresult result =
+		cuda.cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph);
+
+	if (result == CUDA_SUCCESS && cuda.cuGraphGetNodes && cuda.cuGraphNodeGetType)
+		add_all(&ignored, childGraph, 0);
+	return result;
+}

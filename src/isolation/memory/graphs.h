@@ -1,0 +1,60 @@
+/* Memory of graphs: allocation nodes are charged when a graph is launched; see memory/graphs.c. */
+#ifndef GPUSLICE_MEMORY_GRAPHS_H
+#define GPUSLICE_MEMORY_GRAPHS_H
+
+#include "driver/api.h"
+#include "slice/limits.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What a launch or upload may make the driver reserve; belongs to the calling thread. */
+struct graph_growth {
+	uint64_t exec;
+	bool is_open;
+	uint32_t cards; /* a bit for each that it draws from; the arrays are set for these */
+	CUdevice devices[LIMITS_CARDS];
+	uint64_t reserved[LIMITS_CARDS];
+	uint64_t before[LIMITS_CARDS];
+	uint32_t nodes[LIMITS_CARDS];
+};
+
+/* Success, or the error that the call shall return. Costs little for graphs without allocations. */
+CUresult graph_begin(struct graph_growth *growth, CUgraphExec exec, CUstream stream);
+/* Before the end: what the card's graph memory has grown by. */
+uint64_t graph_grown(const struct graph_growth *growth, int card);
+void graph_end(struct graph_growth *growth, CUresult result);
+/* An upload; `named` is the stream as the plain functions name it. */
+CUresult graph_upload(CUgraphExec exec, CUstream stream, CUstream named,
+		      __typeof__(cuGraphUpload) *real);
+
+/* By what it is known whether a launch may bring code; see memory/graph_code.c. */
+const void *graphs_name(CUgraphExec exec);
+/* It has this kernel, or that of this node, from now on; NULL: one that we cannot know. */
+void graphs_note_kernel(uint64_t exec, const void *kernel);
+void graphs_note_node(uint64_t exec, CUgraphNode node);
+
+/* What the nodes of a graph want of each card. */
+struct graph_wants {
+	uint64_t exec;
+	uint32_t cards;  /* as above */
+	bool is_foreign; /* something of a card that is not ours: it will not be launched */
+	CUdevice devices[LIMITS_CARDS];
+	uint64_t bytes[LIMITS_CARDS];  /* each node in whole blocks */
+	uint64_t blocks[LIMITS_CARDS]; /* of this size */
+	uint32_t nodes[LIMITS_CARDS];
+};
+
+/* What no node takes less of on a card: as the driver says, or as it was seen to be. */
+uint64_t graphs_block(int card, CUdevice device);
+/* A launch took `more` than was reserved for so many nodes. */
+void graphs_learn_block(int card, CUdevice device, uint64_t more, uint32_t nodes);
+
+/* From now on that is reserved for its launches; nothing for a graph that wants nothing. */
+void graphs_remember(CUgraphExec exec, const struct graph_wants *wants);
+/* It is about to be destroyed: its memory stays with the device until a trim. */
+void graphs_forget(CUgraphExec exec);
+
+void graphs_after_fork(void);
+
+#endif

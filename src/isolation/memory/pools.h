@@ -1,0 +1,57 @@
+/* Stream-ordered memory: a pool is charged what it has reserved; see memory/pools.c. */
+#ifndef GPUSLICE_MEMORY_POOLS_H
+#define GPUSLICE_MEMORY_POOLS_H
+
+#include "driver/api.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* All may be called from any thread. */
+
+/* Let the pools of a card give back what is unused, and the books follow. */
+void pools_refresh(int card);
+
+/* Work has been waited for: pools may have shrunk. Cheap when there are none. */
+void pools_after_sync(void);
+
+void pools_after_fork(void);
+
+/* One growth of a pool, between its two halves in the same thread. */
+struct pool_growth {
+	CUmemoryPool pool;
+	int card;
+	uint64_t before;   /* what the pool had reserved */
+	uint64_t missing;  /* what it lacked for the request */
+	uint64_t reserved; /* of the slice, for it */
+};
+
+/*
+ * Reserves the most that the call should take, or what is left where the request fits.
+ * On success the pools are locked until the end.
+ */
+CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes);
+/* Settles with what was taken; the call's result, or out of memory if that was too much. */
+CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdeviceptr pointer,
+			  CUstream stream);
+
+/* From now on the pool is charged; harmless for one that is. */
+void pools_remember(CUmemoryPool pool, int card);
+/* The same for one that the program just made. */
+void pools_remember_made(CUmemoryPool pool, int card);
+/* The pool was destroyed; with the lock. */
+void pools_forget(CUmemoryPool pool, uint64_t used);
+
+/* Another process's, or of the host: never charged here. */
+void pools_remember_elsewhere(CUmemoryPool pool);
+bool pools_is_elsewhere(CUmemoryPool pool);
+
+/* Brings one pool's charge to what it has reserved now, and returns that. Between lock and unlock.
+ */
+uint64_t pools_follow(CUmemoryPool pool);
+/* Bytes that are out of it. */
+uint64_t pools_used(CUmemoryPool pool);
+void pools_lock(void);
+void pools_unlock(void);
+
+#endif

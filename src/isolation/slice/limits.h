@@ -1,0 +1,40 @@
+/* What the agent allows this container: the limits file as a value; see slice/limits.c. */
+#ifndef GPUSLICE_SLICE_LIMITS_H
+#define GPUSLICE_SLICE_LIMITS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+	LIMITS_CARDS = 32,
+	LIMITS_FILE_BYTES = 64 * 1024,
+	LIMITS_NAME_BYTES = 64,
+	LIMITS_UUID_BYTES = 48,
+};
+
+#define LIMITS_NO_CAP UINT64_MAX
+
+enum limits_policy { POLICY_FIXED, POLICY_WORK_CONSERVING, POLICY_NATIVE };
+
+struct limits_card {
+	char uuid[LIMITS_UUID_BYTES]; /* "GPU-..." or "MIG-..." as NVML spells it */
+	uint64_t memory_bytes;        /* LIMITS_NO_CAP: none */
+	uint32_t core_percent;        /* 1 to 100; 100 is also "none" */
+};
+
+struct limits {
+	char slice[LIMITS_NAME_BYTES];
+	enum limits_policy policy;
+	unsigned card_count;
+	struct limits_card cards[LIMITS_CARDS];
+};
+
+/*
+ * False with a reason in `reason` when the text is not exactly a limits file.
+ * Nothing is guessed: who cannot be understood is not obeyed halfway.
+ */
+bool limits_parse(const char *text, size_t length, struct limits *limits, char *reason,
+		  size_t reason_bytes);
+
+#endif

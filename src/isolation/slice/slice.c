@@ -1,0 +1,215 @@
+/* Reading the agent's files, and the decision between inert, closed and open. */
+#include "slice/slice.h"
+
+#include "slice/log.h"
+#include "slice/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define AGENT_ROOT "/run/gpu-device-plugin"
+
+static _Atomic int state = SLICE_UNKNOWN;
+static pthread_mutex_t deciding = PTHREAD_MUTEX_INITIALIZER;
+static struct limits limits;
+static struct region *region;
+static char root[256];
+static _Atomic int slot = -1;
+
+void slice_close(const char *format, ...)
+{
+	static atomic_bool is_told;
+	char reason[600];
+	va_list arguments;
+
+	va_start(arguments, format);
+	(void)vsnprintf(reason, sizeof(reason), format, arguments);
+	va_end(arguments);
+	atomic_store(&state, SLICE_CLOSED);
+	if (!atomic_exchange(&is_told, true))
+		log_line("no GPU for this container: %s", reason);
+}
+
+/* Anything but a clear "not there" counts as there. */
+static bool exists(const char *path)
+{
+	struct stat status;
+
+	return lstat(path, &status) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+bool slice_is_meant(void)
+{
+	const char *wanted = secure_getenv("GPUSLICE_ROOT");
+
+	return exists(AGENT_ROOT "/config") || (wanted && *wanted);
+}
+
+/* False: inert. The environment counts only where no agent has been. */
+static bool find_root(bool *is_agents)
+{
+	*is_agents = exists(AGENT_ROOT "/config");
+	if (*is_agents) {
+		(void)snprintf(root, sizeof(root), "%s", AGENT_ROOT);
+		return true;
+	}
+	const char *wanted = secure_getenv("GPUSLICE_ROOT");
+
+	if (!wanted || !*wanted)
+		return false;
+	if (strlen(wanted) >= sizeof(root)) {
+		slice_close("GPUSLICE_ROOT is too long");
+		return true;
+	}
+	(void)snprintf(root, sizeof(root), "%s", wanted);
+	return true;
+}
+
+static bool read_limits(const char *path, char *reason, size_t reason_bytes)
+{
+	static char text[LIMITS_FILE_BYTES + 1];
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	size_t length = 0;
+	ssize_t got = -1;
+
+	while (fd >= 0 && length < sizeof(text)) {
+		got = read(fd, text + length, sizeof(text) - length);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			break;
+		length += (size_t)got;
+	}
+	if (fd < 0 || got < 0) {
+		(void)snprintf(reason, reason_bytes, "%s: %m", path);
+		if (fd >= 0)
+			close(fd);
+		return false;
+	}
+	close(fd);
+	if (length > LIMITS_FILE_BYTES) {
+		(void)snprintf(reason, reason_bytes, "%s: longer than %d bytes", path,
+			       LIMITS_FILE_BYTES);
+		return false;
+	}
+	char fault[160];
+
+	if (!limits_parse(text, length, &limits, fault, sizeof(fault))) {
+		(void)snprintf(reason, reason_bytes, "%s, %s", path, fault);
+		return false;
+	}
+	return true;
+}
+
+static void decide(void)
+{
+	char path[300], reason[600];
+	bool is_agents;
+
+	if (!find_root(&is_agents)) {
+		atomic_store(&state, SLICE_INERT);
+		return;
+	}
+	if (atomic_load(&state) == SLICE_CLOSED)
+		return;
+	(void)snprintf(path, sizeof(path), "%s/config/limits", root);
+	if (!read_limits(path, reason, sizeof(reason))) {
+		slice_close("%s", reason);
+		return;
+	}
+	if (!is_agents) {
+		(void)snprintf(path, sizeof(path), "%s/state", root);
+		mkdir(path, 0777); /* a failure shows at the region */
+	}
+	(void)snprintf(path, sizeof(path), "%s/state/region", root);
+	region = region_open(path, &limits, !is_agents, reason, sizeof(reason));
+	if (!region) {
+		slice_close("%s", reason);
+		return;
+	}
+	atomic_store(&state, SLICE_OPEN);
+}
+
+/* Another thread of the parent may have been deciding; what it had allowed stands, not its slot. */
+static void slice_in_child(void)
+{
+	deciding = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	atomic_store(&slot, -1);
+}
+
+enum slice_state slice_state(void)
+{
+	if (atomic_load_explicit(&state, memory_order_acquire) == SLICE_UNKNOWN) {
+		const int saved = errno;
+
+		process_in_children(slice_in_child);
+		pthread_mutex_lock(&deciding);
+		if (atomic_load(&state) == SLICE_UNKNOWN)
+			decide();
+		pthread_mutex_unlock(&deciding);
+		errno = saved;
+	}
+	return (enum slice_state)atomic_load_explicit(&state, memory_order_acquire);
+}
+
+const struct limits *slice_limits(void)
+{
+	return &limits;
+}
+
+struct region *slice_region(void)
+{
+	return region;
+}
+
+const char *slice_root(void)
+{
+	return root;
+}
+
+int slice_card(const char *uuid)
+{
+	for (unsigned i = 0; i < limits.card_count; i++)
+		if (strcasecmp(limits.cards[i].uuid, uuid) == 0)
+			return (int)i;
+	return -1;
+}
+
+void slice_count_drift(void)
+{
+	atomic_fetch_add_explicit(&region->drift_total, 1, memory_order_relaxed);
+}
+
+int slice_slot_locked(void)
+{
+	int mine = atomic_load_explicit(&slot, memory_order_acquire);
+
+	if (mine < 0) {
+		mine = region_claim(region);
+		atomic_store_explicit(&slot, mine, memory_order_release);
+	}
+	return mine;
+}
+
+int slice_slot(void)
+{
+	const int mine = atomic_load_explicit(&slot, memory_order_acquire);
+
+	if (mine >= 0)
+		return mine;
+	if (!region_lock(region)) {
+		slice_close("the lock of the shared region is beyond repair");
+		return -1;
+	}
+	const int claimed = slice_slot_locked();
+
+	region_unlock(region);
+	return claimed;
+}

@@ -1,0 +1,43 @@
+/*
+ * What this container may have, decided once a process: nothing to do (inert),
+ * nothing allowed (closed), or a slice (open).
+ */
+#ifndef GPUSLICE_SLICE_SLICE_H
+#define GPUSLICE_SLICE_SLICE_H
+
+#include "books/region.h"
+#include "slice/limits.h"
+
+enum slice_state {
+	SLICE_UNKNOWN,
+	SLICE_INERT,  /* no agent made this container: the driver as it is */
+	SLICE_CLOSED, /* limits that cannot be kept: no card at all */
+	SLICE_OPEN,
+};
+
+/* Decides at the first call: reads the limits, maps the region. Any thread. */
+enum slice_state slice_state(void);
+
+/* Is there a slice to keep at all? Looks and reads nothing; any thread. */
+bool slice_is_meant(void);
+
+/* From now on closed, with one line that says why. Any thread. */
+__attribute__((format(printf, 1, 2))) void slice_close(const char *format, ...);
+
+/* The following only while open. */
+const struct limits *slice_limits(void);
+struct region *slice_region(void);
+/* The directory that holds config/, state/ and cards/. */
+const char *slice_root(void);
+
+/* Index of the device line with this UUID; -1: not this container's card. */
+int slice_card(const char *uuid);
+
+void slice_count_drift(void);
+
+/* This process's slot in the region; -1 when all 256 are taken. Claims once. Any thread. */
+int slice_slot(void);
+/* The same where the region's lock is already held. */
+int slice_slot_locked(void);
+
+#endif

@@ -1,0 +1,237 @@
+/*
+ * Three ways to know, best first: NVML's figure for this process, less what it
+ * asked for; the change of the card's total while our other processes stand still;
+ * a table.
+ */
+#include "unasked/overhead.h"
+
+#include "books/account.h"
+#include "books/calls.h"
+#include "books/charge.h"
+#include "books/holdings.h"
+#include "books/pages.h"
+#include "books/quiesce.h"
+#include "books/totals.h"
+#include "driver/cards.h"
+#include "driver/driver.h"
+#include "driver/nvml.h"
+#include "driver/timer.h"
+#include "slice/slice.h"
+
+#include <stdatomic.h>
+
+/* A look at NVML costs what it costs; at most this part of the time is spent on it. */
+enum { LOOK_PART = 20 };
+/* Neighbours that never rest: then what came is not counted. */
+enum { LOOK_TRIES = 20 };
+
+/* A context of known price is looked at again after this. */
+#define LOOK_LATER_NS 100000000u
+
+/* What makes another look worth it, by card. */
+static struct suspicion {
+	atomic_bool is_suspect;
+	atomic_bool is_urgent;     /* look whatever it costs */
+	_Atomic uint64_t again_ns; /* not before, or too much time would go into it */
+	_Atomic uint64_t later_ns; /* then also without a suspicion; 0: no need */
+} suspicions[LIMITS_CARDS];
+
+/* One that is there, of this card; NULL when there is none. */
+static CUcontext any_context(int card)
+{
+	const struct holding *entry;
+	CUcontext context = NULL;
+	uint32_t place = 0;
+
+	holdings_lock();
+	/* A green one is entered by way of its home. */
+	while (!context && (entry = holdings_next(KIND_CONTEXT, &place)))
+		if (entry->card == card && !entry->context)
+			context = (CUcontext)(uintptr_t)entry->key;
+	holdings_unlock();
+	return context;
+}
+
+/* While others are stopped: none of our contexts can end just now. */
+static bool card_used_by_context(int card, uint64_t *bytes)
+{
+	size_t free_bytes, total_bytes;
+	int current;
+	struct context_scope scope = {0};
+
+	if (card_current(&current) != CUDA_SUCCESS || current != card)
+		scope = scope_enter(any_context(card));
+	const bool is_told = card_current(&current) == CUDA_SUCCESS && current == card &&
+			     cuda.cuMemGetInfo_v2(&free_bytes, &total_bytes) == CUDA_SUCCESS;
+
+	scope_end(scope);
+	*bytes = is_told ? total_bytes - free_bytes : 0;
+	return is_told;
+}
+
+/* Managed memory is the card's only while it is there: with any of it the list proves nothing. */
+bool overhead_measure(int card, uint64_t *listed_bytes)
+{
+	uint64_t listed, moment, overhead;
+
+	if (charge_managed(card) || !calls_are_back(&moment))
+		return false;
+	/* Of the same moment as the books, if they do not move. */
+	const uint64_t unasked = pages_unasked(card), uncounted = pages_uncounted(card);
+
+	if (!nvml_own_listing(card, &listed) || !listed ||
+	    !account_set_overhead(card, listed > uncounted ? listed - uncounted : 0, moment,
+				  &overhead))
+		return false;
+	const uint64_t least =
+		__atomic_load_n(&slice_region()->cards[card].first_context_bytes, __ATOMIC_RELAXED);
+
+	if (!pages_check(overhead + uncounted, unasked, least))
+		account_adjust(card, ACCOUNT_OVERHEAD, 0, uncounted);
+	*listed_bytes = listed;
+	return true;
+}
+
+static void raise_flag(atomic_bool *flag)
+{
+	if (!atomic_load_explicit(flag, memory_order_relaxed))
+		atomic_store_explicit(flag, true, memory_order_relaxed);
+}
+
+void overhead_suspect(int card)
+{
+	if (card >= 0)
+		raise_flag(&suspicions[card].is_suspect);
+}
+
+void overhead_suspect_all(void)
+{
+	for (int card = 0; card < LIMITS_CARDS; card++)
+		overhead_suspect(card);
+}
+
+void overhead_urge(int card)
+{
+	if (card >= 0)
+		raise_flag(&suspicions[card].is_urgent);
+}
+
+void overhead_suspect_later(int card)
+{
+	if (card >= 0)
+		atomic_store(&suspicions[card].later_ns, timer_real_now_ns() + LOOK_LATER_NS);
+}
+
+void overhead_refresh_now(int card)
+{
+	uint64_t ignored;
+
+	if (!nvml_knows_pid() || !overhead_has_context(card))
+		return;
+	struct suspicion *suspicion = &suspicions[card];
+	const uint64_t begin_ns = timer_real_now_ns();
+
+	atomic_store(&suspicion->is_urgent, false);
+	atomic_store(&suspicion->is_suspect, false);
+	atomic_store(&suspicion->later_ns, 0);
+	if (!overhead_measure(card, &ignored))
+		atomic_store(&suspicion->is_suspect, true);
+	const uint64_t end_ns = timer_real_now_ns();
+
+	atomic_store(&suspicion->again_ns, end_ns + (end_ns - begin_ns) * LOOK_PART);
+}
+
+void overhead_refresh(int card)
+{
+	if (card < 0)
+		return;
+	const struct suspicion *suspicion = &suspicions[card];
+	const uint64_t later_ns = atomic_load_explicit(&suspicion->later_ns, memory_order_relaxed);
+	const bool is_now = atomic_load_explicit(&suspicion->is_suspect, memory_order_relaxed);
+
+	if (atomic_load_explicit(&suspicion->is_urgent, memory_order_relaxed)) {
+		overhead_refresh_now(card);
+		return;
+	}
+	if (!is_now && !later_ns)
+		return;
+	const uint64_t time_ns = timer_real_now_ns();
+
+	if ((is_now || time_ns >= later_ns) && time_ns >= atomic_load(&suspicion->again_ns))
+		overhead_refresh_now(card);
+}
+
+bool overhead_stop_others(void)
+{
+	if (slice_slot() < 0)
+		return false;
+	quiesce_begin();
+	return true;
+}
+
+void overhead_let_others(void)
+{
+	quiesce_end();
+}
+
+/* The card's total and what neighbours hold of it, of one moment; false while they change it. */
+static bool look_at_card(int card, struct overhead_look *look)
+{
+	const struct totals before = totals_of_neighbours(card);
+
+	look->is_known =
+		nvml_card_used(card, &look->used) || card_used_by_context(card, &look->used);
+	const struct totals after = totals_of_neighbours(card);
+
+	look->neighbours = after.bytes;
+	return before.is_still && after.is_still && before.stamp == after.stamp;
+}
+
+void overhead_look(int card, struct overhead_look *look)
+{
+	unsigned tries = 0;
+
+	while (!look_at_card(card, look) && look->is_known)
+		if (++tries == LOOK_TRIES)
+			look->is_known = false;
+	look->held = account_held(card, false);
+}
+
+int64_t overhead_change_since(int card, const struct overhead_look *before)
+{
+	struct overhead_look after;
+
+	overhead_look(card, &after);
+	if (!before->is_known || !after.is_known)
+		return 0;
+	const int64_t change = (int64_t)(after.used - before->used) -
+			       (int64_t)(after.neighbours - before->neighbours);
+
+	return quiesce_was_kept() ? change : change - (int64_t)(after.held - before->held);
+}
+
+/* NVML tells us afterwards; without it the card's total must be watched from before. */
+void overhead_begin_change(struct overhead_change *change, bool is_large)
+{
+	*change = (struct overhead_change){.card = CARD_FOREIGN, .is_large = is_large};
+	if (card_current(&change->card) != CUDA_SUCCESS || change->card < 0 || nvml_knows_pid())
+		return;
+	if (!overhead_stop_others())
+		return;
+	change->is_watched = true;
+	overhead_look(change->card, &change->before);
+	driver_go_inside();
+}
+
+void overhead_end_change(struct overhead_change *change)
+{
+	if (!change->is_watched) {
+		overhead_suspect(change->card);
+		if (change->is_large)
+			overhead_refresh_now(change->card);
+		return;
+	}
+	driver_come_back();
+	overhead_add_change(change->card, &change->before, 0);
+	overhead_let_others();
+}
