@@ -17,7 +17,11 @@ from tests.waiting import until
 
 from gpu_device_plugin.apps.controller.run import Controller
 from gpu_device_plugin.config.controller import ControllerSettings
-from gpu_device_plugin.domain.annotations import ALLOCATION, ASSIGNED, CORE_ALLOCATION
+from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+    ALLOCATION,
+    ASSIGNED,
+    CORE_ALLOCATION,
+)
 
 
 @dataclass

@@ -20,9 +20,9 @@ from gpu_device_plugin.cluster.extender_wire import (
     read_binding,
     read_question,
 )
-from gpu_device_plugin.domain.cluster_view import PodHold, wish_annotations
-from gpu_device_plugin.domain.node_fit import Fit, Misfit
 from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold, wish_annotations
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit
 from gpu_device_plugin.errors import ClusterError
 
 MOST_NODES = 8

@@ -284,7 +284,7 @@ class NoCluster:
     ) -> None:
         """Nothing to do."""
 
-    def drop(self, *, label: str = "", annotation: str = "") -> None:  # noqa: ARG002 - a protocol's
+    def drop(self, *, label: str = "", annotation: str = "") -> None:
         """Nothing to do: there is none."""
 
     def annotate_pod(self, _ref: PodRef, _annotations: Wanted, /) -> None:
