@@ -80,7 +80,7 @@ class FollowedKey(Generic[Value]):
             about = ConfigMapRef(NAMESPACE, meta.name, meta.uid)
             told = f"{error}. What was there before still counts"
             _log.warning("not understood", config_map=str(about), error=str(error))
-            self._post(EventNote(about, "NotUnderstood", told))
+            self._post(EventNote(about, "BadConfigMap", told))
 
     def _take(self, text: str) -> None:
         if text != self._text:
