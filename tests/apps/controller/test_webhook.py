@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 from tests.apps.controller.objects import node
+from tests.apps.controller.replica import Running, a_controller
 from tests.apps.controller.reviews import Json, applied, review
-from tests.apps.controller.test_extender import Running, a_controller
 from tests.config.test_models_by_label import S0_SELECTORS
 from tests.fakes.api_server import Seen, status
 from tests.waiting import until
@@ -114,7 +114,7 @@ async def test_the_sources_selector_gives_its_pods_a_driver_without_a_restart(
     async with a_controller(tmp_path, ()) as found:
         before = await mutated(found, hpn)
         await configure(found, "acs-profile", selectors=S0_SELECTORS, vpcId="vpc-1")
-        await until(lambda: len(found.controller._rules.profile) == 1)
+        await until(lambda: len(found.controller.models.rules.profile) == 1)
         after = await mutated(found, hpn)
         other = await mutated(found, a_pod(compute_class="gpu"))
         kept = found.server.objects[f"{MAPS}/acs-profile"]["data"]
@@ -131,12 +131,12 @@ async def test_a_profile_that_cannot_be_parsed_changes_nothing_and_is_told(tmp_p
     hpn = a_pod(compute_class="gpu-hpn")
     async with a_controller(tmp_path, ()) as found:
         await configure(found, "acs-profile", selectors=S0_SELECTORS)
-        await until(lambda: len(found.controller._rules.profile) == 1)
+        await until(lambda: len(found.controller.models.rules.profile) == 1)
         await configure(found, "acs-profile", selectors="[{]")
         await until(lambda: found.server.seen("POST", "/events"))
         meanwhile = await mutated(found, hpn)
         await configure(found, "acs-profile", selectors="")
-        await until(lambda: not found.controller._rules.profile)
+        await until(lambda: not found.controller.models.rules.profile)
         event = found.server.seen("POST", "/namespaces/kube-system/events")[0].body
 
     assert meanwhile["metadata"]["labels"][DRIVER] == "1.5.0"
@@ -158,10 +158,10 @@ async def test_the_catalogue_is_the_operators(tmp_path: Path) -> None:
     async with a_controller(tmp_path, ()) as found:
         unknown = await ask(found, review(own))
         await configure(found, "gpu-device-plugin-models", models="V100: {drivers: ['1', '2']}")
-        await until(lambda: "V100" in found.controller._rules.catalogue.series)
+        await until(lambda: "V100" in found.controller.models.rules.catalogue.series)
         known = await mutated(found, own)
         await found.server.delete(f"{MAPS}/gpu-device-plugin-models")
-        await until(lambda: "V100" not in found.controller._rules.catalogue.series)
+        await until(lambda: "V100" not in found.controller.models.rules.catalogue.series)
 
     assert "'V100' is not in the catalogue" in unknown["response"]["status"]["message"]
     assert required(known) == {MODEL: ["V100"]}
@@ -177,7 +177,7 @@ async def test_a_rule_selects_by_the_labels_of_a_namespace_that_is_new_too(tmp_p
     async with a_controller(tmp_path, ()) as found:
         await configure(found, "acs-profile", selectors=json.dumps([rule]))
         await found.server.put("/api/v1/namespaces/x", {"metadata": {"labels": {"team": "x"}}})
-        await until(lambda: len(found.controller._rules.profile) == 1)
+        await until(lambda: len(found.controller.models.rules.profile) == 1)
         inside = await mutated(found, a_pod(), namespace="x")
         outside = await mutated(found, a_pod(), namespace="y")
 
@@ -194,11 +194,11 @@ async def test_nothing_is_answered_before_the_rules_are_known(tmp_path: Path) ->
         return status(403, "no list for you") if is_map else None
 
     async with a_controller(tmp_path, (), fault=refuse, until_ready=False) as found:
-        await until(lambda: found.controller._rules.trouble.startswith("list of"))
+        await until(lambda: found.controller.models.rules.trouble.startswith("list of"))
         page = await found.get("/readyz", port=found.controller.pages.port)
         answer = await ask(found, review(S0_POD))
         is_refused.set()
-        await until(lambda: not found.controller._rules.trouble)
+        await until(lambda: not found.controller.models.rules.trouble)
         later = await mutated(found, S0_POD)
 
     assert page[0] == 503
