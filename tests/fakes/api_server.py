@@ -23,8 +23,9 @@ Json = dict[str, Any]
 QUICK = Pace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, settle_seconds=0.1)
 
 _COLLECTION = re.compile(
-    r"(?P<base>/api/v1/nodes|/api/v1/pods"
+    r"(?P<base>/api/v1/nodes|/api/v1/pods|/api/v1/namespaces"
     r"|/api/v1/namespaces/(?P<ns>[^/]+)/(?:pods|events|configmaps|secrets)"
+    r"|/apis/admissionregistration\.k8s\.io/v1/mutatingwebhookconfigurations"
     r"|/apis/coordination\.k8s\.io/v1/namespaces/[^/]+/leases"
     r"|/apis/apps/v1(?:/namespaces/[^/]+)?/daemonsets"
     r"|/apis/node\.k8s\.io/v1/runtimeclasses"
