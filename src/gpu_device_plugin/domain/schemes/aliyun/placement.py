@@ -1,0 +1,291 @@
+"""Placement: which card a container gets."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpu_device_plugin.domain.demand import Demand
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import PlacementPolicy, is_isolated
+from gpu_device_plugin.domain.node_state import NodeTerms
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.aliyun.card_use import CardUse, card_use
+from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_PODS_PER_CARD, resources_of
+from gpu_device_plugin.domain.schemes.aliyun.requests import CORE_STEP_PERCENT
+from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
+from gpu_device_plugin.domain.schemes.aliyun.units import (
+    CORE_UNITS_PER_CARD,
+    Resource,
+    parse_unit_id,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one card has left for one pod.
+
+    Attributes:
+        card: The card.
+        is_healthy: Whether it may be given away.
+        free_mem: Memory units that are not held; units of the pod's own init containers count too.
+        free_core: Percent of compute that is not held.
+        pods: Pods that hold anything on it, the asking pod included if it does.
+        holds_pod: Whether the asking pod holds anything on it.
+        unit: What a memory unit is.
+        max_pods: Most pods on the card, or None for no limit.
+        least_core: Compute that every container of this mode takes at least.
+    """
+
+    card: Card
+    is_healthy: bool
+    free_mem: int
+    free_core: int
+    pods: int
+    holds_pod: bool
+    unit: MemoryUnit = MemoryUnit.GIB
+    max_pods: int | None = None
+    least_core: int = 0
+
+    @property
+    def is_full_of_pods(self) -> bool:
+        """Whether the asking pod would be one too many; one that is here already is not."""
+        return self.max_pods is not None and not self.holds_pod and self.pods >= self.max_pods
+
+    def lack(self, demand: Demand) -> str | None:
+        """Why a container of this demand does not fit here, for people; None where it does."""
+        core = max(demand.core_percent, self.least_core)
+        if not self.is_healthy:
+            return "unhealthy"
+        if self.is_full_of_pods:
+            return f"{self.pods} pods, at most {self.max_pods}"
+        if self.free_mem < max(1, demand.units_per_card):
+            return f"{self.free_mem} of {self.card.capacity(self.unit)} units free"
+        if self.free_core < core:
+            return f"{self.free_core} % compute free, {self.free_mem} units free"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a container goes.
+
+    Attributes:
+        cards: The cards, by NVML index.
+        why: Why these, for people.
+    """
+
+    cards: tuple[Card, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoom:
+    """Why a container goes nowhere now.
+
+    Attributes:
+        largest_units: Largest slice free on one card that has the compute asked for (or, where
+            none has it, on any healthy card), in memory units; 0 where nothing is free.
+        largest_mib: The same as a slice in MiB.
+        largest_card: Where that is, or None.
+        lacks: NVML index of each card, and what it lacks.
+        reason: One CamelCase word.
+    """
+
+    largest_units: int
+    largest_mib: int
+    largest_card: Card | None
+    lacks: tuple[tuple[int, str], ...]
+    reason: str = "NoRoom"
+
+
+def rooms(
+    cards: Iterable[Card],
+    healthy: Mapping[str, bool],
+    ledger: Ledger,
+    terms: NodeTerms,
+    pod: PodRef,
+) -> tuple[Room, ...]:
+    """What each card has left for the next container of `pod`, by NVML index.
+
+    Args:
+        cards: The node's cards.
+        healthy: UUID -> whether the card may serve; a card that is not named may not.
+        ledger: Who holds what; at admission the live part of it.
+        terms: The node's mode and unit.
+        pod: Who asks.
+    """
+    free_for_pod = card_use(ledger.before(pod))
+    held = card_use(ledger)
+    blank = CardUse()
+    found = []
+    for card in sorted(cards, key=lambda card: card.index):
+        use = free_for_pod.get(card.number, blank)
+        tenants = held.get(card.number, blank).pods
+        holds_pod = any(tenant.is_same_pod(pod) for tenant in tenants)
+        found.append(
+            Room(
+                card=card,
+                is_healthy=healthy.get(card.uuid, False),
+                free_mem=max(0, card.capacity(terms.unit) - use.mem_units),
+                free_core=max(0, CORE_UNITS_PER_CARD - use.core_percent),
+                pods=_count(tenants),
+                holds_pod=holds_pod,
+                unit=terms.unit,
+                max_pods=MAX_PODS_PER_CARD if is_isolated(terms.mode) else None,
+                least_core=CORE_STEP_PERCENT if Resource.CORE in resources_of(terms.mode) else 0,
+            )
+        )
+    return tuple(found)
+
+
+def at_most(room: Room, resource: str, free: int) -> Room:
+    """The same room, with at most as much of `resource` as the kubelet has free there."""
+    if resource == Resource.MEM:
+        return replace(room, free_mem=min(room.free_mem, free))
+    if resource == Resource.CORE:
+        return replace(room, free_core=min(room.free_core, free))
+    return room
+
+
+_PREFERENCE: Mapping[PlacementPolicy, Callable[[Room], int]] = {
+    PlacementPolicy.BINPACK: lambda room: room.free_mem,
+    PlacementPolicy.SPREAD: lambda room: -room.free_mem,
+}
+_BECAUSE: Mapping[PlacementPolicy, str] = {
+    PlacementPolicy.BINPACK: "binpack: the least free memory that fits",
+    PlacementPolicy.SPREAD: "spread: the most free memory",
+}
+
+
+def place(  # noqa: PLR0913 - everything that decides: demand, policy, pod, extender, kubelet
+    rooms: Sequence[Room],
+    demand: Demand,
+    policy: PlacementPolicy,
+    *,
+    prefer: Sequence[str] = (),
+    wish: Sequence[int] = (),
+    must: frozenset[int] = frozenset(),
+) -> Placement | NoRoom:
+    """As many cards as the demand names, each with room for its equal part.
+
+    Ties go to the lowest index, so that equal nodes choose the same.
+
+    Args:
+        rooms: What each card has left.
+        demand: What the container needs.
+        policy: The node's preference.
+        prefer: UUIDs of the cards of the pod's earlier containers: taken before others.
+        wish: NVML indexes that a scheduler extender wishes; honoured if they all fit.
+        must: Numbers of cards with reused units; all of them are taken.
+    """
+    fitting = {room.card.number: room for room in rooms if room.lack(demand) is None}
+    if not must <= fitting.keys() or len(must) > demand.cards:
+        return _no_room(rooms, demand, must)
+    wished = [room for room in fitting.values() if room.card.index in wish]
+    if len(wished) == len(set(wish)) == demand.cards and must <= {r.card.number for r in wished}:
+        return _placement(wished, "the scheduler's wish")
+    weigh = _PREFERENCE[policy]
+
+    def order(room: Room) -> tuple[bool, bool, int, int]:
+        is_first = room.card.number in must
+        return not is_first, room.card.uuid not in prefer, weigh(room), room.card.index
+
+    chosen = sorted(fitting.values(), key=order)[: demand.cards]
+    if len(chosen) < demand.cards:
+        return _no_room(rooms, demand, must)
+    return _placement(chosen, _why(chosen, policy, prefer, must))
+
+
+def _why(
+    chosen: Sequence[Room], policy: PlacementPolicy, prefer: Sequence[str], must: frozenset[int]
+) -> str:
+    if must:
+        return "the card on which an init container leaves its units"
+    if all(room.card.uuid in prefer for room in chosen):
+        return "the card of the pod's earlier containers"
+    free = ", ".join(f"{room.free_mem} of {room.card.capacity(room.unit)}" for room in chosen)
+    return f"{_BECAUSE[policy]} ({free} units free)"
+
+
+def _placement(chosen: Sequence[Room], why: str) -> Placement:
+    cards = sorted((room.card for room in chosen), key=lambda card: card.index)
+    return Placement(tuple(cards), why)
+
+
+def _no_room(rooms: Sequence[Room], demand: Demand, must: Collection[int]) -> NoRoom:
+    usable = [r for r in rooms if r.is_healthy and not r.is_full_of_pods and r.free_mem]
+    with_core = [r for r in usable if r.free_core >= max(demand.core_percent, r.least_core)]
+    best = max(with_core or usable, key=lambda r: (r.free_mem, -r.card.index), default=None)
+    lacks = [(r.card.index, _lack_text(r, demand, must)) for r in rooms]
+    return NoRoom(
+        largest_units=best.free_mem if best else 0,
+        largest_mib=slice_mib(best.card, best.free_mem, best.unit) if best else 0,
+        largest_card=best.card if best else None,
+        lacks=tuple(lacks),
+        reason=_reason(rooms, demand),
+    )
+
+
+def _lack_text(room: Room, demand: Demand, must: Collection[int]) -> str:
+    lack = room.lack(demand)
+    if lack is not None:
+        return lack
+    if must and room.card.number not in must:
+        return "fits, but an init container's units lie on another card"
+    return "fits"
+
+
+def _reason(rooms: Sequence[Room], demand: Demand) -> str:
+    if not any(room.is_healthy for room in rooms):
+        return "NoHealthyCard"
+    without_cap = [replace(room, max_pods=None) for room in rooms]
+    would_fit = sum(room.lack(demand) is None for room in without_cap) >= demand.cards
+    is_capped = any(room.is_full_of_pods for room in rooms)
+    return "TooManyPods" if would_fit and is_capped else "NoRoom"
+
+
+def _count(tenants: Iterable[PodRef]) -> int:
+    """Distinct pods; one known by name only and one by name and uid are the same."""
+    return len({tenant.key if tenant.name else ("", tenant.uid) for tenant in tenants})
+
+
+def pick_units(
+    resource: str,
+    available: Iterable[str],
+    must: Collection[str],
+    cards: Sequence[Card],
+    size: int,
+) -> tuple[str, ...] | None:
+    """Exactly `size` unit ids of `resource` in equal parts on `cards`, or None.
+
+    Those of `must` come first, then the lowest, so that equal nodes give equal units.
+
+    Args:
+        resource: Of what.
+        available: Ids that the kubelet has free, those of `must` included.
+        must: Ids that the kubelet will give in any case.
+        cards: The cards decided on.
+        size: How many ids.
+    """
+    by_card: dict[int, list[tuple[bool, int, str]]] = {card.number: [] for card in cards}
+    for text in frozenset(available) | frozenset(must):
+        unit = parse_unit_id(text)
+        if unit is not None and unit.resource == resource and unit.card in by_card:
+            by_card[unit.card].append((text not in must, unit.unit, text))
+    each, rest = divmod(size, len(cards))
+    chosen = [text for units in by_card.values() for _, _, text in sorted(units)[:each]]
+    is_whole = rest == 0 and len(chosen) == size and frozenset(must) <= frozenset(chosen)
+    return tuple(chosen) if is_whole else None
+
+
+def follows(ids: Iterable[str], cards: Sequence[Card]) -> bool:
+    """Whether units are on exactly these cards, in equal parts.
+
+    Without asking first, the kubelet reuses an init container's units at random: of two cards it
+    may pick three and one, which would not be the slice that was asked for.
+    """
+    found = Counter(unit.card for text in ids if (unit := parse_unit_id(text)) is not None)
+    is_there = found.keys() == {card.number for card in cards}
+    return is_there and len(set(found.values())) <= 1

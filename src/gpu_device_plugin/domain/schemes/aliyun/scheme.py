@@ -1,0 +1,238 @@
+"""Fractions of a card under the names of Alibaba Cloud's shared GPU scheduling."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from gpu_device_plugin.domain.caller import Asker, Call
+from gpu_device_plugin.domain.compute_policy import (
+    COMPUTE_POLICY_KEY,
+    KNOWN_POLICIES,
+    ComputePolicy,
+)
+from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
+from gpu_device_plugin.domain.decision import Offer, Pending
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
+from gpu_device_plugin.domain.pools import DeviceGroup, Pool, UnitCount
+from gpu_device_plugin.domain.schemes.aliyun.adoption import adopt
+from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
+from gpu_device_plugin.domain.schemes.aliyun.card_use import CardUse, card_use
+from gpu_device_plugin.domain.schemes.aliyun.decision import (
+    check_parts,
+    choose_units,
+    decide,
+    unequal_parts,
+)
+from gpu_device_plugin.domain.schemes.aliyun.edits import container_edits
+from gpu_device_plugin.domain.schemes.aliyun.late_check import checked
+from gpu_device_plugin.domain.schemes.aliyun.modes import check_message, check_unit, resources_of
+from gpu_device_plugin.domain.schemes.aliyun.placement import follows
+from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, unit_ids, units_of
+from gpu_device_plugin.domain.schemes.protocol import NewGrant
+from gpu_device_plugin.errors import RequestError
+
+
+class AliyunScheme:
+    """gpu-mem, gpu-core.percentage and gpu-count, as the node's mode serves them."""
+
+    resources: Collection[str] = frozenset(Resource)
+
+    def pools(self, state: NodeState) -> tuple[Pool, ...]:
+        """Every unit of every card; a card that is out stays in capacity."""
+        if state.mode is None:
+            return ()
+        return tuple(
+            Pool(resource, tuple(_groups(resource, state))) for resource in resources_of(state.mode)
+        )
+
+    def serves(self, resource: str, state: NodeState) -> bool:
+        """By the node's mode."""
+        return state.mode is not None and resource in resources_of(state.mode)
+
+    def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        """Small units are for whole cards only (R-404)."""
+        check_unit(mode, unit)
+
+    def check_size(self, state: NodeState) -> None:
+        """By the number of units."""
+        if state.mode is not None:
+            check_message(state.cards, state.unit, state.mode)
+
+    def card_numbers(self, ids: Iterable[str]) -> frozenset[int]:
+        """Each id names its card."""
+        return cards_of(ids)
+
+    def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
+        """Units of memory and percent of compute."""
+        use, served = card_use(ledger), resources_of(state.mode) if state.mode else ()
+        return {
+            card.uuid: [
+                _count(card, each, use.get(card.number, CardUse()), state.unit) for each in served
+            ]
+            for card in state.cards
+        }
+
+    def annotations(
+        self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
+    ) -> Mapping[str, str]:
+        """In both published generations (R-540)."""
+        return pod_annotations(grants, state.cards, assume_time_ns)
+
+    def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
+        """`aliyun.com/gpu-mem: 2 (units of 1024 MiB)`."""
+        return asked_text(resource, amount, state.unit)
+
+    def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
+        """One card, or as many as the pod's label says."""
+        _compute_policy(asker.request, state)
+        return decide(asker, offer, state)
+
+    def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
+        """In equal parts on the cards decided on."""
+        if pending.asker.container is None:
+            # The pod spec is not known, so only the size of each call can be checked.
+            call = offer.call
+            demand_from_size(pending.asker.pod, call.resource, call.size, state.terms)
+        return choose_units(pending, offer, state)
+
+    def check_given(self, asker: Asker, offer: Offer, state: NodeState) -> None:
+        """In equal parts on as many cards as asked."""
+        check_parts(asker, offer, state)
+
+    def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
+        """In equal parts on the cards decided on."""
+        if not follows(ids, pending.cards):
+            raise unequal_parts(ids, len(pending.cards))
+
+    def grant(self, pending: Pending, new: NewGrant, state: NodeState) -> Grant:
+        """The decision, in units and percent."""
+        container, request = pending.asker.container, pending.asker.request
+        asked = pending.demand
+        grant = Grant(
+            slice_id=new.slice_id,
+            pod=pending.asker.pod,
+            container=container.name if container else "",
+            cards=tuple(card.uuid for card in pending.cards),
+            mem_units=asked.mem_units,
+            core_percent=asked.core_percent,
+            pod_units=request.app_amount(Resource.MEM) if request else asked.mem_units,
+            unit_mib=state.unit.mib,
+            mode=str(state.mode),
+            is_isolated=new.is_isolated,
+            is_checked=container is not None,
+            library_version=state.library_version if new.is_isolated else "",
+            created_seconds=new.created_seconds,
+            compute_policy=_compute_policy(request, state),
+        )
+        if container is None:
+            return grant
+        return replace(grant, kind=container.kind, index=container.index)
+
+    def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:
+        """Without the pod spec, only the units given so far are known of its request."""
+        grant = grant.with_ids(call.resource, call.must_include)
+        if not is_known:
+            units, percent = len(grant.ids(Resource.MEM)), len(grant.ids(Resource.CORE))
+            grant = replace(grant, mem_units=units, pod_units=units, core_percent=percent)
+        return grant if is_known and grant.card_bytes else self.sized(grant, state)
+
+    def sized(self, grant: Grant, state: NodeState) -> Grant:
+        """The grant with its memory on each card in bytes, as the cards are now.
+
+        A card that is away leaves the sizes unknown; one that shows less than was granted (for
+        instance to a grant made again from the kubelet's checkpoint) gives what it has.
+        """
+        unit = MemoryUnit.of_mib(grant.unit_mib)
+        cards = [card for card in map(state.card, grant.cards) if card is not None]
+        if not grant.units_per_card or len(cards) != len(grant.cards):
+            return replace(grant, card_bytes=())
+        sizes = (
+            slice_bytes(card, min(grant.units_per_card, card.capacity(unit)), unit)
+            if card.capacity(unit)
+            else 0
+            for card in cards
+        )
+        return replace(grant, card_bytes=tuple(sizes))
+
+    def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
+        """The percentage, the label for several cards, and what goes with what."""
+        grant = checked(grant, spec, state.terms)
+        return replace(grant, compute_policy=_compute_policy(spec, state))
+
+    def check_shape(self, grant: Grant, state: NodeState) -> None:
+        """core_mem serves memory and compute together (R-526)."""
+        is_whole = grant.ids(Resource.MEM) and grant.ids(Resource.CORE)
+        if grant.mode == NodeMode.CORE_MEM and not is_whole:
+            raise RequestError(
+                f"pod {grant.pod}, container {grant.container or '(not known)'}, asks for one of "
+                f"gpu-mem and gpu-core.percentage only; node {state.node} is in mode core_mem and "
+                f"serves them together: ask for both, or set nodeSelector "
+                f"ack.node.gpu.schedule: cgpu",
+                reason="MemoryOnly",
+            )
+
+    def adopt(
+        self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
+    ) -> tuple[Grant, ...]:
+        """By the units' ids, which tell card and amount."""
+        specs = tuple(specs)
+        known = {spec.ref: spec.compute_policy for spec in specs}
+        return tuple(
+            replace(
+                grant,
+                compute_policy=state.policy_for(known.get(grant.pod)) or state.compute_policy,
+            )
+            for grant in adopt(held, specs, state.cards, state.terms)
+        )
+
+    def answers(self, resource: str) -> bool:
+        """The whole answer rides on gpu-mem (R-550): the kubelet merges several at random."""
+        return resource == Resource.MEM
+
+    def edits(
+        self,
+        grant: Grant,
+        cards: Sequence[Card],
+        state: NodeState,
+        access: DeviceAccess,
+        paths: Paths,
+    ) -> ContainerEdits:
+        """Cards, figures for applications, and what isolation mounts."""
+        return container_edits(grant, cards, state.terms, access, paths)
+
+
+def _count(card: Card, resource: Resource, held: CardUse, unit: MemoryUnit) -> UnitCount:
+    total = units_of(card, resource, unit)
+    amount = {Resource.MEM: held.mem_units, Resource.CORE: held.core_percent}.get(resource, 0)
+    return UnitCount(str(resource), max(0, total - amount), amount)
+
+
+def _compute_policy(spec: PodRequest | None, state: NodeState) -> ComputePolicy:
+    """The policy of a pod's containers.
+
+    Raises:
+        RequestError: Its annotation decides here, and names none.
+    """
+    asked = spec.compute_policy if spec else None
+    policy = state.policy_for(asked)
+    if spec is not None and policy is None:
+        raise RequestError(
+            f"pod {spec.ref} on node {state.node}: annotation {COMPUTE_POLICY_KEY}={asked} names no "
+            f"policy; known: {KNOWN_POLICIES}",
+            reason="UnknownComputePolicy",
+        )
+    return policy or state.compute_policy
+
+
+def _groups(resource: Resource, state: NodeState) -> Iterable[DeviceGroup]:
+    healthy = state.healthy
+    for card in state.cards:
+        units = units_of(card, resource, state.unit)
+        yield DeviceGroup(unit_ids(resource, card.number, units), healthy[card.uuid])

@@ -1,0 +1,81 @@
+/*
+ * What a context costs, as the container's processes find it out for each other.
+ * NVML's figure is sure. A watched card may have had a neighbour's memory come in
+ * the same moment: then a context is watched anew a few times and the cheapest
+ * price counts, and none far from what such a card usually takes is believed.
+ */
+#include "books/slice_region.h"
+#include "driver/cards.h"
+#include "slice/slice.h"
+#include "unasked/overhead.h"
+
+#define MIB (1024ull * 1024)
+
+/* How a price was found out: as many times by watching, or by NVML. */
+enum { UNKNOWN, WATCHED_ENOUGH = 4, LISTED = 255 };
+
+/* Contexts grow with the card's multiprocessors (107 MiB at 34, 555 at 188). */
+uint64_t overhead_usual_price(CUdevice device)
+{
+	int count = 0;
+
+	if (!cuda.cuDeviceGetAttribute ||
+	    cuda.cuDeviceGetAttribute(&count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) !=
+		    CUDA_SUCCESS)
+		count = 132;
+	return (count < 34 ? 107u : 107u + (unsigned)(count - 34) * 3u) * MIB;
+}
+
+uint64_t overhead_most_watched(uint64_t usual)
+{
+	return usual * 2;
+}
+
+static uint64_t *price_of(struct region_card *books, bool is_first)
+{
+	return is_first ? &books->first_context_bytes : &books->next_context_bytes;
+}
+
+static uint8_t *source_of(struct region_card *books, bool is_first)
+{
+	return is_first ? &books->first_context_source : &books->next_context_source;
+}
+
+uint64_t overhead_price(int card, bool is_first, bool *is_sure)
+{
+	struct region_card *books = &slice_region()->cards[card];
+	const uint64_t bytes = __atomic_load_n(price_of(books, is_first), __ATOMIC_RELAXED);
+
+	*is_sure = bytes &&
+		   __atomic_load_n(source_of(books, is_first), __ATOMIC_RELAXED) >= WATCHED_ENOUGH;
+	return bytes;
+}
+
+static void set(struct region_card *books, bool is_first, uint64_t bytes, unsigned source)
+{
+	__atomic_store_n(price_of(books, is_first), bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(source_of(books, is_first), (uint8_t)source, __ATOMIC_RELAXED);
+}
+
+void overhead_watched_price(int card, bool is_first, uint64_t usual, uint64_t bytes)
+{
+	struct region_card *books = &slice_region()->cards[card];
+	const unsigned source = *source_of(books, is_first);
+	const uint64_t known = *price_of(books, is_first);
+
+	if (source >= WATCHED_ENOUGH)
+		return;
+	/* A neighbour's memory that went: that much less is not believed of a first one. */
+	if (is_first && bytes < usual / 2)
+		bytes = usual / 2;
+	set(books, is_first, known && known < bytes ? known : bytes, source + 1);
+}
+
+void overhead_listed_price(int card, bool is_first, uint64_t bytes)
+{
+	struct region_card *books = &slice_region()->cards[card];
+	const bool is_listed = *source_of(books, is_first) == LISTED;
+	const uint64_t known = *price_of(books, is_first);
+
+	set(books, is_first, is_listed && known > bytes ? known : bytes, LISTED);
+}
