@@ -37,7 +37,7 @@ def test_a_seed_tells_one_story() -> None:
     assert _without_root(play(steps, 3).story) == _without_root(play(steps, 3).story)
 
 
-_FOUND = {
+_FOUND: dict[str, tuple[Step, ...]] = {
     "an agent is killed while the disk is full": (
         Step("kill_agent", 0.0, {"steps": 0}),
         Step("disk_full", 20.0, {"seconds": 20.0}),
