@@ -356,6 +356,8 @@ def _leftovers(node: Node) -> Iterator[str]:
         ):
             yield f"a grant of {grant.pod} ({grant.pod.uid}) is left"
     run = node.machine.root / "run"
+    if any(node.file("grants").parent.glob("grants*.bad-*")):
+        return  # what the lost grants named may be in use, and stays
     slices = {grant.slice_id for grant in known}
     for directory in (*run.glob("slices/*"), *run.glob("cards/*/*")):
         if directory.name not in slices:

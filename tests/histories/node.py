@@ -41,7 +41,7 @@ class Node:
         units: Every memory unit that the settings have named.
         modes: Every mode that the node's label has named.
         damaged_at: When the state directory was damaged last, in loop time; None: it was not.
-        was_damaged: Whether it ever was.
+        was_damaged: Whether the grants ever were.
         bad_since: Since when a card is not sound, or NVML does not answer, by UUID.
     """
 

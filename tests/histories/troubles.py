@@ -209,7 +209,7 @@ def state_damaged(node: Node, kind: str, at: float) -> None:
             content[int(at * (len(content) - 1))] ^= 0x55
             path.write_bytes(content)
             node.damaged_at = node.machine.loop.now
-            node.was_damaged = True
+            node.was_damaged |= kind == "grants"
     node.kill_agent()
 
 

@@ -134,6 +134,7 @@ class Wiring:
                 settings.mode, settings.placement, settings.compute_policy, settings.memory_unit
             ),
             lambda: self.reconciler.holders,
+            lambda: self.ledger_store.ledger.grants.values(),
         )
         self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
         self.setup = ContainerSetup(

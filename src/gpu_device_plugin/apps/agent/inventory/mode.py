@@ -4,7 +4,7 @@ At the start the last known label counts until the API answers. If none is known
 and does not guess, because a node that offers the wrong resources attracts the wrong pods.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
@@ -15,6 +15,7 @@ from gpu_device_plugin.domain.compute_policy import (
     ComputePolicy,
     parse_compute_policy,
 )
+from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import (
     MODE_LABEL,
     PLACEMENT_LABEL,
@@ -55,12 +56,13 @@ class ModeFollower:
         memory: Memory[NodeRecord],
         settings: ModeSettings,
         holders: Callable[[], Sequence[PodRef] | None],
+        granted: Callable[[], Iterable[Grant]] = tuple,
     ) -> None:
         self._node_store = node_store
         self._recorder = recorder
         self._memory = memory
         self._settings = settings
-        self._holders = holders
+        self._holders, self._granted = holders, granted
         self._labels: Mapping[str, str] | None = None
         self._mode: NodeMode | None = None
         self._unit: MemoryUnit | None = None
@@ -76,6 +78,8 @@ class ModeFollower:
         content, bad = await self._memory.load(now_seconds)
         self._mode = parse_mode(content.mode)
         self._unit = next((u for u in MemoryUnit if u.value == content.unit), None)
+        for grant in () if self._mode else self._granted():  # lost, and slices of it are held
+            self._mode, self._unit = parse_mode(grant.mode), MemoryUnit.of_mib(grant.unit_mib)
         # If the operator has changed the setting since, it replaces the remembered label's mode.
         is_same_wish = content.wished == str(self._settings.mode)
         self._is_from_label = content.is_from_label and is_same_wish
