@@ -6,8 +6,8 @@ import pytest
 
 from gpu_device_plugin.config.agent import Isolation, Settings, load_settings
 from gpu_device_plugin.config.sources import describe, field_names
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import ConfigError
 
 NAMED = {"NODE_NAME": "n1"}

@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,20 @@ def test_module_fits_on_one_reading(path: Path) -> None:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < FUNCTION_LINES, node.name
+
+
+def test_the_isolation_library_includes_downwards_only(tmp_path: Path) -> None:
+    """Its folders are a list, and none includes one above it."""
+    check = [sys.executable, str(ROOT / "src" / "check_includes.py")]
+    library = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert library.returncode == 0, library.stdout
+
+    upward = tmp_path / "slice" / "log.c"
+    upward.parent.mkdir()
+    upward.write_text('#include "slice/log.h"\n#include "view/view.h"\n', encoding="utf-8")
+    found = subprocess.run([*check, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stdout == "slice/log.c: slice/ is below view/, and includes view/view.h\n"
 
 
 def test_no_path_of_a_machine_and_no_registry_address_is_tracked() -> None:

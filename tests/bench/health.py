@@ -4,11 +4,11 @@ import time
 
 from tests.bench.rows import Chapter, at_most, median, quantile, shown
 
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import MAX_CARDS, Card
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.schemes.aliyun import AliyunScheme
-from gpu_device_plugin.domain.units import MAX_CARDS, MemoryUnit
+from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.kubelet.device_list import DeviceList
 
 ROUNDS = 108

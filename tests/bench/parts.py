@@ -10,11 +10,17 @@ from gpu_device_plugin.apps.agent.edges import real_edges
 from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import Settings
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, ListedPod, PodRef
-from gpu_device_plugin.domain.requests import PodRequest
-from gpu_device_plugin.domain.units import MemoryUnit, Resource, unit_ids
+from gpu_device_plugin.domain.pods import (
+    ContainerKind,
+    ContainerRequest,
+    ListedPod,
+    PodRef,
+    PodRequest,
+)
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids, units_of
 
 _H200_MIB = 143771
 _LIBRARY_VERSION = "0.0.1"
@@ -130,7 +136,7 @@ class _Api(NoCluster):
 
 def _units(resource: str, cards: Sequence[Card]) -> set[str]:
     unit = MemoryUnit.GIB
-    return {i for c in cards for i in unit_ids(resource, c.number, c.units(resource, unit))}
+    return {i for c in cards for i in unit_ids(resource, c.number, units_of(c, resource, unit))}
 
 
 def _library(directory: Path) -> Path:

@@ -10,13 +10,13 @@ from gpu_device_plugin.domain.annotations import (
     CARDS_ANNOTATION,
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
-    pod_annotations,
 )
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.labels import NODE_LABELS
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
 CHOICES: Mapping[str, Sequence[str]] = {
     "default": (),

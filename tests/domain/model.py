@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from random import Random
 
 from gpu_device_plugin.domain.caller import Asker, Call, who_allocates, who_asks
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.demand import Demand
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grant_lifetime import live
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.modes import PlacementPolicy, resources_of
-from gpu_device_plugin.domain.placement import NoRoom, follows, pick_units, place, rooms
+from gpu_device_plugin.domain.modes import PlacementPolicy
+from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import (
     ContainerKind,
     ContainerRequest,
@@ -25,8 +26,16 @@ from gpu_device_plugin.domain.pods import (
     PodRef,
     PodRequest,
 )
-from gpu_device_plugin.domain.requests import Demand, NodeTerms, demand, demand_from_size
-from gpu_device_plugin.domain.units import cards_of, unit_ids
+from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
+from gpu_device_plugin.domain.schemes.aliyun.placement import (
+    NoRoom,
+    follows,
+    pick_units,
+    place,
+    rooms,
+)
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.units import cards_of, unit_ids, units_of
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError
 
 
@@ -237,5 +246,5 @@ class Kubelet:
         return frozenset(
             text
             for card in agent.cards
-            for text in unit_ids(resource, card.number, card.units(resource, agent.terms.unit))
+            for text in unit_ids(resource, card.number, units_of(card, resource, agent.terms.unit))
         )

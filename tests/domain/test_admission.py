@@ -12,9 +12,11 @@ from gpu_device_plugin.domain.caller import Asker
 from gpu_device_plugin.domain.grant_lifetime import expired_grants, live
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.modes import MAX_PODS_PER_CARD, NodeMode, PlacementPolicy, is_isolated
+from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.units import Resource, parse_unit_id
+from gpu_device_plugin.domain.schemes.aliyun.card_use import card_use
+from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_PODS_PER_CARD
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, parse_unit_id
 from gpu_device_plugin.errors import UnknownPodError
 
 MODES = (NodeMode.CORE_MEM, NodeMode.CGPU, NodeMode.SHARE)
@@ -72,7 +74,7 @@ def check_ledger(kubelet: Kubelet) -> None:
     alive = live(agent.ledger, kubelet.pods.keys())
     for grant in alive.grants.values():
         assert alive.rivals(grant.pod, (*grant.ids(Resource.MEM), *grant.ids(Resource.CORE))) == ()
-    for number, use in alive.use().items():
+    for number, use in card_use(alive).items():
         (card,) = (card for card in agent.cards if card.number == number)
         assert use.mem_units <= card.capacity(agent.terms.unit)
         assert use.core_percent <= 100

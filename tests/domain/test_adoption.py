@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from tests.domain.words import CORE, COUNT, INIT, MEM, V100_MIB, cards, container, pod, terms
 
-from gpu_device_plugin.domain.adoption import HeldUnits, adopt
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.pods import ContainerKind, HeldUnits, PodRef
+from gpu_device_plugin.domain.schemes.aliyun.adoption import adopt
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
 CARDS = cards(V100_MIB, V100_MIB)  # card 0 is number 1
 MEM_IDS, CORE_IDS = frozenset({"m10", "m11"}), frozenset({"c10", "c11", "c12", "c13", "c14"})

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from tests.domain.words import INIT, V100_MIB, cards, grant, terms
 
-from gpu_device_plugin.domain.annotations import cards_annotation, pod_annotations, wish_of
+from gpu_device_plugin.domain.annotations import cards_annotation
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations, wish_of
 
 NODE = cards(V100_MIB, V100_MIB)
 NOW_NS = 1_700_000_000_000_000_000

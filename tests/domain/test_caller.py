@@ -10,7 +10,7 @@ from gpu_device_plugin.domain.caller import Asker, Call, who_allocates, who_asks
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import UnknownPodError
 
 NOBODY: frozenset[PodRef] = frozenset()

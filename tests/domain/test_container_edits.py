@@ -16,11 +16,11 @@ from gpu_device_plugin.domain.container_edits import (
     ContainerEdits,
     DeviceAccess,
     Paths,
-    container_edits,
     slice_of_mounts,
 )
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.schemes.aliyun.edits import container_edits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "edits"
 MODES = (NodeMode.CORE_MEM, NodeMode.CGPU, NodeMode.SHARE)

@@ -5,14 +5,15 @@ from dataclasses import replace
 import pytest
 
 from gpu_device_plugin.domain.caller import Asker, Call
-from gpu_device_plugin.domain.decision import Offer, choose_units, decide
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.decision import Offer
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.units import Resource, unit_ids
+from gpu_device_plugin.domain.schemes.aliyun.decision import choose_units, decide
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.errors import DoesNotFitError
 
 CARDS = tuple(Card(f"GPU-{n}", n, n, n, "Tesla-V100-SXM2-16GB", 16160) for n in range(2))

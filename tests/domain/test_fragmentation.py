@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.fragmentation import (
-    NodeRoom,
-    Ranking,
-    Shape,
-    Workload,
-    choose,
-)
+from gpu_device_plugin.domain.fragmentation import NodeRoom, Ranking, Shape, Workload, choose
 
 _HALF = Shape(1000, 1, 500)
 _SMALL = Shape(1000, 1, 200)

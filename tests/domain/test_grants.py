@@ -6,7 +6,7 @@ import pytest
 from tests.domain.words import INIT, grant
 
 from gpu_device_plugin.domain.pods import ContainerKind
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of
 
 
 def test_ids_are_kept_in_order() -> None:
@@ -15,7 +15,7 @@ def test_ids_are_kept_in_order() -> None:
 
     assert (held.ids(Resource.MEM), held.ids(Resource.CORE)) == (("m00", "m02"), ("c00", "c01"))
     assert held.ids(Resource.COUNT) == ()
-    assert held.card_numbers == {0}
+    assert cards_of(held.all_ids) == {0}
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 from tests.domain.words import CORE, INIT, MEM, grant, listed
 
-from gpu_device_plugin.domain.adoption import HeldUnits
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.kubelet_snapshot import filled, passed_on
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.pods import HeldUnits, PodRef
 
 
 def _init(mem: str, core: str = "") -> Grant:

@@ -16,9 +16,10 @@ from gpu_device_plugin.domain.grant_lifetime import (
     live,
 )
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import CardUse, Ledger
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.units import Resource, unit_ids
+from gpu_device_plugin.domain.schemes.aliyun.card_use import CardUse, card_use
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 
 UP_SINCE = -KUBELET_SETTLE_SECONDS
 NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
@@ -38,7 +39,7 @@ def test_a_unit_that_a_pods_containers_share_counts_once() -> None:
     """Init containers hand their units on, so two grants of one pod hold them."""
     init = replace(grant("a", "m00 m01", kind=INIT), slice_id="init")
 
-    use = ledger(init, grant("a", "m01 m02", "c00"), grant("b", "m10")).use()
+    use = card_use(ledger(init, grant("a", "m01 m02", "c00"), grant("b", "m10")))
 
     assert use == {
         0: CardUse(3, 1, frozenset({PodRef("default", "a", "uid-a")})),
@@ -221,9 +222,8 @@ def test_drift_counts_the_places_that_disagree() -> None:
     init = replace(grant("a", "m05", kind=INIT), slice_id="init", container="setup")
     book = ledger(grant("a", "m00", "c00"), grant("b", "m01"), init)
     same = listed("a", main={MEM: frozenset({"m00"}), CORE: frozenset({"c00"})}, proxy={})
-    count = {Resource.COUNT: frozenset({"n00"})}
 
-    assert drift(book, [same, listed("b", main={MEM: frozenset({"m01"}), **count})]) == 0
+    assert drift(book, [same, listed("b", main={MEM: frozenset({"m01"})})]) == 0
     assert drift(book, [same, listed("b", main={MEM: frozenset({"m02"})})]) == 1
     assert drift(book, [same]) == 1
     assert drift(Ledger(), [same]) == 2

@@ -5,25 +5,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.words import CORE, COUNT, MEM, V100_MIB, cards
 
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import MAX_CARDS, Card
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
-    MAX_MESSAGE_BYTES,
     ModeDecision,
     NodeMode,
     UnitDecision,
-    check_message,
-    check_unit,
     is_isolated,
     is_served,
-    list_message_bytes,
     next_mode,
     next_unit,
     parse_mode,
     parse_policy,
-    resources_of,
 )
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.units import MAX_CARDS, MemoryUnit, Resource, unit_ids
+from gpu_device_plugin.domain.schemes.aliyun.modes import (
+    MAX_MESSAGE_BYTES,
+    check_message,
+    check_unit,
+    list_message_bytes,
+    resources_of,
+)
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids, units_of
 from gpu_device_plugin.errors import ConfigError
 
 HOLDERS = [PodRef("ml", "b"), PodRef("ml", "a"), PodRef("ml", "a", "again")]
@@ -34,7 +37,7 @@ def test_four_v100_are_60_400_4() -> None:
     """R-109, R-111: the source's arithmetic, exactly."""
     node = cards(V100_MIB, V100_MIB, V100_MIB, V100_MIB)
 
-    assert [sum(c.units(r, MemoryUnit.GIB) for c in node) for r in (MEM, CORE, COUNT)] == [
+    assert [sum(units_of(c, r, MemoryUnit.GIB) for c in node) for r in (MEM, CORE, COUNT)] == [
         60,
         400,
         4,
@@ -106,7 +109,7 @@ def encoded_bytes(resource: Resource, node: tuple[Card, ...], unit: MemoryUnit) 
     """The size by really writing every device as the protobuf encoding says."""
     total = 0
     for card in node:
-        for text in unit_ids(resource, card.number, card.units(resource, unit)):
+        for text in unit_ids(resource, card.number, units_of(card, resource, unit)):
             device = b"\x0a" + bytes([len(text)]) + text.encode() + b"\x12\x09Unhealthy"
             total += len(b"\x0a" + bytes([len(device)]) + device)
     return total

@@ -2,13 +2,14 @@
 
 import pytest
 
-from gpu_device_plugin.domain.annotations import ALLOCATION
-from gpu_device_plugin.domain.cluster_view import NodeOffer, hold_of
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.node_fit import Fit, Misfit, fit, node_rooms
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.units import MemoryUnit, Resource
+from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, hold_of
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit, node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
 _INIT, _SIDECAR, _APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 from tests.domain.words import APP, CORE, COUNT, INIT, MEM, container, pod, terms
 
+from gpu_device_plugin.domain.demand import Demand
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.requests import Demand, demand, demand_from_size
-from gpu_device_plugin.domain.units import MemoryUnit, Resource
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import RequestError
 
 

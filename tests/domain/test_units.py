@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.units import (
-    MAX_CARDS,
-    MemoryUnit,
+from gpu_device_plugin.domain.devices import MAX_CARDS
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.schemes.aliyun.units import (
     Resource,
     UnitId,
     cards_of,

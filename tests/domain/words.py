@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import (
     ContainerKind,
     ContainerRequest,
@@ -12,8 +14,7 @@ from gpu_device_plugin.domain.pods import (
     PodRef,
     PodRequest,
 )
-from gpu_device_plugin.domain.requests import NodeTerms
-from gpu_device_plugin.domain.units import MemoryUnit, Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
 V100_MIB = 16160
 MEM, CORE, COUNT = Resource.MEM, Resource.CORE, Resource.COUNT

@@ -22,9 +22,10 @@ from tests.e2e.submission import PATHS, Submission
 
 from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import Pod
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.requests import NodeTerms, demand
-from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.domain.node_state import NodeTerms
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand
 from gpu_device_plugin.errors import RequestError
 
 NOWHERE = {"e2e": "nowhere"}

@@ -261,6 +261,8 @@ def _is_in(path: str, value: Json, seen: Seen) -> bool:
             return False
     elif collection != seen.path:
         return False
+    if not _has_labels(value, seen.query.get("labelSelector", "")):
+        return False
     for term in filter(None, seen.query.get("fieldSelector", "").split(",")):
         name, wanted = term.split("=")
         found: Any = value
@@ -269,6 +271,12 @@ def _is_in(path: str, value: Json, seen: Seen) -> bool:
         if value.get("kind") not in ("Bookmark", "Status") and found != wanted:
             return False
     return True
+
+
+def _has_labels(value: Json, selector: str) -> bool:
+    labels = value["metadata"].get("labels") or {}
+    terms = (term.split("=") for term in filter(None, selector.split(",")))
+    return all(labels.get(name) == wanted for name, wanted in terms)
 
 
 def _merge(target: Any, patch: Any) -> Any:

@@ -9,8 +9,9 @@ from tests.histories.pods import Life, looked_at, path_of
 from tests.histories.shapes import CARDS_LABEL, CORE, COUNT, MEM
 
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.units import MemoryUnit, parse_unit_id
+from gpu_device_plugin.domain.schemes.aliyun.units import parse_unit_id
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.kubelet.checkpoint import read_checkpoint
 from gpu_device_plugin.simulation.kubelet_pods import Kind, StandInPod

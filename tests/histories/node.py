@@ -19,7 +19,7 @@ from tests.histories.shapes import CORE, FIT_WITH_COMPUTE, FIT_WITHOUT_COMPUTE, 
 from gpu_device_plugin.apps.agent.run import run_agent
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_registry import CHECKPOINT_NAME

@@ -11,7 +11,7 @@ from tests.histories.api import Api
 from tests.histories.machine import Machine
 from tests.histories.shapes import CORE, MEM
 
-from gpu_device_plugin.domain.units import parse_unit_id
+from gpu_device_plugin.domain.schemes.aliyun.units import parse_unit_id
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import ContainerStart, Kind, StandInPod

@@ -17,8 +17,8 @@ from tests.histories.shapes import pod_of
 from tests.histories.troubles import TROUBLES
 
 from gpu_device_plugin.config.agent import Isolation
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
-from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import StateError, StorageError
 from gpu_device_plugin.store import grants_v1
 from gpu_device_plugin.store.durable import SealedFile

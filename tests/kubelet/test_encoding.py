@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kubelet.rig import MEM, Rig, group, mem_cards, until
 
-from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.modes import MAX_MESSAGE_BYTES, list_message_bytes
-from gpu_device_plugin.domain.units import MAX_CARDS, MemoryUnit, Resource, unit_ids
+from gpu_device_plugin.domain.devices import MAX_CARDS, Card
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_MESSAGE_BYTES, list_message_bytes
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.encoding import encode_list
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, group, mem_cards, pod, until
 
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.kubelet.resource_server import Phase
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 

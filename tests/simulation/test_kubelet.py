@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.kubelet.rig import CORE, MEM, Rig, container, mem_cards, pod
 
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import KubeletError, RequestError
 from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.simulation.kubelet import StandInKubelet

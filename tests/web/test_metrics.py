@@ -1,11 +1,11 @@
 """Names, labels and values of the metrics are an interface; what is gone leaves no series."""
 
+from gpu_device_plugin.domain.pools import UnitCount
 from gpu_device_plugin.web.metrics import (
     AgentMetrics,
     CardSample,
     SliceSample,
     Snapshot,
-    UnitCount,
 )
 
 GOLDEN = """\

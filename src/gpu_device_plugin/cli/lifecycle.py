@@ -9,8 +9,9 @@ import click
 
 from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
-from gpu_device_plugin.domain.modes import NodeMode, check_unit
-from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
 from gpu_device_plugin.errors import EdgeError
 
 # What these commands need is imported in them, so that the agent does not load it.

@@ -8,7 +8,7 @@ from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Node, ResourceSlice
-from gpu_device_plugin.domain.pools import OUR_RESOURCES
+from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError
 
 NVIDIA_DRIVER = "gpu.nvidia.com"

@@ -4,16 +4,11 @@ from collections.abc import Collection
 
 from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.cluster.wire import Container, Pod
-from gpu_device_plugin.domain.annotations import wish_of
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
-from gpu_device_plugin.domain.pods import (
-    ContainerKind,
-    ContainerRequest,
-    PodRef,
-    PodRequest,
-)
-from gpu_device_plugin.domain.pools import OUR_RESOURCES
-from gpu_device_plugin.domain.requests import COUNT_LABEL
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.schemes.aliyun.annotations import wish_of
+from gpu_device_plugin.domain.schemes.aliyun.requests import COUNT_LABEL
+from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError
 
 MIRROR = "kubernetes.io/config.mirror"

@@ -12,7 +12,7 @@ from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
-from gpu_device_plugin.domain.pools import OUR_RESOURCES
+from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger(__name__)

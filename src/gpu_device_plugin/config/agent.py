@@ -11,8 +11,9 @@ import yaml
 from gpu_device_plugin.config.sources import LogFormat, load, says
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.container_edits import DeviceAccess
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, check_unit, parse_mode
-from gpu_device_plugin.domain.units import MemoryUnit
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, parse_mode
+from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
 from gpu_device_plugin.errors import ConfigError
 
 _CAPABILITY = "all|compat32|compute|display|graphics|ngx|utility|video"  # NVIDIA's toolkit's

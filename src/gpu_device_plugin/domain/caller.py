@@ -24,8 +24,6 @@ from gpu_device_plugin.domain.pods import (
 )
 from gpu_device_plugin.errors import UnknownPodError
 
-__all__ = ["Asker", "Call", "ListedPod", "who_allocates", "who_asks"]
-
 Specs: TypeAlias = Mapping[tuple[str, str], PodRequest]
 
 

@@ -4,25 +4,33 @@ Unit ids contain the number. If the file with the numbers is lost, another numbe
 give units twice. So the numbers in grants and in the kubelet's checkpoint are taken first.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.units import cards_of
 
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
-def known_numbers(ledger: Ledger, entries: Iterable[CheckpointEntry]) -> dict[str, int]:
+def known_numbers(
+    ledger: Ledger,
+    entries: Iterable[CheckpointEntry],
+    numbers_of: Callable[[Iterable[str]], frozenset[int]],
+) -> dict[str, int]:
     """UUID -> number of every card of which units are held.
 
     A slice of one card shows its number directly; a slice of several cards shows the last one
     that remains when the others are known.
+
+    Args:
+        ledger: All grants.
+        entries: The kubelet's checkpoint.
+        numbers_of: The card numbers that unit ids name, if their scheme puts them there.
     """
     claims: list[tuple[Sequence[str], frozenset[int]]] = [
-        (grant.cards, grant.card_numbers) for grant in ledger.grants.values()
+        (grant.cards, numbers_of(grant.all_ids)) for grant in ledger.grants.values()
     ]
-    claims += [(_visible(entry), cards_of(entry.ids)) for entry in entries]
+    claims += [(_visible(entry), numbers_of(entry.ids)) for entry in entries]
     known: dict[str, int] = {}
     for uuids, numbers in sorted(claims, key=lambda claim: len(claim[1])):
         left = [uuid for uuid in uuids if uuid not in known]

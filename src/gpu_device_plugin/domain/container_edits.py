@@ -1,13 +1,8 @@
 """What a container receives: environment, mounts, device nodes and CDI names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.requests import NodeTerms
-from gpu_device_plugin.domain.units import MemoryUnit
 
 CONFIG_DIR = "/run/gpu-device-plugin/config"
 REGION_FILE = "/run/gpu-device-plugin/state/region"
@@ -76,106 +71,6 @@ class Paths:
     has_selftest: bool = False
     control_devices: tuple[str, ...] = ()
     driver: tuple[Mount, ...] = ()
-
-
-def container_edits(
-    grant: Grant, cards: Sequence[Card], terms: NodeTerms, access: DeviceAccess, paths: Paths
-) -> ContainerEdits:
-    """What the container of `grant` receives.
-
-    Everything except how the card is reached follows from the grant, so a repeated Allocate gives
-    the same answer.
-
-    Args:
-        grant: The slice.
-        cards: Its cards, in the grant's order.
-        terms: The node's terms now; only isolation and the driver's capabilities.
-        access: How cards reach containers on this node.
-        paths: Paths on the host.
-    """
-    return ContainerEdits(
-        envs=_envs(grant, cards, terms, access),
-        mounts=_isolation_mounts(grant, paths) + _card_mounts(cards, access) + paths.driver,
-        devices=_device_nodes(cards, access, paths),
-        cdi_names=_cdi_names(cards, access),
-    )
-
-
-def _envs(
-    grant: Grant, cards: Sequence[Card], terms: NodeTerms, access: DeviceAccess
-) -> dict[str, str]:
-    visible = {
-        DeviceAccess.CDI: "void",
-        DeviceAccess.VOLUME_MOUNTS: VISIBLE_DEVICES_DIR,
-    }.get(access, ",".join(card.uuid for card in cards))
-    unit = MemoryUnit.of_mib(grant.unit_mib)
-    envs = {
-        "NVIDIA_VISIBLE_DEVICES": visible,
-        "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(card.index) for card in cards),
-        # Applications divide CONTAINER by DEV (R-551): of unequal cards the larger is the safe one.
-        "ALIYUN_COM_GPU_MEM_DEV": str(max(card.capacity(unit) for card in cards)),
-        "ALIYUN_COM_GPU_MEM_CONTAINER": str(grant.units_per_card),
-        "ALIYUN_COM_GPU_MEM_POD": str(grant.pod_units),
-    }
-    if grant.is_bare and terms.is_isolation_on:
-        envs["CGPU_DISABLE"] = "true"
-    if grant.is_capped:
-        envs["NVIDIA_DRIVER_CAPABILITIES"] = terms.driver_capabilities
-    return envs
-
-
-def _isolation_mounts(grant: Grant, paths: Paths) -> tuple[Mount, ...]:
-    if not grant.is_capped:
-        return ()
-    mine = f"{paths.run_dir}/slices/{grant.slice_id}"
-    library = f"{paths.library_dir}/{paths.library_version}"
-    return (
-        Mount(CONFIG_DIR, f"{mine}/config", is_read_only=True),
-        Mount(REGION_FILE, f"{mine}/region", is_read_only=False),
-        *(mount for uuid in grant.cards for mount in _activity(uuid, grant.slice_id, paths)),
-        Mount(LIBRARY_FILE, f"{library}/libgpuslice.so", is_read_only=True),
-        Mount(PRELOAD_FILE, f"{library}/ld.so.preload", is_read_only=True),
-        *_selftest_mount(library, paths),
-    )
-
-
-def _selftest_mount(library: str, paths: Paths) -> tuple[Mount, ...]:
-    if not paths.has_selftest:
-        return ()
-    return (Mount(SELFTEST_FILE, f"{library}/gpu-selftest", is_read_only=True),)
-
-
-def _activity(uuid: str, slice_id: str, paths: Paths) -> tuple[Mount, Mount]:
-    """The activity files of a card, read-only, and over them the slice's own, writable."""
-    inside, outside = f"{CARDS_DIR}/{uuid}", f"{paths.run_dir}/cards/{uuid}"
-    return (
-        Mount(inside, outside, is_read_only=True),
-        Mount(f"{inside}/{slice_id}", f"{outside}/{slice_id}", is_read_only=False),
-    )
-
-
-def _card_mounts(cards: Sequence[Card], access: DeviceAccess) -> tuple[Mount, ...]:
-    if access is not DeviceAccess.VOLUME_MOUNTS:
-        return ()
-    return tuple(
-        Mount(f"{VISIBLE_DEVICES_DIR}/{card.uuid}", "/dev/null", is_read_only=False)
-        for card in cards
-    )
-
-
-def _device_nodes(
-    cards: Sequence[Card], access: DeviceAccess, paths: Paths
-) -> tuple[DeviceNode, ...]:
-    if access is not DeviceAccess.DEVICE_SPECS:
-        return ()
-    nodes = (*(f"/dev/nvidia{card.minor}" for card in cards), *paths.control_devices)
-    return tuple(DeviceNode(path, path, "rw") for path in nodes)
-
-
-def _cdi_names(cards: Sequence[Card], access: DeviceAccess) -> tuple[str, ...]:
-    if access is not DeviceAccess.CDI:
-        return ()
-    return tuple(f"nvidia.com/gpu={card.uuid}" for card in cards)
 
 
 def slice_of_mounts(mounts: Mapping[str, str]) -> tuple[str, str]:

@@ -5,7 +5,6 @@ from typing import TypeAlias
 
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
-from gpu_device_plugin.domain.units import Resource
 
 _Places: TypeAlias = dict[tuple[str, str, str, str], frozenset[str]]
 
@@ -101,7 +100,7 @@ def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
         for entry in listed
         for container, held in entry.held.items()
         for resource, ids in held.items()
-        if ids and resource != Resource.COUNT
+        if ids
     }
     ours: _Places = {
         (*grant.pod.key, grant.container, resource): frozenset(grant.ids(resource))

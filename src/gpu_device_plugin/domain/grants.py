@@ -7,7 +7,6 @@ from itertools import chain
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.units import cards_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,3 @@ class Grant:
     def units_per_card(self) -> int:
         """Memory units on each of its cards."""
         return self.mem_units // max(1, len(self.cards))
-
-    @property
-    def card_numbers(self) -> frozenset[int]:
-        """Numbers of the cards its ids name."""
-        return cards_of(self.all_ids)

@@ -1,14 +1,11 @@
 """Whether a slice belongs to the container that starts, and follows the rules for its pod."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
-from gpu_device_plugin.domain.pods import ListedPod, PodRequest
-from gpu_device_plugin.domain.requests import NodeTerms, demand
-from gpu_device_plugin.domain.units import Resource
-from gpu_device_plugin.errors import RequestError, UnknownPodError
+from gpu_device_plugin.domain.pods import ListedPod
+from gpu_device_plugin.errors import UnknownPodError
 
 
 def check_holder(
@@ -36,33 +33,6 @@ def check_holder(
     holders = [e for e in entries if e.resource == resource and e.ids == ids]
     if holders and not any(_is_of(grant, e) for e in holders):
         raise _not_the_holder(grant, resource, f"pod uid {holders[0].pod_uid}")
-
-
-def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
-    """Check the grant against the rules that need its pod spec, as far as that is known.
-
-    Raises:
-        RequestError: The pod asks for something that this node does not give.
-    """
-    container = spec.container(grant.container)
-    if container is None:
-        return grant
-    needed = demand(spec, container, terms)
-    if grant.ids(Resource.MEM) and len(grant.card_numbers) != needed.cards:
-        raise RequestError(
-            f"pod {spec.ref}, container {container.name}, on node {terms.node}: its label asks for "
-            f"{needed.cards} cards, the slice is on {len(grant.card_numbers)}, given while the API "
-            f"server was away; create the pod again",
-            reason="CardCountUnknown",
-        )
-    return replace(
-        grant,
-        pod=replace(spec.ref, uid=grant.pod.uid or spec.ref.uid),
-        kind=container.kind,
-        index=container.index,
-        pod_units=spec.app_amount(Resource.MEM),
-        is_checked=True,
-    )
 
 
 def _is_of(grant: Grant, entry: CheckpointEntry) -> bool:

@@ -4,12 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from gpu_device_plugin.domain.adoption import HeldUnits
 from gpu_device_plugin.domain.container_edits import ContainerEdits, slice_of_mounts
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.pods import ListedPod, PodRef
-from gpu_device_plugin.domain.pools import OUR_RESOURCES
+from gpu_device_plugin.domain.pods import HeldUnits, ListedPod, PodRef
 
 _Place: TypeAlias = tuple[str, str, str]  # uid, container, resource
 _Holding: TypeAlias = tuple[tuple[str, str], str, str, frozenset[str]]  # pod, container, what
@@ -156,9 +154,9 @@ def filled(grant: Grant, reported: Mapping[_Place, frozenset[str]], ledger: Ledg
     They are missing if our file had to be read from the write before the last. Units that an init
     container of the pod left belong to no other pod.
     """
-    for resource in OUR_RESOURCES:
-        ids = reported.get((grant.pod.uid, grant.container, resource), frozenset())
-        if ids and not grant.ids(resource) and ids.isdisjoint(ledger.before(grant.pod).ids()):
+    for (uid, container, resource), ids in reported.items():
+        is_its = (uid, container) == (grant.pod.uid, grant.container)
+        if is_its and not grant.ids(resource) and ids.isdisjoint(ledger.before(grant.pod).ids()):
             grant = grant.with_ids(resource, ids)
     return grant
 

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
 
 COUNT_LABEL = "aliyun.accelerator/nvidia_count"
 MEMORY_LABEL = "aliyun.accelerator/nvidia_mem"

@@ -4,10 +4,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.compute_policy import ComputePolicy, parse_compute_policy
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_isolated
-from gpu_device_plugin.domain.requests import NodeTerms
-from gpu_device_plugin.domain.units import MemoryUnit
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerms:
+    """What a node offers, as far as requests are checked against it.
+
+    Attributes:
+        node: Name of the node, for refusals.
+        mode: Its mode.
+        unit: Size of one memory unit.
+        is_isolation_on: The operator's `--isolation`; without it no container gets a cap.
+        driver_capabilities: The operator's `--driver-capabilities`.
+    """
+
+    node: str
+    mode: NodeMode
+    unit: MemoryUnit
+    is_isolation_on: bool = True
+    driver_capabilities: str = "compute,utility"
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,3 +116,24 @@ class ListedPod:
     def ids(self, container: str, resource: str) -> frozenset[str]:
         """What `container` holds of `resource`, as the kubelet sees it."""
         return self.held.get(container, {}).get(resource, frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class HeldUnits:
+    """Units of one resource in one container, as the kubelet's List or checkpoint has them.
+
+    Attributes:
+        pod: Whose: the checkpoint knows uids only, List names only.
+        container: Name of the container.
+        resource: Of what.
+        ids: The unit ids.
+        slice_id: The slice that the answer in the checkpoint mounts; empty if it is not known.
+        library_version: The library version that it mounts, or empty.
+    """
+
+    pod: PodRef
+    container: str
+    resource: str
+    ids: frozenset[str]
+    slice_id: str = ""
+    library_version: str = ""

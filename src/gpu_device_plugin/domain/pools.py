@@ -2,11 +2,6 @@
 
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.units import Resource
-
-OUR_RESOURCES: frozenset[str] = frozenset(Resource)
-"""Every name under which a scheme of this release may offer units; no other plugin's."""
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
@@ -21,6 +16,15 @@ class DeviceGroup:
     ids: tuple[str, ...]
     is_healthy: bool = True
     numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCount:
+    """Units of one resource on one card, free and held; `resource` is the kubelet's name."""
+
+    resource: str
+    free: int
+    held: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import StateError
 
 

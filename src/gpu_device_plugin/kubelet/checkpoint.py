@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceNode, Mount
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
-from gpu_device_plugin.domain.pools import OUR_RESOURCES
+from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
-from gpu_device_plugin.domain.pools import OUR_RESOURCES
+from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.kubelet.directory import SocketIdentity, socket_identity

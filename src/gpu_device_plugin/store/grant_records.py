@@ -14,10 +14,11 @@ import msgspec
 
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.pools import OUR_RESOURCES
-from gpu_device_plugin.domain.units import MemoryUnit, parse_unit_id
+from gpu_device_plugin.domain.schemes.aliyun.units import parse_unit_id
+from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import StateError
 
 Plain: TypeAlias = dict[str, Any]

@@ -15,7 +15,7 @@ import msgspec
 
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.pools import OUR_RESOURCES
+from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import StateError, StorageError
 from gpu_device_plugin.store import grants_v1
 from gpu_device_plugin.store.durable import SealedFile, check_room, fdatasync

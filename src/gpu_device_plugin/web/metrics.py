@@ -15,20 +15,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from gpu_device_plugin.domain.pools import UnitCount
+
 _PREFIX = "gpu_device_plugin"
 _ALLOCATE_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 # Otherwise each counter has one more series, with the time at which the process started.
 disable_created_metrics()  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True, slots=True)
-class UnitCount:
-    """Units of one resource on one card, free and held; `resource` is the kubelet's name."""
-
-    resource: str
-    free: int
-    held: int
 
 
 @dataclass(frozen=True, slots=True)

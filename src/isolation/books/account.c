@@ -2,12 +2,11 @@
 #include "books/account.h"
 
 #include "books/calls.h"
+#include "books/slice_region.h"
 #include "books/totals.h"
 #include "driver/timer.h"
-#include "memory/pools.h"
 #include "slice/killpoint.h"
 #include "slice/slice.h"
-#include "unasked/overhead.h"
 
 #include <stdatomic.h>
 
@@ -99,15 +98,13 @@ CUresult account_try_reserve(int card, enum account_column column, uint64_t byte
 		return CUDA_SUCCESS;
 	if (card < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	overhead_refresh(card);
+	account_sources.refresh(card);
 	calls_begin();
 	CUresult result = try_reserve(card, column, bytes, false);
 
 	if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-		/* Pools and contexts may have given memory back since we looked. */
 		calls_end();
-		pools_refresh(card);
-		overhead_refresh_now(card);
+		account_sources.reclaim(card);
 		calls_begin();
 		result = try_beside_others(card, column, bytes);
 	}

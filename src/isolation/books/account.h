@@ -13,10 +13,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { CARD_FOREIGN = -1 }; /* not this container's: its cap is 0 bytes */
-
 /* Which column of the region. */
 enum account_column { ACCOUNT_USED, ACCOUNT_OVERHEAD };
+
+/* Who knows what has changed without a call that says so; in hook/parts.c. */
+struct account_sources {
+	void (*refresh)(int card); /* before every reservation: cheap */
+	void (*reclaim)(int card); /* before a refusal: brings the books up to date */
+};
+extern const struct account_sources account_sources;
 
 /* All may be called from any thread. */
 

@@ -2,6 +2,7 @@
 #include "books/calls.h"
 
 #include "books/quiesce.h"
+#include "books/slice_region.h"
 #include "books/totals.h"
 #include "slice/slice.h"
 

@@ -159,7 +159,8 @@ static bool forget_some(enum holding_kind kind, uint64_t context)
 
 void charge_forget_context(CUcontext context)
 {
-	static const enum holding_kind kinds[] = {KIND_MEMORY, KIND_ARRAY, KIND_MIPMAP};
+	static const enum holding_kind kinds[] = {KIND_MEMORY, KIND_ARRAY, KIND_MIPMAP,
+						  KIND_POOL_ENDED};
 
 	for (unsigned i = 0; context && i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		while (forget_some(kinds[i], (uint64_t)(uintptr_t)context))

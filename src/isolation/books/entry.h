@@ -1,4 +1,4 @@
-/* What every hook asks first; see hook/entry.c. */
+/* What every hook asks first; see books/entry.c. */
 #ifndef GPUSLICE_BOOKS_ENTRY_H
 #define GPUSLICE_BOOKS_ENTRY_H
 
@@ -12,9 +12,11 @@ enum entry {
 
 /* Any thread, at any time. */
 enum entry enter(void);
+/* The same without the CUDA driver, for NVML's. */
+enum entry enter_slice(void);
 
-/* In a forked child, the first time: nothing is its parent's any more. Part of enter(). */
-void enter_notice_fork(void);
+/* Called in a forked child, the first time: nothing is its parent's any more. In hook/parts.c. */
+void entry_forget_parent(void);
 
 /* The driver's answer, or "not supported" where it has no such function. */
 #define PASS(name, ...) (cuda.name ? cuda.name(__VA_ARGS__) : CUDA_ERROR_NOT_SUPPORTED)

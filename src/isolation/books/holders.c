@@ -2,6 +2,7 @@
 #include "books/holders.h"
 
 #include "books/account.h"
+#include "books/slice_region.h"
 #include "slice/slice.h"
 
 unsigned holders_of(int card, struct holder holders[REGION_SLOTS])

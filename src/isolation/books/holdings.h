@@ -13,11 +13,9 @@ enum holding_kind {
 	KIND_MIPMAP,
 	KIND_PHYSICAL, /* cuMemCreate, by handle */
 	KIND_MAPPING, /* cuMemMap, by address; `other` is the physical handle, `block` its serial */
-	KIND_POOL,    /* `bytes` is what it is charged; `other` its number, if one made it */
+	KIND_POOL,    /* `bytes` is what it is charged */
 	KIND_POOL_ELSEWHERE, /* imported, or of the host: not charged here */
-	KIND_PIECE,          /* out of a pool that was made, by pointer; `other` is its number */
-	KIND_PIECE_GOING,    /* freed in a stream, by event; `other` is the pool's number */
-	KIND_POOL_ENDED,     /* destroyed, by number; `handles` are out of it still */
+	KIND_POOL_ENDED,     /* what was out of a pool that was destroyed */
 	KIND_GRAPH,      /* executable graph; `other` has a bit for each card that its nodes want */
 	KIND_GRAPH_PART, /* what they want of one of them; `other` is the device */
 	KIND_CONTEXT,    /* `bytes` is what it was found to cost, `other` what its code was */

@@ -8,6 +8,7 @@
 #include "books/quiesce.h"
 
 #include "books/calls.h"
+#include "books/slice_region.h"
 #include "driver/timer.h"
 #include "slice/slice.h"
 

@@ -46,7 +46,7 @@ struct region_card {
 	char uuid[LIMITS_UUID_BYTES];
 	uint64_t limit_bytes; /* UINT64_MAX: no cap */
 	uint32_t core_percent;
-	/* how these two below were found out: unasked/price.c */
+	/* how these two below were found out: unasked/context_price.c */
 	uint8_t first_context_source;
 	uint8_t next_context_source;
 	uint8_t reserved0[2];

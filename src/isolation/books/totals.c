@@ -6,7 +6,8 @@
 #include "books/totals.h"
 
 #include "books/calls.h"
-#include "compute/neighbours.h"
+#include "books/own_page.h"
+#include "books/slice_region.h"
 #include "driver/timer.h"
 #include "slice/slice.h"
 
@@ -23,7 +24,7 @@
 
 void totals_publish(int card)
 {
-	struct activity *page = neighbours_own_page(card);
+	struct activity *page = activity_own_page(card);
 
 	activity_sign(page);
 	atomic_store(&page->held_bytes, region_held(slice_region(), (unsigned)card));
@@ -35,7 +36,7 @@ void totals_tell_calls(void)
 	const uint64_t now_ns = timer_real_now_ns();
 
 	for (unsigned card = 0; card < slice_limits()->card_count; card++) {
-		struct activity *page = neighbours_own_page((int)card);
+		struct activity *page = activity_own_page((int)card);
 
 		atomic_store_explicit(&page->moved_ns, now_ns, memory_order_relaxed);
 		atomic_store(&page->calls_out, out);
@@ -67,7 +68,7 @@ static struct totals look(int card)
 	struct totals held = {.is_still = true};
 	char path[400];
 
-	neighbours_directory(card, path, sizeof(path));
+	activity_directory(card, path, sizeof(path));
 	DIR *directory = opendir(path);
 
 	if (!directory)

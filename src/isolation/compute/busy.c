@@ -1,6 +1,8 @@
 /* Charging work as it ends, and telling the neighbours. Everything with the meter's lock. */
 #include "compute/busy.h"
 
+#include "books/own_page.h"
+#include "books/slice_region.h"
 #include "compute/correction.h"
 #include "compute/credit.h"
 #include "compute/estimate.h"
@@ -52,7 +54,7 @@ static uint64_t unfinished_there_ns(const struct meter *meter)
 
 void busy_publish(struct meter *meter, uint64_t now_ns)
 {
-	struct activity *page = neighbours_own_page(meter->card);
+	struct activity *page = activity_own_page(meter->card);
 
 	if (!meter->is_running) {
 		if (meter->told_until_ns)
@@ -80,7 +82,7 @@ void busy_extend(struct meter *meter, uint64_t now_ns)
 
 static void tell(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t claimed_ns)
 {
-	activity_add(neighbours_own_page(meter->card), from_ns, to_ns, claimed_ns);
+	activity_add(activity_own_page(meter->card), from_ns, to_ns, claimed_ns);
 	activity_add(&meter->mine, from_ns, to_ns, claimed_ns);
 }
 

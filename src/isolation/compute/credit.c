@@ -6,6 +6,7 @@
 #include "compute/credit.h"
 
 #include "books/region.h"
+#include "books/slice_region.h"
 #include "slice/slice.h"
 
 /* Saved up while idle: the reaction time of the cap. */

@@ -1,6 +1,7 @@
 /* Events are made once and used again: making one costs more than a launch. */
 #include "compute/events.h"
 
+#include "books/slice_region.h"
 #include "compute/backlog.h"
 #include "driver/capture.h"
 #include "driver/green_home.h"

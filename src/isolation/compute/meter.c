@@ -8,6 +8,7 @@
  */
 #include "compute/meter.h"
 
+#include "books/slice_region.h"
 #include "compute/backlog.h"
 #include "compute/busy.h"
 #include "compute/credit.h"

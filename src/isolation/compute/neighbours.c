@@ -4,6 +4,8 @@
  */
 #include "compute/neighbours.h"
 
+#include "books/own_page.h"
+#include "books/slice_region.h"
 #include "compute/events.h"
 #include "compute/witness.h"
 #include "driver/timer.h"
@@ -34,7 +36,6 @@ struct neighbour {
 };
 
 struct street {
-	struct activity *_Atomic own;
 	uint64_t scanned_ns, looked_ns; /* 0: never */
 	bool is_unknown;                /* no directory of them: NVML's word must do */
 	uint32_t witnessed;             /* by NVML, in parts of ACTIVITY_ONE */
@@ -43,42 +44,6 @@ struct street {
 };
 
 static struct street streets[LIMITS_CARDS];
-
-int neighbours_directory(int card, char *path, size_t bytes)
-{
-	return snprintf(path, bytes, "%s/cards/%s", slice_root(), slice_limits()->cards[card].uuid);
-}
-
-/* Our own file may be mapped: only this container can cut it off. */
-static struct activity *map_own(int card)
-{
-	char path[400];
-	struct stat status;
-	const int length = neighbours_directory(card, path, sizeof(path));
-
-	(void)snprintf(path + length, sizeof(path) - (size_t)length, "/%s", slice_limits()->slice);
-	const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-
-	if (fd < 0)
-		return NULL;
-	void *page = MAP_FAILED;
-
-	if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size >= ACTIVITY_BYTES)
-		page = mmap(NULL, ACTIVITY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	close(fd);
-	return page == MAP_FAILED ? NULL : page;
-}
-
-struct activity *neighbours_own_page(int card)
-{
-	struct street *street = &streets[card];
-
-	if (!street->own)
-		street->own = map_own(card);
-	if (!street->own)
-		street->own = (struct activity *)(void *)slice_region()->activity[card];
-	return street->own;
-}
 
 /* The number may by now be another file's: an application may have closed it under us. */
 static bool is_still(const struct neighbour *neighbour)
@@ -120,7 +85,7 @@ static void scan(int card, struct street *street)
 	char path[400];
 
 	leave(street);
-	neighbours_directory(card, path, sizeof(path));
+	activity_directory(card, path, sizeof(path));
 	DIR *directory = opendir(path);
 
 	street->is_unknown = !directory;
@@ -157,7 +122,7 @@ static void look(int card, struct street *street)
 		street->scanned_ns = now_ns;
 	}
 	street->witnessed =
-		street->is_unknown ? witness_others(card, neighbours_own_page(card), now_ns) : 0;
+		street->is_unknown ? witness_others(card, activity_own_page(card), now_ns) : 0;
 	for (unsigned i = 0; i < street->count; i++) {
 		struct neighbour *neighbour = &street->neighbours[i];
 
@@ -200,7 +165,7 @@ static void weigh_bucket(struct guests *guests, int card, const struct activity_
 			 uint64_t weight, uint64_t now_ns, int place, const struct activity *mine)
 {
 	const struct street *street = &streets[card];
-	const uint32_t all = activity_in(neighbours_own_page(card), bucket, now_ns, place);
+	const uint32_t all = activity_in(activity_own_page(card), bucket, now_ns, place);
 	const uint32_t own = activity_in(mine, bucket, now_ns, -1);
 
 	guests->weight += weight;

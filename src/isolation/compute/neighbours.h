@@ -8,12 +8,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where the slices of a card have their pages; returns the length, as snprintf does. */
-int neighbours_directory(int card, char *path, size_t bytes);
-
-/* The page of this slice on a card: the agent's file, else the one in the region. Any thread. */
-struct activity *neighbours_own_page(int card);
-
 /*
  * Card time that this process had in [from, to), in which it always had work
  * there: the processes of a card take turns. `place` is our place among the open

@@ -13,7 +13,7 @@
 #include "compute/witness.h"
 
 #include "books/holders.h"
-#include "driver/nvml.h"
+#include "books/nvml.h"
 #include "slice/limits.h"
 
 #include <string.h>

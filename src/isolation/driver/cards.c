@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+atomic_bool green_was_made;
+
 enum { DEVICES = 64, NOT_ASKED = 0 };
 
 /* Answer + 2, so that zero means not asked; -1 (foreign) is kept as 1. */

@@ -2,7 +2,10 @@
 #ifndef GPUSLICE_DRIVER_CARDS_H
 #define GPUSLICE_DRIVER_CARDS_H
 
-#include "books/account.h"
+#include "driver/api.h"
+#include "slice/limits.h"
+
+#include <stdbool.h>
 
 /* All may be called from any thread. The answer is a line of the limits file or CARD_FOREIGN. */
 

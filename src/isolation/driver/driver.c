@@ -3,9 +3,7 @@
 
 #include "driver/libc_symbols.h"
 #include "driver/object.h"
-#include "slice/log.h"
 #include "slice/process.h"
-#include "slice/slice.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -17,7 +15,6 @@ struct cuda_driver cuda;
 struct nvml_driver nvml;
 
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t noting = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool has_cuda, has_nvml;
 static __thread int depth_inside __attribute__((tls_model("initial-exec")));
 
@@ -36,11 +33,10 @@ bool driver_is_inside(void)
 	return depth_inside > 0;
 }
 
-/* Other threads of the parent may have held them; they do not exist here. */
+/* Another thread of the parent may have held it; it does not exist here. */
 static void driver_in_child(void)
 {
 	loading = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	noting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
 bool driver_owns(const void *address)
@@ -166,56 +162,4 @@ bool driver_load_cuda(bool may_open)
 bool driver_load_nvml(bool may_open)
 {
 	return load_once(&has_nvml, load_nvml, may_open);
-}
-
-static bool is_known(const char *name)
-{
-	static const char *const known[] = {
-#define CUDA_CALL(name) #name,
-#define CUDA_PASS(name) #name,
-#include "driver/symbols.def"
-	};
-
-	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-		if (strcmp(known[i], name) == 0)
-			return true;
-	return false;
-}
-
-/* By shape: what a later driver would call a function that takes memory or card time. */
-static bool takes_from_the_card(const char *name)
-{
-	if (strncmp(name, "cuMem", 5) == 0)
-		return strstr(name, "Alloc") || strstr(name, "Create");
-	if (strncmp(name, "cuArray", 7) == 0 || strncmp(name, "cuMipmappedArray", 16) == 0)
-		return strstr(name, "Create") != NULL;
-	if (strncmp(name, "cuGraph", 7) == 0)
-		return strncmp(name, "cuGraphLaunch", 13) == 0 ||
-		       strncmp(name, "cuGraphInstantiate", 18) == 0;
-	return strncmp(name, "cuLaunch", 8) == 0 || strncmp(name, "cuMulticastCreate", 17) == 0;
-}
-
-void driver_note_unhooked(const char *name)
-{
-	enum { REMEMBERED = 32 };
-	static char seen[REMEMBERED][64];
-	int i = 0;
-
-	if (!takes_from_the_card(name) || is_known(name) || slice_state() != SLICE_OPEN)
-		return;
-	process_in_children(driver_in_child);
-	pthread_mutex_lock(&noting);
-	while (i < REMEMBERED && seen[i][0] && strncmp(seen[i], name, sizeof(seen[i]) - 1) != 0)
-		i++;
-	const bool is_new = i < REMEMBERED && !seen[i][0];
-
-	if (is_new)
-		strncpy(seen[i], name, sizeof(seen[i]) - 1);
-	pthread_mutex_unlock(&noting);
-	if (is_new) {
-		slice_count_drift();
-		log_line("%s is new here, or this version of it: what it takes is not held "
-			 "against the slice",
-			 name);
-	}
 }

@@ -35,12 +35,6 @@ bool driver_load_nvml(bool may_open);
 bool driver_owns(const void *address);
 
 /*
- * For a function of the driver's that we have no stand-in for: counts those that by their
- * name, or base name, look like allocations or launches, and says so once each.
- */
-void driver_note_unhooked(const char *name);
-
-/*
  * Between these two the calling thread runs the driver for us: hooks that it
  * meets pass straight on, and lookups get the raw driver. They nest.
  */

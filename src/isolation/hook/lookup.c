@@ -5,6 +5,7 @@
  */
 #include "driver/driver.h"
 #include "driver/libc_symbols.h"
+#include "hook/drift.h"
 #include "hook/table.h"
 #include "slice/slice.h"
 
@@ -45,7 +46,7 @@ static void *stand_in(const char *name, void *found)
 	const struct hook *hook = hook_by_name(name);
 
 	if (!hook) {
-		driver_note_unhooked(name);
+		drift_note(name);
 		return found;
 	}
 	if (found != hook->function && !driver_owns(found))

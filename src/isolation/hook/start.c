@@ -1,6 +1,8 @@
 /* cuInit, and cuGetProcAddress: the two doors that every program comes through. */
 #include "books/entry.h"
+#include "books/slice_region.h"
 #include "driver/driver.h"
+#include "hook/drift.h"
 #include "hook/table.h"
 #include "slice/log.h"
 #include "slice/slice.h"
@@ -64,7 +66,7 @@ static void replace(const char *symbol, void **pfn, int version, cuuint64_t flag
 	if (hook)
 		*pfn = hook->function;
 	else
-		driver_note_unhooked(symbol);
+		drift_note(symbol);
 }
 
 /*

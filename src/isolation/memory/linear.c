@@ -4,7 +4,6 @@
 #include "books/entry.h"
 #include "books/holdings.h"
 #include "driver/cards.h"
-#include "memory/pieces.h"
 #include "memory/pools.h"
 
 #include <limits.h>
@@ -136,45 +135,30 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned in
 	return result;
 }
 
-struct freeing {
-	struct charge_taken taken;
-	struct piece piece;
-};
-
-static void begin_free(struct freeing *freeing, CUdeviceptr pointer)
-{
-	charge_take(&freeing->taken, KIND_MEMORY, pointer);
-	piece_take(&freeing->piece, pointer);
-}
-
-static CUresult end_free(struct freeing *freeing, CUresult result)
-{
-	charge_taken_done(&freeing->taken, result == CUDA_SUCCESS);
-	if (result == CUDA_SUCCESS)
-		piece_freed(&freeing->piece);
-	else
-		piece_put_back(&freeing->piece);
-	return result;
-}
-
 /*
  * The entry goes first: as soon as the driver has the pointer back it may give
  * it to another thread. Pointers we do not know are the driver's business.
  */
 CUresult cuMemFree_v2(CUdeviceptr dptr)
 {
-	struct freeing freeing;
+	struct charge_taken taken;
 
 	ENTER(cuMemFree_v2, dptr);
-	begin_free(&freeing, dptr);
-	return end_free(&freeing, cuda.cuMemFree_v2(dptr));
+	charge_take(&taken, KIND_MEMORY, dptr);
+	const CUresult result = cuda.cuMemFree_v2(dptr);
+
+	charge_taken_done(&taken, result == CUDA_SUCCESS);
+	return result;
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 dptr)
 {
-	struct freeing freeing;
+	struct charge_taken taken;
 
 	ENTER(cuMemFree, dptr);
-	begin_free(&freeing, dptr);
-	return end_free(&freeing, cuda.cuMemFree(dptr));
+	charge_take(&taken, KIND_MEMORY, dptr);
+	const CUresult result = cuda.cuMemFree(dptr);
+
+	charge_taken_done(&taken, result == CUDA_SUCCESS);
+	return result;
 }

@@ -16,7 +16,6 @@
 #include "books/holdings.h"
 #include "driver/capture.h"
 #include "driver/cards.h"
-#include "memory/pieces.h"
 #include "unasked/overhead.h"
 
 #include <pthread.h>
@@ -53,38 +52,37 @@ static uint64_t pool_number(CUmemoryPool pool, CUmemPool_attribute attribute)
 	return bytes;
 }
 
-static void remember(CUmemoryPool pool, int card, uint64_t number)
+void pools_remember(CUmemoryPool pool, int card)
 {
-	struct holding entry = {.key = (uint64_t)(uintptr_t)pool,
-				.kind = KIND_POOL,
-				.card = (int16_t)card,
-				.other = number};
+	struct holding entry = {
+		.key = (uint64_t)(uintptr_t)pool, .kind = KIND_POOL, .card = (int16_t)card};
 
 	if (!holdings_get(KIND_POOL, entry.key, &entry))
 		holdings_put(&entry);
 	atomic_store(&has_pools, true);
 }
 
-void pools_remember(CUmemoryPool pool, int card)
-{
-	remember(pool, card, 0);
-}
-
-void pools_remember_made(CUmemoryPool pool, int card)
-{
-	remember(pool, card, pieces_new_pool());
-}
-
-/* What is out of it stays charged until it is freed; unseen, until the process ends. */
+/*
+ * The driver keeps what is out of it until it is freed, but then nobody can ask the pool
+ * any more: it stays charged until the context ends.
+ */
 void pools_forget(CUmemoryPool pool, uint64_t used)
 {
+	static _Atomic uint64_t ended;
 	struct holding entry;
 
 	holdings_take(KIND_POOL_ELSEWHERE, (uint64_t)(uintptr_t)pool, &entry);
-	if (holdings_take(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry) &&
-	    !pieces_pool_ended(entry.other, entry.card, entry.bytes))
-		account_adjust(entry.card, ACCOUNT_USED, entry.bytes,
-			       used < entry.bytes ? used : entry.bytes);
+	if (!holdings_take(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry))
+		return;
+	const struct holding rest = {.key = atomic_fetch_add(&ended, 1) + 1,
+				     .kind = KIND_POOL_ENDED,
+				     .card = entry.card,
+				     .context = (uint64_t)(uintptr_t)context_current(),
+				     .bytes = used < entry.bytes ? used : entry.bytes};
+
+	account_adjust(entry.card, ACCOUNT_USED, entry.bytes, rest.bytes);
+	if (rest.bytes)
+		holdings_put(&rest);
 }
 
 void pools_remember_elsewhere(CUmemoryPool pool)
@@ -161,8 +159,6 @@ static void follow_all(int card, bool may_trim)
 			CALLING(cuda.cuMemPoolTrimTo(pool, 0));
 		pools_follow(pool);
 	}
-	/* With the lock: what one looks at another may destroy. */
-	pieces_follow();
 	pthread_mutex_unlock(&pooling);
 	capture_restore(mode);
 }
@@ -318,8 +314,6 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 		       due > charged ? due - charged : 0);
 	if (due > charged)
 		set_charged(growth->pool, due);
-	if (result == CUDA_SUCCESS)
-		pieces_add(entry.other, pointer);
 	pools_follow(growth->pool);
 	pthread_mutex_unlock(&pooling);
 	return result;

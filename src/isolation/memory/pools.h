@@ -37,9 +37,7 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 
 /* From now on the pool is charged; harmless for one that is. */
 void pools_remember(CUmemoryPool pool, int card);
-/* The same for one that the program just made. */
-void pools_remember_made(CUmemoryPool pool, int card);
-/* The pool was destroyed; with the lock. */
+/* The pool was destroyed with so many bytes out; with the lock. */
 void pools_forget(CUmemoryPool pool, uint64_t used);
 
 /* Another process's, or of the host: never charged here. */

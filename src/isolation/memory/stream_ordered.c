@@ -7,7 +7,6 @@
 #include "driver/capture.h"
 #include "driver/cards.h"
 #include "driver/stream.h"
-#include "memory/pieces.h"
 #include "memory/pools.h"
 
 /* The pool that cuMemAllocAsync draws from on this stream. */
@@ -148,19 +147,13 @@ static CUresult free_in(CUdeviceptr pointer, CUstream stream, CUstream named,
 			__typeof__(cuMemFreeAsync) *real)
 {
 	struct charge_taken taken;
-	struct piece piece;
 
 	if (capture_has(named))
 		return real(pointer, stream);
 	charge_take(&taken, KIND_MEMORY, pointer);
-	piece_take(&piece, pointer);
 	const CUresult result = real(pointer, stream);
 
 	charge_taken_done(&taken, result == CUDA_SUCCESS);
-	if (result == CUDA_SUCCESS)
-		piece_freed_in(&piece, named);
-	else
-		piece_put_back(&piece);
 	return result;
 }
 
@@ -198,7 +191,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 		return result;
 	note_pool(*pool, &poolProps->location, poolProps->allocType);
 	if (poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-		pools_remember_made(*pool, card_of_device(poolProps->location.id));
+		pools_remember(*pool, card_of_device(poolProps->location.id));
 	return CUDA_SUCCESS;
 }
 

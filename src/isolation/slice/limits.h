@@ -15,6 +15,8 @@ enum {
 
 #define LIMITS_NO_CAP UINT64_MAX
 
+enum { CARD_FOREIGN = -1 }; /* none of its cards: the cap is 0 bytes */
+
 enum limits_policy { POLICY_FIXED, POLICY_WORK_CONSERVING, POLICY_NATIVE };
 
 struct limits_card {

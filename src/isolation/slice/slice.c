@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +20,8 @@
 static _Atomic int state = SLICE_UNKNOWN;
 static pthread_mutex_t deciding = PTHREAD_MUTEX_INITIALIZER;
 static struct limits limits;
-static struct region *region;
 static char root[256];
-static _Atomic int slot = -1;
+static bool is_of_agent;
 
 void slice_close(const char *format, ...)
 {
@@ -53,10 +53,10 @@ bool slice_is_meant(void)
 }
 
 /* False: inert. The environment counts only where no agent has been. */
-static bool find_root(bool *is_agents)
+static bool find_root(void)
 {
-	*is_agents = exists(AGENT_ROOT "/config");
-	if (*is_agents) {
+	is_of_agent = exists(AGENT_ROOT "/config");
+	if (is_of_agent) {
 		(void)snprintf(root, sizeof(root), "%s", AGENT_ROOT);
 		return true;
 	}
@@ -111,9 +111,8 @@ static bool read_limits(const char *path, char *reason, size_t reason_bytes)
 static void decide(void)
 {
 	char path[300], reason[600];
-	bool is_agents;
 
-	if (!find_root(&is_agents)) {
+	if (!find_root()) {
 		atomic_store(&state, SLICE_INERT);
 		return;
 	}
@@ -124,24 +123,13 @@ static void decide(void)
 		slice_close("%s", reason);
 		return;
 	}
-	if (!is_agents) {
-		(void)snprintf(path, sizeof(path), "%s/state", root);
-		mkdir(path, 0777); /* a failure shows at the region */
-	}
-	(void)snprintf(path, sizeof(path), "%s/state/region", root);
-	region = region_open(path, &limits, !is_agents, reason, sizeof(reason));
-	if (!region) {
-		slice_close("%s", reason);
-		return;
-	}
 	atomic_store(&state, SLICE_OPEN);
 }
 
-/* Another thread of the parent may have been deciding; what it had allowed stands, not its slot. */
+/* Another thread of the parent may have been deciding. */
 static void slice_in_child(void)
 {
 	deciding = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	atomic_store(&slot, -1);
 }
 
 enum slice_state slice_state(void)
@@ -164,14 +152,14 @@ const struct limits *slice_limits(void)
 	return &limits;
 }
 
-struct region *slice_region(void)
-{
-	return region;
-}
-
 const char *slice_root(void)
 {
 	return root;
+}
+
+bool slice_is_of_agent(void)
+{
+	return is_of_agent;
 }
 
 int slice_card(const char *uuid)
@@ -180,36 +168,4 @@ int slice_card(const char *uuid)
 		if (strcasecmp(limits.cards[i].uuid, uuid) == 0)
 			return (int)i;
 	return -1;
-}
-
-void slice_count_drift(void)
-{
-	atomic_fetch_add_explicit(&region->drift_total, 1, memory_order_relaxed);
-}
-
-int slice_slot_locked(void)
-{
-	int mine = atomic_load_explicit(&slot, memory_order_acquire);
-
-	if (mine < 0) {
-		mine = region_claim(region);
-		atomic_store_explicit(&slot, mine, memory_order_release);
-	}
-	return mine;
-}
-
-int slice_slot(void)
-{
-	const int mine = atomic_load_explicit(&slot, memory_order_acquire);
-
-	if (mine >= 0)
-		return mine;
-	if (!region_lock(region)) {
-		slice_close("the lock of the shared region is beyond repair");
-		return -1;
-	}
-	const int claimed = slice_slot_locked();
-
-	region_unlock(region);
-	return claimed;
 }

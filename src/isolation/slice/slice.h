@@ -5,7 +5,6 @@
 #ifndef GPUSLICE_SLICE_SLICE_H
 #define GPUSLICE_SLICE_SLICE_H
 
-#include "books/region.h"
 #include "slice/limits.h"
 
 enum slice_state {
@@ -15,7 +14,7 @@ enum slice_state {
 	SLICE_OPEN,
 };
 
-/* Decides at the first call: reads the limits, maps the region. Any thread. */
+/* Decides at the first call: reads the limits. Any thread. */
 enum slice_state slice_state(void);
 
 /* Is there a slice to keep at all? Looks and reads nothing; any thread. */
@@ -26,18 +25,12 @@ __attribute__((format(printf, 1, 2))) void slice_close(const char *format, ...);
 
 /* The following only while open. */
 const struct limits *slice_limits(void);
-struct region *slice_region(void);
 /* The directory that holds config/, state/ and cards/. */
 const char *slice_root(void);
+/* Was that made by the agent? Else whoever starts the library by hand made it. */
+bool slice_is_of_agent(void);
 
 /* Index of the device line with this UUID; -1: not this container's card. */
 int slice_card(const char *uuid);
-
-void slice_count_drift(void);
-
-/* This process's slot in the region; -1 when all 256 are taken. Claims once. Any thread. */
-int slice_slot(void);
-/* The same where the region's lock is already held. */
-int slice_slot_locked(void);
 
 #endif

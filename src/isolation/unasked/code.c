@@ -1,132 +1,206 @@
 /*
- * Code and heaps that were counted by watching a card: by context, so that they
- * go with it, and so that what an unload gives back is taken off again, which
- * can be no more than was counted.
+ * Calls that may put code or heaps on the card. Nobody knows before how much,
+ * so it is measured after, and until the slice has room again for the next
+ * allocation that is refused.
  */
-#include "books/account.h"
-#include "books/holdings.h"
-#include "driver/cards.h"
-#include "driver/driver.h"
-#include "driver/nvml.h"
+#include "books/entry.h"
 #include "unasked/overhead.h"
 
-/* Bytes of code on a card; of all its contexts together. */
-static uint64_t code_on(int card)
-{
-	const struct holding *entry;
-	uint64_t bytes = 0;
-	uint32_t place = 0;
+/* Addresses leave the highest bits free. */
+#define ASKED (1ull << 62)
 
-	holdings_lock();
-	while ((entry = holdings_next(KIND_CONTEXT, &place)))
-		if (entry->card == card)
-			bytes += entry->other;
-	holdings_unlock();
-	return bytes;
+/* Threads may share all of these. */
+
+#define MAY_CHANGE(is_large, call)                                                                 \
+	do {                                                                                       \
+		struct overhead_change change;                                                     \
+                                                                                                   \
+		overhead_begin_change(&change, is_large);                                          \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		overhead_end_change(&change);                                                      \
+		return result;                                                                     \
+	} while (0)
+
+#define MAY_UNLOAD(call)                                                                           \
+	do {                                                                                       \
+		struct overhead_unload unload;                                                     \
+                                                                                                   \
+		overhead_begin_unload(&unload);                                                    \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		overhead_end_unload(&unload);                                                      \
+		return result;                                                                     \
+	} while (0)
+
+/*
+ * The first question about a function may bring its code; the first launch is
+ * looked at all the same, for what else that brings.
+ */
+#define MAY_BRING(function, call)                                                                  \
+	do {                                                                                       \
+		const void *asked = (const void *)((uintptr_t)(function) ^ ASKED);                 \
+		struct overhead_launch watch;                                                      \
+                                                                                                   \
+		overhead_begin_launch(&watch, asked, NULL);                                        \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		overhead_end_launch(&watch, asked, NULL, result, 0);                               \
+		return result;                                                                     \
+	} while (0)
+
+CUresult cuModuleLoad(CUmodule *module, const char *fname)
+{
+	ENTER(cuModuleLoad, module, fname);
+	MAY_CHANGE(true, cuda.cuModuleLoad(module, fname));
 }
 
-static uint32_t cards_with_code(void)
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
-	uint32_t cards = 0;
-
-	for (int card = 0; card < LIMITS_CARDS; card++)
-		if (overhead_has_context(card) && code_on(card))
-			cards |= 1u << card;
-	return cards;
+	ENTER(cuModuleLoadData, module, image);
+	MAY_CHANGE(true, cuda.cuModuleLoadData(module, image));
 }
 
-/* With the table's lock. */
-static uint64_t drop_from(struct holding *entry, int card, uint64_t bytes)
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
+			    CUjit_option *options, void **optionValues)
 {
-	if (!entry || entry->card != card)
-		return 0;
-	const uint64_t dropped = entry->other < bytes ? entry->other : bytes;
-
-	entry->other -= dropped;
-	return dropped;
+	ENTER(cuModuleLoadDataEx, module, image, numOptions, options, optionValues);
+	MAY_CHANGE(true, cuda.cuModuleLoadDataEx(module, image, numOptions, options, optionValues));
 }
 
-/* The current context's first: modules are unloaded where they were loaded. Returns how much. */
-static uint64_t drop_code(int card, uint64_t bytes)
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 {
-	const uint64_t current = (uint64_t)(uintptr_t)context_current();
-	struct holding *entry;
-	uint32_t place = 0;
-
-	holdings_lock();
-	uint64_t dropped = drop_from(holdings_at(KIND_CONTEXT, current), card, bytes);
-
-	while (dropped < bytes && (entry = holdings_next(KIND_CONTEXT, &place)))
-		dropped += drop_from(entry, card, bytes - dropped);
-	holdings_unlock();
-	return dropped;
+	ENTER(cuModuleLoadFatBinary, module, fatCubin);
+	MAY_CHANGE(true, cuda.cuModuleLoadFatBinary(module, fatCubin));
 }
 
-static void keep_code(uint64_t bytes)
+CUresult cuModuleUnload(CUmodule hmod)
 {
-	holdings_lock();
-	struct holding *entry = holdings_at(KIND_CONTEXT, (uint64_t)(uintptr_t)context_current());
-
-	if (entry)
-		entry->other += bytes;
-	holdings_unlock();
+	ENTER(cuModuleUnload, hmod);
+	overhead_forget_launches();
+	MAY_UNLOAD(cuda.cuModuleUnload(hmod));
 }
 
-static void add(int card, int64_t bytes)
+/* With lazy loading the code comes when a function is first asked for. */
+CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
 {
-	if (bytes <= 0 || bytes > (int64_t)OVERHEAD_MOST_BELIEVED)
-		return;
-	account_adjust(card, ACCOUNT_OVERHEAD, 0, (uint64_t)bytes);
-	keep_code((uint64_t)bytes);
+	ENTER(cuModuleGetFunction, hfunc, hmod, name);
+	MAY_CHANGE(false, cuda.cuModuleGetFunction(hfunc, hmod, name));
 }
 
-void overhead_add_change(int card, const struct overhead_look *before, uint64_t counted)
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
+			   void **jitOptionsValues, unsigned int numJitOptions,
+			   CUlibraryOption *libraryOptions, void **libraryOptionValues,
+			   unsigned int numLibraryOptions)
 {
-	add(card, overhead_change_since(card, before) - (int64_t)counted);
+	ENTER(cuLibraryLoadData, library, code, jitOptions, jitOptionsValues, numJitOptions,
+	      libraryOptions, libraryOptionValues, numLibraryOptions);
+	MAY_CHANGE(true, cuda.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues,
+						numJitOptions, libraryOptions, libraryOptionValues,
+						numLibraryOptions));
 }
 
-static void take_change(int card, const struct overhead_look *before)
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
+			       void **jitOptionsValues, unsigned int numJitOptions,
+			       CUlibraryOption *libraryOptions, void **libraryOptionValues,
+			       unsigned int numLibraryOptions)
 {
-	const int64_t change = overhead_change_since(card, before);
-
-	if (change < 0)
-		account_adjust(card, ACCOUNT_OVERHEAD, drop_code(card, (uint64_t)-change), 0);
-	else
-		add(card, change);
+	ENTER(cuLibraryLoadFromFile, library, fileName, jitOptions, jitOptionsValues, numJitOptions,
+	      libraryOptions, libraryOptionValues, numLibraryOptions);
+	MAY_CHANGE(true, cuda.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues,
+						    numJitOptions, libraryOptions,
+						    libraryOptionValues, numLibraryOptions));
 }
 
-void overhead_begin_unload(struct overhead_unload *unload)
+CUresult cuLibraryUnload(CUlibrary library)
 {
-	int card;
-
-	unload->cards = 0;
-	if (nvml_knows_pid())
-		return;
-	unload->cards = cards_with_code();
-	if (card_current(&card) == CUDA_SUCCESS && card >= 0)
-		unload->cards |= 1u << card;
-	if (!unload->cards)
-		return;
-	if (!overhead_stop_others()) {
-		unload->cards = 0;
-		return;
-	}
-	for (card = 0; card < LIMITS_CARDS; card++)
-		if (unload->cards >> card & 1)
-			overhead_look(card, &unload->before[card]);
-	driver_go_inside();
+	ENTER(cuLibraryUnload, library);
+	overhead_forget_launches();
+	MAY_UNLOAD(cuda.cuLibraryUnload(library));
 }
 
-void overhead_end_unload(const struct overhead_unload *unload)
+CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
 {
-	if (!unload->cards) {
-		for (int card = 0; card < LIMITS_CARDS; card++)
-			overhead_refresh_now(card);
-		return;
-	}
-	driver_come_back();
-	for (int card = 0; card < LIMITS_CARDS; card++)
-		if (unload->cards >> card & 1)
-			take_change(card, &unload->before[card]);
-	overhead_let_others();
+	ENTER(cuKernelGetFunction, pFunc, kernel);
+	MAY_CHANGE(false, cuda.cuKernelGetFunction(pFunc, kernel));
+}
+
+CUresult cuFuncLoad(CUfunction function)
+{
+	ENTER(cuFuncLoad, function);
+	MAY_CHANGE(false, cuda.cuFuncLoad(function));
+}
+
+CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
+{
+	ENTER(cuLibraryGetModule, pMod, library);
+	MAY_CHANGE(true, cuda.cuLibraryGetModule(pMod, library));
+}
+
+CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
+{
+	ENTER(cuFuncSetAttribute, hfunc, attrib, value);
+	MAY_BRING(hfunc, cuda.cuFuncSetAttribute(hfunc, attrib, value));
+}
+
+CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
+{
+	ENTER(cuKernelGetAttribute, pi, attrib, kernel, dev);
+	MAY_BRING(kernel, cuda.cuKernelGetAttribute(pi, attrib, kernel, dev));
+}
+
+CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
+{
+	ENTER(cuKernelSetAttribute, attrib, val, kernel, dev);
+	MAY_BRING(kernel, cuda.cuKernelSetAttribute(attrib, val, kernel, dev));
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
+						     size_t dynamicSMemSize)
+{
+	ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessor, numBlocks, func, blockSize,
+	      dynamicSMemSize);
+	MAY_BRING(func, cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize,
+									 dynamicSMemSize));
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func,
+							      int blockSize, size_t dynamicSMemSize,
+							      unsigned int flags)
+{
+	ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, numBlocks, func, blockSize,
+	      dynamicSMemSize, flags);
+	MAY_BRING(func, cuda.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+				numBlocks, func, blockSize, dynamicSMemSize, flags));
+}
+
+CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
+					  CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+					  size_t dynamicSMemSize, int blockSizeLimit)
+{
+	ENTER(cuOccupancyMaxPotentialBlockSize, minGridSize, blockSize, func,
+	      blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
+	MAY_BRING(func, cuda.cuOccupancyMaxPotentialBlockSize(minGridSize, blockSize, func,
+							      blockSizeToDynamicSMemSize,
+							      dynamicSMemSize, blockSizeLimit));
+}
+
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize,
+						   CUfunction func,
+						   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
+						   size_t dynamicSMemSize, int blockSizeLimit,
+						   unsigned int flags)
+{
+	ENTER(cuOccupancyMaxPotentialBlockSizeWithFlags, minGridSize, blockSize, func,
+	      blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
+	MAY_BRING(func, cuda.cuOccupancyMaxPotentialBlockSizeWithFlags(
+				minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
+				dynamicSMemSize, blockSizeLimit, flags));
+}
+
+/* Stack, printf and malloc heaps. */
+CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+	ENTER(cuCtxSetLimit, limit, value);
+	MAY_UNLOAD(cuda.cuCtxSetLimit(limit, value));
 }

@@ -1,266 +1,74 @@
-/* What contexts cost: reserved when it is known, learnt when it is not. */
+/* Contexts of a program's own: made and ended. */
+#include "books/entry.h"
+#include "compute/meter.h"
+#include "driver/cards.h"
 #include "unasked/overhead.h"
 
-#include "books/account.h"
-#include "books/calls.h"
-#include "books/charge.h"
-#include "books/holdings.h"
-#include "driver/cards.h"
-#include "driver/driver.h"
-#include "driver/nvml.h"
-#include "memory/pieces.h"
-#include "slice/killpoint.h"
-#include "slice/slice.h"
-#include "unasked/launched.h"
+/* Threads may share all of these. */
 
-#include <pthread.h>
-#include <stdatomic.h>
+#define MAKE_CONTEXT(device, pctx, call)                                                           \
+	do {                                                                                       \
+		struct overhead_context making;                                                    \
+		CUresult result = overhead_begin_context(&making, device);                         \
+                                                                                                   \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		result = call;                                                                     \
+		overhead_end_context(&making, result, result == CUDA_SUCCESS ? *(pctx) : NULL);    \
+		return result;                                                                     \
+	} while (0)
 
-static pthread_mutex_t making_context = PTHREAD_MUTEX_INITIALIZER;
-static atomic_int contexts[LIMITS_CARDS]; /* of this process, by card */
-static atomic_int all_contexts;
-
-void overhead_after_fork(void)
+CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-	making_context = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-	for (unsigned i = 0; i < LIMITS_CARDS; i++)
-		atomic_store(&contexts[i], 0);
-	atomic_store(&all_contexts, 0);
-	charge_after_fork();
-	launched_after_fork();
+	ENTER(cuCtxCreate, pctx, flags, dev);
+	MAKE_CONTEXT(dev, pctx, cuda.cuCtxCreate(pctx, flags, dev));
 }
 
-bool overhead_has_context(int card)
+CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
-	return card >= 0 && atomic_load(&contexts[card]) > 0;
+	ENTER(cuCtxCreate_v2, pctx, flags, dev);
+	MAKE_CONTEXT(dev, pctx, cuda.cuCtxCreate_v2(pctx, flags, dev));
 }
 
-bool overhead_has_several_contexts(void)
+CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams,
+			unsigned int flags, CUdevice dev)
 {
-	return atomic_load_explicit(&all_contexts, memory_order_relaxed) > 1;
+	ENTER(cuCtxCreate_v3, pctx, paramsArray, numParams, flags, dev);
+	MAKE_CONTEXT(dev, pctx, cuda.cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev));
 }
 
-/*
- * Nobody is sure of the price yet. NVML's figure afterwards will tell it, if that
- * is ours; else the card is watched while our other processes stand still.
- */
-static void watch(struct overhead_context *making)
+CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags,
+			CUdevice dev)
 {
-	uint64_t listed = 0;
-	const bool has_list = nvml_own_listing(making->card, &listed);
-
-	making->was_listed = !has_list || listed > 0;
-	if (has_list && nvml_knows_pid())
-		return;
-	making->is_watched = overhead_stop_others();
-	if (making->is_watched)
-		overhead_look(making->card, &making->before);
+	ENTER(cuCtxCreate_v4, pctx, ctxCreateParams, flags, dev);
+	MAKE_CONTEXT(dev, pctx, cuda.cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev));
 }
 
-/* A price that only a watched card told may have a neighbour's memory in it: then the usual one. */
-static CUresult reserve(struct overhead_context *making)
-{
-	if (!making->is_sure && making->expected > making->usual) {
-		const CUresult result =
-			account_try_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
+#define END_CONTEXT(context, call, has_ended)                                                      \
+	do {                                                                                       \
+		meter_forget_context(context);                                                     \
+		overhead_begin_forget();                                                           \
+		const CUresult result = call;                                                      \
+                                                                                                   \
+		overhead_end_forget(result == CUDA_SUCCESS && (has_ended) ? (context) : NULL);     \
+		return result;                                                                     \
+	} while (0)
 
-		if (result != CUDA_ERROR_OUT_OF_MEMORY)
-			return result;
-		making->expected = making->usual;
-	}
-	return account_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
+CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+	ENTER(cuCtxDestroy_v2, ctx);
+	END_CONTEXT(ctx, cuda.cuCtxDestroy_v2(ctx), true);
 }
 
-static CUresult begin(struct overhead_context *making, CUdevice device)
+CUresult cuCtxDestroy(CUcontext ctx)
 {
-	if (making->card < 0)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	pthread_mutex_lock(&making_context);
-	making->is_first = !overhead_has_context(making->card);
-	making->usual = overhead_usual_price(device);
-	if (!making->home)
-		making->expected = overhead_price(making->card, making->is_first, &making->is_sure);
-	const CUresult result = reserve(making);
-
-	if (result != CUDA_SUCCESS) {
-		pthread_mutex_unlock(&making_context);
-		return result;
-	}
-	/* Where it is sure, NVML, slow to start, is asked only when it is needed. */
-	if (!making->is_sure)
-		watch(making);
-	KILLPOINT(context_begun);
-	driver_go_inside();
-	return CUDA_SUCCESS;
+	ENTER(cuCtxDestroy, ctx);
+	END_CONTEXT(ctx, cuda.cuCtxDestroy(ctx), true);
 }
 
-CUresult overhead_begin_context(struct overhead_context *making, CUdevice device)
+/* One of its users less: the last one's call ends it, and then it is no longer current here. */
+CUresult cuCtxDetach(CUcontext ctx)
 {
-	*making = (struct overhead_context){0};
-	const CUresult found = card_find(device, &making->card);
-
-	return found == CUDA_SUCCESS ? begin(making, device) : found;
-}
-
-CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home)
-{
-	*making = (struct overhead_context){.home = home};
-	const CUresult found = card_find(device, &making->card);
-
-	return found == CUDA_SUCCESS ? begin(making, device) : found;
-}
-
-/* The change of the card's total, if it can be ours. */
-static bool measured_change(const struct overhead_context *making, uint64_t *cost)
-{
-	const int64_t change = overhead_change_since(making->card, &making->before);
-
-	if (change <= 0 || (uint64_t)change > overhead_most_watched(making->usual))
-		return false;
-	*cost = (uint64_t)change;
-	return true;
-}
-
-/* What is counted when nothing could be measured. */
-static uint64_t unmeasured(const struct overhead_context *making)
-{
-	if (making->expected)
-		return making->expected;
-	return making->is_first ? making->usual : 0;
-}
-
-static void learn_price(const struct overhead_context *making, uint64_t cost)
-{
-	if (!cost || making->home || !region_lock(slice_region()))
-		return;
-	overhead_watched_price(making->card, making->is_first, making->usual, cost);
-	region_unlock(slice_region());
-}
-
-static uint64_t settle_watched(struct overhead_context *making, bool is_made)
-{
-	uint64_t cost = 0;
-
-	if (is_made) {
-		if (!measured_change(making, &cost))
-			cost = unmeasured(making);
-		learn_price(making, cost);
-		account_adjust(making->card, ACCOUNT_OVERHEAD, 0, cost);
-	}
-	overhead_let_others();
-	/* Not before: what was reserved may be less than what is counted now. */
-	account_settle(making->card, ACCOUNT_OVERHEAD, making->expected, 0);
-	return cost;
-}
-
-/* What NVML says that it cost, if it knows us; `counted` is in the books for it already. */
-static uint64_t ask_list(const struct overhead_context *making, uint64_t own_before,
-			 uint64_t counted)
-{
-	uint64_t listed;
-
-	if (!nvml_own_listing(making->card, &listed))
-		return counted;
-	nvml_learn(making->was_listed, listed > 0);
-	if (!nvml_knows_pid() || !overhead_measure(making->card, &listed))
-		return counted;
-	const uint64_t cost = listed > own_before ? listed - own_before : 0;
-
-	if (!making->home && cost <= OVERHEAD_MOST_BELIEVED && region_lock(slice_region())) {
-		overhead_listed_price(making->card, making->is_first, cost);
-		region_unlock(slice_region());
-	}
-	return cost;
-}
-
-static uint64_t settle_listed(const struct overhead_context *making, bool is_made)
-{
-	const uint64_t own_before = account_own(making->card) - making->expected;
-
-	/* The reservation ends before the look, or the books would never be still. */
-	account_settle(making->card, ACCOUNT_OVERHEAD, making->expected,
-		       is_made ? making->expected : 0);
-	if (!is_made || making->is_sure)
-		return making->expected;
-	return ask_list(making, own_before, making->expected);
-}
-
-/* Next time the better way may be open, and what it says of this time is the better price. */
-static uint64_t settle(struct overhead_context *making, bool is_made)
-{
-	if (!making->is_watched)
-		return settle_listed(making, is_made);
-	const uint64_t cost = settle_watched(making, is_made);
-
-	return is_made ? ask_list(making, account_own(making->card) - cost, cost) : cost;
-}
-
-void overhead_end_context(struct overhead_context *making, CUresult result, CUcontext context)
-{
-	const bool is_made = result == CUDA_SUCCESS && context;
-
-	KILLPOINT(context_made);
-	const uint64_t cost = settle(making, is_made);
-
-	driver_come_back();
-	if (is_made) {
-		const struct holding entry = {.key = (uint64_t)(uintptr_t)context,
-					      .kind = KIND_CONTEXT,
-					      .card = (int16_t)making->card,
-					      .context = (uint64_t)(uintptr_t)making->home,
-					      .bytes = cost};
-		holdings_put(&entry);
-		atomic_fetch_add(&contexts[making->card], 1);
-		/* Code is its home's. */
-		if (!making->home)
-			atomic_fetch_add(&all_contexts, 1);
-		overhead_suspect_later(making->card);
-	}
-	pthread_mutex_unlock(&making_context);
-}
-
-static void forget(const struct holding *entry)
-{
-	atomic_fetch_sub(&contexts[entry->card], 1);
-	if (!entry->context) {
-		atomic_fetch_sub(&all_contexts, 1);
-		overhead_forget_launches();
-	}
-	/* Where NVML is believed by now, what was once watched is in its figure. */
-	account_adjust(entry->card, ACCOUNT_OVERHEAD,
-		       entry->bytes + (nvml_knows_pid() ? 0 : entry->other), 0);
-}
-
-/* The card that it was on; CARD_FOREIGN when it was none of ours. */
-static int forget_context(CUcontext context)
-{
-	const uint64_t key = (uint64_t)(uintptr_t)context;
-	struct holding entry, green;
-	uint32_t place = 0;
-
-	charge_forget_context(context);
-	pieces_forget_context(context);
-	if (!holdings_take(KIND_CONTEXT, key, &entry))
-		return CARD_FOREIGN;
-	while (holdings_take_of(KIND_CONTEXT, key, &place, &green))
-		forget(&green);
-	forget(&entry);
-	return entry.card;
-}
-
-void overhead_begin_forget(void)
-{
-	calls_begin();
-}
-
-void overhead_end_forget(CUcontext ended)
-{
-	const int card = ended ? forget_context(ended) : CARD_FOREIGN;
-	uint64_t ignored;
-
-	/* Before the look, or the books would never be still. */
-	calls_end();
-	/* Nothing is listed after the last one: its code shows to be gone when there is another. */
-	if (card >= 0 && nvml_knows_pid() && !overhead_measure(card, &ignored))
-		overhead_urge(card);
+	ENTER(cuCtxDetach, ctx);
+	END_CONTEXT(ctx, cuda.cuCtxDetach(ctx), context_current() != ctx);
 }

@@ -6,18 +6,9 @@
 
 enum entry nvml_enter(void)
 {
-	if (driver_is_inside())
-		return ENTRY_PASS;
-	enter_notice_fork();
-	driver_load_nvml(true);
-	switch (slice_state()) {
-	case SLICE_OPEN:
-		return ENTRY_OPEN;
-	case SLICE_CLOSED:
-		return ENTRY_CLOSED;
-	default:
-		return ENTRY_PASS;
-	}
+	if (!driver_is_inside())
+		driver_load_nvml(true);
+	return enter_slice();
 }
 
 /* Asked each time: handles may be given out anew, and it costs little beside the call itself. */

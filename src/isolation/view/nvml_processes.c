@@ -8,6 +8,7 @@
 #include "view/nvml_entry.h"
 
 #include "books/holders.h"
+#include "books/slice_region.h"
 #include "slice/slice.h"
 
 #include <stddef.h>

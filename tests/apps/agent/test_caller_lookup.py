@@ -10,7 +10,7 @@ from gpu_device_plugin.domain.pods import (
     PodRef,
     PodRequest,
 )
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
 POD = PodRef("default", "late", "uid-1")
 MAIN = ContainerRequest("main", ContainerKind.APP, 0, {Resource.MEM: 1, Resource.CORE: 5})

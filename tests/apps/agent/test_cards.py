@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
-from gpu_device_plugin.domain.units import Resource, unit_ids
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation import library
 

@@ -12,7 +12,7 @@ from gpu_device_plugin.domain.container_edits import ContainerEdits, Mount
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.store.slices import SliceSpec
 
 SLICE, VERSION = "0123456789abcdef", "0.1.0-0123456789ab"

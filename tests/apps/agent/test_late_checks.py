@@ -13,7 +13,7 @@ from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import ClusterError, UnknownPodError
 
 POD = PodRef("default", "p", "uid-p")

@@ -8,7 +8,7 @@ import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, running_rig, slice_of, until
 
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import ask
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import KubeletError
 
 

@@ -19,9 +19,9 @@ from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.reports import CardReport, Inventory, NvmlReport
-from gpu_device_plugin.domain.schemes.aliyun import AliyunScheme
+from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.domain.units import Resource
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 from gpu_device_plugin.store.grants import GrantStore

@@ -1,18 +1,20 @@
 """A second, tiny scheme: whole cards under an invented name. It records what the kubelet chooses."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpu_device_plugin.domain.adoption import HeldUnits
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
 from gpu_device_plugin.domain.decision import Offer, Pending
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.demand import Demand
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.pods import PodRequest
-from gpu_device_plugin.domain.pools import DeviceGroup, Pool
-from gpu_device_plugin.domain.requests import Demand
+from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
+from gpu_device_plugin.domain.pools import DeviceGroup, Pool, UnitCount
 from gpu_device_plugin.domain.schemes.protocol import NewGrant
 
 WHOLE_CARD = "example.com/whole-card"
@@ -32,13 +34,34 @@ class WholeCards:
     def serves(self, resource: str, state: NodeState) -> bool:
         return resource == WHOLE_CARD and bool(state.cards)
 
+    def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        """It has no unit."""
+
+    def check_size(self, state: NodeState) -> None:
+        """No list is long."""
+
+    def card_numbers(self, _ids: Iterable[str]) -> frozenset[int]:
+        return frozenset()
+
+    def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
+        held = ledger.ids()
+        return {
+            card.uuid: [UnitCount(WHOLE_CARD, int(card.uuid not in held), int(card.uuid in held))]
+            for card in state.cards
+        }
+
+    def annotations(
+        self, grants: Sequence[Grant], _state: NodeState, _assume_time_ns: int
+    ) -> Mapping[str, str]:
+        return {"example.com/cards": ",".join(c for g in grants for c in g.cards)} if grants else {}
+
     def asked_text(self, resource: str, amount: int, _state: NodeState) -> str:
         return f"{resource}: {amount} (cards)"
 
     def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
         asked = Demand(0, cards=offer.call.size)
         free = tuple(card for card in state.cards if card.uuid in offer.available)
-        return Pending(asker, asked, free, "any card", rooms=())
+        return Pending(asker, asked, free, "any card")
 
     def choose(self, _pending: Pending, offer: Offer, _state: NodeState) -> tuple[str, ...]:
         rest = sorted(offer.available - offer.call.must_include)

@@ -4,7 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_device_plugin.domain.annotations import ALLOCATION, ASSIGNED, CORE_ALLOCATION
+from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+    ALLOCATION,
+    ASSIGNED,
+    CORE_ALLOCATION,
+)
 
 UNITS, _MIB = 15, 16160
 Json = dict[str, Any]

@@ -9,8 +9,8 @@ from tests.fakes.api_server import FakeApiServer, running
 from gpu_device_plugin.apps.lifecycle.upgrade import check_upgrade
 from gpu_device_plugin.cluster.fleet import Fleet
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import ConfigError
 
 CORE_MEM, SHARE, CGPU = NodeMode.CORE_MEM, NodeMode.SHARE, NodeMode.CGPU

@@ -22,8 +22,8 @@ from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.container_edits import DeviceAccess, Mount
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
-from gpu_device_plugin.domain.pools import OUR_RESOURCES
 from gpu_device_plugin.domain.reports import NvmlReport
+from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.directory import PluginDirectory
 from gpu_device_plugin.kubelet.podresources import PodResources

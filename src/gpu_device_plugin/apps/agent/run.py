@@ -18,14 +18,13 @@ import structlog
 
 from gpu_device_plugin.apps.agent.edges import Edges, own_pod
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, AdminSocket
-from gpu_device_plugin.apps.agent.publish.device_lists import message_problem
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.card_numbers import known_numbers
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.errors import ConfigError, KubeletError, StorageError
+from gpu_device_plugin.errors import KubeletError, StorageError
 from gpu_device_plugin.web.server import Pages, WebServer
 
 EXIT_FOR_REINJECTION = 75
@@ -113,8 +112,12 @@ class Agent:
         wiring = self._wiring
         now = wiring.edges.clock.wall_seconds()
         loaded = await wiring.ledger_store.load(now)
-        known = known_numbers(loaded.ledger, self._kept_answers())
-        problems = (loaded.bad, await wiring.cards.load(now, known), await wiring.mode.load(now))
+        known = known_numbers(loaded.ledger, self._kept_answers(), wiring.schemes.card_numbers)
+        problems = (
+            loaded.bad,
+            await wiring.cards.load(now, known),
+            await wiring.mode.load(now, loaded.ledger.grants.values()),
+        )
         for bad in problems:
             if bad is not None:
                 wiring.recorder.file_set_aside(bad)
@@ -171,9 +174,7 @@ class Agent:
                 await self._recover()
         # Mode or unit may have waited for word of who holds slices.
         wiring.mode.settle_if_waiting()
-        problem = message_problem(wiring.node_store.read())
-        if problem is not None:
-            raise ConfigError(problem)
+        wiring.schemes.check_size(wiring.node_store.read())
         await wiring.node_checks.has_checked.wait()
         await wiring.reconciler.repair_files()
         wiring.node_store.subscribe(wiring.device_lists.publish)

@@ -19,7 +19,7 @@ from gpu_device_plugin.apps.agent.admission.prestart import PreStart
 from gpu_device_plugin.apps.agent.admission.service import Service
 from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
-from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower, ModeSettings
+from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
 from gpu_device_plugin.apps.agent.inventory.usage import UsageReader
 from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
@@ -48,9 +48,8 @@ from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReade
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.apps.agent.state.node_store import NodeStore
-from gpu_device_plugin.config.agent import Isolation, Settings
-from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
+from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes
@@ -86,18 +85,7 @@ class Wiring:
         self._on_driver_changed = on_driver_changed
         self._kernel = kernel or Kernel()
         self.metrics = AgentMetrics(__version__)
-        self.node_store = NodeStore(
-            NodeState(
-                node=settings.node_name,
-                policy=settings.placement,
-                compute_policy=settings.compute_policy,
-                unit=settings.memory_unit,
-                wants_isolation=settings.isolation is Isolation.ON,
-                honors_disable=settings.honor_cgpu_disable,
-                honors_pod_policy=settings.honor_pod_compute_policy,
-                driver_capabilities=settings.driver_capabilities,
-            )
-        )
+        self.node_store = NodeStore(first_state(settings))
         self.signals = ClusterSignals()
         self.cluster = self.edges.cluster(self.signals, self.metrics.count_dropped_event)
         self.recorder = EventRecorder(
@@ -130,11 +118,9 @@ class Wiring:
             self.node_store,
             self.recorder,
             Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
-            ModeSettings(
-                settings.mode, settings.placement, settings.compute_policy, settings.memory_unit
-            ),
+            settings,
             lambda: self.reconciler.holders,
-            lambda: self.ledger_store.ledger.grants.values(),
+            self.schemes.check_unit,
         )
         self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
         self.setup = ContainerSetup(
@@ -210,7 +196,9 @@ class Wiring:
             wall_seconds=self.edges.clock.wall_seconds,
             usage=self.usage.of,
         )
-        self.publisher = Publisher(self.metrics, self.cluster, facts, self.node_store.read)
+        self.publisher = Publisher(
+            self.metrics, self.cluster, facts, self.node_store.read, self.schemes
+        )
         self.node_store.subscribe(self.publisher.changed)
         self.ledger_store.changed.subscribe(self.publisher.changed)
         self.reconciler.passed.subscribe(self.publisher.changed)
@@ -237,7 +225,12 @@ class Wiring:
             allow_other_plugin=settings.allow_other_plugin,
         )
         self.readiness = Readiness(
-            self.node_store.read, self.cards, self.device_lists, self.cluster, settings.state_dir
+            self.node_store.read,
+            self.cards,
+            self.device_lists,
+            self.cluster,
+            self.schemes.offers,
+            settings.state_dir,
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read
@@ -267,7 +260,7 @@ class Wiring:
         checks: list[Check] = [
             CallCheck(self.withdrawal.follow),
             DiskCheck(self.ledger_store, node_store, recorder),
-            DeviceListCheck(node_store, recorder),
+            DeviceListCheck(self.schemes, node_store, recorder),
             KubeletCheck(self.cluster, recorder),
             CallCheck(self.mode.settle_if_waiting),
             CallCheck(self.reconciler.cut_back_if_filling),

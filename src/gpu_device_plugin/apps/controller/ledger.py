@@ -7,11 +7,16 @@ from dataclasses import dataclass, field
 import structlog
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
-from gpu_device_plugin.domain.cluster_view import NodeOffer, PodHold, hold_of, parse_offer
 from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
-from gpu_device_plugin.domain.node_fit import Fit, Misfit, fit, node_rooms
-from gpu_device_plugin.domain.placement import Room
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
+    NodeOffer,
+    PodHold,
+    hold_of,
+    parse_offer,
+)
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit, node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.placement import Room
 from gpu_device_plugin.errors import StateError
 
 PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.requests import COUNT_LABEL
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.requests import COUNT_LABEL
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 NAMESPACE = "default"

@@ -7,7 +7,7 @@ from gpu_device_plugin.apps.demo.cast import CORE_MEM_NODE, CROWDED_OUT
 from gpu_device_plugin.apps.demo.node import RECOVERY_SECONDS, DemoNode
 from gpu_device_plugin.apps.demo.promises import Promises, settled
 from gpu_device_plugin.apps.demo.telling import Teller
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import EdgeError
 
 CARD = CROWDED_OUT.lands_on[0]

@@ -11,7 +11,7 @@ from gpu_device_plugin.apps.demo.agent_process import AgentProcess
 from gpu_device_plugin.apps.demo.cast import CONTAINER, Role
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
-from gpu_device_plugin.domain.units import Resource, parse_unit_id
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, parse_unit_id
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.api_server import StandInApiServer
 from gpu_device_plugin.simulation.kubelet import StandInKubelet

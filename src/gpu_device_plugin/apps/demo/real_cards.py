@@ -12,9 +12,10 @@ from gpu_device_plugin.apps.demo.node import DemoNode, Surroundings
 from gpu_device_plugin.apps.demo.promises import Promises, settled
 from gpu_device_plugin.apps.demo.story import START_SECONDS
 from gpu_device_plugin.apps.demo.telling import RealCard, Received, Teller
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.reports import CardReport, DriverMissing, Inventory, NvmlReport
-from gpu_device_plugin.domain.units import CORE_UNITS_PER_CARD, MemoryUnit
+from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD
 from gpu_device_plugin.nvml.source import NvmlSource
 
 NODE = "local"

@@ -24,8 +24,8 @@ from gpu_device_plugin.apps.demo.telling import (
     Teller,
     Verdict,
 )
-from gpu_device_plugin.domain.modes import resources_of
-from gpu_device_plugin.domain.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.simulation.kubelet_pods import Admission
 
 START_SECONDS = 60.0

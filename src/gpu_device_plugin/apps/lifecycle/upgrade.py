@@ -7,9 +7,10 @@ there. Refusing before the upgrade avoids a cluster with two units.
 from gpu_device_plugin.cluster.fleet import Fleet, FleetNode
 from gpu_device_plugin.config.agent import mode_in
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, counted_unit_mib, served_mode
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
-from gpu_device_plugin.domain.units import MemoryUnit, Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.upgrade_check import NodeStanding, holders_by_node, upgrade_obstacles
 from gpu_device_plugin.errors import ConfigError
 

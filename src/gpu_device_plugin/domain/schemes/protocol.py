@@ -1,18 +1,20 @@
 """What a way of sharing has to say; the parts of the agent know no resource name beside it."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpu_device_plugin.domain.adoption import HeldUnits
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
 from gpu_device_plugin.domain.decision import Offer, Pending
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.pods import PodRequest
-from gpu_device_plugin.domain.pools import Pool
+from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
+from gpu_device_plugin.domain.pools import Pool, UnitCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,36 @@ class Scheme(Protocol):
 
     def serves(self, resource: str, state: NodeState) -> bool:
         """Whether a container may ask for `resource` on this node now."""
+        ...
+
+    def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        """Check that the operator's memory unit goes with the mode.
+
+        Raises:
+            ConfigError: It does not; the text names the cure.
+        """
+        ...
+
+    def check_size(self, state: NodeState) -> None:
+        """Check that the kubelet can receive the lists of the pools.
+
+        Raises:
+            ConfigError: One is too long; the text names the cure.
+        """
+        ...
+
+    def card_numbers(self, ids: Iterable[str]) -> frozenset[int]:
+        """The numbers of the cards that its units lie on, where their ids tell."""
+        ...
+
+    def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
+        """UUID of a card -> what is free and held of each resource there."""
+        ...
+
+    def annotations(
+        self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
+    ) -> Mapping[str, str]:
+        """What a pod's annotations say of its grants; nothing where they have to wait."""
         ...
 
     def asked_text(self, resource: str, amount: int, state: NodeState) -> str:

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from gpu_device_plugin.domain.adoption import HeldUnits
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.modes import MODE_LABEL
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.pods import PodRequest
-from gpu_device_plugin.domain.pools import Pool
-from gpu_device_plugin.domain.schemes.aliyun import AliyunScheme
+from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
+from gpu_device_plugin.domain.pools import Pool, UnitCount
+from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.domain.schemes.protocol import Scheme
 from gpu_device_plugin.errors import RequestError
 
@@ -82,6 +83,53 @@ class Schemes:
         found = (p for each in self._schemes for p in each.pools(self.view(each, state)))
         return tuple(Pool(pool.resource) if state.mark else pool for pool in found)
 
+    def offers(self, state: NodeState) -> bool:
+        """Whether this node serves any resource in its mode."""
+        return any(
+            scheme.serves(resource, self.view(scheme, state))
+            for scheme in self._schemes
+            for resource in scheme.resources
+        )
+
+    def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        """Check that the operator's memory unit goes with the mode.
+
+        Raises:
+            ConfigError: It does not; the text names the cure.
+        """
+        for scheme in self._schemes:
+            scheme.check_unit(mode, unit)
+
+    def check_size(self, state: NodeState) -> None:
+        """Check that the kubelet can receive the device lists of this node.
+
+        Raises:
+            ConfigError: One is too long; the text names the cure.
+        """
+        for scheme in self._schemes:
+            scheme.check_size(self.view(scheme, state))
+
+    def card_numbers(self, ids: Iterable[str]) -> frozenset[int]:
+        """The numbers of the cards that these units lie on, where their ids tell."""
+        return frozenset().union(*(scheme.card_numbers(ids) for scheme in self._schemes))
+
+    def counts(self, state: NodeState, ledger: Ledger) -> dict[str, Sequence[UnitCount]]:
+        """UUID of a card -> what is free and held of each resource there."""
+        found: dict[str, Sequence[UnitCount]] = {}
+        for scheme in self._schemes:
+            found |= scheme.counts(self.view(scheme, state), ledger)
+        return found
+
+    def annotations(
+        self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
+    ) -> dict[str, str]:
+        """What a pod's annotations say of its grants; nothing where they have to wait."""
+        found: dict[str, str] = {}
+        for scheme in self._schemes:
+            mine = [grant for grant in grants if self.of_grant(grant) is scheme]
+            found |= scheme.annotations(mine, self.view(scheme, state), assume_time_ns)
+        return found
+
     def adopt(
         self, held: Sequence[HeldUnits], specs: Sequence[PodRequest], state: NodeState
     ) -> list[Grant]:
@@ -92,6 +140,10 @@ class Schemes:
             for view in (self.view(scheme, state),)
             for grant in scheme.adopt(_of(scheme, held), specs, view)
         ]
+
+
+OUR_RESOURCES = Schemes().resources
+"""Every name under which a scheme of this release may offer units; no other plugin's."""
 
 
 def _of(scheme: Scheme, held: Iterable[HeldUnits]) -> list[HeldUnits]:

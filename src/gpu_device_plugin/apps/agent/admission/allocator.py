@@ -23,8 +23,7 @@ from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError
 from gpu_device_plugin.store.failpoints import failpoint
 
-
-_SESSION_SECONDS = 10.0  # the kubelet's calls for one container follow each other at once
+_SESSION_SECONDS = 10.0  # the calls of the kubelet for one container follow each other at once
 
 
 class Allocator:
@@ -161,15 +160,19 @@ class Allocator:
         who = f"pod {self._asker.pod}" if self._asker else "a pod"
         if self._asker and self._asker.container:
             who += f", container {self._asker.container.name},"
-        asked = self._schemes.of(call.resource).asked_text(call.resource, call.size, state)
+        asked = self._asked_text(call)
         text = f"{who} on node {state.node} (mode {state.mode}) asks {asked}: {error}"
         return type(error)(text, reason=error.reason)
+
+    def _asked_text(self, call: Call) -> str:
+        scheme = self._schemes.of(call.resource)
+        return scheme.asked_text(call.resource, call.size, self._state())
 
     def _refuse(self, call: Call, error: RefusalError) -> None:
         """Report, and forget the decision: the kubelet makes no further call for this pod."""
         self._pending = None
         self._gate.expect_noting()
-        self._recorder.refused(self._asker, call, error)
+        self._recorder.refused(self._asker, call, self._asked_text(call), error)
 
     def _expect_next(self) -> None:
         self._answered_at = asyncio.get_running_loop().time()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from gpu_device_plugin.domain.caller import Asker, Call, ListedPod, who_asks
+from gpu_device_plugin.domain.caller import Asker, Call, who_asks
 from gpu_device_plugin.domain.grant_lifetime import live
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.requests import PodRef, PodRequest
+from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
 
 _log = structlog.get_logger("identify")

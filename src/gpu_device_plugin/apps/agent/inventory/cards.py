@@ -11,7 +11,7 @@ from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.card_faults import unshareable
 from gpu_device_plugin.domain.card_health import observe, recover, recovery_obstacle, restored
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import MAX_CARDS, Card
 from gpu_device_plugin.domain.health_values import Health, HealthRules
 from gpu_device_plugin.domain.reports import (
     CardReport,
@@ -20,7 +20,6 @@ from gpu_device_plugin.domain.reports import (
     Inventory,
     NvmlReport,
 )
-from gpu_device_plugin.domain.units import MAX_CARDS
 from gpu_device_plugin.errors import RequestError
 from gpu_device_plugin.store.state_file import Memory
 from gpu_device_plugin.store.state_records import CardsRecord, cards_of, cards_record, health_of

@@ -5,10 +5,10 @@ and does not guess, because a node that offers the wrong resources attracts the 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
+from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.compute_policy import (
     COMPUTE_POLICY_KEY,
     KNOWN_POLICIES,
@@ -16,19 +16,18 @@ from gpu_device_plugin.domain.compute_policy import (
     parse_compute_policy,
 )
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     MODE_LABEL,
     PLACEMENT_LABEL,
     NodeMode,
     PlacementPolicy,
-    check_unit,
     next_mode,
     next_unit,
     parse_mode,
     parse_policy,
 )
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.units import MemoryUnit
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.store.state_file import Memory
 from gpu_device_plugin.store.state_records import NodeRecord
@@ -36,33 +35,24 @@ from gpu_device_plugin.store.state_records import NodeRecord
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
 
 
-@dataclass(frozen=True, slots=True)
-class ModeSettings:
-    """The operator's settings, for what the node's labels do not say."""
-
-    mode: NodeMode
-    policy: PlacementPolicy
-    compute_policy: ComputePolicy
-    unit: MemoryUnit
-
-
 class ModeFollower:
     """Follows the node's labels; a switch waits until no pod holds a slice."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what a node's mode depends on
         self,
         node_store: NodeStore,
         recorder: EventRecorder,
         memory: Memory[NodeRecord],
-        settings: ModeSettings,
+        settings: Settings,
         holders: Callable[[], Sequence[PodRef] | None],
-        granted: Callable[[], Iterable[Grant]] = tuple,
+        check_unit: Callable[[NodeMode, MemoryUnit], None],
     ) -> None:
         self._node_store = node_store
         self._recorder = recorder
         self._memory = memory
         self._settings = settings
-        self._holders, self._granted = holders, granted
+        self._holders = holders
+        self._check_unit_of = check_unit
         self._labels: Mapping[str, str] | None = None
         self._mode: NodeMode | None = None
         self._unit: MemoryUnit | None = None
@@ -73,12 +63,17 @@ class ModeFollower:
         self.is_waiting = False
         """Whether a switch of mode or unit waits until no pod holds a slice."""
 
-    async def load(self, now_seconds: float) -> str | None:
-        """Start in the mode of the last run, if any; returns what was damaged, or None."""
+    async def load(self, now_seconds: float, granted: Iterable[Grant]) -> str | None:
+        """Start in the mode of the last run, if any; returns what was damaged, or None.
+
+        Args:
+            now_seconds: The wall clock.
+            granted: Grants of that run: their mode and unit count if its record is lost.
+        """
         content, bad = await self._memory.load(now_seconds)
         self._mode = parse_mode(content.mode)
         self._unit = next((u for u in MemoryUnit if u.value == content.unit), None)
-        for grant in () if self._mode else self._granted():  # lost, and slices of it are held
+        for grant in () if self._mode else granted:
             self._mode, self._unit = parse_mode(grant.mode), MemoryUnit.of_mib(grant.unit_mib)
         # If the operator has changed the setting since, it replaces the remembered label's mode.
         is_same_wish = content.wished == str(self._settings.mode)
@@ -114,7 +109,7 @@ class ModeFollower:
         if self._labels is None:
             return
         holders = self._holders()
-        unit = next_unit(self._unit, self._settings.unit, holders)
+        unit = next_unit(self._unit, self._settings.memory_unit, holders)
         self._note("unit", unit.note_reason, unit.note)
         label = self._labels.get(MODE_LABEL)
         mode = next_mode(
@@ -141,7 +136,7 @@ class ModeFollower:
 
     def _policy(self) -> PlacementPolicy:
         text = (self._labels or {}).get(PLACEMENT_LABEL)
-        policy = self._settings.policy if text is None else parse_policy(text)
+        policy = self._settings.placement if text is None else parse_policy(text)
         kept, known = self._node_store.read().policy, ", ".join(PlacementPolicy)
         self._note(
             "placement",
@@ -170,7 +165,7 @@ class ModeFollower:
         try:
             # A node that a label takes out of service offers no units of any size.
             if mode is not NodeMode.DISABLED:
-                check_unit(mode, unit)
+                self._check_unit_of(mode, unit)
         except ConfigError as error:
             self._recorder.fault(self._node_store, "UnitNotAllowed", str(error))
         else:

@@ -10,13 +10,13 @@ from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
 from gpu_device_plugin.apps.agent.lifecycle import exposure
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
 from gpu_device_plugin.apps.agent.publish.cluster import Cluster
-from gpu_device_plugin.apps.agent.publish.device_lists import message_problem
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.library import MISSING, LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.errors import ConfigError, StorageError
 
 CHECK_SECONDS = 2.0
 OLDEST_KUBELET = (1, 34)
@@ -247,11 +247,16 @@ class DiskCheck:
 class DeviceListCheck:
     """The kubelet must be able to receive the device lists of this node."""
 
-    def __init__(self, node_store: NodeStore, recorder: EventRecorder) -> None:
+    def __init__(self, schemes: Schemes, node_store: NodeStore, recorder: EventRecorder) -> None:
+        self._schemes = schemes
         self._node_store = node_store
         self._recorder = recorder
 
     def run(self) -> None:
         """Count the bytes."""
-        problem = message_problem(self._node_store.read())
+        problem = None
+        try:
+            self._schemes.check_size(self._node_store.read())
+        except ConfigError as error:
+            problem = str(error)
         self._recorder.fault(self._node_store, "DeviceListTooLong", problem)

@@ -1,27 +1,31 @@
 """Whether the node can place pods now, and if not, why not."""
 
+from collections.abc import Callable
+
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.publish.cluster import Cluster
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
-from gpu_device_plugin.domain.modes import is_served, resources_of
+from gpu_device_plugin.domain.modes import is_served
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 
 
 class Readiness:
     """What /readyz says."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what readiness depends on
         self,
         state: StateReader,
         cards: CardInventory,
         device_lists: DeviceLists,
         cluster: Cluster,
+        offers: Callable[[NodeState], bool],
         state_dir: str,
     ) -> None:
         self._state = state
         self._cards = cards
         self._device_lists = device_lists
         self._cluster = cluster
+        self._offers = offers
         self._state_dir = state_dir
         self.has_read_state = False
         self.is_prepared = False
@@ -41,7 +45,7 @@ class Readiness:
         if state.mode is None:
             trouble = self._cluster.node_trouble or "the API server has not answered"
             return False, f"mode: waiting for the node's labels; {trouble}"
-        if not resources_of(state.mode):
+        if not self._offers(state):
             later = "" if is_served(state.mode) else ", which is not served yet"
             return True, f"ready: mode {state.mode}{later}; no resources"
         return None

@@ -4,10 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from gpu_device_plugin.domain.modes import check_message
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pools import Pool
-from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.kubelet.resource_server import Endpoint
 
 
@@ -64,14 +62,3 @@ class DeviceLists:
             elif not endpoint.is_ready:
                 missing.append(f"{resource}: {endpoint.state.detail or endpoint.state.phase.value}")
         return missing
-
-
-def message_problem(state: NodeState) -> str | None:
-    """Why the device lists of this node could not be sent, or None."""
-    if state.mode is None:
-        return None
-    try:
-        check_message(state.cards, state.unit, state.mode)
-    except ConfigError as error:
-        return str(error)
-    return None

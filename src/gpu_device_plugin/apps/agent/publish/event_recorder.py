@@ -10,14 +10,13 @@ from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.decision import Pending
 from gpu_device_plugin.domain.decision_log import DecisionLog
-from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.explain import Decision, demand_text, room_lines
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.explain import Decision
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.health_values import Change, ChangeKind
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.requests import asked_text
 from gpu_device_plugin.errors import RefusalError
 from gpu_device_plugin.web.metrics import AgentMetrics
 
@@ -47,9 +46,9 @@ class EventRecorder:
         cards = ", ".join(f"card {card.index}" for card in pending.cards)
         self._keep(
             asker,
-            demand_text(pending.demand, self._state().terms),
+            pending.asked,
             outcome=f"{cards}: {pending.why}",
-            rooms=room_lines(pending.rooms, pending.demand),
+            rooms=pending.rooms,
         )
 
     def granted(self, grant: Grant, resource: str) -> None:
@@ -65,7 +64,7 @@ class EventRecorder:
             slice=grant.slice_id,
         )
 
-    def refused(self, asker: Asker | None, call: Call, error: RefusalError) -> None:
+    def refused(self, asker: Asker | None, call: Call, asked: str, error: RefusalError) -> None:
         """A call is refused: the kubelet rejects the pod with this text."""
         self._metrics.count_allocation(call.resource, "refused", error.reason)
         pod = asker.pod if asker else None
@@ -77,7 +76,6 @@ class EventRecorder:
             reason=error.reason,
             text=str(error),
         )
-        asked = asked_text(call.resource, call.size, self._state().unit)
         self._keep(asker, asked, outcome=f"refused: {error}", reason=error.reason)
         if pod is not None and pod.name:
             self._post(EventNote(pod, error.reason, str(error), owner=_owner(asker)))

@@ -1,7 +1,7 @@
 """Publishes the node and its pods: metrics, labels, annotations. No admission waits for it."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.apps.agent.inventory.usage import SliceUsage
@@ -10,23 +10,21 @@ from gpu_device_plugin.domain.annotations import (
     CARDS_ANNOTATION,
     WITHDRAWN_ANNOTATION,
     cards_annotation,
-    pod_annotations,
     withdrawn_annotation,
 )
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
-from gpu_device_plugin.domain.ledger import CardUse, Ledger
-from gpu_device_plugin.domain.modes import resources_of
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.units import MemoryUnit, Resource
+from gpu_device_plugin.domain.pools import UnitCount
+from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.web.metrics import (
     AgentMetrics,
     CardSample,
     SliceSample,
     Snapshot,
-    UnitCount,
 )
 
 _TOGETHER_SECONDS = 0.05
@@ -57,12 +55,18 @@ class Publisher:
     """Publishes soon after a change; many changes at once are published together."""
 
     def __init__(
-        self, metrics: AgentMetrics, cluster: Cluster, facts: Facts, state: StateReader
+        self,
+        metrics: AgentMetrics,
+        cluster: Cluster,
+        facts: Facts,
+        state: StateReader,
+        schemes: Schemes,
     ) -> None:
         self._metrics = metrics
         self._cluster = cluster
         self._facts = facts
         self._state = state
+        self._schemes = schemes
         self._changed = asyncio.Event()
         self._published: dict[str, tuple[Grant, ...]] = {}
 
@@ -83,7 +87,7 @@ class Publisher:
         state, ledger = self._state(), self._facts.ledger()
         self._metrics.publish(
             Snapshot(
-                cards=tuple(_card_samples(state, ledger)),
+                cards=tuple(_card_samples(state, self._schemes.counts(state, ledger))),
                 slices=tuple(_slice_samples(state, ledger, self._facts.usage)),
                 drift=self._facts.drift(),
                 is_api_reachable=self._cluster.is_reachable,
@@ -94,7 +98,7 @@ class Publisher:
     def _publish(self) -> None:
         state, ledger = self._state(), self._facts.ledger()
         self._describe(state)
-        self._annotate(state.cards, ledger)
+        self._annotate(state, ledger)
 
     def _describe(self, state: NodeState) -> None:
         """Labels and annotations of the node; of a withdrawn one only the answer to the mark."""
@@ -114,7 +118,7 @@ class Publisher:
                 annotations={CARDS_ANNOTATION: cards_annotation(shown, state.healthy, state.terms)},
             )
 
-    def _annotate(self, cards: tuple[Card, ...], ledger: Ledger) -> None:
+    def _annotate(self, state: NodeState, ledger: Ledger) -> None:
         by_pod: dict[PodRef, list[Grant]] = {}
         for grant in ledger.grants.values():
             # Without the pod spec the index of the container is not known.
@@ -124,8 +128,8 @@ class Publisher:
             published = tuple(grants)
             if self._published.get(pod.uid) != published:
                 assume_time_ns = int(min(g.created_seconds for g in grants) * 1e9)
-                values = pod_annotations(
-                    grants, cards, assume_time_ns or int(self._facts.wall_seconds() * 1e9)
+                values = self._schemes.annotations(
+                    grants, state, assume_time_ns or int(self._facts.wall_seconds() * 1e9)
                 )
                 if values:
                     self._cluster.annotate_pod(pod, values)
@@ -136,25 +140,24 @@ class Publisher:
         }
 
 
-def _card_samples(state: NodeState, ledger: Ledger) -> Iterable[CardSample]:
-    use, healthy = ledger.use(), state.healthy
-    resources = resources_of(state.mode) if state.mode else ()
+def _card_samples(
+    state: NodeState, counts: Mapping[str, Sequence[UnitCount]]
+) -> Iterable[CardSample]:
+    healthy = state.healthy
     for card in state.cards:
-        held = use.get(card.number, CardUse())
-        counts = [_unit_count(card, resource, held, state.unit) for resource in resources]
         fault = state.unhealthy.get(card.uuid, "")
-        yield CardSample(_card_label(card), card.uuid, healthy[card.uuid], tuple(counts), fault)
+        yield CardSample(
+            _card_label(card),
+            card.uuid,
+            healthy[card.uuid],
+            tuple(counts.get(card.uuid, ())),
+            fault,
+        )
 
 
 def _card_label(card: Card) -> int | str:
     """NVML's index, or the UUID of a card that NVML does not show."""
     return card.index if card.is_shown else card.uuid
-
-
-def _unit_count(card: Card, resource: Resource, held: CardUse, unit: MemoryUnit) -> UnitCount:
-    total = card.units(resource, unit)
-    amount = {Resource.MEM: held.mem_units, Resource.CORE: held.core_percent}.get(resource, 0)
-    return UnitCount(str(resource), max(0, total - amount), amount)
 
 
 def _slice_samples(

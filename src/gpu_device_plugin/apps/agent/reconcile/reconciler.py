@@ -19,7 +19,6 @@ from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReade
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.signal import Signal
-from gpu_device_plugin.domain.adoption import HeldUnits
 from gpu_device_plugin.domain.grant_lifetime import (
     KUBELET_SETTLE_SECONDS,
     drift,
@@ -38,7 +37,7 @@ from gpu_device_plugin.domain.kubelet_snapshot import (
 )
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import StateReader
-from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.pods import HeldUnits, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import KubeletError, RequestError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint

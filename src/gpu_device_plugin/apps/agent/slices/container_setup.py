@@ -4,16 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
-from gpu_device_plugin.domain.container_edits import (
-    ContainerEdits,
-    DeviceAccess,
-    Mount,
-    Paths,
-)
+from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Mount, Paths
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.limits import CardLimit, limits_text
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.domain.slice_size import CardLimit, limits_text
 from gpu_device_plugin.errors import NodeError
 from gpu_device_plugin.store.slices import SliceFiles, SliceSpec
 

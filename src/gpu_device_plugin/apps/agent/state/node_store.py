@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
+from gpu_device_plugin.config.agent import Isolation, Settings
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.units import MemoryUnit
 
 
 class NodeChange(TypedDict, total=False):
@@ -24,6 +25,20 @@ class NodeChange(TypedDict, total=False):
     library_version: str
     mark: str
     kept: tuple[str, ...] | None
+
+
+def first_state(settings: Settings) -> NodeState:
+    """What is known before cards and labels are: the operator's settings."""
+    return NodeState(
+        node=settings.node_name,
+        policy=settings.placement,
+        compute_policy=settings.compute_policy,
+        unit=settings.memory_unit,
+        wants_isolation=settings.isolation is Isolation.ON,
+        honors_disable=settings.honor_cgpu_disable,
+        honors_pod_policy=settings.honor_pod_compute_policy,
+        driver_capabilities=settings.driver_capabilities,
+    )
 
 
 class NodeStore:

@@ -5,9 +5,9 @@
 #include "unasked/overhead.h"
 
 #include "books/account.h"
+#include "books/nvml.h"
 #include "driver/capture.h"
 #include "driver/cards.h"
-#include "driver/nvml.h"
 #include "unasked/launched.h"
 
 /*

@@ -1,20 +1,12 @@
 /*
- * The way into every CUDA hook: loads the driver at the first call, notices a
- * fork, and says whether there is a slice to guard.
+ * The way into every hook: CUDA's load the driver at the first call; all notice a
+ * fork, and say whether there is a slice to guard.
  */
 #include "books/entry.h"
 
-#include "books/calls.h"
-#include "books/holdings.h"
-#include "compute/meter.h"
-#include "hook/primary.h"
-#include "memory/graphs.h"
-#include "memory/pieces.h"
-#include "memory/pools.h"
-#include "slice/log.h"
+#include "books/slice_region.h"
 #include "slice/process.h"
 #include "slice/slice.h"
-#include "unasked/overhead.h"
 
 #include <stdatomic.h>
 
@@ -48,19 +40,21 @@ static void start(void)
 		slice_close("the driver has no %s", missing);
 }
 
-/* The child has its parent's memory but not its contexts and allocations. */
-void enter_notice_fork(void)
+enum entry enter_slice(void)
 {
-	if (!process_was_forked())
-		return;
-	holdings_after_fork();
-	calls_after_fork();
-	pools_after_fork();
-	pieces_after_fork();
-	graphs_after_fork();
-	overhead_after_fork();
-	meter_after_fork();
-	primary_after_fork();
+	if (driver_is_inside())
+		return ENTRY_PASS;
+	/* The child has its parent's memory but not its contexts and allocations. */
+	if (process_was_forked())
+		entry_forget_parent();
+	switch (slice_state()) {
+	case SLICE_OPEN:
+		return slice_open_region() ? ENTRY_OPEN : ENTRY_CLOSED;
+	case SLICE_CLOSED:
+		return ENTRY_CLOSED;
+	default:
+		return ENTRY_PASS;
+	}
 }
 
 enum entry enter(void)
@@ -69,17 +63,9 @@ enum entry enter(void)
 
 	if (driver_is_inside())
 		return ENTRY_PASS;
-	enter_notice_fork();
 	if (!atomic_load_explicit(&is_started, memory_order_acquire)) {
 		start();
 		atomic_store_explicit(&is_started, true, memory_order_release);
 	}
-	switch (slice_state()) {
-	case SLICE_OPEN:
-		return ENTRY_OPEN;
-	case SLICE_CLOSED:
-		return ENTRY_CLOSED;
-	default:
-		return ENTRY_PASS;
-	}
+	return enter_slice();
 }

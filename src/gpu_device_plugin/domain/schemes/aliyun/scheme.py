@@ -1,41 +1,41 @@
 """Fractions of a card under the names of Alibaba Cloud's shared GPU scheduling."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpu_device_plugin.domain.adoption import HeldUnits, adopt
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.compute_policy import (
     COMPUTE_POLICY_KEY,
     KNOWN_POLICIES,
     ComputePolicy,
 )
-from gpu_device_plugin.domain.container_edits import (
-    ContainerEdits,
-    DeviceAccess,
-    Paths,
-    container_edits,
-)
-from gpu_device_plugin.domain.decision import (
-    Offer,
-    Pending,
+from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
+from gpu_device_plugin.domain.decision import Offer, Pending
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
+from gpu_device_plugin.domain.pools import DeviceGroup, Pool, UnitCount
+from gpu_device_plugin.domain.schemes.aliyun.adoption import adopt
+from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
+from gpu_device_plugin.domain.schemes.aliyun.card_use import CardUse, card_use
+from gpu_device_plugin.domain.schemes.aliyun.decision import (
     check_parts,
     choose_units,
     decide,
     unequal_parts,
 )
-from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.holder_check import checked
-from gpu_device_plugin.domain.modes import NodeMode, resources_of
-from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.placement import follows
-from gpu_device_plugin.domain.pods import PodRequest
-from gpu_device_plugin.domain.pools import DeviceGroup, Pool
-from gpu_device_plugin.domain.requests import asked_text, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.edits import container_edits
+from gpu_device_plugin.domain.schemes.aliyun.late_check import checked
+from gpu_device_plugin.domain.schemes.aliyun.modes import check_message, check_unit, resources_of
+from gpu_device_plugin.domain.schemes.aliyun.placement import follows
+from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, unit_ids, units_of
 from gpu_device_plugin.domain.schemes.protocol import NewGrant
-from gpu_device_plugin.domain.slice_size import slice_bytes
-from gpu_device_plugin.domain.units import MemoryUnit, Resource, unit_ids
 from gpu_device_plugin.errors import RequestError
 
 
@@ -55,6 +55,35 @@ class AliyunScheme:
     def serves(self, resource: str, state: NodeState) -> bool:
         """By the node's mode."""
         return state.mode is not None and resource in resources_of(state.mode)
+
+    def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
+        """Small units are for whole cards only (R-404)."""
+        check_unit(mode, unit)
+
+    def check_size(self, state: NodeState) -> None:
+        """By the number of units."""
+        if state.mode is not None:
+            check_message(state.cards, state.unit, state.mode)
+
+    def card_numbers(self, ids: Iterable[str]) -> frozenset[int]:
+        """Each id names its card."""
+        return cards_of(ids)
+
+    def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
+        """Units of memory and percent of compute."""
+        use, served = card_use(ledger), resources_of(state.mode) if state.mode else ()
+        return {
+            card.uuid: [
+                _count(card, each, use.get(card.number, CardUse()), state.unit) for each in served
+            ]
+            for card in state.cards
+        }
+
+    def annotations(
+        self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
+    ) -> Mapping[str, str]:
+        """In both published generations (R-540)."""
+        return pod_annotations(grants, state.cards, assume_time_ns)
 
     def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
         """`aliyun.com/gpu-mem: 2 (units of 1024 MiB)`."""
@@ -179,6 +208,12 @@ class AliyunScheme:
         return container_edits(grant, cards, state.terms, access, paths)
 
 
+def _count(card: Card, resource: Resource, held: CardUse, unit: MemoryUnit) -> UnitCount:
+    total = units_of(card, resource, unit)
+    amount = {Resource.MEM: held.mem_units, Resource.CORE: held.core_percent}.get(resource, 0)
+    return UnitCount(str(resource), max(0, total - amount), amount)
+
+
 def _compute_policy(spec: PodRequest | None, state: NodeState) -> ComputePolicy:
     """The policy of a pod's containers.
 
@@ -199,5 +234,5 @@ def _compute_policy(spec: PodRequest | None, state: NodeState) -> ComputePolicy:
 def _groups(resource: Resource, state: NodeState) -> Iterable[DeviceGroup]:
     healthy = state.healthy
     for card in state.cards:
-        units = card.units(resource, state.unit)
+        units = units_of(card, resource, state.unit)
         yield DeviceGroup(unit_ids(resource, card.number, units), healthy[card.uuid])

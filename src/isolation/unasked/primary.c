@@ -3,7 +3,7 @@
  * stay: our events must be gone before the context, and whether a call will end
  * it the driver does not say.
  */
-#include "hook/primary.h"
+#include "unasked/primary.h"
 
 #include "books/entry.h"
 #include "compute/meter.h"

@@ -7,18 +7,15 @@ what a pod holds from the pod's annotations, or from its spec while it has none.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpu_device_plugin.domain.cluster_view import NodeOffer, PodHold, Share
-from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.modes import (
-    MAX_PODS_PER_CARD,
-    PlacementPolicy,
-    is_isolated,
-    resources_of,
-)
-from gpu_device_plugin.domain.placement import NoRoom, Room, place
+from gpu_device_plugin.domain.demand import Demand
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.modes import PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.requests import CORE_STEP_PERCENT, Demand, demand
-from gpu_device_plugin.domain.units import CORE_UNITS_PER_CARD, Resource
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold, Share
+from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_PODS_PER_CARD, resources_of
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room, place
+from gpu_device_plugin.domain.schemes.aliyun.requests import CORE_STEP_PERCENT, demand
+from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.errors import RequestError
 
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"

@@ -1,4 +1,4 @@
-"""Resources, memory units and the ids under which the kubelet counts them.
+"""Resources, and the ids under which the kubelet counts them.
 
 An id tells resource, card and unit: a letter (m memory, c compute, n count), one
 base-36 digit for the card's number, the unit in base 36. So ids of two resources never
@@ -8,42 +8,15 @@ meet, an id alone says which card it belongs to, and none is longer than 8 chara
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import StrEnum
 from functools import lru_cache
 from itertools import count, islice, product, repeat
 
-from gpu_device_plugin.errors import StateError
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 
-MAX_CARDS = 36
 CORE_UNITS_PER_CARD = 100
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-
-
-class MemoryUnit(Enum):
-    """How much memory one `aliyun.com/gpu-mem` is (R-401)."""
-
-    GIB = "GiB"
-    MIB128 = "128MiB"
-
-    @property
-    def mib(self) -> int:
-        """The unit's size in MiB."""
-        return 1024 if self is MemoryUnit.GIB else 128
-
-    @classmethod
-    def of_mib(cls, mib: int) -> "MemoryUnit":
-        """The unit of that size, as grants tell it.
-
-        Raises:
-            StateError: No unit has that size.
-
-        >>> MemoryUnit.of_mib(128).value
-        '128MiB'
-        """
-        for unit in cls:
-            if unit.mib == mib:
-                return unit
-        raise StateError(f"unit_mib is {mib}, and no memory unit has this size")
 
 
 class Resource(StrEnum):
@@ -132,3 +105,10 @@ def _base36(number: int) -> str:
         digits = _DIGITS[last] + digits
         if number == 0:
             return digits
+
+
+def units_of(card: Card, resource: str, unit: MemoryUnit) -> int:
+    """Units of `resource` that a card has."""
+    if resource == Resource.MEM:
+        return card.capacity(unit)
+    return CORE_UNITS_PER_CARD if resource == Resource.CORE else 1

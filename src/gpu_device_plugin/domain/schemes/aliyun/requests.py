@@ -1,33 +1,16 @@
 """What a container may ask for: the rules about the pod spec and the node's mode."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, resources_of
-from gpu_device_plugin.domain.pods import (
-    ContainerKind,
-    ContainerRequest,
-    ListedPod,
-    PodRef,
-    PodRequest,
-)
-from gpu_device_plugin.domain.units import CORE_UNITS_PER_CARD, MemoryUnit, Resource
+from gpu_device_plugin.domain.demand import Demand
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
+from gpu_device_plugin.domain.node_state import NodeTerms
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
+from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.errors import RequestError
-
-__all__ = [
-    "CORE_STEP_PERCENT",
-    "COUNT_LABEL",
-    "ContainerKind",
-    "ContainerRequest",
-    "Demand",
-    "ListedPod",
-    "NodeTerms",
-    "PodRef",
-    "PodRequest",
-    "asked_text",
-    "demand",
-    "demand_from_size",
-]
 
 COUNT_LABEL = "aliyun.com/gpu-count"
 """The pod label that spreads each request over several cards; also the name of a resource."""
@@ -41,45 +24,6 @@ _COUNT_CURE = (
 )
 _COUNT_TEXT = "failed to parse request device count from pod label aliyun.com/gpu-count"
 _NEGATIVE_TEXT = "request device count must be large than 0"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeTerms:
-    """What a node offers, as far as requests are checked against it.
-
-    Attributes:
-        node: Name of the node, for refusals.
-        mode: Its mode.
-        unit: Size of one memory unit.
-        is_isolation_on: The operator's `--isolation`; without it no container gets a cap.
-        driver_capabilities: The operator's `--driver-capabilities`.
-    """
-
-    node: str
-    mode: NodeMode
-    unit: MemoryUnit
-    is_isolation_on: bool = True
-    driver_capabilities: str = "compute,utility"
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What one container needs, checked: `mem_units` over `cards` cards in equal parts.
-
-    Attributes:
-        mem_units: Memory units in all; 0 only while it is not known how many.
-        core_percent: Percent of one card's compute; 0 is no cap, or not known yet.
-        cards: Number of cards, at least 1; divides `mem_units`.
-    """
-
-    mem_units: int
-    core_percent: int = 0
-    cards: int = 1
-
-    @property
-    def units_per_card(self) -> int:
-        """Memory units on each of its cards."""
-        return self.mem_units // self.cards
 
 
 def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:

@@ -1,6 +1,7 @@
 /* What the real NVML says. Loaded only when a context is made: it takes milliseconds. */
-#include "driver/nvml.h"
+#include "books/nvml.h"
 
+#include "books/slice_region.h"
 #include "driver/driver.h"
 #include "slice/process.h"
 #include "slice/slice.h"

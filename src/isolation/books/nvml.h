@@ -1,6 +1,6 @@
-/* Asking the real NVML what a card or this process holds; see driver/nvml.c. */
-#ifndef GPUSLICE_DRIVER_NVML_H
-#define GPUSLICE_DRIVER_NVML_H
+/* Asking the real NVML what a card or this process holds; see books/nvml.c. */
+#ifndef GPUSLICE_BOOKS_NVML_H
+#define GPUSLICE_BOOKS_NVML_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -7,15 +7,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_device_plugin.domain.annotations import (
-    ALLOCATION,
-    ASSIGNED,
-    ASSUME_TIME,
-    CORE_ALLOCATION,
-    V1_ASSIGNED,
-    V1_INDEX,
-)
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.demand import Demand
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     PLACEMENT_LABEL,
     NodeMode,
@@ -23,9 +17,17 @@ from gpu_device_plugin.domain.modes import (
     parse_mode,
     parse_policy,
 )
+from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef, PodRequest
-from gpu_device_plugin.domain.requests import Demand, NodeTerms
-from gpu_device_plugin.domain.units import MemoryUnit, Resource
+from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+    ALLOCATION,
+    ASSIGNED,
+    ASSUME_TIME,
+    CORE_ALLOCATION,
+    V1_ASSIGNED,
+    V1_INDEX,
+)
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import StateError
 
 V1_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"

@@ -1,6 +1,6 @@
 /* A card's primary context, which its users share: there from the first to the last. */
-#ifndef GPUSLICE_HOOK_PRIMARY_H
-#define GPUSLICE_HOOK_PRIMARY_H
+#ifndef GPUSLICE_UNASKED_PRIMARY_H
+#define GPUSLICE_UNASKED_PRIMARY_H
 
 #include "driver/api.h"
 

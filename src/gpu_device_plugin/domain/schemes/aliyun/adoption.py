@@ -5,36 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gpu_device_plugin.domain.device import Card
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import is_isolated
-from gpu_device_plugin.domain.pods import ContainerKind, PodRef, PodRequest
-from gpu_device_plugin.domain.requests import NodeTerms
-from gpu_device_plugin.domain.units import Resource, cards_of
+from gpu_device_plugin.domain.node_state import NodeTerms
+from gpu_device_plugin.domain.pods import ContainerKind, HeldUnits, PodRef, PodRequest
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of
 
 _Place: TypeAlias = tuple[PodRef, str]  # pod and container
 _Holding: TypeAlias = tuple[str, str, frozenset[str]]  # container, and what it holds
-
-
-@dataclass(frozen=True, slots=True)
-class HeldUnits:
-    """Units of one resource in one container, as the kubelet's List or checkpoint has them.
-
-    Attributes:
-        pod: Whose: the checkpoint knows uids only, List names only.
-        container: Name of the container.
-        resource: Of what.
-        ids: The unit ids.
-        slice_id: The slice that the answer in the checkpoint mounts; empty if it is not known.
-        library_version: The library version that it mounts, or empty.
-    """
-
-    pod: PodRef
-    container: str
-    resource: str
-    ids: frozenset[str]
-    slice_id: str = ""
-    library_version: str = ""
 
 
 def adopt(

@@ -4,17 +4,22 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_device_plugin.domain.device import Card
-from gpu_device_plugin.domain.ledger import CardUse, Ledger
-from gpu_device_plugin.domain.modes import (
-    MAX_PODS_PER_CARD,
-    PlacementPolicy,
-    is_isolated,
-    resources_of,
+from gpu_device_plugin.domain.demand import Demand
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import PlacementPolicy, is_isolated
+from gpu_device_plugin.domain.node_state import NodeTerms
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.aliyun.card_use import CardUse, card_use
+from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_PODS_PER_CARD, resources_of
+from gpu_device_plugin.domain.schemes.aliyun.requests import CORE_STEP_PERCENT
+from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
+from gpu_device_plugin.domain.schemes.aliyun.units import (
+    CORE_UNITS_PER_CARD,
+    Resource,
+    parse_unit_id,
 )
-from gpu_device_plugin.domain.requests import CORE_STEP_PERCENT, Demand, NodeTerms, PodRef
-from gpu_device_plugin.domain.slice_size import slice_mib
-from gpu_device_plugin.domain.units import CORE_UNITS_PER_CARD, MemoryUnit, Resource, parse_unit_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +116,8 @@ def rooms(
         terms: The node's mode and unit.
         pod: Who asks.
     """
-    free_for_pod = ledger.before(pod).use()
-    held = ledger.use()
+    free_for_pod = card_use(ledger.before(pod))
+    held = card_use(ledger)
     blank = CardUse()
     found = []
     for card in sorted(cards, key=lambda card: card.index):

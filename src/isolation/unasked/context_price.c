@@ -4,6 +4,7 @@
  * the same moment: then a context is watched anew a few times and the cheapest
  * price counts, and none far from what such a card usually takes is believed.
  */
+#include "books/slice_region.h"
 #include "driver/cards.h"
 #include "slice/slice.h"
 #include "unasked/overhead.h"

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
-from gpu_device_plugin.domain.units import CORE_UNITS_PER_CARD, MemoryUnit, Resource
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
+
+MAX_CARDS = 36
+"""Most cards of a node: a card number is one base-36 digit of unit ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,3 @@ class Card:
     def capacity(self, unit: MemoryUnit) -> int:
         """Whole memory units on this card (R-111: 16160 MiB are 15 units of 1 GiB)."""
         return self.memory_mib // unit.mib
-
-    def units(self, resource: str, unit: MemoryUnit) -> int:
-        """Units of `resource` that this card has."""
-        if resource == Resource.MEM:
-            return self.capacity(unit)
-        return CORE_UNITS_PER_CARD if resource == Resource.CORE else 1

@@ -4,10 +4,8 @@
 #include "books/entry.h"
 #include "books/holdings.h"
 #include "driver/cards.h"
-#include "hook/primary.h"
 #include "unasked/overhead.h"
-
-atomic_bool green_was_made;
+#include "unasked/primary.h"
 
 static CUresult make(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice device, unsigned flags,
 		     CUcontext primary)

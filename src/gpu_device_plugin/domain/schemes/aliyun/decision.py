@@ -1,0 +1,180 @@
+"""The decision for one container: its cards, and which units of them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from gpu_device_plugin.domain.caller import Asker, Call
+from gpu_device_plugin.domain.decision import Offer, Pending
+from gpu_device_plugin.domain.demand import Demand
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
+from gpu_device_plugin.domain.schemes.aliyun.placement import (
+    NoRoom,
+    Room,
+    at_most,
+    follows,
+    pick_units,
+    place,
+    rooms,
+)
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_ahead, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, parse_unit_id
+from gpu_device_plugin.errors import DoesNotFitError
+
+
+def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
+    """Choose the cards for a container's whole request.
+
+    Raises:
+        RequestError: What it asks for is never valid on this node.
+        DoesNotFitError: No card has room; the text says what each has.
+    """
+    needed = _needed(asker, offer.call, state)
+    begun = _begun(asker, needed, offer, state)
+    if begun is not None:
+        return begun
+    views = _views(asker, offer, state)
+    search = partial(
+        place,
+        views,
+        policy=state.policy,
+        prefer=_cards_of_pod(asker, offer.live),
+        wish=_wish(asker),
+        must=cards_of(offer.call.must_include),
+    )
+    found = search(_ahead(asker, needed))
+    if isinstance(found, NoRoom):
+        found = search(needed)
+    if isinstance(found, NoRoom):
+        text = no_room_text(asker, needed, found, state.terms)
+        raise DoesNotFitError(text, reason=found.reason)
+    asked = demand_text(needed, state.terms)
+    return Pending(asker, needed, found.cards, found.why, asked, room_lines(views, needed))
+
+
+def _begun(asker: Asker, needed: Demand, offer: Offer, state: NodeState) -> Pending | None:
+    """The decision already made for its other resource, before agent or kubelet restarted."""
+    if asker.container is None:
+        return None
+    grant = offer.live.of_container(asker.pod, asker.container.name)
+    if grant is None or grant.ids(offer.call.resource):
+        return None
+    cards = tuple(card for card in map(state.card, grant.cards) if card is not None)
+    if len(cards) != needed.cards:
+        return None
+    why = "the card of its other resource"
+    asked = demand_text(needed, state.terms)
+    return Pending(asker, needed, cards, why, asked, slice_id=grant.slice_id)
+
+
+def choose_units(pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
+    """Exactly the asked number of units, on the decided cards, in equal parts.
+
+    Raises:
+        DoesNotFitError: The kubelet does not have enough of them free.
+    """
+    call = offer.call
+    usable = _usable(pending.asker, offer)
+    chosen = pick_units(call.resource, usable, call.must_include, pending.cards, call.size)
+    if chosen is None:
+        raise _no_units(pending, offer, state)
+    return chosen
+
+
+def check_parts(asker: Asker, offer: Offer, state: NodeState) -> None:
+    """Check that reused units are on as many cards as asked, in equal parts.
+
+    Raises:
+        DoesNotFitError: They do not.
+    """
+    needed, ids = _needed(asker, offer.call, state), offer.call.must_include
+    numbers = cards_of(ids)
+    cards = [card for card in state.cards if card.number in numbers]
+    if len(numbers) != needed.cards or not follows(ids, cards):
+        raise unequal_parts(ids, needed.cards)
+
+
+def unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
+    """The refusal for reused units that do not make a slice."""
+    return DoesNotFitError(
+        f"the kubelet reuses the units {', '.join(sorted(ids))} of an init container, which are "
+        f"not equal parts of {cards} cards; it picks them at random, so create the pod again, or let "
+        f"its init containers ask exactly what the container after them asks",
+        reason="OtherCard",
+    )
+
+
+def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitError:
+    """The refusal if the card was chosen for the other resource and lacks this one."""
+    call, asker = offer.call, pending.asker
+    lacking = pending.demand
+    if call.resource == Resource.MEM:
+        lacking = replace(lacking, mem_units=call.size)
+    elif call.resource == Resource.CORE:
+        lacking = replace(lacking, core_percent=call.size)
+    numbers = frozenset(card.number for card in pending.cards)
+    views = _views(asker, offer, state)
+    found = place(views, lacking, state.policy, prefer=(), wish=(), must=numbers)
+    if isinstance(found, NoRoom):
+        return DoesNotFitError(
+            no_room_text(asker, lacking, found, state.terms), reason=found.reason
+        )
+    indexes = ", ".join(str(card.index) for card in pending.cards)
+    return DoesNotFitError(
+        f"card {indexes} was decided on, but the kubelet has not as many of its units free; create "
+        f"the pod again",
+        reason="NoRoom",
+    )
+
+
+def _needed(asker: Asker, call: Call, state: NodeState) -> Demand:
+    if asker.request is not None and asker.container is not None:
+        return demand(asker.request, asker.container, state.terms)
+    return demand_from_size(asker.pod, call.resource, call.size, state.terms)
+
+
+def _ahead(asker: Asker, needed: Demand) -> Demand:
+    if asker.request is None or asker.container is None:
+        return needed
+    return demand_ahead(asker.request, asker.container, needed)
+
+
+def _usable(asker: Asker, offer: Offer) -> frozenset[str]:
+    """The forced ids, and free ones that no other live pod holds (see kubernetes #137534)."""
+    held = {
+        text
+        for grant in offer.live.holders(offer.available)
+        if not grant.pod.is_same_name(asker.pod)
+        for text in grant.ids(offer.call.resource)
+    }
+    return (offer.available - held) | offer.call.must_include
+
+
+def _views(asker: Asker, offer: Offer, state: NodeState) -> Sequence[Room]:
+    """What all cards have left; of the asked resource at most what the kubelet has free."""
+    free: dict[int, int] = {}
+    for text in _usable(asker, offer):
+        unit = parse_unit_id(text)
+        if unit is not None:
+            free[unit.card] = free.get(unit.card, 0) + 1
+    shown = [card for card in state.cards if card.is_shown]
+    found = rooms(shown, state.healthy, offer.live, state.terms, asker.pod)
+    if offer.is_given:
+        return found
+    return [at_most(room, offer.call.resource, free.get(room.card.number, 0)) for room in found]
+
+
+def _cards_of_pod(asker: Asker, live: Ledger) -> tuple[str, ...]:
+    """The cards that the pod's earlier containers are on, first container first."""
+    seen: dict[str, None] = {}
+    for grant in live.of_pod(asker.pod):
+        seen.update(dict.fromkeys(grant.cards))
+    return tuple(seen)
+
+
+def _wish(asker: Asker) -> tuple[int, ...]:
+    if asker.request is None or asker.container is None:
+        return ()
+    return next((c for index, c in asker.request.wish if index == asker.container.index), ())

@@ -1,0 +1,83 @@
+/* Mapping the slice's region once a process, and claiming a slot once an image. */
+#include "books/slice_region.h"
+
+#include "slice/process.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static struct region *_Atomic region;
+static _Atomic int slot = -1;
+
+/* Another thread of the parent may have been opening it; what was opened stands, not the slot. */
+static void region_in_child(void)
+{
+	opening = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	atomic_store(&slot, -1);
+}
+
+static struct region *open_here(void)
+{
+	char path[300], reason[600];
+
+	if (!slice_is_of_agent()) {
+		(void)snprintf(path, sizeof(path), "%s/state", slice_root());
+		mkdir(path, 0777); /* a failure shows at the region */
+	}
+	(void)snprintf(path, sizeof(path), "%s/state/region", slice_root());
+	struct region *opened =
+		region_open(path, slice_limits(), !slice_is_of_agent(), reason, sizeof(reason));
+
+	if (!opened)
+		slice_close("%s", reason);
+	return opened;
+}
+
+bool slice_open_region(void)
+{
+	if (!atomic_load_explicit(&region, memory_order_acquire)) {
+		const int saved = errno;
+
+		process_in_children(region_in_child);
+		pthread_mutex_lock(&opening);
+		if (!atomic_load(&region) && slice_state() == SLICE_OPEN)
+			atomic_store(&region, open_here());
+		pthread_mutex_unlock(&opening);
+		errno = saved;
+	}
+	return atomic_load_explicit(&region, memory_order_relaxed);
+}
+
+struct region *slice_region(void)
+{
+	return atomic_load_explicit(&region, memory_order_relaxed);
+}
+
+int slice_slot_locked(void)
+{
+	int mine = atomic_load_explicit(&slot, memory_order_acquire);
+
+	if (mine < 0) {
+		mine = region_claim(slice_region());
+		atomic_store_explicit(&slot, mine, memory_order_release);
+	}
+	return mine;
+}
+
+int slice_slot(void)
+{
+	const int mine = atomic_load_explicit(&slot, memory_order_acquire);
+
+	if (mine >= 0)
+		return mine;
+	if (!region_lock(slice_region())) {
+		slice_close("the lock of the shared region is beyond repair");
+		return -1;
+	}
+	const int claimed = slice_slot_locked();
+
+	region_unlock(slice_region());
+	return claimed;
+}
