@@ -12,6 +12,7 @@ from gpu_device_plugin.cluster.pods import fetch_pod
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Node, Pod
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import ClusterError
 
@@ -26,11 +27,13 @@ class ClusterNode:
         name: The node.
         cards: Its annotation of cards.
         labels: Its labels.
+        series: The series that we wrote as a label of it, or None.
     """
 
     name: str
     cards: str
     labels: Mapping[str, str]
+    series: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +132,13 @@ class ClusterWatch:
             self._put_node(node)
 
     def _put_node(self, node: Node) -> None:
-        name, cards = node.metadata.name, (node.metadata.annotations or {}).get(CARDS_ANNOTATION)
+        name, annotations = node.metadata.name, node.metadata.annotations or {}
+        cards, series = annotations.get(CARDS_ANNOTATION), annotations.get(SERIES_ANNOTATION)
         if cards is None:
             self._drop_node(name)
             return
         self._nodes.add(name)
-        self._changes.node(name, ClusterNode(name, cards, node.metadata.labels or {}))
+        self._changes.node(name, ClusterNode(name, cards, node.metadata.labels or {}, series))
 
     def _remove_node(self, node: Node) -> None:
         self._drop_node(node.metadata.name)

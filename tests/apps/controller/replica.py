@@ -3,15 +3,16 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 from tests.apps.controller.objects import Json, path
-from tests.fakes.api_server import FakeApiServer, kubeconfig, running, working
+from tests.fakes.api_server import FakeApiServer, Seen, kubeconfig, running, working
 from tests.waiting import until
 
 from gpu_device_plugin.apps.controller.run import Controller, Times
@@ -62,24 +63,35 @@ class Running:
 
 @asynccontextmanager
 async def a_controller(
-    folder: Path, nodes: tuple[Json, ...], pods: tuple[Json, ...] = ()
+    folder: Path,
+    nodes: tuple[Json, ...],
+    pods: tuple[Json, ...] = (),
+    *,
+    fault: Callable[[Seen], web.Response | None] = lambda _: None,
+    until_ready: bool = True,
 ) -> AsyncIterator[Running]:
     """A controller that has read these nodes and pods, and leads."""
     async with running() as (server, _):
+        server.fault = fault
         for each in nodes:
             await server.put(f"/api/v1/nodes/{each['metadata']['name']}", each)
         for each in pods:
             await server.put(path(each), each)
-        async with a_replica(server, folder, "only") as found:
+        async with a_replica(server, folder, "only", until_ready=until_ready) as found:
             await until(lambda: found.controller.leader.leads)
             yield found
 
 
 @asynccontextmanager
 async def a_replica(
-    server: FakeApiServer, folder: Path, name: str, times: Times | None = None
+    server: FakeApiServer,
+    folder: Path,
+    name: str,
+    times: Times | None = None,
+    *,
+    until_ready: bool = True,
 ) -> AsyncIterator[Running]:
-    """A controller of this pod name and token that has synced."""
+    """A controller of this pod name and token that has synced, if that is waited for."""
     config = kubeconfig(
         folder / f"kubeconfig-{name}", f"http://127.0.0.1:{server.port}", {"token": name}
     )
@@ -104,5 +116,6 @@ async def a_replica(
         async def is_ready() -> bool:
             return (await found.get("/readyz", port=controller.pages.port))[0] == 200
 
-        await until(is_ready)
+        if until_ready:
+            await until(is_ready)
         yield found

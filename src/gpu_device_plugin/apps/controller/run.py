@@ -14,8 +14,9 @@ from gpu_device_plugin.apps.controller.certificates import Certificates
 from gpu_device_plugin.apps.controller.extender import Extender, View
 from gpu_device_plugin.apps.controller.leader import Leader
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
+from gpu_device_plugin.apps.controller.models import Models
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterWatch
+from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterNode, ClusterWatch
 from gpu_device_plugin.cluster.leader_label import LeaderLabel
 from gpu_device_plugin.cluster.lease import Lease, LeaseName, LeasePace
 from gpu_device_plugin.config.controller import ControllerSettings
@@ -49,16 +50,17 @@ class Controller:
         kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
         self._api = ApiServer.at(kubeconfig)
         self.ledger = ClusterLedger(settings.placement)
-        changes = Changes(self.ledger.node_changed, self.ledger.pod_changed)
+        changes = Changes(self._node_changed, self.ledger.pod_changed)
         self._watch = ClusterWatch(self._api, changes)
         self._is_counted = False
         view = View(self._watch.learn, lambda: self.leader.standby)
         self._extender = Extender(self.ledger, self._api, view)
         identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
+        self.models = Models(self._api, identity, self._cards, lambda: self.leader.leads)
         self.leader = Leader(
             Lease(self._api, LeaseName(settings.namespace, LEASE, identity), self._times.lease),
             LeaderLabel(self._api, settings.namespace, settings.pod_name),
-            self._watch.catch_up,
+            self._catch_up,
             self._extender.settle,
         )
         self._metrics = ControllerMetrics(self.ledger.node_rooms)
@@ -70,6 +72,7 @@ class Controller:
                 prioritize=self._extender.prioritize,
                 bind=self._extender.bind,
                 inspect=self._extender.inspect,
+                mutate=self.models.webhook.mutate,
                 trouble=self._trouble,
                 standby=lambda: self.leader.standby,
                 took=self._metrics.took,
@@ -94,7 +97,7 @@ class Controller:
             EdgeError: An address cannot be listened on.
         """
         await self.pages.start()
-        loops = [self._watch.run_nodes, self._watch.run_pods, self.leader.run]
+        loops = [self._watch.run_nodes, self._watch.run_pods, self.leader.run, self.models.run]
         try:
             if self.certificates is not None:
                 await self.certificates.start()
@@ -123,8 +126,20 @@ class Controller:
             self._is_counted = True
         return ""
 
+    def _node_changed(self, name: str, node: ClusterNode | None) -> None:
+        self.ledger.node_changed(name, node)
+        self.models.labels.node_changed(name, node)
+
+    def _cards(self, name: str) -> list[str] | None:
+        offer = self.ledger.offers.get(name)
+        return None if offer is None else [card.model for card in offer.cards]
+
+    async def _catch_up(self) -> None:
+        await self._watch.catch_up()
+        self.models.labels.all_changed()
+
     def _readiness(self) -> tuple[bool, str]:
-        trouble = self._trouble()
+        trouble = self._trouble() or self.models.rules.trouble
         role = self.leader.standby or "leads"
         return not trouble, trouble or f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
 
