@@ -14,7 +14,7 @@ from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool, UnitCount
-from gpu_device_plugin.domain.schemes.protocol import NewGrant
+from gpu_device_plugin.domain.schemes.protocol import GrantedIn, NewGrant
 from gpu_device_plugin.domain.shares import Demand, Holder, Share
 
 WHOLE_CARD = "example.com/whole-card"
@@ -121,6 +121,9 @@ class WholeCards:
 
     def restored(self, grant: Grant, _record: Mapping[str, object]) -> Grant:
         return grant
+
+    def granted_in(self, _grant: Grant) -> GrantedIn | None:
+        return None
 
     def held_text(self, grant: Grant) -> str:
         return f"{len(grant.shares)} cards"

@@ -12,7 +12,7 @@ from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import Pool, UnitCount
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
-from gpu_device_plugin.domain.schemes.protocol import Scheme
+from gpu_device_plugin.domain.schemes.protocol import GrantedIn, Scheme
 from gpu_device_plugin.errors import RequestError, StateError
 
 # Reasons for which nothing is registered at all: another plugin owns the cards, or the kubelet
@@ -144,6 +144,12 @@ class Schemes:
             if name not in self._by_resource:
                 raise StateError(f"{list(ids)} are no units of {name} - at `$.units`")
         return self.of_grant(grant).restored(grant, record)
+
+    def granted_in(self, ledger: Ledger) -> GrantedIn | None:
+        """Mode and memory unit in which grants were given last, where any tells."""
+        grants = reversed(tuple(ledger.grants.values()))
+        found = (self.of_grant(grant).granted_in(grant) for grant in grants)
+        return next((each for each in found if each is not None), None)
 
     def adopt(
         self, held: Sequence[HeldUnits], specs: Sequence[PodRequest], state: NodeState

@@ -44,7 +44,7 @@ from gpu_device_plugin.domain.schemes.aliyun.placement import follows
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand_from_size
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, unit_ids, units_of
-from gpu_device_plugin.domain.schemes.protocol import NewGrant
+from gpu_device_plugin.domain.schemes.protocol import GrantedIn, NewGrant
 from gpu_device_plugin.errors import RequestError
 
 
@@ -204,6 +204,10 @@ class AliyunScheme:
         own = of_record(record)
         isolates = grant.is_isolated and is_isolated(own.mode)
         return replace(grant, own=own, is_isolated=isolates)
+
+    def granted_in(self, grant: Grant) -> GrantedIn | None:
+        """Both decide what its units mean."""
+        return fraction_of(grant).mode, fraction_of(grant).unit
 
     def held_text(self, grant: Grant) -> str:
         """`2 units, 30 % compute (fixed)`."""
