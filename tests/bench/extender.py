@@ -95,7 +95,7 @@ class _Caller:
 
 
 async def _controller(config: Path) -> tuple[asyncio.subprocess.Process, int]:
-    """A running, ready controller and its port."""
+    """A running controller that leads, and its port."""
     ports = [20000 + os.getpid() % 20000, 20001 + os.getpid() % 20000]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "gpu_device_plugin", "controller", "--plain-http"),
@@ -106,7 +106,7 @@ async def _controller(config: Path) -> tuple[asyncio.subprocess.Process, int]:
         while True:
             try:
                 async with session.get(f"http://127.0.0.1:{ports[1]}/readyz") as response:
-                    if response.status == 200:
+                    if response.status == 200 and "; leads" in await response.text():
                         return process, ports[0]
             except aiohttp.ClientConnectionError:
                 pass

@@ -14,6 +14,8 @@ from gpu_device_plugin.domain.annotations import (
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.labels import NODE_LABELS
+from gpu_device_plugin.domain.models.admission import MODEL_LABEL
+from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
@@ -144,10 +146,11 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
         core_percent=5,
     )
     written = pod_annotations([grant], [card], 1)
-    assert keys(allowed(nodes, "labelsAllowed")) == set(NODE_LABELS)
     answered = {CARDS_ANNOTATION, WITHDRAWN_ANNOTATION}
-    # The mark it may only remove, which tests/e2e/test_policies.py holds it to.
-    assert keys(allowed(nodes, "annotationsAllowed")) == {*answered, UNINSTALL_ANNOTATION}
+    # The mark and the series it may only remove, which tests/e2e/test_policies.py holds it to.
+    assert keys(allowed(nodes, "labelsAllowed")) == {*NODE_LABELS, MODEL_LABEL}
+    removed = {UNINSTALL_ANNOTATION, SERIES_ANNOTATION}
+    assert keys(allowed(nodes, "annotationsAllowed")) == {*answered, *removed}
     assert keys(allowed(pods, "labelsAllowed")) == set()
     assert keys(allowed(pods, "annotationsAllowed")) == set(written)
 

@@ -381,3 +381,32 @@ def told_by(found: Asker | Grant) -> tuple[str, str]:
     """Pod and container of an answer that is no grant."""
     assert isinstance(found, Asker)
     return told(found)
+
+
+FORGOTTEN = ledger(grant("a", "m00", "c00"))
+
+
+def test_a_pod_whose_units_the_kubelet_forgot_asks_again() -> None:
+    """It started without its checkpoint, and admits its pods anew."""
+    shown = [listed("a", main={}), listed("proxy", main={})]
+
+    asker = who_asks(Call(MEM, 2), shown, specs(A, BYSTANDER), FORGOTTEN, seen("a"))
+
+    assert told(asker) == ("a", "main")
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["spec known", "spec not known"])
+def test_a_pod_whose_units_were_forgotten_is_not_taken_for_another_that_may_ask(
+    *, is_known: bool
+) -> None:
+    """Else the other would get the units that the first one uses.
+
+    A container that was admitted before the kubelet knew of our resources asks when it starts,
+    whatever the containers before it have.
+    """
+    late = pod("late", container("prepare", 6, 40, INIT), container("main", 2, 30))
+    known = specs(A, late) if is_known else specs(A)
+    shown = [listed("a", main={}), listed("late", main={})]
+
+    with pytest.raises(UnknownPodError, match=r"2 pods may be asking .* default/late"):
+        who_asks(Call(MEM, 2), shown, known, FORGOTTEN, seen("a", "late"))

@@ -19,6 +19,7 @@ def test_the_sources_example() -> None:
         "aliyun.accelerator/nvidia_name": "Tesla-M40",
         "gpu-device-plugin/driver-version": "450.102.04",
         "gpu-device-plugin/cuda-version": "11.0",
+        "alibabacloud.com/gpu-driver-version": "450.102.04",
     }
 
 

@@ -261,6 +261,7 @@ def test_an_agent_may_write_what_it_writes_and_nothing_else(
     count = {"metadata": {"labels": {"aliyun.accelerator/nvidia_count": "4"}}}
     withdrawn = {"metadata": {"annotations": {"gpu-device-plugin/withdrawn": "{}"}}}
     mark = {"metadata": {"annotations": {MARK: "uid"}}}
+    series = {"metadata": {"labels": {"alibabacloud.com/gpu-model-series": "T4"}}}
     unmark = {"metadata": {"annotations": {MARK: None}}}
     admin = Submission(cluster)
     assert admin.patch(own, mark).text == ""
@@ -278,6 +279,7 @@ def test_an_agent_may_write_what_it_writes_and_nothing_else(
         (own, {"metadata": {"labels": {"kubernetes.io/hostname": None}}}, "kubernetes.io/hostname"),
         (own, another, "may not change the annotations example.com/other of nodes"),
         (own, mark, "may remove the mark for uninstalling, and not set it"),
+        (own, series, "may remove the series, and not set it"),
         (own, {"spec": {"unschedulable": True}}, nothing_else),
         (own, {"metadata": {"finalizers": ["example.com/stay"]}}, nothing_else),
         (f"{own}/status", {"status": {"phase": "Terminated"}}, "forbidden"),

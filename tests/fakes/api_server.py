@@ -23,10 +23,13 @@ Json = dict[str, Any]
 QUICK = Pace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, settle_seconds=0.1)
 
 _COLLECTION = re.compile(
-    r"(?P<base>/api/v1/nodes|/api/v1/pods"
+    r"(?P<base>/api/v1/nodes|/api/v1/pods|/api/v1/namespaces"
     r"|/api/v1/namespaces/(?P<ns>[^/]+)/(?:pods|events|configmaps|secrets)"
+    r"|/apis/admissionregistration\.k8s\.io/v1/mutatingwebhookconfigurations"
     r"|/apis/coordination\.k8s\.io/v1/namespaces/[^/]+/leases"
-    r"|/apis/apps/v1/namespaces/[^/]+/daemonsets"
+    r"|/apis/apps/v1(?:/namespaces/[^/]+)?/daemonsets"
+    r"|/apis/node\.k8s\.io/v1/runtimeclasses"
+    r"|/apis/admissionregistration\.k8s\.io/v1/validatingadmissionpolicies"
     r"|/apis/resource\.k8s\.io/v1/resourceslices)(?:/(?P<name>[^/]+))?(?:/binding)?"
 )
 
@@ -256,10 +259,12 @@ def status(code: int, message: str, retry_after: str = "") -> web.Response:
 def _is_in(path: str, value: Json, seen: Seen) -> bool:
     """Whether the object is of the list that was asked for, and passes its field selector."""
     collection = path.rsplit("/", 1)[0]
-    if seen.path == "/api/v1/pods":
-        if not collection.endswith("/pods"):
+    if seen.path in ("/api/v1/pods", "/apis/apps/v1/daemonsets"):
+        if not collection.endswith(seen.path.rpartition("/")[2]):
             return False
     elif collection != seen.path:
+        return False
+    if not _has_labels(value, seen.query.get("labelSelector", "")):
         return False
     for term in filter(None, seen.query.get("fieldSelector", "").split(",")):
         name, wanted = term.split("=")
@@ -269,6 +274,12 @@ def _is_in(path: str, value: Json, seen: Seen) -> bool:
         if value.get("kind") not in ("Bookmark", "Status") and found != wanted:
             return False
     return True
+
+
+def _has_labels(value: Json, selector: str) -> bool:
+    labels = value["metadata"].get("labels") or {}
+    terms = (term.split("=") for term in filter(None, selector.split(",")))
+    return all(labels.get(name) == wanted for name, wanted in terms)
 
 
 def _merge(target: Any, patch: Any) -> Any:

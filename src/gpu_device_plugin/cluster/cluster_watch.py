@@ -1,5 +1,6 @@
 """All nodes and pods of a cluster, as far as our cards are concerned."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from gpu_device_plugin.cluster.pods import fetch_pod
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Node, Pod
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import ClusterError
 
@@ -25,11 +27,13 @@ class ClusterNode:
         name: The node.
         cards: Its annotation of cards.
         labels: Its labels.
+        series: The series that we wrote as a label of it, or None.
     """
 
     name: str
     cards: str
     labels: Mapping[str, str]
+    series: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,9 @@ class ClusterWatch:
         self._changes = changes
         self._nodes: set[str] = set()
         self._pods: dict[str, PodRef] = {}
+        # What a GET told before the watch: uid -> version, and the uids since a list was asked for.
+        self._learned: dict[str, int] = {}
+        self._since_list: set[str] = set()
         self._node_list = Reflection(
             api,
             Source("/api/v1/nodes", ""),
@@ -74,7 +81,7 @@ class ClusterWatch:
             api,
             Source("/api/v1/pods", ""),
             Pod,
-            Listener(self._replace_pods, self._put_pod, self._remove_pod),
+            Listener(self._replace_pods, self._put_pod, self._remove_pod, self._since_list.clear),
         )
 
     @property
@@ -86,6 +93,29 @@ class ClusterWatch:
     def trouble(self) -> str:
         """Why the view is not current; empty if it is."""
         return self._node_list.trouble or self._pod_list.trouble
+
+    @property
+    def trouble_seconds(self) -> float:
+        """For how long the view has not been current."""
+        return max(self._node_list.trouble_seconds, self._pod_list.trouble_seconds)
+
+    async def catch_up(self) -> None:
+        """Read the cluster as it is now, past every cache."""
+        await asyncio.gather(self._node_list.relist(), self._pod_list.relist())
+
+    def learn(self, ref: PodRef, pod: ClusterPod | None) -> None:
+        """A GET has shown a pod, or (None) that it is gone; the watch may be behind.
+
+        What the watch tells of it from before is passed over from now on.
+        """
+        if pod is None or pod.request.is_finished:
+            self._drop_pod(ref.uid)
+            self._changes.pod(ref, None)
+            return
+        self._learned[ref.uid] = _number(pod.resource_version)
+        self._since_list.add(ref.uid)
+        self._pods[ref.uid] = ref
+        self._changes.pod(ref, pod)
 
     async def run_nodes(self) -> None:
         """Follow the nodes until cancelled."""
@@ -102,12 +132,13 @@ class ClusterWatch:
             self._put_node(node)
 
     def _put_node(self, node: Node) -> None:
-        name, cards = node.metadata.name, (node.metadata.annotations or {}).get(CARDS_ANNOTATION)
+        name, annotations = node.metadata.name, node.metadata.annotations or {}
+        cards, series = annotations.get(CARDS_ANNOTATION), annotations.get(SERIES_ANNOTATION)
         if cards is None:
             self._drop_node(name)
             return
         self._nodes.add(name)
-        self._changes.node(name, ClusterNode(name, cards, node.metadata.labels or {}))
+        self._changes.node(name, ClusterNode(name, cards, node.metadata.labels or {}, series))
 
     def _remove_node(self, node: Node) -> None:
         self._drop_node(node.metadata.name)
@@ -118,12 +149,17 @@ class ClusterWatch:
             self._changes.node(name, None)
 
     def _replace_pods(self, pods: Sequence[Pod]) -> None:
-        for uid in self._pods.keys() - {pod.metadata.uid for pod in pods}:
+        # A pod that was learned of while the list was under way may be missing there and alive.
+        listed = {pod.metadata.uid for pod in pods} | self._since_list
+        for uid in self._pods.keys() - listed:
             self._drop_pod(uid)
         for pod in pods:
             self._put_pod(pod)
 
     def _put_pod(self, pod: Pod) -> None:
+        if _number(pod.metadata.resource_version) < self._learned.get(pod.metadata.uid, 0):
+            return
+        self._learned.pop(pod.metadata.uid, None)
         found = _understood(pod)
         if found is None or found.request.is_finished:
             self._drop_pod(pod.metadata.uid)
@@ -135,9 +171,15 @@ class ClusterWatch:
         self._drop_pod(pod.metadata.uid)
 
     def _drop_pod(self, uid: str) -> None:
+        self._learned.pop(uid, None)
         ref = self._pods.pop(uid, None)
         if ref is not None:
             self._changes.pod(ref, None)
+
+
+def _number(version: str) -> int:
+    """Versions of one resource are comparable numbers (Kubernetes says so since 1.35)."""
+    return int(version) if version.isascii() and version.isdecimal() else 0
 
 
 def _understood(pod: Pod) -> ClusterPod | None:

@@ -1,4 +1,4 @@
-"""Kubernetes Events about our node and its pods, written in the background."""
+"""Kubernetes Events about our node, its pods and ConfigMaps, written in the background."""
 
 import asyncio
 import time
@@ -24,11 +24,24 @@ _PER_SECOND = 5.0
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigMapRef:
+    """Which ConfigMap."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        """As people write it."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class EventNote:
     """Something that a person should see in `kubectl describe`.
 
     Attributes:
-        pod: The pod it is about; None is the node.
+        about: The pod or the ConfigMap; None is the node.
         reason: One CamelCase word.
         text: What happened, in at most 1024 bytes; what is longer is cut.
         is_warning: Type Warning; else Normal.
@@ -36,7 +49,7 @@ class EventNote:
             others' Events from being written.
     """
 
-    pod: PodRef | None
+    about: PodRef | ConfigMapRef | None
     reason: str
     text: str
     is_warning: bool = True
@@ -45,7 +58,7 @@ class EventNote:
     @property
     def source(self) -> str:
         """Whose notes take turns with others': an owner's, a pod's, or the node's."""
-        return self.owner or str(self.pod or "")
+        return self.owner or str(self.about or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +171,7 @@ class Events:
 
     def _name(self, note: EventNote, count: _Count) -> str:
         """Unique, and the same when a write is tried again."""
-        target = self._node_name if note.pod is None else note.pod.name
+        target = self._node_name if note.about is None else note.about.name
         text = zlib.crc32(f"{note.reason} {note.text}".encode())
         return f"{target[:200].rstrip('.-')}.{int(count.first_seconds * 1e6):x}{text:08x}"
 
@@ -181,15 +194,16 @@ class Events:
         return Request("POST", self._path(note), body=body)
 
     def _involved(self, note: EventNote) -> dict[str, str]:
-        if note.pod is None:
+        if note.about is None:
             # As the kubelet does: `kubectl describe node` looks for the name as the uid.
             return {"kind": "Node", "name": self._node_name, "uid": self._node_name}
+        about = note.about
         return {
             "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": note.pod.namespace,
-            "name": note.pod.name,
-            "uid": self._api_uid(note.pod),
+            "kind": "Pod" if isinstance(about, PodRef) else "ConfigMap",
+            "namespace": about.namespace,
+            "name": about.name,
+            "uid": self._api_uid(about) if isinstance(about, PodRef) else about.uid,
         }
 
     def _path(self, note: EventNote) -> str:
@@ -197,7 +211,7 @@ class Events:
 
 
 def _namespace(note: EventNote) -> str:
-    return "default" if note.pod is None else note.pod.namespace
+    return "default" if note.about is None else note.about.namespace
 
 
 def _cut(text: str) -> str:

@@ -24,6 +24,7 @@ class NodeMetadata:
         self._view = view
         self._labels: dict[str, str | None] = {}
         self._annotations: dict[str, str | None] = {}
+        self._passing_labels: set[str] = set()
         self._passing: set[str] = set()
         self._queue = PatchQueue[str](api, self._difference, self._forget)
 
@@ -33,9 +34,10 @@ class NodeMetadata:
         self._annotations.update(annotations or {})
         self._queue.mark(self._node_name)
 
-    def drop(self, annotation: str) -> None:
-        """Remove this annotation once; a later one is left alone."""
-        self._passing.add(annotation)
+    def drop(self, *, label: str = "", annotation: str = "") -> None:
+        """Remove a label or an annotation once; a later one is left alone."""
+        self._passing_labels |= {label} - {""}
+        self._passing |= {annotation} - {""}
         self._queue.mark(self._node_name)
 
     def observe(self) -> None:
@@ -43,6 +45,7 @@ class NodeMetadata:
         view = self._view()
         if view is not None:
             self._passing &= view.annotations.keys()
+            self._passing_labels &= view.labels.keys()
         if self._labels or self._annotations:
             self._queue.mark(self._node_name)
 
@@ -54,11 +57,12 @@ class NodeMetadata:
         view = self._view()
         if view is None:
             return None
+        labels = {**self._labels, **dict.fromkeys(self._passing_labels)}
         annotations = {**self._annotations, **dict.fromkeys(self._passing)}
         metadata = {
             key: missing
             for key, missing in (
-                ("labels", _missing(self._labels, view.labels)),
+                ("labels", _missing(labels, view.labels)),
                 ("annotations", _missing(annotations, view.annotations)),
             )
             if missing

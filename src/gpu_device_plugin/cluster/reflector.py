@@ -43,11 +43,15 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Listener(Generic[Item]):
-    """Callbacks for the objects: all at once after a list, then one by one."""
+    """Callbacks for the objects: all at once after a list, then one by one.
+
+    `lists` is called when a list is about to be asked for.
+    """
 
     replace: Callable[[Sequence[Item]], None]
     put: Callable[[Item], None]
     remove: Callable[[Item], None]
+    lists: Callable[[], None] = lambda: None
 
 
 class Reflection(Generic[Item]):
@@ -75,6 +79,29 @@ class Reflection(Generic[Item]):
         # The first list may come from the server's cache, as other node agents' lists do;
         # after 410 that cache is not trusted.
         self._may_be_cached = True
+        self._relists_wanted = self._relists_done = 0
+        self._was_relisted = asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+        self._trouble_since = 0.0
+
+    @property
+    def trouble_seconds(self) -> float:
+        """For how long nothing but `trouble` has come; 0 if there is none."""
+        return asyncio.get_running_loop().time() - self._trouble_since if self.trouble else 0.0
+
+    async def relist(self) -> None:
+        """List again, past the server's cache; returns once `replace` has had that list.
+
+        All that was written before this call is in it.
+        """
+        self._relists_wanted += 1
+        wanted = self._relists_wanted
+        self._version, self._may_be_cached = "", False
+        if self._following is not None:
+            self._following.cancel()
+        while self._relists_done < wanted:
+            self._was_relisted.clear()
+            await self._was_relisted.wait()
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -84,7 +111,8 @@ class Reflection(Generic[Item]):
             try:
                 if not self._version:
                     await self._relist()
-                await self._follow()
+                if await self._followed():
+                    continue
             except ClusterError as error:
                 self._tell(str(error))
             lasted = asyncio.get_running_loop().time() - began
@@ -93,9 +121,10 @@ class Reflection(Generic[Item]):
                 await asyncio.sleep(self._api.reach.pace.pause(failures))
 
     async def _relist(self) -> None:
-        query = dict(self._source.query)
+        query, wanted = dict(self._source.query), self._relists_wanted
         if self._may_be_cached:
             query["resourceVersion"] = "0"
+        self._listener.lists()
         answer = await self._api.call_in_turn(Request("GET", self._source.path, query))
         if self._source.is_optional and answer.status in (403, 404):
             await self._do_without(answer)
@@ -107,15 +136,20 @@ class Reflection(Generic[Item]):
         except msgspec.MsgspecError as error:
             raise ClusterError(f"list of {self._source.path}: {error}") from error
         self._listener.replace(listed.items or [])
-        self._version = listed.metadata.resource_version
-        self._may_be_cached = True
         self.is_synced = True
         self.trouble = ""
+        self._relists_done = wanted
+        self._was_relisted.set()
+        if wanted == self._relists_wanted:
+            self._version = listed.metadata.resource_version
+            self._may_be_cached = True
 
     def _tell(self, trouble: str) -> None:
         """Log a trouble once while it lasts; `Reach` logs outages."""
         if trouble != self.trouble and not self._version and not self._api.reach.is_away:
             _log.warning("cannot list", path=self._source.path, error=trouble)
+        if not self.trouble:
+            self._trouble_since = asyncio.get_running_loop().time()
         self.trouble = trouble
 
     async def _do_without(self, answer: Answer) -> None:
@@ -124,6 +158,20 @@ class Reflection(Generic[Item]):
         self._listener.replace([])
         self.is_synced = True
         await asyncio.sleep(random.uniform(60, 120))  # noqa: S311 jitter
+
+    async def _followed(self) -> bool:
+        """Watch once; whether `relist` ended it."""
+        self._following = asyncio.ensure_future(self._follow())
+        try:
+            await self._following
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return True
+        finally:
+            self._following = None
+        return False
 
     async def _follow(self) -> None:
         """Watch once, until the server or the network ends it."""
@@ -150,7 +198,7 @@ class Reflection(Generic[Item]):
             line = _line.decode(answer.body)
             if line.type == "ERROR":
                 status = _status.decode(line.object)
-                self._refused(status.code, status.message)
+                self._refused(status.code, f"{status.code} {status.message}")
             self._change(line)
         except msgspec.MsgspecError as error:
             raise ClusterError(f"watch of {self._source.path}: {error}") from error
@@ -167,4 +215,4 @@ class Reflection(Generic[Item]):
         if code == _GONE:
             self._version = ""
             self._may_be_cached = False
-        raise ClusterError(f"watch of {self._source.path}: {code} {text}")
+        raise ClusterError(f"watch of {self._source.path}: {text}")

@@ -86,6 +86,12 @@ class Pod(Bare):
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
 
+class ConfigMap(Bare):
+    """A ConfigMap; binary data is nothing of ours."""
+
+    data: dict[str, str] | None = None
+
+
 class NodeInfo(msgspec.Struct, rename="camel"):
     """`status.nodeInfo` of a node."""
 

@@ -36,6 +36,9 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     namespace: Annotated[
         str, says("Namespace of its Secret and its Lease. Also POD_NAMESPACE.")
     ] = "kube-system"
+    pod_name: Annotated[
+        str, says("Name of this pod, for the Lease and the leader's label. Also POD_NAME.")
+    ] = ""
     kubeconfig: Annotated[
         str, says("Path of a kubeconfig; by default the pod's service account is used.")
     ] = ""

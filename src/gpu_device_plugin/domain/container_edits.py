@@ -49,6 +49,7 @@ class ContainerEdits:
     mounts: tuple[Mount, ...] = ()
     devices: tuple[DeviceNode, ...] = ()
     cdi_names: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from gpu_device_plugin.domain.hardware import UNKNOWN, Hardware
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 
 MAX_CARDS = 36
@@ -20,6 +21,7 @@ class Card:
         minor: `/dev/nvidia<minor>`.
         model: NVML's name with spaces as hyphens, for instance `Tesla-V100-SXM2-16GB`.
         memory_mib: Total memory in MiB, rounded down.
+        hardware: What else NVML says of it; not kept over a restart.
     """
 
     uuid: str
@@ -28,6 +30,7 @@ class Card:
     minor: int
     model: str
     memory_mib: int
+    hardware: Hardware = UNKNOWN
 
     @property
     def is_shown(self) -> bool:

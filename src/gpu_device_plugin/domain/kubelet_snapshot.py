@@ -72,6 +72,24 @@ class KubeletSnapshot:
         alive = listed | frozenset(known)
         return [held for held in self.held() if held.pod.name or held.pod.uid in alive]
 
+    def displaced(self, ledger: Ledger) -> frozenset[str]:
+        """Slices of pods that the kubelet has no more, whose units it has given to a listed pod.
+
+        They are there if our file had to be read from a write before the last, or end later.
+        """
+        units = frozenset(
+            text
+            for entry in self.listed
+            for by_resource in entry.held.values()
+            for ids in by_resource.values()
+            for text in ids
+        )
+        return frozenset(
+            grant.slice_id
+            for grant in ledger.holders(units)
+            if grant.pod.name and grant.pod.key not in self.names and grant.pod.uid not in self.uids
+        )
+
     def by_place(self) -> Mapping[_Place, frozenset[str]]:
         """The units of each resource that each container holds, by the checkpoint."""
         return {(e.pod_uid, e.container, e.resource): e.ids for e in self.entries if e.ids}

@@ -11,7 +11,9 @@ MEMORY_LABEL = "aliyun.accelerator/nvidia_mem"
 NAME_LABEL = "aliyun.accelerator/nvidia_name"
 DRIVER_LABEL = "gpu-device-plugin/driver-version"
 CUDA_LABEL = "gpu-device-plugin/cuda-version"
-NODE_LABELS = (COUNT_LABEL, MEMORY_LABEL, NAME_LABEL, DRIVER_LABEL, CUDA_LABEL)
+ACS_DRIVER_LABEL = "alibabacloud.com/gpu-driver-version"
+"""What pods ask for by the same label (R-006)."""
+NODE_LABELS = (COUNT_LABEL, MEMORY_LABEL, NAME_LABEL, DRIVER_LABEL, CUDA_LABEL, ACS_DRIVER_LABEL)
 """Every label that is ours to write; those that `node_labels` leaves out are to be removed."""
 
 _LONGEST_VALUE = 63
@@ -27,7 +29,12 @@ def node_labels(cards: Sequence[Card], driver_version: str, cuda_version: str) -
     >>> node_labels(cards, "450.102.04", "")["aliyun.accelerator/nvidia_mem"]
     '12209MiB'
     """
-    values = {DRIVER_LABEL: label_value(driver_version), CUDA_LABEL: label_value(cuda_version)}
+    driver = label_value(driver_version)
+    values = {
+        DRIVER_LABEL: driver,
+        ACS_DRIVER_LABEL: driver,
+        CUDA_LABEL: label_value(cuda_version),
+    }
     if cards:
         ordered = sorted(cards, key=lambda card: card.index)
         groups = Counter((card.model, card.memory_mib) for card in ordered)

@@ -247,4 +247,5 @@ def _container_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
             for device in edits.devices
         ],
         cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_names],
+        annotations=edits.annotations,
     )

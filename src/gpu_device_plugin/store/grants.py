@@ -38,6 +38,7 @@ class Loaded:
             it, and never got an answer for a grant whose write was not complete.
         aside: Where that file was moved, or None.
         is_behind: The present layout is missing, because the disk does not accept it now.
+        may_lack: A damaged file still lies there: files that no grant names may be in use.
     """
 
     ledger: Ledger
@@ -45,6 +46,7 @@ class Loaded:
     bad: str | None = None
     aside: Path | None = None
     is_behind: bool = False
+    may_lack: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class GrantStore:
             bad="; ".join(bad) or None,
             aside=newest.aside or former.aside,
             is_behind=is_behind,
+            may_lack=any(self._path.parent.glob(f"{KIND}*.bad-*")),
         )
 
     def _load_newest(self, now_seconds: float, bad: list[str]) -> "_Layout":

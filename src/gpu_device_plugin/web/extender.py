@@ -28,6 +28,7 @@ class Handlers:
         inspect: A node's name, or None for all -> status and body.
         mutate: Body of an AdmissionReview -> body of the answer; None where none is served.
         trouble: Why nothing can be answered now, or "".
+        standby: Why this replica does not serve kube-scheduler, or "".
         took: Verb and seconds of each call that was answered.
     """
 
@@ -36,6 +37,7 @@ class Handlers:
     bind: Callable[[bytes], Awaitable[bytes]]
     inspect: Callable[[str | None], tuple[int, bytes]]
     trouble: Callable[[], str]
+    standby: Callable[[], str] = lambda: ""
     mutate: _Handler | None = None
     took: Callable[[str, float], None] = lambda _verb, _seconds: None
 
@@ -102,6 +104,8 @@ class ExtenderServer:
         async def answer(request: web.Request) -> web.Response:
             if not is_open:
                 self._admit(request)
+                if standby := self._handlers.standby():
+                    return _unavailable(standby)
             return await self._answered(request, verb, handler)
 
         return answer

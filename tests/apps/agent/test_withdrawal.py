@@ -12,6 +12,8 @@ from gpu_device_plugin.domain.annotations import (
     kept_pods,
 )
 from gpu_device_plugin.domain.labels import NODE_LABELS
+from gpu_device_plugin.domain.models.admission import MODEL_LABEL
+from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
 
 NONE = {MEM: 0, CORE: 0, COUNT: 0}
 ALL = {MEM: 60, CORE: 400, COUNT: 4}
@@ -52,6 +54,17 @@ def told(rig: Rig) -> dict[str, Any]:
     return dict(rig.api.objects[PATH]["metadata"].get("annotations") or {})
 
 
+async def label_with_a_series(rig: Rig) -> None:
+    """As the controller does."""
+    found = rig.api.objects[PATH]
+    meta = found["metadata"]
+    labels = {**(meta.get("labels") or {}), MODEL_LABEL: "V100"}
+    annotations = {**(meta.get("annotations") or {}), SERIES_ANNOTATION: "V100"}
+    await rig.api.put(
+        PATH, {**found, "metadata": {**meta, "labels": labels, "annotations": annotations}}
+    )
+
+
 async def until_withdrawn(rig: Rig, uid: str = "installation-1") -> tuple[str, ...]:
     """The pods whose files stay, once the agent has answered."""
     await until(
@@ -70,12 +83,15 @@ async def test_an_empty_node_is_left_as_it_was_found() -> None:
         await rig.until_ready()
         await until(lambda: CARDS_ANNOTATION in told(rig), 10)
         assert rig.allocatable() == ALL
+        await label_with_a_series(rig)
         await mark(rig, "installation-1")
 
         await rig.until_offered(NONE)
         assert await until_withdrawn(rig) == ()
         assert CARDS_ANNOTATION not in told(rig)
         assert not set(NODE_LABELS) & set(rig.api.objects[PATH]["metadata"].get("labels") or {})
+        await until(lambda: SERIES_ANNOTATION not in told(rig), 20)
+        assert MODEL_LABEL not in rig.api.objects[PATH]["metadata"]["labels"]
         await until(lambda: rig.events("Withdrawing"), 20)
         await rig.stop_agent()
         left = [path for path in (*rig.state.glob("*"), *rig.run.glob("*")) if path.name != "lock"]

@@ -3,98 +3,20 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from aiohttp import web
-from tests.apps.controller.objects import UNITS, Json, held, node, path, pod
-from tests.fakes.api_server import FakeApiServer, Seen, kubeconfig, running, working
+from tests.apps.controller.objects import UNITS, held, node, path, pod
+from tests.apps.controller.replica import a_controller
+from tests.fakes.api_server import Seen
 from tests.waiting import until
 
-from gpu_device_plugin.apps.controller.run import Controller
-from gpu_device_plugin.config.controller import ControllerSettings
 from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     ALLOCATION,
     ASSIGNED,
     CORE_ALLOCATION,
 )
-
-
-@dataclass
-class Running:
-    """A controller and the cluster that it follows."""
-
-    server: FakeApiServer
-    controller: Controller
-    session: aiohttp.ClientSession
-
-    async def call(self, verb: str, body: Any) -> Any:
-        """The decoded answer; a text where it is no JSON."""
-        url = f"http://127.0.0.1:{self.controller.server.port}/gpushare-scheduler/{verb}"
-        data = body if isinstance(body, bytes | io.BytesIO) else json.dumps(body).encode()
-        async with self.session.post(url, data=data) as response:
-            text = await response.text()
-            return json.loads(text) if response.status == 200 else (response.status, text)
-
-    async def filter(self, asking: Json, *names: str) -> Any:
-        """The answer for these candidates."""
-        return await self.call("filter", {"Pod": asking, "NodeNames": list(names)})
-
-    async def bind(self, asking: Json, name: str) -> str:
-        """Why the pod was not bound, or ""."""
-        meta = asking["metadata"]
-        body = {
-            "PodName": meta["name"],
-            "PodNamespace": meta["namespace"],
-            "PodUID": meta["uid"],
-            "Node": name,
-        }
-        return str((await self.call("bind", body))["Error"])
-
-    async def get(self, path: str, *, port: int = 0) -> tuple[int, str]:
-        """Status and text of a page."""
-        url = f"http://127.0.0.1:{port or self.controller.server.port}{path}"
-        async with self.session.get(url) as response:
-            return response.status, await response.text()
-
-    async def put(self, value: Json) -> None:
-        """Create or replace a pod."""
-        await self.server.put(path(value), value)
-
-
-@asynccontextmanager
-async def a_controller(
-    folder: Path, nodes: tuple[Json, ...], pods: tuple[Json, ...] = ()
-) -> AsyncIterator[Running]:
-    """A controller that has read these nodes and pods."""
-    async with running() as (server, _), aiohttp.ClientSession() as session:
-        for each in nodes:
-            await server.put(f"/api/v1/nodes/{each['metadata']['name']}", each)
-        for each in pods:
-            await server.put(path(each), each)
-        config = kubeconfig(
-            folder / "kubeconfig", f"http://127.0.0.1:{server.port}", {"token": "t"}
-        )
-        settings = ControllerSettings(
-            address="127.0.0.1:0",
-            metrics_address="127.0.0.1:0",
-            plain_http=True,
-            kubeconfig=str(config),
-            max_body=1,
-        )
-        controller = Controller(settings)
-        listening = asyncio.Event()
-        async with working(lambda: controller.run(listening.set)):
-            await listening.wait()
-            found = Running(server, controller, session)
-            async with asyncio.timeout(20):
-                while (await found.get("/readyz", port=controller.pages.port))[0] != 200:
-                    await asyncio.sleep(0)
-            yield found
 
 
 async def test_a_pod_goes_only_where_one_card_fits_though_the_sum_fits_elsewhere(

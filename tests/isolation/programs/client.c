@@ -974,8 +974,8 @@ static void work_on_host(uint64_t host_ns, bool in_steps)
 }
 
 /*
- * work KIND UNIT_NS SECONDS [TOGETHER]: the whole run on the simulated clock; answers with
- * the pieces of UNIT_NS completed and the nanoseconds it took.
+ * work KIND UNIT_NS SECONDS [TOGETHER [LATER_NS]]: the whole run on the simulated clock, begun
+ * so much later; answers with the pieces of UNIT_NS completed and the nanoseconds it took.
  * sync: one kernel after another, each waited for. stream: launched as fast as
  * may be, waited for now and then. graph: the executable graph 0, waited for.
  * The others are streams by other ways to launch.
@@ -985,6 +985,9 @@ static void do_work(char *words[])
 	const uint64_t unit_ns = strtoull(words[2], NULL, 10);
 	const unsigned together = words[4] ? (unsigned)atoi(words[4]) : 0;
 	CUresult result = together ? step_together(together) : CUDA_SUCCESS;
+
+	if (together && words[5])
+		work_on_host(strtoull(words[5], NULL, 10), true);
 	const uint64_t begin_ns = now_ns();
 	const uint64_t end_ns = begin_ns + (uint64_t)(atof(words[3]) * 1e9);
 	const struct kind *kind = kind_of(words[1]);

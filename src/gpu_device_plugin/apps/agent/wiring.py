@@ -135,7 +135,7 @@ class Wiring:
 
     def _wire_admission(self) -> None:
         edges, cluster, state = self.edges, self.cluster, self.node_store.read
-        gate = CallGate()
+        self.gate = gate = CallGate()
         self.snapshots = SnapshotReader(edges.pods.list, edges.checkpoint)
         self.identifier = Identifier(
             Sources(edges.pods.list, edges.pods.get, cluster.specs, cluster.fetch_spec),

@@ -5,6 +5,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import structlog
 
@@ -36,16 +37,36 @@ _ASK_AGAIN_SECONDS = 1.0
 _log = structlog.get_logger("extender")
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the rest of the controller is asked.
+
+    Attributes:
+        learn: Called with what a GET told of a pod; None for one that is gone.
+        standby: Why this replica may not bind now, or "".
+    """
+
+    learn: Callable[[PodRef, ClusterPod | None], None]
+    standby: Callable[[], str]
+
+
 class Extender:
     """Answers filter, prioritize, bind and inspect from the ledger; only bind waits for anybody."""
 
     def __init__(
-        self, ledger: ClusterLedger, api: ApiServer, now_ns: Callable[[], int] = time.time_ns
+        self,
+        ledger: ClusterLedger,
+        api: ApiServer,
+        view: View,
+        now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._ledger = ledger
         self._api = api
+        self._view = view
         self._now_ns = now_ns
         self._binding: set[PodRef] = set()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
         self._doubts: dict[PodRef, asyncio.Task[None]] = {}
 
     async def stop(self) -> None:
@@ -53,6 +74,10 @@ class Extender:
         for task in self._doubts.values():
             task.cancel()
         await asyncio.gather(*self._doubts.values(), return_exceptions=True)
+
+    async def settle(self) -> None:
+        """Wait until no binding is under way."""
+        await self._is_idle.wait()
 
     def filter(self, body: bytes) -> bytes:
         """Keep the nodes that fit best, with a reason for each of the others."""
@@ -110,10 +135,13 @@ class Extender:
         if ref in self._binding:
             return f"pod {ref} is being bound already"
         self._binding.add(ref)
+        self._is_idle.clear()
         try:
             return await self._bound(ref, node)
         finally:
             self._binding.discard(ref)
+            if not self._binding:
+                self._is_idle.set()
 
     async def _bound(self, ref: PodRef, node: str) -> str:
         """Why the pod is not bound, or ""."""
@@ -138,6 +166,9 @@ class Extender:
         Raises:
             ClusterError: The pod does not fit, or nobody answered: then what is reserved stays.
         """
+        if standby := self._view.standby():
+            # Time has passed since the call came in: another replica may bind now.
+            raise ClusterError(standby)
         ref = pod.request.ref
         found = self._ledger.fit_all([node], pod.request, pod.annotations)[node]
         if isinstance(found, Misfit):
@@ -156,8 +187,7 @@ class Extender:
     async def _read(self, ref: PodRef) -> ClusterPod | None:
         """The pod by one GET; the ledger learns of it at once, not when the watch says so."""
         pod = await read_pod(self._api, ref, _READ_SECONDS)
-        if pod is not None:
-            self._ledger.pod_changed(ref, pod)
+        self._view.learn(ref, pod)
         return pod
 
     async def _has_come_about(self, ref: PodRef, node: str) -> bool:
@@ -185,7 +215,7 @@ class Extender:
         while True:
             with contextlib.suppress(ClusterError):
                 pod = await self._read(ref)
-                if pod is not None and pod.node:
+                if pod is None or pod.node:
                     return
                 if loop.time() >= until:
                     break

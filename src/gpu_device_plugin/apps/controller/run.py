@@ -2,36 +2,67 @@
 
 import asyncio
 import signal
+import socket
+import uuid
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
 from gpu_device_plugin.apps.controller.certificates import Certificates
-from gpu_device_plugin.apps.controller.extender import Extender
+from gpu_device_plugin.apps.controller.extender import Extender, View
+from gpu_device_plugin.apps.controller.leader import Leader
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
+from gpu_device_plugin.apps.controller.models import Models
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterWatch
+from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterNode, ClusterWatch
+from gpu_device_plugin.cluster.leader_label import LeaderLabel
+from gpu_device_plugin.cluster.lease import Lease, LeaseName, LeasePace
 from gpu_device_plugin.config.controller import ControllerSettings
 from gpu_device_plugin.web.controller_metrics import ControllerMetrics
 from gpu_device_plugin.web.extender import ExtenderServer, Handlers
 from gpu_device_plugin.web.server import Pages, WebServer
 
+LEASE = "gpu-device-plugin-controller"
 _MIB = 1024 * 1024
 _log = structlog.get_logger("controller")
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long a controller waits.
+
+    Attributes:
+        lease: For the lead.
+        stale_seconds: Until a view that nothing renews counts as no view.
+    """
+
+    lease: LeasePace = field(default_factory=LeasePace)
+    stale_seconds: float = 60.0
 
 
 class Controller:
     """One controller."""
 
-    def __init__(self, settings: ControllerSettings) -> None:
+    def __init__(self, settings: ControllerSettings, times: Times | None = None) -> None:
+        self._times = times or Times()
         kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
         self._api = ApiServer.at(kubeconfig)
         self.ledger = ClusterLedger(settings.placement)
-        changes = Changes(self.ledger.node_changed, self.ledger.pod_changed)
+        changes = Changes(self._node_changed, self.ledger.pod_changed)
         self._watch = ClusterWatch(self._api, changes)
         self._is_counted = False
-        self._extender = Extender(self.ledger, self._api)
+        view = View(self._watch.learn, lambda: self.leader.standby)
+        self._extender = Extender(self.ledger, self._api, view)
+        identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
+        self.models = Models(self._api, identity, self._cards, lambda: self.leader.leads)
+        self.leader = Leader(
+            Lease(self._api, LeaseName(settings.namespace, LEASE, identity), self._times.lease),
+            LeaderLabel(self._api, settings.namespace, settings.pod_name),
+            self._catch_up,
+            self._extender.settle,
+        )
         self._metrics = ControllerMetrics(self.ledger.node_rooms)
         self.certificates = None if settings.plain_http else Certificates(settings, self._api)
         self.server = ExtenderServer(
@@ -41,7 +72,9 @@ class Controller:
                 prioritize=self._extender.prioritize,
                 bind=self._extender.bind,
                 inspect=self._extender.inspect,
+                mutate=self.models.webhook.mutate,
                 trouble=self._trouble,
+                standby=lambda: self.leader.standby,
                 took=self._metrics.took,
             ),
             settings.max_body * _MIB,
@@ -64,14 +97,17 @@ class Controller:
             EdgeError: An address cannot be listened on.
         """
         await self.pages.start()
-        loops = [self._watch.run_nodes, self._watch.run_pods]
+        loops = [self._watch.run_nodes, self._watch.run_pods, self.leader.run, self.models.run]
         try:
             if self.certificates is not None:
                 await self.certificates.start()
                 loops.append(self.certificates.run)
             await self.server.start()
             on_ready()
-            await asyncio.gather(*(loop() for loop in loops))
+            # Waits for all of them at the end: the leader has something to give up.
+            async with asyncio.TaskGroup() as group:
+                for loop in loops:
+                    group.create_task(loop())
         finally:
             await self._extender.stop()
             await self.server.stop()
@@ -82,15 +118,30 @@ class Controller:
         """Before the ledger is whole, an answer would be a guess."""
         if not self._watch.is_synced:
             return self._watch.trouble or "the ledger is not loaded"
+        if self._watch.trouble_seconds > self._times.stale_seconds:
+            return f"the ledger is not current: {self._watch.trouble}"
         if not self._is_counted:
             # Once for all nodes, before the first call: afterwards only what changes is counted.
             self.ledger.node_rooms()
             self._is_counted = True
         return ""
 
+    def _node_changed(self, name: str, node: ClusterNode | None) -> None:
+        self.ledger.node_changed(name, node)
+        self.models.labels.node_changed(name, node)
+
+    def _cards(self, name: str) -> list[str] | None:
+        offer = self.ledger.offers.get(name)
+        return None if offer is None else [card.model for card in offer.cards]
+
+    async def _catch_up(self) -> None:
+        await self._watch.catch_up()
+        self.models.labels.all_changed()
+
     def _readiness(self) -> tuple[bool, str]:
-        trouble = self._trouble()
-        return not trouble, trouble or f"ready: {len(self.ledger.offers)} nodes with cards"
+        trouble = self._trouble() or self.models.rules.trouble
+        role = self.leader.standby or "leads"
+        return not trouble, trouble or f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
 
     async def _metrics_page(self, accept: str) -> tuple[bytes, str]:
         return self._metrics.page(accept)

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gpu_device_plugin.domain.labels import ACS_DRIVER_LABEL
 from gpu_device_plugin.domain.models.catalogue import Catalogue, Series
 from gpu_device_plugin.domain.models.node_affinity import Json, require, required_value
 from gpu_device_plugin.domain.models.profile import Effect, ProfileRule, Values, effect_of
 
 CLASS_LABEL = "alibabacloud.com/compute-class"
 MODEL_LABEL = "alibabacloud.com/gpu-model-series"
-DRIVER_LABEL = "alibabacloud.com/gpu-driver-version"
+DRIVER_LABEL = ACS_DRIVER_LABEL
 GPU_CLASSES = ("gpu", "gpu-hpn")
 OTHER_CLASSES = ("general-purpose", "performance")
 

@@ -60,7 +60,7 @@ class Withdrawal:
         if mark and not ours:
             return  # our own pod is not known yet, so it is not known whom the mark means
         if mark and mark != ours:
-            self._cluster.drop_annotation(UNINSTALL_ANNOTATION)
+            self._cluster.drop(annotation=UNINSTALL_ANNOTATION)
             mark = ""
         if mark != self._node_store.read().mark:
             self._turn(mark)

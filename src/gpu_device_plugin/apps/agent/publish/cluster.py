@@ -93,8 +93,8 @@ class Cluster(Protocol):
         """Want these on our node; None removes a key."""
         ...
 
-    def drop_annotation(self, name: str, /) -> None:
-        """Remove this annotation of our node once."""
+    def drop(self, *, label: str = "", annotation: str = "") -> None:
+        """Remove a label or an annotation of our node once."""
         ...
 
     def annotate_pod(self, ref: PodRef, annotations: Wanted, /) -> None:
@@ -210,9 +210,9 @@ class ApiCluster:
         """Want these on our node; None removes a key."""
         self._metadata.put(labels=labels, annotations=annotations)
 
-    def drop_annotation(self, name: str) -> None:
-        """Remove this annotation of our node once."""
-        self._metadata.drop(name)
+    def drop(self, *, label: str = "", annotation: str = "") -> None:
+        """Remove a label or an annotation of our node once."""
+        self._metadata.drop(label=label, annotation=annotation)
 
     def annotate_pod(self, ref: PodRef, annotations: Wanted) -> None:
         """Want these on a pod."""
@@ -284,7 +284,7 @@ class NoCluster:
     ) -> None:
         """Nothing to do."""
 
-    def drop_annotation(self, _name: str, /) -> None:
+    def drop(self, *, label: str = "", annotation: str = "") -> None:
         """Nothing to do: there is none."""
 
     def annotate_pod(self, _ref: PodRef, _annotations: Wanted, /) -> None:

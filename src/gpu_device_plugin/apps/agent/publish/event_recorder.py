@@ -92,6 +92,15 @@ class EventRecorder:
                 asked = f"to start a container that holds {resource}"
                 self._keep(Asker(pod), asked, outcome=outcome, reason=error.reason)
 
+    def found_against_rules(self, grant: Grant, error: RefusalError) -> None:
+        """A container runs that would have been refused, had its pod spec been known; told once."""
+        outcome = f"against the rules: {error}"
+        if any(d.outcome == outcome for d in self._decisions.of_pod(str(grant.pod))):
+            return
+        _log.warning("against the rules", pod=str(grant.pod), reason=error.reason, text=str(error))
+        self._keep(Asker(grant.pod), "", outcome=outcome, reason=error.reason)
+        self._post(EventNote(grant.pod, error.reason, str(error)))
+
     def ignored_disable(self, asker: Asker) -> None:
         """A container asked for no isolation, and the operator does not allow that."""
         text = (

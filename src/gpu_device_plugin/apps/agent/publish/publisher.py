@@ -16,6 +16,8 @@ from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.models.admission import MODEL_LABEL
+from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION, withdrawn_series
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.pools import UnitCount
@@ -103,6 +105,7 @@ class Publisher:
     def _describe(self, state: NodeState) -> None:
         """Labels and annotations of the node; of a withdrawn one only the answer to the mark."""
         if state.mark:
+            self._drop_series()
             answer = None if state.kept is None else withdrawn_annotation(state.mark, state.kept)
             self._cluster.describe_node(
                 labels=dict.fromkeys(NODE_LABELS),
@@ -117,6 +120,17 @@ class Publisher:
                 labels={key: found.get(key) for key in NODE_LABELS},
                 annotations={CARDS_ANNOTATION: cards_annotation(shown, state.healthy, state.terms)},
             )
+
+    def _drop_series(self) -> None:
+        """The series is the controller's to write, but it may be gone before the agents are."""
+        node = self._cluster.node
+        if node is not None:
+            written = node.annotations.get(SERIES_ANNOTATION)
+            change = withdrawn_series(node.labels.get(MODEL_LABEL), written)
+            for label in change.labels:
+                self._cluster.drop(label=label)
+            for annotation in change.annotations:
+                self._cluster.drop(annotation=annotation)
 
     def _annotate(self, state: NodeState, ledger: Ledger) -> None:
         by_pod: dict[PodRef, list[Grant]] = {}

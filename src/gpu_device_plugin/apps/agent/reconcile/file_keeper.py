@@ -65,7 +65,8 @@ class FileKeeper:
             return False
         grants = self._ledger_store.ledger.grants
         kept = frozenset(units.slice_id for units in snapshot.held())
-        named = kept | frozenset(grants) if snapshot.has_checkpoint else None
+        is_known = snapshot.has_checkpoint and not self._ledger_store.may_lack_grants
+        named = kept | frozenset(grants) if is_known else None
         over, self._unnamed_since = strays(
             present - ended, named, self._unnamed_since, now, kubelet_since
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Offer, Pending
@@ -18,7 +19,7 @@ from gpu_device_plugin.domain.schemes.aliyun.placement import (
     place,
     rooms,
 )
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_ahead, demand_from_size
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, parse_unit_id
 from gpu_device_plugin.errors import DoesNotFitError
 
@@ -35,14 +36,17 @@ def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
     if begun is not None:
         return begun
     views = _views(asker, offer, state)
-    found = place(
+    search = partial(
+        place,
         views,
-        needed,
-        state.policy,
+        policy=state.policy,
         prefer=_cards_of_pod(asker, offer.live),
         wish=_wish(asker),
         must=cards_of(offer.call.must_include),
     )
+    found = search(_ahead(asker, needed))
+    if isinstance(found, NoRoom):
+        found = search(needed)
     if isinstance(found, NoRoom):
         text = no_room_text(asker, needed, found, state.terms)
         raise DoesNotFitError(text, reason=found.reason)
@@ -129,6 +133,12 @@ def _needed(asker: Asker, call: Call, state: NodeState) -> Demand:
     if asker.request is not None and asker.container is not None:
         return demand(asker.request, asker.container, state.terms)
     return demand_from_size(asker.pod, call.resource, call.size, state.terms)
+
+
+def _ahead(asker: Asker, needed: Demand) -> Demand:
+    if asker.request is None or asker.container is None:
+        return needed
+    return demand_ahead(asker.request, asker.container, needed)
 
 
 def _usable(asker: Asker, offer: Offer) -> frozenset[str]:

@@ -123,12 +123,15 @@ class Pattern:
     name: str
 
     def matches(self, text: str) -> bool:
-        """Whether it matches anywhere in `text`.
+        """Whether it matches anywhere in `text`; a space and a hyphen are the same.
 
-        >>> Pattern("A100*40GB", "nvidia.com/big").matches("NVIDIA A100-SXM4-40GB")
+        The inventory has a model's spaces as hyphens.
+
+        >>> Pattern("NVIDIA A100*40GB", "nvidia.com/big").matches("NVIDIA-A100-SXM4-40GB")
         True
         """
-        return re.search(".*".join(map(re.escape, self.pattern.split("*"))), text) is not None
+        parts = self.pattern.replace(" ", "-").split("*")
+        return re.search(".*".join(map(re.escape, parts)), text.replace(" ", "-")) is not None
 
 
 @dataclass(frozen=True, slots=True)

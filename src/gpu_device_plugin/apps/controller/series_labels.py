@@ -1,0 +1,63 @@
+"""Writes the series of each node's cards as its label, from the catalogue."""
+
+from collections.abc import Callable, Sequence
+
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.cluster_watch import ClusterNode
+from gpu_device_plugin.cluster.patches import Patch, PatchQueue
+from gpu_device_plugin.domain.models.admission import MODEL_LABEL
+from gpu_device_plugin.domain.models.catalogue import Catalogue
+from gpu_device_plugin.domain.models.series_label import series_change
+
+
+class SeriesLabels:
+    """Keeps the labels of all nodes with cards right; one that another program changes too."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        models: Callable[[str], Sequence[str] | None],
+        catalogue: Callable[[], Catalogue | None],
+    ) -> None:
+        """Begin without nodes.
+
+        Args:
+            api: The cluster.
+            models: Node -> what its cards are called; None where its annotation says nothing.
+            catalogue: The catalogue; None while nothing is to be written.
+        """
+        self._models, self._catalogue = models, catalogue
+        self._nodes: dict[str, ClusterNode] = {}
+        self._queue: PatchQueue[str] = PatchQueue(api, self._difference, lambda _: None)
+
+    def node_changed(self, name: str, node: ClusterNode | None) -> None:
+        """A node with cards is there, has changed, or (None) is gone or has none any more."""
+        if node is None:
+            self._nodes.pop(name, None)
+            self._queue.drop(name)
+            return
+        self._nodes[name] = node
+        self._queue.mark(name)
+
+    def all_changed(self) -> None:
+        """The catalogue has changed, or it is this replica's turn to write."""
+        for name in self._nodes:
+            self._queue.mark(name)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        await self._queue.run()
+
+    def _difference(self, name: str) -> Patch | None:
+        node, catalogue = self._nodes.get(name), self._catalogue()
+        models = self._models(name)
+        if node is None or catalogue is None or models is None:
+            return None
+        series = catalogue.series_of(models)
+        change = series_change(node.labels.get(MODEL_LABEL), node.series, series)
+        if change is None:
+            return None
+        metadata: dict[str, object] = {"annotations": dict(change.annotations)}
+        if change.labels:
+            metadata["labels"] = dict(change.labels)
+        return Patch(f"/api/v1/nodes/{name}", metadata)

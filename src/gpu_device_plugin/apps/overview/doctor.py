@@ -1,0 +1,245 @@
+"""What is wrong with an installation, each with its cure."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards
+from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
+from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.modes import MODE_LABEL
+from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
+
+_COMPONENT = "gpu-device-plugin"
+_NAMED = 5
+_NO_POLICY = "the API server admits pods that every node refuses"
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    PROBLEM = "problem"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing.
+
+    Attributes:
+        level: How bad it is.
+        what: What is seen.
+        cure: What to do, or what it means.
+    """
+
+    level: Level
+    what: str
+    cure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is examined.
+
+    Attributes:
+        version: Of this program.
+        sets: The DaemonSets of agents.
+        nodes: All nodes.
+        pods: All pods.
+        cards: The nodes with cards.
+        node_events: Events about nodes.
+        policies: Names of the admission policies; None where we may not list them.
+        runtime_classes: Names of the RuntimeClasses; None as above.
+    """
+
+    version: str
+    sets: Sequence[AgentSet]
+    nodes: Sequence[SurveyedNode]
+    pods: Sequence[SurveyedPod]
+    cards: ClusterCards
+    node_events: Sequence[Event] = ()
+    policies: frozenset[str] | None = None
+    runtime_classes: frozenset[str] | None = None
+
+    @property
+    def agents(self) -> list[SurveyedPod]:
+        """The agents' pods."""
+        return [pod for pod in self.pods if pod.agent is not None]
+
+
+def findings(facts: Facts) -> tuple[Finding, ...]:
+    """Everything that is wrong, problems first."""
+    if not facts.sets and not facts.agents:
+        cure = "install the chart (docs/install.md), or choose another --context"
+        return (_problem("no DaemonSet runs the agent in this cluster", cure),)
+    found = [finding for check in _CHECKS for finding in check(facts)]
+    return tuple(sorted(found, key=lambda finding: finding.level is Level.NOTE))
+
+
+def _not_ready(facts: Facts) -> Iterator[Finding]:
+    for pod in facts.agents:
+        if not pod.is_ready and pod.metadata.owner_uid:
+            name = f"-n {pod.metadata.namespace} {pod.metadata.name}"
+            text = pod.condition("Ready").message or pod.status.message or pod.status.phase
+            yield _problem(
+                f"the agent of node {pod.spec.node_name or '(none yet)'} is not ready: {text}",
+                f"kubectl describe pod {name}; kubectl logs {name}",
+            )
+
+
+def _missing(facts: Facts) -> Iterator[Finding]:
+    served = {pod.spec.node_name for pod in facts.agents}
+    lacking = [n.metadata.name for n in facts.nodes if MODE_LABEL in n.labels]
+    lacking = [name for name in lacking if name not in served]
+    if lacking:
+        yield _problem(
+            f"no agent runs on nodes with the label {MODE_LABEL}: {_few(lacking)}",
+            "compare the chart's nodeSelector, affinity and tolerations with these nodes' labels "
+            "and taints",
+        )
+
+
+def _silent(facts: Facts) -> Iterator[Finding]:
+    published = {view.name for view in facts.cards.nodes} | {n for n, _ in facts.cards.unreadable}
+    for pod in facts.agents:
+        if pod.is_ready and pod.spec.node_name not in published:
+            yield Finding(
+                Level.NOTE,
+                f"node {pod.spec.node_name} publishes no cards, though its agent is ready",
+                f"its mode (label {MODE_LABEL}) may offer nothing; else see the agent's log",
+            )
+    for name, why in facts.cards.unreadable:
+        yield _problem(
+            f"the cards of node {name} cannot be read: {why}",
+            "use a kubectl gpu of the agents' version",
+        )
+
+
+def _versions(facts: Facts) -> Iterator[Finding]:
+    images = Counter(pod.agent.image for pod in facts.agents if pod.agent)
+    if len(images) > 1:
+        yield _problem(
+            "the agents run different images: "
+            + ", ".join(f"{image} ({count})" for image, count in sorted(images.items())),
+            "wait for the rollout (kubectl rollout status daemonset), or find the pod that stops it",
+        )
+    for each in facts.sets:
+        if each.version not in ("", facts.version):
+            yield Finding(
+                Level.NOTE,
+                f"DaemonSet {each.metadata.namespace}/{each.metadata.name} is of version "
+                f"{each.version}, this program of {facts.version}",
+                "install the same version of both; what one writes the other may not know",
+            )
+
+
+def _cards(facts: Facts) -> Iterator[Finding]:
+    for view in facts.cards.nodes:
+        for card in view.cards:
+            if not card.is_healthy:
+                yield _problem(
+                    f"card {card.index} ({card.uuid}) of node {view.name} is out of service",
+                    f"kubectl describe node {view.name} names the fault; docs/operations.md, XIDs",
+                )
+    units = {view.unit_mib for view in facts.cards.nodes}
+    if len(units) > 1:
+        yield Finding(
+            Level.NOTE,
+            f"nodes count in different memory units: {_few(f'{unit} MiB' for unit in sorted(units))}",
+            f"give pods a nodeSelector ({MODE_LABEL}), for the same amount means different sizes",
+        )
+
+
+def _node_events(facts: Facts) -> Iterator[Finding]:
+    last: dict[tuple[str, str], Event] = {}
+    for event in facts.node_events:
+        if event.reporter == _COMPONENT and event.type == "Warning":
+            last[(event.about, event.reason)] = event
+    for (node, reason), event in sorted(last.items()):
+        text = f"node {node} reported {reason} at {event.at}: {event.message}"
+        yield Finding(Level.NOTE, text, f"docs/troubleshooting.md, {reason}")
+
+
+def _other_plugins(facts: Facts) -> Iterator[Finding]:
+    ours = {view.name for view in facts.cards.nodes}
+    for node in facts.nodes:
+        for name, amount in sorted((node.status.allocatable or {}).items()):
+            is_nvidia = name.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))
+            is_other = is_nvidia and name not in OUR_RESOURCES and str(amount) != "0"
+            if is_other and node.metadata.name in ours:
+                yield _problem(
+                    f"node {node.metadata.name} offers {name}: {amount} of another plugin beside ours",
+                    "keep NVIDIA's plugin (and a DRA driver) off this node: both would give away "
+                    "the same cards",
+                )
+
+
+def _policies(facts: Facts) -> Iterator[Finding]:
+    for each in facts.sets if facts.policies is not None else ():
+        if not any(name.startswith(each.metadata.name) for name in facts.policies or ()):
+            yield Finding(
+                Level.NOTE,
+                f"no admission policy of {each.metadata.name} is there: {_NO_POLICY}",
+                "set the chart's value policies.enabled, or apply daemonset/ again",
+            )
+
+
+def _runtime_classes(facts: Facts) -> Iterator[Finding]:
+    known = facts.runtime_classes
+    for each in facts.sets if known is not None else ():
+        if each.runtime_class and each.runtime_class not in (known or ()):
+            yield _problem(
+                f"the agents ask for RuntimeClass {each.runtime_class}, which does not exist",
+                "create it (NVIDIA's container toolkit), or unset the chart's runtimeClassName",
+            )
+
+
+def _marks(facts: Facts) -> Iterator[Finding]:
+    marked = [n.metadata.name for n in facts.nodes if UNINSTALL_ANNOTATION in n.annotations]
+    uids = {each.metadata.uid for each in facts.sets}
+    live = [n for n in facts.nodes if n.annotations.get(UNINSTALL_ANNOTATION) in uids]
+    if live:
+        yield _problem(
+            f"nodes are marked for uninstalling and offer nothing: {_few(marked)}",
+            f"to keep the plugin: kubectl annotate nodes --all {UNINSTALL_ANNOTATION}-",
+        )
+
+
+def _refused(facts: Facts) -> Iterator[Finding]:
+    failed = [pod for pod in facts.pods if pod.status.reason == "UnexpectedAdmissionError"]
+    asking = [
+        pod for pod in failed if "gpu" in pod.status.message or "aliyun" in pod.status.message
+    ]
+    if asking:
+        first = asking[-1].metadata
+        yield Finding(
+            Level.NOTE,
+            f"{len(asking)} pods were refused when they started",
+            f"kubectl gpu why {first.name} -n {first.namespace}",
+        )
+
+
+_CHECKS: Sequence[Callable[[Facts], Iterable[Finding]]] = (
+    _not_ready,
+    _missing,
+    _silent,
+    _versions,
+    _cards,
+    _other_plugins,
+    _runtime_classes,
+    _marks,
+    _policies,
+    _node_events,
+    _refused,
+)
+
+
+def _problem(what: str, cure: str) -> Finding:
+    return Finding(Level.PROBLEM, what, cure)
+
+
+def _few(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return ", ".join(listed[:_NAMED]) + more

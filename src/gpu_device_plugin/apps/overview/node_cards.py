@@ -1,0 +1,184 @@
+"""What each card of a node holds and has left, from the node's and its pods' annotations.
+
+The rules are the controller's; what is held is what the agents have reported, or what the pods ask
+for while they have not.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
+    NodeOffer,
+    PodHold,
+    hold_of,
+    parse_offer,
+)
+from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.placement import Room
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.errors import StateError
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A pod's part of a card.
+
+    Attributes:
+        pod: Which pod.
+        units: Memory units.
+        percent: Percent of the card's compute; 0 without a compute cap.
+        is_granted: The agent reports it; else a scheduler has reserved it.
+    """
+
+    pod: PodRef
+    units: int
+    percent: int
+    is_granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CardView:
+    """A card.
+
+    Attributes:
+        index: NVML's index.
+        uuid: Its UUID.
+        model: NVML's name.
+        memory_mib: Its memory.
+        units: Memory units that it has.
+        free_units: Of these, what nobody holds or waits for.
+        free_percent: Percent of compute that nobody holds or waits for.
+        is_healthy: Whether it may be given away.
+        holders: Who holds the rest, the largest first.
+    """
+
+    index: int
+    uuid: str
+    model: str
+    memory_mib: int
+    units: int
+    free_units: int
+    free_percent: int
+    is_healthy: bool
+    holders: tuple[Holder, ...]
+
+    @property
+    def held_units(self) -> int:
+        """Memory units that its holders have; pods that wait for a card are not among them."""
+        return sum(holder.units for holder in self.holders)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node with cards.
+
+    Attributes:
+        name: The node.
+        offer: What it offers.
+        rooms: What its cards have left.
+        holds: What its pods hold.
+        cards: Its cards.
+        waiting: Pods bound to it that have no card yet, with the units they ask for.
+    """
+
+    name: str
+    offer: NodeOffer
+    rooms: tuple[Room, ...]
+    holds: tuple[PodHold, ...]
+    cards: tuple[CardView, ...]
+    waiting: tuple[tuple[PodRef, int], ...]
+
+    @property
+    def unit_mib(self) -> int:
+        """Size of a memory unit."""
+        return self.offer.unit.mib
+
+    @property
+    def mode(self) -> str:
+        """Its mode."""
+        return self.offer.mode.value
+
+    @property
+    def has_compute(self) -> bool:
+        """Whether its mode divides compute."""
+        return Resource.CORE in resources_of(self.offer.mode)
+
+    @property
+    def units(self) -> int:
+        """Memory units of all its cards."""
+        return sum(card.units for card in self.cards)
+
+    @property
+    def held_units(self) -> int:
+        """Memory units that are held on its cards."""
+        return sum(card.held_units for card in self.cards)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCards:
+    """Every node with cards, and those whose annotation cannot be read, with the reason."""
+
+    nodes: tuple[NodeView, ...]
+    unreadable: tuple[tuple[str, str], ...] = ()
+
+
+def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> ClusterCards:
+    """The cards of these nodes, by name; finished pods hold nothing."""
+    by_node: dict[str, list[ClusterPod]] = {}
+    for pod in pods:
+        if pod.node and not pod.request.is_finished:
+            by_node.setdefault(pod.node, []).append(pod)
+    views, unreadable = [], []
+    for node in sorted(nodes, key=lambda node: node.name):
+        try:
+            views.append(node_view(node, by_node.get(node.name, ())))
+        except StateError as error:
+            unreadable.append((node.name, str(error)))
+    return ClusterCards(tuple(views), tuple(unreadable))
+
+
+def node_view(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeView:
+    """A node and the pods that are bound to it.
+
+    Raises:
+        StateError: Its annotation of cards cannot be read.
+    """
+    offer = parse_offer(node.name, node.cards, node.labels)
+    granted = {pod.request.ref for pod in pods if pod.annotations.get(ASSIGNED) == "true"}
+    holds = tuple(hold_of(pod.request, pod.annotations) for pod in pods)
+    rooms = node_rooms(offer, holds)
+    waiting = [
+        (hold.pod, sum(demand.mem_units for demand in hold.unplaced))
+        for hold in holds
+        if hold.unplaced
+    ]
+    cards = tuple(_card(room, _holders(room.card.index, holds, granted)) for room in rooms)
+    return NodeView(node.name, offer, rooms, holds, cards, tuple(waiting))
+
+
+def _holders(index: int, holds: Iterable[PodHold], granted: set[PodRef]) -> tuple[Holder, ...]:
+    found = [
+        Holder(hold.pod, *shares[index], hold.pod in granted)
+        for hold in holds
+        if index in (shares := hold.by_card())
+    ]
+    return tuple(sorted(found, key=lambda holder: (-holder.units, str(holder.pod))))
+
+
+def _card(room: Room, holders: tuple[Holder, ...]) -> CardView:
+    card = room.card
+    return CardView(
+        card.index,
+        card.uuid,
+        card.model,
+        card.memory_mib,
+        card.capacity(room.unit),
+        room.free_mem,
+        room.free_core,
+        room.is_healthy,
+        holders,
+    )

@@ -1,0 +1,187 @@
+"""A person's questions about the whole cluster, each answered by reading it once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gpu_device_plugin.apps.overview import usage
+from gpu_device_plugin.apps.overview.doctor import Facts, Finding, findings
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards, cluster_cards
+from gpu_device_plugin.apps.overview.why import PodStory, story
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterNode, ClusterPod, ClusterWatch
+from gpu_device_plugin.cluster.survey import Survey
+from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.errors import AccessError, ClusterError
+
+_LEAST_SECONDS_BETWEEN = 0.5
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The cluster as it was read.
+
+    Attributes:
+        nodes: All nodes.
+        pods: All pods.
+        cards: The nodes with cards.
+    """
+
+    nodes: tuple[SurveyedNode, ...]
+    pods: tuple[SurveyedPod, ...]
+    cards: ClusterCards
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Node -> its IP address."""
+        return {node.metadata.name: node.address for node in self.nodes}
+
+
+async def read_cluster(api: ApiServer) -> Reading:
+    """All nodes and pods.
+
+    Raises:
+        ClusterError: The API server does not serve the lists.
+    """
+    survey = Survey(api)
+    nodes, pods = await asyncio.gather(survey.nodes(), survey.pods())
+    with_cards = [found for node in nodes if (found := node.with_cards())]
+    return Reading(nodes, pods, cluster_cards(with_cards, _asking(pods)))
+
+
+class _Followed:
+    """Nodes and pods as the watch last told of them.
+
+    Attributes:
+        changed: Set by every change.
+    """
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self._nodes: dict[str, ClusterNode] = {}
+        self._pods: dict[PodRef, ClusterPod] = {}
+
+    def node_changed(self, name: str, node: ClusterNode | None) -> None:
+        self.changed.set()
+        self._nodes.pop(name, None)
+        if node is not None:
+            self._nodes[name] = node
+
+    def pod_changed(self, ref: PodRef, pod: ClusterPod | None) -> None:
+        self.changed.set()
+        self._pods.pop(ref, None)
+        if pod is not None:
+            self._pods[ref] = pod
+
+    def cards(self) -> ClusterCards:
+        """What they amount to now."""
+        return cluster_cards(self._nodes.values(), self._pods.values())
+
+
+async def follow_cards(api: ApiServer, tell: Callable[[ClusterCards], None]) -> None:
+    """Tell the nodes with cards, again after every change, until cancelled."""
+    followed = _Followed()
+    watch = ClusterWatch(api, Changes(followed.node_changed, followed.pod_changed))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(watch.run_nodes())
+        group.create_task(watch.run_pods())
+        while True:
+            await followed.changed.wait()
+            followed.changed.clear()
+            if watch.is_synced:
+                tell(followed.cards())
+            await asyncio.sleep(_LEAST_SECONDS_BETWEEN)
+
+
+async def read_story(api: ApiServer, namespace: str, name: str) -> PodStory | None:
+    """What is known of a pod, or None where there is none and no Event tells of one.
+
+    Raises:
+        ClusterError: The API server does not serve it.
+    """
+    survey = Survey(api)
+    pod, events = await asyncio.gather(
+        survey.pod(namespace, name), survey.events(namespace, "Pod", name)
+    )
+    if pod is None:
+        said = tuple(f"{each.at} {each.reporter} {each.reason}: {each.message}" for each in events)
+        return PodStory(f"{namespace}/{name}", "is gone", said=said) if events else None
+    reading = await read_cluster(api)
+    facts = {node.metadata.name: node for node in reading.nodes}
+    return story(pod, events, reading.cards.nodes, facts)
+
+
+async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding], Reading]:
+    """What is wrong, and what was examined.
+
+    Args:
+        api: The API server.
+        version: Of this program.
+
+    Raises:
+        ClusterError: The API server does not serve the nodes, pods or DaemonSets.
+    """
+    survey = Survey(api)
+    reading, sets = await asyncio.gather(read_cluster(api), survey.agent_sets())
+    events, policies, classes = await asyncio.gather(
+        _if_allowed(survey.events("default", "Node")),
+        _if_allowed(survey.policies()),
+        _if_allowed(survey.runtime_classes()),
+    )
+    facts = Facts(
+        version,
+        sets,
+        reading.nodes,
+        reading.pods,
+        reading.cards,
+        events or (),
+        policies,
+        classes,
+    )
+    return findings(facts), reading
+
+
+async def read_uses(
+    api: ApiServer, prometheus: str | None
+) -> tuple[Sequence[usage.SliceUse], Sequence[str]]:
+    """Every slice with its use, and what could not be asked.
+
+    Args:
+        api: The API server.
+        prometheus: `NAMESPACE/SERVICE:PORT`, or None to ask the agents.
+
+    Raises:
+        ClusterError: The API server does not serve the pods, or Prometheus does not answer.
+    """
+    survey = Survey(api)
+    if prometheus:
+        return await usage.from_prometheus(survey, prometheus), ()
+    pods = await survey.pods()
+    agents = [pod for pod in pods if pod.agent is not None and pod.spec.node_name]
+    if not agents:
+        raise ClusterError("no agent runs in this cluster; see `kubectl gpu doctor`")
+    return await usage.from_agents(survey, agents)
+
+
+async def _if_allowed(read: Awaitable[_Value]) -> _Value | None:
+    """What may be read, or None where we lack the right."""
+    try:
+        return await read
+    except AccessError:
+        return None
+
+
+def _asking(pods: Sequence[SurveyedPod]) -> list[ClusterPod]:
+    """The pods that ask for anything of ours; one that cannot be parsed holds nothing."""
+    found = []
+    for pod in pods:
+        try:
+            asking = pod.as_asking()
+        except ClusterError:
+            continue
+        if asking is not None:
+            found.append(asking)
+    return found

@@ -1,0 +1,288 @@
+"""`kubectl gpu` and `kubectl inspect cgpu`: the whole cluster, from one's own machine.
+
+They need a kubeconfig and nothing else: what they show stands in annotations of nodes and pods, in
+Events, and (for `top`) behind the API server's proxy.
+"""
+
+import asyncio
+import dataclasses
+import json
+import sys
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gpu_device_plugin import __version__
+from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.errors import ConfigError, GpuPluginError
+
+# What reads and draws is imported when it is used, so that help comes at once.
+if TYPE_CHECKING:
+    from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards
+    from gpu_device_plugin.cli.overview_screen import OverviewScreen
+    from gpu_device_plugin.cluster.api import ApiServer
+
+EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN = 1, 2, 3
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Value = TypeVar("_Value")
+
+
+def _kubeconfig(command: _Command) -> _Command:
+    for option in reversed(KUBECONFIG_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _output(*formats: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        "-o", "--output", type=click.Choice(formats), help="Another form than the one for people."
+    )
+
+
+def _ask(access: dict[str, Any], question: "Callable[[ApiServer], Awaitable[_Value]]") -> "_Value":
+    """The answer to a question about the cluster that these options choose."""
+
+    async def ask() -> _Value:
+        api = KubeconfigChoice(**access).api()
+        try:
+            return await question(api)
+        finally:
+            await api.close()
+
+    return asyncio.run(ask())
+
+
+def _screen() -> "OverviewScreen":
+    from rich.console import Console
+
+    from gpu_device_plugin.cli.overview_screen import OverviewScreen
+
+    return OverviewScreen(Console(highlight=False))
+
+
+def _chosen(found: "ClusterCards", names: Collection[str]) -> "ClusterCards":
+    """The nodes of these names; all where none is given.
+
+    Raises:
+        ConfigError: A name is of no node with cards.
+    """
+    known = [node.name for node in found.nodes]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        listed = ", ".join(known) or "none"
+        raise ConfigError(f"no node {unknown[0]} publishes cards; nodes that do: {listed}")
+    if not names:
+        return found
+    return dataclasses.replace(found, nodes=tuple(n for n in found.nodes if n.name in names))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="kubectl gpu")
+def gpu() -> None:
+    """The cluster's shared GPUs: who holds what, what is free, and what is wrong.
+
+    Reads only. Exit codes: 0 done, 1 failed (`doctor`: found a problem), 2 wrong usage, 3 `why`
+    knows no such pod.
+    """
+
+
+@gpu.command("map")
+@click.argument("nodes", nargs=-1, metavar="[NODE]...")
+@_output("json", "wide")
+@click.option("-w", "--watch", is_flag=True, help="Draw again with every change, until Ctrl-C.")
+@_kubeconfig
+def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access: Any) -> None:
+    """Show nodes and cards as bars, with the pods that hold them.
+
+    A letter of a bar is a pod, `.` is free, `?` is asked for by a pod that has no card yet, `x` is
+    out of service.
+    """
+    from gpu_device_plugin.apps.overview.questions import follow_cards, read_cluster
+
+    if watch and output == "json":
+        raise ConfigError("--watch draws on a terminal; it does not go with -o json")
+    screen = _screen()
+    is_wide = output == "wide"
+    found = _chosen(_ask(access, read_cluster).cards, nodes)
+    if not watch:
+        if output == "json":
+            _echo_json(json_cards(found))
+        else:
+            screen.cards(found, is_wide=is_wide)
+        return
+
+    async def follow(api: "ApiServer") -> None:
+        with screen.live() as draw:
+
+            def tell(cards: "ClusterCards") -> None:
+                present = {node.name for node in cards.nodes} & set(nodes)
+                draw(screen.drawn_cards(_chosen(cards, present), is_wide=is_wide))
+
+            await follow_cards(api, tell)
+
+    _ask(access, follow)
+
+
+@gpu.command()
+@click.option(
+    "--prometheus",
+    metavar="NAMESPACE/SERVICE:PORT",
+    help="Ask this Service of Prometheus instead of each agent.",
+)
+@_kubeconfig
+def top(prometheus: str | None, **access: Any) -> None:
+    """Show what slices use of what they may.
+
+    Asks the agents' metrics endpoints through the API server's proxy, which needs the right `get`
+    on `pods/proxy` (with --prometheus: on `services/proxy`).
+    """
+    from gpu_device_plugin.apps.overview.questions import read_uses
+
+    uses, silent = _ask(access, lambda api: read_uses(api, prometheus))
+    _screen().uses(uses, silent)
+    if silent and not uses:
+        sys.exit(EXIT_FAILED)
+
+
+@gpu.command()
+@click.argument("pod", metavar="[NAMESPACE/]POD")
+@click.option("-n", "--namespace", help="Default: the namespace of the context.")
+@_kubeconfig
+def why(pod: str, namespace: str | None, **access: Any) -> None:
+    """Show why a pod is pending, was refused, or runs where it does.
+
+    For each node and card: what is free, what is missing, and what would fit.
+    """
+    from gpu_device_plugin.apps.overview.questions import read_story
+
+    before, _, name = pod.rpartition("/")
+    if not name or "/" in before:
+        raise ConfigError(f"{pod!r} is not [NAMESPACE/]POD; for instance default/cuda-sample")
+    where = before or namespace or KubeconfigChoice(**access).namespace()
+    found = _ask(access, lambda api: read_story(api, where, name))
+    if found is None:
+        click.echo(f"kubectl gpu: no pod {where}/{name}, and no Event tells of one", err=True)
+        sys.exit(EXIT_UNKNOWN)
+    _screen().story(found)
+
+
+@gpu.command()
+@_output("json")
+@_kubeconfig
+def doctor(output: str | None, **access: Any) -> None:
+    """Look for what is wrong with the installation, and name the cure of each.
+
+    Agents that are missing or not ready, versions that differ, cards out of service, other device
+    plugins, missing policies or RuntimeClasses, and what the agents reported as Events.
+    """
+    from gpu_device_plugin.apps.overview.questions import read_findings
+
+    found, reading = _ask(access, lambda api: read_findings(api, __version__))
+    if output == "json":
+        _echo_json([dataclasses.asdict(finding) for finding in found])
+    else:
+        agents = sum(pod.agent is not None for pod in reading.pods)
+        examined = f"{agents} agents, {len(reading.cards.nodes)} nodes with cards"
+        _screen().findings(found, examined)
+    if any(finding.level == "problem" for finding in found):
+        sys.exit(EXIT_FAILED)
+
+
+@gpu.command()
+@click.argument("units", type=click.IntRange(1, 100_000))
+@click.argument("percent", type=click.IntRange(0, 100), default=0)
+@click.option(
+    "--cards", type=click.IntRange(1, 36), default=1, help="Over how many cards, in equal parts."
+)
+@_output("json")
+@_kubeconfig
+def capacity(units: int, percent: int, cards: int, output: str | None, **access: Any) -> None:
+    """Show how many more pods of UNITS of memory and PERCENT of compute fit, and where.
+
+    Looks at the cards only, not at CPU, memory or taints of the nodes.
+    """
+    from gpu_device_plugin.apps.overview.capacity import capacities
+    from gpu_device_plugin.apps.overview.questions import read_cluster
+
+    nodes = _ask(access, read_cluster).cards.nodes
+    found = capacities(nodes, units, percent, cards)
+    if output == "json":
+        _echo_json([dataclasses.asdict(each) for each in found])
+        return
+    over = f" over {cards} cards" if cards > 1 else ""
+    _screen().capacity(found, f"{units} units and {percent} %{over}")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("node", default="")
+@click.option("-d", "--details", is_flag=True, help="A table a node, with its pods.")
+@_kubeconfig
+def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
+    """Show the allocated GPU memory of the cluster, or of NODE, as ACK's tool of this name does."""
+    from gpu_device_plugin.apps.overview import inspection
+    from gpu_device_plugin.apps.overview.questions import read_cluster
+
+    reading = _ask(access, read_cluster)
+    nodes = _chosen(reading.cards, [node] if node else []).nodes
+    table = inspection.details if details else inspection.summary
+    click.echo(table([each for each in nodes if each.units], reading.addresses), nl=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`kubectl gpu`."""
+    _guarded(gpu, "kubectl gpu", arguments)
+
+
+def main_inspect(arguments: Sequence[str] | None = None) -> None:
+    """`kubectl inspect cgpu`."""
+    _guarded(inspect_cgpu, "kubectl inspect cgpu", arguments)
+
+
+def _guarded(command: click.Command, name: str, arguments: Sequence[str] | None) -> None:
+    """An error that is ours becomes one line and an exit code."""
+    try:
+        command(arguments, prog_name=name, standalone_mode=True)
+    except GpuPluginError as error:
+        click.echo(f"{name}: {error}", err=True)
+        sys.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _echo_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+def json_cards(found: "ClusterCards") -> dict[str, object]:
+    """What `map -o json` prints."""
+    nodes = [
+        {
+            "name": node.name,
+            "mode": node.mode,
+            "unit_mib": node.unit_mib,
+            "cards": [_json_card(card) for card in node.cards],
+            "waiting": [
+                {"namespace": pod.namespace, "name": pod.name, "units": units}
+                for pod, units in node.waiting
+            ],
+        }
+        for node in found.nodes
+    ]
+    unreadable = [{"name": name, "error": error} for name, error in found.unreadable]
+    return {"nodes": nodes, "unreadable": unreadable}
+
+
+def _json_card(card: "CardView") -> dict[str, object]:
+    plain = dataclasses.asdict(card)
+    plain["holders"] = [
+        {
+            "namespace": holder.pod.namespace,
+            "name": holder.pod.name,
+            "units": holder.units,
+            "percent": holder.percent,
+            "is_granted": holder.is_granted,
+        }
+        for holder in card.holders
+    ]
+    return plain

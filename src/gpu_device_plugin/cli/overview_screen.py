@@ -1,0 +1,221 @@
+"""Draws what `kubectl gpu` finds: 80 columns are enough, colours are not needed."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from gpu_device_plugin.apps.overview.capacity import NodeCapacity
+from gpu_device_plugin.apps.overview.doctor import Finding, Level
+from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards, NodeView
+from gpu_device_plugin.apps.overview.usage import SliceUse
+from gpu_device_plugin.apps.overview.why import NodeVerdict, PodStory
+from gpu_device_plugin.domain.pods import PodRef
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan")
+_BAR = 16
+_WIDE_BAR = 32
+_WIDE = 120
+_MIB = 1024 * 1024
+
+
+class OverviewScreen:
+    """Draws on a console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def cards(self, cluster: ClusterCards, *, is_wide: bool = False) -> None:
+        """Every node's cards with who holds them."""
+        self._console.print(self.drawn_cards(cluster, is_wide=is_wide), soft_wrap=False)
+
+    def drawn_cards(self, cluster: ClusterCards, *, is_wide: bool = False) -> RenderableType:
+        """The same, to be drawn again and again."""
+        parts: list[RenderableType] = []
+        width = _WIDE_BAR if self._console.width >= _WIDE else _BAR
+        for node in cluster.nodes:
+            parts += _node(node, width, is_wide=is_wide)
+        for name, why in cluster.unreadable:
+            parts.append(Text(f"{name}: {why}", style="red"))
+        parts.append(Text(_summary(cluster.nodes)))
+        return Group(*parts)
+
+    @contextmanager
+    def live(self) -> Iterator[Callable[[RenderableType], None]]:
+        """A place on the terminal that is drawn again and again."""
+        with Live(console=self._console, auto_refresh=False, vertical_overflow="crop") as live:
+            yield lambda drawn: live.update(drawn, refresh=True)
+
+    def uses(self, uses: Sequence[SliceUse], silent: Sequence[str]) -> None:
+        """A line a slice, and what could not be asked."""
+        table = _table("pod", "card", right=("memory", "of MiB", "%", "compute", "of %", "refused"))
+        for use in uses:
+            table.add_row(*_use(use))
+        if uses:
+            self._console.print(table)
+        else:
+            self._console.print("no slice is held")
+        for line in silent:
+            self._console.print(Text(f"not asked: {line}", style="yellow"))
+
+    def capacity(self, capacities: Sequence[NodeCapacity], asked: str) -> None:
+        """How many more pods fit, node by node."""
+        table = _table("node", right=("more pods",))
+        table.add_column("then", overflow="fold")
+        for each in sorted(capacities, key=lambda each: (-each.pods, each.node)):
+            style = "green" if each.pods else "dim"
+            table.add_row(each.node, Text(str(each.pods), style=style), each.then)
+        self._console.print(table)
+        total = sum(each.pods for each in capacities)
+        self._console.print(Text(f"{total} more pods of {asked} fit", style="bold"))
+
+    def findings(self, found: Sequence[Finding], examined: str) -> None:
+        """What is wrong, each with its cure."""
+        for finding in found:
+            is_problem = finding.level is Level.PROBLEM
+            style = "bold red" if is_problem else "yellow"
+            self._hanging(f"{finding.level.value:<9}", finding.what, style)
+            self._hanging("      -> ", finding.cure)
+        problems = sum(finding.level is Level.PROBLEM for finding in found)
+        self._console.print(f"{examined}: {problems} problems, {len(found) - problems} notes")
+
+    def story(self, story: PodStory) -> None:
+        """Why a pod is where it is."""
+        self._console.print(Text.assemble((story.pod, "bold"), f"  {story.state}"))
+        for label, lines in (("asks", story.asks), ("holds", story.holds), ("said", story.said)):
+            for at, line in enumerate(lines):
+                self._hanging(f"  {label if at == 0 else '':<7}", line)
+        for verdict in story.nodes:
+            self._verdict(verdict)
+        for cure in story.cures:
+            self._hanging("  ->     ", cure, "bold")
+
+    def _verdict(self, verdict: NodeVerdict) -> None:
+        style = "green" if verdict.is_fit else "red"
+        self._hanging("  node   ", f"{verdict.node}: {verdict.verdict}", style)
+        for line in verdict.cards:
+            self._hanging("         ", line)
+        if verdict.hint:
+            self._hanging("         ", f"what fits: {verdict.hint}", "green")
+
+    def _hanging(self, label: str, text: str, style: str = "") -> None:
+        """A label and a text that wraps beside it."""
+        grid = Table.grid(padding=0)
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(label), Text(text, style=style))
+        self._console.print(grid)
+
+
+def _node(node: NodeView, width: int, *, is_wide: bool) -> Iterator[RenderableType]:
+    models = ", ".join(f"{count} x {model}" for model, count in _models(node.cards))
+    unit = "1 GiB" if node.unit_mib == 1024 else f"{node.unit_mib} MiB"
+    yield Text.assemble((node.name, "bold"), f"  {node.mode}, units of {unit}, {models}")
+    marks = _marks(node.cards)
+    heads = ["card", "memory"]
+    table = _table(*heads, right=("units", "compute") if node.has_compute else ("units",))
+    if is_wide:
+        for head in ("MiB", "UUID"):
+            table.add_column(head, no_wrap=True)
+    table.add_column("who", overflow="fold")
+    for card in node.cards:
+        cells: list[RenderableType] = [str(card.index), _bar(card, marks, width)]
+        cells.append(f"{card.held_units}/{card.units}")
+        if node.has_compute:
+            cells.append(f"{sum(holder.percent for holder in card.holders)} %")
+        if is_wide:
+            cells += [str(card.memory_mib), card.uuid]
+        table.add_row(*cells, _who(card, marks, is_wide=is_wide))
+    yield Padding(table, (0, 0, 0, 3), expand=False)
+    if node.waiting:
+        listed = ", ".join(f"{pod} ({units} units)" for pod, units in node.waiting)
+        yield Padding(Text(f"without a card yet: {listed}", style="yellow"), (0, 0, 0, 3))
+    yield Text()
+
+
+def _models(cards: Iterable[CardView]) -> list[tuple[str, int]]:
+    counts: dict[str, int] = {}
+    for card in cards:
+        counts[card.model] = counts.get(card.model, 0) + 1
+    return list(counts.items())
+
+
+def _marks(cards: Iterable[CardView]) -> dict[PodRef, tuple[str, str]]:
+    """A letter and a colour for each pod of a node; when letters run out, they begin again."""
+    pods = dict.fromkeys(holder.pod for card in cards for holder in card.holders)
+    return {
+        pod: (_LETTERS[n % len(_LETTERS)], _COLOURS[n % len(_COLOURS)])
+        for n, pod in enumerate(pods)
+    }
+
+
+def _bar(card: CardView, marks: dict[PodRef, tuple[str, str]], width: int) -> Text:
+    """A sign a unit; where there are more units than signs, each pod gets its part, at least one."""
+    if not card.is_healthy:
+        return Text("x" * min(width, card.units), style="red")
+    signs = min(width, card.units)
+    bar, held = Text(), 0
+    for holder in card.holders:
+        letter, colour = marks[holder.pod]
+        held += holder.units
+        part = max(1, round(held * signs / card.units) - len(bar)) if card.units else 0
+        bar.append(letter * part, style=f"black on {colour}")
+    bar.truncate(signs)
+    waiting = signs - len(bar) - round(card.free_units * signs / max(1, card.units))
+    bar.append("?" * max(0, waiting), style="yellow")
+    bar.append("." * (signs - len(bar)), style="dim")
+    return bar
+
+
+def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool) -> Text:
+    if not card.is_healthy and not card.holders:
+        return Text("out of service", style="red")
+    who = Text()
+    for holder in card.holders:
+        letter, colour = marks[holder.pod]
+        who.append(", " if who else "")
+        who.append(f"{letter}={holder.pod}", style=colour)
+        if is_wide:
+            compute = f", {holder.percent} %" if holder.percent else ""
+            who.append(f" ({holder.units} units{compute})")
+        who.append("" if holder.is_granted else " (reserved)")
+    return who if card.is_healthy else Text.assemble(("out of service: ", "red"), who)
+
+
+def _summary(nodes: Sequence[NodeView]) -> str:
+    cards = sum(len(node.cards) for node in nodes)
+    held, units = sum(node.held_units for node in nodes), sum(node.units for node in nodes)
+    percent = 100 * held // units if units else 0
+    return f"{len(nodes)} nodes, {cards} cards: {held} of {units} units held ({percent} %)"
+
+
+def _use(use: SliceUse) -> list[str]:
+    limit = int(use.limit_bytes) // _MIB
+    used = None if use.used_bytes is None else int(use.used_bytes) // _MIB
+    ratio = "" if used is None or not limit else f"{100 * used // limit}"
+    busy = "-" if use.used_ratio is None else f"{100 * use.used_ratio:.0f} %"
+    return [
+        f"{use.namespace}/{use.pod} {use.container}",
+        f"{use.node} {use.card}".strip(),
+        "-" if used is None else str(used),
+        str(limit),
+        ratio,
+        busy,
+        f"{use.percent:.0f}" if use.percent else "-",
+        "-" if use.refused is None else f"{use.refused:.0f}",
+    ]
+
+
+def _table(*headings: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table

@@ -1,0 +1,95 @@
+"""A whole cluster, read once for a person."""
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import msgspec
+
+from gpu_device_plugin.cluster.api import ApiServer, Request
+from gpu_device_plugin.cluster.listing import decoded, list_items, read_object, served
+from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
+from gpu_device_plugin.cluster.wire import Bare
+from gpu_device_plugin.errors import ClusterError
+
+_POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+
+
+class Survey:
+    """Reads; every method raises ClusterError where the API server does not serve it."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+
+    async def nodes(self) -> tuple[SurveyedNode, ...]:
+        """All nodes, by name."""
+        found = [node async for node in list_items(self._api, "/api/v1/nodes", SurveyedNode)]
+        return tuple(sorted(found, key=lambda node: node.metadata.name))
+
+    async def pods(self) -> tuple[SurveyedPod, ...]:
+        """All pods."""
+        return tuple([pod async for pod in list_items(self._api, "/api/v1/pods", SurveyedPod)])
+
+    async def pod(self, namespace: str, name: str) -> SurveyedPod | None:
+        """A pod, or None where there is none."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        return await read_object(self._api, path, SurveyedPod)
+
+    async def events(self, namespace: str, kind: str, name: str = "") -> tuple[Event, ...]:
+        """Events about one object (or all of a kind), the oldest first."""
+        selector = f"involvedObject.kind={kind}"
+        selector += f",involvedObject.name={name}" if name else ""
+        path = f"/api/v1/namespaces/{namespace}/events"
+        items = list_items(self._api, path, Event, {"fieldSelector": selector})
+        return tuple(sorted([event async for event in items], key=lambda event: event.at))
+
+    async def agent_sets(self) -> tuple[AgentSet, ...]:
+        """The DaemonSets that run our agent, whatever their names."""
+        items = list_items(self._api, "/apis/apps/v1/daemonsets", AgentSet)
+        return tuple([each async for each in items if each.is_of_agents])
+
+    async def policies(self) -> frozenset[str]:
+        """Names of the admission policies."""
+        return await self._names(_POLICIES)
+
+    async def runtime_classes(self) -> frozenset[str]:
+        """Names of the RuntimeClasses."""
+        return await self._names(_RUNTIME_CLASSES)
+
+    async def metrics(self, agent: SurveyedPod) -> str:
+        """An agent's metrics page, through the API server's proxy."""
+        meta, port = agent.metadata, agent.metrics_port
+        path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}:{port}/proxy/metrics"
+        answer = await self._api.call(Request("GET", path))
+        return served(answer, path).body.decode("utf-8", "replace")
+
+    async def prometheus(self, service: str, query: str) -> Iterator[tuple[dict[str, str], float]]:
+        """Labels and value of each series of an instant query, through the API server's proxy.
+
+        Args:
+            service: `NAMESPACE/SERVICE:PORT` of Prometheus.
+            query: In PromQL.
+        """
+        namespace, slash, name = service.partition("/")
+        if not slash or ":" not in name:
+            raise ClusterError(f"{service!r} is not NAMESPACE/SERVICE:PORT")
+        path = f"/api/v1/namespaces/{quote(namespace)}/services/{quote(name)}/proxy/api/v1/query"
+        answer = served(await self._api.call(Request("GET", path, {"query": query})), path)
+        result: _Result = decoded(answer, _Result)
+        return ((each.metric, float(each.value[1])) for each in result.data.result)
+
+    async def _names(self, path: str) -> frozenset[str]:
+        return frozenset([each.metadata.name async for each in list_items(self._api, path, Bare)])
+
+
+class _Series(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _Data(msgspec.Struct):
+    result: list[_Series]
+
+
+class _Result(msgspec.Struct):
+    data: _Data

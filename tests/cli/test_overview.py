@@ -1,0 +1,356 @@
+"""`kubectl gpu` shows a cluster as its API server has it, and names what is wrong with its cure."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from aiohttp import web
+from click.testing import CliRunner, Result
+from rich.console import Console
+from tests.apps.controller.objects import held, node, path, pod
+from tests.apps.overview.test_inspection import view
+from tests.fakes.api_server import FakeApiServer, Json, Seen, kubeconfig, running, status, working
+from tests.waiting import until
+
+from gpu_device_plugin import __version__
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards
+from gpu_device_plugin.apps.overview.questions import follow_cards
+from gpu_device_plugin.cli.overview import gpu, inspect_cgpu, main
+from gpu_device_plugin.cli.overview_screen import OverviewScreen
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.errors import AccessError
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "overview"
+AGENT: Json = {
+    "runtimeClassName": "nvidia",
+    "containers": [
+        {
+            "name": "agent",
+            "image": "gpu-device-plugin:0.1.0",
+            "command": ["gpu-device-plugin", "agent"],
+            "ports": [{"name": "metrics", "containerPort": 9445}],
+        }
+    ],
+}
+SETS = "/apis/apps/v1/namespaces/gpu/daemonsets"
+SCHEDULER_SAYS = "0/3 nodes are available: 3 Insufficient cpu. no new claims to deallocate."
+
+
+class Cluster:
+    """A small cluster and a kubeconfig for it."""
+
+    def __init__(self, server: FakeApiServer, config: Path) -> None:
+        self.server = server
+        self._config = config
+
+    async def add(self, asking: Json, phase: str = "Running", **pod_status: Any) -> None:
+        """A pod."""
+        asking["status"] = {"phase": phase, **pod_status}
+        await self.server.put(path(asking), asking)
+
+    async def say(self, name: str, reason: str, message: str, who: str, kind: str = "Pod") -> None:
+        """A Warning about a pod or a node."""
+        namespace = "ns" if kind == "Pod" else "default"
+        event = {
+            "involvedObject": {"kind": kind, "name": name, "namespace": namespace},
+            "type": "Warning",
+            "reason": reason,
+            "message": message,
+            "lastTimestamp": "2026-11-22T04:00:00Z",
+            "reportingComponent": who,
+        }
+        await self.server.put(f"/api/v1/namespaces/{namespace}/events/{name}-{reason}", event)
+
+    async def run(self, *words: str, columns: int = 80, command: click.Command = gpu) -> Result:
+        """A command on a terminal of that width, without colours."""
+        environment = {"KUBECONFIG": str(self._config), "COLUMNS": str(columns), "TERM": "dumb"}
+        return await asyncio.to_thread(
+            CliRunner().invoke, command, list(words), env=environment, catch_exceptions=False
+        )
+
+    async def golden(self, name: str, *words: str, columns: int = 80) -> None:
+        """A command draws what is in that file; trailing spaces do not count."""
+        found = await self.run(*words, columns=columns)
+        lines = [line.rstrip() for line in found.output.splitlines()]
+        assert max(map(len, lines)) <= columns
+        expected = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+        assert "\n".join(lines) + "\n" == expected
+
+
+def ready(value: Json, labels: Mapping[str, str] | None = None, **spec: object) -> Json:
+    """A node whose kubelet reports."""
+    value["metadata"]["labels"] = dict(labels or {})
+    conditions = [{"type": "Ready", "status": "True"}]
+    value |= {"status": {"conditions": conditions, "allocatable": {}}, "spec": spec}
+    return value
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Two nodes of cards, and pods that run, wait and were refused."""
+    async with running() as (server, _):
+        core_mem = {"ack.node.gpu.schedule": "core_mem"}
+        await server.put("/api/v1/nodes/gpu-a", ready(node("gpu-a", 3), core_mem))
+        await server.put("/api/v1/nodes/gpu-b", ready(node("gpu-b", 2, mode="cgpu", sick=(1,))))
+        await server.put("/api/v1/nodes/cpu", ready({"metadata": {"name": "cpu"}}))
+        config = kubeconfig(tmp_path / "config", f"http://127.0.0.1:{server.port}", {})
+        made = Cluster(server, config)
+        sample = pod("cuda-sample", 2, 30, on="gpu-a", annotations=held(0, 2, 30))
+        await made.add(sample)
+        await made.add(pod("chat", 4, 50, on="gpu-a", annotations=held(0, 4, 50)))
+        await made.add(pod("batch", 12, 40, on="gpu-a", annotations=held(1, 12, 40)))
+        wish = held(0, 3, 0, assigned="false")
+        await made.add(pod("notebook", 3, 0, on="gpu-b", annotations=wish))
+        await made.add(pod("starting", 5, 10, on="gpu-a"), "Pending")
+        await made.add(pod("ended", 15, 100, on="gpu-a", annotations=held(2, 15, 100)), "Succeeded")
+        await made.add(pod("big", 16, 30), "Pending")
+        yield made
+
+
+async def agents(cluster: Cluster, *, ready_on: str = "gpu-a gpu-b") -> None:
+    """A DaemonSet with its pods, and what it needs."""
+    meta = {"uid": "u1", "namespace": "gpu", "labels": {"app.kubernetes.io/version": __version__}}
+    await cluster.server.put(
+        f"{SETS}/gpu", {"metadata": meta, "spec": {"template": {"spec": AGENT}}}
+    )
+    for name in ("gpu-a", "gpu-b"):
+        is_ready = name in ready_on.split()
+        condition = {"type": "Ready", "status": str(is_ready), "message": "containers: [agent]"}
+        value = {
+            "metadata": {
+                "namespace": "gpu",
+                "name": f"agent-{name}",
+                "ownerReferences": [{"uid": "u1", "controller": True}],
+            },
+            "spec": {**AGENT, "nodeName": name},
+            "status": {"phase": "Running", "conditions": [condition]},
+        }
+        await cluster.server.put(f"/api/v1/namespaces/gpu/pods/agent-{name}", value)
+    await cluster.server.put("/apis/node.k8s.io/v1/runtimeclasses/nvidia", {})
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+    await cluster.server.put(f"{policies}/gpu-pods", {})
+
+
+async def test_the_map_shows_each_card_and_who_holds_it(cluster: Cluster) -> None:
+    """At 80 columns, and with all that there is at 140."""
+    await cluster.golden("map-80", "map")
+    await cluster.golden("map-wide-140", "map", "-o", "wide", columns=140)
+
+
+async def test_the_map_of_named_nodes_shows_no_others(cluster: Cluster) -> None:
+    """A name that is not there is an error that says which are."""
+    found = await cluster.run("map", "gpu-b")
+
+    assert "gpu-a" not in found.output
+    assert "1 nodes, 2 cards: 3 of 30 units held (10 %)" in found.output
+
+
+async def test_a_watched_map_follows_every_change(cluster: Cluster, tmp_path: Path) -> None:
+    told: list[ClusterCards] = []
+    api = ApiServer.reached_by([tmp_path / "config"])
+    try:
+        async with working(lambda: follow_cards(api, told.append)):
+            await until(lambda: bool(told and told[-1].nodes), 30)
+            assert [str(each.pod) for each in told[-1].nodes[0].cards[1].holders] == ["ns/batch"]
+            await cluster.server.delete(path(pod("batch")))
+            await until(lambda: not told[-1].nodes[0].cards[1].holders, 30)
+    finally:
+        await api.close()
+
+
+async def test_the_map_as_json_has_every_holder(cluster: Cluster) -> None:
+    found = json.loads((await cluster.run("map", "-o", "json")).output)
+
+    cards = {n["name"]: n["cards"] for n in found["nodes"]}
+    assert [card["free_units"] for card in cards["gpu-a"]] == [9 - 5, 3, 15]
+    assert cards["gpu-a"][1]["holders"] == [
+        {"namespace": "ns", "name": "batch", "units": 12, "percent": 40, "is_granted": True}
+    ]
+    assert cards["gpu-b"][1]["is_healthy"] is False
+    assert found["nodes"][0]["waiting"] == [{"namespace": "ns", "name": "starting", "units": 5}]
+
+
+def test_large_cards_are_drawn_to_scale() -> None:
+    """126 units do not fit in 80 columns; a pod of one unit is still seen."""
+    pods = [
+        pod("small", 1, on="n", annotations=held(0, 1, 0)),
+        pod("half", 63, on="n", annotations=held(0, 63, 0)),
+    ]
+    console = Console(width=80, record=True, color_system=None, force_terminal=False)
+    with console.capture() as drawn:
+        OverviewScreen(console).cards(ClusterCards((view("n", [16160], pods, unit_mib=128),)))
+
+    assert "aaaaaaaab......." in drawn.get()
+    assert "64/126" in drawn.get()
+
+
+async def test_why_says_what_each_card_lacks_and_what_would_fit(cluster: Cluster) -> None:
+    await cluster.say("big", "FailedScheduling", SCHEDULER_SAYS, "default-scheduler")
+    await cluster.golden("why-pending", "why", "big", "-n", "ns")
+
+
+async def test_why_shows_the_cards_for_a_refused_pod(cluster: Cluster) -> None:
+    """In the plugin's own words, and with what there is now."""
+    refusal = "Pod was rejected: Allocate failed: the largest free slice is 3 units"
+    refused = pod("refused", 5, 30, on="gpu-a")
+    await cluster.add(refused, "Failed", reason="UnexpectedAdmissionError", message=refusal)
+    await cluster.golden("why-refused", "why", "ns/refused")
+
+
+async def test_why_of_a_pod_that_runs_says_what_it_holds(cluster: Cluster) -> None:
+    found = await cluster.run("why", "ns/cuda-sample")
+
+    assert "holds  container a: 2154 MiB of card 0, 30 % of its compute" in found.output
+    assert "node   " not in found.output
+
+
+async def test_why_knows_a_pod_that_is_gone_by_its_events(cluster: Cluster) -> None:
+    """Without any it is unknown: exit code 3."""
+    await cluster.say("gone", "UnexpectedAdmissionError", "no room", "kubelet")
+
+    assert (
+        "kubelet UnexpectedAdmissionError: no room" in (await cluster.run("why", "ns/gone")).output
+    )
+    unknown = await cluster.run("why", "ns/nobody")
+    assert unknown.exit_code == 3
+    assert "no pod ns/nobody" in unknown.output
+
+
+async def test_a_node_that_is_closed_is_said_to_be(cluster: Cluster) -> None:
+    """Cordoned, or without a label that the pod selects."""
+    await cluster.server.put("/api/v1/nodes/gpu-a", ready(node("gpu-a", 3), unschedulable=True))
+    asking = pod("picky", 2)
+    asking["spec"]["nodeSelector"] = {"zone": "east"}
+    await cluster.add(asking, "Pending")
+
+    assert "the node is cordoned" in (await cluster.run("why", "ns/big")).output
+    assert "the node has no label zone=east" in (await cluster.run("why", "ns/picky")).output
+
+
+async def test_capacity_counts_what_fits_beside_what_is_held(cluster: Cluster) -> None:
+    """4 units and 30 %: card 0 has 20 % left, card 1 has 3 units, card 2 is free."""
+    found = (await cluster.run("capacity", "4", "30")).output
+
+    assert "gpu-a          3" in found
+    assert "mode cgpu never takes such a pod" in found
+    assert "3 more pods of 4 units and 30 % fit" in found
+
+
+async def test_top_shows_use_against_what_is_granted(cluster: Cluster) -> None:
+    """By the agents' metrics through the API server; an agent that is silent is named."""
+    await agents(cluster)
+    labels = 'namespace="ns",pod="cuda-sample",container="a",card="0"'
+    page = (
+        f"# HELP x\ngpu_device_plugin_slice_memory_limit_bytes{{{labels}}} 2.258632704e+09\n"
+        f"gpu_device_plugin_slice_memory_used_bytes{{{labels}}} 3.53370112e+08\n"
+        f"gpu_device_plugin_slice_core_percent{{{labels}}} 30.0\n"
+        f"gpu_device_plugin_slice_core_used_ratio{{{labels}}} 0.294\n"
+        f"gpu_device_plugin_slice_refused_total{{{labels}}} 2.0\n"
+    )
+
+    def proxied(seen: Seen) -> web.Response | None:
+        if seen.path.endswith("/pods/agent-gpu-a:9445/proxy/metrics"):
+            return web.Response(text=page)
+        return None
+
+    cluster.server.fault = proxied
+    await cluster.golden("top", "top")
+
+
+async def test_top_asks_prometheus_where_it_is_named(cluster: Cluster) -> None:
+    """A scrape configuration may have renamed our labels."""
+    metric = {
+        "__name__": "gpu_device_plugin_slice_memory_limit_bytes",
+        "exported_namespace": "ns",
+        "namespace": "gpu",
+        "pod": "agent-gpu-a",
+        "exported_pod": "cuda-sample",
+        "exported_container": "a",
+        "card": "0",
+    }
+    answer = {"data": {"result": [{"metric": metric, "value": [1, "2258632704"]}]}}
+
+    def proxied(seen: Seen) -> web.Response | None:
+        asked = seen.path.endswith("/namespaces/mon/services/prom:9090/proxy/api/v1/query")
+        return web.json_response(answer) if asked else None
+
+    cluster.server.fault = proxied
+    found = await cluster.run("top", "--prometheus", "mon/prom:9090")
+
+    assert "ns/cuda-sample a" in found.output
+    assert "2154" in found.output
+
+
+async def test_doctor_finds_nothing_in_a_healthy_installation(cluster: Cluster) -> None:
+    await agents(cluster)
+    await cluster.server.put("/api/v1/nodes/gpu-b", ready(node("gpu-b", mode="cgpu")))
+    found = await cluster.run("doctor")
+
+    assert found.output == "2 agents, 2 nodes with cards: 0 problems, 0 notes\n"
+    assert found.exit_code == 0
+
+
+async def test_doctor_names_the_cure_of_each_problem(cluster: Cluster) -> None:
+    """An agent that is not ready, a card out of service, another plugin, an Event of the node."""
+    await agents(cluster, ready_on="gpu-a")
+    foreign = ready(node("gpu-a", 3))
+    foreign["status"]["allocatable"] = {"nvidia.com/gpu": "4", "aliyun.com/gpu-mem": "45"}
+    await cluster.server.put("/api/v1/nodes/gpu-a", foreign)
+    text = "a container sees every card"
+    await cluster.say("gpu-a", "CardsExposed", text, "gpu-device-plugin", kind="Node")
+    await cluster.server.delete("/apis/node.k8s.io/v1/runtimeclasses/nvidia")
+
+    await cluster.golden("doctor", "doctor")
+    assert (await cluster.run("doctor")).exit_code == 1
+
+
+async def test_doctor_without_an_installation_says_so(cluster: Cluster) -> None:
+    found = await cluster.run("doctor", "-o", "json")
+
+    assert "no DaemonSet runs the agent" in json.loads(found.output)[0]["what"]
+
+
+async def test_inspect_shows_a_node_or_all(cluster: Cluster) -> None:
+    """Pods that are reserved a card count as allocated."""
+    found = await cluster.run(command=inspect_cgpu)
+    assert found.output.endswith("26/75 (34%)\n")
+    one = await cluster.run("-d", "gpu-b", command=inspect_cgpu)
+    assert one.output.startswith("NAME:       gpu-b\n")
+
+
+def test_errors_are_one_line_and_an_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No kubeconfig, and a context that is not in it."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "gone"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    for words, code, text in (
+        (["map"], 1, f"kubectl gpu: no kubeconfig: {tmp_path}/gone is not there"),
+        (["why", "a/b/c"], 2, "kubectl gpu: 'a/b/c' is not [NAMESPACE/]POD"),
+        (["map", "-w", "-o", "json"], 2, "it does not go with -o json"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == code
+        assert text in capsys.readouterr().err
+
+
+async def test_who_may_not_list_the_nodes_is_told(cluster: Cluster) -> None:
+    """The API server's own words name the user and the right."""
+    words = 'nodes is forbidden: User "dev" cannot list resource "nodes"'
+    cluster.server.fault = lambda seen: status(403, words) if "nodes" in seen.path else None
+
+    with pytest.raises(AccessError, match="cannot list resource"):
+        await cluster.run("map")
+
+
+@pytest.mark.parametrize("words", [[], ["map"], ["top"], ["why"], ["doctor"], ["capacity"]])
+def test_help_fits_80_columns(words: list[str]) -> None:
+    result = CliRunner().invoke(gpu, [*words, "--help"], terminal_width=80)
+
+    assert result.exit_code == 0
+    assert max(map(len, result.output.splitlines())) <= 80

@@ -1,0 +1,76 @@
+"""The view of all nodes and pods: what a GET has shown is never undone by older news."""
+
+from tests.fakes.api_server import Seen, running, working
+from tests.waiting import until
+
+from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterPod, ClusterWatch
+from gpu_device_plugin.domain.pods import PodRef
+
+_PATH = "/api/v1/namespaces/ns/pods/"
+_LIMITS = {"limits": {"aliyun.com/gpu-mem": "2"}}
+
+
+def a_pod(name: str) -> dict[str, object]:
+    """A pod with a slice that waits for a node."""
+    return {
+        "metadata": {"namespace": "ns", "name": name, "uid": name},
+        "spec": {"containers": [{"name": "a", "resources": _LIMITS}]},
+    }
+
+
+class View:
+    """What the watch called back with."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, ClusterPod | None] = {}
+
+    def pod(self, ref: PodRef, pod: ClusterPod | None) -> None:
+        self.pods[ref.name] = pod
+
+    @property
+    def changes(self) -> Changes:
+        return Changes(lambda _name, _node: None, self.pod)
+
+
+async def test_news_from_before_a_read_are_passed_over() -> None:
+    """A watch that is behind tells that a bound pod waits for a node."""
+    view = View()
+    async with running() as (server, api):
+        watch = ClusterWatch(api, view.changes)
+        await server.put(_PATH + "new", a_pod("new"))
+        async with working(watch.run_nodes, watch.run_pods):
+            await until(lambda: view.pods.get("new"))
+            before = view.pods["new"]
+            assert before is not None
+            bound = ClusterPod(before.request, "n1", before.annotations, "1000000")
+            watch.learn(before.request.ref, bound)
+            await server.put(_PATH + "new", a_pod("new"))
+            await server.put(_PATH + "fence", a_pod("fence"))
+            await until(lambda: "fence" in view.pods)
+            assert view.pods["new"] is bound
+
+
+async def test_a_pod_that_was_read_while_a_list_was_under_way_outlives_that_list() -> None:
+    """The list is from before the pod; a later one without it ends it."""
+    view = View()
+    async with running() as (server, api):
+        watch = ClusterWatch(api, view.changes)
+        await server.put(_PATH + "old", a_pod("old"))
+        async with working(watch.run_nodes, watch.run_pods):
+            await until(lambda: view.pods.get("old"))
+            old = view.pods["old"]
+            assert old is not None
+            ref = PodRef("ns", "new", "new")
+            learned = ClusterPod(old.request, "n1", {}, "1")
+
+            def fault(seen: Seen) -> None:
+                if seen.path == "/api/v1/pods" and "watch" not in seen.query:
+                    watch.learn(ref, learned)
+
+            server.fault = fault
+            await watch.catch_up()
+            assert view.pods.pop("new") is learned
+            server.fault = lambda _: None
+            await watch.catch_up()
+            assert view.pods.pop("new") is None
+            assert view.pods["old"] is not None

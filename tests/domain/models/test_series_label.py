@@ -1,0 +1,57 @@
+"""The promise: a node's series is ours to write only where no operator has."""
+
+import pytest
+
+from gpu_device_plugin.domain.models.admission import MODEL_LABEL
+from gpu_device_plugin.domain.models.series_label import (
+    SERIES_ANNOTATION,
+    NodeChange,
+    series_change,
+    withdrawn_series,
+)
+
+FORGET = NodeChange({}, {SERIES_ANNOTATION: None})
+
+
+def both(value: str | None) -> NodeChange:
+    """Label and annotation alike."""
+    return NodeChange({MODEL_LABEL: value}, {SERIES_ANNOTATION: value})
+
+
+@pytest.mark.parametrize(
+    ("label", "written", "series", "change"),
+    [
+        (None, None, "T4", both("T4")),
+        ("T4", "T4", "T4", None),
+        ("T4", "T4", "A10", both("A10")),
+        ("T4", "T4", "", both(None)),
+        (None, "T4", "T4", both("T4")),
+        (None, "T4", "", both(None)),
+        (None, None, "", None),
+        ("theirs", None, "T4", None),
+        ("theirs", "T4", "T4", FORGET),
+        ("T4", None, "T4", None),
+        ("", None, "T4", None),
+    ],
+)
+def test_what_an_operator_wrote_stays(
+    label: str | None, written: str | None, series: str, change: NodeChange | None
+) -> None:
+    """The annotation repeats what is ours; what differs from it is not."""
+    assert series_change(label, written, series) == change
+
+
+@pytest.mark.parametrize(
+    ("label", "written", "change"),
+    [
+        ("T4", "T4", both(None)),
+        ("theirs", "T4", FORGET),
+        ("theirs", None, NodeChange()),
+        (None, None, NodeChange()),
+    ],
+)
+def test_a_withdrawn_node_keeps_only_an_operators(
+    label: str | None, written: str | None, change: NodeChange
+) -> None:
+    """Nothing of ours is left."""
+    assert withdrawn_series(label, written) == change
