@@ -87,7 +87,7 @@ def test_a_program_without_cuda_goes_on(box: Box) -> None:
 @pytest.mark.parametrize("order", ["libm.so.6:{ours}", "{ours}:libc.so.6"])
 def test_what_does_not_answer_for_the_driver_may_stand_anywhere(box: Box, order: str) -> None:
     """An allocator, for instance; and behind us anything may."""
-    command = [box.programs / "linked", "1", "1"]
+    command: list[str | Path] = [box.programs / "linked", "1", "1"]
     ran = run(box, command, "", LD_PRELOAD=order.format(ours=ours()))
 
     assert ran.stdout.split()[-1] == str(SLICE), ran.stderr
