@@ -5,9 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import yaml
 
+from gpu_device_plugin.config.nvidia_settings import (
+    NvidiaSettings,
+    check_twice,
+    nvidia_configuration,
+)
 from gpu_device_plugin.config.sources import LogFormat, load, says
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.container_edits import DeviceAccess
@@ -26,7 +30,7 @@ class Isolation(enum.Enum):
     OFF = "off"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the operator decided. A node label for a setting takes precedence."""
 
     node_name: Annotated[
@@ -135,6 +139,8 @@ def load_settings(
     """
     settings, sources = load(Settings, flags, environ, file)
     _check_combination(settings, sources)
+    check_twice(settings, sources, file)
+    nvidia_configuration(settings)
     return settings
 
 

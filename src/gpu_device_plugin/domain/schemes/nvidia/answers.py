@@ -129,7 +129,7 @@ def _nodes(
             ]
             paths += [_CAPABILITY.format(minor=minor) for minor in minors if minor is not None]
     paths += [_IMEX_CHANNEL.format(channel=channel) for channel in configuration.imex_channels]
-    root = configuration.dev_root.rstrip("/")
+    root = (configuration.dev_root or configuration.driver_root).rstrip("/")
     return tuple(DeviceNode(path, f"{root}{path}", "rw") for path in dict.fromkeys(paths))
 
 
