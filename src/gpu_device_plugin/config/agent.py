@@ -18,6 +18,7 @@ from gpu_device_plugin.domain.container_edits import DeviceAccess
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
+from gpu_device_plugin.domain.schemes.nvidia.configuration import MigStrategy
 from gpu_device_plugin.errors import ConfigError
 
 _CAPABILITY = "all|compat32|compute|display|graphics|ngx|utility|video"  # NVIDIA's toolkit's
@@ -142,6 +143,12 @@ def load_settings(
     check_twice(settings, sources, file)
     nvidia_configuration(settings)
     return settings
+
+
+def takes_mig(settings: Settings) -> bool:
+    """Whether cards in MIG mode serve; that cannot change while the agent runs."""
+    strategy = nvidia_configuration(settings).mig_strategy
+    return settings.mode is NodeMode.MIG or strategy is not MigStrategy.NONE
 
 
 def mode_in(text: str) -> NodeMode | None:

@@ -31,7 +31,7 @@ class PlacementPolicy(StrEnum):
     SPREAD = "spread"
 
 
-_NOT_YET = frozenset({NodeMode.DEFAULT, NodeMode.MPS, NodeMode.TOPOLOGY, NodeMode.MIG})
+_NOT_YET = frozenset({NodeMode.MPS})
 
 
 def is_isolated(mode: NodeMode) -> bool:
@@ -42,6 +42,11 @@ def is_isolated(mode: NodeMode) -> bool:
 def is_served(mode: NodeMode) -> bool:
     """Whether this release implements the mode; `disabled` means offering nothing."""
     return mode not in _NOT_YET
+
+
+def is_whole(mode: NodeMode | None) -> bool:
+    """Whether whole cards are offered, not fractions."""
+    return mode in {NodeMode.DEFAULT, NodeMode.TOPOLOGY, NodeMode.MIG}
 
 
 def parse_mode(text: str) -> NodeMode | None:

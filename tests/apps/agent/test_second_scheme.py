@@ -78,7 +78,7 @@ def pod(name: str, **limits: int) -> StandInPod:
 @asynccontextmanager
 async def agent(settings: Settings, kubelet: StandInKubelet) -> AsyncIterator[None]:
     """The agent, with cards 0 and 1 for fractions and the others whole."""
-    schemes = Schemes((AliyunScheme(), WholeCards()), lambda card: int(card.index >= 2))
+    schemes = Schemes((AliyunScheme(), WholeCards()), lambda card, _: int(card.index >= 2))
     edges = replace(
         real_edges(settings, schemes.resources), nvml=Nvml, cluster=lambda *_: Api(kubelet)
     )

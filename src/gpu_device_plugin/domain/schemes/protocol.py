@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
@@ -36,11 +36,9 @@ class NewGrant:
 
 
 class Scheme(Protocol):
-    """One way of sharing.
+    """One way of sharing; either a DecidingScheme or a RecordingScheme.
 
-    The `state` that it gets holds its own cards only. Whoever decides (fractions) chooses units in
-    `decide` and `choose`; whoever records takes what the kubelet offers there. Both end in grants
-    of one ledger.
+    The `state` that it gets holds its own cards only. Both kinds end in grants of one ledger.
     """
 
     @property
@@ -88,48 +86,6 @@ class Scheme(Protocol):
 
     def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
         """An amount of a resource with its unit, for people."""
-        ...
-
-    def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
-        """The devices for a container's whole request.
-
-        Raises:
-            RequestError: What it asks for is never valid on this node.
-            DoesNotFitError: No device has room; the text says what each has.
-        """
-        ...
-
-    def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
-        """Exactly as many units as asked, of the devices decided on.
-
-        Raises:
-            RequestError: The call asks for what this node never gives.
-            DoesNotFitError: The kubelet has not enough of them free.
-        """
-        ...
-
-    def check_given(self, asker: Asker, offer: Offer, state: NodeState) -> None:
-        """Units that the kubelet gives without asking first make a whole request.
-
-        Raises:
-            DoesNotFitError: They do not.
-        """
-        ...
-
-    def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
-        """The same units lie where the decision says.
-
-        Raises:
-            DoesNotFitError: They do not.
-        """
-        ...
-
-    def grant(self, pending: Pending, new: NewGrant, state: NodeState) -> Grant:
-        """The grant of a decision, without units."""
-        ...
-
-    def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:
-        """The grant, now holding the call's units; `is_known` says whether its pod spec is."""
         ...
 
     def sized(self, grant: Grant, state: NodeState) -> Grant:
@@ -182,6 +138,53 @@ class Scheme(Protocol):
         """What its holder has, for people."""
         ...
 
+
+@runtime_checkable
+class DecidingScheme(Scheme, Protocol):
+    """Decides which devices a container gets, so it has to know who asks (fractions)."""
+
+    def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
+        """The devices for a container's whole request.
+
+        Raises:
+            RequestError: What it asks for is never valid on this node.
+            DoesNotFitError: No device has room; the text says what each has.
+        """
+        ...
+
+    def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
+        """Exactly as many units as asked, of the devices decided on.
+
+        Raises:
+            RequestError: The call asks for what this node never gives.
+            DoesNotFitError: The kubelet has not enough of them free.
+        """
+        ...
+
+    def check_given(self, asker: Asker, offer: Offer, state: NodeState) -> None:
+        """Units that the kubelet gives without asking first make a whole request.
+
+        Raises:
+            DoesNotFitError: They do not.
+        """
+        ...
+
+    def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
+        """The same units lie where the decision says.
+
+        Raises:
+            DoesNotFitError: They do not.
+        """
+        ...
+
+    def grant(self, pending: Pending, new: NewGrant, state: NodeState) -> Grant:
+        """The grant of a decision, without units."""
+        ...
+
+    def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:
+        """The grant, now holding the call's units; `is_known` says whether its pod spec is."""
+        ...
+
     def answers(self, resource: str) -> bool:
         """Whether the answer to an Allocate of `resource` carries the container's edits."""
         ...
@@ -195,4 +198,47 @@ class Scheme(Protocol):
         paths: Paths,
     ) -> ContainerEdits:
         """What the container of `grant` receives."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the node's devices fit what a scheme is to offer.
+
+    Attributes:
+        problem: Why nothing can be offered, or "".
+        left_out: What is not offered, and why.
+    """
+
+    problem: str = ""
+    left_out: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class RecordingScheme(Scheme, Protocol):
+    """Lets the kubelet choose: its devices are whole or alike, so nobody has to be known.
+
+    A reconcile pass records who holds what, from the kubelet's snapshot.
+    """
+
+    def layout(self, state: NodeState) -> Layout:
+        """What is in the way of its offers."""
+        ...
+
+    def prefer(self, call: Call, available: Collection[str], state: NodeState) -> Sequence[str]:
+        """The units to give, exactly as many as asked.
+
+        Raises:
+            RequestError: A unit is not known.
+            DoesNotFitError: There are too few.
+        """
+        ...
+
+    def answer(self, call: Call, state: NodeState, paths: Paths, answer_id: str) -> ContainerEdits:
+        """What the container receives for the units of the call; `answer_id` is not used twice.
+
+        Raises:
+            RequestError: These units cannot be given together.
+            DoesNotFitError: A device is out of service.
+        """
         ...

@@ -7,12 +7,20 @@ from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
+from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import Pool, UnitCount
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
-from gpu_device_plugin.domain.schemes.protocol import GrantedIn, Scheme
+from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration
+from gpu_device_plugin.domain.schemes.nvidia.scheme import NvidiaScheme
+from gpu_device_plugin.domain.schemes.protocol import (
+    DecidingScheme,
+    GrantedIn,
+    Layout,
+    RecordingScheme,
+    Scheme,
+)
 from gpu_device_plugin.errors import RequestError, StateError
 
 # Reasons for which nothing is registered at all: another plugin owns the cards, or the kubelet
@@ -25,17 +33,20 @@ class Schemes:
 
     Args:
         schemes: The schemes.
-        owner: Place of the scheme, in `schemes`, that serves a card.
+        owner: Place of the scheme, in `schemes`, that serves a card in a mode.
     """
 
     def __init__(
         self,
         schemes: Sequence[Scheme] = (AliyunScheme(),),
-        owner: Callable[[Card], int] = lambda _: 0,
+        owner: Callable[[Card, NodeMode | None], int] = lambda _card, _mode: 0,
     ) -> None:
         self._schemes = tuple(schemes)
         self._owner = owner
         self._by_resource = {name: each for each in self._schemes for name in each.resources}
+        named = self._by_resource.items()
+        self._deciding = {name: each for name, each in named if isinstance(each, DecidingScheme)}
+        self._recording = {name: each for name, each in named if isinstance(each, RecordingScheme)}
 
     @property
     def resources(self) -> frozenset[str]:
@@ -54,7 +65,9 @@ class Schemes:
         """The node as `scheme` sees it: with its own cards only."""
         if len(self._schemes) == 1:
             return state
-        mine = (card for card in state.cards if self._schemes[self._owner(card)] is scheme)
+        mine = (
+            card for card in state.cards if self._schemes[self._owner(card, state.mode)] is scheme
+        )
         return replace(state, cards=tuple(mine))
 
     def serving(self, resource: str, state: NodeState) -> tuple[Scheme, NodeState]:
@@ -71,6 +84,36 @@ class Schemes:
                 reason="NotServed",
             )
         return scheme, view
+
+    def deciding(self, resource: str, state: NodeState) -> tuple[DecidingScheme, NodeState]:
+        """The scheme that decides on `resource`, and its view of the node; see `serving`."""
+        _, view = self.serving(resource, state)
+        return self._deciding[resource], view
+
+    def deciding_of(self, grant: Grant) -> DecidingScheme:
+        """The scheme that decided on a grant."""
+        return self._deciding[next(iter(grant.units))]
+
+    def records(self, resource: str) -> bool:
+        """Whether the kubelet chooses units of `resource`, and their holders are recorded."""
+        return resource in self._recording
+
+    def recording(self, resource: str, state: NodeState) -> tuple[RecordingScheme, NodeState]:
+        """The scheme that records holders of `resource`, and its view; see `serving`."""
+        _, view = self.serving(resource, state)
+        return self._recording[resource], view
+
+    def layout(self, state: NodeState) -> Layout:
+        """What is in the way of the offers of this node."""
+        found = [
+            scheme.layout(self.view(scheme, state))
+            for scheme in dict.fromkeys(self._recording.values())
+            if state.mode is not None
+        ]
+        return Layout(
+            next((each.problem for each in found if each.problem), ""),
+            tuple(text for each in found for text in each.left_out),
+        )
 
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
         """The pools that are registered now; none before mode and cards are known.
@@ -161,6 +204,16 @@ class Schemes:
             for view in (self.view(scheme, state),)
             for grant in scheme.adopt(_of(scheme, held), specs, view)
         ]
+
+
+def composed(configuration: Callable[[], Configuration]) -> Schemes:
+    """What the shipped agent serves: fractions, and NVIDIA's resources.
+
+    Args:
+        configuration: NVIDIA's, as it is in force; asked at each call.
+    """
+    schemes = (AliyunScheme(), NvidiaScheme(configuration))
+    return Schemes(schemes, lambda card, mode: int(is_whole(mode) or card.hardware.is_mig))
 
 
 OUR_RESOURCES = Schemes().resources

@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.domain.decision import Offer, Pending, check_in_service
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
-from gpu_device_plugin.domain.schemes.protocol import Scheme
+from gpu_device_plugin.domain.schemes.protocol import DecidingScheme
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError
 from gpu_device_plugin.store.failpoints import failpoint
@@ -45,7 +45,7 @@ class Allocator:
         self._gate = gate
         self._schemes = schemes
         self._pending: Pending | None = None
-        self._scheme: Scheme | None = None
+        self._scheme: DecidingScheme | None = None
         self._asker: Asker | None = None
         self._answered_at = -math.inf
 
@@ -68,7 +68,7 @@ class Allocator:
                 raise explained from error
 
     async def _prefer(self, call: Call, available: frozenset[str]) -> Sequence[str]:
-        scheme, view = self._schemes.serving(call.resource, self._state())
+        scheme, view = self._schemes.deciding(call.resource, self._state())
         open_pending = self._open(call.resource)
         session = open_pending.asker if open_pending else None
         found = await self._identifier.identify(call, session)
@@ -94,7 +94,7 @@ class Allocator:
             self._asker = None
             try:
                 grant = await self._granted(call)
-                is_answer = self._schemes.of(resource).answers(resource)
+                is_answer = self._schemes.deciding_of(grant).answers(resource)
                 edits = self._maker.edits(grant, self._state()) if is_answer else ContainerEdits()
             except RefusalError as error:
                 explained = self._explained(call, error)
@@ -108,7 +108,7 @@ class Allocator:
 
     async def _granted(self, call: Call) -> Grant:
         state = self._state()
-        scheme, view = self._schemes.serving(call.resource, state)
+        scheme, view = self._schemes.deciding(call.resource, state)
         pending = self._pending
         if pending is None or not pending.awaits(call):
             found = who_allocates(
@@ -127,7 +127,9 @@ class Allocator:
         pending.granted.add(call.resource)
         return grant
 
-    async def _unasked(self, asker: Asker, call: Call, scheme: Scheme, view: NodeState) -> Pending:
+    async def _unasked(
+        self, asker: Asker, call: Call, scheme: DecidingScheme, view: NodeState
+    ) -> Pending:
         """The kubelet did not ask first: it hands on the units of an init container."""
         ids = call.must_include
         for other in self._maker.ledger.rivals(asker.pod, ids):
@@ -146,7 +148,9 @@ class Allocator:
         pending.preferred[call.resource] = ids
         return pending
 
-    def _decided(self, asker: Asker, offer: Offer, scheme: Scheme, view: NodeState) -> Pending:
+    def _decided(
+        self, asker: Asker, offer: Offer, scheme: DecidingScheme, view: NodeState
+    ) -> Pending:
         self._pending = None
         self._pending, self._scheme = scheme.decide(asker, offer, view), scheme
         self._recorder.decided(self._pending)

@@ -48,7 +48,7 @@ class GrantMaker:
         Raises:
             NodeError: There is no library, or the disk refuses or takes too long.
         """
-        scheme, view = self._schemes.serving(call.resource, state)
+        scheme, view = self._schemes.deciding(call.resource, state)
         known = self._ledger_store.ledger.grants.get(pending.slice_id)
         first = known or scheme.grant(pending, self._new(pending, state), view)
         is_known = pending.asker.container is not None

@@ -67,6 +67,11 @@ class EventRecorder:
             slice=grant.slice_id,
         )
 
+    def given(self, call: Call) -> None:
+        """The kubelet chose units, and got its answer."""
+        self._metrics.count_allocation(call.resource, "granted")
+        _log.info("given", resource=call.resource, ids=sorted(call.must_include))
+
     def refused(self, asker: Asker | None, call: Call, asked: str, error: RefusalError) -> None:
         """A call is refused: the kubelet rejects the pod with this text."""
         self._metrics.count_allocation(call.resource, "refused", error.reason)
@@ -155,6 +160,9 @@ class EventRecorder:
 
     def adopted(self, grant: Grant) -> None:
         """A container held units for which there was no grant."""
+        if any(map(self._schemes.records, grant.units)):
+            _log.info("recorded", pod=str(grant.pod), container=grant.container, units=grant.units)
+            return  # this is how every holder of such units is recorded
         self._metrics.count_repair("SliceAdopted")
         _log.warning("adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id)
         text = (

@@ -1,17 +1,21 @@
 """From a grant to the slice's files and to what the container receives."""
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
+from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Mount, Paths
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.limits import CardLimit, limits_text
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import NodeError
+from gpu_device_plugin.store.mig_minors import read_mig_minors
 from gpu_device_plugin.store.slices import SliceFiles, SliceSpec
 
+_ANSWER_ID_BYTES = 8
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
 
@@ -66,22 +70,29 @@ class ContainerSetup:
                 f"pod again",
                 reason="CardGone",
             )
-        paths = Paths(
+        paths = replace(
+            self._host_paths(),
             run_dir=self.run_dir,
             library_dir=self.library_dir,
             library_version=grant.library_version,
             has_selftest=self.library.has_selftest(grant.library_version),
-            control_devices=self._control_devices(),
-            driver=self.driver,
         )
-        scheme = self.schemes.of_grant(grant)
+        scheme = self.schemes.deciding_of(grant)
         return scheme.edits(grant, cards, state, self.access, paths)
 
-    def _control_devices(self) -> tuple[str, ...]:
-        if self.access is not DeviceAccess.DEVICE_SPECS:
-            return ()
+    def answer(self, call: Call, state: NodeState) -> ContainerEdits:
+        """The whole answer for units that the kubelet chose.
+
+        Raises:
+            RefusalError: They cannot be given now.
+        """
+        scheme, view = self.schemes.recording(call.resource, state)
+        paths = replace(self._host_paths(), mig_minors=read_mig_minors())
+        return scheme.answer(call, view, paths, secrets.token_hex(_ANSWER_ID_BYTES))
+
+    def _host_paths(self) -> Paths:
         names = [name for name in _CONTROL_NODES if (self.device_dir / name).exists()]
-        return tuple(f"/dev/{name}" for name in names)
+        return Paths(control_devices=tuple(f"/dev/{name}" for name in names), driver=self.driver)
 
 
 def slice_spec(grant: Grant) -> SliceSpec:
