@@ -59,7 +59,7 @@ async def test_a_new_cut_of_a_card_is_a_new_inventory(tmp_path: Path, start: Sta
     """Also one with as many instances as before."""
     (tmp_path / "mig").mkdir()
     mig = SimulatedNode.create("a100-mig", tmp_path / "mig", cards=2)
-    watch = start(mig.library, PATIENT)
+    watch = start(mig.library, replace(PATIENT, reopen_seconds=600))
     before = await watch.seen(Inventory)
     mig.cut(1, ["3g.20gb", "4g.20gb"])
     after = await watch.seen(Inventory, lambda each: each != before)
