@@ -69,16 +69,7 @@ class Controller:
         self.certificates = None if settings.plain_http else Certificates(settings, self._api)
         self.server = ExtenderServer(
             settings.address,
-            Handlers(
-                filter=self._extender.filter,
-                prioritize=self._extender.prioritize,
-                bind=self._extender.bind,
-                inspect=self._extender.inspect,
-                mutate=self.models.webhook.mutate,
-                trouble=self._trouble,
-                standby=lambda: self.leader.standby,
-                took=self._metrics.took,
-            ),
+            self._handlers(),
             settings.max_body * _MIB,
             self.certificates.tls if self.certificates else None,
             settings.client_name,
@@ -117,6 +108,18 @@ class Controller:
             await self.server.stop()
             await self.pages.stop()
             await self._api.close()
+
+    def _handlers(self) -> Handlers:
+        return Handlers(
+            filter=self._extender.filter,
+            prioritize=self._extender.prioritize,
+            bind=self._extender.bind,
+            inspect=self._extender.inspect,
+            mutate=self.models.webhook.mutate,
+            trouble=self._trouble,
+            standby=lambda: self.leader.standby,
+            took=self._metrics.took,
+        )
 
     def _trust(self, certificates: Certificates) -> WebhookTrust:
         name = self._webhook_configuration
