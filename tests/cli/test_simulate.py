@@ -94,3 +94,22 @@ def test_what_cannot_be_done_is_said_with_exit_status_2(
 
     assert refused.exit_code == 2
     assert reason in refused.output
+
+
+def test_a_card_is_cut_and_made_whole_again(tmp_path: Path) -> None:
+    """`show` has the instances; a profile that the model lacks is refused with those it has."""
+    assert _run("create", "--profile", "a100", "--cards", 1, "--state", tmp_path).exit_code == 0
+    on_card = ("--card", 0, "--state", tmp_path)
+
+    assert _run("cut", "3g.20gb", "1g.5gb", *on_card).exit_code == 0
+    shown = _run("show", "--state", tmp_path).output
+    assert "3g.20gb" in shown
+    assert "1g.5gb" in shown
+
+    refused = _run("cut", "1g.10gb", *on_card)
+    assert refused.exit_code == 2
+    assert "has MIG profiles 1g.5gb, 2g.10gb" in refused.output
+    assert _run("cut", "1g.5gb", "--whole", *on_card).exit_code == 2
+
+    assert _run("cut", "--whole", *on_card).exit_code == 0
+    assert "3g.20gb" not in _run("show", "--state", tmp_path).output

@@ -1,17 +1,16 @@
 """The promise: what the kubelet knows completes a grant, also where an init container came first."""
 
-from dataclasses import replace
-
 from tests.domain.words import CORE, INIT, MEM, grant, listed
+from tests.held import changed
 
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.kubelet_snapshot import filled, passed_on
+from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot, filled, passed_on
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import HeldUnits, PodRef
 
 
 def _init(mem: str, core: str = "") -> Grant:
-    return replace(grant("a", mem, core, kind=INIT), slice_id="init", container="prepare")
+    return changed(grant("a", mem, core, kind=INIT), slice_id="init", container="prepare")
 
 
 def _ids(texts: str) -> frozenset[str]:
@@ -62,3 +61,14 @@ def test_what_an_init_container_handed_on_is_not_known_to_be_held() -> None:
     new = HeldUnits(pod, "two", MEM, frozenset({"m09"}))
 
     assert _ledger(init).unknown([heir, itself, stranger, new]) == [heir, new]
+
+
+def test_units_that_a_listed_pod_has_are_not_those_of_a_pod_that_is_gone() -> None:
+    """Only where neither List nor checkpoint has the grant's pod, and List has its units elsewhere."""
+    old, other = grant("old", "m00 m01", "c00"), grant("other", "m05")
+    pods = [listed("a", main={MEM: _ids("m00 m01 m02")})]
+    snapshot = KubeletSnapshot(pods, ())
+
+    assert snapshot.displaced(_ledger(old, other)) == {old.slice_id}
+    still = KubeletSnapshot([*pods, listed("old", main={})], ())
+    assert still.displaced(_ledger(old, other)) == frozenset()

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from tests.domain.words import APP, CORE, COUNT, INIT, MEM, container, pod, terms
+from tests.domain.words import APP, CORE, COUNT, INIT, MEM, SIDECAR, container, pod, terms
 
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_ahead, demand_from_size
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError
 
 
@@ -180,3 +180,30 @@ def test_small_units_are_told_as_such() -> None:
 
     with pytest.raises(RequestError, match=r"gpu-mem: 9 \(units of 128 MiB\)"):
         demand(subject, subject.containers[0], small)
+
+
+@pytest.mark.parametrize(
+    ("containers", "ahead"),
+    [
+        ([container("main", 2, 30), container("two", 9, 10)], (2, 30)),
+        ([container("prepare", 1, 5, INIT), container("main", 5, 25)], (5, 25)),
+        ([container("prepare", 6, 5, INIT), container("main", 2, 25)], (6, 25)),
+        (
+            [container("prepare", 4, 5, INIT), container("a", 2, 25), container("b", 3, 10)],
+            (5, 35),
+        ),
+        ([container("prepare", 1, 5, INIT), container("a", 2, 25), container("b", 3, 10)], (2, 25)),
+        ([container("p", 1, 5, INIT), container("q", 2, 5, INIT), container("a", 5, 5)], (5, 5)),
+        ([container("p", 2, 5, INIT), container("s", 3, 5, SIDECAR), container("a", 5, 5)], (3, 5)),
+    ],
+)
+def test_an_init_container_needs_a_card_for_those_that_reuse_its_units(
+    containers: list[ContainerRequest], ahead: tuple[int, int]
+) -> None:
+    """Memory units and percent of its card, until nothing of it is left to reuse."""
+    subject = pod("a", *containers)
+    needed = demand(subject, containers[0], terms())
+
+    found = demand_ahead(subject, containers[0], needed)
+
+    assert (found.mem_units, found.core_percent) == ahead

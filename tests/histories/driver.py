@@ -185,6 +185,7 @@ class Child:
             self._say(kind="starting")
             await self._driver.call()
             await asyncio.sleep(self._driver.init_seconds)
+            await self._driver.call()
             if self._driver.is_loaded:
                 await self._watch()
             else:

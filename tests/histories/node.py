@@ -14,6 +14,7 @@ from tests.histories.driver import Driver, SimulatedCard, spawner
 from tests.histories.loop import Process, in_process
 from tests.histories.machine import Machine
 from tests.histories.pods import NODE, Pods
+from tests.histories.shapes import CORE, FIT_WITH_COMPUTE, FIT_WITHOUT_COMPUTE, MEM
 
 from gpu_device_plugin.apps.agent.run import run_agent
 from gpu_device_plugin.config.agent import Settings
@@ -40,7 +41,7 @@ class Node:
         units: Every memory unit that the settings have named.
         modes: Every mode that the node's label has named.
         damaged_at: When the state directory was damaged last, in loop time; None: it was not.
-        was_damaged: Whether it ever was.
+        was_damaged: Whether the grants ever were.
         bad_since: Since when a card is not sound, or NVML does not answer, by UUID.
     """
 
@@ -191,7 +192,6 @@ class Node:
         self, away_seconds: float, late_seconds: float, *, forgets: bool, has_get: bool
     ) -> None:
         """The kubelet ends and comes back; its pods are listed some time later."""
-        self.pods.forget_work()
         self.disturb(away_seconds + late_seconds)
         if forgets:
             self.pods.forgetful_until = self.machine.loop.now + away_seconds + 30.0
@@ -208,6 +208,18 @@ class Node:
         await asyncio.sleep(late_seconds)
         self.kubelet.sources_ready = True
 
+    def gives(self, shape: str) -> bool:
+        """Whether a pod of that shape gets what it asks here, once a card has room for it.
+
+        What is offered now shows the node's mode; while nothing is, only a node that has had one
+        mode and unit all the time is sure.
+        """
+        mem, core = self.kubelet.allocatable(MEM), self.kubelet.allocatable(CORE)
+        if mem:
+            return shape in (FIT_WITH_COMPUTE if core else FIT_WITHOUT_COMPUTE)
+        is_sure = self.modes == {"core_mem"} and len(self.units) == 1
+        return is_sure and shape in FIT_WITH_COMPUTE
+
     def calm(self) -> None:
         """Whatever was wrong is over."""
         for name in tuple(self._troubles):
@@ -217,7 +229,6 @@ class Node:
     async def reboot(self, seconds: float) -> None:
         """Power is lost and comes back: what only memory knew is gone."""
         machine = self.machine
-        self.pods.reboot()
         self.kill_agent()
         self.disturb(seconds + 60.0)
         await self.kubelet.stop()

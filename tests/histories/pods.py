@@ -37,7 +37,7 @@ class Life:
         is_forgotten: The kubelet has lost what it knew of its units, or admitted it while it knew
             of no resource at all; such a pod runs with none.
         refused_by: The agent that ran when it was rejected.
-        shape_never_fits: No node gives what it asks for.
+        shape_never_fits: The node does not give what it asks for, or may have come not to.
         room: What was free of each sound card when it was rejected: resource -> units.
         was_disturbed: The machine was not well when it was rejected.
     """
@@ -113,6 +113,12 @@ class Pods:
             if self.is_kubelet_up:
                 self._start(lambda: self._start_container(life, container))
 
+    def may_be_asked_anew(self) -> None:
+        """The node's mode or unit changes: whoever holds nothing may find another one."""
+        for life in self.lives.values():
+            if not any(self._kubelet.held(life.pod.uid).values()):
+                life.shape_never_fits = True
+
     def reboot(self) -> None:
         """No container runs any more; whatever was on the way is lost with the kubelet."""
         self.forget_work()
@@ -187,7 +193,8 @@ class Pods:
     def _room(self, rejected: Life) -> list[dict[str, int]]:
         """What living pods leave of each card, if all cards are sound; else nobody can tell."""
         sound = self.is_sound()
-        free = {number: {MEM: 15, CORE: 100} for number in range(len(sound))}
+        each = {r: self._kubelet.allocatable(r) // max(1, len(sound)) for r in (MEM, CORE)}
+        free = {number: dict(each) for number in range(len(sound))}
         for life in self.lives.values():
             if life is not rejected and not life.is_over():
                 for (_, resource), ids in self._kubelet.held(life.pod.uid).items():

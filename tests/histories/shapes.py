@@ -34,10 +34,17 @@ _SHAPES: Mapping[str, tuple[StandInContainer, ...]] = {
     "count": (_asks("main", 2, 30, count=1),),
 }
 SHAPES = tuple(_SHAPES)
-NEVER_FITS = frozenset(
-    {"too big", "odd percentage", "compute only", "count", "memory", "two cards"}
-)
-"""No node in mode core_mem gives these."""
+FIT_WITHOUT_COMPUTE = frozenset({"memory", "two cards", "nothing"})
+"""What modes cgpu and share give."""
+FIT_WITH_COMPUTE = frozenset(SHAPES) - {
+    "too big",
+    "odd percentage",
+    "compute only",
+    "count",
+    "memory",
+    "two cards",
+}
+"""What mode core_mem gives."""
 
 
 def pod_of(name: str, uid: str, shape: str) -> StandInPod:

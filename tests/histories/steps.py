@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.histories.node import Node
 from tests.histories.pods import Life
-from tests.histories.shapes import NEVER_FITS, pod_of
+from tests.histories.shapes import pod_of
 from tests.histories.troubles import TROUBLES
 
 from gpu_device_plugin.config.agent import Isolation
@@ -63,8 +63,7 @@ def create(node: Node, pod: int, shape: str) -> None:
     name = f"p{pod}"
     if _youngest(node, pod) is None:
         uid = f"uid-{name}-{len(node.pods.lives)}"
-        never_fits = shape in NEVER_FITS or node.modes != {"core_mem"} or len(node.units) > 1
-        node.pods.create(pod_of(name, uid, shape), never_fits=never_fits)
+        node.pods.create(pod_of(name, uid, shape), never_fits=not node.gives(shape))
 
 
 def finish(node: Node, pod: int, phase: str) -> None:
@@ -113,6 +112,7 @@ def new_settings(node: Node, **settings: str) -> None:
     node.settings |= {key: _SETTINGS[key](value) for key, value in settings.items()}
     node.units.add(node.settings.get("memory_unit", MemoryUnit.GIB))
     node.modes.add(str(node.settings.get("mode", NodeMode.CORE_MEM)))
+    node.pods.may_be_asked_anew()
     node.stop_agent()
 
 
@@ -147,7 +147,6 @@ def release_after(node: Node) -> None:
 def recover(node: Node, card: int) -> None:
     """A person says that a card is well."""
     if node.agent is not None:
-        node.bad_since.clear()  # what is still wrong is found by the next probes
         line = json.dumps({"command": "recover", "card": str(card)}).encode() + b"\n"
         asyncio.get_running_loop().create_task(node.agent.ask(line))
 
@@ -165,6 +164,7 @@ def restart_kubelet(
 ) -> None:
     """It ends, is away for some seconds, and lists no pod for some more."""
     if node.pods.is_kubelet_up:
+        node.pods.forget_work()
         restart = node.restart_kubelet(away, late, forgets=forgets, has_get=has_get)
         asyncio.get_running_loop().create_task(restart)
 

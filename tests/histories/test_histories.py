@@ -37,38 +37,132 @@ def test_a_seed_tells_one_story() -> None:
     assert _without_root(play(steps, 3).story) == _without_root(play(steps, 3).story)
 
 
-_FOUND = {
+_FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
     "an agent is killed while the disk is full": (
-        Step("kill_agent", 0.0, {"steps": 0}),
-        Step("disk_full", 20.0, {"seconds": 20.0}),
+        0,
+        (
+            Step("kill_agent", 0.0, {"steps": 0}),
+            Step("disk_full", 20.0, {"seconds": 20.0}),
+        ),
     ),
     "a pod with an init container comes while the API server is away": (
-        Step("api_away", 0.02, {"seconds": 70.0}),
-        Step("create", 8.0, {"pod": 4, "shape": "init"}),
+        0,
+        (
+            Step("api_away", 0.02, {"seconds": 70.0}),
+            Step("create", 8.0, {"pod": 4, "shape": "init"}),
+        ),
     ),
     "the last write is lost of a container that took over from an init container": (
-        Step("create", 20.0, {"pod": 5, "shape": "smaller init"}),
-        Step("state_damaged", 40.0, {"kind": "grants", "at": 0.3}),
+        0,
+        (
+            Step("create", 20.0, {"pod": 5, "shape": "smaller init"}),
+            Step("state_damaged", 40.0, {"kind": "grants", "at": 0.3}),
+        ),
     ),
     "a container restarts after isolation was switched off for new ones": (
-        Step("create", 20.0, {"pod": 0, "shape": "init"}),
-        Step("new_settings", 1.0, {"isolation": "off"}),
-        Step("restart_container", 20.0, {"pod": 0, "container": 0}),
+        0,
+        (
+            Step("create", 20.0, {"pod": 0, "shape": "init"}),
+            Step("new_settings", 1.0, {"isolation": "off"}),
+            Step("restart_container", 20.0, {"pod": 0, "container": 0}),
+        ),
     ),
     "a card goes to MIG mode and stays there": (
-        Step("card_to_mig", 60.0, {"card": 1, "seconds": 70.0}),
+        0,
+        (Step("card_to_mig", 60.0, {"card": 1, "seconds": 70.0}),),
     ),
     "NVML has asked for a reset before the agent starts": (
-        Step("reboot", 1.0, {"seconds": 20.0}),
-        Step("card_asks_for_reset", 40.0, {"card": 1, "seconds": 70.0}),
+        0,
+        (
+            Step("reboot", 1.0, {"seconds": 20.0}),
+            Step("card_asks_for_reset", 40.0, {"card": 1, "seconds": 70.0}),
+        ),
+    ),
+    "a kubelet has lost its checkpoint, and another pod that asks the same starts": (
+        961,
+        (
+            Step("create", 40.0, {"pod": 4, "shape": "bigger init"}),
+            Step("restart_kubelet", 0.0, {"away": 3.8, "late": 8.78, "forgets": True}),
+            Step("create", 3.0, {"pod": 5, "shape": "bigger init"}),
+        ),
+    ),
+    "units of a pod that is gone were given again, and that write is lost": (
+        2014,
+        (
+            Step("api_away", 20.0, {"seconds": 70.0}),
+            Step("create", 1.0, {"pod": 0, "shape": "several"}),
+            Step("api_slow", 20.0, {"seconds": 20.0, "latency": 3.0}),
+            Step("label", 8.0, {"mode": "share"}),
+            Step("create", 0.0, {"pod": 1, "shape": "memory"}),
+            Step("replace", 1.0, {"pod": 0, "shape": "bigger init"}),
+            Step("state_damaged", 1.0, {"kind": "grants", "at": 0.067}),
+        ),
+    ),
+    "an agent is stopped while a container is admitted": (
+        2379,
+        (
+            Step("create", 0.02, {"pod": 5, "shape": "whole"}),
+            Step("new_settings", 40.0, {"placement": "spread"}),
+        ),
+    ),
+    "a pod for two cards comes while nobody can read its label": (
+        2436,
+        (
+            Step("label", 3.0, {"mode": "share"}),
+            Step("api_away", 0.02, {"seconds": 70.0}),
+            Step("create", 20.0, {"pod": 5, "shape": "two cards"}),
+        ),
+    ),
+    "an init container fits a card that its pod does not fit": (
+        5962,
+        (
+            Step("replace", 0.02, {"pod": 1, "shape": "init"}),
+            Step("create", 0.2, {"pod": 4, "shape": "init"}),
+            Step("create", 40.0, {"pod": 5, "shape": "smaller init"}),
+            Step("create", 20.0, {"pod": 0, "shape": "smaller init"}),
+        ),
+    ),
+    "the record of the node's mode is damaged, and the label names another one": (
+        7138,
+        (
+            Step("create", 0.2, {"pod": 0, "shape": "half"}),
+            Step("label", 0.0, {"mode": "share"}),
+            Step("state_damaged", 8.0, {"kind": "node", "at": 0.576}),
+        ),
+    ),
+    "grants, their copy and the kubelet's checkpoint are lost at once": (
+        7398,
+        (
+            Step("kill_agent", 20.0, {"steps": 0}),
+            Step("create", 0.2, {"pod": 0, "shape": "bigger init"}),
+            Step("disk_full", 3.0, {"seconds": 70.0}),
+            Step("restart_kubelet", 8.0, {"away": 3.49, "late": 5.6, "forgets": True}),
+            Step("release_after", 0.2),
+            Step("state_damaged", 1.0, {"kind": "grants", "at": 0.409}),
+            Step("restart_container", 3.0, {"pod": 0, "container": 0}),
+        ),
+    ),
+    "a pod is replaced whose other half was never asked for": (
+        7877,
+        (
+            Step("create", 0.02, {"pod": 3, "shape": "plain"}),
+            Step("create", 0.0, {"pod": 4, "shape": "half"}),
+            Step("finish", 8.0, {"pod": 4, "phase": "Failed"}),
+            Step("api_away", 0.2, {"seconds": 8.0}),
+            Step("replace", 8.0, {"pod": 1, "shape": "compute only"}),
+            Step("recover", 20.0, {"card": 1}),
+            Step("replace", 20.0, {"pod": 1, "shape": "small"}),
+        ),
     ),
 }
 
 
 @pytest.mark.parametrize("name", _FOUND)
 def test_what_was_wrong_once_is_right(name: str) -> None:
-    """Each of these broke a promise before it was mended."""
-    assert play(_FOUND[name]).violation == ""
+    """Each of these broke a promise before it was mended, with this seed."""
+    seed, steps = _FOUND[name]
+
+    assert play(steps, seed).violation == ""
 
 
 @pytest.mark.parametrize("seed", range(8))

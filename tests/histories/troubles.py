@@ -209,7 +209,7 @@ def state_damaged(node: Node, kind: str, at: float) -> None:
             content[int(at * (len(content) - 1))] ^= 0x55
             path.write_bytes(content)
             node.damaged_at = node.machine.loop.now
-            node.was_damaged = True
+            node.was_damaged |= kind == "grants"
     node.kill_agent()
 
 
@@ -262,6 +262,7 @@ def later_rejection(node: Node, times: int) -> None:
 def reboot(node: Node, seconds: float) -> None:
     """The node loses power and boots again."""
     if node.pods.is_kubelet_up:
+        node.pods.reboot()
         asyncio.get_running_loop().create_task(node.reboot(seconds))
 
 
@@ -270,6 +271,7 @@ def label(node: Node, mode: str) -> None:
     labels = {MODE_LABEL: mode or None}
     node.modes |= {mode} & {"core_mem", "cgpu", "share", "disabled"}
     node.api.patch(NODE_PATH, {"metadata": {"labels": labels}})
+    node.pods.may_be_asked_anew()
     node.disturb(0.0)
 
 

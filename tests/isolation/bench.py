@@ -11,18 +11,25 @@ import tempfile
 from pathlib import Path
 
 from tests.bench.rows import Chapter, Row, at_most
+from tests.isolation import heldout
 from tests.isolation.box import Box, Node
 from tests.isolation.compile import compile_programs
-from tests.isolation.shares import BURST_NS, OF_SHARE, WORK, mix, shares, tenant
+from tests.isolation.shares import BURST_NS, OF_SHARE, SECONDS, WORK, mix, shares, tenant
 
-ROUNDS = 9
+ROUNDS, BURST_ROUNDS = 9, 5
 METHOD = (
     "The same C program against the simulated driver, with and without libgpuslice.so, in turn, "
     f"{ROUNDS} rounds; the cost is the difference of the medians. The simulated driver's own calls "
     "take locks and cost more than a real one's, so its noise is in these figures. Shares are "
     "simulated as well: 10 s on a clock that stands still while anything computes; kernels of "
     "20 ms, each waited for, streams of 100 µs kernels, graphs of ten; tenants together have 100 %. "
-    "Processes take turns of 1,024 µs, as on a card by default."
+    "Processes take turns of 1,024 µs, as on a card by default. Figures from before 2026-11-22 (largest "
+    "error 0.59 points) were of a card that is split evenly among whoever has work, which no card does.\n\n"
+    f"The {heldout.MIXES} mixes held out (tests/isolation/heldout.py) are random, and no constant of the library "
+    "was fitted to them: two to four tenants, caps in steps of 5 that fill the card, kernels of 5 µs to "
+    "50 ms in streams or each waited for, turns of 1,024 or 2,048 µs, 5 s each. A tenant that waits for "
+    "each of its kernels gets one turn for each, whatever its cap: where it gets no more without any "
+    "caps, that is its bar."
 )
 PERCENTS = (10, 30, 50, 70, 90)
 TENANTS = (1, 2, 3)
@@ -74,9 +81,9 @@ def _shares(
     directory: Path,
     *tasks: tuple[int, str],
     unit_ns: int | None = None,
-    in_steps: bool = True,
+    real_seconds: float = 0,
 ) -> list[float]:
-    """What tenants of these percentages had, doing this kind of work."""
+    """What tenants of these percentages had, doing this kind of work; in real time if so asked."""
     room = Path(tempfile.mkdtemp(dir=directory))
     node = Node.create(room)
     boxes = [
@@ -85,19 +92,33 @@ def _shares(
     ]
     try:
         kinds = (kind for _, kind in tasks)
-        return shares(*zip(boxes, kinds, strict=True), unit_ns=unit_ns, in_steps=in_steps)
+        return shares(
+            *zip(boxes, kinds, strict=True),
+            unit_ns=unit_ns,
+            in_steps=not real_seconds,
+            seconds=real_seconds or SECONDS,
+        )
     finally:
         for box in boxes:
             box.close()
 
 
 def _burst(directory: Path, percent: int) -> Row:
-    """Bursts in real time, where the host's own work and the machine's jitter count."""
-    had = _shares(directory, (percent, "burst"), unit_ns=BURST_NS, in_steps=False)[0] / percent
+    """Bursts in real time, where the host's own work and the machine's jitter count for both."""
+    kept, reached = [], []
+    for _ in range(BURST_ROUNDS):
+        free, had = (
+            _shares(directory, (cap, "burst"), unit_ns=BURST_NS, real_seconds=4.0)[0]
+            for cap in (100, percent)
+        )
+        kept.append(had / min(float(percent), free))
+        reached.append(free)
+    middle = statistics.median(kept)
     what = (
-        f"50 launches of 100 µs, then 4 ms on the host, in real time at {percent} %: of its share"
+        f"50 launches of 100 µs, then 4 ms on the host, in real time at {percent} %: of its share, or of "
+        f"what it reaches without a cap (here {statistics.median(reached):.0f} %), {BURST_ROUNDS} rounds of 4 s"
     )
-    return Row(what, "≥ 0.95", f"{had:.2f}", had >= OF_SHARE)
+    return Row(what, "≥ 0.95", f"{middle:.2f}", middle >= OF_SHARE)
 
 
 def _share_rows(directory: Path) -> tuple[Row, ...]:
@@ -130,7 +151,9 @@ def measure() -> Chapter:
     directory = Path(tempfile.mkdtemp())
     try:
         compile_programs(directory)
-        return Chapter("Isolation", METHOD, _rows(directory) + _share_rows(directory))
+        return Chapter(
+            "Isolation", METHOD, _rows(directory) + _share_rows(directory) + heldout.rows(directory)
+        )
     finally:
         shutil.rmtree(directory)
 

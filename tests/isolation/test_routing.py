@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 from tests.isolation.box import MIB, Box
@@ -84,10 +85,31 @@ def test_a_wrapper_behind_us_finds_our_lookup_next(box: Box) -> None:
     assert ran.stdout.split() == [OURS, OURS, "-"], ran.stderr
 
 
-def test_binding_deeply_is_lost_only_in_a_slice(box: Box) -> None:
-    """The plugin's own function; inside a slice the one that all others have."""
-    if "GPUSLICE_SANITIZER" in os.environ:
-        pytest.skip("sanitizers refuse RTLD_DEEPBIND")
+def bringing(directory: Path, brought: Path | str) -> Path:
+    """The plugin without CUDA, but for a library that comes with it."""
+    plugin = directory / "libbringing.so"
+    source = Path(__file__).parent / "programs" / "libversion.c"
+    command = ["cc", "-shared", "-fPIC", "-o", str(plugin), str(source), "-Wl,--no-as-needed"]
+    subprocess.run([*command, str(brought)], check=True)
+    return plugin
+
+
+@pytest.mark.skipif("GPUSLICE_SANITIZER" in os.environ, reason="sanitizers refuse RTLD_DEEPBIND")
+def test_a_plugin_without_cuda_binds_deeply(box: Box, tmp_path: Path) -> None:
+    """To its own functions first, as it asked; nor does a library of the compiler take that from it."""
+    plugin = box.programs / "libversion.so"
+    with_math = bringing(tmp_path, "-lm")
+
+    assert box.run("route", "binding", str(plugin)).stdout == "ours\n"
+    assert box.run("route", "binding", str(with_math)).stdout == "ours\n"
+
+
+@pytest.mark.skipif("GPUSLICE_SANITIZER" in os.environ, reason="sanitizers refuse RTLD_DEEPBIND")
+def test_what_brings_cuda_does_not_bind_deeply_in_a_slice(box: Box, tmp_path: Path) -> None:
+    """By its own name for the driver, or by a library that is loaded with it."""
+    plugin = bringing(tmp_path, box.programs / "libplugin.so")
+
+    assert box.run("route", "binding", str(plugin)).stdout[0].isdigit()
     words = ("binding", str(box.programs / "libplugin.so"))
     sliced, native = box.run("route", *words), box.run("route", *words, LD_PRELOAD="")
     without_slice = box.run("route", *words, GPUSLICE_ROOT="")

@@ -36,6 +36,12 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
 {{- fail "serviceMonitor.enabled needs service.enabled: a ServiceMonitor finds the agents through a Service" }}
 {{- end }}
+{{- if and .Values.scheduler.enabled (not .Values.controller.enabled) }}
+{{- fail "scheduler.enabled needs controller.enabled: that scheduler asks the controller" }}
+{{- end }}
+{{- if and .Values.controller.tls.secretName .Values.scheduler.enabled (not .Values.controller.tls.clientSecretName) }}
+{{- fail "controller.tls.secretName with scheduler.enabled needs controller.tls.clientSecretName: the Secret of the scheduler's own certificate" }}
+{{- end }}
 {{- range compact (list .Values.kubeletDir .Values.libraryDir .Values.driverRoot .Values.nvmlLibrary) }}
 {{- if or (eq . "/etc") (eq . "/usr") (eq . "/var") (has ".." (splitList "/" .)) }}
 {{- fail (printf "%s is no path for this: name the thing itself, without .." .) }}

@@ -153,6 +153,22 @@ def temperature(celsius: int, card: int, state: Path) -> None:
 
 
 @simulate.command()
+@click.argument("profiles", nargs=-1)
+@click.option("--whole", is_flag=True, help="Take the card out of MIG mode instead.")
+@_card_option
+@_state_option
+def cut(profiles: tuple[str, ...], card: int, state: Path, *, whole: bool) -> None:
+    """Cut a card into MIG instances of PROFILES, for instance 3g.20gb 3g.20gb.
+
+    Instances that it had are gone. Without PROFILES it is in MIG mode and has none.
+    """
+    if whole and profiles:
+        raise click.UsageError("give either PROFILES or --whole")
+    with _told():
+        _node(state).cut(card, None if whole else profiles)
+
+
+@simulate.command()
 @_card_option
 @_state_option
 def unplug(card: int, state: Path) -> None:

@@ -22,6 +22,7 @@ from gpu_device_plugin.domain.pods import (
     PodRef,
     PodRequest,
 )
+from gpu_device_plugin.domain.shares import Holder
 from gpu_device_plugin.errors import UnknownPodError
 
 Specs: TypeAlias = Mapping[tuple[str, str], PodRequest]
@@ -59,6 +60,13 @@ class Asker:
     pod: PodRef
     request: PodRequest | None = None
     container: ContainerRequest | None = None
+
+    @property
+    def holder(self) -> Holder:
+        """The container as the holder of a grant, as far as it is known."""
+        if self.container is None:
+            return Holder(self.pod)
+        return Holder(self.pod, self.container.name, self.container.kind, self.container.index)
 
     def __str__(self) -> str:
         """`namespace/name`, with the container where it is known."""
@@ -98,7 +106,11 @@ def who_asks(  # noqa: PLR0913, PLR0917 - each argument is another source
     if last is not None and all(asker.pod.is_same_name(last.pod) for asker in new):
         return last
     is_owned = len(around) < len(listed)
-    return _only(call, new or texts or ([Asker(p.pod) for p in bare] if is_owned else []), listed)
+    found = _only(call, new or texts or ([Asker(p.pod) for p in bare] if is_owned else []), listed)
+    if _is_forgotten(found, call, ledger):
+        rivals = [rival for pod in around if (rival := _rival(found, pod, call, specs, ledger))]
+        return _only(call, [found, *rivals], listed)
+    return found
 
 
 def who_allocates(
@@ -187,6 +199,33 @@ def _by_ledger(spec: PodRequest, call: Call, ledger: Ledger) -> Asker | None:
 def _is_granted(ledger: Ledger, pod: PodRef, container: ContainerRequest, resource: str) -> bool:
     grant = ledger.of_container(pod, container.name)
     return grant is not None and bool(grant.ids(resource))
+
+
+def _is_forgotten(asker: Asker, call: Call, ledger: Ledger) -> bool:
+    """Whether the kubelet has lost what it gave this container: then it need not be the one."""
+    return asker.container is not None and _is_granted(
+        ledger, asker.pod, asker.container, call.resource
+    )
+
+
+def _rival(
+    asker: Asker, entry: ListedPod, call: Call, specs: Specs, ledger: Ledger
+) -> Asker | None:
+    """Another pod that may make the call.
+
+    A kubelet that starts without its checkpoint admits pods before it knows of our resources; it
+    asks for these when it starts the container, out of the order of the spec.
+    """
+    if entry.pod.is_same_name(asker.pod) or any(_ids(entry)):
+        return None
+    spec = specs.get(entry.pod.key)
+    if spec is None:
+        return Asker(entry.pod)
+    for container in () if spec.is_finished else spec.containers:
+        is_size = container.amount(call.resource) == call.size
+        if is_size and not _is_granted(ledger, spec.ref, container, call.resource):
+            return Asker(spec.ref, spec, container)
+    return None
 
 
 def _around(call: Call, listed: Sequence[ListedPod], ledger: Ledger) -> Sequence[ListedPod]:

@@ -72,6 +72,24 @@ class KubeletSnapshot:
         alive = listed | frozenset(known)
         return [held for held in self.held() if held.pod.name or held.pod.uid in alive]
 
+    def displaced(self, ledger: Ledger) -> frozenset[str]:
+        """Slices of pods that the kubelet has no more, whose units it has given to a listed pod.
+
+        They are there if our file had to be read from a write before the last, or end later.
+        """
+        units = frozenset(
+            text
+            for entry in self.listed
+            for by_resource in entry.held.values()
+            for ids in by_resource.values()
+            for text in ids
+        )
+        return frozenset(
+            grant.slice_id
+            for grant in ledger.holders(units)
+            if grant.pod.name and grant.pod.key not in self.names and grant.pod.uid not in self.uids
+        )
+
     def by_place(self) -> Mapping[_Place, frozenset[str]]:
         """The units of each resource that each container holds, by the checkpoint."""
         return {(e.pod_uid, e.container, e.resource): e.ids for e in self.entries if e.ids}
@@ -126,7 +144,8 @@ def passed_on(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> Gran
         for container, by_resource in entry.held.items():
             is_heir = bool(ids) and {r: held for r, held in by_resource.items() if held} == ids
             if is_heir and ledger.of_container(grant.pod, container) is None:
-                return replace(grant, container=container, is_checked=False)
+                holder = replace(grant.holder, container=container)
+                return replace(grant, holder=holder, is_checked=False)
     return grant
 
 
@@ -164,7 +183,8 @@ def renamed(grant: Grant, uid: str, container: str) -> Grant:
     """The grant with this uid and container; unchanged if it has them already."""
     if (uid, container) == (grant.pod.uid, grant.container):
         return grant
-    return replace(grant, pod=replace(grant.pod, uid=uid), container=container)
+    pod = replace(grant.pod, uid=uid)
+    return replace(grant, holder=replace(grant.holder, pod=pod, container=container))
 
 
 def _from_checkpoint(entry: CheckpointEntry) -> HeldUnits:

@@ -6,6 +6,8 @@ come and go.
 
 from dataclasses import dataclass
 
+from gpu_device_plugin.domain.hardware import UNKNOWN, Hardware
+
 
 @dataclass(frozen=True, slots=True)
 class CardReport:
@@ -20,6 +22,7 @@ class CardReport:
         pci_bus_id: `00000000:3B:00.0`, empty where NVML cannot tell.
         is_mig: The card is cut into MIG instances.
         numa_node: Its NUMA node, if the kernel knows it.
+        hardware: What else NVML says of it.
     """
 
     uuid: str
@@ -30,6 +33,7 @@ class CardReport:
     pci_bus_id: str
     is_mig: bool
     numa_node: int | None = None
+    hardware: Hardware = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ missing or not supported is unknown (None); that is never a fault of the card.
 """
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,10 @@ from typing import Any
 import pynvml
 
 from gpu_device_plugin.errors import NvmlError
+from gpu_device_plugin.nvml.asking import ask, text
+from gpu_device_plugin.nvml.hardware import hardware, instance_uuids, links
 
 _MIB = 1024 * 1024
-_UNSUPPORTED = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-    pynvml.NVML_ERROR_NO_PERMISSION,
-}
 # Errors of the whole driver, not of one card: NVML has to be opened again.
 _DRIVER = {
     pynvml.NVML_ERROR_UNINITIALIZED,
@@ -43,16 +39,6 @@ def error_name(error: pynvml.NVMLError) -> str:
     return name
 
 
-def _ask(function: Callable[..., Any], *arguments: object) -> Any:
-    """The function's answer; None if the library lacks it or does not support it."""
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as error:
-        if error.value in _UNSUPPORTED:
-            return None
-        raise
-
-
 class Driver:
     """An initialised NVML with the cards it showed when it was opened.
 
@@ -66,16 +52,19 @@ class Driver:
         self._handles: dict[str, Any] = {}
         self._by_address: dict[int, str] = {}
         self._events: Any = None
+        self._hardware: dict[str, dict[str, Any]] = {}
         self.cards: list[dict[str, object]] = []
         self.unreadable: list[dict[str, object]] = []
         self.version = driver_version()
         for index in range(pynvml.nvmlDeviceGetCount()):
             self._enumerate(index)
+        for uuid, found in self._links().items():
+            self._hardware[uuid]["links"] = found
         self._register()
 
     def inventory(self) -> dict[str, object]:
         """The inventory as a message."""
-        cuda = _ask(pynvml.nvmlSystemGetCudaDriverVersion)
+        cuda = ask(pynvml.nvmlSystemGetCudaDriverVersion)
         return {
             "kind": "inventory",
             "driver_version": self.version,
@@ -90,15 +79,31 @@ class Driver:
         return [self._probe_card(uuid, handle) for uuid, handle in self._handles.items()]
 
     def has_changed(self) -> bool:
-        """Whether the driver has another version, or a card another MIG mode, than was told."""
+        """Whether the driver's version, a card's MIG mode or its instances differ from what was told."""
         if driver_version() != self.version:
             return True
         for card in self.cards:
             # A card that does not answer is reported by its probe.
             with suppress(pynvml.NVMLError):
-                if _is_mig(self._handles[str(card["uuid"])]) is not card["is_mig"]:
+                if self._is_cut_anew(str(card["uuid"]), is_mig=bool(card["is_mig"])):
                     return True
         return False
+
+    def _is_cut_anew(self, uuid: str, *, is_mig: bool) -> bool:
+        handle = self._handles[uuid]
+        if _is_mig(handle) is not is_mig:
+            return True
+        told = [instance["uuid"] for instance in self._hardware[uuid]["instances"]]
+        return is_mig and instance_uuids(handle) != told
+
+    def _links(self) -> dict[str, dict[str, list[int]]]:
+        """Links between the cards; none if one of them is lost, which its probe reports."""
+        try:
+            return links(self._handles)
+        except pynvml.NVMLError as error:
+            if error.value in _DRIVER:
+                raise
+            return {}
 
     def next_xid(self, wait_ms: int) -> tuple[str | None, int] | None:
         """The next XID and its card, None when none came in time or NVML has no events."""
@@ -137,11 +142,12 @@ class Driver:
             return
         self._handles[uuid] = handle
         self._by_address[_address(handle)] = uuid
+        self._hardware[uuid] = card["hardware"]
         self.cards.append(card)
 
     def _register(self) -> None:
         """Register for the XIDs of every card that reports them; probes find a lost card."""
-        events = _ask(pynvml.nvmlEventSetCreate)
+        events = ask(pynvml.nvmlEventSetCreate)
         if events is None:
             return
         for handle in self._handles.values():
@@ -163,7 +169,7 @@ class Driver:
 
     def _probe_card(self, uuid: str, handle: Any) -> dict[str, object]:
         try:
-            _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)  # a lost card answers nothing
+            ask(pynvml.nvmlDeviceGetMemoryInfo, handle)  # a lost card answers nothing
             return {"uuid": uuid, "recovery_action": _recovery_action(handle)}
         except pynvml.NVMLError as error:
             if error.value in _DRIVER:
@@ -240,45 +246,47 @@ def _address(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-def _describe(uuid: str, index: int, handle: Any) -> dict[str, object]:
-    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    minor = _ask(pynvml.nvmlDeviceGetMinorNumber, handle)
-    pci = _ask(pynvml.nvmlDeviceGetPciInfo, handle)
-    bus_id = "" if pci is None else _text(pci.busId)
+def _describe(uuid: str, index: int, handle: Any) -> dict[str, Any]:
+    memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    minor = ask(pynvml.nvmlDeviceGetMinorNumber, handle)
+    pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
+    bus_id = "" if pci is None else text(pci.busId)
     return {
         "uuid": uuid,
         "index": index,
         "minor": index if minor is None else int(minor),
-        "name": str(_ask(pynvml.nvmlDeviceGetName, handle) or ""),
+        "name": str(ask(pynvml.nvmlDeviceGetName, handle) or ""),
         "memory_mib": 0 if memory is None else int(memory.total) // _MIB,
         "pci_bus_id": bus_id,
         "is_mig": _is_mig(handle),
         "numa_node": _numa_node(bus_id),
+        "hardware": hardware(handle, _pci_device(bus_id)),
     }
 
 
 def _is_mig(handle: Any) -> bool:
     """Whether the card is in MIG mode now; a change may be pending until its next reset."""
-    mode = _ask(pynvml.nvmlDeviceGetMigMode, handle)
+    mode = ask(pynvml.nvmlDeviceGetMigMode, handle)
     return bool(mode and mode[0])
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
 def _numa_node(bus_id: str) -> int | None:
-    """From sysfs. NVML writes the PCI domain with eight digits, the kernel with four."""
+    """From sysfs."""
     try:
-        node = int((_PCI_DEVICES / bus_id.lower()[-12:] / "numa_node").read_text())
+        node = int((_pci_device(bus_id) / "numa_node").read_text())
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None
 
 
+def _pci_device(bus_id: str) -> Path:
+    """In sysfs. NVML writes the PCI domain with eight digits, the kernel with four."""
+    return _PCI_DEVICES / bus_id.lower()[-12:]
+
+
 def _recovery_action(handle: Any) -> int | None:
     """NVML's recovery action for the card (0: none); newer drivers only."""
-    values = _ask(
+    values = ask(
         pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
     )
     if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:

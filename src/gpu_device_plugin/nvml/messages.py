@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from gpu_device_plugin.domain.hardware import Hardware, Instance
 from gpu_device_plugin.domain.reports import (
     CardReport,
     DriverMissing,
@@ -17,6 +18,7 @@ from gpu_device_plugin.domain.reports import (
     UnreadableCard,
     Xid,
 )
+from gpu_device_plugin.domain.schemes.nvidia.links import points_of
 from gpu_device_plugin.errors import NvmlError
 
 # NVML's error if the kernel module is not loaded; the next inventory is then a new load.
@@ -62,6 +64,16 @@ class XidLine(_Line, frozen=True, tag="xid"):
     code: int
 
 
+class HardwareLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A card's attributes; `links` are the PCI level and the NVLinks to each other card."""
+
+    compute_capability: tuple[int, int] = (0, 0)
+    pci_class: int = 0
+    is_mig_capable: bool = False
+    instances: tuple[Instance, ...] = ()
+    links: dict[str, tuple[int, int]] = {}
+
+
 class CardLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One card of an inventory."""
 
@@ -73,6 +85,7 @@ class CardLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pci_bus_id: str
     is_mig: bool
     numa_node: int | None
+    hardware: HardwareLine = HardwareLine()
 
 
 class InventoryLine(_Line, frozen=True, tag="inventory"):
@@ -139,9 +152,22 @@ def _inventory(line: InventoryLine) -> Inventory:
             pci_bus_id=card.pci_bus_id,
             is_mig=card.is_mig,
             numa_node=card.numa_node,
+            hardware=_hardware(card),
         )
         for card in line.cards
     )
     return Inventory(
         line.driver_version, line.cuda_version, line.driver_load, cards, line.unreadable
+    )
+
+
+def _hardware(card: CardLine) -> Hardware:
+    told = card.hardware
+    return Hardware(
+        compute_capability=told.compute_capability,
+        pci_class=told.pci_class,
+        is_mig_capable=told.is_mig_capable,
+        is_mig=card.is_mig,
+        instances=told.instances,
+        links={uuid: points_of(*link) for uuid, link in told.links.items()},
     )

@@ -5,13 +5,15 @@ libcuda.so.1). A program finds it by the environment variable GPU_SIMULATOR_STAT
 beside the library it loaded, or at /run/gpu-simulator/state.
 """
 
+import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.simulation import library
-from gpu_device_plugin.simulation.profiles import driver_lines, node_lines
+from gpu_device_plugin.simulation.profiles import cut_lines, driver_lines, node_lines
 from gpu_device_plugin.simulation.view import CardView, NodeView, node_view
 
 STATE_NAME = "gpu-simulator.state"
@@ -152,6 +154,15 @@ class SimulatedNode:
         """The card is this warm."""
         self._present(card)
         self._set_card(card, temperature_celsius=celsius)
+
+    def cut(self, card: int, profiles: Sequence[str] | None) -> None:
+        """The card has these MIG instances from now on, all of them new; None: no MIG mode."""
+        shown = self._present(card)
+        if shown.used_bytes:
+            raise ConfigError(f"card {card} ({shown.uuid}) is in use and cannot be cut")
+        chosen = None if profiles is None else tuple(profiles)
+        lines = cut_lines(shown.name, card, chosen, secrets.token_hex(8))
+        library.set_fields(self.state, lines)
 
     def unplug(self, card: int) -> None:
         """The card is gone; calls on its old handles answer GPU_IS_LOST."""

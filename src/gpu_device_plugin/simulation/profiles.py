@@ -25,6 +25,7 @@ _ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "
 # NVML's numbers of an instance profile go by its slices.
 _PROFILE_NUMBERS = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 _MOST_MEMORY_SLICES = 8
+_MOST_INSTANCES = 7
 
 
 class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,6 +166,35 @@ def node_lines(
         group = groups[slot % len(groups)]
         lines += _card_lines(models[group.model], group, slot, seed)
     return lines
+
+
+def cut_lines(card_name: str, slot: int, profiles: tuple[str, ...] | None, seed: str) -> list[str]:
+    """A card of a node cut anew, as the simulated driver's lines.
+
+    Args:
+        card_name: NVML's name of the card.
+        slot: Its slot.
+        profiles: Its instances, in this order; None outside MIG mode.
+        seed: The instances' UUIDs follow from it.
+
+    Raises:
+        ConfigError: A card of this model cannot be cut so.
+    """
+    model = next(model for model in load_models().values() if model.name == card_name)
+    wanted = profiles or ()
+    unknown = [name for name in wanted if name not in model.mig]
+    if unknown or (profiles is not None and not model.mig):
+        known = ", ".join(model.mig) or "none"
+        raise ConfigError(
+            f"{card_name} has MIG profiles {known}; not {', '.join(unknown) or 'any'}"
+        )
+    group = Group(model=card_name, count=1, mig=wanted)
+    is_mig = int(profiles is not None)
+    return [
+        *(f"cards.{slot}.{name}={is_mig}" for name in ("mig_enabled", "mig_pending")),
+        *(f"cards.{slot}.instances.{number}.present=0" for number in range(_MOST_INSTANCES)),
+        *_instance_lines(model, group, slot, seed),
+    ]
 
 
 def _card_lines(model: Model, group: Group, slot: int, seed: str) -> Iterator[str]:

@@ -11,9 +11,9 @@ enum holding_kind {
 	KIND_MEMORY, /* linear memory, by device pointer */
 	KIND_ARRAY,
 	KIND_MIPMAP,
-	KIND_PHYSICAL, /* cuMemCreate, by handle */
-	KIND_MAPPING, /* cuMemMap, by address; `other` is the physical handle, `block` its serial */
-	KIND_POOL,    /* `bytes` is what it is charged */
+	KIND_PHYSICAL,       /* cuMemCreate, by handle */
+	KIND_MAPPING,        /* cuMemMap, by address; `other` is the physical handle */
+	KIND_POOL,           /* `bytes` is what it is charged */
 	KIND_POOL_ELSEWHERE, /* imported, or of the host: not charged here */
 	KIND_POOL_ENDED,     /* what was out of a pool that was destroyed */
 	KIND_GRAPH,      /* executable graph; `other` has a bit for each card that its nodes want */
@@ -28,8 +28,8 @@ struct holding {
 	uint64_t bytes;
 	uint64_t context; /* it goes when this one goes; 0: with the process */
 	uint64_t other;
-	uint64_t block;  /* in which a graph's bytes were counted */
-	uint64_t serial; /* given when it is first put in: keys may be given out again */
+	uint64_t other_serial; /* of what `other` names */
+	uint64_t serial;       /* given when it is first put in: keys may be given out again */
 	uint16_t kind;
 	int16_t card;
 	uint32_t handles; /* open handles, for physical memory */

@@ -12,8 +12,8 @@ enum { SOLO_FALLS = 2, SOLO_NEARS = 8, SOLO_RISES = 4096, SOLO_STEADY = 16, SOLO
  * A launch of the same size may take far longer than the one before it: it may
  * depend on what its arguments say. So it is trusted with 200 ms at first, and
  * with less the longer its kind has taken about the same: after this many
- * launches with half of that, and in the end with 100 times what it takes, or
- * 10 ms. One that surprises begins anew.
+ * launches with a third of that, after twice as many with a seventh, and in the
+ * end with 100 times what it takes, or 10 ms. One that surprises begins anew.
  */
 #define DOUBT_NS 200000000u
 #define DOUBT_STEADY_NS 10000000u
@@ -52,8 +52,8 @@ static uint64_t backlog_of(const struct place *place)
 	const uint64_t hundredfold_ns = place->duration_ns * DOUBT_STEADY_TIMES;
 	const uint64_t least_ns =
 		hundredfold_ns < DOUBT_STEADY_NS ? hundredfold_ns : DOUBT_STEADY_NS;
-	const uint64_t worst_ns =
-		(uint64_t)DOUBT_NS * STEADY_LAUNCHES / (STEADY_LAUNCHES + place->steady);
+	const double steady = (double)place->steady / STEADY_LAUNCHES;
+	const uint64_t worst_ns = (uint64_t)(DOUBT_NS / (1 + steady + steady * steady));
 
 	return larger(larger(worst_ns, least_ns), place->worst_ns);
 }

@@ -7,7 +7,6 @@
 #include "books/own_page.h"
 #include "books/slice_region.h"
 #include "compute/events.h"
-#include "compute/witness.h"
 #include "driver/timer.h"
 #include "slice/limits.h"
 #include "slice/slice.h"
@@ -37,8 +36,6 @@ struct neighbour {
 
 struct street {
 	uint64_t scanned_ns, looked_ns; /* 0: never */
-	bool is_unknown;                /* no directory of them: NVML's word must do */
-	uint32_t witnessed;             /* by NVML, in parts of ACTIVITY_ONE */
 	unsigned count;
 	struct neighbour *neighbours; /* NEIGHBOURS of them, made at the first look */
 };
@@ -88,7 +85,6 @@ static void scan(int card, struct street *street)
 	activity_directory(card, path, sizeof(path));
 	DIR *directory = opendir(path);
 
-	street->is_unknown = !directory;
 	if (!directory)
 		return;
 	/* The stream is ours alone: NOLINTBEGIN(concurrency-mt-unsafe) */
@@ -121,8 +117,6 @@ static void look(int card, struct street *street)
 		scan(card, street);
 		street->scanned_ns = now_ns;
 	}
-	street->witnessed =
-		street->is_unknown ? witness_others(card, activity_own_page(card), now_ns) : 0;
 	for (unsigned i = 0; i < street->count; i++) {
 		struct neighbour *neighbour = &street->neighbours[i];
 
@@ -153,10 +147,10 @@ static unsigned other_guests(void)
 /* Guests of the card in a span of time, and how much of it each claims, in parts of ACTIVITY_ONE.
  */
 struct guests {
-	uint64_t weight, weighed[NEIGHBOURS + 2]; /* while they are being added up, by page */
+	uint64_t weight, weighed[NEIGHBOURS + 1]; /* while they are being added up, by page */
 	unsigned count;
 	uint32_t sum;
-	uint32_t claims[(NEIGHBOURS + 2) * (unsigned)CLAIMED_MOST];
+	uint32_t claims[(NEIGHBOURS + 1) * (unsigned)CLAIMED_MOST];
 };
 
 /* Others in one bucket, which counts by `weight`: our container's other processes, the slices
@@ -170,9 +164,8 @@ static void weigh_bucket(struct guests *guests, int card, const struct activity_
 
 	guests->weight += weight;
 	guests->weighed[0] += weight * at_most(all > own ? all - own : 0, other_guests());
-	guests->weighed[1] += weight * street->witnessed;
 	for (unsigned i = 0; i < street->count; i++)
-		guests->weighed[2 + i] += weight * at_most(activity_in(&street->neighbours[i].page,
+		guests->weighed[1 + i] += weight * at_most(activity_in(&street->neighbours[i].page,
 								       bucket, now_ns, -1),
 							   CLAIMED_MOST);
 }
@@ -180,7 +173,7 @@ static void weigh_bucket(struct guests *guests, int card, const struct activity_
 /* A page is one process or several alike. */
 static void count_guests(struct guests *guests)
 {
-	for (unsigned page = 0; guests->weight && page < NEIGHBOURS + 2; page++) {
+	for (unsigned page = 0; guests->weight && page < NEIGHBOURS + 1; page++) {
 		const uint32_t claimed = (uint32_t)(guests->weighed[page] / guests->weight);
 		unsigned processes = (claimed + ACTIVITY_ONE - 1) / ACTIVITY_ONE;
 
@@ -328,5 +321,5 @@ bool neighbours_are_at_work(int card, uint64_t lately_ns)
 	for (unsigned i = 0; i < street->count; i++)
 		if (is_at_work(&street->neighbours[i].page, now_ns - lately_ns, now_ns))
 			return true;
-	return street->witnessed > 0;
+	return false;
 }

@@ -5,6 +5,7 @@
  */
 #include "driver/driver.h"
 #include "driver/libc_symbols.h"
+#include "hook/deepbind.h"
 #include "hook/drift.h"
 #include "hook/table.h"
 #include "slice/slice.h"
@@ -187,13 +188,13 @@ __attribute__((used)) struct route route_dlvsym(void *handle, const char *name, 
 /*
  * A library loaded with RTLD_DEEPBIND would bind to the C library's dlsym and
  * see the raw driver; without the flag it sees ours. Where there is no slice
- * to keep, nobody loses it.
+ * to keep, or no CUDA, nobody loses it.
  */
-static int flags_for(int flags)
+static int flags_for(const char *file, int flags)
 {
 	const int saved = errno;
 
-	if (flags & RTLD_DEEPBIND && slice_is_meant())
+	if (flags & RTLD_DEEPBIND && slice_is_meant() && !deepbind_is_harmless(file))
 		flags &= ~RTLD_DEEPBIND;
 	errno = saved;
 	return flags;
@@ -202,17 +203,15 @@ static int flags_for(int flags)
 /* `result` holds the flags. */
 __attribute__((used)) struct route route_dlopen(const char *file, int flags)
 {
-	(void)file;
 	return (struct route){.jump = (void *)libc_symbols()->dlopen,
-			      .result = (void *)(intptr_t)flags_for(flags)};
+			      .result = (void *)(intptr_t)flags_for(file, flags)};
 }
 
 /* Another namespace has a C library and a driver of its own: docs/isolation.md says so. */
 __attribute__((used)) struct route route_dlmopen(Lmid_t space, const char *file, int flags)
 {
-	(void)file;
 	if (space == LM_ID_BASE)
-		flags = flags_for(flags);
+		flags = flags_for(file, flags);
 	return (struct route){.jump = (void *)libc_symbols()->dlmopen,
 			      .result = (void *)(intptr_t)flags};
 }

@@ -8,8 +8,28 @@
 #include <stdlib.h>
 
 enum { DEEPEST = 16 };
+/* Today's drivers' own, for one that does not say. */
+#define USUAL_BLOCK (2ull * 1024 * 1024)
 
 static void add_all(struct graph_wants *wants, CUgraph graph, int depth);
+
+/*
+ * What no node takes less of. Nothing documents that graphs take memory as cuMemCreate
+ * does: a launch that takes more is charged more, and not refused.
+ */
+static uint64_t block_bytes(CUdevice device)
+{
+	const CUmemAllocationProp property = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+	size_t block = 0;
+
+	if (!cuda.cuMemGetAllocationGranularity ||
+	    cuda.cuMemGetAllocationGranularity(
+		    &block, &property, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS)
+		block = 0;
+	return block ? block : USUAL_BLOCK;
+}
 
 static void add(struct graph_wants *wants, const CUDA_MEM_ALLOC_NODE_PARAMS *node)
 {
@@ -25,14 +45,12 @@ static void add(struct graph_wants *wants, const CUDA_MEM_ALLOC_NODE_PARAMS *nod
 		wants->is_foreign = true;
 		return;
 	}
-	const uint64_t block = graphs_block(card, device);
+	const uint64_t block = block_bytes(device);
 	uint64_t bytes;
 
 	if (__builtin_add_overflow(node->bytesize, block - 1, &bytes) ||
 	    __builtin_add_overflow(wants->bytes[card], bytes - bytes % block, &wants->bytes[card]))
 		wants->bytes[card] = UINT64_MAX;
-	wants->blocks[card] = block;
-	wants->nodes[card]++;
 	wants->devices[card] = device;
 	wants->cards |= 1u << card;
 }

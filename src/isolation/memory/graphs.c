@@ -89,8 +89,6 @@ void graphs_remember(CUgraphExec exec, const struct graph_wants *wants)
 					     .kind = KIND_GRAPH_PART,
 					     .card = (int16_t)card,
 					     .bytes = wants->bytes[card],
-					     .block = wants->blocks[card],
-					     .mark = wants->nodes[card],
 					     .other = (uint64_t)wants->devices[card]};
 
 		if (wants->cards >> card & 1)
@@ -124,18 +122,6 @@ static CUresult reserve(int card, CUdevice device, uint64_t bytes)
 	return account_reserve(card, ACCOUNT_USED, bytes);
 }
 
-/* The most that it can take: blocks may have been found to be larger since it was made. */
-static uint64_t most_of(const struct holding *part, CUdevice device)
-{
-	const uint64_t block = graphs_block(part->card, device);
-	uint64_t more, bytes;
-
-	if (__builtin_mul_overflow(block - part->block, (uint64_t)part->mark, &more) ||
-	    __builtin_add_overflow(part->bytes, more, &bytes))
-		return UINT64_MAX;
-	return bytes;
-}
-
 /* With the lock. */
 static CUresult begin_card(struct graph_growth *growth, int card, bool has_memory)
 {
@@ -147,8 +133,7 @@ static CUresult begin_card(struct graph_growth *growth, int card, bool has_memor
 	const CUdevice device = (CUdevice)part.other;
 
 	growth->devices[card] = device;
-	growth->nodes[card] = part.mark;
-	growth->reserved[card] = has_memory ? 0 : most_of(&part, device);
+	growth->reserved[card] = has_memory ? 0 : part.bytes;
 	follow(card, device);
 	if (!has_memory)
 		result = reserve(card, device, growth->reserved[card]);
@@ -221,9 +206,6 @@ static void end_card(const struct graph_growth *growth, int card)
 {
 	const uint64_t grown = graph_grown(growth, card);
 
-	if (growth->reserved[card] && grown > growth->reserved[card])
-		graphs_learn_block(card, growth->devices[card], grown - growth->reserved[card],
-				   growth->nodes[card]);
 	account_settle(card, ACCOUNT_USED, growth->reserved[card], grown);
 	charged[card] += grown;
 	follow(card, growth->devices[card]);

@@ -16,7 +16,6 @@ struct graph_growth {
 	CUdevice devices[LIMITS_CARDS];
 	uint64_t reserved[LIMITS_CARDS];
 	uint64_t before[LIMITS_CARDS];
-	uint32_t nodes[LIMITS_CARDS];
 };
 
 /* Success, or the error that the call shall return. Costs little for graphs without allocations. */
@@ -40,15 +39,8 @@ struct graph_wants {
 	uint32_t cards;  /* as above */
 	bool is_foreign; /* something of a card that is not ours: it will not be launched */
 	CUdevice devices[LIMITS_CARDS];
-	uint64_t bytes[LIMITS_CARDS];  /* each node in whole blocks */
-	uint64_t blocks[LIMITS_CARDS]; /* of this size */
-	uint32_t nodes[LIMITS_CARDS];
+	uint64_t bytes[LIMITS_CARDS]; /* each node in whole blocks */
 };
-
-/* What no node takes less of on a card: as the driver says, or as it was seen to be. */
-uint64_t graphs_block(int card, CUdevice device);
-/* A launch took `more` than was reserved for so many nodes. */
-void graphs_learn_block(int card, CUdevice device, uint64_t more, uint32_t nodes);
 
 /* From now on that is reserved for its launches; nothing for a graph that wants nothing. */
 void graphs_remember(CUgraphExec exec, const struct graph_wants *wants);

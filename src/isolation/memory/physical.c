@@ -62,7 +62,7 @@ static void let_go(uint64_t handle, const struct holding *mapping, struct charge
 	holdings_lock();
 	struct holding *entry = holdings_at(KIND_PHYSICAL, handle);
 
-	if (entry && (!mapping || mapping->block == entry->serial)) {
+	if (entry && (!mapping || mapping->other_serial == entry->serial)) {
 		uint32_t *count = mapping ? &entry->mappings : &entry->handles;
 
 		*count -= *count > 0;
@@ -144,7 +144,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 
 		if (entry) {
 			entry->mappings++;
-			mapping.block = entry->serial;
+			mapping.other_serial = entry->serial;
 		}
 		holdings_add(&mapping);
 		holdings_unlock();

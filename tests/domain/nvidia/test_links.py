@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from gpu_device_plugin.domain.schemes.nvidia.links import NVLINK_POINTS, PCIE_POINTS, best_linked
+from gpu_device_plugin.domain.schemes.nvidia.links import best_linked, points_of
 
 # NVLinks between the cards of a DGX-1 with V100s, as `nvidia-smi topo -m` shows them.
 DGX1 = (
@@ -25,15 +25,10 @@ Matrix = Sequence[Sequence[int]]
 def dgx1() -> list[list[int]]:
     """NVLinks, and the PCI bus: pairs on one switch, fours below one host bridge."""
 
-    def pci(i: int, j: int) -> int:
-        level = (
-            "one switch" if i // 2 == j // 2 else "host bridge" if i // 4 == j // 4 else "system"
-        )
-        return PCIE_POINTS[level]
+    def level(i: int, j: int) -> int:
+        return 10 if i // 2 == j // 2 else 30 if i // 4 == j // 4 else 50
 
-    return [
-        [n * NVLINK_POINTS + pci(i, j) for j, n in enumerate(row)] for i, row in enumerate(DGX1)
-    ]
+    return [[points_of(level(i, j), n) for j, n in enumerate(row)] for i, row in enumerate(DGX1)]
 
 
 def choose(

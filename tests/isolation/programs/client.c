@@ -974,8 +974,8 @@ static void work_on_host(uint64_t host_ns, bool in_steps)
 }
 
 /*
- * work KIND UNIT_NS SECONDS [TOGETHER]: the whole run on the simulated clock; answers with
- * the pieces of UNIT_NS completed and the nanoseconds it took.
+ * work KIND UNIT_NS SECONDS [TOGETHER [LATER_NS]]: the whole run on the simulated clock, begun
+ * so much later; answers with the pieces of UNIT_NS completed and the nanoseconds it took.
  * sync: one kernel after another, each waited for. stream: launched as fast as
  * may be, waited for now and then. graph: the executable graph 0, waited for.
  * The others are streams by other ways to launch.
@@ -985,6 +985,9 @@ static void do_work(char *words[])
 	const uint64_t unit_ns = strtoull(words[2], NULL, 10);
 	const unsigned together = words[4] ? (unsigned)atoi(words[4]) : 0;
 	CUresult result = together ? step_together(together) : CUDA_SUCCESS;
+
+	if (together && words[5])
+		work_on_host(strtoull(words[5], NULL, 10), true);
 	const uint64_t begin_ns = now_ns();
 	const uint64_t end_ns = begin_ns + (uint64_t)(atof(words[3]) * 1e9);
 	const struct kind *kind = kind_of(words[1]);
@@ -1142,6 +1145,39 @@ static void do_init_and_log(char *words[])
 		printf("-1\n");
 }
 
+/* loads WAY COUNT: loads so many libraries ("load", "unload": and each goes again), or modules. */
+static void do_loads(char *words[])
+{
+	const unsigned count = (unsigned)atoi(words[2]);
+	CUresult result = CUDA_SUCCESS;
+
+	for (unsigned i = 0; i < count && !result; i++) {
+		CUlibrary loaded = NULL;
+		CUmodule module = NULL;
+
+		if (!strcmp(words[1], "module")) {
+			result = CALL(cuModuleLoadData, &module, spin_image);
+			continue;
+		}
+		result = CALL(cuLibraryLoadData, &loaded, spin_image, NULL, NULL, 0, NULL, NULL, 0);
+		if (!result && !strcmp(words[1], "unload"))
+			result = CALL(cuLibraryUnload, loaded);
+	}
+	printf("%d\n", result);
+}
+
+/* NVML's calls of this process so far, ours and the library's. */
+static void do_nvml_calls(char *words[])
+{
+	void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_NOLOAD);
+	uint64_t (*calls)(void) = NULL;
+
+	(void)words;
+	if (nvml)
+		*(void **)&calls = dlsym(nvml, "gpusim_nvml_calls");
+	printf("0 %" PRIu64 "\n", calls ? calls() : 0);
+}
+
 struct command {
 	const char *name;
 	void (*run)(char *words[]);
@@ -1224,6 +1260,8 @@ static const struct command commands[] = {
 	{"daemonize", do_daemonize},
 	{"init_and_log", do_init_and_log},
 	{"exec", do_exec},
+	{"loads", do_loads},
+	{"nvml_calls", do_nvml_calls},
 };
 
 static void run(char *words[])

@@ -31,11 +31,20 @@ static void show(void *address)
 		printf("%s %s\n", object.dli_sname, slash ? slash + 1 : object.dli_fname);
 }
 
-/* Everything that it can write to, but neither the driver's nor our own tables. */
-static int is_the_runtimes(const char *mapping)
+/*
+ * Everything that it can write to, but neither the driver's nor our own tables: of these
+ * what the file does not hold lies behind it, in a mapping without a name.
+ */
+static int is_the_runtimes(const char *mapping, uintptr_t first, uintptr_t last)
 {
-	return strstr(mapping, " rw") && !strstr(mapping, "libcuda.so") &&
-	       !strstr(mapping, "libgpuslice") && !strstr(mapping, "[stack]");
+	static uintptr_t end_of_others;
+	const int is_named = strchr(mapping, '/') || strchr(mapping, '[');
+	const int is_others = strstr(mapping, "libcuda.so") || strstr(mapping, "libgpuslice") ||
+			      (!is_named && first == end_of_others);
+
+	if (is_others)
+		end_of_others = last;
+	return !is_others && strstr(mapping, " rw") && !strstr(mapping, "[stack]");
 }
 
 int main(int count, char **words)
@@ -58,8 +67,8 @@ int main(int count, char **words)
 	FILE *maps = fopen("/proc/self/maps", "r");
 
 	while (maps && fgets(line, sizeof(line), maps))
-		if (is_the_runtimes(line) &&
-		    sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &first, &last) == 2)
+		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &first, &last) == 2 &&
+		    is_the_runtimes(line, first, last))
 			for (void **at = (void **)first; at < (void **)last; at++)
 				show(*at);
 	return 0;

@@ -84,12 +84,20 @@ class Agent:
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait({living, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not living.done():
+                await self._until_between_containers()
         finally:
             stopping.cancel()
             living.cancel()
             await asyncio.wait({living, stopping})
         if not living.cancelled():
             living.result()
+
+    async def _until_between_containers(self) -> None:
+        """Let the kubelet finish a container: it would reject the pod for ever."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_SECONDS), self._wiring.gate.quiet():
+                pass
 
     async def _live(self) -> None:
         """With the pages served already: the disk may be stuck from the start."""
@@ -105,7 +113,11 @@ class Agent:
         now = wiring.edges.clock.wall_seconds()
         loaded = await wiring.ledger_store.load(now)
         known = known_numbers(loaded.ledger, self._kept_answers(), wiring.schemes.card_numbers)
-        problems = (loaded.bad, await wiring.cards.load(now, known), await wiring.mode.load(now))
+        problems = (
+            loaded.bad,
+            await wiring.cards.load(now, known),
+            await wiring.mode.load(now, wiring.schemes.granted_in(loaded.ledger)),
+        )
         for bad in problems:
             if bad is not None:
                 wiring.recorder.file_set_aside(bad)

@@ -6,6 +6,7 @@ a container decides for its whole request; every later call has to follow that d
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
@@ -21,6 +22,8 @@ from gpu_device_plugin.domain.schemes.protocol import Scheme
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError
 from gpu_device_plugin.store.failpoints import failpoint
+
+_SESSION_SECONDS = 10.0  # the calls of the kubelet for one container follow each other at once
 
 
 class Allocator:
@@ -44,6 +47,7 @@ class Allocator:
         self._pending: Pending | None = None
         self._scheme: Scheme | None = None
         self._asker: Asker | None = None
+        self._answered_at = -math.inf
 
     async def prefer(
         self, resource: str, available: Sequence[str], must_include: Sequence[str], size: int
@@ -75,6 +79,7 @@ class Allocator:
         chosen = scheme.choose(open_pending, offer, view)
         open_pending.preferred[call.resource] = frozenset(chosen)
         self._gate.expect_allocate()
+        self._answered_at = asyncio.get_running_loop().time()
         failpoint("prefer.decided")
         return chosen
 
@@ -170,6 +175,7 @@ class Allocator:
         self._recorder.refused(self._asker, call, self._asked_text(call), error)
 
     def _expect_next(self) -> None:
+        self._answered_at = asyncio.get_running_loop().time()
         pending = self._pending
         if pending is not None and pending.preferred.keys() - pending.granted:
             self._gate.expect_allocate()
@@ -179,7 +185,8 @@ class Allocator:
     def _open(self, resource: str) -> Pending | None:
         """The decision that a call for `resource` may still belong to."""
         pending = self._pending
-        if pending is None or resource in pending.preferred:
+        is_late = asyncio.get_running_loop().time() - self._answered_at > _SESSION_SECONDS
+        if pending is None or resource in pending.preferred or is_late:
             return None
         return pending if self._schemes.of(resource) is self._scheme else None
 

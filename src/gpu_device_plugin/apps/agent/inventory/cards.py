@@ -148,6 +148,7 @@ class CardInventory:
             minor=report.minor,
             model=report.model,
             memory_mib=report.memory_mib,
+            hardware=report.hardware,
         )
 
     def _number(self, uuid: str) -> int:

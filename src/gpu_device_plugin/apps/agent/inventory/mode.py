@@ -27,6 +27,7 @@ from gpu_device_plugin.domain.modes import (
     parse_policy,
 )
 from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.protocol import GrantedIn
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.store.state_file import Memory
 from gpu_device_plugin.store.state_records import NodeRecord
@@ -62,11 +63,18 @@ class ModeFollower:
         self.is_waiting = False
         """Whether a switch of mode or unit waits until no pod holds a slice."""
 
-    async def load(self, now_seconds: float) -> str | None:
-        """Start in the mode of the last run, if any; returns what was damaged, or None."""
+    async def load(self, now_seconds: float, granted: GrantedIn | None) -> str | None:
+        """Start in the mode of the last run, if any; returns what was damaged, or None.
+
+        Args:
+            now_seconds: The wall clock.
+            granted: Mode and unit of grants of that run: they count if its record is lost.
+        """
         content, bad = await self._memory.load(now_seconds)
         self._mode = parse_mode(content.mode)
         self._unit = next((u for u in MemoryUnit if u.value == content.unit), None)
+        if self._mode is None and granted is not None:
+            self._mode, self._unit = granted
         # If the operator has changed the setting since, it replaces the remembered label's mode.
         is_same_wish = content.wished == str(self._settings.mode)
         self._is_from_label = content.is_from_label and is_same_wish

@@ -17,6 +17,7 @@ from gpu_device_plugin.domain.health_values import Change, ChangeKind
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, NotKnownError, RefusalError
 from gpu_device_plugin.web.metrics import AgentMetrics
 
@@ -33,11 +34,13 @@ class EventRecorder:
         post: Callable[[EventNote], None],
         state: StateReader,
         wall_seconds: Callable[[], float],
+        schemes: Schemes,
     ) -> None:
         self._metrics = metrics
         self._post = post
         self._state = state
         self._wall_seconds = wall_seconds
+        self._schemes = schemes
         self._decisions = DecisionLog(_KEPT)
 
     def decided(self, pending: Pending) -> None:
@@ -60,7 +63,7 @@ class EventRecorder:
             container=grant.container,
             resource=resource,
             units=len(grant.ids(resource)),
-            cards=list(grant.cards),
+            cards=list(grant.devices),
             slice=grant.slice_id,
         )
 
@@ -92,6 +95,15 @@ class EventRecorder:
             if all(d.outcome != outcome for d in self._decisions.of_pod(str(pod))):
                 asked = f"to start a container that holds {resource}"
                 self._keep(Asker(pod), asked, outcome=outcome, reason=error.reason)
+
+    def found_against_rules(self, grant: Grant, error: RefusalError) -> None:
+        """A container runs that would have been refused, had its pod spec been known; told once."""
+        outcome = f"against the rules: {error}"
+        if any(d.outcome == outcome for d in self._decisions.of_pod(str(grant.pod))):
+            return
+        _log.warning("against the rules", pod=str(grant.pod), reason=error.reason, text=str(error))
+        self._keep(Asker(grant.pod), "", outcome=outcome, reason=error.reason)
+        self._post(EventNote(grant.pod, error.reason, str(error)))
 
     def ignored_disable(self, asker: Asker) -> None:
         """A container asked for no isolation, and the operator does not allow that."""
@@ -182,7 +194,7 @@ class EventRecorder:
         text = self._decisions.why(wanted)
         state = self._state()
         held = [g for g in ledger.grants.values() if str(g.pod) == wanted]
-        lines = [_held_line(grant, state.card) for grant in held]
+        lines = [_held_line(g, self._schemes.of_grant(g).held_text(g), state.card) for g in held]
         if not lines and not text:
             raise NotKnownError(f"pod {wanted}: {NOTHING_DECIDED}")
         text = text or f"{NOTHING_DECIDED}\n"
@@ -214,16 +226,11 @@ def _owner(asker: Asker | None) -> str:
     return asker.request.owner if asker and asker.request else ""
 
 
-def _held_line(grant: Grant, card_of: Callable[[str], Card | None]) -> str:
+def _held_line(grant: Grant, text: str, card_of: Callable[[str], Card | None]) -> str:
     """`  container main: 2 units, 30 % compute (fixed) on card 0 (GPU-…), slice 0a1b…`."""
-    core = (
-        f", {grant.core_percent} % compute ({grant.compute_policy})" if grant.core_percent else ""
-    )
-    cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.cards)
-    return (
-        f"  container {grant.container or '(not known)'}: {grant.mem_units} units{core} on "
-        f"{cards}, slice {grant.slice_id}\n"
-    )
+    cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.devices)
+    who = f"container {grant.container or '(not known)'}"
+    return f"  {who}: {text} on {cards}, slice {grant.slice_id}\n"
 
 
 def _card_name(uuid: str, card: Card | None) -> str:

@@ -65,7 +65,8 @@ class FileKeeper:
             return False
         grants = self._ledger_store.ledger.grants
         kept = frozenset(units.slice_id for units in snapshot.held())
-        named = kept | frozenset(grants) if snapshot.has_checkpoint else None
+        is_known = snapshot.has_checkpoint and not self._ledger_store.may_lack_grants
+        named = kept | frozenset(grants) if is_known else None
         over, self._unnamed_since = strays(
             present - ended, named, self._unnamed_since, now, kubelet_since
         )
@@ -130,5 +131,5 @@ class FileKeeper:
             _log.error("the room that is left is not known", error=str(error))
 
     def _cut_back(self, grant: Grant) -> None:
-        for file, size in self._setup.files.cut_back(grant.slice_id, grant.cards).items():
+        for file, size in self._setup.files.cut_back(grant.slice_id, grant.devices).items():
             self._recorder.file_grown(grant, file, size)

@@ -222,10 +222,12 @@ class Reconciler:
             named = filled(named, reported, ledger)
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
-                # What breaks a rule stays unchecked: PreStart refuses it with the reason.
-                with contextlib.suppress(RequestError):
+                try:
                     named = schemes.of_grant(named).checked(named, spec, state)
-            if not named.card_bytes:
+                except RequestError as error:
+                    # It runs already, and stays unchecked: PreStart refuses the next start.
+                    self._parts.recorder.found_against_rules(named, error)
+            if not named.is_sized:
                 named = schemes.of_grant(named).sized(named, state)
             if named != grant:
                 found.append(named)
@@ -237,6 +239,7 @@ class Reconciler:
         """Grants for containers that hold units without a grant."""
         state = self._parts.state()
         self._unadopted = ()
+        ledger = ledger.release(snapshot.displaced(ledger))
         if not ledger.unknown(held):
             return []  # as nearly always
         specs = [spec for spec in self._parts.specs().values() if not spec.is_finished]

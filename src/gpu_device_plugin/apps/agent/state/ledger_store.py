@@ -37,6 +37,8 @@ class LedgerStore:
         self._is_behind = False
         self._copying: asyncio.TimerHandle | None = None
         self.disk_fault: str | None = None
+        self.may_lack_grants = False
+        """A damaged file of grants was set aside, now or before, and is still there."""
 
     @property
     def ledger(self) -> Ledger:
@@ -65,6 +67,7 @@ class LedgerStore:
         """
         loaded = await self._writer.run(partial(self._store.load, now_seconds))
         self._set(loaded.ledger)
+        self.may_lack_grants = loaded.may_lack
         if loaded.is_behind:
             self.rewrite()
         return loaded

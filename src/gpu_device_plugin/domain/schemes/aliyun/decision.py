@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Offer, Pending
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
@@ -18,8 +18,9 @@ from gpu_device_plugin.domain.schemes.aliyun.placement import (
     place,
     rooms,
 )
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_ahead, demand_from_size
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, parse_unit_id
+from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import DoesNotFitError
 
 
@@ -35,14 +36,17 @@ def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
     if begun is not None:
         return begun
     views = _views(asker, offer, state)
-    found = place(
+    search = partial(
+        place,
         views,
-        needed,
-        state.policy,
+        policy=state.policy,
         prefer=_cards_of_pod(asker, offer.live),
         wish=_wish(asker),
         must=cards_of(offer.call.must_include),
     )
+    found = search(_ahead(asker, needed))
+    if isinstance(found, NoRoom):
+        found = search(needed)
     if isinstance(found, NoRoom):
         text = no_room_text(asker, needed, found, state.terms)
         raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(views, needed))
@@ -57,7 +61,7 @@ def _begun(asker: Asker, needed: Demand, offer: Offer, state: NodeState) -> Pend
     grant = offer.live.of_container(asker.pod, asker.container.name)
     if grant is None or grant.ids(offer.call.resource):
         return None
-    cards = tuple(card for card in map(state.card, grant.cards) if card is not None)
+    cards = tuple(card for card in map(state.card, grant.devices) if card is not None)
     if len(cards) != needed.cards:
         return None
     why = "the card of its other resource"
@@ -131,6 +135,12 @@ def _needed(asker: Asker, call: Call, state: NodeState) -> Demand:
     return demand_from_size(asker.pod, call.resource, call.size, state.terms)
 
 
+def _ahead(asker: Asker, needed: Demand) -> Demand:
+    if asker.request is None or asker.container is None:
+        return needed
+    return demand_ahead(asker.request, asker.container, needed)
+
+
 def _usable(asker: Asker, offer: Offer) -> frozenset[str]:
     """The forced ids, and free ones that no other live pod holds (see kubernetes #137534)."""
     held = {
@@ -160,7 +170,7 @@ def _cards_of_pod(asker: Asker, live: Ledger) -> tuple[str, ...]:
     """The cards that the pod's earlier containers are on, first container first."""
     seen: dict[str, None] = {}
     for grant in live.of_pod(asker.pod):
-        seen.update(dict.fromkeys(grant.cards))
+        seen.update(dict.fromkeys(grant.devices))
     return tuple(seen)
 
 

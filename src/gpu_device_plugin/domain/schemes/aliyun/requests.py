@@ -1,14 +1,15 @@
 """What a container may ask for: the rules about the pod spec and the node's mode."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
 from gpu_device_plugin.domain.node_state import NodeTerms
-from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
+from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError
 
 COUNT_LABEL = "aliyun.com/gpu-count"
@@ -39,6 +40,25 @@ def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> De
         if each.asks:
             _checked(pod, each, terms)
     return _checked(pod, container, terms)
+
+
+def demand_ahead(pod: PodRequest, container: ContainerRequest, needed: Demand) -> Demand:
+    """What the card of `container` needs free, with the containers that reuse its units.
+
+    The kubelet hands an ordinary init container's units on to the containers after it, which can
+    then be on no other card: a card without room for them would have the pod refused.
+    """
+    held = dict.fromkeys((Resource.MEM, Resource.CORE), 0)
+    reusable = dict(held)
+    for each in pod.containers[pod.containers.index(container) :]:
+        if each is not container and not any(reusable.values()):
+            break
+        for resource in held:
+            reused = min(reusable[resource], each.amount(resource))
+            fresh = each.amount(resource) - reused
+            held[resource] += fresh
+            reusable[resource] += fresh if each.kind is ContainerKind.INIT else -reused
+    return replace(needed, mem_units=held[Resource.MEM], core_percent=held[Resource.CORE])
 
 
 def demand_from_size(pod: PodRef, resource: str, size: int, terms: NodeTerms) -> Demand:

@@ -14,15 +14,21 @@ Points = Mapping[str, Mapping[str, int]]
 
 NVLINK_POINTS = 100
 """Of each NVLink."""
-PCIE_POINTS: Mapping[str, int] = {
-    "system": 10,
-    "node": 20,
-    "host bridge": 30,
-    "several switches": 40,
-    "one switch": 50,
-    "one board": 60,
-}
-"""By what two cards have in common on the PCI bus, from the farthest to the nearest."""
+PCI_POINTS: Mapping[int, int] = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
+"""By nvmlGpuTopologyLevel_t: one board, one switch, switches, host bridge, NUMA node, system."""
+
+
+def points_of(level: int, nvlinks: int) -> int:
+    """The points of two cards' links.
+
+    Args:
+        level: nvmlGpuTopologyLevel_t of what they have in common, -1 unknown.
+        nvlinks: Active NVLinks between them.
+
+    >>> points_of(30, 2)
+    230
+    """
+    return PCI_POINTS.get(level, 0) + nvlinks * NVLINK_POINTS
 
 
 def best_linked(

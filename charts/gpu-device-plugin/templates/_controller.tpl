@@ -1,0 +1,76 @@
+{{/* Names of the controller's objects, and what its pods have in common. */}}
+
+{{- define "gpu-device-plugin.controller" -}}
+{{ include "gpu-device-plugin.fullname" . }}-controller
+{{- end }}
+
+{{/* Another name than the agents', so that neither's Services and sets select the other's pods. */}}
+{{- define "gpu-device-plugin.controllerSelector" -}}
+app.kubernetes.io/name: {{ include "gpu-device-plugin.name" . }}-controller
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "gpu-device-plugin.schedulerSelector" -}}
+app.kubernetes.io/name: {{ include "gpu-device-plugin.name" . }}-scheduler
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* Labels of an object of theirs: given are root and selector. */}}
+{{- define "gpu-device-plugin.ownLabels" -}}
+{{ .selector }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* The names by which kube-scheduler and the API server reach it. */}}
+{{- define "gpu-device-plugin.controllerNames" -}}
+{{- $names := list }}
+{{- range $service := list (include "gpu-device-plugin.controller" .) (printf "%s-webhook" (include "gpu-device-plugin.controller" .)) }}
+{{- $names = concat $names (list (printf "%s.%s.svc" $service $.Release.Namespace) (printf "%s.%s" $service $.Release.Namespace) $service) }}
+{{- end }}
+{{- with .Values.controller.clusterIP }}
+{{- $names = append $names . }}
+{{- end }}
+{{- join "," $names }}
+{{- end }}
+
+{{/* Nothing of it runs as root or on a node of its own. */}}
+{{- define "gpu-device-plugin.ownPod" -}}
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.controller.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+nodeSelector:
+  kubernetes.io/os: linux
+  {{- with .Values.controller.nodeSelector }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .Values.controller.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile:
+    type: RuntimeDefault
+{{- end }}
+
+{{/* Replicas prefer nodes of their own: given are root and selector. */}}
+{{- define "gpu-device-plugin.spreadOut" -}}
+podAntiAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- .selector | nindent 12 }}
+{{- end }}

@@ -1,0 +1,14 @@
+/* Which libraries may be loaded with RTLD_DEEPBIND; see hook/deepbind.c. */
+#ifndef GPUSLICE_HOOK_DEEPBIND_H
+#define GPUSLICE_HOOK_DEEPBIND_H
+
+#include <stdbool.h>
+
+/*
+ * Has the file, as dlopen is given it, certainly nothing to do with CUDA? It names
+ * neither the driver nor the runtime, and brings no library of which that is not
+ * known. Any thread.
+ */
+bool deepbind_is_harmless(const char *file);
+
+#endif

@@ -1,0 +1,143 @@
+"""controller.enabled and scheduler.enabled bring what docs/controller.md says, and nothing by default."""
+
+from typing import Any
+
+import pytest
+import yaml
+from tests.chart.rendering import NAME, RefusedError, agent, manifests, one, render, rights
+
+from gpu_device_plugin.apps.controller.certificates import SECRET
+from gpu_device_plugin.apps.controller.run import LEASE
+from gpu_device_plugin.cluster.leader_label import LEADER_LABEL
+from gpu_device_plugin.config.controller import ControllerSettings
+from gpu_device_plugin.config.sources import field_names
+from gpu_device_plugin.web.certificates import AUTHORITY, CLIENT, CLIENT_KEY
+from gpu_device_plugin.web.extender import PREFIX
+
+BOTH = ("controller.enabled=true", "scheduler.enabled=true")
+CONTROLLER, SCHEDULER = f"{NAME}-controller", f"{NAME}-scheduler"
+
+
+def pod_of(made: Any, name: str) -> dict[str, Any]:
+    """The pod of a Deployment."""
+    return dict(one(made, "Deployment", name)["spec"]["template"]["spec"])
+
+
+def scheduler_configuration(*settings: str) -> dict[str, Any]:
+    """What kube-scheduler reads."""
+    text = one(manifests(*settings), "ConfigMap", SCHEDULER)["data"]["config.yaml"]
+    return dict(yaml.safe_load(text))
+
+
+def test_nothing_of_it_is_there_by_default() -> None:
+    kinds = {made["kind"] for made in manifests()}
+    assert not kinds & {"Deployment", "PodDisruptionBudget"}
+
+
+def test_every_flag_of_the_controllers_pod_is_one_of_its_settings() -> None:
+    for settings in (BOTH[:1], (*BOTH[:1], "controller.tls.secretName=mine")):
+        (container,) = pod_of(manifests(*settings), CONTROLLER)["containers"]
+        flags = {flag.partition("=")[0] for flag in container["args"]}
+        assert flags <= {"--" + key.replace("_", "-") for key in field_names(ControllerSettings)}
+        fields = {each["name"] for each in container["env"]}
+        assert fields == {"POD_NAME", "POD_NAMESPACE"}
+
+
+def test_only_the_leaders_pod_is_behind_the_schedulers_service_and_all_behind_the_webhooks() -> (
+    None
+):
+    made = manifests(*BOTH)
+    labels = one(made, "Deployment", CONTROLLER)["spec"]["template"]["metadata"]["labels"]
+    everybody = one(made, "Service", f"{CONTROLLER}-webhook")["spec"]["selector"]
+    assert everybody == labels
+    leader = one(made, "Service", CONTROLLER)["spec"]["selector"]
+    assert leader == {**labels, LEADER_LABEL: "true"}
+
+
+def test_neither_the_agents_set_nor_its_service_selects_a_pod_of_ours() -> None:
+    made = manifests(*BOTH, "service.enabled=true")
+    selector = one(made, "DaemonSet")["spec"]["selector"]["matchLabels"]
+    for name in (CONTROLLER, SCHEDULER):
+        labels = one(made, "Deployment", name)["spec"]["template"]["metadata"]["labels"]
+        assert not selector.items() <= labels.items()
+
+
+def test_the_names_that_it_certifies_are_those_by_which_it_is_called() -> None:
+    made = manifests(*BOTH, "controller.clusterIP=10.96.0.200")
+    (container,) = pod_of(made, CONTROLLER)["containers"]
+    (names,) = [a.partition("=")[2] for a in container["args"] if a.startswith("--tls-names=")]
+    assert {
+        f"{CONTROLLER}.{NAME}.svc",
+        f"{CONTROLLER}-webhook.{NAME}.svc",
+        "10.96.0.200",
+    } <= set(names.split(","))
+    (extender,) = scheduler_configuration(*BOTH)["extenders"]
+    assert extender["urlPrefix"] == f"https://{CONTROLLER}.{NAME}.svc{PREFIX}"
+    fixed = scheduler_configuration(*BOTH, "controller.clusterIP=10.96.0.200")
+    assert fixed["extenders"][0]["urlPrefix"] == f"https://10.96.0.200{PREFIX}"
+
+
+def test_the_scheduler_shows_the_certificate_that_the_controller_made_for_it() -> None:
+    made = manifests(*BOTH)
+    (volume,) = [v for v in pod_of(made, SCHEDULER)["volumes"] if v["name"] == "tls"]
+    assert volume["secret"]["secretName"] == SECRET
+    keys = {item["path"]: item["key"] for item in volume["secret"]["items"]}
+    assert keys == {"ca.crt": AUTHORITY, "tls.crt": CLIENT, "tls.key": CLIENT_KEY}
+    (extender,) = scheduler_configuration(*BOTH)["extenders"]
+    mounted = next(
+        m["mountPath"]
+        for m in pod_of(made, SCHEDULER)["containers"][0]["volumeMounts"]
+        if m["name"] == "tls"
+    )
+    assert extender["tlsConfig"] == {
+        "caFile": f"{mounted}/ca.crt",
+        "certFile": f"{mounted}/tls.crt",
+        "keyFile": f"{mounted}/tls.key",
+    }
+
+
+def test_the_stock_scheduler_has_the_clusters_version() -> None:
+    text = render(*BOTH, kubernetes="1.35.2")
+    assert "/kube-scheduler:v1.35.2" in text
+    assert "/kube-scheduler:v9" in render(*BOTH, "scheduler.image.tag=v9")
+
+
+def test_the_controller_may_do_what_it_does_and_no_more() -> None:
+    made = manifests(*BOTH[:1])
+    cluster = rights(one(made, "ClusterRole", CONTROLLER))
+    assert cluster >= {("", "pods/binding", "create"), ("", "nodes", "watch"), ("", "pods", "get")}
+    assert not {verb for _, _, verb in cluster} & {"*", "delete", "deletecollection", "escalate"}
+    assert not {resource for _, resource, _ in cluster} & {"secrets", "*"}
+    role = one(made, "Role", CONTROLLER)
+    named = {
+        name: set(rule["verbs"]) for rule in role["rules"] for name in rule.get("resourceNames", ())
+    }
+    assert named[LEASE] == named[SECRET] == {"get", "update"}
+    own = manifests(*BOTH[:1], "controller.tls.secretName=mine")
+    assert "secrets" not in {r for _, r, _ in rights(one(own, "Role", CONTROLLER))}
+
+
+@pytest.mark.parametrize("name", [CONTROLLER, SCHEDULER])
+def test_its_pods_have_no_privilege(name: str) -> None:
+    pod = pod_of(manifests(*BOTH), name)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert not [v for v in pod.get("volumes", ()) if "hostPath" in v]
+    for container in pod["containers"]:
+        assert (
+            container["securityContext"] == agent(manifests())["containers"][0]["securityContext"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (("scheduler.enabled=true",), "scheduler.enabled needs controller.enabled"),
+        ((*BOTH, "controller.tls.secretName=mine"), "needs controller.tls.clientSecretName"),
+        (("controller.replicas=0",), "at '/controller/replicas'"),
+        (("controller.clusterIP=my-host",), "at '/controller/clusterIP'"),
+        (("controller.tls.secret=x",), "additional properties 'secret' not allowed"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(settings: tuple[str, ...], text: str) -> None:
+    with pytest.raises(RefusedError, match=text):
+        render(*settings)
