@@ -79,5 +79,7 @@ def test_the_linter_finds_nothing_but_what_is_accepted() -> None:
     found = [line for line in done.stdout.splitlines() if line.startswith(("[CRIT", "[WARN"))]
     assert "[OK]" in done.stdout
     # The leader's label comes with the leader.
-    selects_the_leader = f"{NAME}-controller/{NAME} v1/Service: The services selector does not match"
+    selects_the_leader = (
+        f"{NAME}-controller/{NAME} v1/Service: The services selector does not match"
+    )
     assert [line for line in found if selects_the_leader not in line] == []
