@@ -129,7 +129,8 @@ def test_the_controller_may_do_what_it_does_and_no_more() -> None:
     (there,) = [
         m
         for m in only_read
-        if m["metadata"].get("namespace") == "kube-system" and m["kind"] == "Role"
+        if (m["kind"], m["metadata"]["name"]) == ("Role", CONTROLLER)
+        and m["metadata"]["namespace"] == "kube-system"
     ]
     assert {verb for _, _, verb in rights(there)} == {"list", "watch"}
     assert not [m for m in only_read if m["metadata"]["name"].endswith("controller-configmaps")]

@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
+from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, command, running_rig, slice_of, until
 
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
@@ -28,7 +28,7 @@ async def test_the_documented_slice_is_two_fifteenths_of_one_card_and_30_percent
         limits = rig.run / "slices" / grant.slice_id / "config" / "limits"
 
         assert start.env == {
-            "NVIDIA_VISIBLE_DEVICES": grant.cards[0],
+            "NVIDIA_VISIBLE_DEVICES": grant.devices[0],
             "ALIYUN_COM_GPU_MEM_IDX": "0",
             "ALIYUN_COM_GPU_MEM_DEV": "15",
             "ALIYUN_COM_GPU_MEM_CONTAINER": "2",
@@ -39,7 +39,7 @@ async def test_the_documented_slice_is_two_fifteenths_of_one_card_and_30_percent
             "version=1",
             f"slice={grant.slice_id}",
             "policy=fixed",
-            f"device={grant.cards[0]} memory_bytes={2154 * 1024**2} core_percent=30",
+            f"device={grant.devices[0]} memory_bytes={2154 * 1024**2} core_percent=30",
         ]
         assert start.mounts["/run/gpu-device-plugin/config"] == (str(limits.parent), True)
         assert start.mounts["/etc/ld.so.preload"][1]
@@ -97,6 +97,21 @@ async def test_a_refusal_is_an_event_on_the_pod_and_a_line_of_why() -> None:
         await until(lambda: rig.events("NoRoom"), 10)
 
         assert rig.events("NoRoom")[0]["involvedObject"]["name"] == "greedy"
+        code, text = await command(rig, "why", "default/greedy")
+        assert code == 0
+        assert [line.split(":")[0].strip() for line in text.splitlines() if "no room" in line] == [
+            f"card {index}   no room" for index in range(4)
+        ]
+
+
+async def test_why_of_a_pod_that_nobody_knows_ends_with_3() -> None:
+    """The text says what to ask for instead."""
+    async with running_rig() as rig:
+        code, text = await command(rig, "why", "default/nobody")
+
+        assert code == 3
+        assert "pod default/nobody: nothing has been decided" in text
+        assert "ask for its owner" in text
 
 
 async def test_eight_units_on_two_cards_by_label_of_a_cgpu_node() -> None:
@@ -106,7 +121,7 @@ async def test_eight_units_on_two_cards_by_label_of_a_cgpu_node() -> None:
         assert (await rig.admit("wide", slice_of(8), labels=labels)).is_admitted
         start = await rig.kubelet.start_container(rig.uid("wide"), "main-0")
 
-        assert len(rig.grant("wide").cards) == 2
+        assert len(rig.grant("wide").devices) == 2
         assert start.env["ALIYUN_COM_GPU_MEM_IDX"] == "0,1"
         assert start.env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "4"
         assert len(start.env["NVIDIA_VISIBLE_DEVICES"].split(",")) == 2

@@ -17,6 +17,7 @@ from gpu_device_plugin.apps.controller.leader import Leader
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
 from gpu_device_plugin.apps.controller.models import Models
 from gpu_device_plugin.apps.controller.unhealthy_cards import Neighbours, UnhealthyCards
+from gpu_device_plugin.apps.controller.webhook_trust import WebhookTrust
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterNode, ClusterWatch
 from gpu_device_plugin.cluster.leader_label import LeaderLabel
@@ -73,6 +74,7 @@ class Controller:
                 self.ledger.sick, self.ledger.taken_out, lambda: keeps and self.leader.leads
             ),
         )
+        self._webhook_configuration = settings.webhook_configuration
         self.certificates = None if settings.plain_http else Certificates(settings, self._api)
         self.server = ExtenderServer(
             settings.address,
@@ -118,6 +120,8 @@ class Controller:
             if self.certificates is not None:
                 await self.certificates.start()
                 loops.append(self.certificates.run)
+                if self._webhook_configuration:
+                    loops.append(self._trust(self.certificates).run)
             await self.server.start()
             on_ready()
             # Waits for all of them at the end: the leader has something to give up.
@@ -129,6 +133,10 @@ class Controller:
             await self.server.stop()
             await self.pages.stop()
             await self._api.close()
+
+    def _trust(self, certificates: Certificates) -> WebhookTrust:
+        name = self._webhook_configuration
+        return WebhookTrust(self._api, name, lambda: certificates.authority)
 
     def _trouble(self) -> str:
         """Before the ledger is whole, an answer would be a guess."""
