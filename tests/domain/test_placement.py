@@ -66,7 +66,7 @@ def test_the_documented_example(policy: PlacementPolicy, expected: list[int]) ->
         chosen.append(found.cards[0].index)
         number = found.cards[0].number
         free = [i for i in unit_ids(MEM, number, 15) if not ledger.holders([i])]
-        ledger = ledger.hold(grant(name, " ".join(free[:units])))
+        ledger = ledger.hold(grant(name, " ".join(free[:units]), on=found.cards[0].uuid))
 
     assert chosen == expected
 
@@ -272,7 +272,7 @@ def seen_rooms(ledger: Ledger, mode: NodeMode, pod: PodRef = ASKER) -> Mapping[i
 
 def test_rooms_show_what_others_hold() -> None:
     """By card number; a card that nobody calls healthy is not."""
-    ledger = Ledger({"s": grant("a", "m10 m11", "c10")})
+    ledger = Ledger({"s": grant("a", "m10 m11", "c10", on="GPU-0")})
 
     left = seen_rooms(ledger, NodeMode.CORE_MEM)
 
@@ -296,7 +296,7 @@ def test_the_cap_on_pods_goes_with_isolation() -> None:
 
 def test_a_pods_own_init_units_are_free_for_it_alone() -> None:
     """The kubelet will hand them on; for others they are taken."""
-    ledger = Ledger({"s": grant("a", "m10 m11", kind=INIT)})
+    ledger = Ledger({"s": grant("a", "m10 m11", kind=INIT, on="GPU-0")})
 
     mine = seen_rooms(ledger, NodeMode.CGPU, PodRef("default", "a", "uid-a"))
     others = seen_rooms(ledger, NodeMode.CGPU)

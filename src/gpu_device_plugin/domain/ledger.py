@@ -1,10 +1,69 @@
-"""The ledger: all grants of a node; when one is over, `grant_lifetime` says."""
+"""The ledger: all grants of a node, and what is held of each device, in amounts.
 
-from collections.abc import Iterable, Mapping
+When a grant is over, `grant_lifetime` says. Amounts are of shares, so they count the same for a
+holder that has units of the kubelet's, for a claim, and in a controller that knows no units.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import HeldUnits, PodRef
+from gpu_device_plugin.domain.shares import Share
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A share that a pod holds; of one that is handed on, later containers of the pod take."""
+
+    pod: PodRef
+    share: Share
+    is_handed_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What is held of one device.
+
+    Attributes:
+        memory_mib: Memory, as it was asked for.
+        core_percent: Compute.
+        pods: Pods that hold anything of it.
+        is_exclusive: One of them has it for itself.
+    """
+
+    memory_mib: int = 0
+    core_percent: int = 0
+    pods: frozenset[PodRef] = frozenset()
+    is_exclusive: bool = False
+
+
+def used(holds: Iterable[Hold]) -> dict[str, Use]:
+    """What is held of each device, by its id.
+
+    Of what ordinary init containers hold, a pod's later containers take first. So of each device a
+    pod holds the largest of its init containers' shares, or the sum of the others if that is more.
+    """
+    by_pod: dict[str, dict[tuple[str, str], list[Hold]]] = {}
+    for hold in holds:
+        key = hold.pod.key if hold.pod.name else ("", hold.pod.uid)
+        by_pod.setdefault(hold.share.device, {}).setdefault(key, []).append(hold)
+    return {
+        device: Use(
+            memory_mib=sum(_most(each, lambda share: share.memory_mib) for each in pods.values()),
+            core_percent=sum(
+                _most(each, lambda share: share.core_percent) for each in pods.values()
+            ),
+            pods=frozenset(hold.pod for each in pods.values() for hold in each),
+            is_exclusive=any(hold.share.is_exclusive for each in pods.values() for hold in each),
+        )
+        for device, pods in by_pod.items()
+    }
+
+
+def _most(holds: Sequence[Hold], amount: Callable[[Share], int]) -> int:
+    handed_on = max((amount(hold.share) for hold in holds if hold.is_handed_on), default=0)
+    return max(handed_on, sum(amount(hold.share) for hold in holds if not hold.is_handed_on))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +137,12 @@ class Ledger:
                 for key, grant in self.grants.items()
                 if not (grant.is_handed_on and grant.pod.is_same_pod(pod))
             }
+        )
+
+    def use(self) -> dict[str, Use]:
+        """What is held of each device, by its id."""
+        return used(
+            Hold(grant.pod, share, grant.is_handed_on)
+            for grant in self.grants.values()
+            for share in grant.shares
         )

@@ -15,12 +15,15 @@ class Share:
             device shows less memory later (ECC, another driver).
         core_percent: Its compute; 0 is no cap.
         is_exclusive: Nobody else may hold anything of the device.
+        memory_mib: The memory that was asked for, which the ledger counts: `memory_bytes` is what
+            the device makes of it.
     """
 
     device: str
     memory_bytes: int | None = None
     core_percent: int = 0
     is_exclusive: bool = False
+    memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)

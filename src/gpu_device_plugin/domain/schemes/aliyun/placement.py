@@ -5,12 +5,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.ledger import Ledger, Use
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.card_use import CardUse, card_use
 from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_PODS_PER_CARD, resources_of
 from gpu_device_plugin.domain.schemes.aliyun.requests import CORE_STEP_PERCENT
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
@@ -116,28 +115,44 @@ def rooms(
         terms: The node's mode and unit.
         pod: Who asks.
     """
-    free_for_pod = card_use(ledger.before(pod))
-    held = card_use(ledger)
-    blank = CardUse()
-    found = []
-    for card in sorted(cards, key=lambda card: card.index):
-        use = free_for_pod.get(card.number, blank)
-        tenants = held.get(card.number, blank).pods
-        holds_pod = any(tenant.is_same_pod(pod) for tenant in tenants)
-        found.append(
-            Room(
-                card=card,
-                is_healthy=healthy.get(card.uuid, False),
-                free_mem=max(0, card.capacity(terms.unit) - use.mem_units),
-                free_core=max(0, CORE_UNITS_PER_CARD - use.core_percent),
-                pods=_count(tenants),
-                holds_pod=holds_pod,
-                unit=terms.unit,
-                max_pods=MAX_PODS_PER_CARD if is_isolated(terms.mode) else None,
-                least_core=CORE_STEP_PERCENT if Resource.CORE in resources_of(terms.mode) else 0,
-            )
+    free_for_pod, held, blank = ledger.before(pod).use(), ledger.use(), Use()
+    cap = MAX_PODS_PER_CARD if is_isolated(terms.mode) else None
+    return tuple(
+        room_of(
+            card,
+            replace(free_for_pod.get(card.uuid, blank), pods=held.get(card.uuid, blank).pods),
+            terms,
+            is_healthy=healthy.get(card.uuid, False),
+            max_pods=cap,
+            pod=pod,
         )
-    return tuple(found)
+        for card in sorted(cards, key=lambda card: card.index)
+    )
+
+
+def room_of(  # noqa: PLR0913 - what a card has, and who asks
+    card: Card,
+    use: Use,
+    terms: NodeTerms,
+    *,
+    is_healthy: bool,
+    max_pods: int | None,
+    pod: PodRef | None = None,
+) -> Room:
+    """What a card has left where `use` is held of it; `pod` asks, or (None) one that holds nothing."""
+    is_free = not use.is_exclusive
+    free_mem = card.capacity(terms.unit) - -(-use.memory_mib // terms.unit.mib)
+    return Room(
+        card=card,
+        is_healthy=is_healthy,
+        free_mem=max(0, free_mem) if is_free else 0,
+        free_core=max(0, CORE_UNITS_PER_CARD - use.core_percent) if is_free else 0,
+        pods=_count(use.pods),
+        holds_pod=pod is not None and any(tenant.is_same_pod(pod) for tenant in use.pods),
+        unit=terms.unit,
+        max_pods=max_pods,
+        least_core=CORE_STEP_PERCENT if Resource.CORE in resources_of(terms.mode) else 0,
+    )
 
 
 def at_most(room: Room, resource: str, free: int) -> Room:
