@@ -17,10 +17,10 @@ from gpu_device_plugin.domain.grant_lifetime import (
     live,
 )
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Hold, Ledger, Use, used
+from gpu_device_plugin.domain.ledger import Ledger, Use, used
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
-from gpu_device_plugin.domain.shares import Share
+from gpu_device_plugin.domain.shares import Hold, Share
 
 UP_SINCE = -KUBELET_SETTLE_SECONDS
 NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
@@ -45,15 +45,15 @@ def test_what_a_pods_containers_hand_on_counts_once() -> None:
     side = replace(grant("a", "m02 m03", on="GPU-0"), slice_id="side")
     one, other = PodRef("default", "a", "uid-a"), PodRef("default", "b", "uid-b")
 
-    assert ledger(small, large).use() == {"GPU-0": Use(3 * 1024, 0, frozenset({one}))}
+    assert ledger(small, large).use() == {"GPU-0": Use(3 * 1024, 0, (one,))}
     held = ledger(small, large, side, grant("a", "m00 m01", "c00", on="GPU-0"))
-    assert held.use() == {"GPU-0": Use(4 * 1024, 1, frozenset({one}))}
+    assert held.use() == {"GPU-0": Use(4 * 1024, 1, (one,))}
     both = held.hold(grant("b", "m04", on="GPU-0")).hold(
         replace(grant("b", "m10", on="GPU-1"), slice_id="b1")
     )
     assert both.use() == {
-        "GPU-0": Use(5 * 1024, 1, frozenset({one, other})),
-        "GPU-1": Use(1024, 0, frozenset({other})),
+        "GPU-0": Use(5 * 1024, 1, (one, other)),
+        "GPU-1": Use(1024, 0, (other,)),
     }
 
 
@@ -62,7 +62,7 @@ def test_a_device_that_one_has_for_itself_is_known_as_such() -> None:
     share = Share("GPU-0", is_exclusive=True, memory_mib=16160)
     (use,) = used([Hold(PodRef("default", "a"), share)]).values()
 
-    assert use == Use(16160, 0, frozenset({PodRef("default", "a")}), is_exclusive=True)
+    assert use == Use(16160, 0, (PodRef("default", "a"),), is_exclusive=True)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(1, 5))))

@@ -1,6 +1,7 @@
 """Shares of devices: what a holder has of one, and what a container needs."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 
@@ -74,3 +75,11 @@ class Demand:
     def units_per_card(self) -> int:
         """Memory units on each of its cards."""
         return self.mem_units // self.cards
+
+
+class Hold(NamedTuple):
+    """A share that a pod holds; of one that is handed on, later containers of the pod take."""
+
+    pod: PodRef
+    share: Share
+    is_handed_on: bool = False

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.ledger import Hold, Use, used
+from gpu_device_plugin.domain.ledger import Use, used
 from gpu_device_plugin.domain.modes import PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold, Share
@@ -16,7 +16,7 @@ from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_PODS_PER_CARD, res
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room, place, room_of
 from gpu_device_plugin.domain.schemes.aliyun.requests import demand
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.domain.shares import Demand, Hold
 from gpu_device_plugin.domain.shares import Share as DeviceShare
 from gpu_device_plugin.errors import RequestError
 

@@ -115,7 +115,8 @@ def rooms(
         terms: The node's mode and unit.
         pod: Who asks.
     """
-    free_for_pod, held, blank = ledger.before(pod).use(), ledger.use(), Use()
+    before, held, blank = ledger.before(pod), ledger.use(), Use()
+    free_for_pod = held if before is ledger else before.use()
     cap = MAX_PODS_PER_CARD if is_isolated(terms.mode) else None
     return tuple(
         room_of(
