@@ -111,7 +111,7 @@ class Extender:
         fits: dict[str, Fit] = {}
         failed: dict[str, str] = {}
         final: dict[str, str] = {}
-        judged = self._ledger.fit_all(question.names, question.pod, question.annotations)
+        judged = self._ledger.fit_all(question.names, question.pod)
         for name, found in judged.items():
             if isinstance(found, Fit):
                 fits[name] = found
@@ -170,7 +170,7 @@ class Extender:
             # Time has passed since the call came in: another replica may bind now.
             raise ClusterError(standby)
         ref = pod.request.ref
-        found = self._ledger.fit_all([node], pod.request, pod.annotations)[node]
+        found = self._ledger.fit_all([node], pod.request)[node]
         if isinstance(found, Misfit):
             raise ClusterError(f"pod {ref} fits node {node} no more: {found.text}")
         hold = PodHold(ref, found.shares, found.extra)
