@@ -21,7 +21,6 @@ from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.controller import ControllerSettings
 from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX, describe, kind_of
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.node_state import NodeTerms
@@ -29,6 +28,7 @@ from gpu_device_plugin.domain.pools import UnitCount
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.requests import demand
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.failpoints import POINTS
 from gpu_device_plugin.web.metrics import AgentMetrics, CardSample, SliceSample, Snapshot

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.chart.rendering import agent, manifests, one, rights
+from tests.held import fraction
 
 from gpu_device_plugin.domain.annotations import (
     CARDS_ANNOTATION,
@@ -12,7 +13,6 @@ from gpu_device_plugin.domain.annotations import (
     WITHDRAWN_ANNOTATION,
 )
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.labels import NODE_LABELS
 from gpu_device_plugin.domain.models.admission import MODEL_LABEL
 from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
@@ -134,7 +134,7 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
     nodes = one(made, "ValidatingAdmissionPolicy", "gpu-device-plugin-agent-nodes")
     pods = one(made, "ValidatingAdmissionPolicy", "gpu-device-plugin-agent-pods")
     card = Card("GPU-0", 0, 0, 0, "Tesla V100", 16160)
-    grant = Grant(
+    grant = fraction(
         slice_id="s",
         pod=PodRef("default", "p", "u"),
         container="main",

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 
+from tests.held import fraction
+
 from gpu_device_plugin.domain.caller import Asker, Call, who_allocates, who_asks
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grant_lifetime import live
 from gpu_device_plugin.domain.grants import Grant
@@ -36,6 +37,7 @@ from gpu_device_plugin.domain.schemes.aliyun.placement import (
 )
 from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_from_size
 from gpu_device_plugin.domain.schemes.aliyun.units import cards_of, unit_ids, units_of
+from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError
 
 
@@ -137,7 +139,7 @@ class Agent:
             left,
             needed,
             self.policy,
-            prefer=[uuid for grant in alive.of_pod(asker.pod) for uuid in grant.cards],
+            prefer=[uuid for grant in alive.of_pod(asker.pod) for uuid in grant.devices],
             must=cards_of(call.must_include),
         )
         if isinstance(found, NoRoom):
@@ -147,7 +149,7 @@ class Agent:
 
     def _new_grant(self, pending: Pending) -> Grant:
         container = pending.asker.container
-        return Grant(
+        return fraction(
             pending.slice_id,
             pending.asker.pod,
             container.name if container else "",

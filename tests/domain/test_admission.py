@@ -15,6 +15,7 @@ from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.card_use import card_use
+from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of
 from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_PODS_PER_CARD
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, parse_unit_id
 from gpu_device_plugin.errors import UnknownPodError
@@ -91,9 +92,9 @@ def check_ledger(kubelet: Kubelet) -> None:
 def check_grant(grant: Grant, agent: Agent) -> None:
     """Both resources on the same cards, in equal parts, as many as were asked."""
     by_uuid = {card.uuid: card.number for card in agent.cards}
-    numbers = sorted(by_uuid[uuid] for uuid in grant.cards)
+    numbers = sorted(by_uuid[uuid] for uuid in grant.devices)
     for resource, amount in (
-        (Resource.MEM, grant.mem_units),
+        (Resource.MEM, fraction_of(grant).mem_units),
         (Resource.CORE, grant.core_percent),
     ):
         units = [parse_unit_id(text) for text in grant.ids(resource)]

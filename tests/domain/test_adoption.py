@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from tests.domain.words import CORE, COUNT, INIT, MEM, V100_MIB, cards, container, pod, terms
+from tests.held import fraction
 
-from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, HeldUnits, PodRef
 from gpu_device_plugin.domain.schemes.aliyun.adoption import adopt
+from gpu_device_plugin.domain.schemes.aliyun.fraction import units_per_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
 CARDS = cards(V100_MIB, V100_MIB)  # card 0 is number 1
@@ -19,7 +20,7 @@ CHECKPOINT = [
 ]
 LIST = [HeldUnits(BY_NAME, "main", MEM, MEM_IDS), HeldUnits(BY_NAME, "main", CORE, CORE_IDS)]
 SPEC = pod("a", container("setup", kind=INIT), container("main", 2, 5, index=0))
-WHOLE = Grant(
+WHOLE = fraction(
     "s1",
     PodRef("default", "a", "uid-a"),
     "main",
@@ -85,7 +86,7 @@ def test_units_on_several_cards_name_all_of_them() -> None:
         [HeldUnits(BY_UID, "main", MEM, frozenset({"m00", "m10"}))], [], CARDS, terms(NodeMode.CGPU)
     )
 
-    assert (found.cards, found.units_per_card) == (("GPU-0", "GPU-1"), 1)
+    assert (found.devices, units_per_card(found)) == (("GPU-0", "GPU-1"), 1)
 
 
 def test_counted_cards_and_empty_entries_are_no_slices() -> None:

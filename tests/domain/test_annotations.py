@@ -1,9 +1,8 @@
 """The promise: what other parts and older tools read from the API is exactly what was given."""
 
-from dataclasses import replace
-
 import pytest
 from tests.domain.words import INIT, V100_MIB, cards, grant, terms
+from tests.held import changed
 
 from gpu_device_plugin.domain.annotations import cards_annotation
 from gpu_device_plugin.domain.grants import Grant
@@ -19,7 +18,7 @@ ASSIGNED = "scheduler.framework.gpushare.assigned"
 def given_to(index: int, units: int, *uuids: str, core: int = 0) -> Grant:
     """What the pod's app container of that index was given."""
     held = grant("a", " ".join(f"m0{unit}" for unit in range(units)))
-    return replace(held, index=index, cards=uuids, core_percent=core)
+    return changed(held, index=index, cards=uuids, core_percent=core)
 
 
 def test_the_nodes_cards_are_compact_json() -> None:
@@ -63,8 +62,8 @@ def test_several_cards_are_told_in_the_second_generation_only() -> None:
     "held",
     [
         pytest.param([], id="nothing"),
-        pytest.param([replace(given_to(0, 2, "GPU-0"), kind=INIT)], id="an init container"),
-        pytest.param([replace(grant("a", "", "c00"), cards=("GPU-0",))], id="no memory yet"),
+        pytest.param([changed(given_to(0, 2, "GPU-0"), kind=INIT)], id="an init container"),
+        pytest.param([changed(grant("a", "", "c00"), cards=("GPU-0",))], id="no memory yet"),
         pytest.param([given_to(0, 2, "GPU-7")], id="a card that has gone"),
     ],
 )

@@ -5,6 +5,7 @@ from itertools import permutations
 
 import pytest
 from tests.domain.words import APP, CORE, INIT, MEM, SIDECAR, container, grant, listed, pod
+from tests.held import changed
 
 from gpu_device_plugin.domain.caller import Asker, Call, who_allocates, who_asks
 from gpu_device_plugin.domain.grants import Grant
@@ -154,7 +155,7 @@ def test_containers_ask_in_the_order_of_the_spec(
     granted: str, held: dict[str, frozenset[str]], size: int, expected: str
 ) -> None:
     """What init containers hold only our grants tell; of the others List tells it."""
-    mine = replace(grant("row", "m05", kind=INIT), container=granted) if granted else None
+    mine = changed(grant("row", "m05", kind=INIT), container=granted) if granted else None
     entry = listed("row", **{name: {MEM: ids} for name, ids in held.items()})
 
     asker = who_asks(
@@ -188,7 +189,7 @@ def test_handed_on_units_name_their_pod() -> None:
     rows = [replace(ROW, ref=PodRef("default", name, f"uid-{name}")) for name in ("row", "row-2")]
     book = ledger(
         *(
-            replace(grant(name, unit, kind=INIT), container="setup")
+            changed(grant(name, unit, kind=INIT), container="setup")
             for name, unit in (("row", "m05"), ("row-2", "m06"))
         )
     )
@@ -201,7 +202,7 @@ def test_handed_on_units_name_their_pod() -> None:
 
 def test_an_init_container_may_be_admitted_again() -> None:
     """The kubelet restarted between its containers and forgot what it had given."""
-    mine = replace(grant("row", "m05", kind=INIT), container="setup")
+    mine = changed(grant("row", "m05", kind=INIT), container="setup")
     bare = replace(ROW, containers=(ROW.containers[0], container("main", 4)))
 
     asker = who_asks(Call(MEM, 1), [listed("row", main={})], specs(bare), ledger(mine), seen("row"))
@@ -211,7 +212,7 @@ def test_an_init_container_may_be_admitted_again() -> None:
 
 def test_init_containers_are_history_once_others_hold_units() -> None:
     """Then a call of their size is somebody else's."""
-    mine = replace(grant("row", "m05", kind=INIT), container="setup")
+    mine = changed(grant("row", "m05", kind=INIT), container="setup")
     bare = replace(ROW, containers=(ROW.containers[0], container("main", 4)))
     entry = listed("row", main={MEM: M0})
 
@@ -221,7 +222,7 @@ def test_init_containers_are_history_once_others_hold_units() -> None:
 
 def test_a_pod_created_anew_inherits_no_grants() -> None:
     """Its init container has to ask again, though one of the same name once held units."""
-    mine = replace(grant("row", "m05", kind=INIT), container="setup")
+    mine = changed(grant("row", "m05", kind=INIT), container="setup")
     again = replace(ROW, ref=PodRef("default", "row", "uid-2"))
 
     asker = who_asks(Call(MEM, 1), [listed("row")], specs(again), ledger(mine), NOBODY)
@@ -294,7 +295,7 @@ def test_a_repeated_allocate_finds_its_grant() -> None:
 
 def test_an_app_container_takes_over_from_its_init_container() -> None:
     """The kubelet does not ask first: the units' owner names the pod, the spec the container."""
-    setup = replace(grant("row", "m05 m06", kind=INIT), container="setup")
+    setup = changed(grant("row", "m05 m06", kind=INIT), container="setup")
     request = pod("row", container("setup", 2, kind=INIT), container("main", 1))
 
     exactly = who_allocates(Call(MEM, 1, frozenset({"m06"})), specs(request), ledger(setup))
@@ -307,10 +308,10 @@ def test_an_app_container_takes_over_from_its_init_container() -> None:
 
 def test_taking_over_all_units_is_no_repeated_call() -> None:
     """The very ids of the init container's grant, and yet another container: each takes its turn."""
-    setup = replace(grant("row", "m05 m06", kind=INIT), container="setup")
+    setup = changed(grant("row", "m05 m06", kind=INIT), container="setup")
     request = pod("row", container("setup", 2, kind=INIT), container("main", 2))
     call = Call(MEM, 2, frozenset({"m05", "m06"}))
-    main = replace(setup, slice_id="main", container="main", kind=APP)
+    main = changed(setup, slice_id="main", container="main", kind=APP)
 
     assert told_by(who_allocates(call, specs(request), ledger(setup))) == ("row", "main")
     assert who_allocates(call, specs(request), ledger(setup, main)) == main
@@ -318,7 +319,7 @@ def test_taking_over_all_units_is_no_repeated_call() -> None:
 
 def test_an_init_container_that_nobody_inherits_from_is_asked_for_again() -> None:
     """All containers after it ask another amount."""
-    setup = replace(grant("row", "m05 m06", kind=INIT), container="setup")
+    setup = changed(grant("row", "m05 m06", kind=INIT), container="setup")
     request = pod("row", container("setup", 2, kind=INIT), container("main", 1))
 
     assert who_allocates(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.domain.words import V100_MIB, cards, grant, terms
+from tests.held import changed
 
 from gpu_device_plugin.domain.container_edits import (
     ContainerEdits,
@@ -21,6 +22,7 @@ from gpu_device_plugin.domain.container_edits import (
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.schemes.aliyun.edits import container_edits
+from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "edits"
 MODES = (NodeMode.CORE_MEM, NodeMode.CGPU, NodeMode.SHARE)
@@ -35,11 +37,12 @@ NODE = cards(V100_MIB, V100_MIB, 32510)
 
 def source_grant(mode: NodeMode) -> Grant:
     """The source's 2 units and 30 % on card 0 of two; the pod's app containers ask 5 units."""
-    return replace(
+    return changed(
         grant("a", "m20 m21"),
         slice_id="5f3c9a10",
         cards=("GPU-0",),
         mode=str(mode),
+        is_isolated=mode is not NodeMode.SHARE,
         core_percent=30 if mode is NodeMode.CORE_MEM else 0,
         pod_units=5,
         library_version="0.1.0",
@@ -50,7 +53,7 @@ def edits(held: Grant, access: DeviceAccess = DeviceAccess.NVIDIA) -> ContainerE
     """The answer on this node."""
     by_uuid = {card.uuid: card for card in NODE}
     return container_edits(
-        held, [by_uuid[uuid] for uuid in held.cards], terms(NodeMode(held.mode)), access, PATHS
+        held, [by_uuid[uuid] for uuid in held.devices], terms(fraction_of(held).mode), access, PATHS
     )
 
 
@@ -75,7 +78,7 @@ def test_the_answer_is_the_golden_one(mode: NodeMode, access: DeviceAccess) -> N
 @pytest.mark.parametrize("access", DeviceAccess)
 def test_several_cards_are_lists(access: DeviceAccess) -> None:
     """8 units on 2 cards: comma lists, units a card, one activity file on each."""
-    held = replace(
+    held = changed(
         grant("a"),
         slice_id="5f3c9a10",
         cards=("GPU-0", "GPU-1"),
@@ -121,7 +124,7 @@ def test_a_node_without_isolation_says_nothing_of_it() -> None:
 
 def test_of_unlike_cards_the_larger_counts() -> None:
     """Applications divide CONTAINER by DEV: with the larger they take too little, never too much."""
-    held = replace(source_grant(NodeMode.SHARE), cards=("GPU-1", "GPU-2"))
+    held = changed(source_grant(NodeMode.SHARE), cards=("GPU-1", "GPU-2"))
 
     assert edits(held).envs["ALIYUN_COM_GPU_MEM_DEV"] == "31"
     assert edits(held).envs["ALIYUN_COM_GPU_MEM_IDX"] == "1,2"
@@ -129,7 +132,7 @@ def test_of_unlike_cards_the_larger_counts() -> None:
 
 def test_small_units_are_counted_as_such() -> None:
     """R-407: 126 units of 128 MiB on a V100."""
-    held = replace(source_grant(NodeMode.SHARE), unit_mib=128)
+    held = changed(source_grant(NodeMode.SHARE), unit_mib=128)
 
     assert edits(held).envs["ALIYUN_COM_GPU_MEM_DEV"] == "126"
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from tests.held import fraction
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Offer
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
@@ -37,7 +37,7 @@ def offer(resource: Resource, size: int, live: Ledger | None = None) -> Offer:
 
 def test_the_card_must_have_room_for_the_resource_that_is_asked_later() -> None:
     """Memory is asked first; the card whose compute is taken is not chosen for it."""
-    taken = Grant(
+    taken = fraction(
         "s1", OTHER, "main", units={Resource.CORE: unit_ids(Resource.CORE, 0, 80)}, cards=("GPU-0",)
     )
 
@@ -48,10 +48,10 @@ def test_the_card_must_have_room_for_the_resource_that_is_asked_later() -> None:
 
 def test_after_a_restart_between_two_resources_the_second_follows_the_first() -> None:
     """The grant on disk says where the container is, though packing would say otherwise."""
-    mine = Grant(
+    mine = fraction(
         "s1", POD, "main", units={Resource.MEM: unit_ids(Resource.MEM, 1, 2)}, cards=("GPU-1",)
     )
-    fuller = Grant(
+    fuller = fraction(
         "s2", OTHER, "main", units={Resource.MEM: unit_ids(Resource.MEM, 0, 8)}, cards=("GPU-0",)
     )
     ledger = Ledger().hold(mine).hold(fuller)
@@ -63,7 +63,7 @@ def test_after_a_restart_between_two_resources_the_second_follows_the_first() ->
 
 def test_units_that_another_live_pod_holds_are_not_given_though_the_kubelet_offers_them() -> None:
     """Kubernetes issue 137534: the kubelet can offer a unit twice."""
-    held = Grant(
+    held = fraction(
         "s1", OTHER, "main", units={Resource.MEM: unit_ids(Resource.MEM, 0, 2)}, cards=("GPU-0",)
     )
     asked = offer(Resource.MEM, 2, Ledger().hold(held))

@@ -1,11 +1,12 @@
 """The promise: a grant tells what its container holds, and what follows for it from its mode."""
 
-from dataclasses import replace
-
 import pytest
 from tests.domain.words import INIT, grant
+from tests.held import changed
 
 from gpu_device_plugin.domain.pods import ContainerKind
+from gpu_device_plugin.domain.schemes.aliyun.fraction import is_bare, units_per_card
+from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of
 
 
@@ -29,19 +30,20 @@ def test_ids_are_kept_in_order() -> None:
 )
 def test_who_is_capped(mode: str, *, isolated: bool, capped: bool, bare: bool) -> None:
     """R-505: `share` has no cap that one could go without."""
-    held = replace(grant("a"), mode=mode, is_isolated=isolated)
+    written = changed(grant("a", "m00"), mode=mode, is_isolated=isolated)
+    held = AliyunScheme().restored(written, AliyunScheme().own_record(written))
 
-    assert (held.is_capped, held.is_bare) == (capped, bare)
+    assert (held.is_isolated, is_bare(held)) == (capped, bare)
 
 
 def test_only_ordinary_init_containers_hand_on() -> None:
     """A native sidecar keeps its units as long as the pod lives."""
-    kinds = {kind: replace(grant("a"), kind=kind).is_handed_on for kind in ContainerKind}
+    kinds = {kind: changed(grant("a"), kind=kind).is_handed_on for kind in ContainerKind}
 
     assert [kind for kind, handed in kinds.items() if handed] == [INIT]
 
 
 def test_a_grant_of_several_cards_tells_units_a_card() -> None:
     """R-550: 8 units on 4 cards are 2 each; a grant without cards does not divide by 0."""
-    assert replace(grant("a"), mem_units=8, cards=("a", "b", "c", "d")).units_per_card == 2
-    assert replace(grant("a"), mem_units=8).units_per_card == 8
+    assert units_per_card(changed(grant("a"), mem_units=8, cards=("a", "b", "c", "d"))) == 2
+    assert units_per_card(changed(grant("a"), mem_units=8)) == 8

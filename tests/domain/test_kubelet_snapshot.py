@@ -1,8 +1,7 @@
 """The promise: what the kubelet knows completes a grant, also where an init container came first."""
 
-from dataclasses import replace
-
 from tests.domain.words import CORE, INIT, MEM, grant, listed
+from tests.held import changed
 
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot, filled, passed_on
@@ -11,7 +10,7 @@ from gpu_device_plugin.domain.pods import HeldUnits, PodRef
 
 
 def _init(mem: str, core: str = "") -> Grant:
-    return replace(grant("a", mem, core, kind=INIT), slice_id="init", container="prepare")
+    return changed(grant("a", mem, core, kind=INIT), slice_id="init", container="prepare")
 
 
 def _ids(texts: str) -> frozenset[str]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.words import CORE, INIT, MEM, SIDECAR, grant, listed
+from tests.held import changed
 
 from gpu_device_plugin.domain.grant_lifetime import (
     ABSENT_SECONDS,
@@ -100,8 +101,8 @@ def test_at_admission_only_listed_pods_count() -> None:
 def test_a_pod_replaced_under_its_name_is_not_live() -> None:
     """A StatefulSet's pod comes back with the same name and another uid."""
     old = grant("a", "m00")
-    nameless = replace(grant("b", "m01"), pod=PodRef("default", "b"))
-    by_uid = replace(grant("c", "m02"), pod=PodRef("", "", "uid-c"))
+    nameless = changed(grant("b", "m01"), pod=PodRef("default", "b"))
+    by_uid = changed(grant("c", "m02"), pod=PodRef("", "", "uid-c"))
     uids = {key("a"): "uid-2", key("b"): "uid-b"}
 
     kept = live(ledger(old, nameless, by_uid), [key("a"), key("b")], uids)
@@ -154,7 +155,7 @@ def test_the_checkpoint_alone_keeps_a_grant() -> None:
 
 def test_a_pod_known_by_uid_only_ends_with_the_checkpoint() -> None:
     """After a lost file the checkpoint is all that names it."""
-    held = ledger(replace(grant("a", "m00"), pod=PodRef("", "", "uid-a")))
+    held = ledger(changed(grant("a", "m00"), pod=PodRef("", "", "uid-a")))
 
     assert rounds(held, (0, "", ["uid-a"]), (30, "", ""), (60, "", "")) == [
         frozenset(),
@@ -165,7 +166,7 @@ def test_a_pod_known_by_uid_only_ends_with_the_checkpoint() -> None:
 
 def test_nothing_ends_while_the_kubelet_has_no_checkpoint() -> None:
     """One of two witnesses is missing, so no absence counts, nor one of before."""
-    nameless = ledger(replace(grant("a", "m00"), pod=PodRef("", "", "uid-a")))
+    nameless = ledger(changed(grant("a", "m00"), pod=PodRef("", "", "uid-a")))
     absent: dict[str, float] = {}
     for now, uids in ((0.0, ()), (30.0, None), (60.0, ())):
         over, later = expired_grants(nameless, [], uids, absent, now, UP_SINCE)
@@ -219,7 +220,7 @@ def test_no_pod_that_is_known_anywhere_ever_ends(
 
 def test_drift_counts_the_places_that_disagree() -> None:
     """A resource of a container that only one side has, or of which the ids differ."""
-    init = replace(grant("a", "m05", kind=INIT), slice_id="init", container="setup")
+    init = changed(grant("a", "m05", kind=INIT), slice_id="init", container="setup")
     book = ledger(grant("a", "m00", "c00"), grant("b", "m01"), init)
     same = listed("a", main={MEM: frozenset({"m00"}), CORE: frozenset({"c00"})}, proxy={})
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.words import CORE, INIT, MEM, V100_MIB, cards, grant, terms
 
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRef
@@ -24,6 +23,7 @@ from gpu_device_plugin.domain.schemes.aliyun.placement import (
     rooms,
 )
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
+from gpu_device_plugin.domain.shares import Demand
 
 BINPACK, SPREAD = PlacementPolicy.BINPACK, PlacementPolicy.SPREAD
 FOUR = cards(V100_MIB, V100_MIB, V100_MIB, V100_MIB)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from tests.held import fraction
+
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -55,7 +57,7 @@ def listed(name: str, **held: Mapping[Resource, frozenset[str]]) -> ListedPod:
 
 def grant(name: str, mem: str = "", core: str = "", kind: ContainerKind = APP) -> Grant:
     """A grant of container `main` of pod `default/<name>`; ids as one text, `m00 m01`."""
-    return Grant(
+    return fraction(
         f"slice-{name}",
         PodRef("default", name, f"uid-{name}"),
         "main",

@@ -183,7 +183,7 @@ def check_capped(tenant: Tenant) -> None:
 
 def same_card(agent: Agent, *tenants: Tenant) -> str:
     """The card that all of them have a slice of."""
-    granted = {grant.pod.name: grant.cards for grant in agent.grants()}
+    granted = {grant.pod.name: grant.devices for grant in agent.grants()}
     (cards,) = {granted[tenant.name] for tenant in tenants}
     (card,) = cards
     return card

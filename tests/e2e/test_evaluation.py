@@ -109,4 +109,4 @@ def test_a_pod_of_two_cards_sees_both_and_no_other(
     seen = show("two", 8, None, *query, gpu_count="2").split()
     (grant,) = [grant for grant in evaluating.grants() if grant.pod.name == "two"]
     assert len(seen) == 2
-    assert sorted(seen) == sorted(grant.cards)
+    assert sorted(seen) == sorted(grant.devices)

@@ -43,7 +43,7 @@ def test_ten_pods_at_once_each_have_both_resources_on_one_card(
     grants = granted(agent)
     for name in names:
         received = environment(cluster, name, "main")
-        assert (received["NVIDIA_VISIBLE_DEVICES"],) == grants[(name, "main")].cards
+        assert (received["NVIDIA_VISIBLE_DEVICES"],) == grants[(name, "main")].devices
     # Three times 30 % fit a card, and binpack opens no card before the last one is full.
     cards = sorted(min(cards_of(units)) for units in holders.values())
     assert sorted(map(cards.count, set(cards))) == [1, 3, 3, 3]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.held import fraction
 from tests.store.reader_before import BLOCK, cards_before, grants_before, node_before
 
 from gpu_device_plugin.domain.grants import Grant
@@ -22,6 +23,7 @@ from gpu_device_plugin.domain.health_values import CardHealth, Fault, Health, Re
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
+from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.store import grants_v1
 from gpu_device_plugin.store.durable import SealedFile
@@ -38,7 +40,7 @@ from gpu_device_plugin.store.state_records import (
 DATA = Path(__file__).parent / "data"
 BOOT = "4b7e1f5a-0d52-4c0e-9f0a-6f1f6f1d2c11"
 CARDS = tuple(f"GPU-0000000{n}-aaaa-bbbb-cccc-00000000000{n}" for n in range(4))
-TRAIN = Grant(
+TRAIN = fraction(
     "0a1b2c3d4e5f6071",
     PodRef("team-a", "train-0", "8f1c7a52-54a8-4a0e-8a0f-1d2f5a3c9b01"),
     "main",
@@ -51,7 +53,7 @@ TRAIN = Grant(
     library_version="0.1.0-0123456789ab",
     created_seconds=1763770000.25,
 )
-PREPARE = Grant(
+PREPARE = fraction(
     "1122334455667788",
     PodRef("team-a", "prepare-1", "8f1c7a52-54a8-4a0e-8a0f-1d2f5a3c9b02"),
     "fetch",
@@ -65,7 +67,7 @@ PREPARE = Grant(
     is_isolated=False,
     created_seconds=1763770010.0,
 )
-WIDE = Grant(
+WIDE = fraction(
     "99aabbccddeeff00",
     PodRef("team-b", "wide-2"),
     "",
@@ -76,13 +78,14 @@ WIDE = Grant(
     pod_units=2,
     unit_mib=128,
     mode="share",
+    is_isolated=False,
     is_checked=False,
     library_version="0.0.9-ba9876543210",
     created_seconds=1763770020.5,
 )
 LEDGER = {grant.slice_id: grant for grant in (TRAIN, PREPARE, WIDE)}
 GRANTS = st.builds(
-    Grant,
+    fraction,
     slice_id=st.from_regex(r"[a-z0-9][a-z0-9-]{0,20}", fullmatch=True),
     pod=st.builds(PodRef, st.text(), st.text(), st.text()),
     container=st.text(),
@@ -94,7 +97,7 @@ GRANTS = st.builds(
             Resource.CORE: st.integers(0, 40).map(lambda n: unit_ids(Resource.CORE, 3, n)),
         }
     ),
-    cards=st.lists(st.text(), unique=True).map(tuple),
+    cards=st.lists(st.text(), unique=True, min_size=1).map(tuple),
     mem_units=st.integers(0, 1 << 40),
     core_percent=st.integers(0, 100),
     pod_units=st.integers(0, 1 << 40),
@@ -104,7 +107,7 @@ GRANTS = st.builds(
     is_checked=st.booleans(),
     library_version=st.text(),
     created_seconds=st.floats(0, 1e12),
-)
+).map(lambda made: AliyunScheme().restored(made, AliyunScheme().own_record(made)))
 
 
 def laid_out(release: str, state: Path) -> Path:
@@ -212,6 +215,7 @@ def test_what_this_release_writes_the_one_before_reads(tmp_path: Path) -> None:
     """Its reader refuses a whole file for one key that it does not know."""
     path = laid_out("layout1", tmp_path)
     was = grants_before(path)
+    was[WIDE.slice_id]["is_isolated"] = False  # of a mode without isolation, which has no cap
     store, loaded = store_at(path)
     save(store, dict(loaded.ledger.grants))
     for name, record in (("cards", CardsRecord), ("node", NodeRecord)):
@@ -268,11 +272,13 @@ def test_what_only_the_next_release_knows_is_written_back_as_it_was(tmp_path: Pa
 
     assert loaded.ledger.grants == {TRAIN.slice_id: TRAIN}
     assert "grant 1 is left as it is" in (loaded.bad or "")
-    assert "$.mode" in (loaded.bad or "")
+    assert "example.com/gpu" in (loaded.bad or "")
     changed = replace(TRAIN, library_version="0.2.0")
     save(store, {TRAIN.slice_id: changed, PREPARE.slice_id: PREPARE})
     now = content_now(tmp_path / "grants")
     was["grants"][0] |= {"library_version": "0.2.0", "compute_policy": "fixed"}
+    was["grants"][0]["holder"]["claim"] = ""
+    was["grants"][0]["shares"][0]["is_exclusive"] = False
     assert [now["grants"][0], now["grants"][2]] == was["grants"]
     assert now["grants"][1]["id"] == PREPARE.slice_id
     assert {key: value for key, value in now.items() if key != "grants"} == {"epoch": 4}
@@ -321,7 +327,7 @@ def test_a_grant_that_cannot_be_read_is_named_and_the_others_count(
     file.write([json.dumps({"grants": [odd, {"id": "fine", **whole}]}).encode()], BOOT)
     _, loaded = store_at(tmp_path / "grants")
 
-    assert loaded.ledger.grants == {"fine": Grant("fine", PodRef("a", "b"), "")}
+    assert loaded.ledger.grants == {"fine": fraction("fine", PodRef("a", "b"), "")}
     assert "grant 0 is left as it is" in (loaded.bad or "")
     assert named in (loaded.bad or "")
 

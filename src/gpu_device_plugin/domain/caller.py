@@ -22,6 +22,7 @@ from gpu_device_plugin.domain.pods import (
     PodRef,
     PodRequest,
 )
+from gpu_device_plugin.domain.shares import Holder
 from gpu_device_plugin.errors import UnknownPodError
 
 Specs: TypeAlias = Mapping[tuple[str, str], PodRequest]
@@ -59,6 +60,13 @@ class Asker:
     pod: PodRef
     request: PodRequest | None = None
     container: ContainerRequest | None = None
+
+    @property
+    def holder(self) -> Holder:
+        """The container as the holder of a grant, as far as it is known."""
+        if self.container is None:
+            return Holder(self.pod)
+        return Holder(self.pod, self.container.name, self.container.kind, self.container.index)
 
     def __str__(self) -> str:
         """`namespace/name`, with the container where it is known."""

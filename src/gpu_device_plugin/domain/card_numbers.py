@@ -28,7 +28,7 @@ def known_numbers(
         numbers_of: The card numbers that unit ids name, if their scheme puts them there.
     """
     claims: list[tuple[Sequence[str], frozenset[int]]] = [
-        (grant.cards, numbers_of(grant.all_ids)) for grant in ledger.grants.values()
+        (grant.devices, numbers_of(grant.all_ids)) for grant in ledger.grants.values()
     ]
     claims += [(_visible(entry), numbers_of(entry.ids)) for entry in entries]
     known: dict[str, int] = {}

@@ -6,10 +6,10 @@ The first call for a container decides for its whole request; the second one fol
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.caller import Asker, Call
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import DoesNotFitError
 
 

@@ -1,54 +1,37 @@
-"""A grant: the slice that one container holds."""
+"""A grant: what one container or claim holds of the node's devices."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
-from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
+from gpu_device_plugin.domain.shares import Holder, Share
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A slice held by a container; written to disk before the kubelet gets its answer.
+    """Shares of devices, given to a holder.
 
     Attributes:
-        slice_id: Random id of the slice; names its files on the node.
-        pod: Whose it is.
-        container: Name of the container; empty while it is not known.
-        kind: Init, sidecar or app.
-        index: The container's position in `spec.containers` (or `spec.initContainers`).
-        units: Resource -> its unit ids, sorted; without the resources not asked for yet.
-        cards: UUIDs of the cards decided on, in order of NVML index at that time.
-        card_bytes: Memory of the slice on each of `cards`, in bytes; empty while it is not known.
-            It stays the same if a card shows less memory later (ECC, another driver).
-        mem_units: Memory units decided on, over all cards.
-        core_percent: Compute decided on; 0 is no cap.
-        compute_policy: What that means while nobody else works; fixed for the container's life.
-        pod_units: Memory units of the pod's app containers (`ALIYUN_COM_GPU_MEM_POD`).
-        unit_mib: Size of a memory unit in MiB when granted.
-        mode: Node mode when granted (`core_mem`, `cgpu`, `share`).
-        is_isolated: Whether limits and the library are given to the container.
+        slice_id: Its id; names its files on the node.
+        holder: Who holds it.
+        units: Resource -> the ids of its units, sorted; without the resources not asked for yet.
+        shares: Its parts of devices, in order of NVML index when it was given.
+        own: What only its scheme knows of it; the scheme keeps, writes and reads it.
+        compute_policy: What its compute means while nobody else works; the same while it lasts.
+        is_isolated: Whether the container gets limits and the library.
         is_checked: False while rules that need the pod spec still have to be checked.
         library_version: Version of the isolation library its mounts name; empty without isolation.
         created_seconds: Wall clock when first written.
     """
 
     slice_id: str
-    pod: PodRef
-    container: str
-    kind: ContainerKind = ContainerKind.APP
-    index: int = 0
+    holder: Holder
     units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    cards: tuple[str, ...] = ()
-    card_bytes: tuple[int, ...] = ()
-    mem_units: int = 0
-    core_percent: int = 0
+    shares: tuple[Share, ...] = ()
+    own: object = None
     compute_policy: ComputePolicy = ComputePolicy.FIXED
-    pod_units: int = 0
-    unit_mib: int = 1024
-    mode: str = "core_mem"
     is_isolated: bool = True
     is_checked: bool = True
     library_version: str = ""
@@ -59,6 +42,41 @@ class Grant:
         if not all(self.units.values()):
             held = {resource: ids for resource, ids in self.units.items() if ids}
             object.__setattr__(self, "units", held)
+
+    @property
+    def pod(self) -> PodRef:
+        """Whose it is."""
+        return self.holder.pod
+
+    @property
+    def container(self) -> str:
+        """Name of the container; empty while it is not known."""
+        return self.holder.container
+
+    @property
+    def kind(self) -> ContainerKind:
+        """Init, sidecar or app."""
+        return self.holder.kind
+
+    @property
+    def index(self) -> int:
+        """The container's position in `spec.containers` (or `spec.initContainers`)."""
+        return self.holder.index
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Ids of the devices of which it holds a share."""
+        return tuple(share.device for share in self.shares)
+
+    @property
+    def is_sized(self) -> bool:
+        """Whether the memory of each of its shares is known."""
+        return all(share.memory_bytes is not None for share in self.shares)
+
+    @property
+    def core_percent(self) -> int:
+        """Compute on each of its devices; 0 is no cap."""
+        return max((share.core_percent for share in self.shares), default=0)
 
     def ids(self, resource: str) -> tuple[str, ...]:
         """The unit ids of `resource` that it holds."""
@@ -76,19 +94,4 @@ class Grant:
     @property
     def is_handed_on(self) -> bool:
         """Whether later containers of the pod reuse its units: an ordinary init container's."""
-        return self.kind is ContainerKind.INIT
-
-    @property
-    def is_capped(self) -> bool:
-        """Whether the container gets limits and the library: never in mode `share`."""
-        return self.is_isolated and is_isolated(NodeMode(self.mode))
-
-    @property
-    def is_bare(self) -> bool:
-        """Whether the container has no cap although its mode has one."""
-        return not self.is_isolated and is_isolated(NodeMode(self.mode))
-
-    @property
-    def units_per_card(self) -> int:
-        """Memory units on each of its cards."""
-        return self.mem_units // max(1, len(self.cards))
+        return self.holder.is_handed_on

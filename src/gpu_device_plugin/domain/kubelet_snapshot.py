@@ -144,7 +144,8 @@ def passed_on(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> Gran
         for container, by_resource in entry.held.items():
             is_heir = bool(ids) and {r: held for r, held in by_resource.items() if held} == ids
             if is_heir and ledger.of_container(grant.pod, container) is None:
-                return replace(grant, container=container, is_checked=False)
+                holder = replace(grant.holder, container=container)
+                return replace(grant, holder=holder, is_checked=False)
     return grant
 
 
@@ -182,7 +183,8 @@ def renamed(grant: Grant, uid: str, container: str) -> Grant:
     """The grant with this uid and container; unchanged if it has them already."""
     if (uid, container) == (grant.pod.uid, grant.container):
         return grant
-    return replace(grant, pod=replace(grant.pod, uid=uid), container=container)
+    pod = replace(grant.pod, uid=uid)
+    return replace(grant, holder=replace(grant.holder, pod=pod, container=container))
 
 
 def _from_checkpoint(entry: CheckpointEntry) -> HeldUnits:

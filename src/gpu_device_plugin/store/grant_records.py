@@ -6,7 +6,7 @@ A new key needs a default. A key that is removed or changes its meaning needs a 
 which the former one is still written for one release (`grants_v1`).
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -14,12 +14,8 @@ import msgspec
 
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.schemes.aliyun.units import parse_unit_id
-from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
-from gpu_device_plugin.errors import StateError
+from gpu_device_plugin.domain.shares import Holder, Share
 
 Plain: TypeAlias = dict[str, Any]
 _FileName = Annotated[str, msgspec.Meta(pattern=r"^[^./][^/]*$")]
@@ -27,7 +23,7 @@ _Size = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class HolderRecord(msgspec.Struct, frozen=True):
-    """The container that holds a grant; see `domain.grants.Grant`."""
+    """The container or claim that holds a grant; see `domain.shares.Holder`."""
 
     namespace: str
     pod: str
@@ -35,6 +31,7 @@ class HolderRecord(msgspec.Struct, frozen=True):
     container: str = ""
     kind: ContainerKind = ContainerKind.APP
     index: int = 0
+    claim: str = ""
 
 
 class ShareRecord(msgspec.Struct, frozen=True):
@@ -42,20 +39,20 @@ class ShareRecord(msgspec.Struct, frozen=True):
 
     device: str
     memory_bytes: _Size | None = None
+    is_exclusive: bool = False
 
 
 class GrantRecord(msgspec.Struct, frozen=True):
-    """One grant. `units` are ids by the name of their resource, shares in order of NVML index."""
+    """One grant. `units` are ids by the name of their resource, shares in order of NVML index.
+
+    Beside these keys stand those of the grant's scheme (`Scheme.own_record`).
+    """
 
     id: _FileName
     holder: HolderRecord
     units: dict[str, list[str]] = {}
     shares: list[ShareRecord] = []
-    mem_units: int = 0
     core_percent: int = 0
-    pod_units: int = 0
-    unit_mib: int = 1024
-    mode: NodeMode = NodeMode.CORE_MEM
     is_isolated: bool = True
     is_checked: bool = True
     library_version: str = ""
@@ -64,9 +61,7 @@ class GrantRecord(msgspec.Struct, frozen=True):
 
 
 def record_of(grant: Grant) -> GrantRecord:
-    """The record of a grant."""
-    is_sized = len(grant.card_bytes) == len(grant.cards)
-    sizes = grant.card_bytes if is_sized else (None,) * len(grant.cards)
+    """The record of a grant, without what only its scheme knows."""
     return GrantRecord(
         id=grant.slice_id,
         holder=HolderRecord(
@@ -76,14 +71,11 @@ def record_of(grant: Grant) -> GrantRecord:
             grant.container,
             grant.kind,
             grant.index,
+            grant.holder.claim,
         ),
         units={str(name): list(ids) for name, ids in sorted(grant.units.items())},
-        shares=[ShareRecord(uuid, size) for uuid, size in zip(grant.cards, sizes, strict=True)],
-        mem_units=grant.mem_units,
+        shares=[ShareRecord(s.device, s.memory_bytes, s.is_exclusive) for s in grant.shares],
         core_percent=grant.core_percent,
-        pod_units=grant.pod_units,
-        unit_mib=grant.unit_mib,
-        mode=NodeMode(grant.mode),
         is_isolated=grant.is_isolated,
         is_checked=grant.is_checked,
         library_version=grant.library_version,
@@ -92,32 +84,15 @@ def record_of(grant: Grant) -> GrantRecord:
     )
 
 
-def grant_of(record: GrantRecord, resources: Collection[str] = OUR_RESOURCES) -> Grant:
-    """The grant of a record.
-
-    Raises:
-        StateError: It has a resource, unit id or unit size that this release does not know.
-    """
-    for name, ids in record.units.items():
-        odd = [text for text in ids if _resource_of(text) != name]
-        if name not in resources or (odd and name in OUR_RESOURCES):
-            raise StateError(f"{odd or ids} are no units of {name} - at `$.units`")
-    MemoryUnit.of_mib(record.unit_mib)  # raises, and names the key
-    holder, sizes = record.holder, [share.memory_bytes for share in record.shares]
+def grant_of(record: GrantRecord) -> Grant:
+    """The grant of a record, without what only its scheme knows."""
+    holder, core = record.holder, record.core_percent
+    pod = PodRef(holder.namespace, holder.pod, holder.uid)
     return Grant(
         slice_id=record.id,
-        pod=PodRef(holder.namespace, holder.pod, holder.uid),
-        container=holder.container,
-        kind=holder.kind,
-        index=holder.index,
+        holder=Holder(pod, holder.container, holder.kind, holder.index, holder.claim),
         units={name: tuple(ids) for name, ids in record.units.items()},
-        cards=tuple(share.device for share in record.shares),
-        card_bytes=() if None in sizes else tuple(size for size in sizes if size is not None),
-        mem_units=record.mem_units,
-        core_percent=record.core_percent,
-        pod_units=record.pod_units,
-        unit_mib=record.unit_mib,
-        mode=str(record.mode),
+        shares=tuple(Share(s.device, s.memory_bytes, core, s.is_exclusive) for s in record.shares),
         is_isolated=record.is_isolated,
         is_checked=record.is_checked,
         library_version=record.library_version,
@@ -126,20 +101,18 @@ def grant_of(record: GrantRecord, resources: Collection[str] = OUR_RESOURCES) ->
     )
 
 
-def _resource_of(text: str) -> str | None:
-    unit = parse_unit_id(text)
-    return None if unit is None else unit.resource
-
-
-def plain_of(record: msgspec.Struct, before: object = None) -> Plain:
+def plain_of(
+    record: msgspec.Struct, before: object = None, beside: Mapping[str, object] | None = None
+) -> Plain:
     """A record as plain JSON values, with the keys of `before` that this release does not know.
 
     Args:
         record: The record.
         before: The same record as it was read, or None. Records of a list are matched by their
             first field.
+        beside: Further keys.
     """
-    plain: Plain = msgspec.to_builtins(record)
+    plain: Plain = {**msgspec.to_builtins(record), **(beside or {})}
     return _with_unknown(plain, before, type(record))
 
 
@@ -155,7 +128,7 @@ def _with_unknown(plain: Plain, before: object, kind: type[msgspec.Struct]) -> P
             key = inner.__struct_encode_fields__[0]
             old = {e[key]: e for e in before.get(name) or () if isinstance(e, dict) and key in e}
             plain[name] = [_with_unknown(e, old.get(e[key]), inner) for e in plain[name]]
-    return {**plain, **kept}
+    return {**kept, **plain}
 
 
 @lru_cache

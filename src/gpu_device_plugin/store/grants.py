@@ -6,7 +6,7 @@ counts: after a downgrade, and the upgrade that follows, that is the old one.
 """
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import msgspec
 
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
+from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import StateError, StorageError
 from gpu_device_plugin.store import grants_v1
 from gpu_device_plugin.store.durable import SealedFile, check_room, fdatasync
@@ -67,16 +67,16 @@ class GrantStore:
         directory: Path,
         boot_id: str,
         flush: Callable[[int], None] = fdatasync,
-        resources: Collection[str] = OUR_RESOURCES,
+        schemes: Schemes | None = None,
     ) -> None:
         """Args.
 
         directory: `<state-dir>`.
         boot_id: The kernel's id of this boot.
         flush: Puts a descriptor's data on the disk.
-        resources: Resources of which a grant can be read; others stay in the file as they are.
+        schemes: Those whose grants can be read; others stay in the file as they are.
         """
-        self._resources = resources
+        self._schemes = schemes or Schemes()
         self._path = directory / FILE_NAME
         self._file = SealedFile(self._path, KIND, VERSION, flush)
         # Not flushed: after a downgrade the former agent starts in the same boot.
@@ -185,9 +185,9 @@ class GrantStore:
         known = self._encoded.get(key)
         if known is not None and known[0] is grant:
             return known
-        record = record_of(grant)
-        plain = plain_of(record, self._read.get(key))
-        return grant, msgspec.Raw(msgspec.json.encode(plain)), grants_v1.encode(record)
+        record, own = record_of(grant), self._schemes.own_record(grant)
+        plain = plain_of(record, self._read.get(key), own)
+        return grant, msgspec.Raw(msgspec.json.encode(plain)), grants_v1.encode(record, own)
 
     def _decode(self, payload: bytes, bad: list[str]) -> dict[str, Grant]:
         top = msgspec.json.decode(payload)
@@ -202,7 +202,8 @@ class GrantStore:
         grants = {}
         for number, plain in enumerate(found):
             try:
-                grant = grant_of(msgspec.convert(plain, GrantRecord), self._resources)
+                read = grant_of(msgspec.convert(plain, GrantRecord))
+                grant = self._schemes.restored(read, plain)
             except (msgspec.ValidationError, StateError) as error:
                 bad.append(f"{self._path}: grant {number} is left as it is: {error}")
                 if _is_plain(plain):

@@ -6,18 +6,16 @@ release.
 """
 
 import json
+from collections.abc import Mapping
 
 from gpu_device_plugin.store.grant_records import GrantRecord, Plain
 
 KIND = "grants"
 VERSION = 1
 FILE_NAME = "grants"
+_OWN = ("mem_units", "pod_units", "unit_mib", "mode")
 _SAME = (
-    "mem_units",
     "core_percent",
-    "pod_units",
-    "unit_mib",
-    "mode",
     "is_isolated",
     "is_checked",
     "library_version",
@@ -26,12 +24,13 @@ _SAME = (
 _MEM, _CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 
 
-def encode(record: GrantRecord) -> bytes:
+def encode(record: GrantRecord, own: Mapping[str, object]) -> bytes:
     """The line of a grant; none for one of resources that the former release has not."""
     if record.units and not {_MEM, _CORE} & record.units.keys():
         return b""
     holder, sizes = record.holder, [share.memory_bytes for share in record.shares]
     plain: Plain = {name: getattr(record, name) for name in _SAME}
+    plain |= {name: own[name] for name in _OWN}
     plain |= {
         "slice_id": record.id,
         "pod": [holder.namespace, holder.pod, holder.uid],
@@ -61,7 +60,7 @@ def _migrated(old: Plain) -> Plain:
         cards, sizes = old["cards"], old["card_bytes"]
         known = sizes if len(sizes) == len(cards) else [None] * len(cards)
         return {
-            **{key: old[key] for key in _SAME},
+            **{key: old[key] for key in (*_SAME, *_OWN)},
             "id": old["slice_id"],
             "holder": {
                 "namespace": namespace,

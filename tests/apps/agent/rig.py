@@ -216,7 +216,7 @@ class Rig:
 
     def card_of(self, name: str, container: str = "main-0") -> str:
         """UUID of the one card of a container."""
-        (uuid,) = self.grant(name, container).cards
+        (uuid,) = self.grant(name, container).devices
         return uuid
 
     def events(self, reason: str = "") -> list[dict[str, Any]]:

@@ -217,9 +217,9 @@ async def test_an_unplugged_card_is_out_and_its_neighbours_keep_their_places() -
         before = rig.grant("b")
         rig.cards.unplug(0)
         await rig.until_offered(THREE, 30)
-        await rig.until_metric('card_healthy{card="0",uuid="' + before.cards[0], " 1.0", 30)
+        await rig.until_metric('card_healthy{card="0",uuid="' + before.devices[0], " 1.0", 30)
         assert (await rig.admit("c", slice_of(2, 30))).is_admitted
-        assert rig.card_of("c") == before.cards[0]
+        assert rig.card_of("c") == before.devices[0]
         start = await rig.kubelet.start_container(rig.uid("c"), "main-0")
         assert start.env["ALIYUN_COM_GPU_MEM_IDX"] == "0"
         rig.cards.plug(0)

@@ -3,20 +3,20 @@
 from pathlib import Path
 
 import pytest
+from tests.held import fraction
 
 from gpu_device_plugin.apps.agent.reconcile.file_keeper import FileKeeper
 from gpu_device_plugin.apps.agent.slices.container_setup import slice_spec
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.container_edits import ContainerEdits, Mount
-from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.store.slices import SliceSpec
 
 SLICE, VERSION = "0123456789abcdef", "0.1.0-0123456789ab"
-GRANT = Grant(
+GRANT = fraction(
     SLICE, PodRef("default", "p", "uid-p"), "main", units={Resource.MEM: ("m00",)}, cards=("GPU-a",)
 )
 NOBODY = KubeletSnapshot((), ())

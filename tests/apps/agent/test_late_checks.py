@@ -5,19 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.held import changed, fraction
 
 from gpu_device_plugin.apps.agent.edges import real_edges
 from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import ClusterError, UnknownPodError
 
 POD = PodRef("default", "p", "uid-p")
-UNCHECKED = Grant(
+UNCHECKED = fraction(
     slice_id="5111ce",
     pod=POD,
     container="main",
@@ -96,13 +96,13 @@ async def test_what_reconciling_learned_meanwhile_is_kept(tmp_path: Path) -> Non
     """The check must not write its older copy of the grant over a newer one."""
 
     async def fetch_spec(wiring: Wiring) -> PodRequest | None:
-        if not wiring.ledger_store.ledger.grants[UNCHECKED.slice_id].card_bytes:
-            wiring.ledger_store.amend([replace(UNCHECKED, card_bytes=(2154 << 20,))])
+        if not wiring.ledger_store.ledger.grants[UNCHECKED.slice_id].is_sized:
+            wiring.ledger_store.amend([changed(UNCHECKED, card_bytes=(2154 << 20,))])
         return SPEC
 
     wiring = await wired(tmp_path, fetch_spec)
     await wiring.prestart.check(Resource.MEM, UNCHECKED.ids(Resource.MEM))
 
     held = wiring.ledger_store.ledger.grants[UNCHECKED.slice_id]
-    assert held.card_bytes == (2154 << 20,)
+    assert [share.memory_bytes for share in held.shares] == [2154 << 20]
     assert held.is_checked

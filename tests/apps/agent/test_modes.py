@@ -4,6 +4,8 @@ import itertools
 
 from tests.apps.agent.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
 
+from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of
+
 FOLLOW_SECONDS = 5
 SWITCH_SECONDS = 10
 
@@ -172,7 +174,10 @@ async def test_a_unit_change_waits_for_word_of_the_pods_whose_grants_were_lost()
 
         assert rig.allocatable() == {MEM: 60, CORE: 0, COUNT: 4}
         await until(lambda: rig.events("UnitSwitchRefused"), 10)
-        assert (rig.grant("holder").unit_mib, rig.grant("holder").mem_units) == (1024, 2)
+        assert (
+            fraction_of(rig.grant("holder")).unit_mib,
+            fraction_of(rig.grant("holder")).mem_units,
+        ) == (1024, 2)
 
 
 async def test_another_plugin_on_the_same_cards_keeps_us_from_offering_them() -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.apps.agent.rig import CORE, COUNT, MEM, running_rig, slice_of, until
 
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import ask
+from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import KubeletError
 
@@ -22,7 +23,10 @@ async def test_with_the_api_away_a_pod_is_served_from_what_the_kubelet_says() ->
         start = await rig.kubelet.start_container(pod.uid, "main-0")
 
         assert start.env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "3"
-        assert (rig.grant("during").mem_units, rig.grant("during").core_percent) == (3, 20)
+        assert (fraction_of(rig.grant("during")).mem_units, rig.grant("during").core_percent) == (
+            3,
+            20,
+        )
         assert rig.grant("during").pod.uid == pod.uid
         limits = rig.run / "slices" / rig.grant("during").slice_id / "config" / "limits"
         assert (
@@ -121,7 +125,7 @@ async def test_a_full_disk_refuses_with_a_reason_and_heals_without_a_restart() -
             refused = next(admission for admission in tried if not admission.is_admitted)
             assert "No space left on device" in refused.message
             await until(lambda: rig.kubelet.allocatable(MEM) == 0, 10)
-            assert rig.grant("before").mem_units == 2
+            assert fraction_of(rig.grant("before")).mem_units == 2
             filler.unlink()
             await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4}, 20)
 
@@ -137,7 +141,7 @@ async def test_files_that_a_container_has_grown_are_cut_back_and_reported() -> N
         await rig.admit("p", slice_of(2, 30))
         grant = rig.grant("p")
         region = rig.run / "slices" / grant.slice_id / "region"
-        activity = rig.run / "cards" / grant.cards[0] / grant.slice_id
+        activity = rig.run / "cards" / grant.devices[0] / grant.slice_id
         region.write_bytes(bytes(20 << 20))
         activity.write_bytes(bytes(20 << 20))
 
@@ -145,7 +149,7 @@ async def test_files_that_a_container_has_grown_are_cut_back_and_reported() -> N
         await until(lambda: len(rig.events("RegionGrown")) == 2, 10)
         messages = " ".join(event["message"] for event in rig.events("RegionGrown"))
         assert "its region file had grown" in messages
-        assert f"its activity file of card {grant.cards[0]} had grown" in messages
+        assert f"its activity file of card {grant.devices[0]} had grown" in messages
 
 
 async def test_cgpu_disable_counts_only_where_the_operator_allows_it() -> None:

@@ -28,7 +28,7 @@ async def test_the_documented_slice_is_two_fifteenths_of_one_card_and_30_percent
         limits = rig.run / "slices" / grant.slice_id / "config" / "limits"
 
         assert start.env == {
-            "NVIDIA_VISIBLE_DEVICES": grant.cards[0],
+            "NVIDIA_VISIBLE_DEVICES": grant.devices[0],
             "ALIYUN_COM_GPU_MEM_IDX": "0",
             "ALIYUN_COM_GPU_MEM_DEV": "15",
             "ALIYUN_COM_GPU_MEM_CONTAINER": "2",
@@ -39,7 +39,7 @@ async def test_the_documented_slice_is_two_fifteenths_of_one_card_and_30_percent
             "version=1",
             f"slice={grant.slice_id}",
             "policy=fixed",
-            f"device={grant.cards[0]} memory_bytes={2154 * 1024**2} core_percent=30",
+            f"device={grant.devices[0]} memory_bytes={2154 * 1024**2} core_percent=30",
         ]
         assert start.mounts["/run/gpu-device-plugin/config"] == (str(limits.parent), True)
         assert start.mounts["/etc/ld.so.preload"][1]
@@ -106,7 +106,7 @@ async def test_eight_units_on_two_cards_by_label_of_a_cgpu_node() -> None:
         assert (await rig.admit("wide", slice_of(8), labels=labels)).is_admitted
         start = await rig.kubelet.start_container(rig.uid("wide"), "main-0")
 
-        assert len(rig.grant("wide").cards) == 2
+        assert len(rig.grant("wide").devices) == 2
         assert start.env["ALIYUN_COM_GPU_MEM_IDX"] == "0,1"
         assert start.env["ALIYUN_COM_GPU_MEM_CONTAINER"] == "4"
         assert len(start.env["NVIDIA_VISIBLE_DEVICES"].split(",")) == 2

@@ -116,11 +116,16 @@ async def test_a_damaged_grants_file_is_set_aside_and_rebuilt_from_the_kubelet(d
         await until(rig.grants, 20)
         after = rig.grant("p")
 
-        assert (after.slice_id, after.ids(Resource.MEM), after.ids(Resource.CORE), after.cards) == (
+        assert (
+            after.slice_id,
+            after.ids(Resource.MEM),
+            after.ids(Resource.CORE),
+            after.devices,
+        ) == (
             before.slice_id,
             before.ids(Resource.MEM),
             before.ids(Resource.CORE),
-            before.cards,
+            before.devices,
         )
         assert list(rig.state.glob("grants.v2.bad-*"))
         await until(lambda: rig.events("StateFileBad"), 10)

@@ -59,7 +59,7 @@ async def test_a_damaged_cards_file_gives_no_card_another_number() -> None:
         await rig.admit("new", slice_of(8, 30))
 
         assert rig.card_of("new") != card
-        assert rig.grant("new").cards != rig.grant("old").cards
+        assert rig.grant("new").devices != rig.grant("old").devices
 
 
 async def test_a_bad_percentage_is_refused_without_the_pods_text_whichever_comes_first() -> None:

@@ -22,6 +22,7 @@ from gpu_device_plugin.domain.reports import CardReport, Inventory, NvmlReport
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.domain.shares import Share
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 from gpu_device_plugin.store.grants import GrantStore
@@ -106,8 +107,8 @@ def at(root: Path) -> Settings:
 
 def grants(settings: Settings) -> list[Grant]:
     """What is on disk."""
-    names = Schemes((AliyunScheme(), WholeCards())).resources
-    return list(GrantStore(Path(settings.state_dir), "", resources=names).read().grants.values())
+    schemes = Schemes((AliyunScheme(), WholeCards()))
+    return list(GrantStore(Path(settings.state_dir), "", schemes=schemes).read().grants.values())
 
 
 async def test_whole_cards_are_served_beside_fractions_by_the_shipped_parts(
@@ -125,7 +126,10 @@ async def test_whole_cards_are_served_beside_fractions_by_the_shipped_parts(
             assert options.env["EXAMPLE_CARDS"] == uuid
             assert uuid in {"GPU-2", "GPU-3"}
         (held,) = [g for g in grants(settings) if g.units.keys() == {WHOLE_CARD}]
-        assert (held.pod.name, held.cards, held.card_bytes) == ("whole", (uuid,), (16160 << 20,))
+        assert (held.pod.name, held.shares) == (
+            "whole",
+            (Share(uuid, 16160 << 20, is_exclusive=True),),
+        )
         for path in Path(settings.state_dir).glob("grants*"):
             path.unlink()
 

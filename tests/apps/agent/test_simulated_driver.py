@@ -46,8 +46,8 @@ async def test_a_container_gets_driver_and_state_and_sees_its_cards_only() -> No
             text=True,
             check=True,
         )
-        assert sorted(seen.stdout.split()) == sorted(rig.grant("p").cards)
-        assert len(rig.grant("p").cards) == 2
+        assert sorted(seen.stdout.split()) == sorted(rig.grant("p").devices)
+        assert len(rig.grant("p").devices) == 2
 
 
 async def test_with_real_cards_no_driver_is_mounted() -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
 from gpu_device_plugin.domain.decision import Offer, Pending
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
@@ -15,7 +14,8 @@ from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool, UnitCount
-from gpu_device_plugin.domain.schemes.protocol import NewGrant
+from gpu_device_plugin.domain.schemes.protocol import GrantedIn, NewGrant
+from gpu_device_plugin.domain.shares import Demand, Holder, Share
 
 WHOLE_CARD = "example.com/whole-card"
 
@@ -53,7 +53,9 @@ class WholeCards:
     def annotations(
         self, grants: Sequence[Grant], _state: NodeState, _assume_time_ns: int
     ) -> Mapping[str, str]:
-        return {"example.com/cards": ",".join(c for g in grants for c in g.cards)} if grants else {}
+        return (
+            {"example.com/cards": ",".join(c for g in grants for c in g.devices)} if grants else {}
+        )
 
     def asked_text(self, resource: str, amount: int, _state: NodeState) -> str:
         return f"{resource}: {amount} (cards)"
@@ -74,14 +76,11 @@ class WholeCards:
         """Any cards do."""
 
     def grant(self, pending: Pending, new: NewGrant, _state: NodeState) -> Grant:
-        container = pending.asker.container
         return Grant(
             slice_id=new.slice_id,
-            pod=pending.asker.pod,
-            container=container.name if container else "",
-            mode="default",
+            holder=pending.asker.holder,
             is_isolated=False,
-            is_checked=container is not None,
+            is_checked=pending.asker.container is not None,
             created_seconds=new.created_seconds,
         )
 
@@ -90,10 +89,10 @@ class WholeCards:
         return self.sized(grant.with_ids(call.resource, call.must_include), state)
 
     def sized(self, grant: Grant, state: NodeState) -> Grant:
-        uuids = grant.ids(WHOLE_CARD)
-        cards = [card for card in map(state.card, uuids) if card is not None]
-        sizes = tuple(card.memory_mib << 20 for card in cards) if len(cards) == len(uuids) else ()
-        return replace(grant, cards=uuids, card_bytes=sizes)
+        cards = {uuid: state.card(uuid) for uuid in grant.ids(WHOLE_CARD)}
+        sizes = {uuid: card.memory_mib << 20 if card else None for uuid, card in cards.items()}
+        shares = tuple(Share(uuid, size, is_exclusive=True) for uuid, size in sizes.items())
+        return replace(grant, shares=shares)
 
     def checked(self, grant: Grant, _spec: PodRequest, _state: NodeState) -> Grant:
         return replace(grant, is_checked=True)
@@ -109,15 +108,25 @@ class WholeCards:
         return tuple(
             Grant(
                 slice_id=f"whole-{units.pod.uid}-{units.container}",
-                pod=pods.get(units.pod.uid, units.pod),
-                container=units.container,
+                holder=Holder(pods.get(units.pod.uid, units.pod), units.container),
                 units={WHOLE_CARD: tuple(sorted(units.ids))},
-                mode="default",
                 is_isolated=False,
                 is_checked=False,
             )
             for units in by_place.values()
         )
+
+    def own_record(self, _grant: Grant) -> Mapping[str, object]:
+        return {}
+
+    def restored(self, grant: Grant, _record: Mapping[str, object]) -> Grant:
+        return grant
+
+    def granted_in(self, _grant: Grant) -> GrantedIn | None:
+        return None
+
+    def held_text(self, grant: Grant) -> str:
+        return f"{len(grant.shares)} cards"
 
     def answers(self, _resource: str) -> bool:
         return True

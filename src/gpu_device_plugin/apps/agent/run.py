@@ -122,7 +122,7 @@ class Agent:
         problems = (
             loaded.bad,
             await wiring.cards.load(now, known),
-            await wiring.mode.load(now, loaded.ledger.grants.values()),
+            await wiring.mode.load(now, wiring.schemes.granted_in(loaded.ledger)),
         )
         for bad in problems:
             if bad is not None:

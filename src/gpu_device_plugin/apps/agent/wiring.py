@@ -89,7 +89,11 @@ class Wiring:
         self.signals = ClusterSignals()
         self.cluster = self.edges.cluster(self.signals, self.metrics.count_dropped_event)
         self.recorder = EventRecorder(
-            self.metrics, self.cluster.post, self.node_store.read, self.edges.clock.wall_seconds
+            self.metrics,
+            self.cluster.post,
+            self.node_store.read,
+            self.edges.clock.wall_seconds,
+            self.schemes,
         )
         self._wire_state()
         self._wire_admission()
@@ -101,7 +105,7 @@ class Wiring:
         settings, edges, state_dir = self.settings, self.edges, Path(self.settings.state_dir)
         self.writer = Writer()
         self.lock = NodeLock(state_dir / "lock")
-        grants = GrantStore(state_dir, edges.boot_id, resources=self.schemes.resources)
+        grants = GrantStore(state_dir, edges.boot_id, schemes=self.schemes)
         self.ledger_store = LedgerStore(grants, self.writer)
         table = Path(settings.xid_table) if settings.xid_table else None
         self.cards = CardInventory(

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
 from gpu_device_plugin.domain.pods import PodRequest
@@ -13,6 +12,7 @@ from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit, node_room
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room, place
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
+from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError
 
 _PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
@@ -15,6 +15,9 @@ from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import Pool, UnitCount
+
+GrantedIn: TypeAlias = tuple[NodeMode, MemoryUnit]
+"""Mode and memory unit of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,30 @@ class Scheme(Protocol):
         self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
     ) -> tuple[Grant, ...]:
         """Grants for containers that hold units of which no grant tells."""
+        ...
+
+    def own_record(self, grant: Grant) -> Mapping[str, object]:
+        """What only this scheme knows of a grant, as keys of the grant on disk."""
+        ...
+
+    def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
+        """A grant that was read from disk, checked, with what only this scheme knows of it.
+
+        Args:
+            grant: What every scheme knows of it.
+            record: The grant as it stands on disk.
+
+        Raises:
+            StateError: It has what this release does not know; the text names the key.
+        """
+        ...
+
+    def granted_in(self, grant: Grant) -> GrantedIn | None:
+        """Mode and memory unit of the node when it was given, where the grant tells."""
+        ...
+
+    def held_text(self, grant: Grant) -> str:
+        """What its holder has, for people."""
         ...
 
     def answers(self, resource: str) -> bool:

@@ -1,6 +1,6 @@
 """The schemes of a node, and which of them a call, a grant or a card belongs to."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.devices import Card
@@ -12,8 +12,8 @@ from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import Pool, UnitCount
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
-from gpu_device_plugin.domain.schemes.protocol import Scheme
-from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.domain.schemes.protocol import GrantedIn, Scheme
+from gpu_device_plugin.errors import RequestError, StateError
 
 # Reasons for which nothing is registered at all: another plugin owns the cards, or the kubelet
 # could not receive the list.
@@ -129,6 +129,27 @@ class Schemes:
             mine = [grant for grant in grants if self.of_grant(grant) is scheme]
             found |= scheme.annotations(mine, self.view(scheme, state), assume_time_ns)
         return found
+
+    def own_record(self, grant: Grant) -> Mapping[str, object]:
+        """What only its scheme knows of a grant, as keys of the grant on disk."""
+        return self.of_grant(grant).own_record(grant)
+
+    def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
+        """A grant that was read from disk, with what only its scheme knows of it.
+
+        Raises:
+            StateError: It has what this release does not know; the text names the key.
+        """
+        for name, ids in grant.units.items():
+            if name not in self._by_resource:
+                raise StateError(f"{list(ids)} are no units of {name} - at `$.units`")
+        return self.of_grant(grant).restored(grant, record)
+
+    def granted_in(self, ledger: Ledger) -> GrantedIn | None:
+        """Mode and memory unit in which grants were given last, where any tells."""
+        grants = reversed(tuple(ledger.grants.values()))
+        found = (self.of_grant(grant).granted_in(grant) for grant in grants)
+        return next((each for each in found if each is not None), None)
 
     def adopt(
         self, held: Sequence[HeldUnits], specs: Sequence[PodRequest], state: NodeState

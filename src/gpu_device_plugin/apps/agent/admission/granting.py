@@ -53,7 +53,7 @@ class GrantMaker:
         first = known or scheme.grant(pending, self._new(pending, state), view)
         is_known = pending.asker.container is not None
         grant = scheme.give(first, call, view, is_known=is_known)
-        if grant.is_capped and not grant.library_version:
+        if grant.is_isolated and not grant.library_version:
             raise NodeError(
                 f"the isolation library is missing on node {state.node}, so the slice could not be "
                 f"enforced; install it (see the node's Events), or use another node",

@@ -1,7 +1,6 @@
 """PreStart: a container starts only if its slice is its own and complete."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 
 import structlog
 
@@ -10,6 +9,7 @@ from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.kubelet_snapshot import renamed
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.registry import Schemes
@@ -120,7 +120,7 @@ class PreStart:
     async def _checked(self, grant: Grant, state: NodeState) -> Grant:
         """The grant with what is known now; without the pod spec it stays unchecked."""
         uid, name = self._guard.named(grant)
-        named = replace(grant, pod=replace(grant.pod, uid=uid), container=name)
+        named = renamed(grant, uid, name)
         scheme, spec = self._schemes.of_grant(grant), await self._spec(named.pod)
         if spec is not None and spec.container(name) is not None:
             named = scheme.checked(named, spec, state)

@@ -4,7 +4,7 @@ At the start the last known label counts until the API answers. If none is known
 and does not guess, because a node that offers the wrong resources attracts the wrong pods.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
@@ -15,7 +15,6 @@ from gpu_device_plugin.domain.compute_policy import (
     ComputePolicy,
     parse_compute_policy,
 )
-from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     MODE_LABEL,
@@ -28,6 +27,7 @@ from gpu_device_plugin.domain.modes import (
     parse_policy,
 )
 from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.protocol import GrantedIn
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.store.state_file import Memory
 from gpu_device_plugin.store.state_records import NodeRecord
@@ -63,18 +63,18 @@ class ModeFollower:
         self.is_waiting = False
         """Whether a switch of mode or unit waits until no pod holds a slice."""
 
-    async def load(self, now_seconds: float, granted: Iterable[Grant]) -> str | None:
+    async def load(self, now_seconds: float, granted: GrantedIn | None) -> str | None:
         """Start in the mode of the last run, if any; returns what was damaged, or None.
 
         Args:
             now_seconds: The wall clock.
-            granted: Grants of that run: their mode and unit count if its record is lost.
+            granted: Mode and unit of grants of that run: they count if its record is lost.
         """
         content, bad = await self._memory.load(now_seconds)
         self._mode = parse_mode(content.mode)
         self._unit = next((u for u in MemoryUnit if u.value == content.unit), None)
-        for grant in () if self._mode else granted:
-            self._mode, self._unit = parse_mode(grant.mode), MemoryUnit.of_mib(grant.unit_mib)
+        if self._mode is None and granted is not None:
+            self._mode, self._unit = granted
         # If the operator has changed the setting since, it replaces the remembered label's mode.
         is_same_wish = content.wished == str(self._settings.mode)
         self._is_from_label = content.is_from_label and is_same_wish

@@ -62,7 +62,7 @@ class UsageReader:
         for number, grant in enumerate(tuple(self._ledger().grants.values())):
             if number % _A_TURN == 0:
                 await asyncio.sleep(0)
-            if not grant.is_capped:
+            if not grant.is_isolated:
                 continue
             for uuid, found in self._read(grant.slice_id).items():
                 key = grant.slice_id, uuid

@@ -17,6 +17,7 @@ from gpu_device_plugin.domain.health_values import Change, ChangeKind
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import RefusalError
 from gpu_device_plugin.web.metrics import AgentMetrics
 
@@ -33,11 +34,13 @@ class EventRecorder:
         post: Callable[[EventNote], None],
         state: StateReader,
         wall_seconds: Callable[[], float],
+        schemes: Schemes,
     ) -> None:
         self._metrics = metrics
         self._post = post
         self._state = state
         self._wall_seconds = wall_seconds
+        self._schemes = schemes
         self._decisions = DecisionLog(_KEPT)
 
     def decided(self, pending: Pending) -> None:
@@ -60,7 +63,7 @@ class EventRecorder:
             container=grant.container,
             resource=resource,
             units=len(grant.ids(resource)),
-            cards=list(grant.cards),
+            cards=list(grant.devices),
             slice=grant.slice_id,
         )
 
@@ -186,7 +189,7 @@ class EventRecorder:
         text = self._decisions.why(wanted)
         state = self._state()
         held = [g for g in ledger.grants.values() if str(g.pod) == wanted]
-        lines = [_held_line(grant, state.card) for grant in held]
+        lines = [_held_line(g, self._schemes.of_grant(g).held_text(g), state.card) for g in held]
         return text + ("\nholds now\n" + "".join(lines) if lines else "\nholds nothing now\n")
 
     def _keep(
@@ -215,16 +218,11 @@ def _owner(asker: Asker | None) -> str:
     return asker.request.owner if asker and asker.request else ""
 
 
-def _held_line(grant: Grant, card_of: Callable[[str], Card | None]) -> str:
+def _held_line(grant: Grant, text: str, card_of: Callable[[str], Card | None]) -> str:
     """`  container main: 2 units, 30 % compute (fixed) on card 0 (GPU-…), slice 0a1b…`."""
-    core = (
-        f", {grant.core_percent} % compute ({grant.compute_policy})" if grant.core_percent else ""
-    )
-    cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.cards)
-    return (
-        f"  container {grant.container or '(not known)'}: {grant.mem_units} units{core} on "
-        f"{cards}, slice {grant.slice_id}\n"
-    )
+    cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.devices)
+    who = f"container {grant.container or '(not known)'}"
+    return f"  {who}: {text} on {cards}, slice {grant.slice_id}\n"
 
 
 def _card_name(uuid: str, card: Card | None) -> str:

@@ -180,18 +180,18 @@ def _slice_samples(
     for grant in ledger.grants.values():
         if not grant.pod.name:
             continue  # adopted from the kubelet's checkpoint; its pod is not known yet
-        for uuid, size in zip(grant.cards, grant.card_bytes, strict=False):
-            card = state.card(uuid)
-            if card is not None:
+        for share in grant.shares:
+            card = state.card(share.device)
+            if card is not None and share.memory_bytes is not None:
                 sample = SliceSample(
                     namespace=grant.pod.namespace,
                     pod=grant.pod.name,
                     container=grant.container,
                     card=_card_label(card),
-                    memory_limit_bytes=size,
-                    core_percent=grant.core_percent,
+                    memory_limit_bytes=share.memory_bytes,
+                    core_percent=share.core_percent,
                 )
-                yield _with_usage(sample, usage_of(grant.slice_id, uuid), card)
+                yield _with_usage(sample, usage_of(grant.slice_id, share.device), card)
 
 
 def _with_usage(sample: SliceSample, usage: SliceUsage | None, card: Card) -> SliceSample:

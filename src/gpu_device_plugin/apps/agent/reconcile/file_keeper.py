@@ -131,5 +131,5 @@ class FileKeeper:
             _log.error("the room that is left is not known", error=str(error))
 
     def _cut_back(self, grant: Grant) -> None:
-        for file, size in self._setup.files.cut_back(grant.slice_id, grant.cards).items():
+        for file, size in self._setup.files.cut_back(grant.slice_id, grant.devices).items():
             self._recorder.file_grown(grant, file, size)

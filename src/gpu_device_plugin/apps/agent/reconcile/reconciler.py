@@ -227,7 +227,7 @@ class Reconciler:
                 except RequestError as error:
                     # It runs already, and stays unchecked: PreStart refuses the next start.
                     self._parts.recorder.found_against_rules(named, error)
-            if not named.card_bytes:
+            if not named.is_sized:
                 named = schemes.of_grant(named).sized(named, state)
             if named != grant:
                 found.append(named)

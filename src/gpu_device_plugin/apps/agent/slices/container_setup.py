@@ -52,17 +52,17 @@ class ContainerSetup:
             NodeError: Its version of the library is missing and cannot be installed.
             StorageError: The file system refused.
         """
-        if not grant.is_capped:
+        if not grant.is_isolated:
             return False
         was_missing = await self.library.provide(grant, is_start=is_start)
         return self.files.make(slice_spec(grant)) or was_missing
 
     def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
         """The whole answer for a container."""
-        cards = tuple(card for card in map(state.card, grant.cards) if card is not None)
-        if len(cards) != len(grant.cards):
+        cards = tuple(card for card in map(state.card, grant.devices) if card is not None)
+        if len(cards) != len(grant.devices):
             raise NodeError(
-                f"a card of slice {grant.slice_id} has gone ({', '.join(grant.cards)}); create the "
+                f"a card of slice {grant.slice_id} has gone ({', '.join(grant.devices)}); create the "
                 f"pod again",
                 reason="CardGone",
             )
@@ -86,9 +86,8 @@ class ContainerSetup:
 
 def slice_spec(grant: Grant) -> SliceSpec:
     """The files of a grant; a card whose size is not known contributes none."""
-    is_known = len(grant.card_bytes) == len(grant.cards)
-    sizes = grant.card_bytes if is_known else (0,) * len(grant.cards)
-    core = grant.core_percent or None
-    limits = [CardLimit(uuid, size, core) for uuid, size in zip(grant.cards, sizes, strict=True)]
+    limits = [
+        CardLimit(s.device, s.memory_bytes or 0, s.core_percent or None) for s in grant.shares
+    ]
     text = limits_text(grant.slice_id, limits, grant.compute_policy)
-    return SliceSpec(grant.slice_id, text, grant.cards, is_certain=is_known)
+    return SliceSpec(grant.slice_id, text, grant.devices, is_certain=grant.is_sized)

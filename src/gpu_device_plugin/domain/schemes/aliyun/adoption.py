@@ -10,7 +10,9 @@ from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import is_isolated
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import ContainerKind, HeldUnits, PodRef, PodRequest
+from gpu_device_plugin.domain.schemes.aliyun.fraction import Fraction, shares_of
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of
+from gpu_device_plugin.domain.shares import Holder
 
 _Place: TypeAlias = tuple[PodRef, str]  # pod and container
 _Holding: TypeAlias = tuple[str, str, frozenset[str]]  # container, and what it holds
@@ -105,19 +107,15 @@ def _grant(
     core = tuple(sorted(parts[Resource.CORE].ids)) if Resource.CORE in parts else ()
     numbers = cards_of((*mem, *core))
     version = max(part.library_version for part in parts.values())
+    kind, index = (asked.kind, asked.index) if asked else (ContainerKind.APP, 0)
+    pod_units = spec.app_amount(Resource.MEM) if spec else len(mem)
+    on = [c for c in sorted(cards, key=lambda c: c.index) if c.number in numbers]
     return Grant(
         slice_id=max(part.slice_id for part in parts.values()) or _derived_id(ref, container),
-        pod=ref,
-        container=container,
-        kind=asked.kind if asked else ContainerKind.APP,
-        index=asked.index if asked else 0,
+        holder=Holder(ref, container, kind, index),
         units={Resource.MEM: mem, Resource.CORE: core},
-        cards=tuple(c.uuid for c in sorted(cards, key=lambda c: c.index) if c.number in numbers),
-        mem_units=len(mem),
-        core_percent=len(core),
-        pod_units=spec.app_amount(Resource.MEM) if spec else len(mem),
-        unit_mib=terms.unit.mib,
-        mode=str(terms.mode),
+        shares=shares_of(on, len(core)),
+        own=Fraction(len(mem), pod_units, terms.unit.mib, terms.mode),
         is_isolated=bool(version) and is_isolated(terms.mode),
         is_checked=asked is not None,
         library_version=version,

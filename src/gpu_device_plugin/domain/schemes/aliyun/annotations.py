@@ -7,27 +7,16 @@ from typing import TypeAlias
 from gpu_device_plugin.domain.annotations import compact
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.pods import ContainerKind
+from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of, units_per_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
 ALLOCATION = "scheduler.framework.gpushare.allocation"
-
-
 ASSIGNED = "scheduler.framework.gpushare.assigned"
-
-
 ASSUME_TIME = "scheduler.framework.gpushare.assume-time"
-
-
 CORE_ALLOCATION = "gpushare.alibabacloud.com/core-percentage"
-
-
 V1_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
-
-
 V1_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
-
 
 Wish: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 
@@ -52,20 +41,19 @@ def pod_annotations(
         key=lambda g: g.index,
     )
     by_uuid = {card.uuid: card for card in cards}
-    used = {uuid for grant in apps for uuid in grant.cards}
+    used = {uuid for grant in apps for uuid in grant.devices}
     if not apps or not used <= by_uuid.keys():
         return {}
+    on = {g.index: [str(by_uuid[u].index) for u in g.devices] for g in apps}
     values = {
         ALLOCATION: compact(
-            {str(g.index): {str(by_uuid[u].index): g.units_per_card for u in g.cards} for g in apps}
+            {str(g.index): dict.fromkeys(on[g.index], units_per_card(g)) for g in apps}
         ),
         ASSIGNED: "true",
         ASSUME_TIME: str(assume_time_ns),
     }
     core = {
-        str(g.index): {str(by_uuid[u].index): g.core_percent for u in g.cards}
-        for g in apps
-        if g.core_percent
+        str(g.index): dict.fromkeys(on[g.index], g.core_percent) for g in apps if g.core_percent
     }
     if core:
         values[CORE_ALLOCATION] = compact(core)
@@ -75,11 +63,11 @@ def pod_annotations(
 
 
 def _first_generation(apps: Sequence[Grant], card: Card, assume_time_ns: int) -> dict[str, str]:
-    unit = MemoryUnit.of_mib(apps[0].unit_mib)
+    fractions = [fraction_of(grant) for grant in apps]
     return {
         V1_INDEX: str(card.index),
-        "ALIYUN_COM_GPU_MEM_POD": str(sum(grant.mem_units for grant in apps)),
-        "ALIYUN_COM_GPU_MEM_DEV": str(card.capacity(unit)),
+        "ALIYUN_COM_GPU_MEM_POD": str(sum(each.mem_units for each in fractions)),
+        "ALIYUN_COM_GPU_MEM_DEV": str(card.capacity(fractions[0].unit)),
         V1_ASSIGNED: "true",
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(assume_time_ns),
     }

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
@@ -28,6 +27,7 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     V1_INDEX,
 )
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import StateError
 
 V1_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"

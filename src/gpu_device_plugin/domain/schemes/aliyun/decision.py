@@ -6,7 +6,6 @@ from functools import partial
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Offer, Pending
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
@@ -21,6 +20,7 @@ from gpu_device_plugin.domain.schemes.aliyun.placement import (
 )
 from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_ahead, demand_from_size
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, parse_unit_id
+from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import DoesNotFitError
 
 
@@ -61,7 +61,7 @@ def _begun(asker: Asker, needed: Demand, offer: Offer, state: NodeState) -> Pend
     grant = offer.live.of_container(asker.pod, asker.container.name)
     if grant is None or grant.ids(offer.call.resource):
         return None
-    cards = tuple(card for card in map(state.card, grant.cards) if card is not None)
+    cards = tuple(card for card in map(state.card, grant.devices) if card is not None)
     if len(cards) != needed.cards:
         return None
     why = "the card of its other resource"
@@ -170,7 +170,7 @@ def _cards_of_pod(asker: Asker, live: Ledger) -> tuple[str, ...]:
     """The cards that the pod's earlier containers are on, first container first."""
     seen: dict[str, None] = {}
     for grant in live.of_pod(asker.pod):
-        seen.update(dict.fromkeys(grant.cards))
+        seen.update(dict.fromkeys(grant.devices))
     return tuple(seen)
 
 

@@ -18,8 +18,8 @@ from gpu_device_plugin.domain.container_edits import (
 )
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.node_state import NodeTerms
+from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of, is_bare, units_per_card
 
 
 def container_edits(
@@ -52,31 +52,31 @@ def _envs(
         DeviceAccess.CDI: "void",
         DeviceAccess.VOLUME_MOUNTS: VISIBLE_DEVICES_DIR,
     }.get(access, ",".join(card.uuid for card in cards))
-    unit = MemoryUnit.of_mib(grant.unit_mib)
+    fraction = fraction_of(grant)
     envs = {
         "NVIDIA_VISIBLE_DEVICES": visible,
         "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(card.index) for card in cards),
         # Applications divide CONTAINER by DEV: of unequal cards the larger is the safe one.
-        "ALIYUN_COM_GPU_MEM_DEV": str(max(card.capacity(unit) for card in cards)),
-        "ALIYUN_COM_GPU_MEM_CONTAINER": str(grant.units_per_card),
-        "ALIYUN_COM_GPU_MEM_POD": str(grant.pod_units),
+        "ALIYUN_COM_GPU_MEM_DEV": str(max(card.capacity(fraction.unit) for card in cards)),
+        "ALIYUN_COM_GPU_MEM_CONTAINER": str(units_per_card(grant)),
+        "ALIYUN_COM_GPU_MEM_POD": str(fraction.pod_units),
     }
-    if grant.is_bare and terms.is_isolation_on:
+    if is_bare(grant) and terms.is_isolation_on:
         envs["CGPU_DISABLE"] = "true"
-    if grant.is_capped:
+    if grant.is_isolated:
         envs["NVIDIA_DRIVER_CAPABILITIES"] = terms.driver_capabilities
     return envs
 
 
 def _isolation_mounts(grant: Grant, paths: Paths) -> tuple[Mount, ...]:
-    if not grant.is_capped:
+    if not grant.is_isolated:
         return ()
     mine = f"{paths.run_dir}/slices/{grant.slice_id}"
     library = f"{paths.library_dir}/{paths.library_version}"
     return (
         Mount(CONFIG_DIR, f"{mine}/config", is_read_only=True),
         Mount(REGION_FILE, f"{mine}/region", is_read_only=False),
-        *(mount for uuid in grant.cards for mount in _activity(uuid, grant.slice_id, paths)),
+        *(mount for uuid in grant.devices for mount in _activity(uuid, grant.slice_id, paths)),
         Mount(LIBRARY_FILE, f"{library}/libgpuslice.so", is_read_only=True),
         Mount(PRELOAD_FILE, f"{library}/ld.so.preload", is_read_only=True),
         *_selftest_mount(library, paths),

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 from gpu_device_plugin.domain.caller import Asker
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.shares import Demand
 
 
 def demand_text(demand: Demand, terms: NodeTerms) -> str:

@@ -5,8 +5,10 @@ from dataclasses import replace
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import PodRequest
+from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of
 from gpu_device_plugin.domain.schemes.aliyun.requests import demand
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of
+from gpu_device_plugin.domain.shares import Holder
 from gpu_device_plugin.errors import RequestError
 
 
@@ -27,11 +29,10 @@ def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
             f"server was away; create the pod again",
             reason="CardCountUnknown",
         )
+    pod = replace(spec.ref, uid=grant.pod.uid or spec.ref.uid)
     return replace(
         grant,
-        pod=replace(spec.ref, uid=grant.pod.uid or spec.ref.uid),
-        kind=container.kind,
-        index=container.index,
-        pod_units=spec.app_amount(Resource.MEM),
+        holder=Holder(pod, container.name, container.kind, container.index),
+        own=replace(fraction_of(grant), pod_units=spec.app_amount(Resource.MEM)),
         is_checked=True,
     )

@@ -7,7 +7,6 @@ what a pod holds from the pod's annotations, or from its spec while it has none.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.modes import PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
@@ -16,6 +15,7 @@ from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_PODS_PER_CARD, res
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room, place
 from gpu_device_plugin.domain.schemes.aliyun.requests import CORE_STEP_PERCENT, demand
 from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
+from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError
 
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"

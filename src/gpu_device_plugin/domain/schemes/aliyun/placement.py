@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_device_plugin.domain.demand import Demand
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -20,6 +19,7 @@ from gpu_device_plugin.domain.schemes.aliyun.units import (
     Resource,
     parse_unit_id,
 )
+from gpu_device_plugin.domain.shares import Demand
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool, UnitCount
@@ -29,13 +29,22 @@ from gpu_device_plugin.domain.schemes.aliyun.decision import (
     unequal_parts,
 )
 from gpu_device_plugin.domain.schemes.aliyun.edits import container_edits
+from gpu_device_plugin.domain.schemes.aliyun.fraction import (
+    Fraction,
+    check_ids,
+    fraction_of,
+    of_record,
+    shares_of,
+    to_record,
+    units_per_card,
+)
 from gpu_device_plugin.domain.schemes.aliyun.late_check import checked
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_message, check_unit, resources_of
 from gpu_device_plugin.domain.schemes.aliyun.placement import follows
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand_from_size
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, unit_ids, units_of
-from gpu_device_plugin.domain.schemes.protocol import NewGrant
+from gpu_device_plugin.domain.schemes.protocol import GrantedIn, NewGrant
 from gpu_device_plugin.errors import RequestError
 
 
@@ -115,33 +124,29 @@ class AliyunScheme:
         """The decision, in units and percent."""
         container, request = pending.asker.container, pending.asker.request
         asked = pending.demand
-        grant = Grant(
+        pod_units = request.app_amount(Resource.MEM) if request else asked.mem_units
+        mode = state.terms.mode
+        return Grant(
             slice_id=new.slice_id,
-            pod=pending.asker.pod,
-            container=container.name if container else "",
-            cards=tuple(card.uuid for card in pending.cards),
-            mem_units=asked.mem_units,
-            core_percent=asked.core_percent,
-            pod_units=request.app_amount(Resource.MEM) if request else asked.mem_units,
-            unit_mib=state.unit.mib,
-            mode=str(state.mode),
+            holder=pending.asker.holder,
+            shares=shares_of(pending.cards, asked.core_percent),
+            own=Fraction(asked.mem_units, pod_units, state.unit.mib, mode),
             is_isolated=new.is_isolated,
             is_checked=container is not None,
             library_version=state.library_version if new.is_isolated else "",
             created_seconds=new.created_seconds,
             compute_policy=_compute_policy(request, state),
         )
-        if container is None:
-            return grant
-        return replace(grant, kind=container.kind, index=container.index)
 
     def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:
         """Without the pod spec, only the units given so far are known of its request."""
         grant = grant.with_ids(call.resource, call.must_include)
         if not is_known:
             units, percent = len(grant.ids(Resource.MEM)), len(grant.ids(Resource.CORE))
-            grant = replace(grant, mem_units=units, pod_units=units, core_percent=percent)
-        return grant if is_known and grant.card_bytes else self.sized(grant, state)
+            own = replace(fraction_of(grant), mem_units=units, pod_units=units)
+            shares = tuple(replace(share, core_percent=percent) for share in grant.shares)
+            grant = replace(grant, own=own, shares=shares)
+        return grant if is_known and grant.is_sized else self.sized(grant, state)
 
     def sized(self, grant: Grant, state: NodeState) -> Grant:
         """The grant with its memory on each card in bytes, as the cards are now.
@@ -149,17 +154,14 @@ class AliyunScheme:
         A card that is away leaves the sizes unknown; one that shows less than was granted (for
         instance to a grant made again from the kubelet's checkpoint) gives what it has.
         """
-        unit = MemoryUnit.of_mib(grant.unit_mib)
-        cards = [card for card in map(state.card, grant.cards) if card is not None]
-        if not grant.units_per_card or len(cards) != len(grant.cards):
-            return replace(grant, card_bytes=())
-        sizes = (
-            slice_bytes(card, min(grant.units_per_card, card.capacity(unit)), unit)
-            if card.capacity(unit)
-            else 0
-            for card in cards
-        )
-        return replace(grant, card_bytes=tuple(sizes))
+        unit, each = fraction_of(grant).unit, units_per_card(grant)
+        cards = [card for card in map(state.card, grant.devices) if card is not None]
+        sizes: Iterable[int | None] = [None] * len(grant.shares)
+        if each and len(cards) == len(grant.shares):
+            units = [min(each, card.capacity(unit)) for card in cards]
+            sizes = [slice_bytes(c, n, unit) if n else 0 for c, n in zip(cards, units, strict=True)]
+        sized = zip(grant.shares, sizes, strict=True)
+        return replace(grant, shares=tuple(replace(s, memory_bytes=size) for s, size in sized))
 
     def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
         """The percentage, the label for several cards, and what goes with what."""
@@ -169,7 +171,7 @@ class AliyunScheme:
     def check_shape(self, grant: Grant, state: NodeState) -> None:
         """core_mem serves memory and compute together (R-526)."""
         is_whole = grant.ids(Resource.MEM) and grant.ids(Resource.CORE)
-        if grant.mode == NodeMode.CORE_MEM and not is_whole:
+        if fraction_of(grant).mode is NodeMode.CORE_MEM and not is_whole:
             raise RequestError(
                 f"pod {grant.pod}, container {grant.container or '(not known)'}, asks for one of "
                 f"gpu-mem and gpu-core.percentage only; node {state.node} is in mode core_mem and "
@@ -191,6 +193,27 @@ class AliyunScheme:
             )
             for grant in adopt(held, specs, state.cards, state.terms)
         )
+
+    def own_record(self, grant: Grant) -> Mapping[str, object]:
+        """Units, their size, and the node mode."""
+        return to_record(fraction_of(grant))
+
+    def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
+        """A slice of a mode without isolation has no cap, whatever was written (R-505)."""
+        check_ids(grant.units)
+        own = of_record(record)
+        isolates = grant.is_isolated and is_isolated(own.mode)
+        return replace(grant, own=own, is_isolated=isolates)
+
+    def granted_in(self, grant: Grant) -> GrantedIn | None:
+        """Both decide what its units mean."""
+        return fraction_of(grant).mode, fraction_of(grant).unit
+
+    def held_text(self, grant: Grant) -> str:
+        """`2 units, 30 % compute (fixed)`."""
+        percent = grant.core_percent
+        core = f", {percent} % compute ({grant.compute_policy})" if percent else ""
+        return f"{fraction_of(grant).mem_units} units{core}"
 
     def answers(self, resource: str) -> bool:
         """The whole answer rides on gpu-mem (R-550): the kubelet merges several at random."""

@@ -1,0 +1,73 @@
+"""Shares of devices: what a holder has of one, and what a container needs."""
+
+from dataclasses import dataclass
+
+from gpu_device_plugin.domain.pods import ContainerKind, PodRef
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of one device.
+
+    Attributes:
+        device: Its id: the UUID of a card or of a MIG instance.
+        memory_bytes: The memory of this part; None while it is not known. It stays the same if the
+            device shows less memory later (ECC, another driver).
+        core_percent: Its compute; 0 is no cap.
+        is_exclusive: Nobody else may hold anything of the device.
+    """
+
+    device: str
+    memory_bytes: int | None = None
+    core_percent: int = 0
+    is_exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds shares: a container, or a claim on behalf of the containers of one pod.
+
+    Attributes:
+        pod: Whose it is.
+        container: Name of the container; empty while it is not known, and for a claim.
+        kind: Init, sidecar or app.
+        index: The container's position in `spec.containers` (or `spec.initContainers`).
+        claim: Uid of the ResourceClaim; empty for a container.
+    """
+
+    pod: PodRef
+    container: str = ""
+    kind: ContainerKind = ContainerKind.APP
+    index: int = 0
+    claim: str = ""
+
+    @property
+    def is_handed_on(self) -> bool:
+        """Whether later containers of the pod reuse what it holds: an ordinary init container."""
+        return self.kind is ContainerKind.INIT and not self.claim
+
+    def is_same(self, other: "Holder") -> bool:
+        """Whether both are one container or one claim, as far as both are known."""
+        if self.claim or other.claim:
+            return self.claim == other.claim
+        return self.pod.is_same_pod(other.pod) and self.container == other.container
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one container needs, checked: `mem_units` over `cards` cards in equal parts.
+
+    Attributes:
+        mem_units: Memory units in all; 0 only while it is not known how many.
+        core_percent: Percent of one card's compute; 0 is no cap, or not known yet.
+        cards: Number of cards, at least 1; divides `mem_units`.
+    """
+
+    mem_units: int
+    core_percent: int = 0
+    cards: int = 1
+
+    @property
+    def units_per_card(self) -> int:
+        """Memory units on each of its cards."""
+        return self.mem_units // self.cards
