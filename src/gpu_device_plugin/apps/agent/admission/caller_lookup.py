@@ -75,12 +75,15 @@ class Identifier:
         watched = self.sources.specs()
         return {**self._fetched, **watched} if watched else watched
 
-    async def identify(self, call: Call, session: Asker | None) -> Identified:
+    async def identify(
+        self, call: Call, session: Asker | None, admitting: PodRef | None = None
+    ) -> Identified:
         """Who makes this call.
 
         Args:
             call: The call.
             session: The container whose other resource was just decided, if one is open.
+            admitting: The pod of which a container was decided a moment ago.
 
         Raises:
             UnknownPodError: Nobody can tell safely.
@@ -92,7 +95,7 @@ class Identifier:
         if session is not None and not any(e.pod.is_same_name(session.pod) for e in listed):
             session = None
         ledger = self._ledger()
-        asker = who_asks(call, listed, specs, ledger, seen, session)
+        asker = who_asks(call, listed, specs, ledger, seen, session, admitting)
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
         keys = [entry.pod.key for entry in listed]

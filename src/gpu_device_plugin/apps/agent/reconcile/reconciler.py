@@ -213,13 +213,14 @@ class Reconciler:
         """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
         uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
+        there = ledger.release(snapshot.displaced(ledger))
         schemes, state = self._parts.schemes, self._parts.state()
         found = []
         for grant in ledger.grants.values():
             named = renamed(grant, *completed(grant, snapshot.entries))
             named = renamed(named, corrected_uid(named, uids), named.container)
             named = passed_on(named, snapshot.listed, ledger)
-            named = filled(named, reported, ledger)
+            named = filled(named, reported, there)
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 try:
