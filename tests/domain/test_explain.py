@@ -124,8 +124,3 @@ def test_why_tells_the_decisions_of_a_pod() -> None:
         "  asked    aliyun.com/gpu-mem: 9\n"
         "  decided  refused: no room [NoRoom]\n"
     )
-
-
-def test_why_without_decisions_says_so() -> None:
-    """An empty answer would look like a fault."""
-    assert "nothing has been decided" in why_text([])

@@ -461,3 +461,28 @@ def test_a_new_kernel_of_a_known_graph_counts_before_the_next_allocation(
     ran = every_box.run("renewed", way, GPU_SIMULATOR_MODULE_MIB="200", CUDA_MODULE_LOADING="LAZY")
 
     assert ran.stdout == f"0 {OUT_OF_MEMORY}\n"
+
+
+@pytest.mark.parametrize("way", ["library", "unload", "module"])
+def test_loading_code_asks_nvml_seldom(every_box: Box, way: str) -> None:
+    """Where a call takes 3 ms, 200 libraries may cost 0.3 s: half a call each. Calls are counted."""
+    program = every_box.start(GPU_SIMULATOR_NVML_CALL_US="3000", CUDA_MODULE_LOADING="EAGER")
+    assert program("retain") == [0]
+    before = program("nvml_calls")[1]
+    assert program(f"loads {way} 200") == [0]
+
+    assert program("nvml_calls")[1] - before <= 100
+
+
+def test_code_that_was_not_measured_yet_is_measured_when_room_is_short(box: Box) -> None:
+    """However short the time since the last look, and however long a look takes."""
+    program = box.start(
+        GPU_SIMULATOR_NVML_CALL_US="20000",
+        GPU_SIMULATOR_MODULE_MIB="50",
+        CUDA_MODULE_LOADING="EAGER",
+    )
+    free = room(program("info"))
+    assert program("loads module 4") == [0]
+    assert program(f"alloc 1 {free - 200 * MIB + 1}") == [OUT_OF_MEMORY]
+
+    assert program(f"alloc 1 {free - 200 * MIB}") == [0]

@@ -39,6 +39,9 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     pod_name: Annotated[
         str, says("Name of this pod, for the Lease and the leader's label. Also POD_NAME.")
     ] = ""
+    webhook_configuration: Annotated[
+        str, says("MutatingWebhookConfiguration into which it writes who signed its certificate.")
+    ] = ""
     kubeconfig: Annotated[
         str, says("Path of a kubeconfig; by default the pod's service account is used.")
     ] = ""

@@ -121,7 +121,10 @@ void overhead_end_unload(const struct overhead_unload *unload)
 {
 	if (!unload->cards) {
 		for (int card = 0; card < LIMITS_CARDS; card++)
-			overhead_refresh_now(card);
+			if (overhead_has_context(card)) {
+				overhead_urge(card);
+				overhead_refresh(card, 0);
+			}
 		return;
 	}
 	driver_come_back();

@@ -26,13 +26,16 @@ enum { LOOK_PART = 20 };
 /* Neighbours that never rest: then what came is not counted. */
 enum { LOOK_TRIES = 20 };
 
+/* With more room than this after an allocation, new code need not be measured before it. */
+#define NEAR_BYTES (512ull * 1024 * 1024)
+
 /* A context of known price is looked at again after this. */
 #define LOOK_LATER_NS 100000000u
 
 /* What makes another look worth it, by card. */
 static struct suspicion {
 	atomic_bool is_suspect;
-	atomic_bool is_urgent;     /* look whatever it costs */
+	atomic_bool is_urgent;     /* near the cap look whatever it costs */
 	_Atomic uint64_t again_ns; /* not before, or too much time would go into it */
 	_Atomic uint64_t later_ns; /* then also without a suspicion; 0: no need */
 } suspicions[LIMITS_CARDS];
@@ -142,20 +145,31 @@ void overhead_refresh_now(int card)
 	atomic_store(&suspicion->again_ns, end_ns + (end_ns - begin_ns) * LOOK_PART);
 }
 
-void overhead_refresh(int card)
+/* May what was not measured yet make the difference? */
+static bool is_near(int card, uint64_t wanted)
+{
+	const uint64_t limit = account_limit(card), held = account_held(card, false);
+
+	return limit != LIMITS_NO_CAP &&
+	       (held >= limit || limit - held < NEAR_BYTES || limit - held - NEAR_BYTES < wanted);
+}
+
+void overhead_refresh(int card, uint64_t wanted)
 {
 	if (card < 0)
 		return;
 	const struct suspicion *suspicion = &suspicions[card];
 	const uint64_t later_ns = atomic_load_explicit(&suspicion->later_ns, memory_order_relaxed);
-	const bool is_now = atomic_load_explicit(&suspicion->is_suspect, memory_order_relaxed);
+	const bool is_urgent = atomic_load_explicit(&suspicion->is_urgent, memory_order_relaxed);
+	const bool is_now =
+		is_urgent || atomic_load_explicit(&suspicion->is_suspect, memory_order_relaxed);
 
-	if (atomic_load_explicit(&suspicion->is_urgent, memory_order_relaxed)) {
+	if (!is_now && !later_ns)
+		return;
+	if (is_urgent && is_near(card, wanted)) {
 		overhead_refresh_now(card);
 		return;
 	}
-	if (!is_now && !later_ns)
-		return;
 	const uint64_t time_ns = timer_real_now_ns();
 
 	if ((is_now || time_ns >= later_ns) && time_ns >= atomic_load(&suspicion->again_ns))
@@ -180,15 +194,15 @@ static bool look_at_card(int card, struct overhead_look *look)
 {
 	const struct totals before = totals_of_neighbours(card);
 
-	look->is_known =
-		nvml_card_used(card, &look->used) || card_used_by_context(card, &look->used);
+	look->is_known = look->is_of_context ? card_used_by_context(card, &look->used)
+					     : nvml_card_used(card, &look->used);
 	const struct totals after = totals_of_neighbours(card);
 
 	look->neighbours = after.bytes;
 	return before.is_still && after.is_still && before.stamp == after.stamp;
 }
 
-void overhead_look(int card, struct overhead_look *look)
+static void look_again(int card, struct overhead_look *look)
 {
 	unsigned tries = 0;
 
@@ -198,11 +212,20 @@ void overhead_look(int card, struct overhead_look *look)
 	look->held = account_held(card, false);
 }
 
+/* A context says it in microseconds, NVML in milliseconds where there is none. */
+void overhead_look(int card, struct overhead_look *look)
+{
+	uint64_t ignored;
+
+	look->is_of_context = card_used_by_context(card, &ignored);
+	look_again(card, look);
+}
+
 int64_t overhead_change_since(int card, const struct overhead_look *before)
 {
-	struct overhead_look after;
+	struct overhead_look after = {.is_of_context = before->is_of_context};
 
-	overhead_look(card, &after);
+	look_again(card, &after);
 	if (!before->is_known || !after.is_known)
 		return 0;
 	const int64_t change = (int64_t)(after.used - before->used) -
@@ -227,9 +250,11 @@ void overhead_begin_change(struct overhead_change *change, bool is_large)
 void overhead_end_change(struct overhead_change *change)
 {
 	if (!change->is_watched) {
-		overhead_suspect(change->card);
 		if (change->is_large)
-			overhead_refresh_now(change->card);
+			overhead_urge(change->card);
+		else
+			overhead_suspect(change->card);
+		overhead_refresh(change->card, 0);
 		return;
 	}
 	driver_come_back();

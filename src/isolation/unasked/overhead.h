@@ -18,6 +18,7 @@ struct overhead_look {
 	uint64_t used;
 	uint64_t held;
 	uint64_t neighbours; /* what they say that they hold */
+	bool is_of_context;  /* the total is what one of our contexts says, else NVML's */
 	bool is_known;       /* the total, and no neighbour was about to change it */
 };
 
@@ -101,7 +102,7 @@ void overhead_suspect_later(int card);
 void overhead_urge(int card);
 
 /* Measure again if there is a suspicion and the last look is old enough; or at once. */
-void overhead_refresh(int card);
+void overhead_refresh(int card, uint64_t wanted);
 void overhead_refresh_now(int card);
 
 void overhead_after_fork(void);

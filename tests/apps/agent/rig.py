@@ -312,4 +312,19 @@ async def running_rig(
             await rig.api.stop()
 
 
-__all__ = ["CORE", "COUNT", "MEM", "NODE", "Rig", "running_rig", "slice_of", "until"]
+async def command(rig: Rig, *arguments: str) -> tuple[int, str]:
+    """A command of the CLI on this node; exit code and all it wrote."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "gpu_device_plugin",
+        *arguments,
+        f"--run-dir={rig.run}",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()
+
+
+__all__ = ["CORE", "COUNT", "MEM", "NODE", "Rig", "command", "running_rig", "slice_of", "until"]

@@ -15,6 +15,7 @@ from gpu_device_plugin.apps.controller.extender import Extender, View
 from gpu_device_plugin.apps.controller.leader import Leader
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
 from gpu_device_plugin.apps.controller.models import Models
+from gpu_device_plugin.apps.controller.webhook_trust import WebhookTrust
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterNode, ClusterWatch
 from gpu_device_plugin.cluster.leader_label import LeaderLabel
@@ -64,19 +65,11 @@ class Controller:
             self._extender.settle,
         )
         self._metrics = ControllerMetrics(self.ledger.node_rooms)
+        self._webhook_configuration = settings.webhook_configuration
         self.certificates = None if settings.plain_http else Certificates(settings, self._api)
         self.server = ExtenderServer(
             settings.address,
-            Handlers(
-                filter=self._extender.filter,
-                prioritize=self._extender.prioritize,
-                bind=self._extender.bind,
-                inspect=self._extender.inspect,
-                mutate=self.models.webhook.mutate,
-                trouble=self._trouble,
-                standby=lambda: self.leader.standby,
-                took=self._metrics.took,
-            ),
+            self._handlers(),
             settings.max_body * _MIB,
             self.certificates.tls if self.certificates else None,
             settings.client_name,
@@ -102,6 +95,8 @@ class Controller:
             if self.certificates is not None:
                 await self.certificates.start()
                 loops.append(self.certificates.run)
+                if self._webhook_configuration:
+                    loops.append(self._trust(self.certificates).run)
             await self.server.start()
             on_ready()
             # Waits for all of them at the end: the leader has something to give up.
@@ -113,6 +108,22 @@ class Controller:
             await self.server.stop()
             await self.pages.stop()
             await self._api.close()
+
+    def _handlers(self) -> Handlers:
+        return Handlers(
+            filter=self._extender.filter,
+            prioritize=self._extender.prioritize,
+            bind=self._extender.bind,
+            inspect=self._extender.inspect,
+            mutate=self.models.webhook.mutate,
+            trouble=self._trouble,
+            standby=lambda: self.leader.standby,
+            took=self._metrics.took,
+        )
+
+    def _trust(self, certificates: Certificates) -> WebhookTrust:
+        name = self._webhook_configuration
+        return WebhookTrust(self._api, name, lambda: certificates.authority)
 
     def _trouble(self) -> str:
         """Before the ledger is whole, an answer would be a guess."""

@@ -117,6 +117,12 @@ def _packaged() -> tuple[Package | None, str]:
     return found, ""
 
 
+def own_version() -> str:
+    """The version of the library that this program brings; empty if it was not built."""
+    found, _ = _packaged()
+    return found.version if found else ""
+
+
 def _selftest() -> Path | None:
     try:
         return native_library(SELFTEST)

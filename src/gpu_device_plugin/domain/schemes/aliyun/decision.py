@@ -49,7 +49,7 @@ def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
         found = search(needed)
     if isinstance(found, NoRoom):
         text = no_room_text(asker, needed, found, state.terms)
-        raise DoesNotFitError(text, reason=found.reason)
+        raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(views, needed))
     asked = demand_text(needed, state.terms)
     return Pending(asker, needed, found.cards, found.why, asked, room_lines(views, needed))
 
