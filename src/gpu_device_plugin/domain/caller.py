@@ -105,7 +105,7 @@ def who_asks(  # noqa: PLR0913, PLR0917 - each argument is another source
         Asker(pod.pod) for pod in bare if _is_new(pod.pod, seen) and not any(_ids(pod))
     ]
     last = _of_session(session, texts, bare)
-    if last is not None and all(asker.pod.is_same_name(last.pod) for asker in new):
+    if last and all(asker.pod.is_same_name(last.pod) for asker in new):
         return last
     is_owned = len(around) < len(listed)
     may = new or texts or ([Asker(p.pod) for p in bare] if is_owned else [])
@@ -242,10 +242,9 @@ def _of_session(
     """The pod that was decided last, if it can still be asking: its calls come together."""
     if session is None:
         return None
-    if session.container is None and any(p.pod.is_same_name(session.pod) for p in bare):
-        return session
     found = next((asker for asker in texts if asker.pod.is_same_name(session.pod)), None)
-    return session if found is not None and session.container is None else found
+    is_there = found is not None or any(p.pod.is_same_name(session.pod) for p in bare)
+    return session if session.container is None and is_there else found
 
 
 def _heir(call: Call, holders: Sequence[Grant], specs: Specs, ledger: Ledger) -> Asker | None:
