@@ -109,11 +109,7 @@ def who_asks(  # noqa: PLR0913, PLR0917 - each argument is another source
         return last
     is_owned = len(around) < len(listed)
     may = new or texts or ([Asker(p.pod) for p in bare] if is_owned else [])
-    # Its containers come one after the other, and one whose units were forgotten may never ask.
-    certain = [asker for asker in may if not _is_forgotten(asker, call, ledger)]
-    if len(certain) == 1 and admitting is not None and certain[0].pod.is_same_name(admitting):
-        return certain[0]
-    found = _only(call, may, listed)
+    found = _next(may, call, ledger, admitting) or _only(call, may, listed)
     is_sure = not _is_forgotten(found, call, ledger)
     rivals = [] if is_sure else [_rival(found, pod, call, specs, ledger) for pod in around]
     return _only(call, [found, *filter(None, rivals)], listed)
@@ -172,11 +168,9 @@ class _Known:
         """
         if self.spec.is_finished or call.must_include or any(_ids(self.entry)):
             return None
-        for container in self.spec.containers:
-            is_init = container.kind is ContainerKind.INIT
-            if is_init and container.amount(call.resource) == call.size:
-                return Asker(self.spec.ref, self.spec, container)
-        return None
+        inits = (c for c in self.spec.containers if c.kind is ContainerKind.INIT)
+        found = next((c for c in inits if c.amount(call.resource) == call.size), None)
+        return Asker(self.spec.ref, self.spec, found) if found else None
 
     def _holds(self, container: ContainerRequest, resource: str) -> bool:
         if container.kind is ContainerKind.INIT:
@@ -205,6 +199,13 @@ def _by_ledger(spec: PodRequest, call: Call, ledger: Ledger) -> Asker | None:
 def _is_granted(ledger: Ledger, pod: PodRef, container: ContainerRequest, resource: str) -> bool:
     grant = ledger.of_container(pod, container.name)
     return grant is not None and bool(grant.ids(resource))
+
+
+def _next(may: Sequence[Asker], call: Call, ledger: Ledger, pod: PodRef | None) -> Asker | None:
+    """The next container of the pod that is being admitted, beside pods that may never ask."""
+    certain = [asker for asker in may if not _is_forgotten(asker, call, ledger)]
+    is_it = len(certain) == 1 and pod is not None and certain[0].pod.is_same_name(pod)
+    return certain[0] if is_it else None
 
 
 def _is_forgotten(asker: Asker, call: Call, ledger: Ledger) -> bool:
