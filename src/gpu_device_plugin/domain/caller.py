@@ -43,7 +43,7 @@ class Call:
     must_include: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        """`aliyun.com/gpu-mem: 2`."""
+        """`example.com/thing: 2`."""
         return f"{self.resource}: {self.size}"
 
 
