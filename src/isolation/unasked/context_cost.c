@@ -19,6 +19,7 @@
 static pthread_mutex_t making_context = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int contexts[LIMITS_CARDS]; /* of this process, by card */
 static atomic_int all_contexts;
+static atomic_uint ended_contexts; /* handles may be given out again */
 
 void overhead_after_fork(void)
 {
@@ -218,6 +219,47 @@ void overhead_end_context(struct overhead_context *making, CUresult result, CUco
 	pthread_mutex_unlock(&making_context);
 }
 
+static void adopt(CUcontext context)
+{
+	struct overhead_context making = {0};
+	struct holding entry = {.key = (uint64_t)(uintptr_t)context, .kind = KIND_CONTEXT};
+	CUdevice device;
+
+	if (holdings_get(KIND_CONTEXT, entry.key, &entry) ||
+	    card_current(&making.card) != CUDA_SUCCESS || making.card < 0 ||
+	    cuda.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+		return;
+	making.is_first = !overhead_has_context(making.card);
+	making.usual = overhead_usual_price(device);
+	making.expected = overhead_price(making.card, making.is_first, &making.is_sure);
+	entry.card = (int16_t)making.card;
+	entry.bytes = unmeasured(&making);
+	if (!holdings_put(&entry))
+		return;
+	atomic_fetch_add(&contexts[making.card], 1);
+	atomic_fetch_add(&all_contexts, 1);
+	account_adjust(making.card, ACCOUNT_OVERHEAD, 0, entry.bytes);
+	overhead_urge(making.card);
+}
+
+void overhead_adopt_current(void)
+{
+	static __thread CUcontext known __attribute__((tls_model("initial-exec")));
+	static __thread unsigned known_at __attribute__((tls_model("initial-exec")));
+	const unsigned now = atomic_load_explicit(&ended_contexts, memory_order_relaxed);
+	const CUcontext context = context_current();
+
+	if (!context || (context == known && now == known_at))
+		return;
+	/* While one is being made, that may be this one: the next call looks again. */
+	if (pthread_mutex_trylock(&making_context) != 0)
+		return;
+	adopt(context);
+	pthread_mutex_unlock(&making_context);
+	known = context;
+	known_at = now;
+}
+
 static void forget(const struct holding *entry)
 {
 	atomic_fetch_sub(&contexts[entry->card], 1);
@@ -238,6 +280,7 @@ static int forget_context(CUcontext context)
 	uint32_t place = 0;
 
 	charge_forget_context(context);
+	atomic_fetch_add(&ended_contexts, 1);
 	if (!holdings_take(KIND_CONTEXT, key, &entry))
 		return CARD_FOREIGN;
 	while (holdings_take_of(KIND_CONTEXT, key, &place, &green))

@@ -68,6 +68,7 @@ void overhead_watch_part(struct overhead_launch *launch, const void *what, CUstr
 	const struct context_scope scope = scope_stream(stream);
 
 	launch->is_new = true;
+	overhead_adopt_current();
 	watch_here(launch, scope);
 	scope_end(scope);
 	capture_restore(mode);

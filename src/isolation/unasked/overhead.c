@@ -238,6 +238,7 @@ int64_t overhead_change_since(int card, const struct overhead_look *before)
 void overhead_begin_change(struct overhead_change *change, bool is_large)
 {
 	*change = (struct overhead_change){.card = CARD_FOREIGN, .is_large = is_large};
+	overhead_adopt_current();
 	if (card_current(&change->card) != CUDA_SUCCESS || change->card < 0 || nvml_knows_pid())
 		return;
 	if (!overhead_stop_others())

@@ -40,6 +40,11 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home);
 void overhead_end_context(struct overhead_context *making, CUresult result, CUcontext context);
 /*
+ * The current context, if it was made by a call that we do not know (cuGLCtxCreate,
+ * cuVDPAUCtxCreate, a later driver's): from now on it is counted. Cheap for one that is.
+ */
+void overhead_adopt_current(void);
+/*
  * Around a call that may end a context; `ended` is NULL when it did not. What it cost
  * and what was allocated in it is free again.
  */
