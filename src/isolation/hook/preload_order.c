@@ -41,7 +41,7 @@ __attribute__((constructor)) static void stand_in_front(void)
 	/* A setuid program is loaded with nothing of the user's choice. */
 	if (!is_somebody_in_front() || getauxval(AT_SECURE))
 		return;
-	/* No thread is there yet: NOLINTBEGIN(concurrency-mt-unsafe) */
+	/* No thread yet: NOLINTBEGIN(concurrency-mt-unsafe) */
 	/* Neither named by a pod nor by the loader's command line (then it has no base): dlopen. */
 	if ((!getenv("LD_PRELOAD") && getauxval(AT_BASE)) || !slice_is_meant())
 		return;
