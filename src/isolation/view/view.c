@@ -33,7 +33,7 @@ static CUresult memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
 		return result;
 	pools_after_sync();
 	overhead_adopt_current();
-	overhead_suspect(card);
+	overhead_stale(card);
 	overhead_refresh(card, UINT64_MAX);
 	view_of(card, card_free, card_total, true, &view);
 	*free_bytes = view.free;

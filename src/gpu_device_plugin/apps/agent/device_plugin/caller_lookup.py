@@ -77,7 +77,11 @@ class Identifier:
         return {**self._fetched, **watched} if watched else watched
 
     async def identify(
-        self, call: Call, session: Asker | None, scope: Scope = EVERYTHING
+        self,
+        call: Call,
+        session: Asker | None,
+        scope: Scope = EVERYTHING,
+        admitting: PodRef | None = None,
     ) -> Identified:
         """Who makes this call.
 
@@ -85,6 +89,7 @@ class Identifier:
             call: The call.
             session: The container whose other resource was just decided, if one is open.
             scope: What of pods and grants is of the call's scheme.
+            admitting: The pod of which a container was decided a moment ago.
 
         Raises:
             UnknownPodError: Nobody can tell safely.
@@ -96,7 +101,8 @@ class Identifier:
         if session is not None and not any(e.pod.is_same_name(session.pod) for e in listed):
             session = None
         ledger = scope.ledger(self._ledger())
-        asker = who_asks(call, scope.listed(listed), scope.specs(specs), ledger, seen, session)
+        mine, known = scope.listed(listed), scope.specs(specs)
+        asker = who_asks(call, mine, known, ledger, seen, session, admitting)
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
         keys = [entry.pod.key for entry in listed]

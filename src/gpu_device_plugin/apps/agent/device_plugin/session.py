@@ -19,6 +19,7 @@ from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.domain.decision import Offer, Pending, check_in_service
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
+from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.protocol import Decides
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError
@@ -85,7 +86,8 @@ class Session:
         scheme, view = self._schemes.deciding(call.resource, self._state())
         open_pending = self._open(call.resource)
         session = open_pending.asker if open_pending else None
-        found = await self._identifier.identify(call, session, self._schemes.scope(scheme))
+        scope = self._schemes.scope(scheme)
+        found = await self._identifier.identify(call, session, scope, self._admitting())
         self._asker = found.asker
         offer = Offer(call, available, found.live)
         if open_pending is None or not open_pending.is_for(found.asker):
@@ -202,10 +204,14 @@ class Session:
     def _open(self, resource: str) -> Pending | None:
         """The decision that a call for `resource` may still belong to."""
         pending = self._pending
-        is_late = asyncio.get_running_loop().time() - self._answered_at > _SESSION_SECONDS
-        if pending is None or resource in pending.preferred or is_late:
+        if pending is None or resource in pending.preferred or self._admitting() is None:
             return None
         return pending if self._schemes.of(resource) is self._scheme else None
+
+    def _admitting(self) -> PodRef | None:
+        """The pod of which a container was decided a moment ago."""
+        is_late = asyncio.get_running_loop().time() - self._answered_at > _SESSION_SECONDS
+        return None if is_late or self._pending is None else self._pending.asker.pod
 
     def _session(self, resource: str) -> Asker | None:
         pending = self._open(resource)

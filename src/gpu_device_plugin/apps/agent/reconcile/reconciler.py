@@ -213,6 +213,7 @@ class Reconciler:
         """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
         uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
+        there = ledger.release(snapshot.displaced(ledger))
         schemes, state = self._parts.schemes, self._parts.state()
         found = []
         for grant in ledger.grants.values():
@@ -220,7 +221,7 @@ class Reconciler:
             named = renamed(named, corrected_uid(named, uids), named.container)
             own = schemes.scope(schemes.of_grant(grant))
             named = passed_on(named, own.listed(snapshot.listed), own.ledger(ledger))
-            named = filled(named, own.places(reported), ledger)
+            named = filled(named, own.places(reported), there)
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 try:
