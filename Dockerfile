@@ -47,6 +47,9 @@ RUN --mount=type=secret,id=certificates \
       --only-binary :all: --constraints constraints.txt --target $site /wheel/*.whl && \
     mkdir -p /image/usr/local/bin && mv $site/bin/gpu-device-plugin /image/usr/local/bin/ && rm -rf $site/bin $site/.lock && \
     python3.11 -m compileall -q --invalidation-mode unchecked-hash -s /image /image/usr/lib/python3.11 $site
+# What `gpu-device-plugin version` names; last, so that no other step depends on it.
+ARG COMMIT=
+RUN [ -z "$COMMIT" ] || echo "$COMMIT" >/image/usr/local/lib/python3.11/dist-packages/gpu_device_plugin/COMMIT
 
 FROM scratch
 LABEL org.opencontainers.image.title=gpu-device-plugin \

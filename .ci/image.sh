@@ -74,6 +74,7 @@ build() { # build ARCHITECTURE DIRECTORY
   # buildah of Debian 12 does not know the machine that builds by itself.
   "${buildah[@]}" build --quiet --pull=$pull --layers --platform "linux/$1" "${secret[@]}" \
     --build-arg "BUILDPLATFORM=linux/$(dpkg --print-architecture)" --build-arg "BASE=$base" \
+    --build-arg "COMMIT=$(git describe --always --dirty --abbrev=12 2>/dev/null || true)" \
     --tag "$reference-$1" . >"$2/build.log" 2>&1 || fail "the build failed: $(tail -n 30 "$2/build.log")"
   "${buildah[@]}" push --quiet "$reference-$1" "oci-archive:$2/image.tar:$reference"
   "$python" .ci/bill_of_materials.py "$2/image.tar" "$2/spdx.json"

@@ -3,6 +3,7 @@
 * GpuPluginError
   + ConfigError              the operator's settings are wrong            -> exit 2
   + StateError               one of our files on disk is damaged          -> set aside, rebuild
+  + NotKnownError            a person asked for what is not there         -> exit 3
   + RefusalError             a pod cannot have what it asks for           -> the kubelet rejects the pod
     - RequestError           it asks for something that is never valid
     - DoesNotFitError        valid, but no card has room now
@@ -30,6 +31,10 @@ class StateError(GpuPluginError):
     """One of our files is truncated, altered or foreign."""
 
 
+class NotKnownError(GpuPluginError):
+    """A person asked for a pod or a card that is not there."""
+
+
 class RefusalError(GpuPluginError):
     """A pod is refused; the text reaches `kubectl describe`.
 
@@ -47,7 +52,15 @@ class RequestError(RefusalError):
 
 
 class DoesNotFitError(RefusalError):
-    """A valid request for which no card has room now."""
+    """A valid request for which no card has room now.
+
+    Attributes:
+        rooms: One line a card: what it has; for people.
+    """
+
+    def __init__(self, text: str, *, reason: str, rooms: tuple[str, ...] = ()) -> None:
+        super().__init__(text, reason=reason)
+        self.rooms = rooms
 
 
 class UnknownPodError(RefusalError):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 @contextmanager
-def desk(run_dir: Path, answer: dict[str, str]) -> Iterator[list[dict[str, str]]]:
+def desk(run_dir: Path, answer: dict[str, object]) -> Iterator[list[dict[str, str]]]:
     """Something that listens where an agent would, and answers one question."""
     asked: list[dict[str, str]] = []
     with socket.socket(socket.AF_UNIX) as listener:
@@ -161,6 +162,16 @@ def test_why_asks_the_agent_and_prints_its_words(
     assert asked == [{"command": "why", "namespace": "default", "name": "a"}]
 
 
+def test_what_the_agent_does_not_know_has_an_exit_code_of_its_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A script can tell an unknown pod from an agent that is away."""
+    with desk(tmp_path, {"error": "pod default/a: nothing", "is_unknown": True}):
+        code, _, errors = run(capsys, "why", "default/a", "--run-dir", str(tmp_path))
+
+    assert (code, errors) == (3, "gpu-device-plugin: pod default/a: nothing\n")
+
+
 def test_what_the_agent_refuses_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Exit code 1, on standard error."""
     with desk(tmp_path, {"error": "no card '9' on this node"}) as asked:
@@ -219,8 +230,11 @@ def test_the_file_of_settings_can_come_from_the_environment(
 
 
 def test_the_version_is_told_in_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
-    """As a command and as a flag."""
-    assert run(capsys, "version")[1] == f"{__version__}\n"
+    """As a command, with commit and library, and as a flag."""
+    first, commit, library = run(capsys, "version")[1].splitlines()
+    assert first == f"gpu-device-plugin {__version__}"
+    assert re.fullmatch(r"commit (unknown|[0-9a-f]{12}(-dirty)?|.*-g[0-9a-f]{12}(-dirty)?)", commit)
+    assert re.fullmatch(rf"library ({re.escape(__version__)}-[0-9a-f]{{12}}|not built)", library)
     assert __version__ in run(capsys, "--version")[1]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.waiting import until
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.overview.node_cards import ClusterCards
 from gpu_device_plugin.apps.overview.questions import follow_cards
-from gpu_device_plugin.cli.overview import gpu, inspect_cgpu, main
+from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main
 from gpu_device_plugin.cli.overview_screen import OverviewScreen
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.errors import AccessError
@@ -320,6 +321,16 @@ async def test_inspect_shows_a_node_or_all(cluster: Cluster) -> None:
     assert found.output.endswith("26/75 (34%)\n")
     one = await cluster.run("-d", "gpu-b", command=inspect_cgpu)
     assert one.output.startswith("NAME:       gpu-b\n")
+
+
+def test_kubectl_completes_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the form that kubectl reads: value, tab, help; the last line says what to do besides."""
+    complete(["ma"])
+    assert re.fullmatch(r"map\tShow nodes and cards .*\n:4\n", capsys.readouterr().out)
+    complete(["map", "--wa"])
+    assert capsys.readouterr().out.startswith("--watch\t")
+    complete(["map", "-o", ""])
+    assert capsys.readouterr().out == "json\nwide\n:4\n"
 
 
 def test_errors_are_one_line_and_an_exit_code(

@@ -51,12 +51,12 @@ def test_show_draws_what_happened_to_each_card(state: Path) -> None:
 
 
 def test_what_was_done_can_be_undone(state: Path) -> None:
-    """`recover` is another word for restore."""
+    """`restore` takes back what a card reported; `recover` is the agent's command alone."""
     for command in (
         ["lost", "--card", 1],
         ["restore", "--card", 1],
         ["xid", 95, "--card", 2],
-        ["recover", "--card", 2],
+        ["restore", "--card", 2],
         ["unplug", "--card", 3],
         ["plug", "--card", 3],
         ["hang"],

@@ -8,7 +8,8 @@ from gpu_device_plugin.domain.caller import Asker
 from gpu_device_plugin.domain.explain import Decision, why_text
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room, place
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.shares import Demand
 
 NODE = cards(V100_MIB, V100_MIB)
@@ -124,8 +125,3 @@ def test_why_tells_the_decisions_of_a_pod() -> None:
         "  asked    aliyun.com/gpu-mem: 9\n"
         "  decided  refused: no room [NoRoom]\n"
     )
-
-
-def test_why_without_decisions_says_so() -> None:
-    """An empty answer would look like a fault."""
-    assert "nothing has been decided" in why_text([])

@@ -2,7 +2,8 @@
 
 `python3 -m tests.gpu [CHAPTER ...]` needs only pynvml, a C compiler and cuda.h of the machine
 (PyTorch of PYTHON_GPU, else python3, where there is one). It reads the card's modes and clocks at
-most: it changes none. Ends with 1 when a check fails or a card cannot be asked. `--simulated` runs
+most: it changes none. All chapters take less than 25 minutes, each one at most 8; a run that is
+interrupted goes on where it was. Ends with 1 when a check fails or a card cannot be asked. `--simulated` runs
 the checks against the simulated driver, to prove the checks; nothing of it is written down.
 """
 
@@ -10,14 +11,17 @@ import argparse
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.machine import say
 from tests.bench.report import DOCUMENT
 from tests.bench.rows import Chapter, Row
-from tests.gpu import compute, cost, frameworks, memory, report, routing
+from tests.gpu import compute, cost, first, frameworks, memory, report, routing
 from tests.gpu.card import CardError, NoCardError, find
+from tests.gpu.kept import Kept, limited
 from tests.gpu.place import ROOT, CheckError, Place, library_base, on_card
 from tests.gpu.simulated import simulated_base
 
@@ -31,13 +35,67 @@ def _fixed(text: str) -> Method:
     return lambda _: text
 
 
-CHAPTERS: Mapping[str, tuple[str, Method, tuple[Check, ...]]] = {
-    "routing": ("Names", _fixed(routing.METHOD), (routing.measure,)),
-    "memory": ("The memory cap", _fixed(memory.METHOD), memory.CHECKS),
-    "cost": ("What a call costs", _fixed(cost.METHOD), (cost.measure,)),
-    "compute": ("The cap of the card's time", compute.method, (compute.measure,)),
-    "pytorch": ("PyTorch", _fixed(frameworks.METHOD), (frameworks.measure,)),
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A chapter: its title, how it measures, its checks, and what it is the true figure of."""
+
+    title: str
+    method: Method
+    checks: tuple[Check, ...]
+    replaces: str = ""
+
+
+# In the order of what a first half hour on a card has to answer.
+CHAPTERS: Mapping[str, Part] = {
+    "empties": Part(
+        "10⁶ empty kernels",
+        _fixed(first.EMPTIES_METHOD),
+        (first.empties,),
+        "kernels of 2 to 100 µs (isolation.md, The compute cap)",
+    ),
+    "beside": Part(
+        "Two tenants",
+        _fixed(first.BESIDE_METHOD),
+        (first.beside,),
+        "30 and 60 % beside each other in turns (isolation.md, The compute cap)",
+    ),
+    "imports": Part(
+        "Imported memory",
+        _fixed(first.IMPORTS_METHOD),
+        (first.imports,),
+        "whether NVML lists imported memory with the importer (isolation.md, What counts)",
+    ),
+    "starting": Part(
+        "The cost of a start",
+        _fixed(first.STARTING_METHOD),
+        (first.starting,),
+        "the library's own share of cuInit (benchmarks.md, Isolation)",
+    ),
+    "graphs": Part(
+        "Graphs' memory",
+        _fixed(first.GRAPHS_METHOD),
+        (first.graphs,),
+        "4 MiB of an executable graph, 2 more at its first launch (simulator.md)",
+    ),
+    "models": Part("Models", _fixed(frameworks.MODELS_METHOD), (frameworks.models,)),
+    "vllm": Part("vLLM", _fixed(frameworks.VLLM_METHOD), (frameworks.vllm,)),
+    "routing": Part("Names", _fixed(routing.METHOD), (routing.measure,)),
+    "memory": Part("The memory cap", _fixed(memory.METHOD), memory.CHECKS),
+    "cost": Part(
+        "What a call costs",
+        _fixed(cost.METHOD),
+        (cost.measure,),
+        "hook cost of a launch, of cuMemAlloc and cuMemFree (benchmarks.md, Isolation)",
+    ),
+    "compute": Part(
+        "The cap of the card's time",
+        compute.method,
+        (compute.measure,),
+        "shares of one tenant, and tenants of 10 and 90 % (benchmarks.md, Isolation)",
+    ),
+    "pytorch": Part("PyTorch", _fixed(frameworks.METHOD), (frameworks.measure,)),
 }
+CHAPTER_SECONDS, ALL_SECONDS = 8 * 60, 25 * 60
 
 
 def main() -> int:
@@ -63,31 +121,64 @@ def _run(place: Place, asked: argparse.Namespace) -> int:
     kind = "SIMULATED card" if place.is_simulated else "card"
     say(f"==> {kind} {place.card.name}, {place.card.uuid}, driver {place.card.driver}")
     if place.card.pids:
-        say(f"    processes {place.card.pids} use it too: figures of time and memory are not ours")
-    chapters = [_measured(place, chapter) for chapter in asked.chapters or CHAPTERS]
-    failed = [row for chapter in chapters for row in chapter.rows if row.is_met is False]
-    if not place.is_simulated and not asked.chapters:
-        report.write(asked.document, place.card, chapters)
+        say(
+            f"    processes {sorted(place.card.pids)} use it too: figures of time and memory are not ours"
+        )
+    kept = None if place.is_simulated else Kept(asked.keep, place.card)
+    found, left = _all(place, asked, kept)
+    parts = {name: CHAPTERS[name] for name in found}
+    chapters = [
+        Chapter(part.title, part.method(place), tuple(found[name])) for name, part in parts.items()
+    ]
+    if kept and not asked.chapters:
+        replaced = [part.replaces for part in parts.values() if part.replaces]
+        report.write(asked.document, place.card, chapters, replaced, left)
         say(f"==> {asked.document}")
-    say(f"==> {len(failed)} checks failed" if failed else "==> no check failed")
+    if left:
+        again = "the same command goes on with"
+        say(f"==> {asked.minutes:g} minutes are over; {again} {', '.join(left)}")
+    failed = sum(row.is_met is False for rows in found.values() for row in rows)
+    say(f"==> {failed} checks failed" if failed else "==> no check failed")
     return 1 if failed else 0
 
 
-def _measured(place: Place, name: str) -> Chapter:
-    title, method, checks = CHAPTERS[name]
+def _all(
+    place: Place, asked: argparse.Namespace, kept: Kept | None
+) -> tuple[dict[str, list[Row]], list[str]]:
+    """Rows by chapter, those of an earlier run with them, and the chapters that have none yet."""
+    end_seconds = time.monotonic() + asked.minutes * 60
+    found: dict[str, list[Row]] = {}
+    left = []
+    for name in asked.chapters or CHAPTERS:
+        rows = kept.rows(name) if kept and not asked.chapters else None
+        left_seconds = end_seconds - time.monotonic()
+        if rows is not None:
+            say(f"==> {name}: measured before, {asked.keep}")
+        elif left_seconds <= 0:
+            left.append(name)
+            continue
+        else:
+            rows = _measured(place, name, min(CHAPTER_SECONDS, left_seconds))
+            if kept:
+                kept.save(name, rows)
+        found[name] = rows
+    return found, left
+
+
+def _measured(place: Place, name: str, seconds: float) -> list[Row]:
+    """The chapter's rows; what it has after so many seconds, and a row that says so."""
     say(f"==> {name}")
     rows: list[Row] = []
-    for check in checks:
-        try:
-            rows += check(place)
-        except (CheckError, CardError, NoCardError) as error:
-            rows.append(
-                Row(f"{name}: the check itself", "runs to its end", str(error), is_met=False)
-            )
+    try:
+        with limited(seconds):
+            for check in CHAPTERS[name].checks:
+                rows += check(place)
+    except (CheckError, CardError, NoCardError) as error:
+        rows.append(Row(f"{name}: the check itself", "runs to its end", str(error), is_met=False))
     for row in rows:
         bar = f" ({row.target}) {row.verdict}" if row.target else ""
         say(f"    {row.what}: {row.measured}{bar}")
-    return Chapter(title, method(place), tuple(rows))
+    return rows
 
 
 def _place(directory: Path, asked: argparse.Namespace) -> Place:
@@ -118,6 +209,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--simulated", action="store_true", help="prove the checks, without a card")
     parser.add_argument("--seconds", type=float, default=10.0, help="window of one share")
     parser.add_argument("--count", type=int, default=50_000, help="calls of one measured cost")
+    parser.add_argument(
+        "--minutes", type=float, default=ALL_SECONDS / 60, help="begin no chapter after this"
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        default=ROOT / "build" / "gpu.json",
+        help="chapters that are measured; the next run of all goes on behind them",
+    )
     parser.add_argument("--document", type=Path, default=ROOT / DOCUMENT)
     parser.add_argument("--native", type=Path, default=ROOT / "build" / "native")
     parser.add_argument("--library", type=Path, help="preloaded instead of libgpuslice.so")

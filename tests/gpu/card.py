@@ -33,7 +33,7 @@ class Card:
         total_bytes: Its memory.
         free_bytes: What is free of it.
         used_bytes: What is taken, the driver's own part with it.
-        pids: The processes that use it.
+        pids: The processes that use it, and the bytes that NVML lists with each.
         is_simulated: Whether the driver is the simulated one.
     """
 
@@ -44,7 +44,7 @@ class Card:
     total_bytes: int
     free_bytes: int
     used_bytes: int
-    pids: tuple[int, ...]
+    pids: Mapping[int, int]
     is_simulated: bool = False
 
 
@@ -79,7 +79,7 @@ def find(environment: Mapping[str, str], uuid: str | None = None) -> Card:
         total_bytes=found["total"],
         free_bytes=found["free"],
         used_bytes=found["used"],
-        pids=tuple(found["pids"]),
+        pids={int(pid): used for pid, used in found["pids"].items()},
         is_simulated=told["is_simulated"],
     )
 

@@ -1,6 +1,5 @@
 """PyTorch in a slice: its three allocators up to the cap, matrix products and CUDA graphs."""
 
-import json
 import subprocess
 
 from tests.bench.rows import Row, shown
@@ -14,6 +13,10 @@ ALLOCATORS = {
     "cudaMallocAsync": "backend:cudaMallocAsync",
 }
 WORK = {"gemm": "bf16 products of 8192, each waited for", "graph": "a CUDA graph of 20 products"}
+MODELS = {
+    "resnet": "ResNet-50, batches of 32, eager",
+    "decode": "a decode loop, token by token, eager",
+}
 PERCENTS = (30, 60)
 _MOST_ERROR = 1e-2
 _IMPORT_SECONDS = 120.0
@@ -24,10 +27,18 @@ then 1 MiB until torch.cuda.OutOfMemoryError; mem_get_info, pynvml and nvidia-sm
 same slice. Time: random bf16 matrices; a share is the number of products times the duration of
 one by CUDA events without the library; results are compared with double precision."""
 
+MODELS_METHOD = """\
+PyTorch without graphs or compiler, random weights: batches of a ResNet-50 in half precision, each waited for, and a transformer
+of 16 layers that writes one token after another. Work completed against the same program without the library, right before."""
+
+VLLM_METHOD = """\
+vLLM's offline engine with a llama of 16 layers and random weights, 16 requests of 64 tokens at a time; tokens against the
+same without the library, right before. This chapter has never run: no card with vLLM was at hand."""
+
 
 def measure(place: Place) -> list[Row]:
     """Everything, or a row that says why not."""
-    missing = _missing(place)
+    missing = missing_torch(place)
     if missing is not None:
         return [Row("PyTorch in a slice", "every allocator, graphs", f"not run: {missing}")]
     rows: list[Row] = []
@@ -38,16 +49,60 @@ def measure(place: Place) -> list[Row]:
     return rows
 
 
-def _missing(place: Place) -> str | None:
+def models(place: Place) -> list[Row]:
+    """Models as people write them, kernel by kernel."""
+    missing = missing_torch(place)
+    if missing is not None:
+        return [Row("ResNet-50 and a decode loop in a slice", "their share", f"not run: {missing}")]
+    return [
+        row
+        for kind, what in MODELS.items()
+        for row in _program(
+            place, what, _command(place, "torch_model.py", kind, str(place.seconds))
+        )
+    ]
+
+
+def vllm(place: Place) -> list[Row]:
+    """A server of language models, where it is installed."""
+    missing = missing_torch(place) or _cannot(place, "import vllm")
+    if missing is not None:
+        return [Row("vLLM in a slice", "its share", f"not run: {missing}")]
+    directory = str(place.directory / "model")
+    command = _command(place, "vllm_run.py", directory, str(place.seconds))
+    return _program(place, "vLLM, 16 requests at a time", command)
+
+
+def _program(place: Place, what: str, command: list[str]) -> list[Row]:
+    """A program's rate without the library and with caps, right after each other.
+
+    What keeps the card busy for a part of the time only may keep all of its rate.
+    """
+    with place.running(place.base, command) as told:
+        native = rate(told)
+    rows = [shown(f"{what}: native", f"{native:.1f} a second")]
+    limit = place.card.free_bytes // 2 // MIB * MIB
+    for percent in PERCENTS:
+        name = f"{command[1].rpartition('/')[2]}-{command[2].rpartition('/')[2]}-{percent}"
+        with place.running(
+            place.inside(name, memory_bytes=limit, core_percent=percent), command
+        ) as told:
+            rows.append(kept_row(what, percent, rate(told) / native))
+    return rows
+
+
+def missing_torch(place: Place) -> str | None:
     """Why PyTorch cannot be used here; None where it can."""
     if place.is_simulated:
         return "NVIDIA's runtime library does not start on the simulated driver"
-    question = (
-        "import torch, json; print(json.dumps([torch.__version__, torch.cuda.is_available()]))"
-    )
+    return _cannot(place, "import torch; assert torch.cuda.is_available(), 'torch sees no GPU'")
+
+
+def _cannot(place: Place, code: str) -> str | None:
+    """Why the machine's Python cannot run this; None where it can."""
     try:
         asked = subprocess.run(
-            [place.python, "-c", question],
+            [place.python, "-c", code],
             env=dict(place.base),
             capture_output=True,
             text=True,
@@ -58,8 +113,7 @@ def _missing(place: Place) -> str | None:
         return f"{place.python}: {error}"
     if asked.returncode != 0:
         return f"{place.python}: {asked.stderr.strip().splitlines()[-1]}"
-    version, is_available = json.loads(asked.stdout.splitlines()[-1])
-    return None if is_available else f"torch {version} sees no GPU"
+    return None
 
 
 def _command(place: Place, program: str, *words: str) -> list[str]:

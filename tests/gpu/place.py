@@ -7,6 +7,7 @@ import select
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,8 @@ class Place:
         (root / "config").mkdir(parents=True, exist_ok=True)
         text = f"version=1\nslice={name}\npolicy=fixed\n{' '.join(words)}\n"
         (root / "config" / "limits").write_text(text, encoding="ascii")
+        (root / "state").mkdir(exist_ok=True)
+        (root / "state" / "region").write_bytes(bytes(MIB))
         cards = self.directory / "cards"
         (cards / self.card.uuid).mkdir(parents=True, exist_ok=True)
         (cards / self.card.uuid / name).write_bytes(bytes(4096))
@@ -98,6 +101,12 @@ class Place:
         """Runs card.c to its end; returns what it told."""
         with self.running(environment, [str(self.program), *words]) as told:
             return told
+
+    def timed(self, environment: Environment, command: Sequence[str]) -> float:
+        """Seconds from the start of a program until it tells."""
+        begin_seconds = time.monotonic()
+        with self.running(environment, command):
+            return time.monotonic() - begin_seconds
 
     def look(self) -> Card:
         """The card now, as seen from outside every container."""

@@ -12,13 +12,31 @@ from tests.gpu.card import Card
 MIB = 1024 * 1024
 
 
-def write(document: Path, card: Card, chapters: Sequence[Chapter]) -> None:
-    """Puts the section into the document, in the old one's place or at the end."""
+def write(
+    document: Path,
+    card: Card,
+    chapters: Sequence[Chapter],
+    replaced: Sequence[str] = (),
+    left: Sequence[str] = (),
+) -> None:
+    """Puts the section into the document, in the old one's place or at the end.
+
+    Args:
+        document: docs/benchmarks.md.
+        card: What was measured.
+        chapters: What was measured of it.
+        replaced: Simulated figures that these are the true ones of.
+        left: Chapters for which there was no time.
+    """
     before = document.read_text(encoding="utf-8") if document.exists() else "# Benchmarks\n"
-    document.write_text(with_section(before, section(card, chapters)), encoding="utf-8")
+    document.write_text(
+        with_section(before, section(card, chapters, replaced, left)), encoding="utf-8"
+    )
 
 
-def section(card: Card, chapters: Sequence[Chapter]) -> str:
+def section(
+    card: Card, chapters: Sequence[Chapter], replaced: Sequence[str], left: Sequence[str]
+) -> str:
     """The machine, then a table a chapter."""
     date = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     head = [
@@ -31,6 +49,21 @@ def section(card: Card, chapters: Sequence[Chapter]) -> str:
         f"- Driver {card.driver}, CUDA {card.cuda}; Linux {platform.release()}",
         f"- Date: {date}",
         "",
+        *_list("These stand in the place of simulated figures:", replaced),
+        *_list("Not measured, for lack of time:", left),
+        *_list(
+            "Missed:",
+            [
+                f"{r.what}: {r.measured}, wanted {r.target}"
+                for c in chapters
+                for r in c.rows
+                if r.is_met is False
+            ],
+        ),
     ]
     parts = [chapter_text(chapter, level=3) for chapter in chapters]
     return "\n".join(["\n".join(head), *parts])
+
+
+def _list(head: str, lines: Sequence[str]) -> list[str]:
+    return [head, "", *(f"- {line}" for line in lines), ""] if lines else []

@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,14 @@ from tests.bench.report import kept_section, with_section
 from tests.bench.rows import Chapter, Row
 from tests.gpu import compute, memory, report
 from tests.gpu.card import Card
+from tests.gpu.kept import Kept, limited
+from tests.gpu.place import CheckError
 from tests.gpu.simulated import simulated_base
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "build" / "native"
 MIB = 1024 * 1024
-CARD = Card("GPU-1", "Test V100", "580.1", "13.0", 16384 * MIB, 16000 * MIB, 384 * MIB, ())
+CARD = Card("GPU-1", "Test V100", "580.1", "13.0", 16384 * MIB, 16000 * MIB, 384 * MIB, {})
 
 
 def gpu(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -88,6 +92,48 @@ def test_time_and_cost_are_measured_on_the_simulated_card() -> None:
 
 
 @pytest.mark.usefixtures("built")
+def test_the_first_half_hour_runs_on_the_simulated_card() -> None:
+    """Imports and graphs are judged, time is not; what needs PyTorch says that it did not run."""
+    chapters = ("empties", "beside", "imports", "starting", "graphs", "models", "vllm")
+    done = gpu("--simulated", "--seconds", "0.2", *chapters)
+
+    assert "the check itself" not in done.stdout, done.stdout
+    assert "of them at 50 %: the card's time: " in done.stdout
+    assert "20 ms sync at 60 % beside 100 µs at 30 %: the card's time: " in done.stdout
+    assert "an import in a slice of 2 GiB succeeds: 0 (0) met" in done.stdout
+    assert "the slice shows the same to: 0 MiB (≤ 8 MiB) met" in done.stdout
+    assert done.stdout.count("not run: NVIDIA's runtime library") == 3
+
+
+def test_a_run_that_is_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
+    """What ran to its end is kept, for this card and driver only."""
+    whole = [Row("share", "30 %", "30.1 %", is_met=True)]
+    kept = Kept(tmp_path / "gpu.json", CARD)
+    kept.save("graphs", whole)
+    kept.save("compute", [Row("compute: the check itself", "runs to its end", "no", is_met=False)])
+
+    again = Kept(tmp_path / "gpu.json", CARD)
+    assert again.rows("graphs") == whole
+    assert again.rows("compute") is None
+    assert Kept(tmp_path / "gpu.json", replace(CARD, driver="590.1")).rows("graphs") is None
+
+
+def test_a_chapter_that_takes_too_long_is_ended() -> None:
+    """Else one that hangs would take the time of all others."""
+    with pytest.raises(CheckError, match="ended after"), limited(0.01):
+        threading.Event().wait(20)
+
+
+def test_what_a_run_carries_is_small() -> None:
+    """A lent machine gets the tree and the built libraries: less than 64 MiB."""
+    folders = ("src", "tests", "docs", "build/native")
+    files = (path for name in folders for path in (ROOT / name).rglob("*"))
+    carried = sum(path.stat().st_size for path in files if path.is_file())
+
+    assert carried < 64 * MIB
+
+
+@pytest.mark.usefixtures("built")
 def test_a_library_that_keeps_no_cap_fails() -> None:
     """With another library preloaded nothing is capped: memory and names say so, the status too."""
     other = str(NATIVE / "libnvidia-ml.so.1")
@@ -140,11 +186,14 @@ def test_the_section_replaces_its_elder_and_nothing_else(tmp_path: Path) -> None
 
     report.write(document, CARD, [chapter])
     once = document.read_text()
-    report.write(document, CARD, [chapter])
+    missed = Chapter("Graphs' memory", "How.", (Row("apart", "≤ 8", "9", is_met=False),))
+    report.write(document, CARD, [chapter, missed], ["4 MiB of a graph"], ["vllm"])
     text = document.read_text()
 
     assert text.count("## On a real card") == once.count("## On a real card") == 1
     assert "## Allocate\n\nfigures\n" in text
     assert "Test V100, 16384 MiB" in text
     assert "### Names\n" in text
+    for line in ("4 MiB of a graph", "vllm", "apart: 9, wanted ≤ 8"):
+        assert f"\n- {line}\n" in text
     assert kept_section(with_section("# New tables\n", "kept\n")).splitlines()[1] == "kept"

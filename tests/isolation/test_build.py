@@ -74,7 +74,7 @@ def test_the_host_application_is_left_alone(name: str) -> None:
 
 
 def test_one_look_runs_at_load() -> None:
-    """The compiler's own frame_dummy, and the look at who stands before us (front.c); no more."""
+    """The compiler's own frame_dummy, and the look at who stands before us (hook/preload_order.c); no more."""
     if shutil.which("readelf") is None:
         pytest.skip("no readelf")
     sections = subprocess.run(
@@ -126,8 +126,8 @@ def test_versions_are_those_of_the_header() -> None:
     assert missing == []
 
 
-def test_no_allocation_of_the_header_is_forgotten() -> None:
-    """Each versioned function that takes memory or starts work is hooked, or noted as harmless."""
+def test_nothing_of_the_header_that_changes_the_books_is_forgotten() -> None:
+    """Each versioned function that takes, frees, loads, launches or waits is hooked, or harmless."""
     hooks, others = symbols()
     handled = {(base, since) for _, base, since, _ in hooks}
     asked = others["CUDA_PASS"] | others["CUDA_CALL"]
@@ -135,6 +135,9 @@ def test_no_allocation_of_the_header_is_forgotten() -> None:
     shape = re.compile(
         r"\bPFN_(cuMem\w*(?:Alloc|Create)\w*|cuArray\w*Create|cuMipmappedArrayCreate"
         r"|cuGraphLaunch|cuGraphInstantiate\w*|cuLaunch\w*|cuMulticastCreate"
+        r"|\w+CtxCreate|\w+CtxDestroy|cuCtxDetach|cuDevicePrimaryCtxRe\w+|cuModule(?:Unl|L)oad\w*"
+        r"|cuLibrary(?:Unl|L)oad\w*|cuFuncLoad|cuMemFree\w*|cuMemRelease|cuMemUnmap|cuMemPoolDestroy"
+        r"|cu(?:Mipmapped)?ArrayDestroy|cuGraphExecDestroy|cu\w+Synchronize"
         r"|cuGraphAddMemAllocNode)_v(\d+)(?:_ptsz)?\b"
     )
     found = {(name, int(since)) for name, since in shape.findall(header())}

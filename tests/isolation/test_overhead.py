@@ -461,3 +461,54 @@ def test_a_new_kernel_of_a_known_graph_counts_before_the_next_allocation(
     ran = every_box.run("renewed", way, GPU_SIMULATOR_MODULE_MIB="200", CUDA_MODULE_LOADING="LAZY")
 
     assert ran.stdout == f"0 {OUT_OF_MEMORY}\n"
+
+
+@pytest.mark.parametrize("way", ["library", "unload", "module"])
+def test_loading_code_asks_nvml_seldom(every_box: Box, way: str) -> None:
+    """Where a call takes 3 ms, 200 libraries may cost 0.3 s: half a call each. Calls are counted."""
+    program = every_box.start(GPU_SIMULATOR_NVML_CALL_US="3000", CUDA_MODULE_LOADING="EAGER")
+    assert program("retain") == [0]
+    before = program("nvml_calls")[1]
+    assert program(f"loads {way} 200") == [0]
+
+    assert program("nvml_calls")[1] - before <= 100
+
+
+def test_code_that_was_not_measured_yet_is_measured_when_room_is_short(box: Box) -> None:
+    """However short the time since the last look, and however long a look takes."""
+    program = box.start(
+        GPU_SIMULATOR_NVML_CALL_US="20000",
+        GPU_SIMULATOR_MODULE_MIB="50",
+        CUDA_MODULE_LOADING="EAGER",
+    )
+    free = room(program("info"))
+    assert program("loads module 4") == [0]
+    assert program(f"alloc 1 {free - 200 * MIB + 1}") == [OUT_OF_MEMORY]
+
+    assert program(f"alloc 1 {free - 200 * MIB}") == [0]
+
+
+def test_a_context_made_by_an_unknown_call_is_adopted_at_first_sight(every_box: Box) -> None:
+    """As those for graphics are, or a later driver's; and it is forgotten when it ends."""
+    program = every_box.start()
+    before = room(program("info"))
+    assert program("context 1") == [0]
+    known = room(program("info"))
+    assert program("context_destroy 1") == [0]
+    assert program("unknown_context 2") == [0]
+    adopted = room(program("info"))
+    assert program("context_destroy 2") == [0]
+
+    assert known < before
+    assert adopted == known
+    assert room(program("info")) == before
+
+
+def test_an_unknown_context_alone_is_held_against_the_slice(every_box: Box) -> None:
+    """Nobody has told before what one costs: as NVML says, else the table."""
+    program = every_box.start(ready=False)
+    assert program("init") == [0]
+    assert program("unknown_context 1") == [0]
+
+    assert SLICE - room(program("info")) in {CONTEXT, TABLE}
+    assert program(f"alloc 1 {SLICE - CONTEXT + 1}") == [OUT_OF_MEMORY]

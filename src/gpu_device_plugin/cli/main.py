@@ -10,6 +10,7 @@ import click
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, ask
+from gpu_device_plugin.cli.commit import commit
 from gpu_device_plugin.cli.demo import demo
 from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, uninstall
@@ -19,10 +20,11 @@ from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.controller import ControllerSettings, load_controller_settings
 from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
-from gpu_device_plugin.errors import ConfigError, GpuPluginError
+from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_UNKNOWN = 3
 _run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.")
 
 
@@ -122,8 +124,16 @@ def recover(card: str, run_dir: str) -> None:
 
 @cli.command()
 def version() -> None:
-    """Print the version."""
-    click.echo(__version__)
+    """Print the versions of program and library, and the commit.
+
+    The commit is the one that the image or the checkout was built from; the library's version is
+    the name of its directory on a node.
+    """
+    from gpu_device_plugin.apps.agent.slices.library import own_version
+
+    click.echo(f"gpu-device-plugin {__version__}")
+    click.echo(f"commit {commit() or 'unknown'}")
+    click.echo(f"library {own_version() or 'not built'}")
 
 
 for _command in (simulate, demo, uninstall, check_upgrade, cleanup):
@@ -137,6 +147,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ConfigError as error:
         click.echo(f"gpu-device-plugin: {error}", err=True)
         sys.exit(EXIT_USAGE)
+    except NotKnownError as error:
+        click.echo(f"gpu-device-plugin: {error}", err=True)
+        sys.exit(EXIT_UNKNOWN)
     except GpuPluginError as error:
         click.echo(f"gpu-device-plugin: {error}", err=True)
         sys.exit(EXIT_FAILED)

@@ -239,6 +239,17 @@ def main_inspect(arguments: Sequence[str] | None = None) -> None:
     _guarded(inspect_cgpu, "kubectl inspect cgpu", arguments)
 
 
+def complete(arguments: Sequence[str] | None = None) -> None:
+    """`kubectl_complete-gpu`: kubectl's completion asks it; the last word may be unfinished."""
+    from click.shell_completion import ShellComplete
+
+    words = list(sys.argv[1:] if arguments is None else arguments) or [""]
+    found = ShellComplete(gpu, {}, "kubectl gpu", "").get_completions(words[:-1], words[-1])
+    for item in found:
+        click.echo(f"{item.value}\t{item.help}" if item.help else str(item.value))
+    click.echo(":4")  # no names of files
+
+
 def _guarded(command: click.Command, name: str, arguments: Sequence[str] | None) -> None:
     """An error that is ours becomes one line and an exit code."""
     try:

@@ -217,6 +217,3 @@ def cdi(state: Path) -> None:
     """
     with _told():
         click.echo(json.dumps(cdi_spec(_node(state)), indent=2))
-
-
-simulate.add_command(restore, "recover")

@@ -59,6 +59,9 @@ class DecisionLog:
 
         Args:
             name: `namespace/name` of either.
+
+        Returns:
+            The text; empty if nothing is known.
         """
         found = self.of_pod(name)
         if found:
@@ -66,7 +69,7 @@ class DecisionLog:
             return why_text(found) + self._refusals(owner or "", shown=0)
         owners = [owner for owner, _ in self._kept if owner.partition(" ")[2] == name]
         texts = [self._refusals(owner, _SHOWN) for owner in dict.fromkeys(owners)]
-        return "\n".join(text for text in texts if text) or why_text([])
+        return "\n".join(text for text in texts if text)
 
     def _refusals(self, owner: str, shown: int) -> str:
         kept = self._kept.get((owner, True))

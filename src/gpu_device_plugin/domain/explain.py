@@ -36,13 +36,14 @@ class Decision:
         return bool(self.reason)
 
 
+NOTHING_DECIDED = (
+    "nothing has been decided about it on this node since the agent started, or it was too long ago; "
+    "where a controller makes one pod after the other, ask for its owner"
+)
+
+
 def why_text(decisions: Sequence[Decision]) -> str:
     """What `gpu-device-plugin why NAMESPACE/POD` prints: the decisions, oldest first."""
-    if not decisions:
-        return (
-            "nothing has been decided about this pod since the agent started, or it was too long ago; "
-            "where a controller makes one pod after the other, ask for its owner\n"
-        )
     return "\n".join(_paragraph(decision) for decision in decisions)
 
 

@@ -12,6 +12,7 @@ from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.kubelet.directory import SocketIdentity, socket_identity
+from gpu_device_plugin.kubelet.rpc_words import rpc_words
 
 DEADLINE_SECONDS = 2.0
 """For one call with its repetitions. Many calls are made while the kubelet waits for us."""
@@ -129,7 +130,7 @@ class PodResources:
                 f"this kubelet has no PodResources {method}: it is older than 1.34,"
                 " or its feature gate KubeletPodResourcesGet is off"
             )
-        return f"PodResources {method} on {self._socket}: {error.details()} ({error.code().name})"
+        return f"PodResources {method} on {self._socket}: {rpc_words(error, DEADLINE_SECONDS)}"
 
 
 def _is_unknown_pod(cause: BaseException | None) -> bool:

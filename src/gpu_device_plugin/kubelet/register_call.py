@@ -7,6 +7,7 @@ import grpc
 
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
+from gpu_device_plugin.kubelet.rpc_words import rpc_words
 
 API_VERSION = "v1beta1"
 REGISTER_SECONDS = 15.0
@@ -48,5 +49,5 @@ async def register(kubelet_socket: Path, resource: str, socket_name: str) -> Non
             await call(request, timeout=REGISTER_SECONDS)
         except grpc.aio.AioRpcError as error:
             raise KubeletError(
-                f"the kubelet did not register {resource}: {error.details()} ({error.code().name})"
+                f"the kubelet did not register {resource}: {rpc_words(error, REGISTER_SECONDS)}"
             ) from error

@@ -98,7 +98,7 @@ CUresult account_try_reserve(int card, enum account_column column, uint64_t byte
 		return CUDA_SUCCESS;
 	if (card < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	account_sources.refresh(card);
+	account_sources.refresh(card, bytes);
 	calls_begin();
 	CUresult result = try_reserve(card, column, bytes, false);
 

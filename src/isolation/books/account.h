@@ -18,7 +18,7 @@ enum account_column { ACCOUNT_USED, ACCOUNT_OVERHEAD };
 
 /* Who knows what has changed without a call that says so; in hook/parts.c. */
 struct account_sources {
-	void (*refresh)(int card); /* before every reservation: cheap */
+	void (*refresh)(int card, uint64_t wanted); /* before every reservation: cheap */
 	void (*reclaim)(int card); /* before a refusal: brings the books up to date */
 };
 extern const struct account_sources account_sources;

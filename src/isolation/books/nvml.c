@@ -49,11 +49,28 @@ static bool start_nvml(void)
 	return atomic_load(&nvml_start) == THERE;
 }
 
+/* A call may take milliseconds: the handle is asked for once, and again after it was of no use. */
+static _Atomic(nvmlDevice_t) devices[LIMITS_CARDS];
+
 static bool device_of(int card, nvmlDevice_t *device)
 {
-	return card >= 0 && start_nvml() &&
-	       nvml.nvmlDeviceGetHandleByUUID(slice_limits()->cards[card].uuid, device) ==
-		       NVML_SUCCESS;
+	if (card < 0 || !start_nvml())
+		return false;
+	*device = atomic_load(&devices[card]);
+	if (*device)
+		return true;
+	if (nvml.nvmlDeviceGetHandleByUUID(slice_limits()->cards[card].uuid, device) !=
+	    NVML_SUCCESS)
+		return false;
+	atomic_store(&devices[card], *device);
+	return true;
+}
+
+static bool or_forget(int card, bool is_told)
+{
+	if (!is_told && card >= 0)
+		atomic_store(&devices[card], NULL);
+	return is_told;
 }
 
 bool nvml_card_used(int card, uint64_t *bytes)
@@ -67,7 +84,7 @@ bool nvml_card_used(int card, uint64_t *bytes)
 	driver_come_back();
 	if (is_known)
 		*bytes = memory.used;
-	return is_known;
+	return or_forget(card, is_known);
 }
 
 typedef nvmlReturn_t list_function(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
@@ -111,6 +128,7 @@ bool nvml_own_listing(int card, uint64_t *bytes)
 	const bool is_listed = device_of(card, &device) && list_compute(device, &count, infos);
 
 	driver_come_back();
+	or_forget(card, is_listed);
 	unsigned found = 0;
 
 	for (unsigned i = 0; is_listed && i < count; i++) {

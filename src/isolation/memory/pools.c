@@ -255,7 +255,7 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 		look_inside(growth, bytes);
 	} else {
 		/* There is room in the pool; whether in one piece, the driver knows. */
-		overhead_refresh(growth->card);
+		overhead_refresh(growth->card, bytes);
 	}
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		result = reserve_rest(growth, most);

@@ -55,8 +55,18 @@ static void take_time(void)
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
 }
 
+static _Atomic uint64_t calls;
+
+/* Calls of this process so far. */
+__attribute__((visibility("default"))) uint64_t gpusim_nvml_calls(void);
+uint64_t gpusim_nvml_calls(void)
+{
+	return calls;
+}
+
 nvmlReturn_t ready(struct gpusim_node **node, const char *function)
 {
+	calls++;
 	*node = library.node;
 	if (!*node)
 		return NVML_ERROR_UNINITIALIZED;

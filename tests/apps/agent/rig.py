@@ -151,6 +151,7 @@ class Rig:
             "schedule": "ack.node.gpu.schedule",
             "placement": "ack.node.gpu.placement",
             "compute_policy": "gpu-device-plugin/compute-policy",
+            "max_pod": "ack.node.gpu.max-pod",
         }
         node = {
             "metadata": {"name": NODE, "labels": {names[k]: v for k, v in labels.items()}},
@@ -312,4 +313,19 @@ async def running_rig(
             await rig.api.stop()
 
 
-__all__ = ["CORE", "COUNT", "MEM", "NODE", "Rig", "running_rig", "slice_of", "until"]
+async def command(rig: Rig, *arguments: str) -> tuple[int, str]:
+    """A command of the CLI on this node; exit code and all it wrote."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "gpu_device_plugin",
+        *arguments,
+        f"--run-dir={rig.run}",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()
+
+
+__all__ = ["CORE", "COUNT", "MEM", "NODE", "Rig", "command", "running_rig", "slice_of", "until"]

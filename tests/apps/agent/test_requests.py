@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
+from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, command, running_rig, slice_of, until
 
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
@@ -97,6 +97,21 @@ async def test_a_refusal_is_an_event_on_the_pod_and_a_line_of_why() -> None:
         await until(lambda: rig.events("NoRoom"), 10)
 
         assert rig.events("NoRoom")[0]["involvedObject"]["name"] == "greedy"
+        code, text = await command(rig, "why", "default/greedy")
+        assert code == 0
+        assert [line.split(":")[0].strip() for line in text.splitlines() if "no room" in line] == [
+            f"card {index}   no room" for index in range(4)
+        ]
+
+
+async def test_why_of_a_pod_that_nobody_knows_ends_with_3() -> None:
+    """The text says what to ask for instead."""
+    async with running_rig() as rig:
+        code, text = await command(rig, "why", "default/nobody")
+
+        assert code == 3
+        assert "pod default/nobody: nothing has been decided" in text
+        assert "ask for its owner" in text
 
 
 async def test_eight_units_on_two_cards_by_label_of_a_cgpu_node() -> None:

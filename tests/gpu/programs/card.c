@@ -11,6 +11,11 @@
  *	card calibrate NS       turns of the kernel's loop in so many nanoseconds
  *	card solo KIND TURNS    nanoseconds of the card for each such kernel, by events
  *	card work KIND TURNS S  sync, stream or graph: how many kernels of TURNS in S seconds
+ *	card empties COUNT      launches COUNT empty kernels; how long that took, and the card for
+ *				each when many of them are queued
+ *	card export BYTES       allocates, tells a handle of it for other processes, holds it
+ *	card import HANDLE      opens such a handle, tells its views, holds it
+ *	card graphs COUNT       memory of the card before, with so many executable graphs, and after
  *	card names              how each name that we stand in for is found
  *
  * CARD_UUID names the card to NVML; CUDA sees it as its device 0.
@@ -389,6 +394,122 @@ static void do_work(char *words[])
 	       now_ns() - begin_ns);
 }
 
+static void launch_empties(uint64_t count)
+{
+	for (uint64_t i = 0; i < count; i++)
+		OK(cuLaunchKernel, empty, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+}
+
+/* Behind something long they are all queued, so that the card never waits for a launch. */
+static double empty_takes_ns(void)
+{
+	CUevent begin, end;
+	float took_ms = 0;
+
+	OK(cuEventCreate, &begin, CU_EVENT_DEFAULT);
+	OK(cuEventCreate, &end, CU_EVENT_DEFAULT);
+	spin_for(1u << 24);
+	OK(cuEventRecord, begin, stream);
+	launch_empties(BATCH);
+	OK(cuEventRecord, end, stream);
+	OK(cuStreamSynchronize, stream);
+	OK(cuEventElapsedTime, &took_ms, begin, end);
+	return (double)took_ms * 1e6 / BATCH;
+}
+
+static void do_empties(char *words[])
+{
+	const uint64_t count = strtoull(words[0], NULL, 10);
+
+	load();
+	launch_empties(BATCH);
+	OK(cuStreamSynchronize, stream);
+	const uint64_t begin_ns = now_ns();
+
+	launch_empties(count);
+	OK(cuStreamSynchronize, stream);
+	const uint64_t took_ns = now_ns() - begin_ns;
+
+	printf("{\"took_ns\": %" PRIu64 ", \"each_ns\": %.1f}\n", took_ns, empty_takes_ns());
+}
+
+/* --- between processes -------------------------------------------------------------- */
+
+static void do_export(char *words[])
+{
+	const size_t bytes = strtoull(words[0], NULL, 10);
+	CUipcMemHandle handle;
+	CUdeviceptr pointer;
+
+	start();
+	OK(cuMemAlloc_v2, &pointer, bytes);
+	OK(cuIpcGetMemHandle, &handle, pointer);
+	printf("{\"handle\": \"");
+	for (size_t i = 0; i < sizeof(handle); i++)
+		printf("%02x", ((unsigned char *)&handle)[i]);
+	printf("\"}\n");
+	hold();
+}
+
+static void do_import(char *words[])
+{
+	size_t before_bytes = 0, free_bytes = 0, total_bytes = 0;
+	CUipcMemHandle handle;
+	CUdeviceptr pointer;
+
+	for (size_t i = 0; i < sizeof(handle); i++) {
+		const char digits[] = {words[0][2 * i], words[0][2 * i + 1], '\0'};
+
+		((unsigned char *)&handle)[i] = (unsigned char)strtoul(digits, NULL, 16);
+	}
+	start();
+	OK(cuMemGetInfo_v2, &before_bytes, &total_bytes);
+	const CUresult result = CALL(cuIpcOpenMemHandle_v2, &pointer, handle,
+				     CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+
+	OK(cuMemGetInfo_v2, &free_bytes, &total_bytes);
+	printf("{\"result\": %d, \"free_before\": %zu, \"free\": %zu}\n", result, before_bytes,
+	       free_bytes);
+	hold();
+}
+
+/* --- graphs ------------------------------------------------------------------------- */
+
+static size_t used_bytes(void)
+{
+	size_t free_bytes = 0, total_bytes = 0;
+
+	OK(cuMemGetInfo_v2, &free_bytes, &total_bytes);
+	return total_bytes - free_bytes;
+}
+
+static void do_graphs(char *words[])
+{
+	const size_t count = strtoul(words[0], NULL, 10);
+	CUgraphExec *made = calloc(count, sizeof(*made));
+
+	if (!count || !made)
+		fail("too few graphs", -1);
+	load();
+	spin_takes_ns(1);
+	OK(cuGraphExecDestroy, record(1)); /* what the first one brings for all */
+	const size_t before = used_bytes();
+
+	for (size_t i = 0; i < count; i++)
+		made[i] = record(1);
+	const size_t with = used_bytes();
+
+	for (size_t i = 0; i < count; i++)
+		OK(cuGraphLaunch, made[i], stream);
+	OK(cuStreamSynchronize, stream);
+	const size_t launched = used_bytes();
+
+	for (size_t i = 0; i < count; i++)
+		OK(cuGraphExecDestroy, made[i]);
+	printf("{\"before\": %zu, \"made\": %zu, \"launched\": %zu, \"after\": %zu}\n", before,
+	       with, launched, used_bytes());
+}
+
 /* --- names -------------------------------------------------------------------------- */
 
 static bool is_ours(void *function)
@@ -428,7 +549,7 @@ static void do_names(char *words[])
 #define LEGACY 1     /* CU_GET_PROC_ADDRESS_LEGACY_STREAM */
 #define PER_THREAD 2 /* CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM */
 #define CUDA_HOOK(name, base, since, streams) show_name(#name, base, since, streams);
-#include "symbols.def"
+#include "driver/symbols.def"
 	printf("]}\n");
 }
 
@@ -442,7 +563,9 @@ int main(int count, char *words[])
 		{"fill", 2, do_fill},           {"hold", 0, do_hold},
 		{"launches", 1, do_launches},   {"allocations", 1, do_allocations},
 		{"calibrate", 1, do_calibrate}, {"solo", 2, do_solo},
-		{"work", 3, do_work},
+		{"work", 3, do_work},           {"empties", 1, do_empties},
+		{"export", 1, do_export},       {"import", 1, do_import},
+		{"graphs", 1, do_graphs},
 		{"names", 0, do_names},
 	};
 

@@ -24,7 +24,10 @@ def card(pynvml: Any, index: int) -> dict[str, object]:
         "free": memory.free,
         "used": memory.used,
         "has_mig": has_mig,
-        "pids": [found.pid for found in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)],
+        "pids": {
+            found.pid: found.usedGpuMemory or 0
+            for found in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        },
     }
 
 

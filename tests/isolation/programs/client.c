@@ -1145,6 +1145,50 @@ static void do_init_and_log(char *words[])
 		printf("-1\n");
 }
 
+/* unknown_context NUMBER: made by a call that nobody stands in for; current from now on. */
+static void do_unknown_context(char *words[])
+{
+	CUresult (*make)(CUcontext *, CUdevice) = NULL;
+	CUcontext context = NULL;
+
+	*(void **)&make = find("gpusim_unknown_context");
+	printf("%d\n", make(&context, 0));
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)context;
+}
+
+/* loads WAY COUNT: loads so many libraries ("load", "unload": and each goes again), or modules. */
+static void do_loads(char *words[])
+{
+	const unsigned count = (unsigned)atoi(words[2]);
+	CUresult result = CUDA_SUCCESS;
+
+	for (unsigned i = 0; i < count && !result; i++) {
+		CUlibrary loaded = NULL;
+		CUmodule module = NULL;
+
+		if (!strcmp(words[1], "module")) {
+			result = CALL(cuModuleLoadData, &module, spin_image);
+			continue;
+		}
+		result = CALL(cuLibraryLoadData, &loaded, spin_image, NULL, NULL, 0, NULL, NULL, 0);
+		if (!result && !strcmp(words[1], "unload"))
+			result = CALL(cuLibraryUnload, loaded);
+	}
+	printf("%d\n", result);
+}
+
+/* NVML's calls of this process so far, ours and the library's. */
+static void do_nvml_calls(char *words[])
+{
+	void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_NOLOAD);
+	uint64_t (*calls)(void) = NULL;
+
+	(void)words;
+	if (nvml)
+		*(void **)&calls = dlsym(nvml, "gpusim_nvml_calls");
+	printf("0 %" PRIu64 "\n", calls ? calls() : 0);
+}
+
 struct command {
 	const char *name;
 	void (*run)(char *words[]);
@@ -1227,6 +1271,9 @@ static const struct command commands[] = {
 	{"daemonize", do_daemonize},
 	{"init_and_log", do_init_and_log},
 	{"exec", do_exec},
+	{"loads", do_loads},
+	{"unknown_context", do_unknown_context},
+	{"nvml_calls", do_nvml_calls},
 };
 
 static void run(char *words[])

@@ -10,18 +10,17 @@ from functools import partial
 from pathlib import Path
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.admission.allocator import Allocator
-from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
-from gpu_device_plugin.apps.agent.admission.caller_lookup import Identifier, Sources
 from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
-from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck
-from gpu_device_plugin.apps.agent.admission.prestart import PreStart
-from gpu_device_plugin.apps.agent.admission.recorded import RecordedDevices
-from gpu_device_plugin.apps.agent.admission.service import Service
+from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier, Sources
+from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
+from gpu_device_plugin.apps.agent.device_plugin.prestart import PreStart
+from gpu_device_plugin.apps.agent.device_plugin.recorded import RecordedCalls
+from gpu_device_plugin.apps.agent.device_plugin.service import Service
+from gpu_device_plugin.apps.agent.device_plugin.session import CallParts, Session
 from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
-from gpu_device_plugin.apps.agent.inventory.usage import UsageReader
 from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
 from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
@@ -30,8 +29,9 @@ from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher
+from gpu_device_plugin.apps.agent.publish.usage import UsageReader
+from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.apps.agent.reconcile.reconciler import Parts, Reconciler
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
@@ -42,7 +42,7 @@ from gpu_device_plugin.config.agent import Settings, takes_mig
 from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
-from gpu_device_plugin.domain.schemes.registry import Schemes, composed
+from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
@@ -71,7 +71,7 @@ class Wiring:
     ) -> None:
         self.settings = settings
         self.configuration = nvidia_configuration(settings)
-        self.schemes = schemes or composed(lambda: self.configuration)
+        self.schemes = schemes or Schemes(*shipped(lambda: self.configuration))
         self.edges = edges or real_edges(settings, self.schemes.resources)
         self._on_driver_changed = on_driver_changed
         self._kernel = kernel or Kernel()
@@ -139,7 +139,8 @@ class Wiring:
         maker = GrantMaker(
             self.ledger_store, self.setup, self.recorder, self.schemes, edges.clock.wall_seconds
         )
-        self.allocator = Allocator(self.identifier, maker, self.recorder, state, gate, self.schemes)
+        self.calls = CallParts(self.identifier, maker, self.recorder, state, gate, self.schemes)
+        self.session = Session(self.calls)
         self.reconciler = Reconciler(
             Parts(
                 ledger_store=self.ledger_store,
@@ -171,19 +172,8 @@ class Wiring:
             fetch_spec=self.cluster.fetch_spec,
             adopt=self.reconciler.run_pass,
         )
-        recorded = RecordedDevices(
-            self.setup,
-            self.schemes,
-            self.node_store.read,
-            lambda: self.ledger_store.ledger,
-            self.identifier.holds,
-            self.recorder,
-            self.gate,
-            self.reconciler.request_pass,
-        )
-        service = Service(
-            self.allocator, recorded, self.prestart, self.metrics, self.schemes.records
-        )
+        recorded = RecordedCalls(self.calls, self.snapshots, self.reconciler.request_pass)
+        service = Service(self.session, recorded, self.prestart, self.schemes, self.metrics)
         self.device_lists = DeviceLists(
             lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed),
             self.schemes.pools,

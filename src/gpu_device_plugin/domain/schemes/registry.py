@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
@@ -14,13 +15,9 @@ from gpu_device_plugin.domain.pools import Pool, UnitCount
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration
 from gpu_device_plugin.domain.schemes.nvidia.scheme import NvidiaScheme
-from gpu_device_plugin.domain.schemes.protocol import (
-    DecidingScheme,
-    GrantedIn,
-    Layout,
-    RecordingScheme,
-    Scheme,
-)
+from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, Layout, Scheme
+from gpu_device_plugin.domain.schemes.recording import Records
+from gpu_device_plugin.domain.schemes.scope import Scope
 from gpu_device_plugin.errors import RequestError, StateError
 
 # Reasons for which nothing is registered at all: another plugin owns the cards, or the kubelet
@@ -28,25 +25,37 @@ from gpu_device_plugin.errors import RequestError, StateError
 WITHDRAWING = frozenset({"OtherPlugin", "DeviceListTooLong"})
 
 
+Owner: TypeAlias = Callable[[Card, NodeState], int]
+"""Place of the scheme, among those of the node, that serves a card in this state."""
+
+
+def shipped(
+    configuration: Callable[[], Configuration] | None = None,
+) -> tuple[tuple[Scheme, ...], Owner]:
+    """The schemes of this release, and which of them serves a card: the place to register one.
+
+    Args:
+        configuration: NVIDIA's, asked at each call; None for fractions alone.
+    """
+    if configuration is None:
+        return (AliyunScheme(),), lambda _card, _state: 0
+    schemes: tuple[Scheme, ...] = (AliyunScheme(), NvidiaScheme(configuration))
+    return schemes, lambda card, state: int(is_whole(state.mode) or card.hardware.is_mig)
+
+
 class Schemes:
     """One or more schemes on disjoint cards; the first one takes what belongs to none.
 
     Args:
-        schemes: The schemes.
-        owner: Place of the scheme, in `schemes`, that serves a card in a mode.
+        schemes: The schemes; by default those of this release.
+        owner: Which of them serves a card.
     """
 
-    def __init__(
-        self,
-        schemes: Sequence[Scheme] = (AliyunScheme(),),
-        owner: Callable[[Card, NodeMode | None], int] = lambda _card, _mode: 0,
-    ) -> None:
-        self._schemes = tuple(schemes)
-        self._owner = owner
+    def __init__(self, schemes: Sequence[Scheme] | None = None, owner: Owner | None = None) -> None:
+        ours, by_default = shipped()
+        self._schemes = ours if schemes is None else tuple(schemes)
+        self._owner = owner or by_default
         self._by_resource = {name: each for each in self._schemes for name in each.resources}
-        named = self._by_resource.items()
-        self._deciding = {name: each for name, each in named if isinstance(each, DecidingScheme)}
-        self._recording = {name: each for name, each in named if isinstance(each, RecordingScheme)}
 
     @property
     def resources(self) -> frozenset[str]:
@@ -65,10 +74,32 @@ class Schemes:
         """The node as `scheme` sees it: with its own cards only."""
         if len(self._schemes) == 1:
             return state
-        mine = (
-            card for card in state.cards if self._schemes[self._owner(card, state.mode)] is scheme
-        )
+        mine = (card for card in state.cards if self._schemes[self._owner(card, state)] is scheme)
         return replace(state, cards=tuple(mine))
+
+    def deciding(self, resource: str, state: NodeState) -> tuple[Decides, NodeState]:
+        """The scheme of `resource`, which decides, and its view of the node.
+
+        Raises:
+            RequestError: This node does not serve it now.
+        """
+        scheme, view = self.serving(resource, state)
+        assert isinstance(scheme, Decides)  # noqa: S101 - whoever records has its own calls
+        return scheme, view
+
+    def decider(self, grant: Grant) -> Decides | None:
+        """The scheme of a grant, if it decides."""
+        scheme = self.of_grant(grant)
+        return scheme if isinstance(scheme, Decides) else None
+
+    def recorder(self, resource: str) -> Records | None:
+        """The scheme of a resource, if it records."""
+        scheme = self.of(resource)
+        return scheme if isinstance(scheme, Records) else None
+
+    def scope(self, scheme: Scheme) -> Scope:
+        """What of the node's pods and grants is of one scheme."""
+        return Scope(None if len(self._schemes) == 1 else frozenset(scheme.resources))
 
     def serving(self, resource: str, state: NodeState) -> tuple[Scheme, NodeState]:
         """The scheme of `resource` and its view of the node.
@@ -85,31 +116,9 @@ class Schemes:
             )
         return scheme, view
 
-    def deciding(self, resource: str, state: NodeState) -> tuple[DecidingScheme, NodeState]:
-        """The scheme that decides on `resource`, and its view of the node; see `serving`."""
-        _, view = self.serving(resource, state)
-        return self._deciding[resource], view
-
-    def deciding_of(self, grant: Grant) -> DecidingScheme:
-        """The scheme that decided on a grant."""
-        return self._deciding[next(iter(grant.units))]
-
-    def records(self, resource: str) -> bool:
-        """Whether the kubelet chooses units of `resource`, and their holders are recorded."""
-        return resource in self._recording
-
-    def recording(self, resource: str, state: NodeState) -> tuple[RecordingScheme, NodeState]:
-        """The scheme that records holders of `resource`, and its view; see `serving`."""
-        _, view = self.serving(resource, state)
-        return self._recording[resource], view
-
     def layout(self, state: NodeState) -> Layout:
         """What is in the way of the offers of this node."""
-        found = [
-            scheme.layout(self.view(scheme, state))
-            for scheme in dict.fromkeys(self._recording.values())
-            if state.mode is not None
-        ]
+        found = [scheme.layout(self.view(scheme, state)) for scheme in self._schemes]
         return Layout(
             next((each.problem for each in found if each.problem), ""),
             tuple(text for each in found for text in each.left_out),
@@ -204,16 +213,6 @@ class Schemes:
             for view in (self.view(scheme, state),)
             for grant in scheme.adopt(_of(scheme, held), specs, view)
         ]
-
-
-def composed(configuration: Callable[[], Configuration]) -> Schemes:
-    """What the shipped agent serves: fractions, and NVIDIA's resources.
-
-    Args:
-        configuration: NVIDIA's, as it is in force; asked at each call.
-    """
-    schemes = (AliyunScheme(), NvidiaScheme(configuration))
-    return Schemes(schemes, lambda card, mode: int(is_whole(mode) or card.hardware.is_mig))
 
 
 OUR_RESOURCES = Schemes().resources

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import Command
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.node_state import StateReader
-from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.errors import NotKnownError
 
 
 class AdminCommands:
@@ -40,7 +40,7 @@ class AdminCommands:
         card = next((c for c in shown if wanted in (c.uuid, str(c.index))), None)
         if not self._cards.recover(card.uuid if card else wanted):
             known = ", ".join(f"{c.index} ({c.uuid})" for c in shown) or "none"
-            raise RequestError(f"no card {wanted!r} on this node; known: {known}", reason="NoCard")
+            raise NotKnownError(f"no card {wanted!r} on this node; known: {known}")
         if card is None:
             return f"card {wanted}: it is not there any more; what was known of it is removed\n"
         return f"card {wanted}: its faults are cleared; a fault that is still there takes it out again\n"

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from gpu_device_plugin.errors import EdgeError, GpuPluginError
+from gpu_device_plugin.errors import EdgeError, GpuPluginError, NotKnownError
 
 SOCKET_NAME = "agent.sock"
 _ANSWER_SECONDS = 5.0
@@ -69,7 +69,7 @@ class AdminSocket:
             await writer.drain()
         writer.close()
 
-    def _answer(self, line: bytes) -> dict[str, str]:
+    def _answer(self, line: bytes) -> dict[str, str | bool]:
         try:
             question = json.loads(line)
             command = str(question.get("command", ""))
@@ -81,7 +81,7 @@ class AdminSocket:
         try:
             return {"text": answerer(question)}
         except GpuPluginError as error:
-            return {"error": str(error)}
+            return {"error": str(error), "is_unknown": isinstance(error, NotKnownError)}
 
 
 async def ask(path: Path, question: Mapping[str, Any]) -> str:
@@ -89,6 +89,7 @@ async def ask(path: Path, question: Mapping[str, Any]) -> str:
 
     Raises:
         EdgeError: No agent listens there, it did not answer, or it answered with an error.
+        NotKnownError: The agent knows nothing of what is asked for.
     """
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
@@ -104,5 +105,6 @@ async def ask(path: Path, question: Mapping[str, Any]) -> str:
             f"pod), as root, with the agent's --run-dir"
         ) from error
     if "error" in answer:
-        raise EdgeError(str(answer["error"]))
+        kind = NotKnownError if answer.get("is_unknown") else EdgeError
+        raise kind(str(answer["error"]))
     return str(answer.get("text", ""))

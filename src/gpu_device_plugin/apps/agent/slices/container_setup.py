@@ -1,6 +1,5 @@
 """From a grant to the slice's files and to what the container receives."""
 
-import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,12 +9,12 @@ from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAcces
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.limits import CardLimit, limits_text
 from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import NodeError
 from gpu_device_plugin.store.mig_minors import read_mig_minors
 from gpu_device_plugin.store.slices import SliceFiles, SliceSpec
 
-_ANSWER_ID_BYTES = 8
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
 
@@ -70,29 +69,33 @@ class ContainerSetup:
                 f"pod again",
                 reason="CardGone",
             )
+        scheme = self.schemes.decider(grant)
+        paths = self._paths(grant.library_version)
+        return scheme.edits(grant, cards, state, self.access, paths) if scheme else ContainerEdits()
+
+    def recorded(self, scheme: Records, call: Call, state: NodeState) -> ContainerEdits:
+        """The whole answer for a container whose devices the kubelet has chosen."""
         paths = replace(
-            self._host_paths(),
+            self._paths(""), control_devices=self._existing_nodes(), mig_minors=read_mig_minors()
+        )
+        return scheme.edits(call, state, self.access, paths)
+
+    def _paths(self, version: str) -> Paths:
+        return Paths(
             run_dir=self.run_dir,
             library_dir=self.library_dir,
-            library_version=grant.library_version,
-            has_selftest=self.library.has_selftest(grant.library_version),
+            library_version=version,
+            has_selftest=bool(version) and self.library.has_selftest(version),
+            control_devices=self._control_devices(),
+            driver=self.driver,
         )
-        scheme = self.schemes.deciding_of(grant)
-        return scheme.edits(grant, cards, state, self.access, paths)
 
-    def answer(self, call: Call, state: NodeState) -> ContainerEdits:
-        """The whole answer for units that the kubelet chose.
+    def _control_devices(self) -> tuple[str, ...]:
+        return self._existing_nodes() if self.access is DeviceAccess.DEVICE_SPECS else ()
 
-        Raises:
-            RefusalError: They cannot be given now.
-        """
-        scheme, view = self.schemes.recording(call.resource, state)
-        paths = replace(self._host_paths(), mig_minors=read_mig_minors())
-        return scheme.answer(call, view, paths, secrets.token_hex(_ANSWER_ID_BYTES))
-
-    def _host_paths(self) -> Paths:
+    def _existing_nodes(self) -> tuple[str, ...]:
         names = [name for name in _CONTROL_NODES if (self.device_dir / name).exists()]
-        return Paths(control_devices=tuple(f"/dev/{name}" for name in names), driver=self.driver)
+        return tuple(f"/dev/{name}" for name in names)
 
 
 def slice_spec(grant: Grant) -> SliceSpec:

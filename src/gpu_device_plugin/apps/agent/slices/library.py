@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.domain.container_edits import LIBRARY_FILE
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.errors import ConfigError, NodeError, StorageError
@@ -115,6 +115,12 @@ def _packaged() -> tuple[Package | None, str]:
     except (ConfigError, StorageError) as error:
         return None, str(error)
     return found, ""
+
+
+def own_version() -> str:
+    """The version of the library that this program brings; empty if it was not built."""
+    found, _ = _packaged()
+    return found.version if found else ""
 
 
 def _selftest() -> Path | None:

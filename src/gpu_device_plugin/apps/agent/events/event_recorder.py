@@ -11,14 +11,14 @@ from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.decision import Pending
 from gpu_device_plugin.domain.decision_log import DecisionLog
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.explain import Decision
+from gpu_device_plugin.domain.explain import NOTHING_DECIDED, Decision
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.health_values import Change, ChangeKind
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.errors import RefusalError
+from gpu_device_plugin.errors import DoesNotFitError, NotKnownError, RefusalError
 from gpu_device_plugin.web.metrics import AgentMetrics
 
 _KEPT = 1000
@@ -68,9 +68,9 @@ class EventRecorder:
         )
 
     def given(self, call: Call) -> None:
-        """The kubelet chose units, and got its answer."""
+        """Units that the kubelet has chosen are given; who has them is recorded later."""
         self._metrics.count_allocation(call.resource, "granted")
-        _log.info("given", resource=call.resource, ids=sorted(call.must_include))
+        _log.info("given", resource=call.resource, units=sorted(call.must_include))
 
     def refused(self, asker: Asker | None, call: Call, asked: str, error: RefusalError) -> None:
         """A call is refused: the kubelet rejects the pod with this text."""
@@ -84,7 +84,8 @@ class EventRecorder:
             reason=error.reason,
             text=str(error),
         )
-        self._keep(asker, asked, outcome=f"refused: {error}", reason=error.reason)
+        rooms = error.rooms if isinstance(error, DoesNotFitError) else ()
+        self._keep(asker, asked, outcome=f"refused: {error}", reason=error.reason, rooms=rooms)
         if pod is not None and pod.name:
             self._post(EventNote(pod, error.reason, str(error), owner=_owner(asker)))
 
@@ -160,9 +161,6 @@ class EventRecorder:
 
     def adopted(self, grant: Grant) -> None:
         """A container held units for which there was no grant."""
-        if any(map(self._schemes.records, grant.units)):
-            _log.info("recorded", pod=str(grant.pod), container=grant.container, units=grant.units)
-            return  # this is how every holder of such units is recorded
         self._metrics.count_repair("SliceAdopted")
         _log.warning("adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id)
         text = (
@@ -192,12 +190,19 @@ class EventRecorder:
         self._post(EventNote(grant.pod, "RegionGrown", text))
 
     def why(self, namespace: str, name: str, ledger: Ledger) -> str:
-        """What was decided about a pod and what it holds, for a person."""
+        """What was decided about a pod and what it holds, for a person.
+
+        Raises:
+            NotKnownError: Nothing was decided about it, and it holds nothing.
+        """
         wanted = f"{namespace}/{name}"
         text = self._decisions.why(wanted)
         state = self._state()
         held = [g for g in ledger.grants.values() if str(g.pod) == wanted]
         lines = [_held_line(g, self._schemes.of_grant(g).held_text(g), state.card) for g in held]
+        if not lines and not text:
+            raise NotKnownError(f"pod {wanted}: {NOTHING_DECIDED}")
+        text = text or f"{NOTHING_DECIDED}\n"
         return text + ("\nholds now\n" + "".join(lines) if lines else "\nholds nothing now\n")
 
     def _keep(
