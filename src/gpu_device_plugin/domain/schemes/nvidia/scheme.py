@@ -42,7 +42,12 @@ class NvidiaScheme(Records):
 
     def __init__(self, configuration: Callable[[], Configuration]) -> None:
         self._configuration = configuration
-        self.resources: Collection[str] = possible_names(configuration())
+        self._names = possible_names(configuration())
+
+    @property
+    def resources(self) -> Collection[str]:
+        """Every name under the configuration of the start, for whatever cards."""
+        return self._names
 
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
         """Every device, a card that is out as well."""
@@ -53,7 +58,7 @@ class NvidiaScheme(Records):
                 tuple(DeviceGroup((d.id,), healthy[d.card.uuid], d.card.uuid) for d in devices),
             )
             for resource, devices in self._offers(state).resources.items()
-            if resource in self.resources
+            if resource in self._names
         )
 
     def serves(self, resource: str, state: NodeState) -> bool:
