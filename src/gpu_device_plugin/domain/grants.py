@@ -1,6 +1,6 @@
 """A grant: what one container or claim holds of the node's devices."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -24,6 +24,7 @@ class Grant:
         is_checked: False while rules that need the pod spec still have to be checked.
         library_version: Version of the isolation library its mounts name; empty without isolation.
         created_seconds: Wall clock when first written.
+        all_ids: Every unit that it holds, of whatever resource.
     """
 
     slice_id: str
@@ -36,9 +37,12 @@ class Grant:
     is_checked: bool = True
     library_version: str = ""
     created_seconds: float = 0.0
+    all_ids: frozenset[str] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """A resource of which nothing is held is left out, so that equal grants are equal."""
+        # Kept: every admission looks for units in all grants, several times.
+        object.__setattr__(self, "all_ids", frozenset(chain.from_iterable(self.units.values())))
         if not all(self.units.values()):
             held = {resource: ids for resource, ids in self.units.items() if ids}
             object.__setattr__(self, "units", held)
@@ -85,11 +89,6 @@ class Grant:
     def with_ids(self, resource: str, ids: Iterable[str]) -> "Grant":
         """The same grant holding `ids` of `resource`."""
         return replace(self, units={**self.units, resource: tuple(sorted(ids))})
-
-    @property
-    def all_ids(self) -> Iterator[str]:
-        """Every unit that it holds, of whatever resource."""
-        return chain.from_iterable(self.units.values())
 
     @property
     def is_handed_on(self) -> bool:

@@ -37,16 +37,11 @@ class Ledger:
     def holders(self, ids: Iterable[str]) -> tuple[Grant, ...]:
         """Grants that hold any of `ids`."""
         wanted = frozenset(ids)
-        return tuple(
-            g
-            for g in self.grants.values()
-            if any(not wanted.isdisjoint(held) for held in g.units.values())
-        )
+        return tuple([g for g in self.grants.values() if not wanted.isdisjoint(g.all_ids)])
 
     def ids(self) -> frozenset[str]:
         """Every unit that is held."""
-        grants = self.grants.values()
-        return frozenset().union(*(held for g in grants for held in g.units.values()))
+        return frozenset().union(*(g.all_ids for g in self.grants.values()))
 
     def rivals(self, pod: PodRef, ids: Iterable[str]) -> tuple[Grant, ...]:
         """Grants of other pods that hold any of `ids`: while one of them lives, `pod` cannot."""

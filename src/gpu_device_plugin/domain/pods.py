@@ -76,7 +76,7 @@ class PodRequest:
     Attributes:
         ref: Which pod.
         containers: All of its containers, init containers first, in the order of the spec.
-        card_count_label: Value of the pod label `aliyun.com/gpu-count`, or None.
+        card_count_label: Value of the pod label that asks for several cards, or None.
         wish: Cards that a scheduler extender wishes, container index -> card index; may be empty.
         is_finished: Phase Succeeded or Failed.
         owner: The controller that made it, `ReplicaSet namespace/name`, or "".

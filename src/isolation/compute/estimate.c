@@ -52,7 +52,7 @@ static uint64_t backlog_of(const struct place *place)
 	const uint64_t hundredfold_ns = place->duration_ns * DOUBT_STEADY_TIMES;
 	const uint64_t least_ns =
 		hundredfold_ns < DOUBT_STEADY_NS ? hundredfold_ns : DOUBT_STEADY_NS;
-	const double steady = (double)place->steady / STEADY_LAUNCHES;
+	const double steady = (double)place->steady / (double)STEADY_LAUNCHES;
 	const uint64_t worst_ns = (uint64_t)(DOUBT_NS / (1 + steady + steady * steady));
 
 	return larger(larger(worst_ns, least_ns), place->worst_ns);

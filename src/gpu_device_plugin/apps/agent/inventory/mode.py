@@ -6,7 +6,7 @@ and does not guess, because a node that offers the wrong resources attracts the 
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.compute_policy import (

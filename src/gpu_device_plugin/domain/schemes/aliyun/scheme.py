@@ -13,15 +13,13 @@ from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAcces
 from gpu_device_plugin.domain.decision import Offer, Pending
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
-from gpu_device_plugin.domain.pools import DeviceGroup, Pool, UnitCount
+from gpu_device_plugin.domain.pools import DeviceGroup, Pool
 from gpu_device_plugin.domain.schemes.aliyun.adoption import adopt
 from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
-from gpu_device_plugin.domain.schemes.aliyun.card_use import CardUse, card_use
 from gpu_device_plugin.domain.schemes.aliyun.decision import (
     check_parts,
     choose_units,
@@ -44,11 +42,11 @@ from gpu_device_plugin.domain.schemes.aliyun.placement import follows
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand_from_size
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, unit_ids, units_of
-from gpu_device_plugin.domain.schemes.protocol import GrantedIn, NewGrant
+from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, NewGrant
 from gpu_device_plugin.errors import RequestError
 
 
-class AliyunScheme:
+class AliyunScheme(Decides):
     """gpu-mem, gpu-core.percentage and gpu-count, as the node's mode serves them."""
 
     resources: Collection[str] = frozenset(Resource)
@@ -77,16 +75,6 @@ class AliyunScheme:
     def card_numbers(self, ids: Iterable[str]) -> frozenset[int]:
         """Each id names its card."""
         return cards_of(ids)
-
-    def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
-        """Units of memory and percent of compute."""
-        use, served = card_use(ledger), resources_of(state.mode) if state.mode else ()
-        return {
-            card.uuid: [
-                _count(card, each, use.get(card.number, CardUse()), state.unit) for each in served
-            ]
-            for card in state.cards
-        }
 
     def annotations(
         self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
@@ -231,12 +219,6 @@ class AliyunScheme:
         return container_edits(grant, cards, state.terms, access, paths)
 
 
-def _count(card: Card, resource: Resource, held: CardUse, unit: MemoryUnit) -> UnitCount:
-    total = units_of(card, resource, unit)
-    amount = {Resource.MEM: held.mem_units, Resource.CORE: held.core_percent}.get(resource, 0)
-    return UnitCount(str(resource), max(0, total - amount), amount)
-
-
 def _compute_policy(spec: PodRequest | None, state: NodeState) -> ComputePolicy:
     """The policy of a pod's containers.
 
@@ -258,4 +240,4 @@ def _groups(resource: Resource, state: NodeState) -> Iterable[DeviceGroup]:
     healthy = state.healthy
     for card in state.cards:
         units = units_of(card, resource, state.unit)
-        yield DeviceGroup(unit_ids(resource, card.number, units), healthy[card.uuid])
+        yield DeviceGroup(unit_ids(resource, card.number, units), healthy[card.uuid], card.uuid)

@@ -1,0 +1,85 @@
+"""The webhook sees only pods that ask for something of it; what it does is tested in tests/e2e."""
+
+from typing import Any
+
+from tests.chart.rendering import NAME, manifests, one, rights
+
+from gpu_device_plugin.apps.controller import model_rules
+from gpu_device_plugin.domain.models.admission import MODEL_LABEL
+from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
+from gpu_device_plugin.web.extender import MUTATE
+
+ON = "controller.enabled=true"
+CONTROLLER = f"{NAME}-controller"
+
+
+def webhooks(*settings: str) -> dict[str, dict[str, Any]]:
+    """The entries, by the first part of their names."""
+    made = one(manifests(ON, *settings), "MutatingWebhookConfiguration", CONTROLLER)
+    return {each["name"].partition(".")[0]: each for each in made["webhooks"]}
+
+
+def test_it_comes_with_the_controller_and_can_be_left_out() -> None:
+    for settings in ((), (ON, "controller.webhook.enabled=false")):
+        kinds = {made["kind"] for made in manifests(*settings)}
+        assert "MutatingWebhookConfiguration" not in kinds
+
+
+def test_pods_that_ask_for_a_model_wait_for_it_and_others_do_not() -> None:
+    found = webhooks()
+    assert {name: each["failurePolicy"] for name, each in found.items()} == {
+        "models": "Fail",
+        "profiles": "Ignore",
+    }
+    changed = webhooks("controller.webhook.modelsFailurePolicy=Ignore")
+    assert changed["models"]["failurePolicy"] == "Ignore"
+    for each in found.values():
+        assert each["rules"] == [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE"],
+                "resources": ["pods"],
+                "scope": "Namespaced",
+            }
+        ]
+        (excluded,) = each["namespaceSelector"]["matchExpressions"]
+        assert (excluded["operator"], excluded["values"]) == ("NotIn", ["kube-system"])
+        assert len(each["matchConditions"]) == 1
+
+
+def test_it_is_called_where_the_controller_serves_it() -> None:
+    made = manifests(ON)
+    services = {each["metadata"]["name"] for each in made if each["kind"] == "Service"}
+    for each in webhooks().values():
+        service = each["clientConfig"]["service"]
+        assert (service["path"], service["namespace"]) == (MUTATE, NAME)
+        assert service["name"] in services
+        # The controller writes it, and helm must not take it away again.
+        assert "caBundle" not in each["clientConfig"]
+    (container,) = one(made, "Deployment", CONTROLLER)["spec"]["template"]["spec"]["containers"]
+    assert f"--webhook-configuration={CONTROLLER}" in container["args"]
+
+
+def test_the_controller_may_read_its_config_maps_and_write_one_webhook_configuration() -> None:
+    made = manifests(ON)
+    role = one(made, "Role", f"{CONTROLLER}-models")
+    assert role["metadata"]["namespace"] == model_rules.NAMESPACE
+    (rule,) = role["rules"]
+    assert set(rule["resourceNames"]) == {model_rules.PROFILE, model_rules.CATALOGUE}
+    assert set(rule["verbs"]) == {"list", "watch"}
+    cluster = one(made, "ClusterRole", CONTROLLER)
+    (named,) = [r for r in cluster["rules"] if "mutatingwebhookconfigurations" in r["resources"]]
+    assert named["resourceNames"] == [CONTROLLER]
+    without = manifests(ON, "controller.webhook.enabled=false")
+    allowed = rights(one(without, "ClusterRole", CONTROLLER))
+    assert not any("webhook" in resource for _, resource, _ in allowed)
+
+
+def test_the_controllers_policy_lets_it_write_nothing_of_a_node_but_the_series() -> None:
+    policy = one(manifests(ON), "ValidatingAdmissionPolicy", f"{NAME}-controller-nodes")
+    variables = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+    assert variables["labelsAllowed"].strip("[]'") == MODEL_LABEL
+    assert variables["annotationsAllowed"].strip("[]'") == SERIES_ANNOTATION
+    (condition,) = policy["spec"]["matchConditions"]
+    assert f"system:serviceaccount:{NAME}:{CONTROLLER}'" in condition["expression"]
