@@ -30,12 +30,11 @@ from gpu_device_plugin.domain.pods import (
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.placement import (
     NoRoom,
-    follows,
-    pick_units,
     place,
     rooms,
 )
 from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.units import cards_of, unit_ids, units_of
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError

@@ -17,11 +17,10 @@ from gpu_device_plugin.domain.schemes.aliyun.placement import (
     Placement,
     Room,
     at_most,
-    follows,
-    pick_units,
     place,
     rooms,
 )
+from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.domain.shares import Demand
 
@@ -69,6 +68,34 @@ def test_the_documented_example(policy: PlacementPolicy, expected: list[int]) ->
         ledger = ledger.hold(grant(name, " ".join(free[:units])))
 
     assert chosen == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "card"),
+    [(BINPACK, 0), (SPREAD, 2), (PlacementPolicy.FGD, 1)],
+)
+def test_fgd_takes_the_card_on_which_the_least_room_is_spoiled(
+    policy: PlacementPolicy, card: int
+) -> None:
+    """Of 8 free units one less would serve no half card any more; of 9, half a card is left."""
+    found = place([room(0, 8), room(1, 9), room(2, 15)], Demand(1), policy)
+
+    assert indexes(found) == [card]
+
+
+def test_fgd_counts_what_is_scarcer_of_memory_and_compute() -> None:
+    """Much memory beside no compute is no room that could be spoiled."""
+    full_of_compute = room(0, 15, core=30, least_core=5)
+    whole = room(1, 15, least_core=5)
+
+    assert indexes(place([whole, full_of_compute], Demand(2, 30), PlacementPolicy.FGD)) == [0]
+
+
+def test_of_equal_cards_fgd_takes_the_first() -> None:
+    """So that equal nodes choose the same."""
+    rooms = [room(index, 15) for index in range(4)]
+
+    assert indexes(place(rooms, Demand(3), PlacementPolicy.FGD)) == [0]
 
 
 def test_two_half_free_cards_do_not_add_up() -> None:

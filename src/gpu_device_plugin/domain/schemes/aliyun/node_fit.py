@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.modes import PlacementPolicy, is_isolated
+from gpu_device_plugin.domain.fragmentation import EVEN_MIX, PLENTY_CPU_MILLI, NodeRoom, graded
+from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold, Share
-from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_PODS_PER_CARD, resources_of
+from gpu_device_plugin.domain.schemes.aliyun.modes import most_pods, resources_of
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room, place
-from gpu_device_plugin.domain.schemes.aliyun.requests import CORE_STEP_PERCENT, demand
+from gpu_device_plugin.domain.schemes.aliyun.requests import CORE_STEP_PERCENT, demand, policy_of
 from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError
@@ -95,8 +96,6 @@ def _guessed(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequenc
 
 
 def _room(offer: NodeOffer, card: Card, used: Sequence[int], tenants: Iterable[PodRef]) -> Room:
-    limits = [MAX_PODS_PER_CARD] if is_isolated(offer.mode) else []
-    limits += [offer.max_pods] if offer.max_pods is not None else []
     return Room(
         card=card,
         is_healthy=card.index in offer.healthy,
@@ -105,13 +104,13 @@ def _room(offer: NodeOffer, card: Card, used: Sequence[int], tenants: Iterable[P
         pods=len(set(tenants)),
         holds_pod=False,
         unit=offer.unit,
-        max_pods=min(limits, default=None),
+        max_pods=most_pods(offer.mode, offer.max_pods),
         least_core=CORE_STEP_PERCENT if Resource.CORE in resources_of(offer.mode) else 0,
     )
 
 
 def fit(
-    offer: NodeOffer, rooms: Sequence[Room], pod: PodRequest, policy: PlacementPolicy
+    offer: NodeOffer, rooms: Sequence[Room], pod: PodRequest, default: PlacementPolicy
 ) -> Fit | Misfit:
     """Whether and how well a pod fits a node.
 
@@ -122,11 +121,15 @@ def fit(
         offer: The node.
         rooms: What its cards have left.
         pod: Who asks.
-        policy: How cards and nodes are chosen.
+        default: How cards and nodes are chosen, where neither the pod nor the node says.
     """
     if not resources_of(offer.mode):
         names = ", ".join(sorted(_asked(pod)))
         return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
+    try:
+        policy = policy_of(pod, offer.policy or default)
+    except RequestError as error:
+        return Misfit(f"{_NEVER_TEXT}{error.reason}", is_final=True)
     trial = _Trial(tuple(rooms))
     for container in (c for c in pod.containers if c.asks):
         found = _placed(offer, trial, pod, container, policy)
@@ -134,7 +137,8 @@ def fit(
             return found
         trial = trial.after(container, *found)
     extra = trial.extra()
-    return Fit(_score(trial.rooms, trial.uuids, policy), trial.shares, extra)
+    score = _score(rooms, trial, policy)
+    return Fit(score, trial.shares, extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,7 @@ class _Trial:
                 room,
                 free_mem=room.free_mem - new[0],
                 free_core=room.free_core - new[1],
+                pods=room.pods if room.holds_pod else room.pods + 1,
                 holds_pod=True,
             )
             before = taken.get(index, (0, 0))
@@ -231,13 +236,23 @@ def _asked(pod: PodRequest) -> set[str]:
     return {str(r) for c in pod.containers for r in Resource if c.amount(r)}
 
 
-def _score(rooms: Iterable[Room], uuids: Iterable[str], policy: PlacementPolicy) -> float:
-    """How full (binpack) or empty (spread) the pod's cards are with it on them, 0 to 1."""
-    chosen = frozenset(uuids)
+def _score(before: Sequence[Room], trial: _Trial, policy: PlacementPolicy) -> float:
+    """How good the node is for the pod, 0 to 1.
+
+    By how full (binpack) or empty (spread) the pod's cards are with it on them, or by how little
+    it spoils the node (fgd).
+    """
+    if policy is PlacementPolicy.FGD:
+        return graded(EVEN_MIX, _node_room(before), _node_room(trial.rooms)) / 100
+    chosen = frozenset(trial.uuids)
     parts = [
         room.free_mem / max(1, room.card.capacity(room.unit))
-        for room in rooms
+        for room in trial.rooms
         if room.card.uuid in chosen
     ]
     free = sum(parts) / max(1, len(parts))
     return free if policy is PlacementPolicy.SPREAD else 1.0 - free
+
+
+def _node_room(rooms: Iterable[Room]) -> NodeRoom:
+    return NodeRoom(PLENTY_CPU_MILLI, tuple(room.free_milli for room in rooms))

@@ -38,9 +38,9 @@ from gpu_device_plugin.domain.schemes.aliyun.fraction import (
 )
 from gpu_device_plugin.domain.schemes.aliyun.late_check import checked
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_message, check_unit, resources_of
-from gpu_device_plugin.domain.schemes.aliyun.placement import follows
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand_from_size
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes
+from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, unit_ids, units_of
 from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, NewGrant
 from gpu_device_plugin.errors import RequestError
