@@ -26,7 +26,7 @@ from gpu_device_plugin.cluster.leader_label import LEADER_LABEL
 
 SCHEDULER = "gpu-scheduler"
 ADDRESS = "10.96.0.200"
-_IMAGE, _TAG = "e2e.local/kube-scheduler", "1"
+_IMAGE, _TAG = "e2e.local/kube-scheduler", "local"
 _FURTHER = {"n2": "core_mem", "n3": "cgpu"}
 MEMORY_ONLY = "n3"
 
