@@ -129,7 +129,7 @@ class Binder:
             # Time has passed since the call came in: another replica may bind now.
             raise ClusterError(standby)
         ref = pod.request.ref
-        found = self._ledger.fit_all([node], pod.request, pod.annotations)[node]
+        found = self._ledger.fit_all([node], pod.request)[node]
         if isinstance(found, Misfit):
             raise _NoRoomError(f"pod {ref} fits node {node} no more: {found.text}")
         hold = PodHold(ref, found.shares, found.extra)

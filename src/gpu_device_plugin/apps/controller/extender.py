@@ -68,7 +68,7 @@ class Extender:
             {
                 name: victims
                 for name, victims in asked.victims.items()
-                if self._ledger.fits_without(name, asked.pod, asked.annotations, victims.uids)
+                if self._ledger.fits_without(name, asked.pod, victims.uids)
             }
         )
 
@@ -76,7 +76,7 @@ class Extender:
         fits: dict[str, Fit] = {}
         failed: dict[str, str] = {}
         final: dict[str, str] = {}
-        judged = self._ledger.fit_all(question.names, question.pod, question.annotations)
+        judged = self._ledger.fit_all(question.names, question.pod)
         for name, found in judged.items():
             if isinstance(found, Fit):
                 fits[name] = found

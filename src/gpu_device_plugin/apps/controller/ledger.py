@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
-from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
+from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     NodeOffer,
@@ -16,16 +16,15 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     parse_offer,
 )
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit, node_rooms
-from gpu_device_plugin.domain.schemes.aliyun.placement import Room
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.errors import StateError
 
-PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
 NO_CARDS_TEXT = "node(s) have no cards of ours"
 _KEPT_SHAPES = 64
 _KEPT_ANSWERS = 100_000
 _KEPT_ROOMS = 1_000
 _NO_CARDS = Misfit(NO_CARDS_TEXT, is_final=True)
-_Asked = tuple[object, str | None, PlacementPolicy | None]
+_Asked = tuple[object, str | None, str | None]
 _log = structlog.get_logger("ledger")
 
 
@@ -156,16 +155,13 @@ class ClusterLedger:
         """Answers that are kept for pods that ask alike: what was asked longest ago goes first."""
         return sum(len(answers.by_node) for answers in self._answers.values())
 
-    def fit_all(
-        self, names: Iterable[str], pod: PodRequest, annotations: Mapping[str, str]
-    ) -> dict[str, Fit | Misfit]:
+    def fit_all(self, names: Iterable[str], pod: PodRequest) -> dict[str, Fit | Misfit]:
         """Whether and how well a pod fits each of these nodes.
 
         Pods come in many copies, and few nodes change between two of them: answers are kept by
         what is asked, until the node changes.
         """
-        policy = parse_policy(annotations.get(PLACEMENT_ANNOTATION, ""))
-        asked = (_shape(pod), pod.card_count_label, policy)
+        asked = (_shape(pod), pod.card_count_label, pod.placement)
         answers = self._answers.setdefault(asked, _Answers())
         self._answers.move_to_end(asked)
         if len(answers.by_room) > _KEPT_ROOMS:
@@ -180,43 +176,36 @@ class ClusterLedger:
                 # Its own reservation must not stand in its way.
                 others = [hold for hold in self.holds(name) if hold.pod != pod.ref]
                 rooms = node_rooms(self._offers[name], others) if name in self._offers else ()
-                found[name] = self._counted(name, rooms, pod, policy)
+                found[name] = self._counted(name, rooms, pod)
             elif name in answers.by_node:
                 found[name] = answers.by_node[name]
             elif name not in self._offers:
                 found[name] = _NO_CARDS
             else:
-                found[name] = answers.by_node[name] = self._alike(name, pod, policy, answers)
+                found[name] = answers.by_node[name] = self._alike(name, pod, answers)
         return found
 
-    def fits_without(
-        self, name: str, pod: PodRequest, annotations: Mapping[str, str], gone: Collection[str]
-    ) -> bool:
+    def fits_without(self, name: str, pod: PodRequest, gone: Collection[str]) -> bool:
         """Whether a pod would fit a node if the pods with these uids were not there."""
         if name not in self._offers:
             return False
         left = [h for h in self.holds(name) if h.pod.uid not in gone and h.pod != pod.ref]
         rooms = node_rooms(self._offers[name], left)
-        policy = parse_policy(annotations.get(PLACEMENT_ANNOTATION, ""))
-        return isinstance(self._counted(name, rooms, pod, policy), Fit)
+        return isinstance(self._counted(name, rooms, pod), Fit)
 
-    def _alike(
-        self, node: str, pod: PodRequest, policy: PlacementPolicy | None, answers: "_Answers"
-    ) -> Fit | Misfit:
+    def _alike(self, node: str, pod: PodRequest, answers: "_Answers") -> Fit | Misfit:
         """The answer for a node; nodes that have the same left share it."""
         offer, rooms = self._offers[node], self.rooms(node)
         room = (offer.mode, offer.policy, tuple(map(_amounts, rooms)))
         if room not in answers.by_room:
-            answers.by_room[room] = self._counted(node, rooms, pod, policy)
+            answers.by_room[room] = self._counted(node, rooms, pod)
         return answers.by_room[room]
 
-    def _counted(
-        self, node: str, rooms: Sequence[Room], pod: PodRequest, policy: PlacementPolicy | None
-    ) -> Fit | Misfit:
+    def _counted(self, node: str, rooms: Sequence[Room], pod: PodRequest) -> Fit | Misfit:
         offer = self._offers.get(node)
         if offer is None:
             return _NO_CARDS
-        return fit(offer, rooms, pod, policy or offer.policy or self._default_policy)
+        return fit(offer, rooms, pod, self._default_policy)
 
     def _changed(self, node: str) -> None:
         """Forget what was counted of a node."""

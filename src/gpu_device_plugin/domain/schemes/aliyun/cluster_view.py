@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
+    MAX_PODS_LABEL,
     PLACEMENT_LABEL,
     NodeMode,
     PlacementPolicy,
+    parse_max_pods,
     parse_mode,
     parse_policy,
 )
@@ -31,7 +33,6 @@ from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import StateError
 
 V1_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
-MAX_PODS_LABEL = "ack.node.gpu.max-pod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class NodeOffer:
     @property
     def terms(self) -> NodeTerms:
         """What a request is checked against."""
-        return NodeTerms(self.name, self.mode, self.unit)
+        return NodeTerms(self.name, self.mode, self.unit, max_pods=self.max_pods)
 
 
 Share = tuple[int, int]
@@ -120,7 +121,6 @@ def parse_offer(
         cards.append(card)
         if is_healthy and card.index not in unhealthy:
             healthy.add(card.index)
-    label = labels.get(MAX_PODS_LABEL, "")
     return NodeOffer(
         name=name,
         mode=mode,
@@ -128,7 +128,7 @@ def parse_offer(
         cards=tuple(sorted(cards, key=lambda card: card.index)),
         healthy=frozenset(healthy),
         policy=parse_policy(labels.get(PLACEMENT_LABEL, "")),
-        max_pods=int(label) if label.isascii() and label.isdecimal() else None,
+        max_pods=parse_max_pods(labels.get(MAX_PODS_LABEL, "")),
     )
 
 

@@ -4,7 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
+from gpu_device_plugin.domain.modes import (
+    MODE_LABEL,
+    PLACEMENT_ANNOTATION,
+    NodeMode,
+    PlacementPolicy,
+    parse_policy,
+)
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
@@ -59,6 +65,23 @@ def demand_ahead(pod: PodRequest, container: ContainerRequest, needed: Demand) -
             held[resource] += fresh
             reusable[resource] += fresh if each.kind is ContainerKind.INIT else -reused
     return replace(needed, mem_units=held[Resource.MEM], core_percent=held[Resource.CORE])
+
+
+def policy_of(pod: PodRequest | None, default: PlacementPolicy) -> PlacementPolicy:
+    """How a pod's cards are chosen: by its annotation, else the node's way.
+
+    Raises:
+        RequestError: The annotation names no policy.
+    """
+    asked = pod.placement if pod else None
+    policy = default if asked is None else parse_policy(asked)
+    if policy is None:
+        raise RequestError(
+            f"pod {pod.ref if pod else ''}: annotation {PLACEMENT_ANNOTATION}={asked} names no policy. "
+            f"Known: {', '.join(PlacementPolicy)}",
+            reason="UnknownPlacement",
+        )
+    return policy
 
 
 def demand_from_size(pod: PodRef, resource: str, size: int, terms: NodeTerms) -> Demand:
