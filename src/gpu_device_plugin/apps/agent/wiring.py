@@ -116,6 +116,9 @@ class Wiring:
             health_rules(settings.recovery_seconds, table),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
+            held_numbers=lambda: self.snapshots.held_numbers(
+                self.ledger_store.ledger, self.schemes
+            ),
             on_driver_changed=self._on_driver_changed,
         )
         self.nvml = edges.nvml(self.cards.observe)
