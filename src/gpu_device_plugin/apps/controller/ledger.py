@@ -16,7 +16,7 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     parse_offer,
 )
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit, node_rooms
-from gpu_device_plugin.domain.schemes.aliyun.placement import Room
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.errors import StateError
 
 NO_CARDS_TEXT = "node(s) have no cards of ours"

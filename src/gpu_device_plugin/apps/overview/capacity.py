@@ -8,7 +8,7 @@ from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit
-from gpu_device_plugin.domain.schemes.aliyun.placement import Room
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
 

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from gpu_device_plugin.domain.caller import Asker
 from gpu_device_plugin.domain.node_state import NodeTerms
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
 
