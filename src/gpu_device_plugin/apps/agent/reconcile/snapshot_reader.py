@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
-from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import ListedPod
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import KubeletError
@@ -38,9 +38,9 @@ class SnapshotReader:
         """
         return self._checkpoint() or ()
 
-    def held_numbers(self, ledger: Ledger, schemes: Schemes) -> frozenset[int] | None:
+    def held_numbers(self, granted: LedgerStore, schemes: Schemes) -> frozenset[int] | None:
         """Numbers of cards of which units are held, by grants or checkpoint; None: not known."""
         with suppress(KubeletError):
             kept = [text for entry in self.entries() for text in entry.ids]
-            return schemes.card_numbers([*ledger.ids(), *kept])
+            return schemes.card_numbers([*granted.ledger.ids(), *kept])
         return None
