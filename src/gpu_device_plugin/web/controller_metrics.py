@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from gpu_device_plugin.domain.schemes.aliyun.placement import Room
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _MIB = 1024 * 1024

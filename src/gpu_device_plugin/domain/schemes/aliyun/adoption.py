@@ -10,6 +10,7 @@ from gpu_device_plugin.domain.modes import is_isolated
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import HeldUnits, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.fraction import Fraction, shares_of
+from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of
 
 _Place: TypeAlias = tuple[PodRef, str]  # pod and container
@@ -56,7 +57,7 @@ def _grant(of: Found, cards: Sequence[Card], terms: NodeTerms) -> Grant:
         slice_id=max(part.slice_id for part in of.parts.values()) or of.derived_id("adopted"),
         holder=of.holder,
         units={Resource.MEM: mem, Resource.CORE: core},
-        shares=shares_of(on, len(core)),
+        shares=shares_of(on, len(core), is_exclusive=wants_whole_card(of.spec)),
         own=Fraction(len(mem), pod_units, terms.unit.mib, terms.mode),
         is_isolated=bool(version) and is_isolated(terms.mode),
         is_checked=of.is_known,

@@ -49,9 +49,13 @@ def is_bare(grant: Grant) -> bool:
     return not grant.is_isolated and is_isolated(fraction_of(grant).mode)
 
 
-def shares_of(cards: Sequence[Card], core_percent: int) -> tuple[Share, ...]:
+def shares_of(
+    cards: Sequence[Card], core_percent: int, *, is_exclusive: bool = False
+) -> tuple[Share, ...]:
     """Parts of these cards, of which the memory is not known yet."""
-    return tuple(Share(card.uuid, core_percent=core_percent) for card in cards)
+    return tuple(
+        Share(card.uuid, core_percent=core_percent, is_exclusive=is_exclusive) for card in cards
+    )
 
 
 def to_record(fraction: Fraction) -> dict[str, object]:

@@ -13,8 +13,14 @@ from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold, Share
 from gpu_device_plugin.domain.schemes.aliyun.modes import most_pods, resources_of
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room, place
-from gpu_device_plugin.domain.schemes.aliyun.requests import CORE_STEP_PERCENT, demand, policy_of
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
+from gpu_device_plugin.domain.schemes.aliyun.requests import (
+    CORE_STEP_PERCENT,
+    demand,
+    policy_of,
+    wants_whole_card,
+)
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError
@@ -34,11 +40,17 @@ class Fit:
         score: 0 to 1, more is better; comparable between nodes.
         shares: What the app containers would hold: container -> card index -> share.
         extra: Card index -> what sidecars and init containers would hold beside that.
+        is_exclusive: Whether no other pod may be on its cards.
     """
 
     score: float
     shares: Mapping[int, Mapping[int, Share]]
     extra: Mapping[int, Share] = field(default_factory=dict)
+    is_exclusive: bool = False
+
+    def hold(self, pod: PodRef) -> PodHold:
+        """What the pod will hold there."""
+        return PodHold(pod, self.shares, self.extra, is_exclusive=self.is_exclusive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +74,29 @@ def node_rooms(offer: NodeOffer, holds: Iterable[PodHold]) -> tuple[Room, ...]:
     """
     used = {card.index: [0, 0] for card in offer.cards}
     tenants: dict[int, set[PodRef]] = {card.index: set() for card in offer.cards}
-    waiting: list[tuple[PodRef, Demand]] = []
+    holds = tuple(holds)
+    alone = {hold.pod for hold in holds if hold.is_exclusive}
+    waiting: list[tuple[PodHold, Demand]] = []
 
-    def take(pod: PodRef, index: int, share: Share) -> None:
+    def take(hold: PodHold, index: int, share: Share) -> None:
         used[index][0] += share[0]
         used[index][1] += share[1]
-        tenants[index].add(pod)
+        tenants[index].add(hold.pod)
 
     def rooms() -> tuple[Room, ...]:
-        return tuple(_room(offer, c, used[c.index], tenants[c.index]) for c in offer.cards)
+        return tuple(_room(offer, c, used[c.index], tenants[c.index], alone) for c in offer.cards)
 
     for hold in holds:
         for index, share in hold.by_card().items():
             if index in used:
-                take(hold.pod, index, share)
+                take(hold, index, share)
             else:
-                waiting.append((hold.pod, Demand(*share)))
-        waiting += [(hold.pod, needed) for needed in hold.unplaced]
+                waiting.append((hold, Demand(*share)))
+        waiting += [(hold, needed) for needed in hold.unplaced]
     found = rooms()
-    for pod, needed in waiting:
-        for card in _guessed(found, needed, offer):
-            take(pod, card.index, (needed.units_per_card, needed.core_percent))
+    for hold, needed in waiting:
+        for card in _guessed(found, replace(needed, is_exclusive=hold.is_exclusive), offer):
+            take(hold, card.index, (needed.units_per_card, needed.core_percent))
         found = rooms()
     return found
 
@@ -95,17 +109,20 @@ def _guessed(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequenc
     return [room.card for room in emptiest[: needed.cards]]
 
 
-def _room(offer: NodeOffer, card: Card, used: Sequence[int], tenants: Iterable[PodRef]) -> Room:
+def _room(
+    offer: NodeOffer, card: Card, used: Sequence[int], tenants: set[PodRef], alone: set[PodRef]
+) -> Room:
     return Room(
         card=card,
         is_healthy=card.index in offer.healthy,
         free_mem=max(0, card.capacity(offer.unit) - used[0]),
         free_core=max(0, CORE_UNITS_PER_CARD - used[1]),
-        pods=len(set(tenants)),
+        pods=len(tenants),
         holds_pod=False,
         unit=offer.unit,
         max_pods=most_pods(offer.mode, offer.max_pods),
         least_core=CORE_STEP_PERCENT if Resource.CORE in resources_of(offer.mode) else 0,
+        is_closed=not tenants.isdisjoint(alone),
     )
 
 
@@ -138,7 +155,7 @@ def fit(
         trial = trial.after(container, *found)
     extra = trial.extra()
     score = _score(rooms, trial, policy)
-    return Fit(score, trial.shares, extra)
+    return Fit(score, trial.shares, extra, is_exclusive=wants_whole_card(pod))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,89 +7,19 @@ from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.fragmentation import (
     EVEN_MIX,
     PLENTY_CPU_MILLI,
-    WHOLE_CARD_MILLI,
     NodeRoom,
 )
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.card_use import CardUse, card_use
 from gpu_device_plugin.domain.schemes.aliyun.modes import most_pods, resources_of
 from gpu_device_plugin.domain.schemes.aliyun.requests import CORE_STEP_PERCENT
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
 from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.shares import Demand
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What one card has left for one pod.
-
-    Attributes:
-        card: The card.
-        is_healthy: Whether it may be given away.
-        free_mem: Memory units that are not held; units of the pod's own init containers count too.
-        free_core: Percent of compute that is not held.
-        pods: Pods that hold anything on it, the asking pod included if it does.
-        holds_pod: Whether the asking pod holds anything on it.
-        unit: What a memory unit is.
-        max_pods: Most pods on the card, or None for no limit.
-        least_core: Compute that every container of this mode takes at least.
-    """
-
-    card: Card
-    is_healthy: bool
-    free_mem: int
-    free_core: int
-    pods: int
-    holds_pod: bool
-    unit: MemoryUnit = MemoryUnit.GIB
-    max_pods: int | None = None
-    least_core: int = 0
-
-    @property
-    def is_full_of_pods(self) -> bool:
-        """Whether the asking pod would be one too many; one that is here already is not."""
-        return self.max_pods is not None and not self.holds_pod and self.pods >= self.max_pods
-
-    @property
-    def free_milli(self) -> int:
-        """What is free of the card in thousandths, of memory or compute what is less.
-
-        Nothing, where no further pod may come.
-        """
-        if not self.is_healthy or (self.max_pods is not None and self.pods >= self.max_pods):
-            return 0
-        free = WHOLE_CARD_MILLI * self.free_mem // max(1, self.card.capacity(self.unit))
-        if self.least_core:
-            free = min(free, WHOLE_CARD_MILLI * self.free_core // CORE_UNITS_PER_CARD)
-        return min(free, WHOLE_CARD_MILLI)
-
-    def left_milli(self, demand: Demand) -> int:
-        """What of that would be free with a container of this demand on the card."""
-        core = max(demand.core_percent, self.least_core)
-        left = replace(
-            self,
-            free_mem=max(0, self.free_mem - demand.units_per_card),
-            free_core=max(0, self.free_core - core),
-            pods=self.pods if self.holds_pod else self.pods + 1,
-        )
-        return left.free_milli
-
-    def lack(self, demand: Demand) -> str | None:
-        """Why a container of this demand does not fit here, for people; None where it does."""
-        core = max(demand.core_percent, self.least_core)
-        if not self.is_healthy:
-            return "unhealthy"
-        if self.is_full_of_pods:
-            return f"{self.pods} pods, at most {self.max_pods}"
-        if self.free_mem < max(1, demand.units_per_card):
-            return f"{self.free_mem} of {self.card.capacity(self.unit)} units free"
-        if self.free_core < core:
-            return f"{self.free_core} % compute free, {self.free_mem} units free"
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +77,8 @@ def rooms(
     found = []
     for card in sorted(cards, key=lambda card: card.index):
         use = free_for_pod.get(card.number, blank)
-        tenants = held.get(card.number, blank).pods
+        everybody = held.get(card.number, blank)
+        tenants = everybody.pods
         holds_pod = any(tenant.is_same_pod(pod) for tenant in tenants)
         found.append(
             Room(
@@ -160,18 +91,10 @@ def rooms(
                 unit=terms.unit,
                 max_pods=most_pods(terms.mode, terms.max_pods),
                 least_core=CORE_STEP_PERCENT if Resource.CORE in resources_of(terms.mode) else 0,
+                is_closed=not all(tenant.is_same_pod(pod) for tenant in everybody.exclusive),
             )
         )
     return tuple(found)
-
-
-def at_most(room: Room, resource: str, free: int) -> Room:
-    """The same room, with at most as much of `resource` as the kubelet has free there."""
-    if resource == Resource.MEM:
-        return replace(room, free_mem=min(room.free_mem, free))
-    if resource == Resource.CORE:
-        return replace(room, free_core=min(room.free_core, free))
-    return room
 
 
 def _preference(
@@ -262,7 +185,8 @@ def _placement(chosen: Sequence[Room], why: str) -> Placement:
 
 
 def _no_room(rooms: Sequence[Room], demand: Demand, must: Collection[int]) -> NoRoom:
-    usable = [r for r in rooms if r.is_healthy and not r.is_full_of_pods and r.free_mem]
+    open_ = [r for r in rooms if r.is_healthy and not r.is_closed and not r.is_full_of_pods]
+    usable = [r for r in open_ if r.free_mem]
     with_core = [r for r in usable if r.free_core >= max(demand.core_percent, r.least_core)]
     best = max(with_core or usable, key=lambda r: (r.free_mem, -r.card.index), default=None)
     lacks = [(r.card.index, _lack_text(r, demand, must)) for r in rooms]

@@ -117,7 +117,7 @@ class AliyunScheme(Decides):
         return Grant(
             slice_id=new.slice_id,
             holder=pending.asker.holder,
-            shares=shares_of(pending.cards, asked.core_percent),
+            shares=shares_of(pending.cards, asked.core_percent, is_exclusive=asked.is_exclusive),
             own=Fraction(asked.mem_units, pod_units, state.unit.mib, mode),
             is_isolated=new.is_isolated,
             is_checked=container is not None,
