@@ -12,8 +12,8 @@ from tests.domain.words import CORE, INIT, MEM, V100_MIB, cards, grant, terms
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Placement, place, rooms
-from gpu_device_plugin.domain.schemes.aliyun.room import Room, at_most
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Placement, place
+from gpu_device_plugin.domain.schemes.aliyun.room import Room, at_most, rooms
 from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.domain.shares import Demand
@@ -59,7 +59,7 @@ def test_the_documented_example(policy: PlacementPolicy, expected: list[int]) ->
         chosen.append(found.cards[0].index)
         number = found.cards[0].number
         free = [i for i in unit_ids(MEM, number, 15) if not ledger.holders([i])]
-        ledger = ledger.hold(grant(name, " ".join(free[:units])))
+        ledger = ledger.hold(grant(name, " ".join(free[:units]), on=found.cards[0].uuid))
 
     assert chosen == expected
 
@@ -96,7 +96,7 @@ def test_a_pod_that_wants_its_card_alone_gets_an_empty_one() -> None:
     """R-528; its own containers may be there, and nobody joins it."""
     alone = Demand(2, is_exclusive=True)
     shared, own = room(0, 13, pods=1), room(1, 13, pods=1, holds_pod=True)
-    closed = replace(room(2, 13, pods=1), is_closed=True)
+    closed = replace(room(2, 0, pods=1), is_closed=True)
 
     assert indexes(place([shared, room(1, 15)], alone, BINPACK)) == [1]
     assert indexes(place([shared, own], alone, BINPACK)) == [1]
@@ -308,7 +308,7 @@ def seen_rooms(ledger: Ledger, mode: NodeMode, pod: PodRef = ASKER) -> Mapping[i
 
 def test_rooms_show_what_others_hold() -> None:
     """By card number; a card that nobody calls healthy is not."""
-    ledger = Ledger({"s": grant("a", "m10 m11", "c10")})
+    ledger = Ledger({"s": grant("a", "m10 m11", "c10", on="GPU-0")})
 
     left = seen_rooms(ledger, NodeMode.CORE_MEM)
 
@@ -332,7 +332,7 @@ def test_the_cap_on_pods_goes_with_isolation() -> None:
 
 def test_a_pods_own_init_units_are_free_for_it_alone() -> None:
     """The kubelet will hand them on; for others they are taken."""
-    ledger = Ledger({"s": grant("a", "m10 m11", kind=INIT)})
+    ledger = Ledger({"s": grant("a", "m10 m11", kind=INIT, on="GPU-0")})
 
     mine = seen_rooms(ledger, NodeMode.CGPU, PodRef("default", "a", "uid-a"))
     others = seen_rooms(ledger, NodeMode.CGPU)

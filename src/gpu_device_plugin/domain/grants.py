@@ -6,7 +6,7 @@ from itertools import chain
 
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.shares import Holder, Share
+from gpu_device_plugin.domain.shares import Hold, Holder, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Grant:
         is_checked: False while rules that need the pod spec still have to be checked.
         library_version: Version of the isolation library its mounts name; empty without isolation.
         created_seconds: Wall clock when first written.
+        holds: Its shares as the ledger adds them up.
         all_ids: Every unit that it holds, of whatever resource.
     """
 
@@ -37,6 +38,7 @@ class Grant:
     is_checked: bool = True
     library_version: str = ""
     created_seconds: float = 0.0
+    holds: tuple[Hold, ...] = field(init=False, repr=False, compare=False)
     all_ids: frozenset[str] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,6 +48,9 @@ class Grant:
         if not all(self.units.values()):
             held = {resource: ids for resource, ids in self.units.items() if ids}
             object.__setattr__(self, "units", held)
+        pod, is_handed_on = self.holder.pod, self.holder.is_handed_on
+        holds = tuple(Hold(pod, share, is_handed_on) for share in self.shares)
+        object.__setattr__(self, "holds", holds)
 
     @property
     def pod(self) -> PodRef:

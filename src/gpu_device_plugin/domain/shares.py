@@ -1,6 +1,7 @@
 """Shares of devices: what a holder has of one, and what a container needs."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 
@@ -15,12 +16,15 @@ class Share:
             device shows less memory later (ECC, another driver).
         core_percent: Its compute; 0 is no cap.
         is_exclusive: Nobody else may hold anything of the device.
+        memory_mib: The memory that was asked for, which the ledger counts: `memory_bytes` is what
+            the device makes of it.
     """
 
     device: str
     memory_bytes: int | None = None
     core_percent: int = 0
     is_exclusive: bool = False
+    memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +77,11 @@ class Demand:
     def units_per_card(self) -> int:
         """Memory units on each of its cards."""
         return self.mem_units // self.cards
+
+
+class Hold(NamedTuple):
+    """A share that a pod holds; of one that is handed on, later containers of the pod take."""
+
+    pod: PodRef
+    share: Share
+    is_handed_on: bool = False

@@ -142,7 +142,7 @@ async def test_whole_cards_are_served_beside_fractions_by_the_shipped_parts(
             (held,) = await recorded(settings)
         assert (held.pod.name, held.shares) == (
             "whole",
-            (Share(uuid, 16160 << 20, is_exclusive=True),),
+            (Share(uuid, 16160 << 20, is_exclusive=True, memory_mib=16160),),
         )
         for path in Path(settings.state_dir).glob("grants*"):
             path.unlink()

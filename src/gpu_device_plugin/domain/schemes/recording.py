@@ -100,4 +100,7 @@ class Records(Scheme):
     def _shares(self, units: Mapping[str, Sequence[str]], state: NodeState) -> tuple[Share, ...]:
         """A device of which several units are held counts once."""
         shares = (self.share(name, text, state) for name, ids in units.items() for text in ids)
-        return tuple({share.device: share for share in shares}.values())
+        by_device = {share.device: share for share in shares}
+        return tuple(
+            replace(s, memory_mib=(s.memory_bytes or 0) // 2**20) for s in by_device.values()
+        )

@@ -9,9 +9,10 @@ from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import is_isolated
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import HeldUnits, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.fraction import Fraction, shares_of
+from gpu_device_plugin.domain.schemes.aliyun.fraction import Fraction, with_amounts
 from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of
+from gpu_device_plugin.domain.shares import Share
 
 _Place: TypeAlias = tuple[PodRef, str]  # pod and container
 _Holding: TypeAlias = tuple[str, str, frozenset[str]]  # container, and what it holds
@@ -53,13 +54,14 @@ def _grant(of: Found, cards: Sequence[Card], terms: NodeTerms) -> Grant:
     version = max(part.library_version for part in of.parts.values())
     pod_units = of.spec.app_amount(Resource.MEM) if of.spec else len(mem)
     on = [c for c in sorted(cards, key=lambda c: c.index) if c.number in numbers]
-    return Grant(
+    grant = Grant(
         slice_id=max(part.slice_id for part in of.parts.values()) or of.derived_id("adopted"),
         holder=of.holder,
         units={Resource.MEM: mem, Resource.CORE: core},
-        shares=shares_of(on, len(core), is_exclusive=wants_whole_card(of.spec)),
-        own=Fraction(len(mem), pod_units, terms.unit.mib, terms.mode),
+        shares=tuple(Share(card.uuid, is_exclusive=wants_whole_card(of.spec)) for card in on),
         is_isolated=bool(version) and is_isolated(terms.mode),
         is_checked=of.is_known,
         library_version=version,
     )
+    own = Fraction(len(mem), pod_units, terms.unit.mib, terms.mode)
+    return with_amounts(grant, own, len(core))

@@ -61,7 +61,7 @@ class NodeOffer:
     @property
     def terms(self) -> NodeTerms:
         """What a request is checked against."""
-        return NodeTerms(self.name, self.mode, self.unit)
+        return NodeTerms(self.name, self.mode, self.unit, max_pods=self.max_pods)
 
 
 Share = tuple[int, int]

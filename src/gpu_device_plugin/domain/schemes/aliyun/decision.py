@@ -9,14 +9,14 @@ from gpu_device_plugin.domain.decision import Offer, Pending
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place, rooms
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
 from gpu_device_plugin.domain.schemes.aliyun.requests import (
     demand,
     demand_ahead,
     demand_from_size,
     policy_of,
 )
-from gpu_device_plugin.domain.schemes.aliyun.room import Room, at_most
+from gpu_device_plugin.domain.schemes.aliyun.room import Room, at_most, rooms
 from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, parse_unit_id
 from gpu_device_plugin.domain.shares import Demand

@@ -9,20 +9,17 @@ from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.fragmentation import EVEN_MIX, PLENTY_CPU_MILLI, NodeRoom, graded
+from gpu_device_plugin.domain.ledger import Use, used
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold, Share
-from gpu_device_plugin.domain.schemes.aliyun.modes import most_pods, resources_of
+from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
-from gpu_device_plugin.domain.schemes.aliyun.requests import (
-    CORE_STEP_PERCENT,
-    demand,
-    policy_of,
-    wants_whole_card,
-)
-from gpu_device_plugin.domain.schemes.aliyun.room import Room
-from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
-from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand, policy_of, wants_whole_card
+from gpu_device_plugin.domain.schemes.aliyun.room import Room, room_of
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.shares import Demand, Hold
+from gpu_device_plugin.domain.shares import Share as DeviceShare
 from gpu_device_plugin.errors import RequestError
 
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
@@ -72,33 +69,42 @@ def node_rooms(offer: NodeOffer, holds: Iterable[PodHold]) -> tuple[Room, ...]:
     Unplaced demands are put where the node's own policy would put them, the first pod first; where
     none has room, on the emptiest cards: somebody holds them, whatever we know.
     """
-    used = {card.index: [0, 0] for card in offer.cards}
-    tenants: dict[int, set[PodRef]] = {card.index: set() for card in offer.cards}
-    holds = tuple(holds)
-    alone = {hold.pod for hold in holds if hold.is_exclusive}
+    by_index = {card.index: card for card in offer.cards}
+    taken: list[Hold] = []
     waiting: list[tuple[PodHold, Demand]] = []
 
-    def take(hold: PodHold, index: int, share: Share) -> None:
-        used[index][0] += share[0]
-        used[index][1] += share[1]
-        tenants[index].add(hold.pod)
-
-    def rooms() -> tuple[Room, ...]:
-        return tuple(_room(offer, c, used[c.index], tenants[c.index], alone) for c in offer.cards)
+    def take(hold: PodHold, card: Card, share: Share) -> None:
+        units, percent = share
+        mib = units * offer.unit.mib
+        held = DeviceShare(card.uuid, None, percent, hold.is_exclusive, mib)
+        taken.append(Hold(hold.pod, held))
 
     for hold in holds:
         for index, share in hold.by_card().items():
-            if index in used:
-                take(hold, index, share)
+            if index in by_index:
+                take(hold, by_index[index], share)
             else:
                 waiting.append((hold, Demand(*share)))
         waiting += [(hold, needed) for needed in hold.unplaced]
-    found = rooms()
+    found = _rooms(offer, taken)
     for hold, needed in waiting:
         for card in _guessed(found, replace(needed, is_exclusive=hold.is_exclusive), offer):
-            take(hold, card.index, (needed.units_per_card, needed.core_percent))
-        found = rooms()
+            take(hold, card, (needed.units_per_card, needed.core_percent))
+        found = _rooms(offer, taken)
     return found
+
+
+def _rooms(offer: NodeOffer, holds: Iterable[Hold]) -> tuple[Room, ...]:
+    use, blank = used(holds), Use()
+    return tuple(
+        room_of(
+            card,
+            use.get(card.uuid, blank),
+            offer.terms,
+            is_healthy=card.index in offer.healthy,
+        )
+        for card in offer.cards
+    )
 
 
 def _guessed(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequence[Card]:
@@ -107,23 +113,6 @@ def _guessed(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequenc
         return placed.cards
     emptiest = sorted(rooms, key=lambda room: (-room.free_mem, room.card.index))
     return [room.card for room in emptiest[: needed.cards]]
-
-
-def _room(
-    offer: NodeOffer, card: Card, used: Sequence[int], tenants: set[PodRef], alone: set[PodRef]
-) -> Room:
-    return Room(
-        card=card,
-        is_healthy=card.index in offer.healthy,
-        free_mem=max(0, card.capacity(offer.unit) - used[0]),
-        free_core=max(0, CORE_UNITS_PER_CARD - used[1]),
-        pods=len(tenants),
-        holds_pod=False,
-        unit=offer.unit,
-        max_pods=most_pods(offer.mode, offer.max_pods),
-        least_core=CORE_STEP_PERCENT if Resource.CORE in resources_of(offer.mode) else 0,
-        is_closed=not tenants.isdisjoint(alone),
-    )
 
 
 def fit(

@@ -1,6 +1,6 @@
 """Placement: which card a container gets."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.devices import Card
@@ -9,16 +9,9 @@ from gpu_device_plugin.domain.fragmentation import (
     PLENTY_CPU_MILLI,
     NodeRoom,
 )
-from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import PlacementPolicy
-from gpu_device_plugin.domain.node_state import NodeTerms
-from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.card_use import CardUse, card_use
-from gpu_device_plugin.domain.schemes.aliyun.modes import most_pods, resources_of
-from gpu_device_plugin.domain.schemes.aliyun.requests import CORE_STEP_PERCENT
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
-from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.shares import Demand
 
 
@@ -53,48 +46,6 @@ class NoRoom:
     largest_card: Card | None
     lacks: tuple[tuple[int, str], ...]
     reason: str = "NoRoom"
-
-
-def rooms(
-    cards: Iterable[Card],
-    healthy: Mapping[str, bool],
-    ledger: Ledger,
-    terms: NodeTerms,
-    pod: PodRef,
-) -> tuple[Room, ...]:
-    """What each card has left for the next container of `pod`, by NVML index.
-
-    Args:
-        cards: The node's cards.
-        healthy: UUID -> whether the card may serve; a card that is not named may not.
-        ledger: Who holds what; at admission the live part of it.
-        terms: The node's mode and unit.
-        pod: Who asks.
-    """
-    free_for_pod = card_use(ledger.before(pod))
-    held = card_use(ledger)
-    blank = CardUse()
-    found = []
-    for card in sorted(cards, key=lambda card: card.index):
-        use = free_for_pod.get(card.number, blank)
-        everybody = held.get(card.number, blank)
-        tenants = everybody.pods
-        holds_pod = any(tenant.is_same_pod(pod) for tenant in tenants)
-        found.append(
-            Room(
-                card=card,
-                is_healthy=healthy.get(card.uuid, False),
-                free_mem=max(0, card.capacity(terms.unit) - use.mem_units),
-                free_core=max(0, CORE_UNITS_PER_CARD - use.core_percent),
-                pods=_count(tenants),
-                holds_pod=holds_pod,
-                unit=terms.unit,
-                max_pods=most_pods(terms.mode, terms.max_pods),
-                least_core=CORE_STEP_PERCENT if Resource.CORE in resources_of(terms.mode) else 0,
-                is_closed=not all(tenant.is_same_pod(pod) for tenant in everybody.exclusive),
-            )
-        )
-    return tuple(found)
 
 
 def _preference(
@@ -185,8 +136,7 @@ def _placement(chosen: Sequence[Room], why: str) -> Placement:
 
 
 def _no_room(rooms: Sequence[Room], demand: Demand, must: Collection[int]) -> NoRoom:
-    open_ = [r for r in rooms if r.is_healthy and not r.is_closed and not r.is_full_of_pods]
-    usable = [r for r in open_ if r.free_mem]
+    usable = [r for r in rooms if r.is_healthy and not r.is_full_of_pods and r.free_mem]
     with_core = [r for r in usable if r.free_core >= max(demand.core_percent, r.least_core)]
     best = max(with_core or usable, key=lambda r: (r.free_mem, -r.card.index), default=None)
     lacks = [(r.card.index, _lack_text(r, demand, must)) for r in rooms]
@@ -215,8 +165,3 @@ def _reason(rooms: Sequence[Room], demand: Demand) -> str:
     would_fit = sum(room.lack(demand) is None for room in without_cap) >= demand.cards
     is_capped = any(room.is_full_of_pods for room in rooms)
     return "TooManyPods" if would_fit and is_capped else "NoRoom"
-
-
-def _count(tenants: Iterable[PodRef]) -> int:
-    """Distinct pods; one known by name only and one by name and uid are the same."""
-    return len({tenant.key if tenant.name else ("", tenant.uid) for tenant in tenants})

@@ -32,9 +32,9 @@ from gpu_device_plugin.domain.schemes.aliyun.fraction import (
     check_ids,
     fraction_of,
     of_record,
-    shares_of,
     to_record,
     units_per_card,
+    with_amounts,
 )
 from gpu_device_plugin.domain.schemes.aliyun.late_check import checked
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_message, check_unit, resources_of
@@ -43,6 +43,7 @@ from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes
 from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, unit_ids, units_of
 from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, NewGrant
+from gpu_device_plugin.domain.shares import Share
 from gpu_device_plugin.errors import RequestError
 
 
@@ -114,17 +115,20 @@ class AliyunScheme(Decides):
         asked = pending.demand
         pod_units = request.app_amount(Resource.MEM) if request else asked.mem_units
         mode = state.terms.mode
-        return Grant(
+        grant = Grant(
             slice_id=new.slice_id,
             holder=pending.asker.holder,
-            shares=shares_of(pending.cards, asked.core_percent, is_exclusive=asked.is_exclusive),
-            own=Fraction(asked.mem_units, pod_units, state.unit.mib, mode),
+            shares=tuple(
+                Share(card.uuid, is_exclusive=asked.is_exclusive) for card in pending.cards
+            ),
             is_isolated=new.is_isolated,
             is_checked=container is not None,
             library_version=state.library_version if new.is_isolated else "",
             created_seconds=new.created_seconds,
             compute_policy=_compute_policy(request, state),
         )
+        own = Fraction(asked.mem_units, pod_units, state.unit.mib, mode)
+        return with_amounts(grant, own, asked.core_percent)
 
     def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:
         """Without the pod spec, only the units given so far are known of its request."""
@@ -132,8 +136,7 @@ class AliyunScheme(Decides):
         if not is_known:
             units, percent = len(grant.ids(Resource.MEM)), len(grant.ids(Resource.CORE))
             own = replace(fraction_of(grant), mem_units=units, pod_units=units)
-            shares = tuple(replace(share, core_percent=percent) for share in grant.shares)
-            grant = replace(grant, own=own, shares=shares)
+            grant = with_amounts(grant, own, percent)
         return grant if is_known and grant.is_sized else self.sized(grant, state)
 
     def sized(self, grant: Grant, state: NodeState) -> Grant:
@@ -191,7 +194,7 @@ class AliyunScheme(Decides):
         check_ids(grant.units)
         own = of_record(record)
         isolates = grant.is_isolated and is_isolated(own.mode)
-        return replace(grant, own=own, is_isolated=isolates)
+        return with_amounts(replace(grant, is_isolated=isolates), own, grant.core_percent)
 
     def granted_in(self, grant: Grant) -> GrantedIn | None:
         """Both decide what its units mean."""
