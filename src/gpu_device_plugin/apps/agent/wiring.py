@@ -106,6 +106,7 @@ class Wiring:
             health_rules(settings.recovery_seconds, table, takes_mig=takes_mig(settings)),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
+            held_numbers=lambda: self.snapshots.held_numbers(self.ledger_store, self.schemes),
             on_driver_changed=self._on_driver_changed,
         )
         self.nvml = edges.nvml(self.cards.observe)
@@ -181,9 +182,8 @@ class Wiring:
         self.reconciler.checkpoint_stale.subscribe(lambda _: self.device_lists.send_again())
 
     def _wire_readers(self) -> None:
-        regions = self.setup.files
         self.usage = UsageReader(
-            lambda slice_id: read_region(regions.region(slice_id)),
+            lambda slice_id: read_region(self.setup.files.region(slice_id)),
             lambda: self.ledger_store.living,
         )
         facts = Facts(

@@ -118,7 +118,9 @@ class AliyunScheme(Decides):
         grant = Grant(
             slice_id=new.slice_id,
             holder=pending.asker.holder,
-            shares=tuple(Share(card.uuid) for card in pending.cards),
+            shares=tuple(
+                Share(card.uuid, is_exclusive=asked.is_exclusive) for card in pending.cards
+            ),
             is_isolated=new.is_isolated,
             is_checked=container is not None,
             library_version=state.library_version if new.is_isolated else "",
