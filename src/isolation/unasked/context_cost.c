@@ -11,6 +11,7 @@
 #include "driver/driver.h"
 #include "slice/killpoint.h"
 #include "slice/slice.h"
+#include "unasked/imports.h"
 #include "unasked/launched.h"
 
 #include <pthread.h>
@@ -238,6 +239,7 @@ static int forget_context(CUcontext context)
 	uint32_t place = 0;
 
 	charge_forget_context(context);
+	imports_forget_context(context);
 	if (!holdings_take(KIND_CONTEXT, key, &entry))
 		return CARD_FOREIGN;
 	while (holdings_take_of(KIND_CONTEXT, key, &place, &green))
