@@ -7,7 +7,8 @@ from typing import Any
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.schemes.aliyun.fraction import Fraction, fraction_of
+from gpu_device_plugin.domain.schemes.aliyun.fraction import Fraction, fraction_of, with_amounts
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Holder, Share
 
 
@@ -21,24 +22,27 @@ def fraction(
     units: Mapping[str, tuple[str, ...]] | None = None,
     cards: Sequence[str] = (),
     card_bytes: Sequence[int] = (),
-    mem_units: int = 0,
-    core_percent: int = 0,
+    mem_units: int | None = None,
+    core_percent: int | None = None,
     pod_units: int = 0,
     unit_mib: int = 1024,
     mode: str = "core_mem",
     **others: Any,
 ) -> Grant:
-    """Everything that is not named here has the grant's own default."""
+    """Amounts that are not named are those of the units; everything else has its own default."""
     sizes: Sequence[int | None] = card_bytes or [None] * len(cards)
-    shares = [Share(card, size, core_percent) for card, size in zip(cards, sizes, strict=True)]
-    return Grant(
+    shares = [Share(card, size) for card, size in zip(cards, sizes, strict=True)]
+    held = units or {}
+    mem = len(held.get(Resource.MEM, ())) if mem_units is None else mem_units
+    core = len(held.get(Resource.CORE, ())) if core_percent is None else core_percent
+    made = Grant(
         slice_id,
         Holder(pod, container, kind, index),
         units=units or {},
         shares=tuple(shares),
-        own=Fraction(mem_units, pod_units, unit_mib, NodeMode(mode)),
         **others,
     )
+    return with_amounts(made, Fraction(mem, pod_units, unit_mib, NodeMode(mode)), core)
 
 
 def changed(grant: Grant, **values: Any) -> Grant:

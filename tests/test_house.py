@@ -29,6 +29,31 @@ def test_module_fits_on_one_reading(path: Path) -> None:
             assert (node.end_lineno or 0) - node.lineno < FUNCTION_LINES, node.name
 
 
+SCHEME_WORDS = re.compile(
+    r"gpu-mem|gpu-core|gpu-count|percentage|core_mem|CORE_MEM|CGPU\b(?!_DISABLE)|NodeMode\.SHARE"
+    r"|(?<!honor[-_])cgpu"
+)
+SCHEME_FREE = ("domain", "apps/agent", "store", "cluster", "web", "kubelet", "nvml")
+NAMES_MODES = {
+    "domain/modes.py": "the values of the node label, which choose between schemes",
+    "store/grants_v1.py": "the layout of the release before, which knew no other scheme",
+}
+
+
+def test_only_the_scheme_of_fractions_names_its_resources_and_modes() -> None:
+    """So that another way of sharing is an addition in one place."""
+    package = ROOT / "src" / "gpu_device_plugin"
+    found = []
+    for path in SOURCES:
+        name = str(path.relative_to(package))
+        is_free = name.startswith(SCHEME_FREE) and "schemes/aliyun/" not in name
+        if is_free and name not in NAMES_MODES:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            found += [f"{name}: {line.strip()}" for line in lines if SCHEME_WORDS.search(line)]
+
+    assert found == []
+
+
 def test_the_isolation_library_includes_downwards_only(tmp_path: Path) -> None:
     """Its folders are a list, and none includes one above it."""
     check = [sys.executable, str(ROOT / "src" / "check_includes.py")]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.chart.rendering import NAME, RefusedError, agent, manifests, one, render, rights
+from tests.chart.rendering import NAME, RefusedError, agent, manifests, render, rights
 
 from gpu_device_plugin.apps.controller.certificates import SECRET
 from gpu_device_plugin.apps.controller.run import LEASE
@@ -13,6 +13,18 @@ from gpu_device_plugin.config.controller import ControllerSettings
 from gpu_device_plugin.config.sources import field_names
 from gpu_device_plugin.web.certificates import AUTHORITY, CLIENT, CLIENT_KEY
 from gpu_device_plugin.web.extender import PREFIX
+
+
+def one(made: Any, kind: str, name: str) -> dict[str, Any]:
+    """The only manifest of that kind and name in the release's namespace, or in none."""
+    (found,) = [
+        m
+        for m in made
+        if (m["kind"], m["metadata"]["name"]) == (kind, name)
+        and m["metadata"].get("namespace", NAME) == NAME
+    ]
+    return dict(found)
+
 
 BOTH = ("controller.enabled=true", "scheduler.enabled=true")
 CONTROLLER, SCHEDULER = f"{NAME}-controller", f"{NAME}-scheduler"
@@ -56,7 +68,7 @@ def test_only_the_leaders_pod_is_behind_the_schedulers_service_and_all_behind_th
 
 def test_neither_the_agents_set_nor_its_service_selects_a_pod_of_ours() -> None:
     made = manifests(*BOTH, "service.enabled=true")
-    selector = one(made, "DaemonSet")["spec"]["selector"]["matchLabels"]
+    selector = one(made, "DaemonSet", NAME)["spec"]["selector"]["matchLabels"]
     for name in (CONTROLLER, SCHEDULER):
         labels = one(made, "Deployment", name)["spec"]["template"]["metadata"]["labels"]
         assert not selector.items() <= labels.items()
@@ -113,6 +125,15 @@ def test_the_controller_may_do_what_it_does_and_no_more() -> None:
         name: set(rule["verbs"]) for rule in role["rules"] for name in rule.get("resourceNames", ())
     }
     assert named[LEASE] == named[SECRET] == {"get", "update"}
+    only_read = manifests(*BOTH[:1], "controller.unhealthyConfigMaps=false")
+    (there,) = [
+        m
+        for m in only_read
+        if (m["kind"], m["metadata"]["name"]) == ("Role", CONTROLLER)
+        and m["metadata"]["namespace"] == "kube-system"
+    ]
+    assert {verb for _, _, verb in rights(there)} == {"list", "watch"}
+    assert not [m for m in only_read if m["metadata"]["name"].endswith("controller-configmaps")]
     own = manifests(*BOTH[:1], "controller.tls.secretName=mine")
     assert "secrets" not in {r for _, r, _ in rights(one(own, "Role", CONTROLLER))}
 

@@ -28,14 +28,10 @@ from gpu_device_plugin.domain.pods import (
     PodRequest,
 )
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
-from gpu_device_plugin.domain.schemes.aliyun.placement import (
-    NoRoom,
-    follows,
-    pick_units,
-    place,
-    rooms,
-)
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
 from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.room import rooms
+from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.units import cards_of, unit_ids, units_of
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError

@@ -14,7 +14,6 @@ from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_isolated
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.card_use import card_use
 from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of
 from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_PODS_PER_CARD
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, parse_unit_id
@@ -75,9 +74,9 @@ def check_ledger(kubelet: Kubelet) -> None:
     alive = live(agent.ledger, kubelet.pods.keys())
     for grant in alive.grants.values():
         assert alive.rivals(grant.pod, (*grant.ids(Resource.MEM), *grant.ids(Resource.CORE))) == ()
-    for number, use in card_use(alive).items():
-        (card,) = (card for card in agent.cards if card.number == number)
-        assert use.mem_units <= card.capacity(agent.terms.unit)
+    for uuid, use in alive.use().items():
+        (card,) = (card for card in agent.cards if card.uuid == uuid)
+        assert use.memory_mib <= card.capacity(agent.terms.unit) * agent.terms.unit.mib
         assert use.core_percent <= 100
         assert not is_isolated(agent.terms.mode) or len(use.pods) <= MAX_PODS_PER_CARD
     for key, pod in kubelet.pods.items():

@@ -411,3 +411,17 @@ def test_a_pod_whose_units_were_forgotten_is_not_taken_for_another_that_may_ask(
 
     with pytest.raises(UnknownPodError, match=r"2 pods may be asking .* default/late"):
         who_asks(Call(MEM, 2), shown, known, FORGOTTEN, seen("a", "late"))
+
+
+def test_the_pod_that_is_being_admitted_goes_before_one_whose_units_were_forgotten() -> None:
+    """The kubelet asks for its containers one after the other."""
+    two = pod("b", container("helper", 1, 10), container("main", 2, 30))
+    shown = [listed("a", main={}), listed("b", helper={MEM: M1, CORE: C0}, main={})]
+    now = PodRef("default", "b", "uid-b")
+    known, before = specs(A, two), seen("a", "b")
+
+    asker = who_asks(Call(MEM, 2), shown, known, FORGOTTEN, before, admitting=now)
+
+    assert told(asker) == ("b", "main")
+    with pytest.raises(UnknownPodError, match="2 pods may be asking"):
+        who_asks(Call(MEM, 2), shown, known, FORGOTTEN, before)

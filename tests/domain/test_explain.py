@@ -8,7 +8,8 @@ from gpu_device_plugin.domain.caller import Asker
 from gpu_device_plugin.domain.explain import Decision, why_text
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room, place
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.shares import Demand
 
 NODE = cards(V100_MIB, V100_MIB)

@@ -17,10 +17,10 @@ from gpu_device_plugin.domain.grant_lifetime import (
     live,
 )
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.ledger import Ledger, Use, used
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.card_use import CardUse, card_use
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
+from gpu_device_plugin.domain.shares import Hold, Share
 
 UP_SINCE = -KUBELET_SETTLE_SECONDS
 NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
@@ -36,16 +36,33 @@ def key(name: str) -> tuple[str, str]:
     return "default", name
 
 
-def test_a_unit_that_a_pods_containers_share_counts_once() -> None:
+def test_what_a_pods_containers_hand_on_counts_once() -> None:
     """Init containers hand their units on, so two grants of one pod hold them."""
-    init = replace(grant("a", "m00 m01", kind=INIT), slice_id="init")
+    small, large = (
+        replace(grant("a", ids, kind=INIT, on="GPU-0"), slice_id=ids)
+        for ids in ("m00 m01", "m00 m01 m02")
+    )
+    side = replace(grant("a", "m02 m03", on="GPU-0"), slice_id="side")
+    one, other = PodRef("default", "a", "uid-a"), PodRef("default", "b", "uid-b")
 
-    use = card_use(ledger(init, grant("a", "m01 m02", "c00"), grant("b", "m10")))
-
-    assert use == {
-        0: CardUse(3, 1, frozenset({PodRef("default", "a", "uid-a")})),
-        1: CardUse(1, 0, frozenset({PodRef("default", "b", "uid-b")})),
+    assert ledger(small, large).use() == {"GPU-0": Use(3 * 1024, 0, (one,))}
+    held = ledger(small, large, side, grant("a", "m00 m01", "c00", on="GPU-0"))
+    assert held.use() == {"GPU-0": Use(4 * 1024, 1, (one,))}
+    both = held.hold(grant("b", "m04", on="GPU-0")).hold(
+        replace(grant("b", "m10", on="GPU-1"), slice_id="b1")
+    )
+    assert both.use() == {
+        "GPU-0": Use(5 * 1024, 1, (one, other)),
+        "GPU-1": Use(1024, 0, (other,)),
     }
+
+
+def test_a_device_that_one_has_for_itself_is_known_as_such() -> None:
+    """A whole card has no amounts that somebody could add to."""
+    share = Share("GPU-0", is_exclusive=True, memory_mib=16160)
+    (use,) = used([Hold(PodRef("default", "a"), share)]).values()
+
+    assert use == Use(16160, 0, (PodRef("default", "a"),), is_exclusive=True)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(1, 5))))

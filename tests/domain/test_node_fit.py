@@ -1,5 +1,7 @@
 """A pod fits where every container of it does, as the node itself will count it."""
 
+from dataclasses import replace
+
 import pytest
 
 from gpu_device_plugin.domain.devices import Card
@@ -44,6 +46,71 @@ def placed(node: NodeOffer, asking: PodRequest, *others: PodRequest) -> Fit | Mi
 def free(node: NodeOffer, *pods: PodRequest) -> list[int]:
     """What the cards have left beside these."""
     return [room.free_mem for room in node_rooms(node, [hold_of(each, {}) for each in pods])]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "label", "default", "card"),
+    [
+        ("spread", PlacementPolicy.BINPACK, PlacementPolicy.BINPACK, 1),
+        (None, PlacementPolicy.SPREAD, PlacementPolicy.BINPACK, 1),
+        (None, None, PlacementPolicy.SPREAD, 1),
+        (None, None, PlacementPolicy.BINPACK, 0),
+        ("fgd", PlacementPolicy.SPREAD, PlacementPolicy.SPREAD, 0),
+    ],
+)
+def test_the_pod_decides_then_the_node_then_the_default(
+    annotation: str | None, label: PlacementPolicy | None, default: PlacementPolicy, card: int
+) -> None:
+    """Card 0 has two units less than card 1."""
+    node = replace(offer(2), policy=label)
+    rooms = node_rooms(offer(2), [hold_of(pod((_APP, 2), name="q"), {})])
+    found = fit(node, rooms, replace(pod((_APP, 2)), placement=annotation), default)
+
+    assert isinstance(found, Fit)
+    assert list(found.shares[0]) == [card]
+
+
+def test_a_pod_that_names_no_policy_fits_nowhere() -> None:
+    """As the agent would say."""
+    rooms = node_rooms(offer(), [])
+    found = fit(offer(), rooms, replace(pod((_APP, 2)), placement="x"), PlacementPolicy.BINPACK)
+
+    assert found == Misfit(
+        "node(s) never serve what the pod asks for: UnknownPlacement", is_final=True
+    )
+
+
+def test_a_pod_that_wants_its_card_alone_has_it_alone() -> None:
+    """R-528: it joins nobody, nobody joins it, and it counts while it is only reserved."""
+    alone = replace(pod((_APP, 2), name="alone"), card_label="require-whole-device")
+    other = pod((_APP, 2), name="q")
+    taken = node_rooms(offer(1), [hold_of(other, {})])
+    found = fit(offer(1), node_rooms(offer(1), []), alone, PlacementPolicy.BINPACK)
+    assert isinstance(found, Fit)
+
+    for refused in (
+        fit(offer(1), taken, alone, PlacementPolicy.BINPACK),
+        placed(offer(1), other, alone),
+        fit(
+            offer(1), node_rooms(offer(1), [found.hold(alone.ref)]), other, PlacementPolicy.BINPACK
+        ),
+    ):
+        assert refused == Misfit(
+            "node(s) didn't have enough device resources to allocate", is_final=False
+        )
+    assert isinstance(placed(offer(2), other, alone), Fit)
+
+
+def test_fgd_prefers_the_node_that_is_spoiled_less() -> None:
+    """A node whose card has 9 units free to one that has 8."""
+
+    def score(held: int) -> float:
+        rooms = node_rooms(offer(1), [hold_of(pod((_APP, held), name="q"), {})])
+        found = fit(offer(1), rooms, pod((_APP, 1)), PlacementPolicy.FGD)
+        assert isinstance(found, Fit)
+        return found.score
+
+    assert 0 <= score(7) < score(6) <= 1
 
 
 def test_an_init_containers_units_are_held_as_long_as_the_pod_is_there() -> None:

@@ -1,7 +1,7 @@
 """The promise: a container gets the cards that its node's policy prefers, or learns why none."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import pytest
@@ -12,16 +12,9 @@ from tests.domain.words import CORE, INIT, MEM, V100_MIB, cards, grant, terms
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.placement import (
-    NoRoom,
-    Placement,
-    Room,
-    at_most,
-    follows,
-    pick_units,
-    place,
-    rooms,
-)
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Placement, place
+from gpu_device_plugin.domain.schemes.aliyun.room import Room, at_most, rooms
+from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.domain.shares import Demand
 
@@ -66,9 +59,52 @@ def test_the_documented_example(policy: PlacementPolicy, expected: list[int]) ->
         chosen.append(found.cards[0].index)
         number = found.cards[0].number
         free = [i for i in unit_ids(MEM, number, 15) if not ledger.holders([i])]
-        ledger = ledger.hold(grant(name, " ".join(free[:units])))
+        ledger = ledger.hold(grant(name, " ".join(free[:units]), on=found.cards[0].uuid))
 
     assert chosen == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "card"),
+    [(BINPACK, 0), (SPREAD, 2), (PlacementPolicy.FGD, 1)],
+)
+def test_fgd_takes_the_card_on_which_the_least_room_is_spoiled(
+    policy: PlacementPolicy, card: int
+) -> None:
+    """Of 8 free units one less would serve no half card any more; of 9, half a card is left."""
+    found = place([room(0, 8), room(1, 9), room(2, 15)], Demand(1), policy)
+
+    assert indexes(found) == [card]
+
+
+def test_fgd_counts_what_is_scarcer_of_memory_and_compute() -> None:
+    """Much memory beside no compute is no room that could be spoiled."""
+    full_of_compute = room(0, 15, core=30, least_core=5)
+    whole = room(1, 15, least_core=5)
+
+    assert indexes(place([whole, full_of_compute], Demand(2, 30), PlacementPolicy.FGD)) == [0]
+
+
+def test_of_equal_cards_fgd_takes_the_first() -> None:
+    """So that equal nodes choose the same."""
+    rooms = [room(index, 15) for index in range(4)]
+
+    assert indexes(place(rooms, Demand(3), PlacementPolicy.FGD)) == [0]
+
+
+def test_a_pod_that_wants_its_card_alone_gets_an_empty_one() -> None:
+    """R-528; its own containers may be there, and nobody joins it."""
+    alone = Demand(2, is_exclusive=True)
+    shared, own = room(0, 13, pods=1), room(1, 13, pods=1, holds_pod=True)
+    closed = replace(room(2, 0, pods=1), is_closed=True)
+
+    assert indexes(place([shared, room(1, 15)], alone, BINPACK)) == [1]
+    assert indexes(place([shared, own], alone, BINPACK)) == [1]
+    assert indexes(place([closed, room(3, 15)], Demand(1), BINPACK)) == [3]
+    found = place([shared, closed], alone, BINPACK)
+    assert isinstance(found, NoRoom)
+    assert found.lacks == ((0, "1 other pods"), (2, "held by a pod that wants no other beside it"))
+    assert (found.largest_card, found.reason) == (FOUR[0], "NoRoom")
 
 
 def test_two_half_free_cards_do_not_add_up() -> None:
@@ -272,7 +308,7 @@ def seen_rooms(ledger: Ledger, mode: NodeMode, pod: PodRef = ASKER) -> Mapping[i
 
 def test_rooms_show_what_others_hold() -> None:
     """By card number; a card that nobody calls healthy is not."""
-    ledger = Ledger({"s": grant("a", "m10 m11", "c10")})
+    ledger = Ledger({"s": grant("a", "m10 m11", "c10", on="GPU-0")})
 
     left = seen_rooms(ledger, NodeMode.CORE_MEM)
 
@@ -296,7 +332,7 @@ def test_the_cap_on_pods_goes_with_isolation() -> None:
 
 def test_a_pods_own_init_units_are_free_for_it_alone() -> None:
     """The kubelet will hand them on; for others they are taken."""
-    ledger = Ledger({"s": grant("a", "m10 m11", kind=INIT)})
+    ledger = Ledger({"s": grant("a", "m10 m11", kind=INIT, on="GPU-0")})
 
     mine = seen_rooms(ledger, NodeMode.CGPU, PodRef("default", "a", "uid-a"))
     others = seen_rooms(ledger, NodeMode.CGPU)

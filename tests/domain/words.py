@@ -55,14 +55,15 @@ def listed(name: str, **held: Mapping[Resource, frozenset[str]]) -> ListedPod:
     return ListedPod(PodRef("default", name), by_name)
 
 
-def grant(name: str, mem: str = "", core: str = "", kind: ContainerKind = APP) -> Grant:
-    """A grant of container `main` of pod `default/<name>`; ids as one text, `m00 m01`."""
+def grant(
+    name: str, mem: str = "", core: str = "", kind: ContainerKind = APP, on: str = ""
+) -> Grant:
+    """A grant of container `main` of pod `default/<name>` on one card; ids as one text, `m00 m01`."""
     return fraction(
         f"slice-{name}",
         PodRef("default", name, f"uid-{name}"),
         "main",
         kind=kind,
         units={Resource.MEM: tuple(mem.split()), Resource.CORE: tuple(core.split())},
-        mem_units=len(mem.split()),
-        core_percent=len(core.split()),
+        cards=(on,) if on else (),
     )

@@ -99,8 +99,10 @@ def test_shares_are_kept_in_any_mix(
 def test_small_kernels_get_their_share(
     make_box: MakeBox, percent: int, unit_us: float, kind: str
 ) -> None:
-    """Kernels of 5 us, each waited for, had 21 % at 30 and 25 at 90: naps and gaps were charged; of
-    1 us, which end before the next is launched, 27 at 50: the card was idle and that was charged."""
+    """Kernels of 5 us, each waited for, had 21 % at 30: naps and gaps were charged.
+
+    Those of 1 us end before the next is launched, and had 27 % at 50: the idle card was charged.
+    """
     free = shares((alone(make_box, None), kind), unit_ns=int(unit_us * 1000), seconds=1)
     had = shares((alone(make_box, percent, "b"), kind), unit_ns=int(unit_us * 1000), seconds=3)
 

@@ -39,6 +39,24 @@ def test_a_new_allocation_function_is_said_and_counted(
     region.close()
 
 
+@pytest.mark.parametrize(
+    "name", ["cuCtxCreate_v5", "cuModuleLoadRemote", "cuMemFreeEntangled", "cuStreamSynchronize_v2"]
+)
+def test_new_contexts_loads_frees_and_waits_are_said_too(
+    box: Box, tmp_path: Path, name: str
+) -> None:
+    """Not what neither takes nor gives anything."""
+    with_driver(box, tmp_path, "libfuture")
+    ran = box.run("route", "handle", "cuMemFreeHost", "cuStreamGetPriority_v2", name)
+    region = Region(box.root / "state" / "region")
+
+    assert ran.stdout.split()[2::3] == ["libcuda.so.1"] * 3
+    assert ran.stderr.count("is new here") == 1
+    assert f"{name} is new here" in ran.stderr
+    assert region.drift() == 1
+    region.close()
+
+
 def test_a_new_version_of_an_old_function_is_said_and_counted(box: Box, tmp_path: Path) -> None:
     """Its base name is an old acquaintance, but its interface may be another."""
     with_driver(box, tmp_path, "libnewer")

@@ -486,3 +486,29 @@ def test_code_that_was_not_measured_yet_is_measured_when_room_is_short(box: Box)
     assert program(f"alloc 1 {free - 200 * MIB + 1}") == [OUT_OF_MEMORY]
 
     assert program(f"alloc 1 {free - 200 * MIB}") == [0]
+
+
+def test_a_context_made_by_an_unknown_call_is_adopted_at_first_sight(every_box: Box) -> None:
+    """As those for graphics are, or a later driver's; and it is forgotten when it ends."""
+    program = every_box.start()
+    before = room(program("info"))
+    assert program("context 1") == [0]
+    known = room(program("info"))
+    assert program("context_destroy 1") == [0]
+    assert program("unknown_context 2") == [0]
+    adopted = room(program("info"))
+    assert program("context_destroy 2") == [0]
+
+    assert known < before
+    assert adopted == known
+    assert room(program("info")) == before
+
+
+def test_an_unknown_context_alone_is_held_against_the_slice(every_box: Box) -> None:
+    """Nobody has told before what one costs: as NVML says, else the table."""
+    program = every_box.start(ready=False)
+    assert program("init") == [0]
+    assert program("unknown_context 1") == [0]
+
+    assert SLICE - room(program("info")) in {CONTEXT, TABLE}
+    assert program(f"alloc 1 {SLICE - CONTEXT + 1}") == [OUT_OF_MEMORY]

@@ -18,6 +18,7 @@ extenders:
   - urlPrefix: https://{{ $host }}/gpushare-scheduler
     filterVerb: filter
     prioritizeVerb: prioritize
+    preemptVerb: preempt
     bindVerb: bind
     weight: 1
     enableHTTPS: true

@@ -21,6 +21,7 @@ class _NodeList(msgspec.Struct):
 
 class _Meta(msgspec.Struct):
     name: str = ""
+    uid: str = ""
 
 
 class _Named(msgspec.Struct):
@@ -38,6 +39,30 @@ class _BindingArgs(msgspec.Struct):
     pod_namespace: str = msgspec.field(name="PodNamespace")
     pod_uid: str = msgspec.field(name="PodUID")
     node: str = msgspec.field(name="Node")
+
+
+class _MetaPod(msgspec.Struct):
+    uid: str = msgspec.field(name="UID")
+
+
+class _MetaVictims(msgspec.Struct, rename="pascal"):
+    pods: list[_MetaPod] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class _Victims(msgspec.Struct, rename="pascal"):
+    pods: list[_Named] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class _PreemptionArgs(msgspec.Struct, rename="pascal"):
+    pod: Pod
+    node_name_to_victims: dict[str, _Victims] | None = None
+    node_name_to_meta_victims: dict[str, _MetaVictims] | None = None
+
+
+class _PreemptionResult(msgspec.Struct, rename="pascal"):
+    node_name_to_meta_victims: dict[str, _MetaVictims]
 
 
 class _Result(msgspec.Struct, rename="pascal", omit_defaults=True):
@@ -59,6 +84,7 @@ class _Error(msgspec.Struct, rename="pascal"):
 
 _args = msgspec.json.Decoder(_Args)
 _binding = msgspec.json.Decoder(_BindingArgs)
+_preemption = msgspec.json.Decoder(_PreemptionArgs)
 _node = msgspec.json.Decoder(_Named)
 _encoder = msgspec.json.Encoder()
 
@@ -80,6 +106,23 @@ class Question:
     labels: Mapping[str, str]
     names: Sequence[str]
     objects: Mapping[str, msgspec.Raw] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """Whom kube-scheduler would evict from a node: their uids, and how many budgets that breaks."""
+
+    uids: Sequence[str]
+    budgets_broken: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Which of these nodes would have room for this pod after its victims?"""
+
+    pod: PodRequest
+    annotations: Mapping[str, str]
+    victims: Mapping[str, Victims]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +168,38 @@ def read_binding(body: bytes) -> Binding:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ClusterError(f"the body is no ExtenderBindingArgs: {error}") from error
     return Binding(PodRef(args.pod_namespace, args.pod_name, args.pod_uid), args.node)
+
+
+def read_preemption(body: bytes) -> Preemption:
+    """The body of a preempt call, with names only or with whole pods.
+
+    Raises:
+        ClusterError: It is none; the text names what is wrong.
+    """
+    try:
+        args = _preemption.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ClusterError(f"the body is no ExtenderPreemptionArgs: {error}") from error
+    victims = {
+        name: Victims([each.metadata.uid for each in found.pods or ()], found.num_pdb_violations)
+        for name, found in (args.node_name_to_victims or {}).items()
+    } or {
+        name: Victims([each.uid for each in found.pods or ()], found.num_pdb_violations)
+        for name, found in (args.node_name_to_meta_victims or {}).items()
+    }
+    return Preemption(pod_request(args.pod), args.pod.metadata.annotations or {}, victims)
+
+
+def preemption_answer(victims: Mapping[str, Victims]) -> bytes:
+    """The answer to a preempt call: the nodes on which evicting these helps."""
+    return _encoder.encode(
+        _PreemptionResult(
+            {
+                name: _MetaVictims([_MetaPod(uid) for uid in found.uids], found.budgets_broken)
+                for name, found in victims.items()
+            }
+        )
+    )
 
 
 def filter_answer(

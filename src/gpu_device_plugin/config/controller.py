@@ -1,5 +1,6 @@
 """What the operator decides for a controller."""
 
+import enum
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,13 @@ from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.errors import ConfigError
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class UnhealthyConfigMaps(enum.Enum):
+    """What the controller does with the ConfigMaps of unhealthy cards."""
+
+    WRITE = "write"
+    READ = "read"
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +57,10 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         PlacementPolicy,
         says("Placement policy, where neither the pod nor the node says another one."),
     ] = PlacementPolicy.BINPACK
+    unhealthy_configmaps: Annotated[
+        UnhealthyConfigMaps,
+        says("ConfigMaps kube-system/unhealthy-gpu-NODE: kept to the cards' health, or read only."),
+    ] = UnhealthyConfigMaps.WRITE
     max_body: Annotated[
         int, says("Longest body in MiB that is read; a longer one is answered 413.", ge=1)
     ] = 96

@@ -43,7 +43,7 @@ class Call:
     must_include: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        """`aliyun.com/gpu-mem: 2`."""
+        """`example.com/thing: 2`."""
         return f"{self.resource}: {self.size}"
 
 
@@ -80,6 +80,7 @@ def who_asks(  # noqa: PLR0913, PLR0917 - each argument is another source
     ledger: Ledger,
     seen: Collection[PodRef],
     session: Asker | None = None,
+    admitting: PodRef | None = None,
 ) -> Asker:
     """The container behind a GetPreferredAllocation call.
 
@@ -90,6 +91,7 @@ def who_asks(  # noqa: PLR0913, PLR0917 - each argument is another source
         ledger: Our grants; they show what ordinary init containers hold, which List does not.
         seen: Pods that were in List at an earlier call.
         session: The container that was decided last.
+        admitting: The pod that was granted something a moment ago.
 
     Raises:
         UnknownPodError: No pod can be asking, or several can; the text names them.
@@ -103,14 +105,14 @@ def who_asks(  # noqa: PLR0913, PLR0917 - each argument is another source
         Asker(pod.pod) for pod in bare if _is_new(pod.pod, seen) and not any(_ids(pod))
     ]
     last = _of_session(session, texts, bare)
-    if last is not None and all(asker.pod.is_same_name(last.pod) for asker in new):
+    if last and all(asker.pod.is_same_name(last.pod) for asker in new):
         return last
     is_owned = len(around) < len(listed)
-    found = _only(call, new or texts or ([Asker(p.pod) for p in bare] if is_owned else []), listed)
-    if _is_forgotten(found, call, ledger):
-        rivals = [rival for pod in around if (rival := _rival(found, pod, call, specs, ledger))]
-        return _only(call, [found, *rivals], listed)
-    return found
+    may = new or texts or ([Asker(p.pod) for p in bare] if is_owned else [])
+    found = _next(may, call, ledger, admitting) or _only(call, may, listed)
+    is_sure = not _is_forgotten(found, call, ledger)
+    rivals = [] if is_sure else [_rival(found, pod, call, specs, ledger) for pod in around]
+    return _only(call, [found, *filter(None, rivals)], listed)
 
 
 def who_allocates(
@@ -166,11 +168,9 @@ class _Known:
         """
         if self.spec.is_finished or call.must_include or any(_ids(self.entry)):
             return None
-        for container in self.spec.containers:
-            is_init = container.kind is ContainerKind.INIT
-            if is_init and container.amount(call.resource) == call.size:
-                return Asker(self.spec.ref, self.spec, container)
-        return None
+        inits = (c for c in self.spec.containers if c.kind is ContainerKind.INIT)
+        found = next((c for c in inits if c.amount(call.resource) == call.size), None)
+        return Asker(self.spec.ref, self.spec, found) if found else None
 
     def _holds(self, container: ContainerRequest, resource: str) -> bool:
         if container.kind is ContainerKind.INIT:
@@ -201,11 +201,17 @@ def _is_granted(ledger: Ledger, pod: PodRef, container: ContainerRequest, resour
     return grant is not None and bool(grant.ids(resource))
 
 
+def _next(may: Sequence[Asker], call: Call, ledger: Ledger, pod: PodRef | None) -> Asker | None:
+    """The next container of the pod that is being admitted, beside pods that may never ask."""
+    certain = [asker for asker in may if not _is_forgotten(asker, call, ledger)]
+    is_it = len(certain) == 1 and pod is not None and certain[0].pod.is_same_name(pod)
+    return certain[0] if is_it else None
+
+
 def _is_forgotten(asker: Asker, call: Call, ledger: Ledger) -> bool:
     """Whether the kubelet has lost what it gave this container: then it need not be the one."""
-    return asker.container is not None and _is_granted(
-        ledger, asker.pod, asker.container, call.resource
-    )
+    container = asker.container
+    return container is not None and _is_granted(ledger, asker.pod, container, call.resource)
 
 
 def _rival(
@@ -213,19 +219,16 @@ def _rival(
 ) -> Asker | None:
     """Another pod that may make the call.
 
-    A kubelet that starts without its checkpoint admits pods before it knows of our resources; it
-    asks for these when it starts the container, out of the order of the spec.
+    A kubelet that admitted it before it knew our resources asks when it starts a container.
     """
     if entry.pod.is_same_name(asker.pod) or any(_ids(entry)):
         return None
     spec = specs.get(entry.pod.key)
     if spec is None:
         return Asker(entry.pod)
-    for container in () if spec.is_finished else spec.containers:
-        is_size = container.amount(call.resource) == call.size
-        if is_size and not _is_granted(ledger, spec.ref, container, call.resource):
-            return Asker(spec.ref, spec, container)
-    return None
+    lacks = (c for c in spec.containers if not _is_granted(ledger, spec.ref, c, call.resource))
+    found = next((c for c in lacks if c.amount(call.resource) == call.size), None)
+    return Asker(spec.ref, spec, found) if found and not spec.is_finished else None
 
 
 def _around(call: Call, listed: Sequence[ListedPod], ledger: Ledger) -> Sequence[ListedPod]:
@@ -240,10 +243,9 @@ def _of_session(
     """The pod that was decided last, if it can still be asking: its calls come together."""
     if session is None:
         return None
-    if session.container is None and any(p.pod.is_same_name(session.pod) for p in bare):
-        return session
     found = next((asker for asker in texts if asker.pod.is_same_name(session.pod)), None)
-    return session if found is not None and session.container is None else found
+    is_there = found is not None or any(p.pod.is_same_name(session.pod) for p in bare)
+    return session if session.container is None and is_there else found
 
 
 def _heir(call: Call, holders: Sequence[Grant], specs: Specs, ledger: Ledger) -> Asker | None:
@@ -269,9 +271,7 @@ def _again(call: Call, same: Sequence[Grant], holders: Sequence[Grant]) -> Grant
 
 def _is_gone(grant: Grant, specs: Specs) -> bool:
     """Whether the API knows that the grant's pod is over; without the API no pod is."""
-    if not specs or not grant.is_checked:
-        return False
-    return is_over(grant.pod, specs)
+    return bool(specs) and grant.is_checked and is_over(grant.pod, specs)
 
 
 def _is_new(pod: PodRef, seen: Collection[PodRef]) -> bool:

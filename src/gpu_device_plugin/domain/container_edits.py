@@ -43,7 +43,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class ContainerEdits:
-    """The whole answer to one Allocate; empty for every resource but gpu-mem."""
+    """The whole answer to one Allocate; empty for a resource that does not carry it."""
 
     envs: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()

@@ -149,18 +149,21 @@ def choose(workload: Workload, room: NodeRoom, shape: Shape) -> Choice | None:
     """
     if not room.fits(shape):
         return None
-    before, stranded = workload.fragmentation(room), workload.stranded(room)
     best: Choice | None = None
     for cards in candidates(room, shape):
-        left = room.take(shape, cards)
-        gain = before - workload.fragmentation(left)
-        steps = _SCORE_STEPS / (1.0 + math.exp(-gain / _SCORE_SCALE_MILLI))
-        more_stranded = workload.stranded(left) - stranded
-        whole = left.cards.count(WHOLE_CARD_MILLI)
-        score = math.floor(steps) - round(more_stranded / _STRANDED_STEP_MILLI) + whole / 1000
+        score = graded(workload, room, room.take(shape, cards))
         if best is None or score > best.score:
             best = Choice(score, cards)
     return best
+
+
+def graded(workload: Workload, before: NodeRoom, after: NodeRoom) -> float:
+    """How little a placement spoils a node, about 0 to 100; comparable between nodes."""
+    gain = workload.fragmentation(before) - workload.fragmentation(after)
+    steps = _SCORE_STEPS / (1.0 + math.exp(-gain / _SCORE_SCALE_MILLI))
+    more_stranded = workload.stranded(after) - workload.stranded(before)
+    whole = after.cards.count(WHOLE_CARD_MILLI)
+    return math.floor(steps) - round(more_stranded / _STRANDED_STEP_MILLI) + whole / 1000
 
 
 def candidates(room: NodeRoom, shape: Shape) -> Iterable[tuple[int, ...]]:
@@ -194,6 +197,17 @@ def _cpu_per_card_milli(pods: Mapping[Shape, int]) -> float:
     cpu = sum(shape.cpu_milli * number for shape, number in pods.items())
     card = sum(shape.cards * shape.card_milli * number for shape, number in pods.items())
     return max(cpu, 1) / card
+
+
+_EIGHTHS = range(125, WHOLE_CARD_MILLI + 1, 125)
+_CPU_PER_CARD_MILLI = 12_000
+EVEN_MIX = Workload(
+    {Shape(_CPU_PER_CARD_MILLI * part // WHOLE_CARD_MILLI, 1, part): 1 for part in _EIGHTHS}
+)
+"""What is taken to come where nobody knows: as many pods of each eighth of a card, with twelve
+processor cores a card. In the openb trace (tests/bench/openb) it places nearly as well as the trace's own mix."""
+PLENTY_CPU_MILLI = 10**9
+"""Processor of a node of which nothing is known."""
 
 
 class Ranking:

@@ -93,7 +93,7 @@ def drift(ledger: Ledger, listed: Iterable[ListedPod]) -> int:
     """In how many places our grants and the kubelet's List differ; 0 is good.
 
     A place is one resource of one container. Ordinary init containers are left out, because
-    List never shows them, and gpu-count, because it is never granted.
+    List never shows them.
     """
     theirs: _Places = {
         (*entry.pod.key, container, resource): ids

@@ -1,12 +1,12 @@
 """A grant: what one container or claim holds of the node's devices."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
-from gpu_device_plugin.domain.shares import Holder, Share
+from gpu_device_plugin.domain.shares import Hold, Holder, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Grant:
         is_checked: False while rules that need the pod spec still have to be checked.
         library_version: Version of the isolation library its mounts name; empty without isolation.
         created_seconds: Wall clock when first written.
+        holds: Its shares as the ledger adds them up.
+        all_ids: Every unit that it holds, of whatever resource.
     """
 
     slice_id: str
@@ -36,12 +38,19 @@ class Grant:
     is_checked: bool = True
     library_version: str = ""
     created_seconds: float = 0.0
+    holds: tuple[Hold, ...] = field(init=False, repr=False, compare=False)
+    all_ids: frozenset[str] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """A resource of which nothing is held is left out, so that equal grants are equal."""
+        # Kept: every admission looks for units in all grants, several times.
+        object.__setattr__(self, "all_ids", frozenset(chain.from_iterable(self.units.values())))
         if not all(self.units.values()):
             held = {resource: ids for resource, ids in self.units.items() if ids}
             object.__setattr__(self, "units", held)
+        pod, is_handed_on = self.holder.pod, self.holder.is_handed_on
+        holds = tuple(Hold(pod, share, is_handed_on) for share in self.shares)
+        object.__setattr__(self, "holds", holds)
 
     @property
     def pod(self) -> PodRef:
@@ -85,11 +94,6 @@ class Grant:
     def with_ids(self, resource: str, ids: Iterable[str]) -> "Grant":
         """The same grant holding `ids` of `resource`."""
         return replace(self, units={**self.units, resource: tuple(sorted(ids))})
-
-    @property
-    def all_ids(self) -> Iterator[str]:
-        """Every unit that it holds, of whatever resource."""
-        return chain.from_iterable(self.units.values())
 
     @property
     def is_handed_on(self) -> bool:

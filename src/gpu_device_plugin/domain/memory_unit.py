@@ -6,7 +6,7 @@ from gpu_device_plugin.errors import StateError
 
 
 class MemoryUnit(Enum):
-    """How much memory one `aliyun.com/gpu-mem` is (R-401)."""
+    """The sizes in which memory can be asked for (R-401)."""
 
     GIB = "GiB"
     MIB128 = "128MiB"

@@ -9,6 +9,9 @@ from gpu_device_plugin.domain.pods import PodRef
 
 MODE_LABEL = "ack.node.gpu.schedule"
 PLACEMENT_LABEL = "ack.node.gpu.placement"
+PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
+"""A pod's own policy, which takes precedence over its node's."""
+MAX_PODS_LABEL = "ack.node.gpu.max-pod"
 
 
 class NodeMode(StrEnum):
@@ -25,10 +28,11 @@ class NodeMode(StrEnum):
 
 
 class PlacementPolicy(StrEnum):
-    """Values of the node label `ack.node.gpu.placement`."""
+    """Values of the node label `ack.node.gpu.placement`; `fgd` is ours (domain/fragmentation.py)."""
 
     BINPACK = "binpack"
     SPREAD = "spread"
+    FGD = "fgd"
 
 
 _NOT_YET = frozenset({NodeMode.DEFAULT, NodeMode.MPS, NodeMode.TOPOLOGY, NodeMode.MIG})
@@ -52,6 +56,11 @@ def parse_mode(text: str) -> NodeMode | None:
 def parse_policy(text: str) -> PlacementPolicy | None:
     """The placement policy of that name, or None."""
     return next((policy for policy in PlacementPolicy if policy == text), None)
+
+
+def parse_max_pods(text: str) -> int | None:
+    """Most pods a card by the label `ack.node.gpu.max-pod`, or None if it says no such number."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ class NodeTerms:
         unit: Size of one memory unit.
         is_isolation_on: The operator's `--isolation`; without it no container gets a cap.
         driver_capabilities: The operator's `--driver-capabilities`.
+        max_pods: Most pods a card by the node's label, or None.
     """
 
     node: str
@@ -26,6 +27,7 @@ class NodeTerms:
     unit: MemoryUnit
     is_isolation_on: bool = True
     driver_capabilities: str = "compute,utility"
+    max_pods: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class NodeState:
         policy: How a card is chosen.
         compute_policy: What a share of compute means to new containers.
         unit: Size of one memory unit.
+        max_pods: Most pods a card by the node's label, or None.
         cards: The cards that are there, by NVML index.
         unhealthy: UUID -> reason of the cards that are out of service.
         faults: Reason -> text of each fault that keeps the whole node from serving.
@@ -55,6 +58,7 @@ class NodeState:
     policy: PlacementPolicy = PlacementPolicy.BINPACK
     compute_policy: ComputePolicy = ComputePolicy.FIXED
     unit: MemoryUnit = MemoryUnit.GIB
+    max_pods: int | None = None
     cards: tuple[Card, ...] = ()
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
@@ -76,6 +80,7 @@ class NodeState:
             self.unit,
             is_isolation_on=self.wants_isolation,
             driver_capabilities=self.driver_capabilities,
+            max_pods=self.max_pods,
         )
 
     def policy_for(self, asked: str | None) -> ComputePolicy | None:

@@ -76,11 +76,13 @@ class PodRequest:
     Attributes:
         ref: Which pod.
         containers: All of its containers, init containers first, in the order of the spec.
-        card_count_label: Value of the pod label `aliyun.com/gpu-count`, or None.
+        card_count_label: Value of the pod label that asks for several cards, or None.
         wish: Cards that a scheduler extender wishes, container index -> card index; may be empty.
         is_finished: Phase Succeeded or Failed.
         owner: The controller that made it, `ReplicaSet namespace/name`, or "".
         compute_policy: Value of the annotation `gpu-device-plugin/compute-policy`, or None.
+        placement: Value of the annotation `gpu-device-plugin/placement`, or None.
+        card_label: Value of the label `ack.gpushare.placement`, or None.
     """
 
     ref: PodRef
@@ -90,6 +92,8 @@ class PodRequest:
     is_finished: bool = False
     owner: str = ""
     compute_policy: str | None = None
+    placement: str | None = None
+    card_label: str | None = None
 
     def app_amount(self, resource: str) -> int:
         """How much of `resource` all app containers together ask for."""

@@ -10,11 +10,13 @@ class DeviceGroup:
     Attributes:
         ids: Their ids, as the kubelet counts them.
         is_healthy: Whether the kubelet may give them away.
+        card: UUID of the card that they lie on.
         numa_node: The NUMA node of the device, or None where it is not told.
     """
 
     ids: tuple[str, ...]
     is_healthy: bool = True
+    card: str = ""
     numa_node: int | None = None
 
 

@@ -1,6 +1,7 @@
 """Shares of devices: what a holder has of one, and what a container needs."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 
@@ -15,12 +16,15 @@ class Share:
             device shows less memory later (ECC, another driver).
         core_percent: Its compute; 0 is no cap.
         is_exclusive: Nobody else may hold anything of the device.
+        memory_mib: The memory that was asked for, which the ledger counts: `memory_bytes` is what
+            the device makes of it.
     """
 
     device: str
     memory_bytes: int | None = None
     core_percent: int = 0
     is_exclusive: bool = False
+    memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +65,23 @@ class Demand:
         mem_units: Memory units in all; 0 only while it is not known how many.
         core_percent: Percent of one card's compute; 0 is no cap, or not known yet.
         cards: Number of cards, at least 1; divides `mem_units`.
+        is_exclusive: No other pod may be on its cards (R-528).
     """
 
     mem_units: int
     core_percent: int = 0
     cards: int = 1
+    is_exclusive: bool = False
 
     @property
     def units_per_card(self) -> int:
         """Memory units on each of its cards."""
         return self.mem_units // self.cards
+
+
+class Hold(NamedTuple):
+    """A share that a pod holds; of one that is handed on, later containers of the pod take."""
+
+    pod: PodRef
+    share: Share
+    is_handed_on: bool = False

@@ -92,13 +92,19 @@ def grant_of(record: GrantRecord) -> Grant:
         slice_id=record.id,
         holder=Holder(pod, holder.container, holder.kind, holder.index, holder.claim),
         units={name: tuple(ids) for name, ids in record.units.items()},
-        shares=tuple(Share(s.device, s.memory_bytes, core, s.is_exclusive) for s in record.shares),
+        shares=tuple(_share(s, core) for s in record.shares),
         is_isolated=record.is_isolated,
         is_checked=record.is_checked,
         library_version=record.library_version,
         created_seconds=record.created_seconds,
         compute_policy=record.compute_policy,
     )
+
+
+def _share(record: ShareRecord, core_percent: int) -> Share:
+    size = record.memory_bytes
+    mib = (size or 0) // 2**20  # of a scheme that counts otherwise: see `Scheme.restored`
+    return Share(record.device, size, core_percent, record.is_exclusive, mib)
 
 
 def plain_of(

@@ -84,7 +84,9 @@ class GrantStore:
             directory / grants_v1.FILE_NAME, grants_v1.KIND, grants_v1.VERSION, flush=None
         )
         self._boot_id = boot_id
-        self._encoded: dict[str, tuple[Grant, msgspec.Raw, bytes]] = {}
+        self._encoded: dict[str, tuple[Grant, msgspec.Raw]] = {}
+        self._former_encoded: dict[str, tuple[Grant, bytes]] = {}
+        self._saved: Ledger = Ledger()
         self._read: dict[str, Plain] = {}  # grants as they were read, by slice
         self._unread: dict[str, Plain] = {}  # those that this release cannot read
         self._beside: Plain = {}  # what else the file holds
@@ -166,9 +168,10 @@ class GrantStore:
         Raises:
             StorageError: The file system refused; the former content is untouched.
         """
+        self._saved = ledger
         self._encoded = {key: self._encode(key, grant) for key, grant in ledger.grants.items()}
         kept = [plain for key, plain in self._unread.items() if key not in ledger.grants]
-        grants: list[Any] = [raw for _, raw, _ in self._encoded.values()]
+        grants: list[Any] = [raw for _, raw in self._encoded.values()]
         content = msgspec.json.encode({"grants": [*grants, *kept], **self._beside})
         self._file.write([content], self._boot_id)
 
@@ -179,15 +182,22 @@ class GrantStore:
             StorageError: The file system refused.
         """
         self._former.number = self._file.number - 1  # of which this is the copy
-        self._former.write([line for _, _, line in self._encoded.values()], self._boot_id)
+        grants = self._saved.grants
+        self._former_encoded = {key: self._encode_former(key, g) for key, g in grants.items()}
+        self._former.write([line for _, line in self._former_encoded.values()], self._boot_id)
 
-    def _encode(self, key: str, grant: Grant) -> tuple[Grant, msgspec.Raw, bytes]:
+    def _encode(self, key: str, grant: Grant) -> tuple[Grant, msgspec.Raw]:
         known = self._encoded.get(key)
         if known is not None and known[0] is grant:
             return known
-        record, own = record_of(grant), self._schemes.own_record(grant)
-        plain = plain_of(record, self._read.get(key), own)
-        return grant, msgspec.Raw(msgspec.json.encode(plain)), grants_v1.encode(record, own)
+        plain = plain_of(record_of(grant), self._read.get(key), self._schemes.own_record(grant))
+        return grant, msgspec.Raw(msgspec.json.encode(plain))
+
+    def _encode_former(self, key: str, grant: Grant) -> tuple[Grant, bytes]:
+        known = self._former_encoded.get(key)
+        if known is not None and known[0] is grant:
+            return known
+        return grant, grants_v1.encode(record_of(grant), self._schemes.own_record(grant))
 
     def _decode(self, payload: bytes, bad: list[str]) -> dict[str, Grant]:
         top = msgspec.json.decode(payload)

@@ -24,6 +24,7 @@ class Handlers:
     Attributes:
         filter: Body of a filter call -> body of the answer.
         prioritize: The same for prioritize.
+        preempt: The same for preempt.
         bind: The same for bind.
         inspect: A node's name, or None for all -> status and body.
         mutate: Body of an AdmissionReview -> body of the answer; None where none is served.
@@ -34,6 +35,7 @@ class Handlers:
 
     filter: Callable[[bytes], bytes]
     prioritize: Callable[[bytes], bytes]
+    preempt: Callable[[bytes], bytes]
     bind: Callable[[bytes], Awaitable[bytes]]
     inspect: Callable[[str | None], tuple[int, bytes]]
     trouble: Callable[[], str]
@@ -87,6 +89,7 @@ class ExtenderServer:
         for verb, handler in (
             ("filter", handlers.filter),
             ("prioritize", handlers.prioritize),
+            ("preempt", handlers.preempt),
             ("bind", handlers.bind),
         ):
             app.router.add_post(f"{PREFIX}/{verb}", self._called(verb, handler))

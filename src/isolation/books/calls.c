@@ -1,4 +1,4 @@
-/* Counts in this process's slot, and a gate before the count for when somebody watches. */
+/* Counts in this process's slot, and a gate before the count for when somebody measures a card. */
 #include "books/calls.h"
 
 #include "books/quiesce.h"
@@ -31,7 +31,7 @@ static int32_t out_of(uint64_t movement)
 	return (int32_t)(uint32_t)movement;
 }
 
-/* Who has calls out already goes on: the one who watches waits for all of them. */
+/* Who has calls out already goes on: the one who measures waits for all of them. */
 static void enter_word(void)
 {
 	own_word = word();

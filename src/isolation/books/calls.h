@@ -1,7 +1,7 @@
 /*
  * Calls to the driver that are reserved for and have not come back: whether this
  * process's books and the driver speak of the same moment, and whether a card that
- * is to be watched is still. See books/calls.c.
+ * is to be measured is still. See books/calls.c.
  */
 #ifndef GPUSLICE_BOOKS_CALLS_H
 #define GPUSLICE_BOOKS_CALLS_H

@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-enum { MARK_MANAGED = 1 };
+enum { TAG_MANAGED = 1 };
 
 static _Atomic uint64_t managed_bytes[LIMITS_CARDS];
 
@@ -41,7 +41,7 @@ CUresult charge_more(struct charge *charge, uint64_t bytes)
 /* Physical memory and pools are made of whole pages, managed memory comes and goes. */
 static void take_pages(const struct holding *entry)
 {
-	if (entry->kind == KIND_MEMORY && entry->mark != MARK_MANAGED)
+	if (entry->kind == KIND_MEMORY && entry->tag != TAG_MANAGED)
 		pages_take(entry->card, entry->key, entry->bytes);
 	else if (entry->kind == KIND_ARRAY || entry->kind == KIND_MIPMAP)
 		pages_take_unplaced(entry->card, entry->bytes);
@@ -49,14 +49,14 @@ static void take_pages(const struct holding *entry)
 
 static void give_pages(const struct holding *entry)
 {
-	if (entry->kind == KIND_MEMORY && entry->mark != MARK_MANAGED)
+	if (entry->kind == KIND_MEMORY && entry->tag != TAG_MANAGED)
 		pages_give(entry->card, entry->key, entry->bytes);
 	else if (entry->kind == KIND_ARRAY || entry->kind == KIND_MIPMAP)
 		pages_give_unplaced(entry->card, entry->bytes);
 }
 
 static void keep(struct charge *charge, enum holding_kind kind, uint64_t key, uint64_t taken,
-		 uint32_t mark)
+		 uint32_t tag)
 {
 	/* Physical memory and pools outlive contexts; the rest goes with its own. */
 	const bool is_contexts = kind == KIND_MEMORY || kind == KIND_ARRAY || kind == KIND_MIPMAP;
@@ -66,7 +66,7 @@ static void keep(struct charge *charge, enum holding_kind kind, uint64_t key, ui
 		.card = (int16_t)charge->card,
 		.bytes = taken,
 		.context = is_contexts ? (uint64_t)(uintptr_t)context_current() : 0,
-		.mark = mark,
+		.tag = tag,
 		.handles = 1,
 	};
 
@@ -87,7 +87,7 @@ void charge_keep_managed(struct charge *charge, uint64_t key, uint64_t taken)
 {
 	if (charge->card >= 0)
 		atomic_fetch_add(&managed_bytes[charge->card], taken);
-	keep(charge, KIND_MEMORY, key, taken, MARK_MANAGED);
+	keep(charge, KIND_MEMORY, key, taken, TAG_MANAGED);
 }
 
 void charge_drop(struct charge *charge)
@@ -116,7 +116,7 @@ void charge_after_fork(void)
 
 static void release(const struct holding *entry)
 {
-	if (entry->mark == MARK_MANAGED && entry->card >= 0)
+	if (entry->tag == TAG_MANAGED && entry->card >= 0)
 		atomic_fetch_sub(&managed_bytes[entry->card], entry->bytes);
 	give_pages(entry);
 	account_release(entry->card, ACCOUNT_USED, entry->bytes);

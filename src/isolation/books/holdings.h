@@ -35,7 +35,7 @@ struct holding {
 	int16_t card;
 	uint32_t handles; /* open handles, for physical memory */
 	uint32_t mappings;
-	uint32_t mark;
+	uint32_t tag; /* of who put it in */
 };
 
 /* All may be called from any thread. */

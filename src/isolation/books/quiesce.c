@@ -1,8 +1,8 @@
 /*
- * One word in the region says who watches; each process's count of calls that are
+ * One word in the region says who holds the others back; each process's count of calls that are
  * out stands in its slot. No lock is held over the driver's call: it may take as
  * long as a compiler does, and may wait for work that waits for another process.
- * So whoever has waited long enough breaks the watch off for all, and what others
+ * So whoever has waited long enough breaks it off for all, and what others
  * then take or give is told from it by the books.
  */
 #include "books/quiesce.h"
@@ -21,13 +21,13 @@
  */
 #define DRAIN_NS 200000000u
 #define DRAIN_AGAIN_NS 20000000u
-/* For a watch: a large library is loaded within it. */
+/* For the one who holds the others back: a large library is loaded within it. */
 #define PATIENCE_NS 5000000000u
 /* Each time after this long they are asked whether they live. */
-#define DOUBT_NS 10000000u
+#define ASK_AFTER_NS 10000000u
 #define NAP_NS 20000u
 
-/* This thread's watch, as it stands in the region: its slot + 1, and a number above; 0: none. */
+/* What this thread has written there: its slot + 1, and a number above; 0: nothing. */
 static __thread uint64_t own __attribute__((tls_model("initial-exec")));
 static __thread bool was_drained __attribute__((tls_model("initial-exec")));
 static _Atomic uint32_t number;
@@ -40,12 +40,12 @@ static _Atomic uint64_t *quiescer(void)
 
 bool quiesce_is_others(void)
 {
-	const uint64_t mark = atomic_load(quiescer());
+	const uint64_t holder = atomic_load(quiescer());
 
-	return mark && mark != own;
+	return holder && holder != own;
 }
 
-/* Clears the dead, and with them their watch and the calls that they had out. */
+/* Clears the dead, and with them their word and the calls that they had out. */
 static void reap(void)
 {
 	if (!region_lock(slice_region()))
@@ -54,10 +54,10 @@ static void reap(void)
 	region_unlock(slice_region());
 }
 
-/* In doubt it is not: who clears it looks again, under the lock. */
-static bool is_of_the_dead(uint64_t mark)
+/* Where that cannot be known it is not: who clears it looks again, under the lock. */
+static bool is_of_the_dead(uint64_t holder)
 {
-	const uint32_t slot = (uint32_t)mark - 1;
+	const uint32_t slot = (uint32_t)holder - 1;
 	struct slot_lock_look look = {0};
 
 	if (slot >= REGION_SLOTS)
@@ -70,18 +70,18 @@ static bool is_of_the_dead(uint64_t mark)
 
 void quiesce_wait(void)
 {
-	uint64_t mark = 0, since_ns = 0, asked_ns = 0;
+	uint64_t holder = 0, since_ns = 0, asked_ns = 0;
 
 	while (quiesce_is_others()) {
 		const uint64_t now_ns = timer_real_now_ns();
 		uint64_t seen = atomic_load(quiescer());
 
-		if (seen != mark) {
-			mark = seen;
+		if (seen != holder) {
+			holder = seen;
 			since_ns = asked_ns = now_ns;
 		} else if (now_ns - since_ns >= PATIENCE_NS) {
 			atomic_compare_exchange_strong(quiescer(), &seen, 0);
-		} else if (now_ns - asked_ns >= DOUBT_NS) {
+		} else if (now_ns - asked_ns >= ASK_AFTER_NS) {
 			asked_ns = now_ns;
 			if (is_of_the_dead(seen))
 				reap();
@@ -106,15 +106,15 @@ static void drain(void)
 {
 	const uint64_t begin_ns = timer_real_now_ns();
 	const uint64_t most_ns = atomic_load(&was_in_vain) ? DRAIN_AGAIN_NS : DRAIN_NS;
-	bool is_doubted = false;
+	bool was_asked = false;
 
 	while (!(was_drained = calls_are_own())) {
 		const uint64_t gone_ns = timer_real_now_ns() - begin_ns;
 
 		if (gone_ns >= most_ns)
 			break;
-		if (!is_doubted && gone_ns >= DOUBT_NS) {
-			is_doubted = true;
+		if (!was_asked && gone_ns >= ASK_AFTER_NS) {
+			was_asked = true;
 			reap();
 		}
 		timer_real_nap(NAP_NS);
@@ -135,9 +135,9 @@ bool quiesce_was_kept(void)
 
 void quiesce_end(void)
 {
-	uint64_t mark = own;
+	uint64_t holder = own;
 
-	atomic_compare_exchange_strong(quiescer(), &mark, 0);
+	atomic_compare_exchange_strong(quiescer(), &holder, 0);
 	own = 0;
 }
 

@@ -1,6 +1,6 @@
 /*
- * Watching a card: so that its total changes by what one thread does, and by no
- * other thread or process of the container. See books/quiesce.c.
+ * Holding back the container's other calls: so that a card's total changes by what one thread does,
+ * and by no other thread or process of the container. See books/quiesce.c.
  */
 #ifndef GPUSLICE_BOOKS_QUIESCE_H
 #define GPUSLICE_BOOKS_QUIESCE_H
@@ -18,7 +18,7 @@ void quiesce_end(void);
 /* Before the end: has nobody else moved anything? Else the books must tell who did. */
 bool quiesce_was_kept(void);
 
-/* Does another thread of the container watch? Then this one's next call has to wait. */
+/* Does another thread of the container hold it back? Then this one's next call has to wait. */
 bool quiesce_is_others(void);
 /* Until it is over, or broken off because it goes on for too long or its process died. */
 void quiesce_wait(void);

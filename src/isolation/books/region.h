@@ -83,8 +83,7 @@ struct region {
 		uint8_t room[64];
 	};
 	char slice[LIMITS_NAME_BYTES];
-	_Atomic uint64_t
-		quiescer; /* who watches a card, and so keeps others from it: books/quiesce.c */
+	_Atomic uint64_t quiescer; /* who holds the others' calls back: books/quiesce.c */
 	uint8_t reserved1[56];
 	struct region_slot slots[REGION_SLOTS];
 	struct region_card cards[LIMITS_CARDS];

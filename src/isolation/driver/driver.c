@@ -48,49 +48,6 @@ bool driver_owns(const void *address)
 	       object_is_driver(map);
 }
 
-/* Where the driver's object is mapped: dladdr looks through all its symbols, once is enough. */
-struct span {
-	uintptr_t address, from, to;
-};
-
-/* Called for each loaded object; ends the search at the one that holds the address. */
-static int look_into(struct dl_phdr_info *object, size_t bytes, void *argument)
-{
-	struct span *wanted = argument, here = {.from = UINTPTR_MAX};
-	bool is_inside = false;
-
-	(void)bytes;
-	for (unsigned i = 0; i < object->dlpi_phnum; i++) {
-		const ElfW(Phdr) *part = &object->dlpi_phdr[i];
-		const uintptr_t from = object->dlpi_addr + part->p_vaddr;
-		const uintptr_t to = from + part->p_memsz;
-
-		if (part->p_type != PT_LOAD)
-			continue;
-		here.from = from < here.from ? from : here.from;
-		here.to = to > here.to ? to : here.to;
-		is_inside = is_inside || (wanted->address >= from && wanted->address < to);
-	}
-	if (is_inside) {
-		wanted->from = here.from;
-		wanted->to = here.to;
-	}
-	return is_inside;
-}
-
-static bool is_drivers(const void *address, struct span *known)
-{
-	const uintptr_t number = (uintptr_t)address;
-
-	if (number >= known->from && number < known->to)
-		return true;
-	if (!driver_owns(address))
-		return false;
-	known->address = number;
-	dl_iterate_phdr(look_into, known);
-	return true;
-}
-
 /* The soname is what everybody loads; `may_open` as in driver/driver.h. */
 static void *open_library(const char *soname, bool may_open)
 {
@@ -102,24 +59,23 @@ static void *open_library(const char *soname, bool may_open)
 	return library;
 }
 
-static void resolve(void *library, const char *name, void *pointer, struct span *known)
+static void resolve(void *library, const char *name, void *pointer)
 {
 	void *found = libc_symbols()->dlsym(library, name);
 
 	/* A dependency of the library cannot be meant, nor we ourselves. */
-	if (found && is_drivers(found, known))
+	if (found && driver_owns(found))
 		*(void **)pointer = found;
 }
 
 static bool load_cuda(bool may_open)
 {
 	void *library = open_library("libcuda.so.1", may_open);
-	struct span span = {0};
 
 	if (!library)
 		return false;
-#define CUDA_HOOK(name, base, since, streams) resolve(library, #name, &cuda.name, &span);
-#define CUDA_CALL(name) resolve(library, #name, &cuda.name, &span);
+#define CUDA_HOOK(name, base, since, streams) resolve(library, #name, &cuda.name);
+#define CUDA_CALL(name) resolve(library, #name, &cuda.name);
 #include "driver/symbols.def"
 	return true;
 }
@@ -127,12 +83,11 @@ static bool load_cuda(bool may_open)
 static bool load_nvml(bool may_open)
 {
 	void *library = open_library("libnvidia-ml.so.1", may_open);
-	struct span span = {0};
 
 	if (!library)
 		return false;
-#define NVML_HOOK(name) resolve(library, #name, &nvml.name, &span);
-#define NVML_CALL(name) resolve(library, #name, &nvml.name, &span);
+#define NVML_HOOK(name) resolve(library, #name, &nvml.name);
+#define NVML_CALL(name) resolve(library, #name, &nvml.name);
 #include "driver/symbols.def"
 	return true;
 }

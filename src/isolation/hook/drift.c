@@ -1,7 +1,7 @@
 /*
  * A newer driver has functions that this library does not know. Those that by their
- * name take memory or card time are counted, and named once, so that an operator sees
- * that the library is older than the driver.
+ * name change what is counted are counted themselves, and named once, so that an
+ * operator sees that the library is older than the driver.
  */
 #include "hook/drift.h"
 
@@ -30,7 +30,47 @@ static bool is_known(const char *name)
 	return false;
 }
 
-/* By shape: what a later driver would call a function that takes memory or card time. */
+static bool begins_with_any(const char *name, const char *const *beginnings)
+{
+	for (; *beginnings; beginnings++)
+		if (strncmp(name, *beginnings, strlen(*beginnings)) == 0)
+			return true;
+	return false;
+}
+
+/*
+ * By shape: what a later driver would call a function that makes or ends a context,
+ * brings code or takes it off, frees memory, or waits for the card.
+ */
+static bool changes_what_is_counted(const char *name)
+{
+	static const char *const beginnings[] = {
+		"cuModuleLoad",
+		"cuModuleUnload",
+		"cuLibraryLoad",
+		"cuLibraryUnload",
+		"cuFuncLoad",
+		"cuCtxDestroy",
+		"cuCtxDetach",
+		"cuGreenCtxDestroy",
+		"cuMemFree",
+		"cuMemRelease",
+		"cuMemUnmap",
+		"cuMemPoolDestroy",
+		"cuArrayDestroy",
+		"cuMipmappedArrayDestroy",
+		"cuGraphExecDestroy",
+		"cuDevicePrimaryCtxRetain",
+		"cuDevicePrimaryCtxRelease",
+		"cuDevicePrimaryCtxReset",
+		NULL,
+	};
+
+	return strstr(name, "CtxCreate") || strstr(name, "Synchronize") ||
+	       begins_with_any(name, beginnings);
+}
+
+/* ... or that takes memory or card time. */
 static bool takes_from_the_card(const char *name)
 {
 	if (strncmp(name, "cuMem", 5) == 0)
@@ -54,8 +94,8 @@ void drift_note(const char *name)
 	static char seen[REMEMBERED][64];
 	int i = 0;
 
-	if (!takes_from_the_card(name) || is_known(name) || slice_state() != SLICE_OPEN ||
-	    !slice_open_region())
+	if (!(takes_from_the_card(name) || changes_what_is_counted(name)) || is_known(name) ||
+	    slice_state() != SLICE_OPEN || !slice_open_region())
 		return;
 	process_in_children(drift_in_child);
 	pthread_mutex_lock(&noting);
@@ -68,8 +108,8 @@ void drift_note(const char *name)
 	pthread_mutex_unlock(&noting);
 	if (is_new) {
 		atomic_fetch_add_explicit(&slice_region()->drift_total, 1, memory_order_relaxed);
-		log_line("%s is new here, or this version of it: what it takes is not held "
-			 "against the slice",
+		log_line("%s is new here, or this version of it: what it takes or gives is "
+			 "not counted",
 			 name);
 	}
 }

@@ -4,7 +4,7 @@
 
 /*
  * For a function of the driver's that we have no stand-in for: counts those that by their
- * name, or base name, look like allocations or launches, and says so once each.
+ * name, or base name, change what is counted, and says so once each.
  */
 void drift_note(const char *name);
 

@@ -15,13 +15,13 @@
 #define METERED(what, size, stream, call)                                                          \
 	do {                                                                                       \
 		struct meter_launch launch;                                                        \
-		struct overhead_launch watch;                                                      \
+		struct overhead_launch first;                                                      \
                                                                                                    \
 		meter_before(&launch, meter_kind(what, size), stream);                             \
-		overhead_begin_launch(&watch, (const void *)(what), stream);                       \
+		overhead_begin_launch(&first, (const void *)(what), stream);                       \
 		const CUresult result = call;                                                      \
                                                                                                    \
-		overhead_end_launch(&watch, (const void *)(what), stream, result, 0);              \
+		overhead_end_launch(&first, (const void *)(what), stream, result, 0);              \
 		meter_after(&launch, result);                                                      \
 		return result;                                                                     \
 	} while (0)
@@ -102,7 +102,7 @@ static CUresult launch_together(CUDA_LAUNCH_PARAMS *parts, unsigned count, unsig
 {
 	enum { CARDS = 64 };
 	struct meter_launch launches[CARDS];
-	struct overhead_launch watch;
+	struct overhead_launch first;
 
 	/* A part a card: nobody has so many. */
 	if (count > CARDS)
@@ -115,15 +115,15 @@ static CUresult launch_together(CUDA_LAUNCH_PARAMS *parts, unsigned count, unsig
 			&launches[i],
 			meter_kind(parts[i].function, SIZE(parts[i].gridDim, parts[i].blockDim)),
 			parts[i].hStream);
-	overhead_open_launch(&watch);
+	overhead_open_launch(&first);
 	for (unsigned i = 0; i < count; i++)
-		overhead_watch_part(&watch, parts[i].function, parts[i].hStream);
+		overhead_begin_part(&first, parts[i].function, parts[i].hStream);
 	const CUresult result = cuda.cuLaunchCooperativeKernelMultiDevice(parts, count, flags);
 
-	overhead_close_launch(&watch, 0);
+	overhead_close_launch(&first, 0);
 	for (unsigned i = 0; i < count; i++) {
-		if (watch.is_new && result == CUDA_SUCCESS)
-			overhead_saw_part(parts[i].function, parts[i].hStream);
+		if (first.is_new && result == CUDA_SUCCESS)
+			overhead_end_part(parts[i].function, parts[i].hStream);
 		meter_after(&launches[i], result);
 	}
 	return result;
@@ -164,7 +164,7 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 {
 	struct graph_growth growth;
 	struct meter_launch launch;
-	struct overhead_launch watch;
+	struct overhead_launch first;
 	const void *name = graphs_name(exec);
 
 	/* No other card's graphs may wait for room while we wait for this one's time. */
@@ -175,10 +175,10 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 		meter_after(&launch, result);
 		return result;
 	}
-	overhead_begin_launch(&watch, name, named);
+	overhead_begin_launch(&first, name, named);
 	result = real(exec, stream);
-	overhead_end_launch(&watch, name, named, result,
-			    graph_grown(&growth, overhead_watched_card(&watch)));
+	overhead_end_launch(&first, name, named, result,
+			    graph_grown(&growth, overhead_quiesced_card(&first)));
 	meter_after(&launch, result);
 	graph_end(&growth, result);
 	return result;

@@ -25,6 +25,12 @@ void entry_forget_parent(void)
 	primary_after_fork();
 }
 
+static void refresh(int card, uint64_t wanted)
+{
+	overhead_adopt_current();
+	overhead_refresh(card, wanted);
+}
+
 /* Pools and contexts may have given memory back since we looked. */
 static void reclaim(int card)
 {
@@ -32,4 +38,4 @@ static void reclaim(int card)
 	overhead_refresh_now(card);
 }
 
-const struct account_sources account_sources = {.refresh = overhead_refresh, .reclaim = reclaim};
+const struct account_sources account_sources = {.refresh = refresh, .reclaim = reclaim};

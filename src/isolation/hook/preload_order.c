@@ -41,12 +41,13 @@ __attribute__((constructor)) static void stand_in_front(void)
 	/* A setuid program is loaded with nothing of the user's choice. */
 	if (!is_somebody_in_front() || getauxval(AT_SECURE))
 		return;
+	/* No thread yet: NOLINTBEGIN(concurrency-mt-unsafe) */
 	/* Neither named by a pod nor by the loader's command line (then it has no base): dlopen. */
-	if ((!getenv("LD_PRELOAD") && getauxval(AT_BASE)) ||
-	    !slice_is_meant()) /* NOLINT(concurrency-mt-unsafe): no thread yet */
+	if ((!getenv("LD_PRELOAD") && getauxval(AT_BASE)) || !slice_is_meant())
 		return;
 	/* The driver reads it when it starts, also where it is not we who are called. */
 	putenv(no_cards);
+	/* NOLINTEND(concurrency-mt-unsafe) */
 	slice_close("LD_PRELOAD names the driver or the C library, which then stands before the "
 		    "library that keeps this slice");
 	errno = saved;

@@ -112,7 +112,7 @@ static CUresult note(CUgraphExec exec, CUgraph graph)
 		const CUresult result = call;                                                      \
                                                                                                    \
 		overhead_end_change(&change);                                                      \
-		overhead_urge(change.card);                                                        \
+		overhead_stale_urgently(change.card);                                              \
                                                                                                    \
 		return result == CUDA_SUCCESS ? note(*phGraphExec, hGraph) : result;               \
 	} while (0)
@@ -159,7 +159,7 @@ static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
 	const CUresult result = real(exec, graph, params);
 
 	overhead_end_change(&change);
-	overhead_urge(change.card);
+	overhead_stale_urgently(change.card);
 	if (is_uploaded)
 		params->flags |= flag;
 	return result == CUDA_SUCCESS ? note(*exec, graph) : result;

@@ -172,7 +172,7 @@ CUresult graph_begin(struct graph_growth *growth, CUgraphExec exec, CUstream str
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&growing);
 	const CUresult result =
-		begin_cards(growth, (uint32_t)entry.other, entry.mark == atomic_load(&trims));
+		begin_cards(growth, (uint32_t)entry.other, entry.tag == atomic_load(&trims));
 
 	growth->is_open = result == CUDA_SUCCESS;
 	if (!growth->is_open)
@@ -186,7 +186,7 @@ static void remember_backing(uint64_t exec)
 	struct holding *entry = holdings_at(KIND_GRAPH, exec);
 
 	if (entry)
-		entry->mark = atomic_load(&trims);
+		entry->tag = atomic_load(&trims);
 	holdings_unlock();
 }
 

@@ -92,12 +92,12 @@ static void child_after_fork(void)
 /* Threads that come here together ask for it twice, which does no harm. */
 static void watch_forks(void)
 {
-	static atomic_bool is_watched;
+	static atomic_bool is_quiesced;
 
-	if (atomic_load_explicit(&is_watched, memory_order_acquire))
+	if (atomic_load_explicit(&is_quiesced, memory_order_acquire))
 		return;
 	pthread_atfork(NULL, NULL, child_after_fork);
-	atomic_store_explicit(&is_watched, true, memory_order_release);
+	atomic_store_explicit(&is_quiesced, true, memory_order_release);
 }
 
 void process_in_children(void (*function)(void))

@@ -40,12 +40,12 @@
 #define MAY_BRING(function, call)                                                                  \
 	do {                                                                                       \
 		const void *asked = (const void *)((uintptr_t)(function) ^ ASKED);                 \
-		struct overhead_launch watch;                                                      \
+		struct overhead_launch first;                                                      \
                                                                                                    \
-		overhead_begin_launch(&watch, asked, NULL);                                        \
+		overhead_begin_launch(&first, asked, NULL);                                        \
 		const CUresult result = call;                                                      \
                                                                                                    \
-		overhead_end_launch(&watch, asked, NULL, result, 0);                               \
+		overhead_end_launch(&first, asked, NULL, result, 0);                               \
 		return result;                                                                     \
 	} while (0)
 

@@ -1,5 +1,5 @@
 /*
- * Code and heaps that were counted by watching a card: by context, so that they
+ * Code and heaps that were counted by the change of a card's total: by context, so that they
  * go with it, and so that what an unload gives back is taken off again, which
  * can be no more than was counted.
  */
@@ -80,14 +80,14 @@ static void add(int card, int64_t bytes)
 	keep_code((uint64_t)bytes);
 }
 
-void overhead_add_change(int card, const struct overhead_look *before, uint64_t counted)
+void overhead_add_change(int card, const struct card_usage *before, uint64_t counted)
 {
-	add(card, overhead_change_since(card, before) - (int64_t)counted);
+	add(card, card_usage_change(card, before) - (int64_t)counted);
 }
 
-static void take_change(int card, const struct overhead_look *before)
+static void take_change(int card, const struct card_usage *before)
 {
-	const int64_t change = overhead_change_since(card, before);
+	const int64_t change = card_usage_change(card, before);
 
 	if (change < 0)
 		account_adjust(card, ACCOUNT_OVERHEAD, drop_code(card, (uint64_t)-change), 0);
@@ -107,13 +107,13 @@ void overhead_begin_unload(struct overhead_unload *unload)
 		unload->cards |= 1u << card;
 	if (!unload->cards)
 		return;
-	if (!overhead_stop_others()) {
+	if (!overhead_quiesce()) {
 		unload->cards = 0;
 		return;
 	}
 	for (card = 0; card < LIMITS_CARDS; card++)
 		if (unload->cards >> card & 1)
-			overhead_look(card, &unload->before[card]);
+			card_usage_read(card, &unload->before[card]);
 	driver_go_inside();
 }
 
@@ -122,7 +122,7 @@ void overhead_end_unload(const struct overhead_unload *unload)
 	if (!unload->cards) {
 		for (int card = 0; card < LIMITS_CARDS; card++)
 			if (overhead_has_context(card)) {
-				overhead_urge(card);
+				overhead_stale_urgently(card);
 				overhead_refresh(card, 0);
 			}
 		return;
@@ -131,5 +131,5 @@ void overhead_end_unload(const struct overhead_unload *unload)
 	for (int card = 0; card < LIMITS_CARDS; card++)
 		if (unload->cards >> card & 1)
 			take_change(card, &unload->before[card]);
-	overhead_let_others();
+	overhead_resume();
 }

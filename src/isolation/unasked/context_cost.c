@@ -20,6 +20,7 @@
 static pthread_mutex_t making_context = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int contexts[LIMITS_CARDS]; /* of this process, by card */
 static atomic_int all_contexts;
+static atomic_uint ended_contexts; /* handles may be given out again */
 
 void overhead_after_fork(void)
 {
@@ -42,9 +43,9 @@ bool overhead_has_several_contexts(void)
 
 /*
  * Nobody is sure of the price yet. NVML's figure afterwards will tell it, if that
- * is ours; else the card is watched while our other processes stand still.
+ * is ours; else the change of the card's total, while our other processes stand still.
  */
-static void watch(struct overhead_context *making)
+static void begin_measuring(struct overhead_context *making)
 {
 	uint64_t listed = 0;
 	const bool has_list = nvml_own_listing(making->card, &listed);
@@ -52,12 +53,13 @@ static void watch(struct overhead_context *making)
 	making->was_listed = !has_list || listed > 0;
 	if (has_list && nvml_knows_pid())
 		return;
-	making->is_watched = overhead_stop_others();
-	if (making->is_watched)
-		overhead_look(making->card, &making->before);
+	making->is_quiesced = overhead_quiesce();
+	if (making->is_quiesced)
+		card_usage_read(making->card, &making->before);
 }
 
-/* A price that only a watched card told may have a neighbour's memory in it: then the usual one. */
+/* A price that only the card's total told may have a neighbour's memory in it: then the usual one.
+ */
 static CUresult reserve(struct overhead_context *making)
 {
 	if (!making->is_sure && making->expected > making->usual) {
@@ -88,7 +90,7 @@ static CUresult begin(struct overhead_context *making, CUdevice device)
 	}
 	/* Where it is sure, NVML, slow to start, is asked only when it is needed. */
 	if (!making->is_sure)
-		watch(making);
+		begin_measuring(making);
 	KILLPOINT(context_begun);
 	driver_go_inside();
 	return CUDA_SUCCESS;
@@ -113,9 +115,9 @@ CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, 
 /* The change of the card's total, if it can be ours. */
 static bool measured_change(const struct overhead_context *making, uint64_t *cost)
 {
-	const int64_t change = overhead_change_since(making->card, &making->before);
+	const int64_t change = card_usage_change(making->card, &making->before);
 
-	if (change <= 0 || (uint64_t)change > overhead_most_watched(making->usual))
+	if (change <= 0 || (uint64_t)change > overhead_most_by_change(making->usual))
 		return false;
 	*cost = (uint64_t)change;
 	return true;
@@ -133,11 +135,11 @@ static void learn_price(const struct overhead_context *making, uint64_t cost)
 {
 	if (!cost || making->home || !region_lock(slice_region()))
 		return;
-	overhead_watched_price(making->card, making->is_first, making->usual, cost);
+	overhead_learn_price_by_change(making->card, making->is_first, making->usual, cost);
 	region_unlock(slice_region());
 }
 
-static uint64_t settle_watched(struct overhead_context *making, bool is_made)
+static uint64_t settle_by_change(struct overhead_context *making, bool is_made)
 {
 	uint64_t cost = 0;
 
@@ -147,7 +149,7 @@ static uint64_t settle_watched(struct overhead_context *making, bool is_made)
 		learn_price(making, cost);
 		account_adjust(making->card, ACCOUNT_OVERHEAD, 0, cost);
 	}
-	overhead_let_others();
+	overhead_resume();
 	/* Not before: what was reserved may be less than what is counted now. */
 	account_settle(making->card, ACCOUNT_OVERHEAD, making->expected, 0);
 	return cost;
@@ -167,13 +169,13 @@ static uint64_t ask_list(const struct overhead_context *making, uint64_t own_bef
 	const uint64_t cost = listed > own_before ? listed - own_before : 0;
 
 	if (!making->home && cost <= OVERHEAD_MOST_BELIEVED && region_lock(slice_region())) {
-		overhead_listed_price(making->card, making->is_first, cost);
+		overhead_learn_price_by_nvml(making->card, making->is_first, cost);
 		region_unlock(slice_region());
 	}
 	return cost;
 }
 
-static uint64_t settle_listed(const struct overhead_context *making, bool is_made)
+static uint64_t settle_by_nvml(const struct overhead_context *making, bool is_made)
 {
 	const uint64_t own_before = account_own(making->card) - making->expected;
 
@@ -188,9 +190,9 @@ static uint64_t settle_listed(const struct overhead_context *making, bool is_mad
 /* Next time the better way may be open, and what it says of this time is the better price. */
 static uint64_t settle(struct overhead_context *making, bool is_made)
 {
-	if (!making->is_watched)
-		return settle_listed(making, is_made);
-	const uint64_t cost = settle_watched(making, is_made);
+	if (!making->is_quiesced)
+		return settle_by_nvml(making, is_made);
+	const uint64_t cost = settle_by_change(making, is_made);
 
 	return is_made ? ask_list(making, account_own(making->card) - cost, cost) : cost;
 }
@@ -214,9 +216,50 @@ void overhead_end_context(struct overhead_context *making, CUresult result, CUco
 		/* Code is its home's. */
 		if (!making->home)
 			atomic_fetch_add(&all_contexts, 1);
-		overhead_suspect_later(making->card);
+		overhead_stale_later(making->card);
 	}
 	pthread_mutex_unlock(&making_context);
+}
+
+static void adopt(CUcontext context)
+{
+	struct overhead_context making = {0};
+	struct holding entry = {.key = (uint64_t)(uintptr_t)context, .kind = KIND_CONTEXT};
+	CUdevice device;
+
+	if (holdings_get(KIND_CONTEXT, entry.key, &entry) ||
+	    card_current(&making.card) != CUDA_SUCCESS || making.card < 0 ||
+	    cuda.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+		return;
+	making.is_first = !overhead_has_context(making.card);
+	making.usual = overhead_usual_price(device);
+	making.expected = overhead_price(making.card, making.is_first, &making.is_sure);
+	entry.card = (int16_t)making.card;
+	entry.bytes = unmeasured(&making);
+	if (!holdings_put(&entry))
+		return;
+	atomic_fetch_add(&contexts[making.card], 1);
+	atomic_fetch_add(&all_contexts, 1);
+	account_adjust(making.card, ACCOUNT_OVERHEAD, 0, entry.bytes);
+	overhead_stale_urgently(making.card);
+}
+
+void overhead_adopt_current(void)
+{
+	static __thread CUcontext known __attribute__((tls_model("initial-exec")));
+	static __thread unsigned known_at __attribute__((tls_model("initial-exec")));
+	const unsigned now = atomic_load_explicit(&ended_contexts, memory_order_relaxed);
+	const CUcontext context = context_current();
+
+	if (!context || (context == known && now == known_at))
+		return;
+	/* While one is being made, that may be this one: the next call looks again. */
+	if (pthread_mutex_trylock(&making_context) != 0)
+		return;
+	adopt(context);
+	pthread_mutex_unlock(&making_context);
+	known = context;
+	known_at = now;
 }
 
 static void forget(const struct holding *entry)
@@ -226,7 +269,7 @@ static void forget(const struct holding *entry)
 		atomic_fetch_sub(&all_contexts, 1);
 		overhead_forget_launches();
 	}
-	/* Where NVML is believed by now, what was once watched is in its figure. */
+	/* Where NVML is believed by now, what the total once told is in its figure. */
 	account_adjust(entry->card, ACCOUNT_OVERHEAD,
 		       entry->bytes + (nvml_knows_pid() ? 0 : entry->other), 0);
 }
@@ -240,6 +283,7 @@ static int forget_context(CUcontext context)
 
 	charge_forget_context(context);
 	imports_forget_context(context);
+	atomic_fetch_add(&ended_contexts, 1);
 	if (!holdings_take(KIND_CONTEXT, key, &entry))
 		return CARD_FOREIGN;
 	while (holdings_take_of(KIND_CONTEXT, key, &place, &green))
@@ -262,5 +306,5 @@ void overhead_end_forget(CUcontext ended)
 	calls_end();
 	/* Nothing is listed after the last one: its code shows to be gone when there is another. */
 	if (card >= 0 && nvml_knows_pid() && !overhead_measure(card, &ignored))
-		overhead_urge(card);
+		overhead_stale_urgently(card);
 }

@@ -1,7 +1,7 @@
 /*
  * What a context costs, as the container's processes find it out for each other.
- * NVML's figure is sure. A watched card may have had a neighbour's memory come in
- * the same moment: then a context is watched anew a few times and the cheapest
+ * NVML's figure is sure. A card's total may have had a neighbour's memory come in
+ * the same moment: then a context is measured anew a few times and the cheapest
  * price counts, and none far from what such a card usually takes is believed.
  */
 #include "books/slice_region.h"
@@ -11,8 +11,8 @@
 
 #define MIB (1024ull * 1024)
 
-/* How a price was found out: as many times by watching, or by NVML. */
-enum { UNKNOWN, WATCHED_ENOUGH = 4, LISTED = 255 };
+/* How a price was found out: as many times by the change of the total, or by NVML. */
+enum { UNKNOWN, MEASURED_ENOUGH = 4, LISTED = 255 };
 
 /* Contexts grow with the card's multiprocessors (107 MiB at 34, 555 at 188). */
 uint64_t overhead_usual_price(CUdevice device)
@@ -26,7 +26,7 @@ uint64_t overhead_usual_price(CUdevice device)
 	return (count < 34 ? 107u : 107u + (unsigned)(count - 34) * 3u) * MIB;
 }
 
-uint64_t overhead_most_watched(uint64_t usual)
+uint64_t overhead_most_by_change(uint64_t usual)
 {
 	return usual * 2;
 }
@@ -47,7 +47,7 @@ uint64_t overhead_price(int card, bool is_first, bool *is_sure)
 	const uint64_t bytes = __atomic_load_n(price_of(books, is_first), __ATOMIC_RELAXED);
 
 	*is_sure = bytes &&
-		   __atomic_load_n(source_of(books, is_first), __ATOMIC_RELAXED) >= WATCHED_ENOUGH;
+		   __atomic_load_n(source_of(books, is_first), __ATOMIC_RELAXED) >= MEASURED_ENOUGH;
 	return bytes;
 }
 
@@ -57,13 +57,13 @@ static void set(struct region_card *books, bool is_first, uint64_t bytes, unsign
 	__atomic_store_n(source_of(books, is_first), (uint8_t)source, __ATOMIC_RELAXED);
 }
 
-void overhead_watched_price(int card, bool is_first, uint64_t usual, uint64_t bytes)
+void overhead_learn_price_by_change(int card, bool is_first, uint64_t usual, uint64_t bytes)
 {
 	struct region_card *books = &slice_region()->cards[card];
 	const unsigned source = *source_of(books, is_first);
 	const uint64_t known = *price_of(books, is_first);
 
-	if (source >= WATCHED_ENOUGH)
+	if (source >= MEASURED_ENOUGH)
 		return;
 	/* A neighbour's memory that went: that much less is not believed of a first one. */
 	if (is_first && bytes < usual / 2)
@@ -71,7 +71,7 @@ void overhead_watched_price(int card, bool is_first, uint64_t usual, uint64_t by
 	set(books, is_first, known && known < bytes ? known : bytes, source + 1);
 }
 
-void overhead_listed_price(int card, bool is_first, uint64_t bytes)
+void overhead_learn_price_by_nvml(int card, bool is_first, uint64_t bytes)
 {
 	struct region_card *books = &slice_region()->cards[card];
 	const bool is_listed = *source_of(books, is_first) == LISTED;

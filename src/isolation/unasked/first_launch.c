@@ -26,41 +26,41 @@ static uint64_t name_of(const void *what, CUstream stream)
 void overhead_forget_launches(void)
 {
 	launched_forget_all();
-	overhead_suspect_all();
+	overhead_stale_all();
 }
 
 void overhead_open_launch(struct overhead_launch *launch)
 {
 	launch->is_new = false;
-	launch->is_watched = false;
+	launch->is_quiesced = false;
 	launch->cards = 0;
 }
 
 /* From here on, and what the launch itself calls passes our hooks. */
 static void stop_others(struct overhead_launch *launch)
 {
-	if (!overhead_stop_others())
+	if (!overhead_quiesce())
 		return;
-	launch->is_watched = true;
+	launch->is_quiesced = true;
 	driver_go_inside();
 }
 
 /* In the stream's context. */
-static void watch_here(struct overhead_launch *launch, struct context_scope here)
+static void begin_here(struct overhead_launch *launch, struct context_scope here)
 {
 	int card;
 
 	if (card_current(&card) != CUDA_SUCCESS || card < 0 || launch->cards >> card & 1)
 		return;
-	if (!launch->is_watched && !nvml_knows_pid())
+	if (!launch->is_quiesced && !nvml_knows_pid())
 		stop_others(launch);
 	launch->cards |= 1u << card;
 	launch->places[card] = here;
-	if (launch->is_watched)
-		overhead_look(card, &launch->before[card]);
+	if (launch->is_quiesced)
+		card_usage_read(card, &launch->before[card]);
 }
 
-void overhead_watch_part(struct overhead_launch *launch, const void *what, CUstream stream)
+void overhead_begin_part(struct overhead_launch *launch, const void *what, CUstream stream)
 {
 	if (launched_has(name_of(what, stream)) || capture_has(stream))
 		return;
@@ -68,14 +68,15 @@ void overhead_watch_part(struct overhead_launch *launch, const void *what, CUstr
 	const struct context_scope scope = scope_stream(stream);
 
 	launch->is_new = true;
-	watch_here(launch, scope);
+	overhead_adopt_current();
+	begin_here(launch, scope);
 	scope_end(scope);
 	capture_restore(mode);
 }
 
-int overhead_watched_card(const struct overhead_launch *launch)
+int overhead_quiesced_card(const struct overhead_launch *launch)
 {
-	return launch->is_watched && launch->cards ? __builtin_ctz(launch->cards) : CARD_FOREIGN;
+	return launch->is_quiesced && launch->cards ? __builtin_ctz(launch->cards) : CARD_FOREIGN;
 }
 
 static void measure(struct overhead_launch *launch, int card, uint64_t counted)
@@ -96,19 +97,19 @@ void overhead_close_launch(struct overhead_launch *launch, uint64_t counted)
 	for (int card = 0; card < LIMITS_CARDS; card++) {
 		if (!(launch->cards >> card & 1))
 			continue;
-		if (launch->is_watched)
+		if (launch->is_quiesced)
 			measure(launch, card, counted);
 		else
-			overhead_urge(card);
+			overhead_stale_urgently(card);
 	}
-	if (launch->is_watched) {
+	if (launch->is_quiesced) {
 		driver_come_back();
-		overhead_let_others();
+		overhead_resume();
 	}
 	capture_restore(mode);
 }
 
-void overhead_saw_part(const void *what, CUstream stream)
+void overhead_end_part(const void *what, CUstream stream)
 {
 	launched_add(name_of(what, stream));
 }
@@ -116,7 +117,7 @@ void overhead_saw_part(const void *what, CUstream stream)
 void overhead_begin_launch(struct overhead_launch *launch, const void *what, CUstream stream)
 {
 	overhead_open_launch(launch);
-	overhead_watch_part(launch, what, stream);
+	overhead_begin_part(launch, what, stream);
 }
 
 void overhead_end_launch(struct overhead_launch *launch, const void *what, CUstream stream,
@@ -125,7 +126,7 @@ void overhead_end_launch(struct overhead_launch *launch, const void *what, CUstr
 	if (!launch->is_new)
 		return;
 	overhead_close_launch(launch, counted);
-	/* Not before: who launches it at the same time shall watch too. */
+	/* Not before: who launches it at the same time shall measure too. */
 	if (result == CUDA_SUCCESS)
-		overhead_saw_part(what, stream);
+		overhead_end_part(what, stream);
 }

@@ -10,7 +10,7 @@
 static CUresult make(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice device, unsigned flags,
 		     CUcontext primary)
 {
-	/* Whatever is current, the card that is watched is this one. */
+	/* Whatever is current, the card that is measured is this one. */
 	CUcontext there = cuda.cuCtxPushCurrent_v2(primary) == CUDA_SUCCESS ? primary : NULL;
 	struct overhead_context making;
 	CUresult result = overhead_begin_green(&making, device, primary);

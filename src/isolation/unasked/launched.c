@@ -1,8 +1,7 @@
 /*
- * A set that only grows, so that readers need no lock: a wider one is filled
- * first and then takes the old one's place, which stays mapped for who still
- * reads it (all of them together are no larger than the last). Memory comes from
- * mmap, but for the first: the application's allocator may be waiting in a hook.
+ * A set with room for more functions and graphs than programs have. Pages of it that
+ * nobody needs cost nothing. Memory comes from mmap: the application's allocator may be
+ * waiting in a hook.
  */
 #include "unasked/launched.h"
 
@@ -11,80 +10,52 @@
 #include <stddef.h>
 #include <sys/mman.h>
 
-enum { FIRST_BITS = 12, SETS = 48 };
+enum { BITS = 21, PLACES = 1 << BITS, MOST = PLACES / 2 };
 
-struct set {
-	unsigned bits;
-	_Atomic uint64_t *places; /* 0: free */
-};
-
-static _Atomic uint64_t first_places[1u << FIRST_BITS];
-static struct set sets[SETS] = {{FIRST_BITS, first_places}};
-static struct set *_Atomic current = sets;
+static _Atomic uint64_t *_Atomic places; /* 0: free */
 static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
 static size_t count; /* under `adding` */
 
-static size_t size_of(const struct set *set)
-{
-	return (size_t)1 << set->bits;
-}
-
 /* Where it is, or the free place where it would be; there always is one. */
-static _Atomic uint64_t *find(const struct set *set, uint64_t what)
+static _Atomic uint64_t *find(_Atomic uint64_t *all, uint64_t what)
 {
-	size_t place = (size_t)(what * 0x9E3779B97F4A7C15ull >> (64 - set->bits));
+	size_t place = (size_t)(what * 0x9E3779B97F4A7C15ull >> (64 - BITS));
 
-	for (;;) {
-		const uint64_t there =
-			atomic_load_explicit(&set->places[place], memory_order_relaxed);
+	for (;; place = (place + 1) & (PLACES - 1)) {
+		const uint64_t there = atomic_load_explicit(&all[place], memory_order_relaxed);
 
 		if (!there || there == what)
-			return &set->places[place];
-		place = (place + 1) & (size_of(set) - 1);
+			return &all[place];
 	}
 }
 
 bool launched_has(uint64_t what)
 {
-	const struct set *set = atomic_load_explicit(&current, memory_order_acquire);
+	_Atomic uint64_t *all = atomic_load_explicit(&places, memory_order_acquire);
 
-	return what && atomic_load_explicit(find(set, what), memory_order_relaxed) == what;
+	return what && all && atomic_load_explicit(find(all, what), memory_order_relaxed) == what;
 }
 
-/* With the lock. */
-static void widen(void)
+/* With the lock; NULL without memory. */
+static _Atomic uint64_t *map(void)
 {
-	const struct set *set = atomic_load(&current);
-	struct set *wider = sets + (set - sets) + 1;
+	if (!places) {
+		void *room = mmap(NULL, PLACES * sizeof(uint64_t), PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-	if (wider == sets + SETS)
-		return;
-	wider->bits = set->bits + 1;
-	void *places = mmap(NULL, size_of(wider) * sizeof(uint64_t), PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (places == MAP_FAILED)
-		return;
-	wider->places = places;
-	for (size_t i = 0; i < size_of(set); i++) {
-		const uint64_t there = atomic_load(&set->places[i]);
-
-		if (there)
-			atomic_store(find(wider, there), there);
+		if (room != MAP_FAILED)
+			atomic_store_explicit(&places, room, memory_order_release);
 	}
-	atomic_store_explicit(&current, wider, memory_order_release);
+	return places;
 }
 
 void launched_add(uint64_t what)
 {
 	pthread_mutex_lock(&adding);
-	if (count >= size_of(atomic_load(&current)) / 2)
-		widen();
-	const struct set *set = atomic_load(&current);
-	_Atomic uint64_t *place = find(set, what);
+	_Atomic uint64_t *all = what && count < MOST ? map() : NULL;
+	_Atomic uint64_t *place = all ? find(all, what) : NULL;
 
-	/* One place stays free, or a search would not end. */
-	if (what && atomic_load(place) != what && count + 1 < size_of(set)) {
+	if (place && !*place) {
 		atomic_store(place, what);
 		count++;
 	}
@@ -94,11 +65,8 @@ void launched_add(uint64_t what)
 void launched_forget_all(void)
 {
 	pthread_mutex_lock(&adding);
-	const struct set *set = atomic_load(&current);
-
-	for (size_t i = 0; i < size_of(set); i++)
-		atomic_store_explicit(&set->places[i], 0, memory_order_relaxed);
-	count = 0;
+	if (places && madvise((void *)places, PLACES * sizeof(uint64_t), MADV_DONTNEED) == 0)
+		count = 0;
 	pthread_mutex_unlock(&adding);
 }
 

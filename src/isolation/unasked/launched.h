@@ -1,4 +1,4 @@
-/* What has been launched before, however much that is; see unasked/launched.c. */
+/* What has been launched before; see unasked/launched.c. */
 #ifndef GPUSLICE_UNASKED_LAUNCHED_H
 #define GPUSLICE_UNASKED_LAUNCHED_H
 
@@ -9,7 +9,7 @@
 
 /* No lock: every launch asks. 0 is never there. */
 bool launched_has(uint64_t what);
-/* Without memory for more it stays unseen: its next launch is looked at as the first was. */
+/* Beyond a million it stays unseen: its next launch is looked at as the first was. */
 void launched_add(uint64_t what);
 /* Addresses may be given out again. */
 void launched_forget_all(void);

@@ -34,12 +34,12 @@ enum { LOOK_TRIES = 20 };
 #define LOOK_LATER_NS 100000000u
 
 /* What makes another look worth it, by card. */
-static struct suspicion {
-	atomic_bool is_suspect;
+static struct staleness {
+	atomic_bool is_stale;
 	atomic_bool is_urgent;     /* near the cap look whatever it costs */
 	_Atomic uint64_t again_ns; /* not before, or too much time would go into it */
-	_Atomic uint64_t later_ns; /* then also without a suspicion; 0: no need */
-} suspicions[LIMITS_CARDS];
+	_Atomic uint64_t later_ns; /* then also without a staleness; 0: no need */
+} stale[LIMITS_CARDS];
 
 /* One that is there, of this card; NULL when there is none. */
 static CUcontext any_context(int card)
@@ -103,28 +103,28 @@ static void raise_flag(atomic_bool *flag)
 		atomic_store_explicit(flag, true, memory_order_relaxed);
 }
 
-void overhead_suspect(int card)
+void overhead_stale(int card)
 {
 	if (card >= 0)
-		raise_flag(&suspicions[card].is_suspect);
+		raise_flag(&stale[card].is_stale);
 }
 
-void overhead_suspect_all(void)
+void overhead_stale_all(void)
 {
 	for (int card = 0; card < LIMITS_CARDS; card++)
-		overhead_suspect(card);
+		overhead_stale(card);
 }
 
-void overhead_urge(int card)
+void overhead_stale_urgently(int card)
 {
 	if (card >= 0)
-		raise_flag(&suspicions[card].is_urgent);
+		raise_flag(&stale[card].is_urgent);
 }
 
-void overhead_suspect_later(int card)
+void overhead_stale_later(int card)
 {
 	if (card >= 0)
-		atomic_store(&suspicions[card].later_ns, timer_real_now_ns() + LOOK_LATER_NS);
+		atomic_store(&stale[card].later_ns, timer_real_now_ns() + LOOK_LATER_NS);
 }
 
 void overhead_refresh_now(int card)
@@ -133,17 +133,17 @@ void overhead_refresh_now(int card)
 
 	if (!nvml_knows_pid() || !overhead_has_context(card))
 		return;
-	struct suspicion *suspicion = &suspicions[card];
+	struct staleness *staleness = &stale[card];
 	const uint64_t begin_ns = timer_real_now_ns();
 
-	atomic_store(&suspicion->is_urgent, false);
-	atomic_store(&suspicion->is_suspect, false);
-	atomic_store(&suspicion->later_ns, 0);
+	atomic_store(&staleness->is_urgent, false);
+	atomic_store(&staleness->is_stale, false);
+	atomic_store(&staleness->later_ns, 0);
 	if (!overhead_measure(card, &ignored))
-		atomic_store(&suspicion->is_suspect, true);
+		atomic_store(&staleness->is_stale, true);
 	const uint64_t end_ns = timer_real_now_ns();
 
-	atomic_store(&suspicion->again_ns, end_ns + (end_ns - begin_ns) * LOOK_PART);
+	atomic_store(&staleness->again_ns, end_ns + (end_ns - begin_ns) * LOOK_PART);
 }
 
 /* May what was not measured yet make the difference? */
@@ -159,11 +159,11 @@ void overhead_refresh(int card, uint64_t wanted)
 {
 	if (card < 0)
 		return;
-	const struct suspicion *suspicion = &suspicions[card];
-	const uint64_t later_ns = atomic_load_explicit(&suspicion->later_ns, memory_order_relaxed);
-	const bool is_urgent = atomic_load_explicit(&suspicion->is_urgent, memory_order_relaxed);
+	const struct staleness *staleness = &stale[card];
+	const uint64_t later_ns = atomic_load_explicit(&staleness->later_ns, memory_order_relaxed);
+	const bool is_urgent = atomic_load_explicit(&staleness->is_urgent, memory_order_relaxed);
 	const bool is_now =
-		is_urgent || atomic_load_explicit(&suspicion->is_suspect, memory_order_relaxed);
+		is_urgent || atomic_load_explicit(&staleness->is_stale, memory_order_relaxed);
 
 	if (!is_now && !later_ns)
 		return;
@@ -173,11 +173,11 @@ void overhead_refresh(int card, uint64_t wanted)
 	}
 	const uint64_t time_ns = timer_real_now_ns();
 
-	if ((is_now || time_ns >= later_ns) && time_ns >= atomic_load(&suspicion->again_ns))
+	if ((is_now || time_ns >= later_ns) && time_ns >= atomic_load(&staleness->again_ns))
 		overhead_refresh_now(card);
 }
 
-bool overhead_stop_others(void)
+bool overhead_quiesce(void)
 {
 	if (slice_slot() < 0)
 		return false;
@@ -185,13 +185,13 @@ bool overhead_stop_others(void)
 	return true;
 }
 
-void overhead_let_others(void)
+void overhead_resume(void)
 {
 	quiesce_end();
 }
 
 /* The card's total and what neighbours hold of it, of one moment; false while they change it. */
-static bool look_at_card(int card, struct overhead_look *look)
+static bool read_once(int card, struct card_usage *look)
 {
 	const struct totals before = totals_of_neighbours(card);
 
@@ -203,30 +203,30 @@ static bool look_at_card(int card, struct overhead_look *look)
 	return before.is_still && after.is_still && before.stamp == after.stamp;
 }
 
-static void look_again(int card, struct overhead_look *look)
+static void read_same_way(int card, struct card_usage *look)
 {
 	unsigned tries = 0;
 
-	while (!look_at_card(card, look) && look->is_known)
+	while (!read_once(card, look) && look->is_known)
 		if (++tries == LOOK_TRIES)
 			look->is_known = false;
 	look->held = account_held(card, false);
 }
 
 /* A context says it in microseconds, NVML in milliseconds where there is none. */
-void overhead_look(int card, struct overhead_look *look)
+void card_usage_read(int card, struct card_usage *look)
 {
 	uint64_t ignored;
 
 	look->is_of_context = card_used_by_context(card, &ignored);
-	look_again(card, look);
+	read_same_way(card, look);
 }
 
-int64_t overhead_change_since(int card, const struct overhead_look *before)
+int64_t card_usage_change(int card, const struct card_usage *before)
 {
-	struct overhead_look after = {.is_of_context = before->is_of_context};
+	struct card_usage after = {.is_of_context = before->is_of_context};
 
-	look_again(card, &after);
+	read_same_way(card, &after);
 	if (!before->is_known || !after.is_known)
 		return 0;
 	const int64_t change = (int64_t)(after.used - before->used) -
@@ -235,30 +235,31 @@ int64_t overhead_change_since(int card, const struct overhead_look *before)
 	return quiesce_was_kept() ? change : change - (int64_t)(after.held - before->held);
 }
 
-/* NVML tells us afterwards; without it the card's total must be watched from before. */
+/* NVML tells us afterwards; without it the card's total is read before and after. */
 void overhead_begin_change(struct overhead_change *change, bool is_large)
 {
 	*change = (struct overhead_change){.card = CARD_FOREIGN, .is_large = is_large};
+	overhead_adopt_current();
 	if (card_current(&change->card) != CUDA_SUCCESS || change->card < 0 || nvml_knows_pid())
 		return;
-	if (!overhead_stop_others())
+	if (!overhead_quiesce())
 		return;
-	change->is_watched = true;
-	overhead_look(change->card, &change->before);
+	change->is_quiesced = true;
+	card_usage_read(change->card, &change->before);
 	driver_go_inside();
 }
 
 void overhead_end_change(struct overhead_change *change)
 {
-	if (!change->is_watched) {
+	if (!change->is_quiesced) {
 		if (change->is_large)
-			overhead_urge(change->card);
+			overhead_stale_urgently(change->card);
 		else
-			overhead_suspect(change->card);
+			overhead_stale(change->card);
 		overhead_refresh(change->card, 0);
 		return;
 	}
 	driver_come_back();
 	overhead_add_change(change->card, &change->before, 0);
-	overhead_let_others();
+	overhead_resume();
 }

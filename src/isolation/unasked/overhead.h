@@ -14,7 +14,7 @@
 /* All may be called from any thread. */
 
 /* A card's total, and what the container's books say of it. */
-struct overhead_look {
+struct card_usage {
 	uint64_t used;
 	uint64_t held;
 	uint64_t neighbours; /* what they say that they hold */
@@ -25,20 +25,25 @@ struct overhead_look {
 /* The making of one context; begin in the thread that makes it. */
 struct overhead_context {
 	int card;
-	bool is_first;   /* of this process on this card */
-	bool is_sure;    /* of what it costs */
-	bool is_watched; /* the card, by its total */
+	bool is_first;    /* of this process on this card */
+	bool is_sure;     /* of what it costs */
+	bool is_quiesced; /* the card, by its total */
 	bool was_listed;
 	CUcontext home;    /* of a green one, whose price is nobody else's: it is always measured */
 	uint64_t expected; /* reserved before; 0: the price is not known */
 	uint64_t usual;    /* what it costs by the table */
-	struct overhead_look before;
+	struct card_usage before;
 };
 
 /* Success, or the error that the call shall return: no room for what it is known to cost. */
 CUresult overhead_begin_context(struct overhead_context *making, CUdevice device);
 CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home);
 void overhead_end_context(struct overhead_context *making, CUresult result, CUcontext context);
+/*
+ * The current context, if it was made by a call that we do not know (cuGLCtxCreate,
+ * cuVDPAUCtxCreate, a later driver's): from now on it is counted. Cheap for one that is.
+ */
+void overhead_adopt_current(void);
 /*
  * Around a call that may end a context; `ended` is NULL when it did not. What it cost
  * and what was allocated in it is free again.
@@ -50,16 +55,16 @@ void overhead_end_forget(CUcontext ended);
 struct overhead_change {
 	int card;
 	bool is_large; /* measured at once; small ones when they are next looked for */
-	bool is_watched;
-	struct overhead_look before;
+	bool is_quiesced;
+	struct card_usage before;
 };
 void overhead_begin_change(struct overhead_change *change, bool is_large);
 void overhead_end_change(struct overhead_change *change);
 
 /* Around a call that may take code off or make a heap smaller, on whatever card it is. */
 struct overhead_unload {
-	uint32_t cards; /* a bit for each that is watched; 0: NVML tells */
-	struct overhead_look before[LIMITS_CARDS];
+	uint32_t cards; /* a bit for each that is measured by its total; 0: NVML tells */
+	struct card_usage before[LIMITS_CARDS];
 };
 void overhead_begin_unload(struct overhead_unload *unload);
 void overhead_end_unload(const struct overhead_unload *unload);
@@ -67,41 +72,41 @@ void overhead_end_unload(const struct overhead_unload *unload);
 /*
  * Around the driver's launch and nothing else: the first one of a function or
  * graph may bring its code and local memory to the card of its stream. With NVML
- * that is looked for at the next allocation, else the card is watched. What a
+ * that is looked for at the next allocation, else the card's total tells. What a
  * stream only records brings nothing yet.
  */
 struct overhead_launch {
 	bool is_new; /* something in it was not launched before */
-	bool is_watched;
+	bool is_quiesced;
 	uint32_t cards; /* a bit for each that something new in it runs on */
-	struct overhead_look before[LIMITS_CARDS];
+	struct card_usage before[LIMITS_CARDS];
 	struct context_scope places[LIMITS_CARDS]; /* of the streams */
 };
 void overhead_begin_launch(struct overhead_launch *launch, const void *what, CUstream stream);
 /* `counted`: bytes that it took of its card and others charge. */
 void overhead_end_launch(struct overhead_launch *launch, const void *what, CUstream stream,
 			 CUresult result, uint64_t counted);
-/* The card that is watched; CARD_FOREIGN when none is. */
-int overhead_watched_card(const struct overhead_launch *launch);
+/* The card that is measured by its total; CARD_FOREIGN when none is. */
+int overhead_quiesced_card(const struct overhead_launch *launch);
 
 /* The same for a launch of several parts: open, each part, the call, close, each part. */
 void overhead_open_launch(struct overhead_launch *launch);
-void overhead_watch_part(struct overhead_launch *launch, const void *what, CUstream stream);
+void overhead_begin_part(struct overhead_launch *launch, const void *what, CUstream stream);
 void overhead_close_launch(struct overhead_launch *launch, uint64_t counted);
-void overhead_saw_part(const void *what, CUstream stream);
+void overhead_end_part(const void *what, CUstream stream);
 
 /* Code is gone, and with it the names by which its launches were known. */
 void overhead_forget_launches(void);
 
 /* Something may have changed without any call that says so. */
-void overhead_suspect(int card);
-void overhead_suspect_all(void);
+void overhead_stale(int card);
+void overhead_stale_all(void);
 /* The same, but not worth a look at once: what it should cost is in the books. */
-void overhead_suspect_later(int card);
+void overhead_stale_later(int card);
 /* Something has: the next allocation may not pass before it is measured. */
-void overhead_urge(int card);
+void overhead_stale_urgently(int card);
 
-/* Measure again if there is a suspicion and the last look is old enough; or at once. */
+/* Measure again if there is a staleness and the last look is old enough; or at once. */
 void overhead_refresh(int card, uint64_t wanted);
 void overhead_refresh_now(int card);
 
@@ -112,26 +117,26 @@ void overhead_after_fork(void);
 
 /* What a context costs by the card's size, where nothing better is known. */
 uint64_t overhead_usual_price(CUdevice device);
-/* The most that a watched card is believed of one context; more is somebody else's too. */
-uint64_t overhead_most_watched(uint64_t usual);
+/* The most that a change of the total is believed of one context; more is somebody else's too. */
+uint64_t overhead_most_by_change(uint64_t usual);
 /* What this container's processes have found out; 0: nothing. */
 uint64_t overhead_price(int card, bool is_first, bool *is_sure);
 /* With the region's lock: a price by the change of the card's total, or by NVML. */
-void overhead_watched_price(int card, bool is_first, uint64_t usual, uint64_t bytes);
-void overhead_listed_price(int card, bool is_first, uint64_t bytes);
+void overhead_learn_price_by_change(int card, bool is_first, uint64_t usual, uint64_t bytes);
+void overhead_learn_price_by_nvml(int card, bool is_first, uint64_t bytes);
 
 /* The steps that unasked/overhead.c and overhead_*.c share. */
 /*
  * So that the card's total changes by what the calling thread does, and by no other
  * thread or process of the container; false where that cannot be had.
  */
-bool overhead_stop_others(void);
-void overhead_let_others(void);
+bool overhead_quiesce(void);
+void overhead_resume(void);
 /* Between these: before a change, and what it was; 0 where it cannot be known. */
-void overhead_look(int card, struct overhead_look *look);
-int64_t overhead_change_since(int card, const struct overhead_look *before);
+void card_usage_read(int card, struct card_usage *look);
+int64_t card_usage_change(int card, const struct card_usage *before);
 /* A rise beyond `counted` is the current context's code. */
-void overhead_add_change(int card, const struct overhead_look *before, uint64_t counted);
+void overhead_add_change(int card, const struct card_usage *before, uint64_t counted);
 bool overhead_has_context(int card);
 /* Then one function may bring its code more than once. */
 bool overhead_has_several_contexts(void);

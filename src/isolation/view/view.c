@@ -32,7 +32,8 @@ static CUresult memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
 	if (result != CUDA_SUCCESS)
 		return result;
 	pools_after_sync();
-	overhead_suspect(card);
+	overhead_adopt_current();
+	overhead_stale(card);
 	overhead_refresh(card, UINT64_MAX);
 	view_of(card, card_free, card_total, true, &view);
 	*free_bytes = view.free;

@@ -50,6 +50,14 @@ CUresult cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *parameters, unsign
 	return create(handle, flags, device);
 }
 
+/* As graphics interfaces and later drivers make contexts: by a call that no library stands in for.
+ */
+GPUSIM_EXPORT CUresult gpusim_unknown_context(CUcontext *handle, CUdevice device);
+CUresult gpusim_unknown_context(CUcontext *handle, CUdevice device)
+{
+	return create(handle, 0, device);
+}
+
 static CUresult destroy(CUcontext handle)
 {
 	CUresult result = driver_enter_bare();

@@ -151,6 +151,7 @@ class Rig:
             "schedule": "ack.node.gpu.schedule",
             "placement": "ack.node.gpu.placement",
             "compute_policy": "gpu-device-plugin/compute-policy",
+            "max_pod": "ack.node.gpu.max-pod",
         }
         node = {
             "metadata": {"name": NODE, "labels": {names[k]: v for k, v in labels.items()}},

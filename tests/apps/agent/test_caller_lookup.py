@@ -1,6 +1,6 @@
 """A pod that the API watch has not told yet is known by the text that was fetched for it."""
 
-from gpu_device_plugin.apps.agent.admission.caller_lookup import Identifier, Sources
+from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier, Sources
 from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import (

@@ -121,6 +121,40 @@ async def test_placement_follows_its_label() -> None:
         await until(is_spread, 20)
 
 
+async def test_a_label_bounds_the_pods_on_a_card_in_any_mode() -> None:
+    """Mode share has no bound of its own; a wrong label is told, and changes nothing."""
+    async with running_rig(mode="share") as rig:
+        await rig.admit("a", {MEM: 2})
+        await rig.set_labels(max_pod="1")
+        numbers = itertools.count()
+
+        async def is_elsewhere() -> bool:  # the label arrives by itself, soon
+            name = f"b{next(numbers)}"
+            assert (await rig.admit(name, {MEM: 1})).is_admitted
+            card = rig.card_of(name)
+            await rig.delete(rig.uid(name))
+            return card != rig.card_of("a")
+
+        await until(is_elsewhere, 20)
+        await rig.set_labels(max_pod="few")
+        await until(lambda: rig.events("BadMaxPods"), FOLLOW_SECONDS)
+        assert "value(few) of max pod" in rig.events("BadMaxPods")[0]["message"]
+        assert await is_elsewhere()
+
+
+async def test_a_pods_own_placement_stands_over_its_nodes() -> None:
+    """The node packs; a pod that names no policy is refused."""
+    async with running_rig() as rig:
+        await rig.admit("a", slice_of(2, 10))
+        spread = {"gpu-device-plugin/placement": "spread"}
+        assert (await rig.admit("b", slice_of(2, 10), annotations=spread)).is_admitted
+        assert rig.card_of("b") != rig.card_of("a")
+        wrong = await rig.admit(
+            "c", slice_of(2, 10), annotations={"gpu-device-plugin/placement": "tidy"}
+        )
+        assert "gpu-device-plugin/placement=tidy names no policy" in wrong.message
+
+
 async def test_128_mib_units_belong_to_share_nodes() -> None:
     """R-404, R-407: 126 units on a V100 in share; in other modes a refusal to start."""
     async with running_rig(mode="share", memory_unit="128MiB") as rig:

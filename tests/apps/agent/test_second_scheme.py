@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.apps.agent.whole_cards import WHOLE_CARD, WholeCards
 from tests.waiting import until
 
@@ -23,6 +24,7 @@ from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.domain.shares import Share
+from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 from gpu_device_plugin.store.grants import GrantStore
@@ -78,7 +80,7 @@ def pod(name: str, **limits: int) -> StandInPod:
 @asynccontextmanager
 async def agent(settings: Settings, kubelet: StandInKubelet) -> AsyncIterator[None]:
     """The agent, with cards 0 and 1 for fractions and the others whole."""
-    schemes = Schemes((AliyunScheme(), WholeCards()), lambda card: int(card.index >= 2))
+    schemes = Schemes((AliyunScheme(), WholeCards()), lambda card, _: int(card.index >= 2))
     edges = replace(
         real_edges(settings, schemes.resources), nvml=Nvml, cluster=lambda *_: Api(kubelet)
     )
@@ -111,10 +113,22 @@ def grants(settings: Settings) -> list[Grant]:
     return list(GrantStore(Path(settings.state_dir), "", schemes=schemes).read().grants.values())
 
 
+async def recorded(settings: Settings) -> list[Grant]:
+    """The whole cards that the agent has recorded, as soon as there are any."""
+    found: list[Grant] = []
+
+    def is_there() -> bool:
+        found[:] = [g for g in grants(settings) if WHOLE_CARD in g.units]
+        return bool(found)
+
+    await until(is_there, 20)
+    return found
+
+
 async def test_whole_cards_are_served_beside_fractions_by_the_shipped_parts(
     short_dir: Path,
 ) -> None:
-    """Offered, given, recorded, held over a restart that lost the grants, and refused when full."""
+    """Offered, given, recorded in the ledger of the fractions, and again after it was lost."""
     kubelet, settings = StandInKubelet(short_dir, seed=1), at(short_dir)
     await kubelet.start()
     try:
@@ -125,19 +139,54 @@ async def test_whole_cards_are_served_beside_fractions_by_the_shipped_parts(
             (uuid,) = kubelet.held("uid-whole")["main", WHOLE_CARD]
             assert options.env["EXAMPLE_CARDS"] == uuid
             assert uuid in {"GPU-2", "GPU-3"}
-        (held,) = [g for g in grants(settings) if g.units.keys() == {WHOLE_CARD}]
+            (held,) = await recorded(settings)
         assert (held.pod.name, held.shares) == (
             "whole",
-            (Share(uuid, 16160 << 20, is_exclusive=True),),
+            (Share(uuid, 16160 << 20, is_exclusive=True, memory_mib=16160),),
         )
         for path in Path(settings.state_dir).glob("grants*"):
             path.unlink()
 
         async with agent(settings, kubelet):
             await kubelet.start_container("uid-whole", "main")
-            too_many = await kubelet.admit(pod("two", whole=2))
-        assert not too_many.is_admitted
-        (again,) = [g for g in grants(settings) if g.units.keys() == {WHOLE_CARD}]
+            (again,) = await recorded(settings)
         assert (again.pod.name, again.ids(WHOLE_CARD)) == ("whole", (uuid,))
+    finally:
+        await kubelet.stop()
+
+
+async def test_one_container_holds_of_both_schemes(short_dir: Path) -> None:
+    """Neither scheme ends the other's grant, whichever resource the kubelet asks for first."""
+    kubelet, settings = StandInKubelet(short_dir, seed=2), at(short_dir)
+    await kubelet.start()
+    try:
+        async with agent(settings, kubelet):
+            for name in ("both", "second"):
+                assert (await kubelet.admit(pod(name, mem=2, core=30, whole=1))).is_admitted
+                await kubelet.start_container(f"uid-{name}", "main")
+            await until(lambda: len(grants(settings)) == 4, 20, lambda: grants(settings))
+            held = [(g.pod.name, len(g.units)) for g in grants(settings)]
+        assert sorted(held) == [("both", 1), ("both", 2), ("second", 1), ("second", 2)]
+    finally:
+        await kubelet.stop()
+
+
+async def test_a_card_whose_holder_lives_is_refused_though_the_kubelet_gives_it_away(
+    short_dir: Path,
+) -> None:
+    """Kubernetes issue 137534; once the kubelet says that the holder has it no more, it is free."""
+    kubelet, settings = StandInKubelet(short_dir, seed=3), at(short_dir)
+    await kubelet.start()
+    try:
+        async with agent(settings, kubelet):
+            assert (await kubelet.admit(pod("first", whole=1))).is_admitted
+            (held,) = await recorded(settings)
+            link = kubelet.registry.links[WHOLE_CARD]
+            with pytest.raises(KubeletError, match="that pod default/first still holds"):
+                await link.allocate(held.ids(WHOLE_CARD))
+            with pytest.raises(KubeletError, match="is not offered"):
+                await link.allocate(("GPU-0",))
+            kubelet.remove("uid-first")
+            await link.allocate(held.ids(WHOLE_CARD))
     finally:
         await kubelet.stop()

@@ -63,6 +63,7 @@ async def serving(
     handlers = Handlers(
         filter=lambda _: b"{}",
         prioritize=lambda _: b"[]",
+        preempt=lambda _: b"{}",
         bind=_bound,
         inspect=lambda _: (200, b"{}"),
         trouble=lambda: "",

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 from tests.apps.controller.objects import UNITS, held, node, path, pod
 from tests.apps.controller.replica import a_controller
@@ -284,3 +285,70 @@ async def test_annotations_that_cannot_be_true_count_as_none(tmp_path: Path) -> 
         async with a_controller(folder, (node("n1", 1),), (odd,)) as found:
             assert (await found.filter(pod("new", 8, 30), "n1"))["NodeNames"] == []
             assert (await found.filter(pod("new", 5, 30), "n1"))["NodeNames"] == ["n1"]
+
+
+async def test_preemption_keeps_the_nodes_where_the_victims_free_a_card(tmp_path: Path) -> None:
+    """kube-scheduler proposes by sums: on n1 the victims lie on two cards, on n2 on one."""
+    pods = (
+        pod("a", 10, 50, on="n1", annotations=held(0, 10, 50)),
+        pod("b", 10, 50, on="n1", annotations=held(1, 10, 50)),
+        pod("small", 3, 20, on="n1", annotations=held(1, 3, 20)),
+        pod("c", 10, 50, on="n2", annotations=held(0, 10, 50)),
+        pod("d", 15, 50, on="n2", annotations=held(1, 15, 50)),
+    )
+    victims = {"n1": ["uid-small"], "n2": ["uid-c"], "n9": ["uid-x"]}
+    told = {
+        name: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 1}
+        for name, uids in victims.items()
+    }
+    whole = {
+        name: {"Pods": [{"metadata": {"uid": uid}} for uid in uids], "NumPDBViolations": 1}
+        for name, uids in victims.items()
+    }
+    async with a_controller(tmp_path, (node("n1"), node("n2")), pods) as found:
+        new = pod("new", 8, 30)
+        by_uid = await found.call("preempt", {"Pod": new, "NodeNameToMetaVictims": told})
+        by_pod = await found.call("preempt", {"Pod": new, "NodeNameToVictims": whole})
+        nonsense = await found.call("preempt", {"Pod": 7})
+
+    assert by_uid == {"NodeNameToMetaVictims": {"n2": told["n2"]}}
+    assert by_pod == by_uid
+    assert nonsense[0] == 400
+
+
+async def test_pods_of_ever_new_shapes_leave_no_more_than_so_many_answers(tmp_path: Path) -> None:
+    """What was asked longest ago is forgotten; the answers stay right."""
+    nodes = tuple(node(f"n{number:03}") for number in range(60))
+    names = [each["metadata"]["name"] for each in nodes]
+    async with a_controller(tmp_path, nodes) as found:
+        for percent in range(5, 105, 5):
+            for units in range(1, UNITS + 1):
+                answer = await found.filter(pod("new", units, percent), *names)
+                assert answer["NodeNames"]
+        ledger = found.controller.ledger
+        assert ledger.kept_answers <= 64 * len(nodes)
+
+
+async def test_metrics_tell_how_bindings_ended_and_what_still_fits(tmp_path: Path) -> None:
+    """By names of ours, and those that R-580 publishes."""
+    first, second = pod("first", 8, 100), pod("second", 15, 100)
+    async with a_controller(tmp_path, (node("n1", 1),), (first, second)) as found:
+        assert await found.bind(first, "n1") == ""
+        assert await found.bind(second, "n1") != ""
+        _, text = await found.get("/metrics", port=found.controller.pages.port)
+
+    lines = set(text.splitlines())
+    labels = 'NodeName="n1",UUID="GPU-n1-0",gpu="0",modelName="Tesla-V100-SXM2-16GB"'
+    assert {
+        'gpu_controller_bindings_total{outcome="bound"} 1.0',
+        'gpu_controller_bindings_total{outcome="conflict"} 1.0',
+        'gpu_cluster_card_free_core_percent{card="0",node="n1"} 0.0',
+        # Seven units are free beside a card whose compute is all held.
+        'gpu_cluster_largest_slice_bytes{mode="core_mem"} 0.0',
+        'gpu_cluster_fragmentation_ratio{mode="core_mem"} 1.0',
+        "gpu_controller_leader 1.0",
+        f"DCGM_CUSTOM_ALLOCATE_MODE{{{labels}}} 2.0",
+        f"DCGM_CUSTOM_DEV_FB_TOTAL{{{labels}}} 16160.0",
+    } <= lines
+    (share,) = [line for line in lines if line.startswith("DCGM_CUSTOM_DEV_FB_ALLOCATED{")]
+    assert float(share.split()[-1]) == pytest.approx(8 / UNITS)

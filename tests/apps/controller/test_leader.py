@@ -196,6 +196,7 @@ async def test_a_view_that_nothing_renews_counts_as_none_after_a_while(tmp_path:
     """The replica leaves its Services, and says why; it is back with the watch."""
     times = Times(_QUICK.lease, stale_seconds=0.2)
     async with running() as (server, _), a_replica(server, tmp_path, "one", times) as one:
+        await until(lambda: one.controller.leader.leads)
 
         async def page() -> tuple[int, str]:
             return await one.get("/readyz", port=one.controller.pages.port)

@@ -1145,6 +1145,17 @@ static void do_init_and_log(char *words[])
 		printf("-1\n");
 }
 
+/* unknown_context NUMBER: made by a call that nobody stands in for; current from now on. */
+static void do_unknown_context(char *words[])
+{
+	CUresult (*make)(CUcontext *, CUdevice) = NULL;
+	CUcontext context = NULL;
+
+	*(void **)&make = find("gpusim_unknown_context");
+	printf("%d\n", make(&context, 0));
+	objects[atoi(words[1]) % OBJECTS] = (uint64_t)(uintptr_t)context;
+}
+
 /* loads WAY COUNT: loads so many libraries ("load", "unload": and each goes again), or modules. */
 static void do_loads(char *words[])
 {
@@ -1261,6 +1272,7 @@ static const struct command commands[] = {
 	{"init_and_log", do_init_and_log},
 	{"exec", do_exec},
 	{"loads", do_loads},
+	{"unknown_context", do_unknown_context},
 	{"nvml_calls", do_nvml_calls},
 };
 

@@ -90,6 +90,24 @@ CUresult cuMemAllocEntangled(CUdeviceptr *pointer, size_t bytes)
 	return cuMemAlloc_v2(pointer, bytes);
 }
 
+/* And what changes the books otherwise: made, loaded, freed, waited for. */
+#define NEW(name)                                                                                  \
+	CUresult name(void);                                                                       \
+	CUresult name(void)                                                                        \
+	{                                                                                          \
+		return CUDA_SUCCESS;                                                               \
+	}
+NEW(cuCtxCreate_v5)
+NEW(cuModuleLoadRemote)
+NEW(cuMemFreeEntangled)
+NEW(cuStreamSynchronize_v2)
+CUresult cuMemFreeHost(void *pointer)
+{
+	return pointer ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+NEW(cuStreamGetPriority_v2)
+
 #ifdef NEWER
 /* Of CUDA 20 too. */
 CUresult cuMemAlloc_v9(CUdeviceptr *pointer, size_t bytes);

@@ -32,6 +32,7 @@ EXIT_FOR_REINJECTION = 75
 INVENTORY_SECONDS = 5.0
 RECOVER_SECONDS = 4.0
 _END_SECONDS = 2.0
+_LOCK_SECONDS = 1.0
 _log = structlog.get_logger("agent")
 
 
@@ -53,6 +54,12 @@ class Agent:
             ConfigError: Another agent serves this node.
             StorageError: The state directory cannot be used.
         """
+        take = partial(self._wiring.lock.take, "/".join(filter(None, own_pod())), os.getpid())
+        locked = asyncio.ensure_future(self._wiring.writer.run(take))
+        # A second agent is told of the first one, not that its port is in use.
+        await asyncio.wait({locked}, timeout=_LOCK_SECONDS)
+        if locked.done():
+            locked.result()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
@@ -62,7 +69,7 @@ class Agent:
         web = WebServer(self._settings.metrics_address, pages)
         await web.start()
         try:
-            await self._until_stopped(self._live())
+            await self._until_stopped(self._live(locked))
         finally:
             await self._write_last()
             await web.stop()
@@ -99,10 +106,9 @@ class Agent:
             async with asyncio.timeout(_END_SECONDS), self._wiring.gate.quiet():
                 pass
 
-    async def _live(self) -> None:
+    async def _live(self, locked: asyncio.Future[None]) -> None:
         """With the pages served already: the disk may be stuck from the start."""
-        take = partial(self._wiring.lock.take, "/".join(filter(None, own_pod())), os.getpid())
-        await self._wiring.writer.run(take)
+        await locked
         await self._remember()
         self._wiring.readiness.has_read_state = True
         await self._serve()

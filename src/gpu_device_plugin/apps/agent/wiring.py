@@ -10,17 +10,17 @@ from functools import partial
 from pathlib import Path
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.admission.allocator import Allocator
-from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
-from gpu_device_plugin.apps.agent.admission.caller_lookup import Identifier, Sources
 from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
-from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck
-from gpu_device_plugin.apps.agent.admission.prestart import PreStart
-from gpu_device_plugin.apps.agent.admission.service import Service
+from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier, Sources
+from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
+from gpu_device_plugin.apps.agent.device_plugin.prestart import PreStart
+from gpu_device_plugin.apps.agent.device_plugin.recorded import RecordedCalls
+from gpu_device_plugin.apps.agent.device_plugin.service import Service
+from gpu_device_plugin.apps.agent.device_plugin.session import CallParts, Session
 from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
-from gpu_device_plugin.apps.agent.inventory.usage import UsageReader
 from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
 from gpu_device_plugin.apps.agent.lifecycle.node_checks import (
@@ -41,8 +41,9 @@ from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher
+from gpu_device_plugin.apps.agent.publish.usage import UsageReader
+from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.apps.agent.reconcile.reconciler import Parts, Reconciler
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
@@ -148,7 +149,8 @@ class Wiring:
         maker = GrantMaker(
             self.ledger_store, self.setup, self.recorder, self.schemes, edges.clock.wall_seconds
         )
-        self.allocator = Allocator(self.identifier, maker, self.recorder, state, gate, self.schemes)
+        self.calls = CallParts(self.identifier, maker, self.recorder, state, gate, self.schemes)
+        self.session = Session(self.calls)
         self.reconciler = Reconciler(
             Parts(
                 ledger_store=self.ledger_store,
@@ -180,7 +182,8 @@ class Wiring:
             fetch_spec=self.cluster.fetch_spec,
             adopt=self.reconciler.run_pass,
         )
-        service = Service(self.allocator, self.prestart, self.metrics)
+        recorded = RecordedCalls(self.calls, self.snapshots, self.reconciler.request_pass)
+        service = Service(self.session, recorded, self.prestart, self.schemes, self.metrics)
         self.device_lists = DeviceLists(
             lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed),
             self.schemes.pools,

@@ -1,83 +1,31 @@
-"""kube-scheduler's questions: which nodes, how good, and bind."""
+"""kube-scheduler's questions: which nodes, how good, and whom to evict."""
 
-import asyncio
-import contextlib
 import json
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-
-import structlog
+from collections.abc import Mapping
 
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
-from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.cluster_watch import ClusterPod, bind_pod, read_pod
 from gpu_device_plugin.cluster.extender_wire import (
     Question,
-    binding_answer,
     filter_answer,
     filter_error,
+    preemption_answer,
     priorities,
-    read_binding,
+    read_preemption,
     read_question,
 )
-from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold, wish_annotations
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit
 from gpu_device_plugin.errors import ClusterError
 
 MOST_NODES = 8
 """Extender scores are coarse and kube-scheduler breaks ties at random: more would not be ours."""
 _MOST_SCORE = 10
-_BIND_SECONDS = 4.0
-_READ_SECONDS = 2.0
-_BIND_TRIES = 3
-_DOUBT_SECONDS = 60.0
-_ASK_AGAIN_SECONDS = 1.0
-_log = structlog.get_logger("extender")
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What the rest of the controller is asked.
-
-    Attributes:
-        learn: Called with what a GET told of a pod; None for one that is gone.
-        standby: Why this replica may not bind now, or "".
-    """
-
-    learn: Callable[[PodRef, ClusterPod | None], None]
-    standby: Callable[[], str]
 
 
 class Extender:
-    """Answers filter, prioritize, bind and inspect from the ledger; only bind waits for anybody."""
+    """Answers filter, prioritize, preempt and inspect from the ledger, and waits for nobody."""
 
-    def __init__(
-        self,
-        ledger: ClusterLedger,
-        api: ApiServer,
-        view: View,
-        now_ns: Callable[[], int] = time.time_ns,
-    ) -> None:
+    def __init__(self, ledger: ClusterLedger) -> None:
         self._ledger = ledger
-        self._api = api
-        self._view = view
-        self._now_ns = now_ns
-        self._binding: set[PodRef] = set()
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
-        self._doubts: dict[PodRef, asyncio.Task[None]] = {}
-
-    async def stop(self) -> None:
-        """Give up asking after bindings that nobody answered."""
-        for task in self._doubts.values():
-            task.cancel()
-        await asyncio.gather(*self._doubts.values(), return_exceptions=True)
-
-    async def settle(self) -> None:
-        """Wait until no binding is under way."""
-        await self._is_idle.wait()
 
     def filter(self, body: bytes) -> bytes:
         """Keep the nodes that fit best, with a reason for each of the others."""
@@ -107,121 +55,34 @@ class Extender:
             {name: _points(fits[name].score) if name in fits else 0 for name in question.names}
         )
 
+    def preempt(self, body: bytes) -> bytes:
+        """Keep the nodes on which evicting the proposed victims makes room on one card.
+
+        kube-scheduler proposes by a node's sums: elsewhere pods would be evicted for nothing.
+
+        Raises:
+            ClusterError: The body is none of kube-scheduler's.
+        """
+        asked = read_preemption(body)
+        return preemption_answer(
+            {
+                name: victims
+                for name, victims in asked.victims.items()
+                if self._ledger.fits_without(name, asked.pod, victims.uids)
+            }
+        )
+
     def _judged(self, question: Question) -> tuple[dict[str, Fit], dict[str, str], dict[str, str]]:
         fits: dict[str, Fit] = {}
         failed: dict[str, str] = {}
         final: dict[str, str] = {}
-        judged = self._ledger.fit_all(question.names, question.pod, question.annotations)
+        judged = self._ledger.fit_all(question.names, question.pod)
         for name, found in judged.items():
             if isinstance(found, Fit):
                 fits[name] = found
             else:
                 (final if found.is_final else failed)[name] = found.text
         return fits, failed, final
-
-    async def bind(self, body: bytes) -> bytes:
-        """Reserve, write the wish and bind in one request; give back what did not come about."""
-        try:
-            binding = read_binding(body)
-            error = await self._alone(binding.pod, binding.node)
-        except ClusterError as failure:
-            error = str(failure)
-        if error:
-            _log.warning("not bound", error=error)
-        return binding_answer(error)
-
-    async def _alone(self, ref: PodRef, node: str) -> str:
-        """One attempt for a pod at a time: kube-scheduler may give up waiting and ask again."""
-        if ref in self._binding:
-            return f"pod {ref} is being bound already"
-        self._binding.add(ref)
-        self._is_idle.clear()
-        try:
-            return await self._bound(ref, node)
-        finally:
-            self._binding.discard(ref)
-            if not self._binding:
-                self._is_idle.set()
-
-    async def _bound(self, ref: PodRef, node: str) -> str:
-        """Why the pod is not bound, or ""."""
-        pod, refused = self._ledger.pod(ref), ""
-        for _ in range(_BIND_TRIES):
-            pod = pod or await self._read(ref)
-            if pod is None:
-                return f"pod {ref} (uid {ref.uid}) is not there any more"
-            if pod.node:
-                return "" if pod.node == node else f"pod {ref} is bound to {pod.node} already"
-            refused = await self._attempt(pod, node)
-            if not refused:
-                break
-            self._ledger.release(ref)
-            # The pod has changed since: read it again.
-            pod = None
-        return refused
-
-    async def _attempt(self, pod: ClusterPod, node: str) -> str:
-        """Reserve and bind; why the API server refused, or "".
-
-        Raises:
-            ClusterError: The pod does not fit, or nobody answered: then what is reserved stays.
-        """
-        if standby := self._view.standby():
-            # Time has passed since the call came in: another replica may bind now.
-            raise ClusterError(standby)
-        ref = pod.request.ref
-        found = self._ledger.fit_all([node], pod.request, pod.annotations)[node]
-        if isinstance(found, Misfit):
-            raise ClusterError(f"pod {ref} fits node {node} no more: {found.text}")
-        hold = PodHold(ref, found.shares, found.extra)
-        self._ledger.reserve(node, hold)
-        wish = wish_annotations(hold, self._now_ns())
-        try:
-            return await bind_pod(self._api, pod, node, wish, _BIND_SECONDS)
-        except ClusterError:
-            if await self._has_come_about(ref, node):
-                return ""
-            self._doubt(ref)
-            raise
-
-    async def _read(self, ref: PodRef) -> ClusterPod | None:
-        """The pod by one GET; the ledger learns of it at once, not when the watch says so."""
-        pod = await read_pod(self._api, ref, _READ_SECONDS)
-        self._view.learn(ref, pod)
-        return pod
-
-    async def _has_come_about(self, ref: PodRef, node: str) -> bool:
-        """Whether a binding without an answer is there already."""
-        try:
-            pod = await self._read(ref)
-        except ClusterError:
-            return False
-        return pod is not None and pod.node == node
-
-    def _doubt(self, ref: PodRef) -> None:
-        """A binding without an answer: what is reserved stays until it is certain.
-
-        The API server may carry it out after a GET that shows the pod unbound, so the room is given
-        back only when that has been so for a minute.
-        """
-        if ref not in self._doubts:
-            task = asyncio.ensure_future(self._settle(ref))
-            self._doubts[ref] = task
-            task.add_done_callback(lambda _: self._doubts.pop(ref, None))
-
-    async def _settle(self, ref: PodRef) -> None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _DOUBT_SECONDS
-        while True:
-            with contextlib.suppress(ClusterError):
-                pod = await self._read(ref)
-                if pod is None or pod.node:
-                    return
-                if loop.time() >= until:
-                    break
-            await asyncio.sleep(_ASK_AGAIN_SECONDS)
-        if ref not in self._binding:
-            self._ledger.release(ref)
 
     def inspect(self, node: str | None) -> tuple[int, bytes]:
         """The ledger as JSON, and the HTTP status."""

@@ -1,13 +1,13 @@
 """What every node's cards have left, kept from the watches and from what is being bound."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
-from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
+from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     NodeOffer,
@@ -16,15 +16,15 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     parse_offer,
 )
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit, node_rooms
-from gpu_device_plugin.domain.schemes.aliyun.placement import Room
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.errors import StateError
 
-PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
 NO_CARDS_TEXT = "node(s) have no cards of ours"
 _KEPT_SHAPES = 64
+_KEPT_ANSWERS = 100_000
 _KEPT_ROOMS = 1_000
 _NO_CARDS = Misfit(NO_CARDS_TEXT, is_final=True)
-_Asked = tuple[object, str | None, PlacementPolicy | None]
+_Asked = tuple[object, str | None, str | None, str | None]
 _log = structlog.get_logger("ledger")
 
 
@@ -41,6 +41,9 @@ class ClusterLedger:
 
     def __init__(self, default_policy: PlacementPolicy) -> None:
         self._default_policy = default_policy
+        self._nodes: dict[str, ClusterNode] = {}
+        self._taken_out: dict[str, frozenset[int]] = {}
+        self._sick: dict[str, frozenset[int]] = {}
         self._offers: dict[str, NodeOffer] = {}
         self._bound: dict[str, dict[PodRef, PodHold]] = {}
         self._reserved: dict[str, dict[PodRef, PodHold]] = {}
@@ -57,20 +60,43 @@ class ClusterLedger:
 
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
         """A node with cards is there, has changed, or (None) is gone or has none any more."""
+        self._nodes.pop(name, None)
+        if node is not None:
+            self._nodes[name] = node
+        self._offer(name)
+
+    def taken_out(self, name: str, cards: frozenset[int]) -> None:
+        """An operator takes these cards of a node out, and no others (R-542)."""
+        self._taken_out.pop(name, None)
+        if cards:
+            self._taken_out[name] = cards
+        self._offer(name)
+
+    def sick(self, name: str) -> frozenset[int] | None:
+        """Cards of a node that its agent found unhealthy; None where it says nothing."""
+        return self._sick.get(name)
+
+    def _offer(self, name: str) -> None:
         self._changed(name)
         self._offers.pop(name, None)
+        self._sick.pop(name, None)
+        node = self._nodes.get(name)
         if node is None:
             return
         try:
-            self._offers[name] = parse_offer(name, node.cards, node.labels)
+            offer = parse_offer(name, node.cards, node.labels)
         except StateError as error:
             _log.warning("node left out", node=name, error=str(error))
+            return
+        self._sick[name] = frozenset(card.index for card in offer.cards) - offer.healthy
+        healthy = offer.healthy - self._taken_out.get(name, frozenset())
+        self._offers[name] = replace(offer, healthy=healthy)
 
     def pod_changed(self, ref: PodRef, pod: ClusterPod | None) -> None:
         """A pod with a slice appeared, changed, or (None) ended."""
         before = self._node_of.pop(ref, None)
         if before is not None:
-            self._bound[before].pop(ref, None)
+            _drop(self._bound, before, ref)
             self._changed(before)
         if pod is None:
             self._pods.pop(ref, None)
@@ -101,7 +127,7 @@ class ClusterLedger:
         """Give a reservation back; none is no error."""
         node = self._reserved_on.pop(ref, None)
         if node is not None:
-            del self._reserved[node][ref]
+            _drop(self._reserved, node, ref)
             self._changed(node)
 
     def rooms(self, node: str) -> tuple[Room, ...]:
@@ -119,21 +145,30 @@ class ClusterLedger:
         bound, reserved = self._bound.get(node, {}), self._reserved.get(node, {})
         return [*bound.values(), *reserved.values()]
 
-    def fit_all(
-        self, names: Iterable[str], pod: PodRequest, annotations: Mapping[str, str]
-    ) -> dict[str, Fit | Misfit]:
+    @property
+    def reserved(self) -> int:
+        """Pods that are being bound."""
+        return len(self._reserved_on)
+
+    @property
+    def kept_answers(self) -> int:
+        """Answers that are kept for pods that ask alike: what was asked longest ago goes first."""
+        return sum(len(answers.by_node) for answers in self._answers.values())
+
+    def fit_all(self, names: Iterable[str], pod: PodRequest) -> dict[str, Fit | Misfit]:
         """Whether and how well a pod fits each of these nodes.
 
         Pods come in many copies, and few nodes change between two of them: answers are kept by
         what is asked, until the node changes.
         """
-        policy = parse_policy(annotations.get(PLACEMENT_ANNOTATION, ""))
-        asked = (_shape(pod), pod.card_count_label, policy)
+        asked = (_shape(pod), pod.card_count_label, pod.placement, pod.card_label)
         answers = self._answers.setdefault(asked, _Answers())
         self._answers.move_to_end(asked)
         if len(answers.by_room) > _KEPT_ROOMS:
             answers.by_room.clear()
-        if len(self._answers) > _KEPT_SHAPES:
+        while len(self._answers) > 1 and (
+            len(self._answers) > _KEPT_SHAPES or self.kept_answers > _KEPT_ANSWERS
+        ):
             self._answers.popitem(last=False)
         found = {}
         for name in names:
@@ -141,38 +176,49 @@ class ClusterLedger:
                 # Its own reservation must not stand in its way.
                 others = [hold for hold in self.holds(name) if hold.pod != pod.ref]
                 rooms = node_rooms(self._offers[name], others) if name in self._offers else ()
-                found[name] = self._counted(name, rooms, pod, policy)
+                found[name] = self._counted(name, rooms, pod)
             elif name in answers.by_node:
                 found[name] = answers.by_node[name]
             elif name not in self._offers:
                 found[name] = _NO_CARDS
             else:
-                found[name] = answers.by_node[name] = self._alike(name, pod, policy, answers)
+                found[name] = answers.by_node[name] = self._alike(name, pod, answers)
         return found
 
-    def _alike(
-        self, node: str, pod: PodRequest, policy: PlacementPolicy | None, answers: "_Answers"
-    ) -> Fit | Misfit:
+    def fits_without(self, name: str, pod: PodRequest, gone: Collection[str]) -> bool:
+        """Whether a pod would fit a node if the pods with these uids were not there."""
+        if name not in self._offers:
+            return False
+        left = [h for h in self.holds(name) if h.pod.uid not in gone and h.pod != pod.ref]
+        rooms = node_rooms(self._offers[name], left)
+        return isinstance(self._counted(name, rooms, pod), Fit)
+
+    def _alike(self, node: str, pod: PodRequest, answers: "_Answers") -> Fit | Misfit:
         """The answer for a node; nodes that have the same left share it."""
         offer, rooms = self._offers[node], self.rooms(node)
         room = (offer.mode, offer.policy, tuple(map(_amounts, rooms)))
         if room not in answers.by_room:
-            answers.by_room[room] = self._counted(node, rooms, pod, policy)
+            answers.by_room[room] = self._counted(node, rooms, pod)
         return answers.by_room[room]
 
-    def _counted(
-        self, node: str, rooms: Sequence[Room], pod: PodRequest, policy: PlacementPolicy | None
-    ) -> Fit | Misfit:
+    def _counted(self, node: str, rooms: Sequence[Room], pod: PodRequest) -> Fit | Misfit:
         offer = self._offers.get(node)
         if offer is None:
             return _NO_CARDS
-        return fit(offer, rooms, pod, policy or offer.policy or self._default_policy)
+        return fit(offer, rooms, pod, self._default_policy)
 
     def _changed(self, node: str) -> None:
         """Forget what was counted of a node."""
         self._rooms.pop(node, None)
         for answers in self._answers.values():
             answers.by_node.pop(node, None)
+
+
+def _drop(held: dict[str, dict[PodRef, PodHold]], node: str, ref: PodRef) -> None:
+    """Without this pod; nodes come and go, and one that holds nothing is forgotten."""
+    held[node].pop(ref, None)
+    if not held[node]:
+        del held[node]
 
 
 def _shape(pod: PodRequest) -> object:
@@ -191,4 +237,5 @@ def _amounts(room: Room) -> tuple[object, ...]:
         room.free_core,
         room.pods,
         room.max_pods,
+        room.is_closed,
     )

@@ -10,18 +10,20 @@ from pathlib import Path
 
 import structlog
 
+from gpu_device_plugin.apps.controller.binder import Binder, View
 from gpu_device_plugin.apps.controller.certificates import Certificates
-from gpu_device_plugin.apps.controller.extender import Extender, View
+from gpu_device_plugin.apps.controller.extender import Extender
 from gpu_device_plugin.apps.controller.leader import Leader
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
 from gpu_device_plugin.apps.controller.models import Models
+from gpu_device_plugin.apps.controller.unhealthy_cards import Neighbours, UnhealthyCards
 from gpu_device_plugin.apps.controller.webhook_trust import WebhookTrust
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterNode, ClusterWatch
 from gpu_device_plugin.cluster.leader_label import LeaderLabel
 from gpu_device_plugin.cluster.lease import Lease, LeaseName, LeasePace
-from gpu_device_plugin.config.controller import ControllerSettings
-from gpu_device_plugin.web.controller_metrics import ControllerMetrics
+from gpu_device_plugin.config.controller import ControllerSettings, UnhealthyConfigMaps
+from gpu_device_plugin.web.controller_metrics import ControllerMetrics, Facts
 from gpu_device_plugin.web.extender import ExtenderServer, Handlers
 from gpu_device_plugin.web.server import Pages, WebServer
 
@@ -54,17 +56,24 @@ class Controller:
         changes = Changes(self._node_changed, self.ledger.pod_changed)
         self._watch = ClusterWatch(self._api, changes)
         self._is_counted = False
-        view = View(self._watch.learn, lambda: self.leader.standby)
-        self._extender = Extender(self.ledger, self._api, view)
+        self._metrics = ControllerMetrics(self._facts)
+        view = View(self._watch.learn, lambda: self.leader.standby, self._metrics.bound)
+        self._binder = Binder(self.ledger, self._api, view)
         identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
         self.models = Models(self._api, identity, self._cards, lambda: self.leader.leads)
         self.leader = Leader(
             Lease(self._api, LeaseName(settings.namespace, LEASE, identity), self._times.lease),
             LeaderLabel(self._api, settings.namespace, settings.pod_name),
             self._catch_up,
-            self._extender.settle,
+            self._binder.settle,
         )
-        self._metrics = ControllerMetrics(self.ledger.node_rooms)
+        keeps = settings.unhealthy_configmaps is UnhealthyConfigMaps.WRITE
+        self._unhealthy = UnhealthyCards(
+            self._api,
+            Neighbours(
+                self.ledger.sick, self.ledger.taken_out, lambda: keeps and self.leader.leads
+            ),
+        )
         self._webhook_configuration = settings.webhook_configuration
         self.certificates = None if settings.plain_http else Certificates(settings, self._api)
         self.server = ExtenderServer(
@@ -79,6 +88,21 @@ class Controller:
             Pages(self._metrics_page, lambda: True, self._readiness),
         )
 
+    def _handlers(self) -> Handlers:
+        """Who answers what on the address."""
+        extender = Extender(self.ledger)
+        return Handlers(
+            filter=extender.filter,
+            prioritize=extender.prioritize,
+            preempt=extender.preempt,
+            bind=self._binder.bind,
+            inspect=extender.inspect,
+            mutate=self.models.webhook.mutate,
+            trouble=self._trouble,
+            standby=lambda: self.leader.standby,
+            took=self._metrics.took,
+        )
+
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serve until cancelled.
 
@@ -90,7 +114,8 @@ class Controller:
             EdgeError: An address cannot be listened on.
         """
         await self.pages.start()
-        loops = [self._watch.run_nodes, self._watch.run_pods, self.leader.run, self.models.run]
+        loops = [self._watch.run_nodes, self._watch.run_pods, self._unhealthy.run]
+        loops += [self.leader.run, self.models.run]
         try:
             if self.certificates is not None:
                 await self.certificates.start()
@@ -104,22 +129,10 @@ class Controller:
                 for loop in loops:
                     group.create_task(loop())
         finally:
-            await self._extender.stop()
+            await self._binder.stop()
             await self.server.stop()
             await self.pages.stop()
             await self._api.close()
-
-    def _handlers(self) -> Handlers:
-        return Handlers(
-            filter=self._extender.filter,
-            prioritize=self._extender.prioritize,
-            bind=self._extender.bind,
-            inspect=self._extender.inspect,
-            mutate=self.models.webhook.mutate,
-            trouble=self._trouble,
-            standby=lambda: self.leader.standby,
-            took=self._metrics.took,
-        )
 
     def _trust(self, certificates: Certificates) -> WebhookTrust:
         name = self._webhook_configuration
@@ -127,7 +140,7 @@ class Controller:
 
     def _trouble(self) -> str:
         """Before the ledger is whole, an answer would be a guess."""
-        if not self._watch.is_synced:
+        if not (self._watch.is_synced and self._unhealthy.reflection.is_synced):
             return self._watch.trouble or "the ledger is not loaded"
         if self._watch.trouble_seconds > self._times.stale_seconds:
             return f"the ledger is not current: {self._watch.trouble}"
@@ -140,6 +153,7 @@ class Controller:
     def _node_changed(self, name: str, node: ClusterNode | None) -> None:
         self.ledger.node_changed(name, node)
         self.models.labels.node_changed(name, node)
+        self._unhealthy.node_changed(name)
 
     def _cards(self, name: str) -> list[str] | None:
         offer = self.ledger.offers.get(name)
@@ -148,6 +162,7 @@ class Controller:
     async def _catch_up(self) -> None:
         await self._watch.catch_up()
         self.models.labels.all_changed()
+        self._unhealthy.all_changed(self.ledger.offers)
 
     def _readiness(self) -> tuple[bool, str]:
         trouble = self._trouble() or self.models.rules.trouble
@@ -155,7 +170,21 @@ class Controller:
         return not trouble, trouble or f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
 
     async def _metrics_page(self, accept: str) -> tuple[bytes, str]:
-        return self._metrics.page(accept)
+        return await self._metrics.page(accept)
+
+    def _facts(self) -> Facts:
+        ends = self.certificates.ends if self.certificates else None
+        is_ready, _ = self._readiness()
+        return Facts(
+            nodes=tuple(
+                (offer.name, offer.mode.value, self.ledger.rooms(offer.name))
+                for offer in self.ledger.offers.values()
+            ),
+            reserved=self.ledger.reserved,
+            is_ready=is_ready,
+            leads=self.leader.leads,
+            certificate_ends=ends.timestamp() if ends else None,
+        )
 
 
 async def run_controller(settings: ControllerSettings) -> None:

@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
 )
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import node_rooms
-from gpu_device_plugin.domain.schemes.aliyun.placement import Room
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import StateError
 

@@ -9,8 +9,9 @@ from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
 from gpu_device_plugin.domain.pods import PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit, node_rooms
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room, place
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError

@@ -1,8 +1,11 @@
 """What a way of sharing has to say; the parts of the agent know no resource name beside it."""
 
+# ruff: noqa: ARG002, B027 - a default answers without looking at what it is asked about
+
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
@@ -35,26 +38,30 @@ class NewGrant:
     is_isolated: bool
 
 
-class Scheme(Protocol):
+class Scheme(ABC):
     """One way of sharing.
 
-    The `state` that it gets holds its own cards only. Whoever decides (fractions) chooses units in
-    `decide` and `choose`; whoever records takes what the kubelet offers there. Both end in grants
-    of one ledger.
+    The `state` that it gets holds its own cards only. A scheme either decides which units a
+    container gets (`Decides`), or records what the kubelet has chosen (`recording.Records`). Both
+    end in grants of one ledger.
     """
 
     @property
+    @abstractmethod
     def resources(self) -> Collection[str]:
         """Every resource that it may ever offer."""
-        ...
 
+    @abstractmethod
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
         """What it offers now, unhealthy units included; nothing while it may not serve."""
-        ...
 
+    @abstractmethod
     def serves(self, resource: str, state: NodeState) -> bool:
         """Whether a container may ask for `resource` on this node now."""
-        ...
+
+    @abstractmethod
+    def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
+        """An amount of a resource with its unit, for people."""
 
     def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
         """Check that the operator's memory unit goes with the mode.
@@ -62,7 +69,6 @@ class Scheme(Protocol):
         Raises:
             ConfigError: It does not; the text names the cure.
         """
-        ...
 
     def check_size(self, state: NodeState) -> None:
         """Check that the kubelet can receive the lists of the pools.
@@ -70,97 +76,20 @@ class Scheme(Protocol):
         Raises:
             ConfigError: One is too long; the text names the cure.
         """
-        ...
 
     def card_numbers(self, ids: Iterable[str]) -> frozenset[int]:
         """The numbers of the cards that its units lie on, where their ids tell."""
-        ...
-
-    def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
-        """UUID of a card -> what is free and held of each resource there."""
-        ...
+        return frozenset()
 
     def annotations(
         self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
     ) -> Mapping[str, str]:
         """What a pod's annotations say of its grants; nothing where they have to wait."""
-        ...
-
-    def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
-        """An amount of a resource with its unit, for people."""
-        ...
-
-    def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
-        """The devices for a container's whole request.
-
-        Raises:
-            RequestError: What it asks for is never valid on this node.
-            DoesNotFitError: No device has room; the text says what each has.
-        """
-        ...
-
-    def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
-        """Exactly as many units as asked, of the devices decided on.
-
-        Raises:
-            RequestError: The call asks for what this node never gives.
-            DoesNotFitError: The kubelet has not enough of them free.
-        """
-        ...
-
-    def check_given(self, asker: Asker, offer: Offer, state: NodeState) -> None:
-        """Units that the kubelet gives without asking first make a whole request.
-
-        Raises:
-            DoesNotFitError: They do not.
-        """
-        ...
-
-    def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
-        """The same units lie where the decision says.
-
-        Raises:
-            DoesNotFitError: They do not.
-        """
-        ...
-
-    def grant(self, pending: Pending, new: NewGrant, state: NodeState) -> Grant:
-        """The grant of a decision, without units."""
-        ...
-
-    def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:
-        """The grant, now holding the call's units; `is_known` says whether its pod spec is."""
-        ...
-
-    def sized(self, grant: Grant, state: NodeState) -> Grant:
-        """The grant with its memory on each device, or without while a device is away."""
-        ...
-
-    def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
-        """The grant, held to the rules that need its pod spec.
-
-        Raises:
-            RequestError: The pod asks for something that this node does not give.
-        """
-        ...
-
-    def check_shape(self, grant: Grant, state: NodeState) -> None:
-        """The rules that need no pod spec, for a grant whose container starts.
-
-        Raises:
-            RequestError: The grant breaks one.
-        """
-        ...
-
-    def adopt(
-        self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
-    ) -> tuple[Grant, ...]:
-        """Grants for containers that hold units of which no grant tells."""
-        ...
+        return {}
 
     def own_record(self, grant: Grant) -> Mapping[str, object]:
         """What only this scheme knows of a grant, as keys of the grant on disk."""
-        ...
+        return {}
 
     def restored(self, grant: Grant, record: Mapping[str, object]) -> Grant:
         """A grant that was read from disk, checked, with what only this scheme knows of it.
@@ -172,20 +101,106 @@ class Scheme(Protocol):
         Raises:
             StateError: It has what this release does not know; the text names the key.
         """
-        ...
+        return grant
 
     def granted_in(self, grant: Grant) -> GrantedIn | None:
         """Mode and memory unit of the node when it was given, where the grant tells."""
-        ...
+        return None
 
+    @abstractmethod
     def held_text(self, grant: Grant) -> str:
         """What its holder has, for people."""
-        ...
 
+    @abstractmethod
+    def sized(self, grant: Grant, state: NodeState) -> Grant:
+        """The grant with its memory on each device, or without while a device is away."""
+
+    @abstractmethod
+    def checked(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
+        """The grant, held to the rules that need its pod spec.
+
+        Raises:
+            RequestError: The pod asks for something that this node does not give.
+        """
+
+    @abstractmethod
+    def adopt(
+        self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
+    ) -> tuple[Grant, ...]:
+        """Grants for containers that hold units of which no grant tells."""
+
+    def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
+        """UUID of a card -> what is free and held of each resource there."""
+        taken, found = ledger.ids(), dict[str, list[UnitCount]]()
+        for pool in self.pools(state):
+            by_card: dict[str, tuple[int, int]] = {}
+            for group in pool.groups:
+                held = sum(text in taken for text in group.ids)
+                before = by_card.get(group.card, (0, 0))
+                by_card[group.card] = (before[0] + len(group.ids) - held, before[1] + held)
+            for card, (free, held) in by_card.items():
+                found.setdefault(card, []).append(UnitCount(pool.resource, free, held))
+        return found
+
+
+class Decides(Scheme):
+    """A scheme that chooses the devices of a container itself, and tells the kubelet the units."""
+
+    @abstractmethod
+    def decide(self, asker: Asker, offer: Offer, state: NodeState) -> Pending:
+        """The devices for a container's whole request.
+
+        Raises:
+            RequestError: What it asks for is never valid on this node.
+            DoesNotFitError: No device has room; the text says what each has.
+        """
+
+    @abstractmethod
+    def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
+        """Exactly as many units as asked, of the devices decided on.
+
+        Raises:
+            RequestError: The call asks for what this node never gives.
+            DoesNotFitError: The kubelet has not enough of them free.
+        """
+
+    @abstractmethod
+    def check_given(self, asker: Asker, offer: Offer, state: NodeState) -> None:
+        """Units that the kubelet gives without asking first make a whole request.
+
+        Raises:
+            DoesNotFitError: They do not.
+        """
+
+    @abstractmethod
+    def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
+        """The same units lie where the decision says.
+
+        Raises:
+            DoesNotFitError: They do not.
+        """
+
+    @abstractmethod
+    def grant(self, pending: Pending, new: NewGrant, state: NodeState) -> Grant:
+        """The grant of a decision, without units."""
+
+    @abstractmethod
+    def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:
+        """The grant, now holding the call's units; `is_known` says whether its pod spec is."""
+
+    @abstractmethod
+    def check_shape(self, grant: Grant, state: NodeState) -> None:
+        """The rules that need no pod spec, for a grant whose container starts.
+
+        Raises:
+            RequestError: The grant breaks one.
+        """
+
+    @abstractmethod
     def answers(self, resource: str) -> bool:
         """Whether the answer to an Allocate of `resource` carries the container's edits."""
-        ...
 
+    @abstractmethod
     def edits(
         self,
         grant: Grant,
@@ -195,4 +210,3 @@ class Scheme(Protocol):
         paths: Paths,
     ) -> ContainerEdits:
         """What the container of `grant` receives."""
-        ...

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
@@ -12,7 +13,9 @@ from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import Pool, UnitCount
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
-from gpu_device_plugin.domain.schemes.protocol import GrantedIn, Scheme
+from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, Scheme
+from gpu_device_plugin.domain.schemes.recording import Records
+from gpu_device_plugin.domain.schemes.scope import Scope
 from gpu_device_plugin.errors import RequestError, StateError
 
 # Reasons for which nothing is registered at all: another plugin owns the cards, or the kubelet
@@ -20,21 +23,27 @@ from gpu_device_plugin.errors import RequestError, StateError
 WITHDRAWING = frozenset({"OtherPlugin", "DeviceListTooLong"})
 
 
+Owner: TypeAlias = Callable[[Card, NodeState], int]
+"""Place of the scheme, among those of the node, that serves a card in this state."""
+
+
+def shipped() -> tuple[tuple[Scheme, ...], Owner]:
+    """The schemes of this release, and which of them serves a card: the place to register one."""
+    return (AliyunScheme(),), lambda _card, _state: 0
+
+
 class Schemes:
     """One or more schemes on disjoint cards; the first one takes what belongs to none.
 
     Args:
-        schemes: The schemes.
-        owner: Place of the scheme, in `schemes`, that serves a card.
+        schemes: The schemes; by default those of this release.
+        owner: Which of them serves a card.
     """
 
-    def __init__(
-        self,
-        schemes: Sequence[Scheme] = (AliyunScheme(),),
-        owner: Callable[[Card], int] = lambda _: 0,
-    ) -> None:
-        self._schemes = tuple(schemes)
-        self._owner = owner
+    def __init__(self, schemes: Sequence[Scheme] | None = None, owner: Owner | None = None) -> None:
+        ours, by_default = shipped()
+        self._schemes = ours if schemes is None else tuple(schemes)
+        self._owner = owner or by_default
         self._by_resource = {name: each for each in self._schemes for name in each.resources}
 
     @property
@@ -54,8 +63,32 @@ class Schemes:
         """The node as `scheme` sees it: with its own cards only."""
         if len(self._schemes) == 1:
             return state
-        mine = (card for card in state.cards if self._schemes[self._owner(card)] is scheme)
+        mine = (card for card in state.cards if self._schemes[self._owner(card, state)] is scheme)
         return replace(state, cards=tuple(mine))
+
+    def deciding(self, resource: str, state: NodeState) -> tuple[Decides, NodeState]:
+        """The scheme of `resource`, which decides, and its view of the node.
+
+        Raises:
+            RequestError: This node does not serve it now.
+        """
+        scheme, view = self.serving(resource, state)
+        assert isinstance(scheme, Decides)  # noqa: S101 - whoever records has its own calls
+        return scheme, view
+
+    def decider(self, grant: Grant) -> Decides | None:
+        """The scheme of a grant, if it decides."""
+        scheme = self.of_grant(grant)
+        return scheme if isinstance(scheme, Decides) else None
+
+    def recorder(self, resource: str) -> Records | None:
+        """The scheme of a resource, if it records."""
+        scheme = self.of(resource)
+        return scheme if isinstance(scheme, Records) else None
+
+    def scope(self, scheme: Scheme) -> Scope:
+        """What of the node's pods and grants is of one scheme."""
+        return Scope(None if len(self._schemes) == 1 else frozenset(scheme.resources))
 
     def serving(self, resource: str, state: NodeState) -> tuple[Scheme, NodeState]:
         """The scheme of `resource` and its view of the node.

@@ -1,1 +1,1 @@
-"""Admission of a container: identity, card and units, a durable grant, the check at its start."""
+"""Admission: a holder gets a grant that is durable, or gives it back; it knows no front."""

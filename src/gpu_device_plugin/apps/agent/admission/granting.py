@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable
 
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.caller import Call
@@ -13,7 +13,9 @@ from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.protocol import NewGrant
+from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.domain.schemes.scope import Scope
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
@@ -48,7 +50,7 @@ class GrantMaker:
         Raises:
             NodeError: There is no library, or the disk refuses or takes too long.
         """
-        scheme, view = self._schemes.serving(call.resource, state)
+        scheme, view = self._schemes.deciding(call.resource, state)
         known = self._ledger_store.ledger.grants.get(pending.slice_id)
         first = known or scheme.grant(pending, self._new(pending, state), view)
         is_known = pending.asker.container is not None
@@ -60,7 +62,9 @@ class GrantMaker:
                 reason="IsolationLibraryMissing",
             )
         failpoint("allocate.before-grant")
-        await self._ledger_store.hold(grant, self._superseded(grant, call.must_include))
+        await self._ledger_store.hold(
+            grant, self._superseded(grant, call.must_include, self._schemes.scope(scheme))
+        )
         pending.slice_id = grant.slice_id
         return await self.again(grant)
 
@@ -82,6 +86,10 @@ class GrantMaker:
         """What the container receives."""
         return self._setup.edits(grant, state)
 
+    def recorded(self, scheme: Records, call: Call, state: NodeState) -> ContainerEdits:
+        """What a container receives whose devices the kubelet has chosen."""
+        return self._setup.recorded(scheme, call, state)
+
     def _new(self, pending: Pending, state: NodeState) -> NewGrant:
         container = pending.asker.container
         wants_none = container is not None and container.wants_no_isolation
@@ -93,13 +101,13 @@ class GrantMaker:
         isolated = state.isolates and not (wants_none and state.honors_disable)
         return NewGrant(secrets.token_hex(_SLICE_ID_BYTES), self._wall_seconds(), isolated)
 
-    def _superseded(self, grant: Grant, ids: frozenset[str]) -> set[str]:
+    def _superseded(self, grant: Grant, ids: frozenset[str], scope: Scope) -> set[str]:
         """Grants that end with this one.
 
         Those of pods that are gone but not reconciled yet, whose units the kubelet gives again;
-        and what this container held before, if the kubelet admits it again.
+        and what this container held of the same scheme before, if the kubelet admits it again.
         """
-        mine = self._ledger_store.ledger.of_pod(grant.pod)
+        mine = scope.ledger(self._ledger_store.ledger).of_pod(grant.pod)
         before = {g.slice_id for g in mine if grant.container and g.container == grant.container}
         others = {g.slice_id for g in self._ledger_store.ledger.rivals(grant.pod, ids)}
         return (others | before) - {grant.slice_id}

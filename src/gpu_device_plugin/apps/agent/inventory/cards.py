@@ -7,7 +7,7 @@ long as this node has a state directory; NVML's index may change.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.card_faults import unshareable
 from gpu_device_plugin.domain.card_health import observe, recover, recovery_obstacle, restored

@@ -6,7 +6,7 @@ and does not guess, because a node that offers the wrong resources attracts the 
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.compute_policy import (
@@ -17,12 +17,14 @@ from gpu_device_plugin.domain.compute_policy import (
 )
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
+    MAX_PODS_LABEL,
     MODE_LABEL,
     PLACEMENT_LABEL,
     NodeMode,
     PlacementPolicy,
     next_mode,
     next_unit,
+    parse_max_pods,
     parse_mode,
     parse_policy,
 )
@@ -99,7 +101,7 @@ class ModeFollower:
 
     def follow(self, labels: Mapping[str, str]) -> None:
         """Take the labels of the node from the API server."""
-        wanted = (MODE_LABEL, PLACEMENT_LABEL, COMPUTE_POLICY_KEY)
+        wanted = (MODE_LABEL, PLACEMENT_LABEL, MAX_PODS_LABEL, COMPUTE_POLICY_KEY)
         self._is_synced = True
         self._labels = {key: labels[key] for key in wanted if key in labels}
         self.settle()
@@ -126,6 +128,7 @@ class ModeFollower:
             unit=unit.unit,
             policy=self._policy(),
             compute_policy=self._compute_policy(),
+            max_pods=self._max_pods(),
         )
         self._remember()
 
@@ -146,6 +149,20 @@ class ModeFollower:
             else None,
         )
         return policy or kept
+
+    def _max_pods(self) -> int | None:
+        text = (self._labels or {}).get(MAX_PODS_LABEL)
+        wanted, kept = parse_max_pods(text or ""), self._node_store.read().max_pods
+        is_wrong = text is not None and wanted is None
+        self._note(
+            "max pods",
+            "BadMaxPods",
+            f"label {MAX_PODS_LABEL}: value({text}) of max pod per device is invalid,it must be >= 0; "
+            f"it stays {'without limit' if kept is None else kept}"
+            if is_wrong
+            else None,
+        )
+        return kept if is_wrong else wanted
 
     def _compute_policy(self) -> ComputePolicy:
         text = (self._labels or {}).get(COMPUTE_POLICY_KEY)

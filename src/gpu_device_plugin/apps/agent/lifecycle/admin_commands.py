@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import Command
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.errors import NotKnownError

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 
 import structlog
 
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.lifecycle.node_checks import LibraryCheck
 from gpu_device_plugin.apps.agent.publish.cluster import Cluster
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.reconcile.reconciler import Reconciler
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore

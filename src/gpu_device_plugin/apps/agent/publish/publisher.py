@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_device_plugin.apps.agent.inventory.usage import SliceUsage
 from gpu_device_plugin.apps.agent.publish.cluster import Cluster
+from gpu_device_plugin.apps.agent.publish.usage import SliceUsage
 from gpu_device_plugin.domain.annotations import (
     CARDS_ANNOTATION,
     WITHDRAWN_ANNOTATION,

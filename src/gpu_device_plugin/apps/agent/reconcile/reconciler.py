@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.apps.agent.reconcile.file_keeper import FileKeeper
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
@@ -213,13 +213,15 @@ class Reconciler:
         """Grants about which more is known now than when they were made."""
         specs = {spec.ref.uid: spec for spec in self._parts.specs().values() if spec.ref.uid}
         uids, reported = snapshot.uids_by_holding(), snapshot.by_place()
+        there = ledger.release(snapshot.displaced(ledger))
         schemes, state = self._parts.schemes, self._parts.state()
         found = []
         for grant in ledger.grants.values():
             named = renamed(grant, *completed(grant, snapshot.entries))
             named = renamed(named, corrected_uid(named, uids), named.container)
-            named = passed_on(named, snapshot.listed, ledger)
-            named = filled(named, reported, ledger)
+            own = schemes.scope(schemes.of_grant(grant))
+            named = passed_on(named, own.listed(snapshot.listed), own.ledger(ledger))
+            named = filled(named, own.places(reported), there)
             spec = specs.get(named.pod.uid)
             if not named.is_checked and spec is not None:
                 try:
@@ -227,7 +229,8 @@ class Reconciler:
                 except RequestError as error:
                     # It runs already, and stays unchecked: PreStart refuses the next start.
                     self._parts.recorder.found_against_rules(named, error)
-            if not named.is_sized:
+            is_more = named.units != grant.units and not schemes.decider(grant)
+            if is_more or not named.is_sized:
                 named = schemes.of_grant(named).sized(named, state)
             if named != grant:
                 found.append(named)
@@ -249,8 +252,8 @@ class Reconciler:
         adopted = self._parts.schemes.adopt(unknown, specs, there)
         known = frozenset().union(*(grant.all_ids for grant in adopted))
         self._unadopted = tuple({units.pod for units in unknown if units.ids.isdisjoint(known)})
-        for grant in adopted:
-            self._parts.recorder.adopted(grant)
+        for grant in filter(self._parts.schemes.decider, adopted):
+            self._parts.recorder.adopted(grant)  # of a scheme that records this is the usual way
         now = self._parts.wall_seconds()
         return [replace(grant, created_seconds=now) for grant in adopted]
 

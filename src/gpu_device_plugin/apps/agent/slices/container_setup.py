@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
+from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Mount, Paths
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.limits import CardLimit, limits_text
 from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import NodeError
 from gpu_device_plugin.store.slices import SliceFiles, SliceSpec
@@ -66,16 +68,23 @@ class ContainerSetup:
                 f"pod again",
                 reason="CardGone",
             )
-        paths = Paths(
+        scheme = self.schemes.decider(grant)
+        paths = self._paths(grant.library_version)
+        return scheme.edits(grant, cards, state, self.access, paths) if scheme else ContainerEdits()
+
+    def recorded(self, scheme: Records, call: Call, state: NodeState) -> ContainerEdits:
+        """The whole answer for a container whose devices the kubelet has chosen."""
+        return scheme.edits(call, state, self.access, self._paths(""))
+
+    def _paths(self, version: str) -> Paths:
+        return Paths(
             run_dir=self.run_dir,
             library_dir=self.library_dir,
-            library_version=grant.library_version,
-            has_selftest=self.library.has_selftest(grant.library_version),
+            library_version=version,
+            has_selftest=bool(version) and self.library.has_selftest(version),
             control_devices=self._control_devices(),
             driver=self.driver,
         )
-        scheme = self.schemes.of_grant(grant)
-        return scheme.edits(grant, cards, state, self.access, paths)
 
     def _control_devices(self) -> tuple[str, ...]:
         if self.access is not DeviceAccess.DEVICE_SPECS:

@@ -8,7 +8,7 @@ from pathlib import Path
 import structlog
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.domain.container_edits import LIBRARY_FILE
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.errors import ConfigError, NodeError, StorageError

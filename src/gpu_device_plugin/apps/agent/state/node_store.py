@@ -19,6 +19,7 @@ class NodeChange(TypedDict, total=False):
     policy: PlacementPolicy
     compute_policy: ComputePolicy
     unit: MemoryUnit
+    max_pods: int | None
     cards: tuple[Card, ...]
     unhealthy: Mapping[str, str]
     faults: Mapping[str, str]

@@ -1,18 +1,18 @@
 """Adoption: grants made again from a kubelet snapshot, after our own file was lost."""
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+from gpu_device_plugin.domain.adoption import Found, found
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import is_isolated
 from gpu_device_plugin.domain.node_state import NodeTerms
-from gpu_device_plugin.domain.pods import ContainerKind, HeldUnits, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.fraction import Fraction, shares_of
+from gpu_device_plugin.domain.pods import HeldUnits, PodRef, PodRequest
+from gpu_device_plugin.domain.schemes.aliyun.fraction import Fraction, with_amounts
+from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of
-from gpu_device_plugin.domain.shares import Holder
+from gpu_device_plugin.domain.shares import Share
 
 _Place: TypeAlias = tuple[PodRef, str]  # pod and container
 _Holding: TypeAlias = tuple[str, str, frozenset[str]]  # container, and what it holds
@@ -37,91 +37,31 @@ def adopt(
             without it could never be served.
         terms: The node's mode and unit now.
     """
-    entries = [entry for entry in held if entry.ids and entry.resource != Resource.COUNT]
-    names = _Names.of(entries, specs)
-    found: dict[_Place, dict[str, HeldUnits]] = {}
-    for entry in entries:
-        parts = found.setdefault((names.ref(entry), entry.container), {})
-        if entry.resource not in parts or entry.slice_id:
-            parts[entry.resource] = entry
     known = {card.number for card in cards}
     return tuple(
-        _grant(place, parts, names.specs.get(place[0].uid), (cards, terms))
-        for place, parts in found.items()
-        if cards_of(text for part in parts.values() for text in part.ids) <= known
+        _grant(each, cards, terms)
+        for each in found(held, specs)
+        if each.parts.keys() != {Resource.COUNT} and cards_of(each.ids) <= known
     )
 
 
-def _holding(entry: HeldUnits) -> _Holding:
-    return entry.container, entry.resource, entry.ids
-
-
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Joins names and uids: equal units in containers of one name are of the same pod.
-
-    Attributes:
-        specs: Pod specs by uid.
-        by_name: The same by namespace and name.
-        listed: What List says of a holding: a pod without uid.
-        uids: What the checkpoint says of it: a uid without a name.
-    """
-
-    specs: Mapping[str, PodRequest]
-    by_name: Mapping[tuple[str, str], PodRequest]
-    listed: Mapping[_Holding, PodRef]
-    uids: Mapping[_Holding, str]
-
-    @classmethod
-    def of(cls, entries: Sequence[HeldUnits], specs: Iterable[PodRequest]) -> "_Names":
-        """Built from entries and specs."""
-        by_uid = {spec.ref.uid: spec for spec in specs if spec.ref.uid}
-        return cls(
-            specs=by_uid,
-            by_name={spec.ref.key: spec for spec in by_uid.values()},
-            listed={_holding(entry): entry.pod for entry in entries if entry.pod.name},
-            uids={_holding(entry): entry.pod.uid for entry in entries if entry.pod.uid},
-        )
-
-    def ref(self, entry: HeldUnits) -> PodRef:
-        """The entry's pod with name and uid, as far as they are known."""
-        uid = entry.pod.uid or self.uids.get(_holding(entry), "")
-        if uid in self.specs:
-            return self.specs[uid].ref
-        pod = entry.pod if entry.pod.name else self.listed.get(_holding(entry), entry.pod)
-        # A static pod's uid in the checkpoint can differ from that of its mirror in the API.
-        known = self.by_name.get(pod.key)
-        return known.ref if known else PodRef(pod.namespace, pod.name, uid)
-
-
-def _grant(
-    place: _Place,
-    parts: Mapping[str, HeldUnits],
-    spec: PodRequest | None,
-    node: tuple[Sequence[Card], NodeTerms],
-) -> Grant:
-    ref, container = place
-    cards, terms = node
-    asked = spec.container(container) if spec else None
-    mem = tuple(sorted(parts[Resource.MEM].ids)) if Resource.MEM in parts else ()
-    core = tuple(sorted(parts[Resource.CORE].ids)) if Resource.CORE in parts else ()
+def _grant(of: Found, cards: Sequence[Card], terms: NodeTerms) -> Grant:
+    mem, core = (
+        tuple(sorted(of.parts[resource].ids)) if resource in of.parts else ()
+        for resource in (Resource.MEM, Resource.CORE)
+    )
     numbers = cards_of((*mem, *core))
-    version = max(part.library_version for part in parts.values())
-    kind, index = (asked.kind, asked.index) if asked else (ContainerKind.APP, 0)
-    pod_units = spec.app_amount(Resource.MEM) if spec else len(mem)
+    version = max(part.library_version for part in of.parts.values())
+    pod_units = of.spec.app_amount(Resource.MEM) if of.spec else len(mem)
     on = [c for c in sorted(cards, key=lambda c: c.index) if c.number in numbers]
-    return Grant(
-        slice_id=max(part.slice_id for part in parts.values()) or _derived_id(ref, container),
-        holder=Holder(ref, container, kind, index),
+    grant = Grant(
+        slice_id=max(part.slice_id for part in of.parts.values()) or of.derived_id("adopted"),
+        holder=of.holder,
         units={Resource.MEM: mem, Resource.CORE: core},
-        shares=shares_of(on, len(core)),
-        own=Fraction(len(mem), pod_units, terms.unit.mib, terms.mode),
+        shares=tuple(Share(card.uuid, is_exclusive=wants_whole_card(of.spec)) for card in on),
         is_isolated=bool(version) and is_isolated(terms.mode),
-        is_checked=asked is not None,
+        is_checked=of.is_known,
         library_version=version,
     )
-
-
-def _derived_id(ref: PodRef, container: str) -> str:
-    name = f"{ref.uid or ref}/{container}"
-    return "adopted-" + hashlib.sha256(name.encode()).hexdigest()[:16]
+    own = Fraction(len(mem), pod_units, terms.unit.mib, terms.mode)
+    return with_amounts(grant, own, len(core))

@@ -9,16 +9,15 @@ from gpu_device_plugin.domain.decision import Offer, Pending
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
-from gpu_device_plugin.domain.schemes.aliyun.placement import (
-    NoRoom,
-    Room,
-    at_most,
-    follows,
-    pick_units,
-    place,
-    rooms,
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
+from gpu_device_plugin.domain.schemes.aliyun.requests import (
+    demand,
+    demand_ahead,
+    demand_from_size,
+    policy_of,
 )
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand, demand_ahead, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.room import Room, at_most, rooms
+from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, parse_unit_id
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import DoesNotFitError
@@ -39,7 +38,7 @@ def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
     search = partial(
         place,
         views,
-        policy=state.policy,
+        policy=policy_of(asker.request, state.policy),
         prefer=_cards_of_pod(asker, offer.live),
         wish=_wish(asker),
         must=cards_of(offer.call.must_include),

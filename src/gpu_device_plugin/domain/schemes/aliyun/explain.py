@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from gpu_device_plugin.domain.caller import Asker
 from gpu_device_plugin.domain.node_state import NodeTerms
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
 
@@ -24,7 +25,8 @@ def demand_text(demand: Demand, terms: NodeTerms) -> str:
         if amount
     ]
     spread = f" on {demand.cards} cards ({demand.units_per_card} each)" if demand.cards > 1 else ""
-    return " and ".join(parts) + spread
+    alone = " with no other pod there" if demand.is_exclusive else ""
+    return " and ".join(parts) + spread + alone
 
 
 def no_room_text(asker: Asker, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:

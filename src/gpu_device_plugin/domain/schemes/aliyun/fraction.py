@@ -1,14 +1,12 @@
 """What only this scheme knows of a grant."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, is_isolated, parse_mode
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, parse_unit_id
-from gpu_device_plugin.domain.shares import Share
 from gpu_device_plugin.errors import StateError
 
 
@@ -49,9 +47,11 @@ def is_bare(grant: Grant) -> bool:
     return not grant.is_isolated and is_isolated(fraction_of(grant).mode)
 
 
-def shares_of(cards: Sequence[Card], core_percent: int) -> tuple[Share, ...]:
-    """Parts of these cards, of which the memory is not known yet."""
-    return tuple(Share(card.uuid, core_percent=core_percent) for card in cards)
+def with_amounts(grant: Grant, own: Fraction, core_percent: int) -> Grant:
+    """The grant in these units; its shares count what they are."""
+    each_mib = own.mem_units // max(1, len(grant.shares)) * own.unit_mib
+    shares = (replace(s, core_percent=core_percent, memory_mib=each_mib) for s in grant.shares)
+    return replace(grant, own=own, shares=tuple(shares))
 
 
 def to_record(fraction: Fraction) -> dict[str, object]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, units_of
 from gpu_device_plugin.errors import ConfigError
 
@@ -37,6 +37,12 @@ _RESOURCES: Mapping[NodeMode, tuple[Resource, ...]] = {
 def resources_of(mode: NodeMode) -> tuple[Resource, ...]:
     """What a node in `mode` offers; nothing in `disabled` and in modes that are not served."""
     return _RESOURCES.get(mode, ())
+
+
+def most_pods(mode: NodeMode, by_label: int | None) -> int | None:
+    """Most pods a card, or None for no limit: 16 with isolation (R-405), or less by the label."""
+    limits = [MAX_PODS_PER_CARD] if is_isolated(mode) else []
+    return min([*limits, *([] if by_label is None else [by_label])], default=None)
 
 
 def check_unit(mode: NodeMode, unit: MemoryUnit) -> None:

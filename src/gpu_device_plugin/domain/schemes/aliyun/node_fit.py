@@ -8,14 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.modes import PlacementPolicy, is_isolated
+from gpu_device_plugin.domain.fragmentation import EVEN_MIX, PLENTY_CPU_MILLI, NodeRoom, graded
+from gpu_device_plugin.domain.ledger import Use, used
+from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold, Share
-from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_PODS_PER_CARD, resources_of
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Room, place
-from gpu_device_plugin.domain.schemes.aliyun.requests import CORE_STEP_PERCENT, demand
-from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
-from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand, policy_of, wants_whole_card
+from gpu_device_plugin.domain.schemes.aliyun.room import Room, room_of
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.shares import Demand, Hold
+from gpu_device_plugin.domain.shares import Share as DeviceShare
 from gpu_device_plugin.errors import RequestError
 
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
@@ -33,11 +37,17 @@ class Fit:
         score: 0 to 1, more is better; comparable between nodes.
         shares: What the app containers would hold: container -> card index -> share.
         extra: Card index -> what sidecars and init containers would hold beside that.
+        is_exclusive: Whether no other pod may be on its cards.
     """
 
     score: float
     shares: Mapping[int, Mapping[int, Share]]
     extra: Mapping[int, Share] = field(default_factory=dict)
+    is_exclusive: bool = False
+
+    def hold(self, pod: PodRef) -> PodHold:
+        """What the pod will hold there."""
+        return PodHold(pod, self.shares, self.extra, is_exclusive=self.is_exclusive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,31 +69,42 @@ def node_rooms(offer: NodeOffer, holds: Iterable[PodHold]) -> tuple[Room, ...]:
     Unplaced demands are put where the node's own policy would put them, the first pod first; where
     none has room, on the emptiest cards: somebody holds them, whatever we know.
     """
-    used = {card.index: [0, 0] for card in offer.cards}
-    tenants: dict[int, set[PodRef]] = {card.index: set() for card in offer.cards}
-    waiting: list[tuple[PodRef, Demand]] = []
+    by_index = {card.index: card for card in offer.cards}
+    taken: list[Hold] = []
+    waiting: list[tuple[PodHold, Demand]] = []
 
-    def take(pod: PodRef, index: int, share: Share) -> None:
-        used[index][0] += share[0]
-        used[index][1] += share[1]
-        tenants[index].add(pod)
-
-    def rooms() -> tuple[Room, ...]:
-        return tuple(_room(offer, c, used[c.index], tenants[c.index]) for c in offer.cards)
+    def take(hold: PodHold, card: Card, share: Share) -> None:
+        units, percent = share
+        mib = units * offer.unit.mib
+        held = DeviceShare(card.uuid, None, percent, hold.is_exclusive, mib)
+        taken.append(Hold(hold.pod, held))
 
     for hold in holds:
         for index, share in hold.by_card().items():
-            if index in used:
-                take(hold.pod, index, share)
+            if index in by_index:
+                take(hold, by_index[index], share)
             else:
-                waiting.append((hold.pod, Demand(*share)))
-        waiting += [(hold.pod, needed) for needed in hold.unplaced]
-    found = rooms()
-    for pod, needed in waiting:
-        for card in _guessed(found, needed, offer):
-            take(pod, card.index, (needed.units_per_card, needed.core_percent))
-        found = rooms()
+                waiting.append((hold, Demand(*share)))
+        waiting += [(hold, needed) for needed in hold.unplaced]
+    found = _rooms(offer, taken)
+    for hold, needed in waiting:
+        for card in _guessed(found, replace(needed, is_exclusive=hold.is_exclusive), offer):
+            take(hold, card, (needed.units_per_card, needed.core_percent))
+        found = _rooms(offer, taken)
     return found
+
+
+def _rooms(offer: NodeOffer, holds: Iterable[Hold]) -> tuple[Room, ...]:
+    use, blank = used(holds), Use()
+    return tuple(
+        room_of(
+            card,
+            use.get(card.uuid, blank),
+            offer.terms,
+            is_healthy=card.index in offer.healthy,
+        )
+        for card in offer.cards
+    )
 
 
 def _guessed(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequence[Card]:
@@ -94,24 +115,8 @@ def _guessed(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequenc
     return [room.card for room in emptiest[: needed.cards]]
 
 
-def _room(offer: NodeOffer, card: Card, used: Sequence[int], tenants: Iterable[PodRef]) -> Room:
-    limits = [MAX_PODS_PER_CARD] if is_isolated(offer.mode) else []
-    limits += [offer.max_pods] if offer.max_pods is not None else []
-    return Room(
-        card=card,
-        is_healthy=card.index in offer.healthy,
-        free_mem=max(0, card.capacity(offer.unit) - used[0]),
-        free_core=max(0, CORE_UNITS_PER_CARD - used[1]),
-        pods=len(set(tenants)),
-        holds_pod=False,
-        unit=offer.unit,
-        max_pods=min(limits, default=None),
-        least_core=CORE_STEP_PERCENT if Resource.CORE in resources_of(offer.mode) else 0,
-    )
-
-
 def fit(
-    offer: NodeOffer, rooms: Sequence[Room], pod: PodRequest, policy: PlacementPolicy
+    offer: NodeOffer, rooms: Sequence[Room], pod: PodRequest, default: PlacementPolicy
 ) -> Fit | Misfit:
     """Whether and how well a pod fits a node.
 
@@ -122,11 +127,15 @@ def fit(
         offer: The node.
         rooms: What its cards have left.
         pod: Who asks.
-        policy: How cards and nodes are chosen.
+        default: How cards and nodes are chosen, where neither the pod nor the node says.
     """
     if not resources_of(offer.mode):
         names = ", ".join(sorted(_asked(pod)))
         return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
+    try:
+        policy = policy_of(pod, offer.policy or default)
+    except RequestError as error:
+        return Misfit(f"{_NEVER_TEXT}{error.reason}", is_final=True)
     trial = _Trial(tuple(rooms))
     for container in (c for c in pod.containers if c.asks):
         found = _placed(offer, trial, pod, container, policy)
@@ -134,7 +143,8 @@ def fit(
             return found
         trial = trial.after(container, *found)
     extra = trial.extra()
-    return Fit(_score(trial.rooms, trial.uuids, policy), trial.shares, extra)
+    score = _score(rooms, trial, policy)
+    return Fit(score, trial.shares, extra, is_exclusive=wants_whole_card(pod))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +190,7 @@ class _Trial:
                 room,
                 free_mem=room.free_mem - new[0],
                 free_core=room.free_core - new[1],
+                pods=room.pods if room.holds_pod else room.pods + 1,
                 holds_pod=True,
             )
             before = taken.get(index, (0, 0))
@@ -231,13 +242,23 @@ def _asked(pod: PodRequest) -> set[str]:
     return {str(r) for c in pod.containers for r in Resource if c.amount(r)}
 
 
-def _score(rooms: Iterable[Room], uuids: Iterable[str], policy: PlacementPolicy) -> float:
-    """How full (binpack) or empty (spread) the pod's cards are with it on them, 0 to 1."""
-    chosen = frozenset(uuids)
+def _score(before: Sequence[Room], trial: _Trial, policy: PlacementPolicy) -> float:
+    """How good the node is for the pod, 0 to 1.
+
+    By how full (binpack) or empty (spread) the pod's cards are with it on them, or by how little
+    it spoils the node (fgd).
+    """
+    if policy is PlacementPolicy.FGD:
+        return graded(EVEN_MIX, _node_room(before), _node_room(trial.rooms)) / 100
+    chosen = frozenset(trial.uuids)
     parts = [
         room.free_mem / max(1, room.card.capacity(room.unit))
-        for room in rooms
+        for room in trial.rooms
         if room.card.uuid in chosen
     ]
     free = sum(parts) / max(1, len(parts))
     return free if policy is PlacementPolicy.SPREAD else 1.0 - free
+
+
+def _node_room(rooms: Iterable[Room]) -> NodeRoom:
+    return NodeRoom(PLENTY_CPU_MILLI, tuple(room.free_milli for room in rooms))

@@ -13,15 +13,13 @@ from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAcces
 from gpu_device_plugin.domain.decision import Offer, Pending
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
-from gpu_device_plugin.domain.pools import DeviceGroup, Pool, UnitCount
+from gpu_device_plugin.domain.pools import DeviceGroup, Pool
 from gpu_device_plugin.domain.schemes.aliyun.adoption import adopt
 from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
-from gpu_device_plugin.domain.schemes.aliyun.card_use import CardUse, card_use
 from gpu_device_plugin.domain.schemes.aliyun.decision import (
     check_parts,
     choose_units,
@@ -34,21 +32,22 @@ from gpu_device_plugin.domain.schemes.aliyun.fraction import (
     check_ids,
     fraction_of,
     of_record,
-    shares_of,
     to_record,
     units_per_card,
+    with_amounts,
 )
 from gpu_device_plugin.domain.schemes.aliyun.late_check import checked
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_message, check_unit, resources_of
-from gpu_device_plugin.domain.schemes.aliyun.placement import follows
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand_from_size
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes
+from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, unit_ids, units_of
-from gpu_device_plugin.domain.schemes.protocol import GrantedIn, NewGrant
+from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, NewGrant
+from gpu_device_plugin.domain.shares import Share
 from gpu_device_plugin.errors import RequestError
 
 
-class AliyunScheme:
+class AliyunScheme(Decides):
     """gpu-mem, gpu-core.percentage and gpu-count, as the node's mode serves them."""
 
     resources: Collection[str] = frozenset(Resource)
@@ -77,16 +76,6 @@ class AliyunScheme:
     def card_numbers(self, ids: Iterable[str]) -> frozenset[int]:
         """Each id names its card."""
         return cards_of(ids)
-
-    def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
-        """Units of memory and percent of compute."""
-        use, served = card_use(ledger), resources_of(state.mode) if state.mode else ()
-        return {
-            card.uuid: [
-                _count(card, each, use.get(card.number, CardUse()), state.unit) for each in served
-            ]
-            for card in state.cards
-        }
 
     def annotations(
         self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
@@ -126,17 +115,20 @@ class AliyunScheme:
         asked = pending.demand
         pod_units = request.app_amount(Resource.MEM) if request else asked.mem_units
         mode = state.terms.mode
-        return Grant(
+        grant = Grant(
             slice_id=new.slice_id,
             holder=pending.asker.holder,
-            shares=shares_of(pending.cards, asked.core_percent),
-            own=Fraction(asked.mem_units, pod_units, state.unit.mib, mode),
+            shares=tuple(
+                Share(card.uuid, is_exclusive=asked.is_exclusive) for card in pending.cards
+            ),
             is_isolated=new.is_isolated,
             is_checked=container is not None,
             library_version=state.library_version if new.is_isolated else "",
             created_seconds=new.created_seconds,
             compute_policy=_compute_policy(request, state),
         )
+        own = Fraction(asked.mem_units, pod_units, state.unit.mib, mode)
+        return with_amounts(grant, own, asked.core_percent)
 
     def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:
         """Without the pod spec, only the units given so far are known of its request."""
@@ -144,8 +136,7 @@ class AliyunScheme:
         if not is_known:
             units, percent = len(grant.ids(Resource.MEM)), len(grant.ids(Resource.CORE))
             own = replace(fraction_of(grant), mem_units=units, pod_units=units)
-            shares = tuple(replace(share, core_percent=percent) for share in grant.shares)
-            grant = replace(grant, own=own, shares=shares)
+            grant = with_amounts(grant, own, percent)
         return grant if is_known and grant.is_sized else self.sized(grant, state)
 
     def sized(self, grant: Grant, state: NodeState) -> Grant:
@@ -203,7 +194,7 @@ class AliyunScheme:
         check_ids(grant.units)
         own = of_record(record)
         isolates = grant.is_isolated and is_isolated(own.mode)
-        return replace(grant, own=own, is_isolated=isolates)
+        return with_amounts(replace(grant, is_isolated=isolates), own, grant.core_percent)
 
     def granted_in(self, grant: Grant) -> GrantedIn | None:
         """Both decide what its units mean."""
@@ -231,12 +222,6 @@ class AliyunScheme:
         return container_edits(grant, cards, state.terms, access, paths)
 
 
-def _count(card: Card, resource: Resource, held: CardUse, unit: MemoryUnit) -> UnitCount:
-    total = units_of(card, resource, unit)
-    amount = {Resource.MEM: held.mem_units, Resource.CORE: held.core_percent}.get(resource, 0)
-    return UnitCount(str(resource), max(0, total - amount), amount)
-
-
 def _compute_policy(spec: PodRequest | None, state: NodeState) -> ComputePolicy:
     """The policy of a pod's containers.
 
@@ -258,4 +243,4 @@ def _groups(resource: Resource, state: NodeState) -> Iterable[DeviceGroup]:
     healthy = state.healthy
     for card in state.cards:
         units = units_of(card, resource, state.unit)
-        yield DeviceGroup(unit_ids(resource, card.number, units), healthy[card.uuid])
+        yield DeviceGroup(unit_ids(resource, card.number, units), healthy[card.uuid], card.uuid)

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from gpu_device_plugin.apps.agent.admission.holder_check import HolderCheck
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.grants import Grant
@@ -124,7 +124,9 @@ class PreStart:
         scheme, spec = self._schemes.of_grant(grant), await self._spec(named.pod)
         if spec is not None and spec.container(name) is not None:
             named = scheme.checked(named, spec, state)
-        scheme.check_shape(named, state)
+        decider = self._schemes.decider(named)
+        if decider is not None:
+            decider.check_shape(named, state)
         return named
 
     async def _spec(self, pod: PodRef) -> PodRequest | None:

@@ -14,6 +14,7 @@ from gpu_device_plugin.domain.caller import Asker, Call, who_asks
 from gpu_device_plugin.domain.grant_lifetime import live
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
+from gpu_device_plugin.domain.schemes.scope import EVERYTHING, Scope
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
 
 _log = structlog.get_logger("identify")
@@ -75,12 +76,20 @@ class Identifier:
         watched = self.sources.specs()
         return {**self._fetched, **watched} if watched else watched
 
-    async def identify(self, call: Call, session: Asker | None) -> Identified:
+    async def identify(
+        self,
+        call: Call,
+        session: Asker | None,
+        scope: Scope = EVERYTHING,
+        admitting: PodRef | None = None,
+    ) -> Identified:
         """Who makes this call.
 
         Args:
             call: The call.
             session: The container whose other resource was just decided, if one is open.
+            scope: What of pods and grants is of the call's scheme.
+            admitting: The pod of which a container was decided a moment ago.
 
         Raises:
             UnknownPodError: Nobody can tell safely.
@@ -91,8 +100,9 @@ class Identifier:
         self.remember(listed)
         if session is not None and not any(e.pod.is_same_name(session.pod) for e in listed):
             session = None
-        ledger = self._ledger()
-        asker = who_asks(call, listed, specs, ledger, seen, session)
+        ledger = scope.ledger(self._ledger())
+        mine, known = scope.listed(listed), scope.specs(specs)
+        asker = who_asks(call, mine, known, ledger, seen, session, admitting)
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
         keys = [entry.pod.key for entry in listed]

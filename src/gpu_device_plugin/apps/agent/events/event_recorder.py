@@ -67,6 +67,11 @@ class EventRecorder:
             slice=grant.slice_id,
         )
 
+    def given(self, call: Call) -> None:
+        """Units that the kubelet has chosen are given; who has them is recorded later."""
+        self._metrics.count_allocation(call.resource, "granted")
+        _log.info("given", resource=call.resource, units=sorted(call.must_include))
+
     def refused(self, asker: Asker | None, call: Call, asked: str, error: RefusalError) -> None:
         """A call is refused: the kubelet rejects the pod with this text."""
         self._metrics.count_allocation(call.resource, "refused", error.reason)

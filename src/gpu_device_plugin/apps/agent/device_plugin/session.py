@@ -8,17 +8,19 @@ a container decides for its whole request; every later call has to follow that d
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gpu_device_plugin.apps.agent.admission.call_gate import CallGate
-from gpu_device_plugin.apps.agent.admission.caller_lookup import Identifier
 from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
-from gpu_device_plugin.apps.agent.publish.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.domain.caller import Asker, Call, who_allocates
 from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.domain.decision import Offer, Pending, check_in_service
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
-from gpu_device_plugin.domain.schemes.protocol import Scheme
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.protocol import Decides
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError
 from gpu_device_plugin.store.failpoints import failpoint
@@ -26,26 +28,39 @@ from gpu_device_plugin.store.failpoints import failpoint
 _SESSION_SECONDS = 10.0  # the calls of the kubelet for one container follow each other at once
 
 
-class Allocator:
-    """Answers GetPreferredAllocation and Allocate for all resources of the node."""
+@dataclass(frozen=True, slots=True)
+class CallParts:
+    """What the kubelet's calls are answered with.
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what an admission asks, decides by and tells
-        self,
-        identifier: Identifier,
-        maker: GrantMaker,
-        recorder: EventRecorder,
-        state: StateReader,
-        gate: CallGate,
-        schemes: Schemes,
-    ) -> None:
-        self._identifier = identifier
-        self._recorder = recorder
-        self._state = state
-        self._maker = maker
-        self._gate = gate
-        self._schemes = schemes
+    Attributes:
+        identifier: Tells which pod a call is for.
+        maker: Makes grants.
+        recorder: Where events go.
+        state: The node as of now.
+        gate: Keeps a List away from the calls.
+        schemes: The rules of what is shared.
+    """
+
+    identifier: Identifier
+    maker: GrantMaker
+    recorder: EventRecorder
+    state: StateReader
+    gate: CallGate
+    schemes: Schemes
+
+
+class Session:
+    """Answers GetPreferredAllocation and Allocate for the schemes that decide."""
+
+    def __init__(self, parts: CallParts) -> None:
+        self._identifier = parts.identifier
+        self._recorder = parts.recorder
+        self._state = parts.state
+        self._maker = parts.maker
+        self._gate = parts.gate
+        self._schemes = parts.schemes
         self._pending: Pending | None = None
-        self._scheme: Scheme | None = None
+        self._scheme: Decides | None = None
         self._asker: Asker | None = None
         self._answered_at = -math.inf
 
@@ -68,10 +83,11 @@ class Allocator:
                 raise explained from error
 
     async def _prefer(self, call: Call, available: frozenset[str]) -> Sequence[str]:
-        scheme, view = self._schemes.serving(call.resource, self._state())
+        scheme, view = self._schemes.deciding(call.resource, self._state())
         open_pending = self._open(call.resource)
         session = open_pending.asker if open_pending else None
-        found = await self._identifier.identify(call, session)
+        scope = self._schemes.scope(scheme)
+        found = await self._identifier.identify(call, session, scope, self._admitting())
         self._asker = found.asker
         offer = Offer(call, available, found.live)
         if open_pending is None or not open_pending.is_for(found.asker):
@@ -94,7 +110,8 @@ class Allocator:
             self._asker = None
             try:
                 grant = await self._granted(call)
-                is_answer = self._schemes.of(resource).answers(resource)
+                scheme, _ = self._schemes.deciding(resource, self._state())
+                is_answer = scheme.answers(resource)
                 edits = self._maker.edits(grant, self._state()) if is_answer else ContainerEdits()
             except RefusalError as error:
                 explained = self._explained(call, error)
@@ -108,13 +125,14 @@ class Allocator:
 
     async def _granted(self, call: Call) -> Grant:
         state = self._state()
-        scheme, view = self._schemes.serving(call.resource, state)
+        scheme, view = self._schemes.deciding(call.resource, state)
+        scope = self._schemes.scope(scheme)
         pending = self._pending
         if pending is None or not pending.awaits(call):
             found = who_allocates(
                 call,
-                self._identifier.specs(),
-                self._maker.ledger,
+                scope.specs(self._identifier.specs()),
+                scope.ledger(self._maker.ledger),
                 self._session(call.resource),
             )
             if isinstance(found, Grant):
@@ -127,7 +145,7 @@ class Allocator:
         pending.granted.add(call.resource)
         return grant
 
-    async def _unasked(self, asker: Asker, call: Call, scheme: Scheme, view: NodeState) -> Pending:
+    async def _unasked(self, asker: Asker, call: Call, scheme: Decides, view: NodeState) -> Pending:
         """The kubelet did not ask first: it hands on the units of an init container."""
         ids = call.must_include
         for other in self._maker.ledger.rivals(asker.pod, ids):
@@ -139,14 +157,15 @@ class Allocator:
                 )
         pending = self._open(call.resource)
         if pending is None or not pending.is_for(asker):
-            offer = Offer(call, ids, self._maker.ledger, is_given=True)
+            live = self._schemes.scope(scheme).ledger(self._maker.ledger)
+            offer = Offer(call, ids, live, is_given=True)
             scheme.check_given(asker, offer, view)
             pending = self._decided(asker, offer, scheme, view)
         scheme.check_follows(pending, ids)
         pending.preferred[call.resource] = ids
         return pending
 
-    def _decided(self, asker: Asker, offer: Offer, scheme: Scheme, view: NodeState) -> Pending:
+    def _decided(self, asker: Asker, offer: Offer, scheme: Decides, view: NodeState) -> Pending:
         self._pending = None
         self._pending, self._scheme = scheme.decide(asker, offer, view), scheme
         self._recorder.decided(self._pending)
@@ -185,10 +204,14 @@ class Allocator:
     def _open(self, resource: str) -> Pending | None:
         """The decision that a call for `resource` may still belong to."""
         pending = self._pending
-        is_late = asyncio.get_running_loop().time() - self._answered_at > _SESSION_SECONDS
-        if pending is None or resource in pending.preferred or is_late:
+        if pending is None or resource in pending.preferred or self._admitting() is None:
             return None
         return pending if self._schemes.of(resource) is self._scheme else None
+
+    def _admitting(self) -> PodRef | None:
+        """The pod of which a container was decided a moment ago."""
+        is_late = asyncio.get_running_loop().time() - self._answered_at > _SESSION_SECONDS
+        return None if is_late or self._pending is None else self._pending.asker.pod
 
     def _session(self, resource: str) -> Asker | None:
         pending = self._open(resource)

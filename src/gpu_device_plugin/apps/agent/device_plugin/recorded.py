@@ -1,0 +1,110 @@
+"""Calls for resources of which the kubelet's own choice stands: whole devices, and their replicas.
+
+No pod has to be known and nothing is written inside such a call. A reconcile pass soon after reads
+from List and checkpoint who holds what.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from gpu_device_plugin.apps.agent.device_plugin.session import CallParts
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.domain.caller import Call
+from gpu_device_plugin.domain.container_edits import ContainerEdits
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.schemes.recording import Records
+from gpu_device_plugin.errors import DoesNotFitError, KubeletError, RefusalError
+
+RECORD_SECONDS = 1.0
+"""So long after an answer the kubelet has noted it down, and a reconcile pass can read it."""
+_log = structlog.get_logger("recorded")
+
+
+class RecordedCalls:
+    """Answers GetPreferredAllocation and Allocate for schemes that record."""
+
+    def __init__(
+        self, parts: CallParts, snapshots: SnapshotReader, request_pass: Callable[[], None]
+    ) -> None:
+        self._parts = parts
+        self._state = parts.state
+        self._schemes = parts.schemes
+        self._recorder = parts.recorder
+        self._gate = parts.gate
+        self._snapshots = snapshots
+        self._request_pass = request_pass
+
+    def prefer(
+        self,
+        scheme: Records,
+        resource: str,
+        available: Sequence[str],
+        must: Sequence[str],
+        size: int,
+    ) -> Sequence[str]:
+        """The units that are best given together."""
+        call = Call(resource, size, frozenset(must))
+        view = self._schemes.view(scheme, self._state())
+        return scheme.prefer(call, frozenset(available) | call.must_include, view)
+
+    async def allocate(self, scheme: Records, resource: str, ids: Sequence[str]) -> ContainerEdits:
+        """The answer for whichever container gets these units.
+
+        Raises:
+            RefusalError: They cannot be given; the text says why.
+        """
+        call = Call(resource, len(ids), frozenset(ids))
+        async with self._gate.lock:
+            try:
+                edits = await self._answer(scheme, call)
+            except RefusalError as error:
+                self._gate.expect_noting()
+                explained = self._explained(call, error)
+                asked = scheme.asked_text(resource, call.size, self._state())
+                self._recorder.refused(None, call, asked, explained)
+                raise explained from error
+            self._gate.expect_noting()
+        self._recorder.given(call)
+        asyncio.get_running_loop().call_later(RECORD_SECONDS, self._request_pass)
+        return edits
+
+    async def _answer(self, scheme: Records, call: Call) -> ContainerEdits:
+        _, view = self._schemes.serving(call.resource, self._state())
+        scheme.check_call(call, view)
+        for grant in self._parts.maker.ledger.holders(call.must_include):
+            if await self._is_confirmed(grant, call.must_include):
+                raise DoesNotFitError(
+                    f"the kubelet gives units that pod {grant.pod} still holds (kubernetes issue "
+                    f"137534); create the pod again",
+                    reason="DoubleBooked",
+                )
+        return self._parts.maker.recorded(scheme, call, view)
+
+    async def _is_confirmed(self, grant: Grant, ids: frozenset[str]) -> bool:
+        """Whether the kubelet says now that the recorded holder has any of these units.
+
+        By Get, or by the checkpoint where there is no Get. Never by List, which must not be read
+        while an Allocate is in flight; where neither answers, the kubelet's word of now counts.
+        """
+        try:
+            entry = await self._parts.identifier.sources.get_pod(grant.pod)
+        except KubeletError as error:
+            _log.info("PodResources Get does not answer", pod=str(grant.pod), error=str(error))
+            return self._is_in_checkpoint(grant, ids)
+        held = entry.held.values() if entry is not None else ()
+        return any(not ids.isdisjoint(units) for by_name in held for units in by_name.values())
+
+    def _is_in_checkpoint(self, grant: Grant, ids: frozenset[str]) -> bool:
+        try:
+            entries = self._snapshots.entries()
+        except KubeletError:
+            return False
+        return any(e.pod_uid == grant.pod.uid and not ids.isdisjoint(e.ids) for e in entries)
+
+    def _explained(self, call: Call, error: RefusalError) -> RefusalError:
+        """The refusal with node and what was asked; which pod asks is not known here."""
+        state = self._state()
+        text = f"a pod on node {state.node} (mode {state.mode}) asks {call}: {error}"
+        return type(error)(text, reason=error.reason)
