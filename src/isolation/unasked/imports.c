@@ -62,14 +62,14 @@ static CUresult open_handle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigne
 	int card;
 
 	if (card_current(&card) != CUDA_SUCCESS || card < 0 || !nvml_knows_pid() ||
-	    !overhead_stop_others())
+	    !overhead_quiesce())
 		return real(pointer, handle, flags);
 	const bool was_listed = nvml_own_listing(card, &before);
 	const CUresult result = real(pointer, handle, flags);
 
 	if (result == CUDA_SUCCESS && was_listed && nvml_own_listing(card, &after))
 		remember(*pointer, card, after > before ? after - before : 0);
-	overhead_let_others();
+	overhead_resume();
 	return result;
 }
 
