@@ -1,6 +1,5 @@
 /* How long launches of a kind took so far; see compute/estimate.c. With the meter's lock. */
-#ifndef GPUSLICE_COMPUTE_ESTIMATE_H
-#define GPUSLICE_COMPUTE_ESTIMATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches);
 /* From the begin of one to its end this passed, neighbours' turns included. */
 void estimate_learn_solo(uint64_t what, uint64_t passed_ns);
 void estimate_forget_all(void);
-
-#endif
