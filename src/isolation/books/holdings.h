@@ -1,6 +1,5 @@
 /* What this process holds, by pointer or handle; see books/holdings.c. */
-#ifndef GPUSLICE_BOOKS_HOLDINGS_H
-#define GPUSLICE_BOOKS_HOLDINGS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -65,5 +64,3 @@ struct holding *holdings_next(enum holding_kind kind, uint32_t *place);
 
 /* In a forked child: none of it is ours. */
 void holdings_after_fork(void);
-
-#endif

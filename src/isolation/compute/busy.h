@@ -1,6 +1,5 @@
 /* Busy periods of work on a card, from idle to idle; see compute/busy.c. With the meter's lock. */
-#ifndef GPUSLICE_COMPUTE_BUSY_H
-#define GPUSLICE_COMPUTE_BUSY_H
+#pragma once
 
 #include "compute/events.h"
 
@@ -28,5 +27,3 @@ void busy_overtake(struct meter *meter, uint64_t now_ns);
 void busy_publish(struct meter *meter, uint64_t now_ns);
 /* The same after a launch: nothing to do while what was told still holds. */
 void busy_extend(struct meter *meter, uint64_t now_ns);
-
-#endif

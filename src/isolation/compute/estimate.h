@@ -1,6 +1,5 @@
 /* How long launches of a kind took so far; see compute/estimate.c. With the meter's lock. */
-#ifndef GPUSLICE_COMPUTE_ESTIMATE_H
-#define GPUSLICE_COMPUTE_ESTIMATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,5 +29,3 @@ bool estimate_wants_sample(uint64_t what);
 /* It took so long by itself; 0: the card was not idle. */
 void estimate_sample(uint64_t what, uint64_t took_ns);
 void estimate_forget_all(void);
-
-#endif

@@ -2,8 +2,7 @@
  * The events by which work is measured: one meter a context, a queue of events
  * each. Everything here with the meter's lock, see compute/meter.c.
  */
-#ifndef GPUSLICE_COMPUTE_EVENTS_H
-#define GPUSLICE_COMPUTE_EVENTS_H
+#pragma once
 
 #include "books/activity.h"
 #include "driver/driver.h"
@@ -103,5 +102,3 @@ int64_t events_reprice(struct meter *meter, uint64_t what, uint64_t each_ns);
 /* The context ends, its events with it. */
 void events_forget(struct meter *meter);
 void events_forget_all(void);
-
-#endif

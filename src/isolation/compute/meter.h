@@ -1,6 +1,5 @@
 /* Card time: what this process's work takes, and who may go on; see compute/meter.c. */
-#ifndef GPUSLICE_COMPUTE_METER_H
-#define GPUSLICE_COMPUTE_METER_H
+#pragma once
 
 #include "driver/context_scope.h"
 
@@ -59,5 +58,3 @@ void meter_after_sync(void);
 void meter_forget_context(CUcontext context);
 
 void meter_after_fork(void);
-
-#endif
