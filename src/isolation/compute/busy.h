@@ -9,6 +9,9 @@
 /* A gap shorter than this between launches counts as work. */
 #define BUSY_GAP_NS 20000u
 
+/* So long after launches went to several streams, they count as doing so. */
+#define BUSY_MIXED_NS 1000000000u
+
 /* May this slice have what nobody else wants? */
 bool busy_may_share(void);
 /* Does nobody else want it just now? */

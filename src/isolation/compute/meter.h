@@ -18,6 +18,8 @@ struct meter_launch {
 	uint64_t solo_ns;  /* the same without neighbours */
 	uint64_t worst_ns; /* what it may take */
 	uint64_t now_ns;   /* when it was let go */
+	uint64_t begun_ns; /* when the reference was out */
+	bool is_sampled;
 	CUstream stream;
 	struct context_scope there; /* the stream's context */
 };
