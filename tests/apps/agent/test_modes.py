@@ -66,7 +66,7 @@ async def test_an_unknown_label_keeps_the_old_mode_and_says_so() -> None:
 
 
 async def test_a_mode_that_is_not_served_yet_offers_nothing_and_is_ready() -> None:
-    """default, mps, topology and mig are answered "not yet"."""
+    """Mps is answered "not yet"."""
     async with running_rig(mode="mps") as rig:
         code, text = await rig.page("readyz")
 

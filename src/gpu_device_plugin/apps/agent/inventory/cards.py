@@ -124,7 +124,11 @@ class CardInventory:
         self.driver_version = inventory.driver_version
         self.cuda_version = inventory.cuda_version
         known = self._node_store.read().cards
-        served = [report for report in inventory.cards if unshareable(report, 0) is None]
+        served = [
+            report
+            for report in inventory.cards
+            if unshareable(report, 0, takes_mig=self._rules.takes_mig) is None
+        ]
         for report in inventory.cards:
             self._note_left_out(report, known)
         self.has_inventory = True
@@ -137,7 +141,7 @@ class CardInventory:
 
     def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:
         """Report a card that was never offered; for others their health does."""
-        found = unshareable(report, 0)
+        found = unshareable(report, 0, takes_mig=self._rules.takes_mig)
         if found is not None and all(card.uuid != report.uuid for card in known):
             reason = "MigCardSkipped" if report.is_mig else "CardSkipped"
             name = f"card {report.index} ({report.uuid})"
