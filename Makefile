@@ -15,7 +15,7 @@ C_SOURCES := $(shell find src/simulator src/isolation -type f 2>/dev/null)
 HISTORIES ?= 10000
 SEED ?= 0
 
-.PHONY: help demo test histories lint fmt native sanitize proto image e2e bench gpu lock clean
+.PHONY: help demo test histories lint fmt native sanitize proto image release e2e bench gpu lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -59,6 +59,9 @@ sanitize: $(STAMP) $(NATIVE) ## The isolation tests with address, undefined and 
 image: $(STAMP) ## The agent's image for amd64 and arm64 and its SBOM, into build/image/
 	@echo "==> the image"
 	@.ci/image.sh
+
+release: $(STAMP) ## Images, chart, kubectl plugins, SBOMs and checksums, into build/release/
+	@.ci/release.sh
 
 e2e: $(STAMP) $(NATIVE) ## A whole Kubernetes on this machine; KUBE=1.34.4 for the oldest supported
 	@echo "==> e2e against Kubernetes $(KUBE)"

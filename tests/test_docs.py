@@ -301,17 +301,23 @@ def test_every_command_is_told() -> None:
 
 
 SAMPLES = {
-    "cuda-sample.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(2, 30)),
+    "first-slice.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(2, 30)),
     "two-cards.yaml": (NodeMode.CGPU, MemoryUnit.GIB, Demand(8, cards=2)),
-    "binpack.yaml": (NodeMode.SHARE, MemoryUnit.MIB128, Demand(16)),
+    "pytorch-training.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
+    "vllm.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(8, 50)),
+    "jupyter-notebook.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(3, 20)),
+    "triton.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(4, 25)),
+    "ack/cuda-sample.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(2, 30)),
+    "ack/binpack.yaml": (NodeMode.SHARE, MemoryUnit.MIB128, Demand(16)),
 }
+NO_PODS = {"node-labels.yaml", "team-quota.yaml"}
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_sample_asks_for_what_its_node_gives(name: str) -> None:
     """No sample is refused on the kind of node that its head names."""
     mode, unit, expected = SAMPLES[name]
-    sample = yaml.safe_load(page(f"samples/{name}"))
+    sample, *_ = yaml.safe_load_all(page(f"samples/{name}"))
     body = sample if sample["kind"] == "Pod" else sample["spec"]["template"]
     request = pod_request(msgspec.convert({"metadata": {"name": "p"}, **body}, Pod))
 
@@ -326,15 +332,18 @@ def test_every_sample_is_tried() -> None:
         "ack.node.gpu.schedule": "core_mem",
         "ack.node.gpu.placement": "binpack",
     }
-    found = {path.name for path in (ROOT / "samples").iterdir()}
-    assert found == {*SAMPLES, "node-labels.yaml"}
+    samples = ROOT / "samples"
+    found = {str(path.relative_to(samples)) for path in samples.rglob("*.yaml")}
+    assert found == {*SAMPLES, *NO_PODS}
 
 
 def test_the_readme_opens_with_the_request_of_the_sample() -> None:
     """The first YAML of the first page is valid, and asks for the documented slice."""
     first = re.search(r"```yaml\n(.*?)```", page("README.md"), re.DOTALL)
     assert first is not None
-    request = pod_request(msgspec.convert(yaml.safe_load(first[1]), Pod))
+    opening = yaml.safe_load(first[1])
+    assert opening == yaml.safe_load(page("samples/first-slice.yaml"))
+    request = pod_request(msgspec.convert(opening, Pod))
     terms = NodeTerms("n", NodeMode.CORE_MEM, MemoryUnit.GIB)
 
     assert demand(request, request.containers[0], terms) == Demand(2, 30)

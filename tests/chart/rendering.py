@@ -91,7 +91,9 @@ def agent(made: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def plain() -> str:
     """What daemonset/ has to hold: nothing in it says helm, which does not own these objects."""
-    without = render("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false")
+    made = render("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false")
+    # `helm test` runs this one; kubectl would run it at once.
+    without = "---\n".join(part for part in made.split("---\n") if "helm.sh/hook: test" not in part)
     text = re.sub(r"^# Source: .*\n", "", without, flags=re.MULTILINE)
     return HEAD + re.sub(
         r"^ *(app\.kubernetes\.io/managed-by|helm\.sh/chart): .*\n", "", text, flags=re.MULTILINE

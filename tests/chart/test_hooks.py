@@ -24,11 +24,12 @@ RIGHTS: Mapping[str, Mapping[str, set[tuple[str, str, str]]]] = {
 
 
 def hook_objects(*settings: str, event: str = "") -> list[dict[str, Any]]:
-    """Every object that is a hook, of one event or of any."""
+    """Every object that is a hook of ours, of one event or of any; `helm test` is not one."""
     return [
         made
         for made in manifests(*settings)
         if (told := made["metadata"].get("annotations", {}).get("helm.sh/hook"))
+        and told != "test"
         and event in ("", told)
     ]
 

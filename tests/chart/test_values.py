@@ -1,6 +1,7 @@
 """A value does what docs/install.md says, or is an error that says why it cannot."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from tests.e2e.cluster.binaries import HELM
 
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.sources import field_names
-from gpu_device_plugin.domain.container_edits import VISIBLE_DEVICES_DIR
+from gpu_device_plugin.domain.container_edits import SELFTEST_FILE, VISIBLE_DEVICES_DIR
+from gpu_device_plugin.domain.health_values import XidAction
+from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.simulation.profiles import profile_names
 
 REFUSED = {
@@ -50,12 +53,15 @@ REFUSED = {
     "serviceAccount.create=false": "serviceAccount.name is needed",
     "updateStrategy.rollingUpdate.maxSurge=1": "additional properties 'maxSurge' not allowed",
     "recoverySeconds=0": "at '/recoverySeconds'",
+    "extraEnv[0].name=GPU_DEVICE_PLUGIN_MODE,extraEnv[0].value=share": "at '/extraEnv/0/name'",
+    "image.digest=abc": "at '/image/digest'",
+    "service.enabled=true,serviceMonitor.enabled=true,podMonitor.enabled=true": "scraped twice",
 }
 NOT_IN_THE_FILE = {
     "node_name",  # NODE_NAME, by the downward API
     "kubeconfig",  # the pod's service account
     "standalone",  # a chart is for a cluster
-    "xid_table",  # no value for it yet
+    "xid_table",  # by xidTable only
     "state_dir",  # its default; a hostPath
     "run_dir",  # its default; a hostPath
     "nvml_library",  # by driverRoot only
@@ -274,4 +280,61 @@ def test_nothing_is_left_of_what_is_switched_off() -> None:
     values = ("rbac.create=false", "serviceAccount.create=false", "serviceAccount.name=mine")
     hooks = ("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false")
     made = manifests(*values, *hooks, "policies.enabled=false")
-    assert {one["kind"] for one in made} == {"ConfigMap", "DaemonSet"}
+    assert {one["kind"] for one in made} == {"ConfigMap", "DaemonSet", "Pod"}  # for `helm test`
+
+
+def test_an_image_is_named_by_registry_and_digest_where_they_are_given() -> None:
+    """In every pod of the chart, hooks and the test included."""
+    digest = "sha256:" + "0" * 64
+    made = manifests("global.imageRegistry=r.example:5000", f"image.digest={digest}")
+    images = set(re.findall(r"image: (.*gpu-device-plugin.*)", yaml.safe_dump_all(made)))
+
+    assert images == {f"r.example:5000/localhost/gpu-device-plugin@{digest}"}
+
+
+def test_what_an_operator_adds_to_the_pods_is_there() -> None:
+    proxy = {"name": "HTTPS_PROXY", "value": "http://proxy"}
+    values = {"podLabels": {"team": "gpu"}, "podAnnotations": {"note": "x"}, "extraEnv": [proxy]}
+    template = one(manifests(values=values), "DaemonSet")["spec"]["template"]
+
+    assert template["metadata"]["labels"]["team"] == "gpu"
+    assert template["metadata"]["annotations"]["note"] == "x"
+    assert proxy in template["spec"]["containers"][0]["env"]
+
+
+def test_a_table_of_xids_reaches_the_agent(tmp_path: Path) -> None:
+    """As the file that its setting names; the agent can parse it."""
+    table = {"xids": [{"code": 74, "name": "NVLink error", "action": "report"}]}
+    data = one(manifests(values={"xidTable": table}), "ConfigMap")["data"]
+    (tmp_path / "xids.yaml").write_text(data["xid-table.yaml"])
+
+    assert "xid_table: /etc/gpu-device-plugin/xid-table.yaml" in data["config.yaml"]
+    rules = health_rules(30, tmp_path / "xids.yaml")
+    assert rules.xids[74].action is XidAction.REPORT
+
+
+def test_metrics_are_found_by_pods_and_guarded_where_wanted() -> None:
+    """Under the job's name that dashboard and rules know."""
+    made = manifests("podMonitor.enabled=true", "networkPolicy.enabled=true")
+    (endpoint,) = one(made, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert endpoint["honorLabels"]
+    assert {"targetLabel": "job", "replacement": "gpu-device-plugin"} in endpoint["relabelings"]
+    (rule,) = one(made, "NetworkPolicy")["spec"]["ingress"]
+    assert rule == {"ports": [{"port": "metrics"}]}
+
+
+def test_objects_of_the_operator_are_installed_along() -> None:
+    extra = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "{{ .Release.Name }}-s"}}
+
+    assert one(manifests(values={"extraObjects": [extra]}), "Secret", "gpu-device-plugin-s")
+
+
+def test_helm_test_runs_the_selftest_in_a_slice() -> None:
+    """Without isolation there is no limit to test."""
+    pod = one(manifests(), "Pod", "gpu-device-plugin-selftest")
+    (container,) = pod["spec"]["containers"]
+
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert container["command"] == [SELFTEST_FILE]
+    assert container["resources"]["limits"]["aliyun.com/gpu-mem"] == 1
+    assert "kind: Pod\n" not in render("isolation.enabled=false")

@@ -1,4 +1,4 @@
-"""The jobs of the source documents, as samples/ publishes them; only image and command are ours."""
+"""The jobs of the source documents, as samples/ack publishes them; only image and command are ours."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import yaml
 from tests.e2e.cluster.images import GPU_TEST
 
-CUDA_SAMPLE = Path("samples/cuda-sample.yaml")
-BINPACK = Path("samples/binpack.yaml")
+CUDA_SAMPLE = Path("samples/ack/cuda-sample.yaml")
+BINPACK = Path("samples/ack/binpack.yaml")
 
 
 def source_job(sample: Path, script: str, image: str = GPU_TEST) -> dict[str, Any]:

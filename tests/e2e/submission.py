@@ -17,6 +17,12 @@ PATHS = {
     "Job": "/apis/batch/v1/namespaces/default/jobs",
     "CronJob": "/apis/batch/v1/namespaces/default/cronjobs",
 }
+# Of samples; no rule of ours is about them.
+OTHER_PATHS = {
+    "Service": "/api/v1/namespaces/default/services",
+    "ResourceQuota": "/api/v1/namespaces/default/resourcequotas",
+    "LimitRange": "/api/v1/namespaces/default/limitranges",
+}
 MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -45,7 +51,8 @@ class Submission:
 
     def create(self, content: Mapping[str, Any]) -> Answer:
         """Whether the server would create the object; every admission runs, nothing is kept."""
-        return self._send("POST", PATHS[content["kind"]], content, "application/json")
+        path = {**PATHS, **OTHER_PATHS}[content["kind"]]
+        return self._send("POST", path, content, "application/json")
 
     def patch(self, path: str, content: Mapping[str, Any]) -> Answer:
         """Whether the server would take a merge patch of the object at `path`."""

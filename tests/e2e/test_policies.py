@@ -135,12 +135,12 @@ def test_policies_and_agent_refuse_with_the_same_words(server: Submission, row: 
 
 
 def test_the_documented_examples_are_accepted_as_they_are(server: Submission) -> None:
-    samples = [yaml.safe_load(path.read_text()) for path in (ROOT / "samples").glob("*.yaml")]
-    submitted = [sample for sample in samples if sample.get("kind") in KINDS]
-    names = {sample["metadata"]["name"] for sample in submitted}
-    assert names >= {"cuda-sample", "binpack", "two-cards"}
-    for sample in submitted:
-        assert server.create(sample).text == ""
+    files = [path for path in (ROOT / "samples").rglob("*.yaml") if path.name != "node-labels.yaml"]
+    samples = [each for path in files for each in yaml.safe_load_all(path.read_text())]
+    names = {sample["metadata"]["name"] for sample in samples}
+    assert names >= {"cuda-sample", "binpack", "two-cards", "first-slice", "vllm", "gpu"}
+    for sample in samples:
+        assert server.create(sample).text == "", sample["metadata"]["name"]
 
 
 def test_all_faults_of_a_pod_are_told_with_the_container_that_has_them(server: Submission) -> None:

@@ -36,6 +36,9 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
 {{- fail "serviceMonitor.enabled needs service.enabled: a ServiceMonitor finds the agents through a Service" }}
 {{- end }}
+{{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled }}
+{{- fail "podMonitor.enabled and serviceMonitor.enabled: every agent would be scraped twice; choose one" }}
+{{- end }}
 {{- if and .Values.scheduler.enabled (not .Values.controller.enabled) }}
 {{- fail "scheduler.enabled needs controller.enabled: that scheduler asks the controller" }}
 {{- end }}

@@ -19,7 +19,14 @@ config.yaml: |
   {{- else if .Values.driverRoot }}
   nvml_library: /driver-root/{{ .Values.nvmlLibrary }}
   {{- end }}
+  {{- if .Values.xidTable }}
+  xid_table: /etc/gpu-device-plugin/xid-table.yaml
+  {{- end }}
   metrics_address: ":{{ .Values.metrics.port }}"
   log_level: {{ .Values.logLevel }}
   log_format: {{ .Values.logFormat }}
+{{- with .Values.xidTable }}
+xid-table.yaml: |
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}

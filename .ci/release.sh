@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Puts all that a release consists of into build/release: images of both architectures with their bills
+# of materials, the chart, the wheel of the kubectl plugins, checksums, and signatures where cosign is there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-.venv/bin/python}
+out=build/release
+rm -rf "$out" && mkdir -p "$out"
+
+.ci/image.sh amd64 arm64
+cp build/image/gpu-device-plugin-{amd64,arm64}.{tar,spdx.json} "$out"
+echo "==> the chart"
+helm=$(command -v helm || "$python" -c 'from tests.e2e.cluster.binaries import provide_helm; print(provide_helm())')
+"$helm" package charts/gpu-device-plugin --destination "$out"
+echo "==> the kubectl plugins"
+"$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$out" src/kubectl-gpu
+(cd "$out" && sha256sum -- * >SHA256SUMS)
+if command -v cosign >/dev/null && [ -n "${COSIGN_KEY:-}" ]; then
+  echo "==> signing the checksums"
+  cosign sign-blob --yes --key "$COSIGN_KEY" --output-signature "$out/SHA256SUMS.sig" "$out/SHA256SUMS"
+else
+  echo "not signed: that needs cosign, and its key's name in COSIGN_KEY"
+fi
+ls -l "$out"

@@ -1,0 +1,89 @@
+"""The commands of README's quick start, word for word, end with nvidia-smi showing the slice.
+
+They run as the page has them, with the names that a reader puts in, and with the two values that the
+page gives for a cluster without GPUs. The sample's image is made here under its published name: the
+tests have no registry.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.e2e.agent import Agent, wait_for_allocatable
+from tests.e2e.agent_image import AgentImage
+from tests.e2e.cluster.binaries import provide_helm
+from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.images import Image
+from tests.e2e.helm import Helm
+from tests.e2e.tenants import SLICE_MIB, cuda_images
+from tests.e2e.test_image import NOTHING
+from tests.nvidia_smi import NvidiaSmi
+from tests.told import compile_program
+
+from gpu_device_plugin.store.native import native_library
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = ROOT / "samples" / "first-slice.yaml"
+
+
+def quick_start(image: AgentImage, driver_version: str) -> str:
+    """The commands, with names put in and the page's values for a cluster without GPUs."""
+    found = re.search(
+        r"```sh\n(kubectl create namespace.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    assert found is not None
+    values = re.search(r"Without GPUs add `(.*?)`", (ROOT / "README.md").read_text())
+    assert values is not None
+    named = found[1].replace("--set image.tag=TAG", f"--set image.tag=TAG {values[1]}")
+    names = {"IMAGE": image.repository, "TAG": image.tag, "NODE": NODE, "VERSION": driver_version}
+    return re.sub(r"\b(IMAGE|TAG|NODE|VERSION)\b", lambda name: names[name[1]], named)
+
+
+@pytest.fixture
+def sample_image(
+    cluster: Cluster, nvidia_smi: NvidiaSmi, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The sample's image on the node: nvidia-smi, and nothing of a driver."""
+    libraries = [native_library(name) for name in ("libnvidia-ml.so.1", "libgpuslice.so")]
+    program = compile_program(tmp_path_factory.mktemp("client"))
+    base, _ = cuda_images(program, [nvidia_smi.path, *libraries])
+    named = yaml.safe_load(SAMPLE.read_text())["spec"]["containers"][0]["image"]
+    files = {**base.files, "bin/nvidia-smi": nvidia_smi.path.read_bytes()}
+    cluster.node.load(Image(f"docker.io/{named}", files, base.links, ()))
+
+
+@pytest.fixture
+def clean(cluster: Cluster, serving_agent: Agent) -> Iterator[None]:
+    """A node without an agent, before and after."""
+    serving_agent.stop()
+    wait_for_allocatable(cluster, NOTHING)
+    yield
+    cluster.kubectl("delete", "-f", str(SAMPLE), "--ignore-not-found", "--grace-period=1")
+    Helm(cluster).uninstall()
+    cluster.kubectl("delete", "namespace", "gpu-device-plugin", "--wait=true")
+
+
+@pytest.mark.usefixtures("clean", "sample_image")
+def test_the_quick_start_ends_with_nvidia_smi_showing_the_slice(
+    cluster: Cluster, agent_image: AgentImage, nvidia_smi: NvidiaSmi
+) -> None:
+    places = {str(Path(cluster.binaries.kubectl).parent), str(Path(provide_helm()).parent)}
+    done = subprocess.run(
+        ["bash", "-euxc", quick_start(agent_image, nvidia_smi.driver_version)],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "KUBECONFIG": str(cluster.admin_kubeconfig),
+            "PATH": os.pathsep.join([*places, os.environ["PATH"]]),
+        },
+        capture_output=True,
+        text=True,
+        timeout=700,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"0MiB / {SLICE_MIB}MiB" in done.stdout.replace("  ", " ").replace("|", "")
