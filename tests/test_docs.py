@@ -20,9 +20,9 @@ from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.controller import ControllerSettings
-from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX, describe, kind_of
+from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX, OWN_VARIABLES, describe, kind_of
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
+from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_whole
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pools import UnitCount
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
@@ -37,12 +37,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "adr").glob("*.md")]
 )
-OWN_VARIABLES = {
-    "node_name": "NODE_NAME",
-    "kubeconfig": "KUBECONFIG",
-    "namespace": "POD_NAMESPACE",
-    "pod_name": "POD_NAME",
-}
 
 
 def page(name: str) -> str:
@@ -154,7 +148,7 @@ def test_every_setting_stands_in_the_table_with_its_default(
                 f"`--{field.name.replace('_', '-')}`",
                 f"`{own}`, {variable}" if own else variable,
                 f"`{field.name}`",
-                {"": "none", False: "off"}.get(value, f"`{value}`"),
+                {"": "none", None: "none", False: "off"}.get(value, f"`{value}`"),
                 texts[field.name] + (f" One of {choices}." if choices else ""),
             ]
         )
@@ -251,7 +245,11 @@ def test_every_mode_stands_in_the_table_with_its_resources() -> None:
         if row[0].strip("`") in set(NodeMode)
     }
 
-    assert told == {str(mode): set(map(str, resources_of(mode))) for mode in NodeMode}
+    whole = {"default": "nvidia.com/gpu", "topology": "aliyun.com/gpu", "mig": "nvidia.com/mig-*"}
+    assert all(resource in told.pop(mode) for mode, resource in whole.items())
+    assert told == {
+        str(mode): set(map(str, resources_of(mode))) for mode in NodeMode if not is_whole(mode)
+    }
     assert set(PlacementPolicy) <= words(page("docs/node-modes.md"))
 
 

@@ -22,6 +22,18 @@ def test_the_rules_are_those_that_promtool_tested_without_links_that_lead_nowher
     assert made["spec"] == tested
 
 
+def test_with_the_controller_its_alerts_and_its_dashboard_come_too() -> None:
+    """Behind those of the agents."""
+    chosen = ("prometheusRule.enabled=true", "grafanaDashboard.enabled=true")
+    made = manifests(*chosen, "controller.enabled=true")
+    groups = [group["name"] for group in one(made, "PrometheusRule")["spec"]["groups"]]
+    own = yaml.safe_load((CHART / "monitoring" / "controller-alerts.yaml").read_text())["groups"]
+    assert groups[-len(own) :] == [group["name"] for group in own]
+    board = one(made, "ConfigMap", f"{NAME}-dashboard")["data"]
+    assert json.loads(board["gpu-device-plugin-controller.json"])["title"]
+    assert len(one(manifests(*chosen), "ConfigMap", f"{NAME}-dashboard")["data"]) == 1
+
+
 def test_the_rules_follow_the_name_of_the_release() -> None:
     """The job of a ServiceMonitor is the name of its Service."""
     made = manifests(*SCRAPED, "prometheusRule.enabled=true", "fullnameOverride=slices")

@@ -12,6 +12,7 @@ from tests.chart.rendering import CHART, RefusedError, agent, manifests, one, re
 from tests.e2e.cluster.binaries import HELM
 
 from gpu_device_plugin.config.agent import Settings, load_settings
+from gpu_device_plugin.config.nvidia_settings import NvidiaSettings
 from gpu_device_plugin.config.sources import field_names
 from gpu_device_plugin.domain.container_edits import SELFTEST_FILE, VISIBLE_DEVICES_DIR
 from gpu_device_plugin.domain.health_values import XidAction
@@ -22,11 +23,11 @@ REFUSED = {
     "gpuMemoryUnit=128MiB": "gpuMemoryUnit 128MiB does not go with mode core_mem: it is for mode share only",
     "mode=disabled,gpuMemoryUnit=128MiB": "gpuMemoryUnit 128MiB does not go with mode disabled",
     "gpuMemoryUnit=256MiB": "at '/gpuMemoryUnit': value must be one of 'GiB', '128MiB'",
-    "migStrategy=single": "migStrategy single is not served yet",
-    "migStrategy=mixed": "migStrategy mixed is not served yet",
+    "migStrategy=single": "migStrategy single is not served by this chart yet",
+    "migStrategy=mixed": "migStrategy mixed is not served by this chart yet",
     "migStrategy=both": "at '/migStrategy': value must be one of",
     "gfd.enabled=true": "gfd.enabled is not served yet",
-    "mode=mps": "mode mps is not served yet",
+    "mode=mps": "mode mps is not served by this chart yet",
     "mode=exclusive": "at '/mode': value must be one of",
     "placement=pack": "at '/placement': value must be one of 'binpack', 'spread'",
     "computePolicy=2": "at '/computePolicy': value must be one of 'fixed', 'work-conserving'",
@@ -66,6 +67,7 @@ NOT_IN_THE_FILE = {
     "run_dir",  # its default; a hostPath
     "nvml_library",  # by driverRoot only
     "simulator_dir",  # by simulate.profile only
+    *field_names(NvidiaSettings),  # no values for them yet
 }
 
 

@@ -48,6 +48,17 @@ def test_pods_that_ask_for_a_model_wait_for_it_and_others_do_not() -> None:
         assert len(each["matchConditions"]) == 1
 
 
+def test_koordinators_names_are_seen_only_if_that_is_asked() -> None:
+    for settings, is_seen in (((), False), (("controller.webhook.koordinator=true",), True)):
+        found = webhooks(*settings)
+        conditions = [each["matchConditions"][0]["expression"] for each in found.values()]
+        assert all(("koordinator.sh/gpu-" in text) is is_seen for text in conditions)
+        assert all("aliyun.com/gpu-" in text for text in conditions[1:])
+        made = one(manifests(ON, *settings), "Deployment", CONTROLLER)
+        (container,) = made["spec"]["template"]["spec"]["containers"]
+        assert ("--koordinator=GiB" in container["args"]) is is_seen
+
+
 def test_it_is_called_where_the_controller_serves_it() -> None:
     made = manifests(ON)
     services = {each["metadata"]["name"] for each in made if each["kind"] == "Service"}

@@ -47,6 +47,7 @@ async def test_pods_are_listed_then_followed_and_others_nodes_are_not_ours() -> 
             await server.put(path("new"), pod("new", mem=4, status={"phase": "Running"}))
             await server.put(path("new"), pod("new", mem=4, status={"phase": "Succeeded"}))
             await until(lambda: watch.pods["ns", "new"].is_finished)
+            assert not watch.pods["ns", "new"].containers  # by the thousand these would cost memory
             await server.delete(path("old"))
             await until(lambda: ("ns", "old") not in watch.pods)
 

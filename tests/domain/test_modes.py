@@ -67,10 +67,10 @@ def test_a_card_counts_whole_units(memory_mib: int, unit: MemoryUnit, units: int
         (NodeMode.CGPU, (MEM, COUNT), True, True),
         (NodeMode.SHARE, (MEM, COUNT), False, True),
         (NodeMode.DISABLED, (), False, True),
-        (NodeMode.DEFAULT, (), False, False),
+        (NodeMode.DEFAULT, (), False, True),
         (NodeMode.MPS, (), False, False),
-        (NodeMode.TOPOLOGY, (), False, False),
-        (NodeMode.MIG, (), False, False),
+        (NodeMode.TOPOLOGY, (), False, True),
+        (NodeMode.MIG, (), False, True),
     ],
 )
 def test_a_mode_decides_the_resources(
@@ -193,10 +193,10 @@ def test_an_empty_node_switches_and_says_so() -> None:
 
 
 def test_a_mode_that_is_not_served_is_told_as_such() -> None:
-    """mig, mps, topology and default: no resources, and the operator learns why."""
-    decision = next_mode(NodeMode.CGPU, "mig", NodeMode.CGPU, [])
+    """mps: no resources, and the operator learns why."""
+    decision = next_mode(NodeMode.CGPU, "mps", NodeMode.CGPU, [])
 
-    assert (decision.mode, decision.note_reason) == (NodeMode.MIG, "ModeNotServedYet")
+    assert (decision.mode, decision.note_reason) == (NodeMode.MPS, "ModeNotServedYet")
     assert "not served yet" in (decision.note or "")
 
 

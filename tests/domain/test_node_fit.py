@@ -80,6 +80,27 @@ def test_a_pod_that_names_no_policy_fits_nowhere() -> None:
     )
 
 
+def test_a_pod_that_wants_its_card_alone_has_it_alone() -> None:
+    """R-528: it joins nobody, nobody joins it, and it counts while it is only reserved."""
+    alone = replace(pod((_APP, 2), name="alone"), card_label="require-whole-device")
+    other = pod((_APP, 2), name="q")
+    taken = node_rooms(offer(1), [hold_of(other, {})])
+    found = fit(offer(1), node_rooms(offer(1), []), alone, PlacementPolicy.BINPACK)
+    assert isinstance(found, Fit)
+
+    for refused in (
+        fit(offer(1), taken, alone, PlacementPolicy.BINPACK),
+        placed(offer(1), other, alone),
+        fit(
+            offer(1), node_rooms(offer(1), [found.hold(alone.ref)]), other, PlacementPolicy.BINPACK
+        ),
+    ):
+        assert refused == Misfit(
+            "node(s) didn't have enough device resources to allocate", is_final=False
+        )
+    assert isinstance(placed(offer(2), other, alone), Fit)
+
+
 def test_fgd_prefers_the_node_that_is_spoiled_less() -> None:
     """A node whose card has 9 units free to one that has 8."""
 

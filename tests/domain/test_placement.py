@@ -1,7 +1,7 @@
 """The promise: a container gets the cards that its node's policy prefers, or learns why none."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import pytest
@@ -90,6 +90,21 @@ def test_of_equal_cards_fgd_takes_the_first() -> None:
     rooms = [room(index, 15) for index in range(4)]
 
     assert indexes(place(rooms, Demand(3), PlacementPolicy.FGD)) == [0]
+
+
+def test_a_pod_that_wants_its_card_alone_gets_an_empty_one() -> None:
+    """R-528; its own containers may be there, and nobody joins it."""
+    alone = Demand(2, is_exclusive=True)
+    shared, own = room(0, 13, pods=1), room(1, 13, pods=1, holds_pod=True)
+    closed = replace(room(2, 0, pods=1), is_closed=True)
+
+    assert indexes(place([shared, room(1, 15)], alone, BINPACK)) == [1]
+    assert indexes(place([shared, own], alone, BINPACK)) == [1]
+    assert indexes(place([closed, room(3, 15)], Demand(1), BINPACK)) == [3]
+    found = place([shared, closed], alone, BINPACK)
+    assert isinstance(found, NoRoom)
+    assert found.lacks == ((0, "1 other pods"), (2, "held by a pod that wants no other beside it"))
+    assert (found.largest_card, found.reason) == (FOUR[0], "NoRoom")
 
 
 def test_two_half_free_cards_do_not_add_up() -> None:

@@ -1,73 +1,49 @@
-"""With the controller as kube-scheduler's extender a pod waits for a card that fits; none fails.
+"""With the chart's controller a pod goes where one card fits, over three nodes, or waits; none fails.
 
-A second kube-scheduler beside the cluster's own asks the controller; pods choose it by name.
+Pods choose the chart's second kube-scheduler by name; it asks the controller over TLS.
 """
 
 import json
-import os
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.agent import PROGRAM, Agent
-from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.credentials import SCHEDULER
-from tests.e2e.cluster.processes import Program
+from tests.e2e.agent import Agent
+from tests.e2e.agent_image import AgentImage
+from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import CORE, MEMORY, container, pod, slice_of
-from tests.e2e.views import check_agreement
+from tests.e2e.placement import MEMORY_ONLY, Placement, asking, on, placement
+from tests.e2e.pods import MEMORY
+from tests.e2e.views import check_agreement, granted
 
-_SCHEDULER = "card-scheduler"
-_ADDRESS = "127.0.0.1:18443"
-_CARDS, _UNITS = 4, 15
+from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION, ASSIGNED
+
+_CARDS = 4
+_NOT_ENOUGH = "node(s) didn't have enough device resources to allocate"
 
 
 @pytest.fixture(scope="module")
-def controller(cluster: Cluster) -> Iterator[Program]:
-    """The controller and the scheduler that asks it."""
-    command = [str(PROGRAM), "controller", "--plain-http", f"--address={_ADDRESS}"]
-    command += ["--metrics-address=127.0.0.1:0", f"--kubeconfig={cluster.admin_kubeconfig}"]
-    logs = cluster.layout.logs
-    program = Program("controller", command, logs / "controller.log", os.environ)
-    configuration = cluster.layout.state / "card-scheduler.json"
-    configuration.write_text(json.dumps(_configuration(cluster)))
-    kube_scheduler = str(cluster.binaries.kubernetes / "kube-scheduler")
-    flags = [f"--config={configuration}", "--secure-port=10270"]
-    scheduler = Program(
-        _SCHEDULER, [kube_scheduler, *flags], logs / f"{_SCHEDULER}.log", os.environ
-    )
-    program.start()
-    scheduler.start()
-    yield program
-    scheduler.stop()
-    program.stop()
+def controller(
+    cluster: Cluster, serving_agent: Agent, agent_image: AgentImage, results: Path
+) -> Iterator[Placement]:
+    """Three nodes, a controller that leads and a scheduler that asks it."""
+    with placement(cluster, serving_agent, agent_image, results / "placement") as found:
+        yield found
 
 
-def _configuration(cluster: Cluster) -> dict[str, Any]:
-    resources = [{"name": name, "ignoredByScheduler": False} for name in (MEMORY, CORE)]
-    extender = {
-        "urlPrefix": f"http://{_ADDRESS}/gpushare-scheduler",
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "bindVerb": "bind",
-        "weight": 1,
-        "nodeCacheCapable": True,
-        "managedResources": resources,
-    }
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": False},
-        "clientConnection": {"kubeconfig": str(cluster.credentials.kubeconfig(SCHEDULER))},
-        "profiles": [{"schedulerName": _SCHEDULER}],
-        "extenders": [extender],
-    }
+@pytest.fixture
+def placed(agent: Agent, controller: Placement) -> Placement:
+    """The same on empty nodes; `agent` removes what a test leaves."""
+    assert agent.program.running()
 
+    def is_empty() -> bool:
+        cards = [card for devs in controller.inspected().values() for card in devs]
+        return len(cards) == 3 * _CARDS and not any(card["usedGPU"] for card in cards)
 
-def asking(name: str, units: int, percent: int) -> dict[str, Any]:
-    """A pod for our scheduler."""
-    main = container("main", resources=slice_of(units, percent))
-    return pod(name, main, schedulerName=_SCHEDULER)
+    wait_for("the ledger is empty", is_empty, 60, 0.5)
+    return controller
 
 
 def phases(cluster: Cluster) -> dict[str, str]:
@@ -75,13 +51,67 @@ def phases(cluster: Cluster) -> dict[str, str]:
     return {each["metadata"]["name"]: each["status"]["phase"] for each in cluster.every("pod")}
 
 
+def nodes(cluster: Cluster) -> dict[str, str]:
+    """Node of each pod that has one."""
+    found = {p["metadata"]["name"]: p["spec"].get("nodeName", "") for p in cluster.every("pod")}
+    return {name: node for name, node in found.items() if node}
+
+
+def wait_until_all_run(cluster: Cluster, *names: str) -> None:
+    """Return when these pods run."""
+
+    def missing() -> bool:
+        seen = phases(cluster)
+        return all(seen.get(name) == "Running" for name in names)
+
+    wait_for(f"{len(names)} pods run", missing, 180, 0.5)
+
+
+def reasons(cluster: Cluster, name: str) -> str:
+    """What the scheduler said of a pod."""
+    return cluster.kubectl(
+        *("get", "events", "--field-selector"),
+        f"reason=FailedScheduling,involvedObject.name={name}",
+        *("-o", "jsonpath={..message}"),
+    )
+
+
+def test_a_pod_lands_on_the_one_node_of_three_where_a_card_fits(placed: Placement) -> None:
+    """8 units and 30 %: the sums fit two nodes, one card of one of them does; the third has no compute."""
+    cluster = placed.cluster
+    fillers = [asking(f"full-n1-{card}", 10, 40, **on(NODE)) for card in range(_CARDS)]
+    fillers += [asking(f"full-n2-{card}", 10, 40, **on("n2")) for card in range(_CARDS - 1)]
+    cluster.apply(*fillers)
+    wait_until_all_run(cluster, *(each["metadata"]["name"] for each in fillers))
+    cluster.apply(asking("fits", 8, 30))
+    wait_until_all_run(cluster, "fits")
+    assert nodes(cluster)["fits"] == "n2"
+    assert "Failed" not in phases(cluster).values()
+
+
+def test_jobs_of_memory_only_and_jobs_with_compute_never_meet_on_a_node(placed: Placement) -> None:
+    """Also where the other kind of node has more room."""
+    cluster = placed.cluster
+    pods = [asking(f"memory-{number}", 4, None) for number in range(6)]
+    pods += [asking(f"compute-{number}", 4, 20) for number in range(6)]
+    cluster.apply(*pods)
+    wait_until_all_run(cluster, *(each["metadata"]["name"] for each in pods))
+    for name, node in nodes(cluster).items():
+        assert (node == MEMORY_ONLY) == name.startswith("memory"), (name, node)
+
+
 def test_a_pod_that_fits_no_single_card_waits_with_the_reason_and_no_pod_fails(
-    cluster: Cluster, agent: Agent, controller: Program
+    placed: Placement,
 ) -> None:
-    """20 units are free on the node and 5 on each card; 8 are asked, until a card is free."""
-    cluster.apply(*(asking(f"full-{number}", 10, 40) for number in range(_CARDS)))
-    full = {f"full-{number}": "Running" for number in range(_CARDS)}
-    wait_for("the cards are filled", lambda: phases(cluster) == full, 120, 0.5)
+    """20 units are free on each node and 5 on each card; 8 are asked, until a card is free."""
+    cluster = placed.cluster
+    full = [
+        asking(f"full-{node}-{card}", 10, 40, **on(node))
+        for node in (NODE, "n2")
+        for card in range(_CARDS)
+    ]
+    cluster.apply(*full)
+    wait_until_all_run(cluster, *(each["metadata"]["name"] for each in full))
     labels = {"app": "waits"}
     spec = {**asking("waits", 8, 30)["spec"], "restartPolicy": "Always"}
     template = {"metadata": {"labels": labels}, "spec": spec}
@@ -93,43 +123,80 @@ def test_a_pod_that_fits_no_single_card_waits_with_the_reason_and_no_pod_fails(
             "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template},
         }
     )
-
-    def reasons() -> str:
-        return cluster.kubectl(
-            *("get", "events", "--field-selector", "reason=FailedScheduling"),
-            *("-o", "jsonpath={..message}"),
-        )
-
-    reason = "node(s) didn't have enough device resources to allocate"
-    wait_for("the event says why", lambda: reason in reasons(), 60, 0.5)
-    (waiting,) = cluster.every("pod", selector="app=waits")
-    assert waiting["status"]["phase"] == "Pending"
-    assert "nodeName" not in waiting["spec"]
-    assert "Failed" not in phases(cluster).values()
-
-    cluster.kubectl("delete", "pod", "full-2", "--wait=true")
+    (waiting,) = wait_for("the pod is made", lambda: cluster.every("pod", selector="app=waits"), 60)
     name = waiting["metadata"]["name"]
-    cluster.wait_for_phase(name, "Running", seconds=120)
+    wait_for("the event says why", lambda: _NOT_ENOUGH in reasons(cluster, name), 60, 0.5)
+    assert name not in nodes(cluster)
+    cluster.kubectl("delete", "pod", "full-n2-2", "--wait=true")
+    wait_until_all_run(cluster, name)
+    assert len(cluster.every("pod", selector="app=waits")) == 1
     assert "Failed" not in phases(cluster).values()
-    assert controller.running()
-    assert len(check_agreement(agent)) == _CARDS
 
 
-def test_a_burst_fills_every_card_and_what_is_too_many_waits(
-    cluster: Cluster, agent: Agent, controller: Program
+def test_preemption_evicts_who_frees_a_card_and_nobody_for_nothing(placed: Placement) -> None:
+    """By sums kube-scheduler would evict nobody for 8 units, or one pod for 10: that one helps."""
+    cluster = placed.cluster
+    cluster.apply(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "urgent"},
+            "value": 1000,
+        }
+    )
+    full = [asking(f"full-{card}", 13, 40, **on(NODE)) for card in range(_CARDS)]
+    cluster.apply(*full)
+    names = [each["metadata"]["name"] for each in full]
+    wait_until_all_run(cluster, *names)
+    urgent: dict[str, Any] = {"priorityClassName": "urgent", **on(NODE)}
+    cluster.apply(asking("within-the-sum", 8, 30, **urgent))
+    wait_for("it waits", lambda: _NOT_ENOUGH in reasons(cluster, "within-the-sum"), 60, 0.5)
+    assert set(names) <= phases(cluster).keys()
+    cluster.kubectl("delete", "pod", "within-the-sum", "--wait=true")
+    cluster.apply(asking("beyond-the-sum", 10, 30, **urgent))
+    wait_until_all_run(cluster, "beyond-the-sum")
+    assert len(set(names) & phases(cluster).keys()) == _CARDS - 1
+
+
+def test_a_burst_of_100_pods_ends_in_one_view_though_everything_is_killed_in_the_middle(
+    placed: Placement,
 ) -> None:
-    """Five slices of 3 units and 20 % a card; the controller is killed in the middle."""
-    fitting = _CARDS * _UNITS // 3
-    cluster.apply(*(asking(f"burst-{number}", 3, 20) for number in range(fitting + 4)))
+    """Leader, both schedulers and an agent end by kill -9; ledger, kubelets, annotations agree."""
+    cluster, names = placed.cluster, [f"burst-{number:03}" for number in range(100)]
+    cluster.apply(*(asking(name, 1, 5) for name in names))
     wait_for("some run", lambda: "Running" in phases(cluster).values(), 60, 0.2)
-    controller.kill()
-    controller.start()
+    leader = placed.leader()
+    placed.kill(leader)
+    for scheduler in placed.scheduler_pods():
+        placed.kill(scheduler)
+    placed.agents["n2"].kill()
+    placed.agents["n2"].start()
+    wait_for("another one leads", lambda: placed.leader() not in ("", leader), 120, 0.5)
+    wait_until_all_run(cluster, *names)
 
-    def counted() -> tuple[int, int]:
-        found = list(phases(cluster).values())
-        return found.count("Running"), found.count("Pending")
+    by_node = Counter(nodes(cluster).values())
+    assert by_node.keys() <= {NODE, "n2"}
+    held = {name: check_agreement(agent) for name, agent in placed.agents.items()}
+    assert {node: len(found) for node, found in held.items() if found} == by_node
+    check_annotations(placed)
 
-    wait_for("all that fit run", lambda: counted() == (fitting, 4), 180, 0.5)
-    held = check_agreement(agent)
-    assert len(held) == fitting
-    assert all(len(units[MEMORY]) == 3 for units in held.values())
+    def ledger() -> dict[str, int]:
+        return {n: sum(d["usedGPU"] for d in devs) for n, devs in placed.inspected().items()}
+
+    units = {node: sum(len(u[MEMORY]) for u in found.values()) for node, found in held.items()}
+    wait_for("the ledger says the same", lambda: ledger() == units, 60, 0.5)
+
+
+def check_annotations(placed: Placement) -> None:
+    """Assert that each pod's annotations name the card of its grant."""
+    by_pod = {
+        pod: grant for agent in placed.agents.values() for (pod, _), grant in granted(agent).items()
+    }
+    for each in placed.cluster.every("pod"):
+        told = each["metadata"]["annotations"]
+        ((card, units),) = json.loads(told[ALLOCATION])["0"].items()
+        assert told[ASSIGNED] == "true"
+        grant = by_pod[each["metadata"]["name"]]
+        uuids = placed.agents[each["spec"]["nodeName"]].uuids()
+        assert [uuids[int(card)]] == list(grant.devices), each["metadata"]["name"]
+        assert units == 1

@@ -113,8 +113,6 @@ class Box:
             # What executable graphs take by themselves is in the way of exact figures.
             "GPU_SIMULATOR_GRAPH_MIB": "0",
             "GPU_SIMULATOR_GRAPH_LAUNCH_MIB": "0",
-            # The library takes what NVML lists for ours (docs/isolation.md).
-            "GPU_SIMULATOR_NVML_IMPORTS": "0",
             **self.variables,
         }
 

@@ -143,6 +143,24 @@ def test_an_imported_pools_memory_is_its_exporters(make_box: MakeBox) -> None:
     assert guest(f"from_pool 3 1 {before + MIB}") == [OUT_OF_MEMORY]
 
 
+def test_what_nvml_lists_of_an_import_is_not_taken_for_own_memory(make_box: MakeBox) -> None:
+    """It lists the memory with both processes; the importer's code is measured by that figure."""
+    exporter, importer = make_box("one"), make_box("other")
+    exporter.allow(SLICE)
+    importer.allow(SLICE)
+    owner = exporter.start()
+    guest = importer.start(GPU_SIMULATOR_MODULE_MIB="30", CUDA_MODULE_LOADING="EAGER")
+    assert owner(f"alloc 1 {500 * MIB}") == [0]
+    before, handle = room(guest), told(owner, "ipc 1")
+    assert guest(f"ipc_open 1 {handle}") == [0]
+    assert guest("module 5") == [0]
+
+    assert before - room(guest) == 30 * MIB
+    assert guest("ipc_close 1") == [0]
+    assert guest("module_unload 5") == [0]
+    assert room(guest) == before
+
+
 def test_imported_memory_is_its_exporters(make_box: MakeBox) -> None:
     """By IPC handle, by descriptor, and of another API: on a full slice, and nothing is counted."""
     exporter, importer = make_box("one"), make_box("other")

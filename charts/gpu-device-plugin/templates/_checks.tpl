@@ -3,14 +3,14 @@ What the schema cannot say in words: combinations that make no sense, and values
 products know and this one does not serve yet. Every manifest that the agent needs includes it.
 */}}
 {{- define "gpu-device-plugin.check" -}}
-{{- if has .Values.mode (list "default" "mps" "topology" "mig") }}
-{{- fail (printf "mode %s is not served yet: set mode to core_mem, cgpu, share or disabled" .Values.mode) }}
+{{- if has .Values.mode (list "mps" "mig") }}
+{{- fail (printf "mode %s is not served by this chart yet: set mode to core_mem, cgpu, share, default, topology or disabled" .Values.mode) }}
 {{- end }}
 {{- if and (eq .Values.gpuMemoryUnit "128MiB") (ne .Values.mode "share") }}
 {{- fail (printf "gpuMemoryUnit 128MiB does not go with mode %s: it is for mode share only, where a card serves more than 16 pods; set mode to share or gpuMemoryUnit to GiB" .Values.mode) }}
 {{- end }}
 {{- if ne .Values.migStrategy "none" }}
-{{- fail (printf "migStrategy %s is not served yet: cards in MIG mode are left out; set migStrategy to none" .Values.migStrategy) }}
+{{- fail (printf "migStrategy %s is not served by this chart yet: cards in MIG mode are left out; set migStrategy to none" .Values.migStrategy) }}
 {{- end }}
 {{- if .Values.gfd.enabled }}
 {{- fail "gfd.enabled is not served yet: this chart brings no GPU feature discovery; set gfd.enabled to false and install NVIDIA's" }}

@@ -18,7 +18,8 @@ def setting_options(kind: type[msgspec.Struct], command: click.Command) -> None:
         flag = "--" + field.name.replace("_", "-")
         option = click.Option(
             [flag],
-            is_flag=kind_of(field) is bool,
+            is_flag=False,
+            flag_value="true" if kind_of(field) is bool else None,
             default=None,
             help=texts[field.name] + _choices(kind_of(field)) + _shown(field.default),
             metavar=_metavar(field.name, kind_of(field)),
@@ -27,9 +28,9 @@ def setting_options(kind: type[msgspec.Struct], command: click.Command) -> None:
 
 
 def _metavar(name: str, kind: object) -> str | None:
-    """The placeholder of the value in the help text; None for a switch."""
+    """The placeholder of the value in the help text."""
     if kind is bool:
-        return None
+        return "[true|false]"
     if kind is float:
         return "SECONDS"
     if len(_values(kind)) in range(1, _SHORT):
@@ -51,6 +52,6 @@ def _values(kind: object) -> str:
 
 
 def _shown(default: object) -> str:
-    if default in (False, ""):
+    if default in (False, "", None):
         return ""
     return f" [default: {getattr(default, 'value', default)}]"

@@ -1,12 +1,13 @@
 """What the API server and the webhook tell each other: AdmissionReviews (admission.k8s.io/v1)."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.domain.models.admission import Admitted, Applicant
 from gpu_device_plugin.errors import ClusterError
 
@@ -20,9 +21,16 @@ class _Meta(msgspec.Struct):
     annotations: dict[str, str] | None = None
 
 
+class _Container(msgspec.Struct):
+    name: str = ""
+    resources: dict[str, Any] | None = None
+
+
 class _Spec(msgspec.Struct, rename="camel"):
     node_selector: dict[str, str] | None = None
     affinity: dict[str, Any] | None = None
+    containers: list[_Container] = []
+    init_containers: list[_Container] | None = None
 
 
 class _Pod(msgspec.Struct):
@@ -55,6 +63,43 @@ _pod = msgspec.json.Decoder(_Pod)
 
 
 @dataclass(frozen=True, slots=True)
+class Resources:
+    """A container's `resources`.
+
+    Attributes:
+        container: Its name.
+        path: Where they stand in the pod, for a patch.
+        plain: As the JSON has them.
+    """
+
+    container: str
+    path: str
+    plain: Mapping[str, Any]
+
+    @property
+    def limits(self) -> Mapping[str, object]:
+        """Its limits, as they stand there."""
+        limits = self.plain.get("limits")
+        return limits if isinstance(limits, dict) else {}
+
+    def amounts(self, names: Collection[str]) -> dict[str, int]:
+        """Those limits, as whole numbers; without those that it has not.
+
+        Raises:
+            ClusterError: One is no quantity.
+        """
+        return {name: whole_number(str(self.limits[name])) for name in names if name in self.limits}
+
+    def renamed(self, gone: Collection[str], new: Mapping[str, int]) -> Mapping[str, Any]:
+        """The same, without some resources and with others, in limits and requests."""
+        found = dict(self.plain)
+        for part in ("limits", "requests"):
+            kept = {key: value for key, value in (found.get(part) or {}).items() if key not in gone}
+            found[part] = kept | {key: str(amount) for key, amount in new.items()}
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Review:
     """One question of the API server.
 
@@ -62,11 +107,13 @@ class Review:
         uid: Of the question; the answer repeats it.
         namespace: Where the pod is to be.
         pod: The pod, without its namespace's labels; None if the question is about something else.
+        resources: Those of its containers, init containers too.
     """
 
     uid: str
     namespace: str
     pod: Applicant | None
+    resources: tuple[Resources, ...] = ()
 
 
 def read_review(body: bytes) -> Review:
@@ -94,7 +141,16 @@ def read_review(body: bytes) -> Review:
         node_selector=pod.spec.node_selector or {},
         affinity=pod.spec.affinity,
     )
-    return Review(asked.uid, asked.namespace or pod.metadata.namespace, applicant)
+    resources = (
+        *_resources("/spec/containers", pod.spec.containers),
+        *_resources("/spec/initContainers", pod.spec.init_containers or ()),
+    )
+    return Review(asked.uid, asked.namespace or pod.metadata.namespace, applicant, resources)
+
+
+def _resources(path: str, containers: Sequence[_Container]) -> Iterator[Resources]:
+    for place, each in enumerate(containers):
+        yield Resources(each.name, f"{path}/{place}/resources", each.resources or {})
 
 
 def allowed(uid: str) -> bytes:
@@ -108,8 +164,16 @@ def denied(uid: str, text: str) -> bytes:
     return _answer(uid, {"allowed": False, "status": result})
 
 
-def patched(review: Review, admitted: Admitted) -> bytes:
-    """The answer for a pod that is changed, as a JSON patch (RFC 6902)."""
+def patched(
+    review: Review, admitted: Admitted, resources: Mapping[str, Mapping[str, Any]] | None = None
+) -> bytes:
+    """The answer for a pod that is changed, as a JSON patch (RFC 6902).
+
+    Args:
+        review: The question.
+        admitted: What is added.
+        resources: Path of a container's resources -> what they are to be.
+    """
     pod = review.pod or Applicant()
     patch = [
         *_additions("/metadata/labels", pod.labels, admitted.labels),
@@ -117,6 +181,9 @@ def patched(review: Review, admitted: Admitted) -> bytes:
     ]
     if admitted.affinity is not None:
         patch.append({"op": "add", "path": "/spec/affinity", "value": admitted.affinity})
+    patch += [
+        {"op": "add", "path": path, "value": value} for path, value in (resources or {}).items()
+    ]
     if not patch:
         return allowed(review.uid)
     encoded = base64.b64encode(msgspec.json.encode(patch)).decode("ascii")

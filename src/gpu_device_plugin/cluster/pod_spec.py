@@ -8,7 +8,7 @@ from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import wish_of
-from gpu_device_plugin.domain.schemes.aliyun.requests import COUNT_LABEL
+from gpu_device_plugin.domain.schemes.aliyun.requests import CARD_LABEL, COUNT_LABEL
 from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError
 
@@ -43,6 +43,7 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         owner=f"{meta.owner.kind} {meta.namespace}/{meta.owner.name}" if meta.owner else "",
         compute_policy=annotations.get(COMPUTE_POLICY_KEY),
         placement=annotations.get(PLACEMENT_ANNOTATION),
+        card_label=(meta.labels or {}).get(CARD_LABEL),
     )
 
 

@@ -1,7 +1,7 @@
 """The pods of this node, from the API server."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import msgspec
@@ -117,8 +117,11 @@ class PodWatch:
         key = (pod.metadata.namespace, pod.metadata.name)
         meta = pod.metadata
         try:
+            request = pod_request(pod, self._resources)
+            if request.is_finished:  # it asks nothing; refused pods may lie there by the thousand
+                request = replace(request, containers=(), wish=())
             watched = WatchedPod(
-                pod_request(pod, self._resources),
+                request,
                 meta.uid,
                 meta.annotations or {},
                 meta.owner_uid,

@@ -5,15 +5,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import yaml
 
+from gpu_device_plugin.config.nvidia_settings import (
+    NvidiaSettings,
+    check_twice,
+    nvidia_configuration,
+)
 from gpu_device_plugin.config.sources import LogFormat, load, says
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.container_edits import DeviceAccess
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
+from gpu_device_plugin.domain.schemes.nvidia.configuration import MigStrategy
 from gpu_device_plugin.errors import ConfigError
 
 _CAPABILITY = "all|compat32|compute|display|graphics|ngx|utility|video"  # NVIDIA's toolkit's
@@ -26,7 +31,7 @@ class Isolation(enum.Enum):
     OFF = "off"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the operator decided. A node label for a setting takes precedence."""
 
     node_name: Annotated[
@@ -135,7 +140,15 @@ def load_settings(
     """
     settings, sources = load(Settings, flags, environ, file)
     _check_combination(settings, sources)
+    check_twice(settings, sources, file)
+    nvidia_configuration(settings)
     return settings
+
+
+def takes_mig(settings: Settings) -> bool:
+    """Whether cards in MIG mode serve; that cannot change while the agent runs."""
+    strategy = nvidia_configuration(settings).mig_strategy
+    return settings.mode is NodeMode.MIG or strategy is not MigStrategy.NONE
 
 
 def mode_in(text: str) -> NodeMode | None:

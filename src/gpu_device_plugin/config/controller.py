@@ -8,10 +8,24 @@ from typing import Annotated
 import msgspec
 
 from gpu_device_plugin.config.sources import LogFormat, load, says
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.errors import ConfigError
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Koordinator(enum.Enum):
+    """Whether Koordinator's names for parts of a card are understood, and in which unit."""
+
+    OFF = "off"
+    GIB = MemoryUnit.GIB.value
+    MIB128 = MemoryUnit.MIB128.value
+
+    @property
+    def unit(self) -> MemoryUnit | None:
+        """The unit, or None."""
+        return None if self is Koordinator.OFF else MemoryUnit(self.value)
 
 
 class UnhealthyConfigMaps(enum.Enum):
@@ -61,6 +75,10 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         UnhealthyConfigMaps,
         says("ConfigMaps kube-system/unhealthy-gpu-NODE: kept to the cards' health, or read only."),
     ] = UnhealthyConfigMaps.WRITE
+    koordinator: Annotated[
+        Koordinator,
+        says("Translate koordinator.sh/gpu-memory and gpu-core; memory into units of this size."),
+    ] = Koordinator.OFF
     max_body: Annotated[
         int, says("Longest body in MiB that is read; a longer one is answered 413.", ge=1)
     ] = 96

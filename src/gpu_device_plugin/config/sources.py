@@ -9,6 +9,7 @@ environment variables are not: Kubernetes itself makes some with our prefix for 
 import enum
 from collections.abc import Mapping
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
@@ -17,12 +18,30 @@ import yaml
 from gpu_device_plugin.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "GPU_DEVICE_PLUGIN_"
-_OWN_VARIABLES = {
+OWN_VARIABLES = {
     "node_name": "NODE_NAME",
     "kubeconfig": "KUBECONFIG",
     "namespace": "POD_NAMESPACE",
     "pod_name": "POD_NAME",
+    # As NVIDIA's plugin has them.
+    "driver_root": "NVIDIA_DRIVER_ROOT",
+    "dev_root": "NVIDIA_DEV_ROOT",
+    "config_file": "CONFIG_FILE",
+    "mig_strategy": "MIG_STRATEGY",
+    "fail_on_init_error": "FAIL_ON_INIT_ERROR",
+    "device_list_strategy": "DEVICE_LIST_STRATEGY",
+    "device_id_strategy": "DEVICE_ID_STRATEGY",
+    "pass_device_specs": "PASS_DEVICE_SPECS",
+    "shared_devices_allocation_policy": "SHARED_DEVICES_ALLOCATION_POLICY",
+    "cdi_annotation_prefix": "CDI_ANNOTATION_PREFIX",
+    "gdrcopy_enabled": "GDRCOPY_ENABLED",
+    "gds_enabled": "GDS_ENABLED",
+    "mofed_enabled": "MOFED_ENABLED",
+    "imex_channel_ids": "IMEX_CHANNEL_IDS",
+    "imex_required": "IMEX_REQUIRED",
+    "mps_root": "MPS_ROOT",
 }
+"""The variables of settings that have another one beside that with our prefix."""
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off", ""})
 
@@ -77,9 +96,11 @@ def field_names(kind: type[msgspec.Struct]) -> tuple[str, ...]:
 
 
 def kind_of(field: msgspec.structs.FieldInfo) -> object:
-    """The type of a setting, without its description."""
+    """The type of a setting, without its description and without "not given"."""
     kind = field.type
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    return get_args(kind)[0] if isinstance(kind, UnionType) else kind
 
 
 def _flag(key: str) -> str:
@@ -136,7 +157,7 @@ def _from_environment(
 ) -> dict[str, tuple[object, str]]:
     found: dict[str, tuple[object, str]] = {}
     for key in field_names(kind):
-        for name in (_OWN_VARIABLES.get(key), ENVIRONMENT_PREFIX + key.upper()):
+        for name in (OWN_VARIABLES.get(key), ENVIRONMENT_PREFIX + key.upper()):
             if name is not None and environ.get(name):
                 found[key] = (environ[name], name)
     return found

@@ -35,9 +35,9 @@ def still_asked(card: CardHealth) -> str:
     return ""
 
 
-def unshareable(report: CardReport, now_seconds: float) -> Fault | None:
+def unshareable(report: CardReport, now_seconds: float, *, takes_mig: bool) -> Fault | None:
     """Why a card that the driver shows cannot be shared; None if it can."""
-    if report.is_mig:
+    if report.is_mig and not takes_mig:
         text = "the card is in MIG mode, whose instances this node's mode cannot share"
         return Fault("MigEnabled", text, Recovery.INVENTORY, now_seconds, now_seconds)
     if report.memory_mib <= 0:
@@ -56,9 +56,11 @@ def missing_fault(inventory: Inventory, now_seconds: float) -> Fault:
     return Fault("Unplugged", text, Recovery.PROBE, now_seconds, now_seconds)
 
 
-def shown(card: CardHealth, report: CardReport, now_seconds: float) -> CardHealth:
+def shown(
+    card: CardHealth, report: CardReport, now_seconds: float, *, takes_mig: bool
+) -> CardHealth:
     """The card with exactly those faults of an inventory that this one has."""
-    found = unshareable(report, now_seconds)
+    found = unshareable(report, now_seconds, takes_mig=takes_mig)
     if found is not None:
         card = with_fault(card, found)
     kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or _is(f, found))

@@ -62,7 +62,7 @@ def observe(
     """Health after a report, and what that changed."""
     match report:
         case Inventory():
-            after = _enumerated(health, report, now_seconds)
+            after = _enumerated(health, report, now_seconds, takes_mig=rules.takes_mig)
         case Probe():
             after = _probed(health, report, now_seconds, rules.recovery_seconds)
         case Xid():
@@ -126,7 +126,9 @@ def restored(saved: Health, boot_id: str) -> Health:
     return Health(boot_id)
 
 
-def _enumerated(health: Health, inventory: Inventory, now_seconds: float) -> Health:
+def _enumerated(
+    health: Health, inventory: Inventory, now_seconds: float, *, takes_mig: bool
+) -> Health:
     """The driver shows these cards; a fresh load of it has reset them all."""
     driver = f"{inventory.driver_version}/{inventory.driver_load}"
     is_fresh = _is_fresh(health.driver, driver)
@@ -134,7 +136,8 @@ def _enumerated(health: Health, inventory: Inventory, now_seconds: float) -> Hea
     gone = missing_fault(inventory, now_seconds)
     for report in inventory.cards:
         card = known.get(report.uuid, CardHealth(report.uuid))
-        known[report.uuid] = replace(shown(card, report, now_seconds), is_shown=True)
+        found = shown(card, report, now_seconds, takes_mig=takes_mig)
+        known[report.uuid] = replace(found, is_shown=True)
     for uuid in known.keys() - {card.uuid for card in inventory.cards}:
         card = with_fault(known[uuid], gone)
         known[uuid] = replace(card, clean_since_seconds=None, is_shown=False)

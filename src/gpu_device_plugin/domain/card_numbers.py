@@ -1,11 +1,13 @@
 """Card numbers, as the units that are held show them.
 
 Unit ids contain the number. If the file with the numbers is lost, another number for a card would
-give units twice. So the numbers in grants and in the kubelet's checkpoint are taken first.
+give units twice. So the numbers in grants and in the kubelet's checkpoint are taken first, and none of
+them goes to another card.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from gpu_device_plugin.domain.devices import MAX_CARDS
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.ledger import Ledger
 
@@ -38,6 +40,37 @@ def known_numbers(
         if len(left) == len(free) == 1:
             known[left[0]] = next(iter(free))
     return known
+
+
+def assigned(
+    numbers: Mapping[str, int], shown: Sequence[str], held: Collection[int] | None
+) -> dict[str, int]:
+    """UUID -> number of every card: known ones keep theirs, new ones get one.
+
+    Once all numbers are taken, a new card gets that of a card that is gone and of which nothing is
+    held. Where there is none, the new card is left out of the answer.
+
+    Args:
+        numbers: UUID -> number until now.
+        shown: UUIDs of the cards that are there or may come back at once, by NVML index.
+        held: Numbers that units of any pod name; None if that is not known.
+    """
+    found = dict(numbers)
+    for uuid in shown:
+        if uuid not in found:
+            taken = {*found.values(), *(held or ())}
+            free = (number for number in range(MAX_CARDS) if number not in taken)
+            gone = (old for old, number in found.items() if _is_free(old, number, shown, held))
+            number = next(free, None)
+            if number is None:
+                number = found.pop(next(gone, ""), None)
+            if number is not None:
+                found[uuid] = number
+    return found
+
+
+def _is_free(uuid: str, number: int, shown: Collection[str], held: Collection[int] | None) -> bool:
+    return held is not None and number not in held and uuid not in shown
 
 
 def _visible(entry: CheckpointEntry) -> Sequence[str]:

@@ -64,14 +64,17 @@ class Paths:
         control_devices: Device nodes beside the cards' own that exist on this host, for instance
             `/dev/nvidiactl` and `/dev/nvidia-uvm`.
         driver: Files of a driver that no container runtime brings: the simulated one's.
+        mig_minors: Card's minor, GPU instance, compute instance or None -> minor of the node that
+            opens it.
     """
 
-    run_dir: str
-    library_dir: str
-    library_version: str
+    run_dir: str = ""
+    library_dir: str = ""
+    library_version: str = ""
     has_selftest: bool = False
     control_devices: tuple[str, ...] = ()
     driver: tuple[Mount, ...] = ()
+    mig_minors: Mapping[tuple[int, int, int | None], int] = field(default_factory=dict)
 
 
 def slice_of_mounts(mounts: Mapping[str, str]) -> tuple[str, str]:

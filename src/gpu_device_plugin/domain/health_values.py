@@ -54,11 +54,13 @@ class HealthRules:
         xids: The table of XIDs by code.
         default: The rule for every other XID.
         recovery_seconds: How long probes must be clean.
+        takes_mig: Whether cards in MIG mode serve, with their instances.
     """
 
     xids: Mapping[int, XidRule]
     default: XidRule
     recovery_seconds: float
+    takes_mig: bool = False
 
     def rule(self, code: int) -> XidRule:
         """The rule for an XID."""

@@ -35,7 +35,7 @@ class PlacementPolicy(StrEnum):
     FGD = "fgd"
 
 
-_NOT_YET = frozenset({NodeMode.DEFAULT, NodeMode.MPS, NodeMode.TOPOLOGY, NodeMode.MIG})
+_NOT_YET = frozenset({NodeMode.MPS})
 
 
 def is_isolated(mode: NodeMode) -> bool:
@@ -46,6 +46,11 @@ def is_isolated(mode: NodeMode) -> bool:
 def is_served(mode: NodeMode) -> bool:
     """Whether this release implements the mode; `disabled` means offering nothing."""
     return mode not in _NOT_YET
+
+
+def is_whole(mode: NodeMode | None) -> bool:
+    """Whether whole cards are offered, not fractions."""
+    return mode in {NodeMode.DEFAULT, NodeMode.TOPOLOGY, NodeMode.MIG}
 
 
 def parse_mode(text: str) -> NodeMode | None:

@@ -82,6 +82,7 @@ class PodRequest:
         owner: The controller that made it, `ReplicaSet namespace/name`, or "".
         compute_policy: Value of the annotation `gpu-device-plugin/compute-policy`, or None.
         placement: Value of the annotation `gpu-device-plugin/placement`, or None.
+        card_label: Value of the label `ack.gpushare.placement`, or None.
     """
 
     ref: PodRef
@@ -92,6 +93,7 @@ class PodRequest:
     owner: str = ""
     compute_policy: str | None = None
     placement: str | None = None
+    card_label: str | None = None
 
     def app_amount(self, resource: str) -> int:
         """How much of `resource` all app containers together ask for."""

@@ -65,11 +65,13 @@ class Demand:
         mem_units: Memory units in all; 0 only while it is not known how many.
         core_percent: Percent of one card's compute; 0 is no cap, or not known yet.
         cards: Number of cards, at least 1; divides `mem_units`.
+        is_exclusive: No other pod may be on its cards (R-528).
     """
 
     mem_units: int
     core_percent: int = 0
     cards: int = 1
+    is_exclusive: bool = False
 
     @property
     def units_per_card(self) -> int:

@@ -78,10 +78,20 @@ class ControllerMetrics:
         facts = self._facts()
         return await asyncio.to_thread(self._written, encoder, facts), content_type
 
-    def _written(self, encoder: Callable[[CollectorRegistry], bytes], facts: Facts) -> bytes:
-        gauges = CollectorRegistry()
-        gauges.register(_Gauges(facts))
-        return encoder(self._registry) + encoder(gauges)
+    def _written(self, encoder: Callable[[Collector], bytes], facts: Facts) -> bytes:
+        return encoder(_Page(self._registry, _Gauges(facts)))
+
+
+class _Page(Collector):
+    """What counts all the time and what is of this moment, as one page: its end is marked."""
+
+    def __init__(self, *parts: Collector) -> None:
+        self._parts = parts
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, for prometheus_client."""
+        for part in self._parts:
+            yield from part.collect()
 
 
 class _Gauges(Collector):

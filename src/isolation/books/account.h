@@ -5,8 +5,7 @@
  * asked for them, so no two processes can both get the last ones, and a process
  * that dies between leaves a slot that is cleared.
  */
-#ifndef GPUSLICE_BOOKS_ACCOUNT_H
-#define GPUSLICE_BOOKS_ACCOUNT_H
+#pragma once
 
 #include "driver/api.h"
 
@@ -64,5 +63,3 @@ uint64_t account_held(int card, bool reap);
 uint64_t account_own(int card);
 /* The cap of a card; LIMITS_NO_CAP when there is none. */
 uint64_t account_limit(int card);
-
-#endif

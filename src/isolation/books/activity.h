@@ -12,8 +12,7 @@
  * these take, however long it waited among them for its turn; any other claims
  * all the time from its first launch to its last end, as version 0 always does.
  */
-#ifndef GPUSLICE_BOOKS_ACTIVITY_H
-#define GPUSLICE_BOOKS_ACTIVITY_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -88,5 +87,3 @@ uint64_t activity_between(const struct activity *page, uint64_t from_ns, uint64_
  */
 uint32_t activity_in(const struct activity *page, const struct activity_bucket *bucket,
 		     uint64_t now_ns, int skip);
-
-#endif

@@ -3,8 +3,7 @@
  * process's books and the driver speak of the same moment, and whether a card that
  * is to be measured is still. See books/calls.c.
  */
-#ifndef GPUSLICE_BOOKS_CALLS_H
-#define GPUSLICE_BOOKS_CALLS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,5 +36,3 @@ bool calls_are_own(void);
 uint64_t calls_stamp(void);
 
 void calls_after_fork(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* One allocation on its way through reserve, call and keep or drop; see books/charge.c. */
-#ifndef GPUSLICE_BOOKS_CHARGE_H
-#define GPUSLICE_BOOKS_CHARGE_H
+#pragma once
 
 #include "books/account.h"
 #include "books/holdings.h"
@@ -42,5 +41,3 @@ uint64_t charge_managed(int card);
 void charge_expect_managed(void);
 
 void charge_after_fork(void);
-
-#endif

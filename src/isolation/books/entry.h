@@ -1,6 +1,5 @@
 /* What every hook asks first; see books/entry.c. */
-#ifndef GPUSLICE_BOOKS_ENTRY_H
-#define GPUSLICE_BOOKS_ENTRY_H
+#pragma once
 
 #include "driver/driver.h"
 
@@ -38,5 +37,3 @@ void entry_forget_parent(void);
 		if (!(given))                                                                      \
 			return cuda.name(__VA_ARGS__);                                             \
 	} while (0)
-
-#endif

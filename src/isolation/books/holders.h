@@ -1,6 +1,5 @@
 /* Which processes of this container hold memory on a card; see books/holders.c. */
-#ifndef GPUSLICE_BOOKS_HOLDERS_H
-#define GPUSLICE_BOOKS_HOLDERS_H
+#pragma once
 
 #include "books/region.h"
 
@@ -13,5 +12,3 @@ struct holder {
 
 /* Fills at most REGION_SLOTS; returns how many. The dead are left out. Any thread. */
 unsigned holders_of(int card, struct holder holders[REGION_SLOTS]);
-
-#endif

@@ -1,6 +1,5 @@
 /* What this process holds, by pointer or handle; see books/holdings.c. */
-#ifndef GPUSLICE_BOOKS_HOLDINGS_H
-#define GPUSLICE_BOOKS_HOLDINGS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,6 +18,7 @@ enum holding_kind {
 	KIND_GRAPH,      /* executable graph; `other` has a bit for each card that its nodes want */
 	KIND_GRAPH_PART, /* what they want of one of them; `other` is the device */
 	KIND_CONTEXT,    /* `bytes` is what it was found to cost, `other` what its code was */
+	KIND_IMPORT,     /* another process's memory, by address; `bytes` NVML lists with us too */
 	KIND_PAGE, /* of linear memory, by address; `bytes` in it were asked for, in `handles` parts
 		    */
 };
@@ -64,5 +64,3 @@ struct holding *holdings_next(enum holding_kind kind, uint32_t *place);
 
 /* In a forked child: none of it is ours. */
 void holdings_after_fork(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Asking the real NVML what a card or this process holds; see books/nvml.c. */
-#ifndef GPUSLICE_BOOKS_NVML_H
-#define GPUSLICE_BOOKS_NVML_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,5 +31,3 @@ unsigned nvml_shares(int card, struct nvml_share shares[NVML_SHARES]);
  */
 bool nvml_knows_pid(void);
 void nvml_learn(bool was_listed, bool is_listed);
-
-#endif

@@ -1,6 +1,5 @@
 /* The page of this slice on a card, among those of its neighbours. */
-#ifndef GPUSLICE_BOOKS_OWN_PAGE_H
-#define GPUSLICE_BOOKS_OWN_PAGE_H
+#pragma once
 
 #include "books/activity.h"
 
@@ -9,5 +8,3 @@ int activity_directory(int card, char *path, size_t bytes);
 
 /* The agent's file, else the one in the region. Any thread. */
 struct activity *activity_own_page(int card);
-
-#endif

@@ -2,8 +2,7 @@
  * What the driver takes beyond what is asked of it: whole pages. The parts of them
  * that nobody asked for are counted with what is taken unasked; see books/pages.c.
  */
-#ifndef GPUSLICE_BOOKS_PAGES_H
-#define GPUSLICE_BOOKS_PAGES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,5 +30,3 @@ uint64_t pages_uncounted(int card);
 bool pages_check(uint64_t measured, uint64_t expected, uint64_t least);
 
 void pages_after_fork(void);
-
-#endif

@@ -2,8 +2,7 @@
  * Holding back the container's other calls: so that a card's total changes by what one thread does,
  * and by no other thread or process of the container. See books/quiesce.c.
  */
-#ifndef GPUSLICE_BOOKS_QUIESCE_H
-#define GPUSLICE_BOOKS_QUIESCE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -24,5 +23,3 @@ bool quiesce_is_others(void);
 void quiesce_wait(void);
 
 void quiesce_after_fork(void);
-
-#endif

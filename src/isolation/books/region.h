@@ -7,8 +7,7 @@
  * to one process and never moves; only its owner writes its columns, and
  * whoever holds the lock clears those of the dead.
  */
-#ifndef GPUSLICE_BOOKS_REGION_H
-#define GPUSLICE_BOOKS_REGION_H
+#pragma once
 
 #include "books/slot_lock.h"
 #include "slice/limits.h"
@@ -136,5 +135,3 @@ unsigned region_reap(struct region *region);
 void region_clear(struct region *region, unsigned slot);
 /* Under the lock. Bytes that all slots hold of a card; never wraps. */
 uint64_t region_held(const struct region *region, unsigned card);
-
-#endif

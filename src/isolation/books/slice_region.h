@@ -1,6 +1,5 @@
 /* The region of this container's slice, and this process's slot in it. */
-#ifndef GPUSLICE_BOOKS_SLICE_REGION_H
-#define GPUSLICE_BOOKS_SLICE_REGION_H
+#pragma once
 
 #include "books/region.h"
 #include "slice/slice.h"
@@ -18,5 +17,3 @@ struct region *slice_region(void);
 int slice_slot(void);
 /* The same where the region's lock is already held. */
 int slice_slot_locked(void);
-
-#endif

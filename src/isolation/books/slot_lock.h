@@ -3,8 +3,7 @@
  * the process is, whatever pid namespace looks. After a restart of the container
  * the namespace is another, and pids of the old one can be asked of nobody.
  */
-#ifndef GPUSLICE_BOOKS_SLOT_LOCK_H
-#define GPUSLICE_BOOKS_SLOT_LOCK_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -26,5 +25,3 @@ struct slot_lock_look {
 /* Is there a living process that holds this slot? In doubt yes. */
 bool slot_lock_is_held(struct slot_lock_look *look, unsigned slot);
 void slot_lock_end(struct slot_lock_look *look);
-
-#endif

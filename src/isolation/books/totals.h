@@ -2,8 +2,7 @@
  * What slices hold of a card, told to each other on their pages of activity: so
  * that memory of a neighbour is not taken for our own. See books/totals.c.
  */
-#ifndef GPUSLICE_BOOKS_TOTALS_H
-#define GPUSLICE_BOOKS_TOTALS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,5 +20,3 @@ struct totals {
 
 /* Not under the region's lock; waits a little for those that have a call out. */
 struct totals totals_of_neighbours(int card);
-
-#endif

@@ -2,8 +2,7 @@
  * What is queued and not yet measured, at the longest that it may take; see
  * compute/backlog.c. With the meter's lock.
  */
-#ifndef GPUSLICE_COMPUTE_BACKLOG_H
-#define GPUSLICE_COMPUTE_BACKLOG_H
+#pragma once
 
 #include "compute/events.h"
 
@@ -25,5 +24,3 @@ bool backlog_wants_event(struct meter *meter, CUstream stream, uint64_t now_ns);
 uint64_t backlog_behind_event(struct meter *meter, CUstream stream);
 /* It was reached. */
 void backlog_end(struct meter *meter, uint64_t worst_ns);
-
-#endif

@@ -28,9 +28,6 @@ enum { REPRICE_TIMES = 2 };
 #define LONG_NS (8ull * SHORT_NS)
 #define ODD_NS (16ull * SHORT_NS)
 
-/* So long after launches went to several streams, they count as doing so. */
-#define MIXED_NS 1000000000u
-
 /* Longer than neighbours' turns: what began so late waited for work of ours. */
 #define DELAY_NS 20000000u
 
@@ -169,9 +166,11 @@ static uint64_t claim(const struct meter *meter, const struct timed_event *timed
 	const struct work *work = &timed->work;
 	uint64_t solo_ns = work->solo_ns;
 
-	if (now_ns - meter->mixed_ns < MIXED_NS)
+	if (now_ns - meter->mixed_ns < BUSY_MIXED_NS)
 		return there_ns;
 	if (work->is_alike && !timed->known_ns && work->launches) {
+		if (work->launches == 1 && meter->has_lead)
+			estimate_sample(work->what, took_ns);
 		estimate_learn_solo(work->what, took_ns / work->launches);
 		solo_ns = estimate_of(work->what).solo_ns * work->launches;
 	}
@@ -209,7 +208,9 @@ static void charge_measured(struct meter *meter, const struct timed_event *timed
 							       meter->place, &meter->mine);
 
 	tell(meter, from_ns, to_ns, claimed_ns);
-	correction_note(meter, from_ns, to_ns, part_ns, is_sure);
+	/* What is longer than samples say was no kernel: nobody's time may be left over to us. */
+	if (!is_sure || !timed->work.is_sampled)
+		correction_note(meter, from_ns, to_ns, part_ns, is_sure);
 	spend(meter, part_ns);
 	/* What the busy period was longer than this work is not its. */
 	learn(meter, timed,
@@ -243,6 +244,8 @@ void busy_overtake(struct meter *meter, uint64_t now_ns)
 	while (events_overtake(meter, &gone)) {
 		charge_estimate(meter, gone.work.work_ns, now_ns);
 		credit_add_inflight(meter->card, slice_slot(), -(int64_t)gone.work.work_ns);
+		/* The first may wait for the program itself: others go on while theirs ends. */
+		meter->progress_ns = now_ns;
 	}
 	capture_restore(mode);
 }

@@ -1,6 +1,5 @@
 /* Busy periods of work on a card, from idle to idle; see compute/busy.c. With the meter's lock. */
-#ifndef GPUSLICE_COMPUTE_BUSY_H
-#define GPUSLICE_COMPUTE_BUSY_H
+#pragma once
 
 #include "compute/events.h"
 
@@ -9,6 +8,9 @@
 
 /* A gap shorter than this between launches counts as work. */
 #define BUSY_GAP_NS 20000u
+
+/* So long after launches went to several streams, they count as doing so. */
+#define BUSY_MIXED_NS 1000000000u
 
 /* May this slice have what nobody else wants? */
 bool busy_may_share(void);
@@ -25,5 +27,3 @@ void busy_overtake(struct meter *meter, uint64_t now_ns);
 void busy_publish(struct meter *meter, uint64_t now_ns);
 /* The same after a launch: nothing to do while what was told still holds. */
 void busy_extend(struct meter *meter, uint64_t now_ns);
-
-#endif

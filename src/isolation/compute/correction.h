@@ -1,7 +1,6 @@
 /* Charges looked at again when the neighbours have told all; see compute/correction.c. With the
  * meter's lock. */
-#ifndef GPUSLICE_COMPUTE_CORRECTION_H
-#define GPUSLICE_COMPUTE_CORRECTION_H
+#pragma once
 
 #include "compute/events.h"
 
@@ -14,5 +13,3 @@ void correction_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint
 
 /* Now and then: corrects what was charged a while ago. */
 void correction_run(struct meter *meter, uint64_t now_ns);
-
-#endif

@@ -1,6 +1,5 @@
 /* The container's card time: earned by the clock, spent by work; see compute/credit.c. */
-#ifndef GPUSLICE_COMPUTE_CREDIT_H
-#define GPUSLICE_COMPUTE_CREDIT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,5 +26,3 @@ int64_t credit_inflight(int card);
 uint64_t credit_wait_ns(int card);
 
 void credit_note_wait(int card, uint64_t waited_ns);
-
-#endif

@@ -20,13 +20,24 @@ enum { SOLO_FALLS = 2, SOLO_NEARS = 8, SOLO_RISES = 4096, SOLO_STEADY = 16, SOLO
 #define SURPRISE_NS 20000u
 enum { DOUBT_STEADY_TIMES = 100, STEADY_LAUNCHES = 4096, SURPRISE_TIMES = 4 };
 
+/*
+ * Longer kernels take longer than their launch. Each kind is sampled at first after so many
+ * launches, and then more and more seldom while it takes what is known.
+ */
+#define SAMPLE_BELOW_NS 50000u
+#define SAMPLE_NEAR_NS 500u
+enum { SAMPLE_FROM = 16, SAMPLE_UPTO = 4096, SAMPLE_LASTS = 4 * SAMPLE_UPTO, SAMPLE_NEAR = 4 };
+
 struct place {
 	uint64_t what;
 	uint64_t duration_ns;
-	uint64_t worst_ns; /* of late */
-	uint64_t solo_ns;  /* 0: not known */
-	uint32_t waited;   /* measurements until it is forgotten that one took longer */
-	uint64_t steady;   /* launches since it last took much longer than it used to */
+	uint64_t worst_ns;      /* of late */
+	uint64_t solo_ns;       /* 0: not known */
+	uint32_t waited;        /* measurements until it is forgotten that one took longer */
+	uint64_t steady;        /* launches since it last took much longer than it used to */
+	uint64_t samples_ns[2]; /* the last two; 0: none */
+	uint32_t since_sample;  /* launches */
+	uint32_t sample_every;  /* 0: SAMPLE_FROM */
 };
 
 static struct place places[PLACES];
@@ -53,9 +64,28 @@ static uint64_t backlog_of(const struct place *place)
 	const uint64_t least_ns =
 		hundredfold_ns < DOUBT_STEADY_NS ? hundredfold_ns : DOUBT_STEADY_NS;
 	const double steady = (double)place->steady / (double)STEADY_LAUNCHES;
-	const uint64_t worst_ns = (uint64_t)(DOUBT_NS / (1 + steady + steady * steady));
+	const uint64_t worst_ns = (uint64_t)((double)DOUBT_NS / (1 + steady + steady * steady));
 
 	return larger(larger(worst_ns, least_ns), place->worst_ns);
+}
+
+static uint64_t smaller(uint64_t one, uint64_t other)
+{
+	return one < other ? one : other;
+}
+
+static uint64_t least_sample_ns(const struct place *place)
+{
+	return smaller(place->samples_ns[0], place->samples_ns[1]);
+}
+
+/* Neighbours' turns make a sample longer: of two the shorter one tells. */
+static bool is_as_sampled(const struct place *place)
+{
+	const uint64_t least_ns = least_sample_ns(place);
+
+	return least_ns && place->solo_ns < SAMPLE_BELOW_NS && place->since_sample < SAMPLE_LASTS &&
+	       least_ns <= place->solo_ns + place->solo_ns / SAMPLE_NEAR + SAMPLE_NEAR_NS;
 }
 
 struct estimate estimate_of(uint64_t what)
@@ -71,6 +101,7 @@ struct estimate estimate_of(uint64_t what)
 		.worst_ns = backlog_of(place),
 		.is_known = is_known,
 		.has_waited = place->waited > 0,
+		.is_sampled = is_as_sampled(place),
 	};
 }
 
@@ -111,7 +142,7 @@ void estimate_learn_solo(uint64_t what, uint64_t passed_ns)
 		place->solo_ns = passed_ns;
 	} else if (passed_ns < place->solo_ns) {
 		place->solo_ns -= (place->solo_ns - passed_ns) / SOLO_FALLS;
-	} else {
+	} else if (!is_as_sampled(place)) {
 		const uint64_t more_ns = (passed_ns - place->solo_ns) / SOLO_NEARS;
 		const uint64_t most_ns = place->solo_ns / SOLO_RISES;
 
@@ -119,6 +150,46 @@ void estimate_learn_solo(uint64_t what, uint64_t passed_ns)
 	}
 	if (!place->solo_ns)
 		place->solo_ns = 1;
+	/* So late is no launch. */
+	if (passed_ns > 2 * place->solo_ns + SURPRISE_NS)
+		place->sample_every = SAMPLE_FROM;
+}
+
+bool estimate_wants_sample(uint64_t what)
+{
+	struct place *place = place_of(what);
+
+	if (!what || place->what != what || place->steady < SOLO_STEADY ||
+	    place->solo_ns >= SAMPLE_BELOW_NS)
+		return false;
+	return ++place->since_sample >= (place->sample_every ? place->sample_every : SAMPLE_FROM);
+}
+
+void estimate_sample(uint64_t what, uint64_t took_ns)
+{
+	struct place *place = place_of(what);
+
+	if (place->what != what)
+		return;
+	/* A neighbour's turn is in it. */
+	if (took_ns >= SAMPLE_BELOW_NS)
+		took_ns = 0;
+	place->since_sample = 0;
+	if (took_ns) {
+		place->samples_ns[1] = place->samples_ns[0];
+		place->samples_ns[0] = took_ns;
+		/* Nor does one odd figure make it shorter, or longer. */
+		if (place->samples_ns[1])
+			place->solo_ns =
+				smaller(place->solo_ns, larger(took_ns, place->samples_ns[1]));
+		if (is_as_sampled(place))
+			place->solo_ns = larger(place->solo_ns, least_sample_ns(place));
+	}
+	place->sample_every =
+		took_ns && !is_as_sampled(place)
+			? SAMPLE_FROM
+			: (uint32_t)smaller(SAMPLE_UPTO,
+					    2 * (uint64_t)larger(place->sample_every, SAMPLE_FROM));
 }
 
 void estimate_forget_all(void)

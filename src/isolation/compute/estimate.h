@@ -1,6 +1,5 @@
 /* How long launches of a kind took so far; see compute/estimate.c. With the meter's lock. */
-#ifndef GPUSLICE_COMPUTE_ESTIMATE_H
-#define GPUSLICE_COMPUTE_ESTIMATE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,6 +12,7 @@ struct estimate {
 	uint64_t worst_ns; /* what it may take for all we know */
 	bool is_known;     /* measured before */
 	bool has_waited;   /* of late some took longer than that: it is no neighbours' time */
+	bool is_sampled;   /* of late some were measured by themselves, and took no longer */
 };
 
 struct estimate estimate_of(uint64_t what);
@@ -20,6 +20,12 @@ struct estimate estimate_of(uint64_t what);
 void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches);
 /* From the begin of one to its end this passed, neighbours' turns included. */
 void estimate_learn_solo(uint64_t what, uint64_t passed_ns);
-void estimate_forget_all(void);
 
-#endif
+/*
+ * One is launched: should it be measured by itself, on an idle card? Between launches that
+ * come more slowly than kernels end the card is idle, and only so it is told from work.
+ */
+bool estimate_wants_sample(uint64_t what);
+/* It took so long by itself; 0: the card was not idle. */
+void estimate_sample(uint64_t what, uint64_t took_ns);
+void estimate_forget_all(void);

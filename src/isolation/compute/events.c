@@ -122,6 +122,7 @@ void events_begin(struct meter *meter, CUstream stream, bool is_measured, uint64
 	meter->has_reference = meter->reference != NULL;
 	meter->reference_ns = now_ns;
 	meter->lead_ns = 0;
+	meter->has_lead = false;
 }
 
 bool events_set(struct meter *meter, CUstream stream, uint64_t known_ns, uint64_t now_ns)
@@ -190,6 +191,7 @@ void events_pass(struct meter *meter, uint64_t reached_ns)
 	if (meter->has_reference)
 		(void)elapsed(meter->reference, timed->event, &later_ms);
 	meter->lead_ns = 0;
+	meter->has_lead = false;
 	if (later_ms >= 0) {
 		give_event(meter, meter->reference);
 		meter->reference = timed->event;

@@ -2,8 +2,7 @@
  * The events by which work is measured: one meter a context, a queue of events
  * each. Everything here with the meter's lock, see compute/meter.c.
  */
-#ifndef GPUSLICE_COMPUTE_EVENTS_H
-#define GPUSLICE_COMPUTE_EVENTS_H
+#pragma once
 
 #include "books/activity.h"
 #include "driver/driver.h"
@@ -20,7 +19,8 @@ struct work {
 	uint64_t work_ns; /* their estimates together */
 	uint64_t solo_ns; /* what they take without neighbours, together */
 	uint32_t launches;
-	bool is_alike; /* one function or graph only */
+	bool is_alike;   /* one function or graph only */
+	bool is_sampled; /* each was measured by itself of late */
 };
 
 struct timed_event {
@@ -46,6 +46,7 @@ struct meter {
 	bool has_reference;
 	uint64_t reference_ns;
 	uint64_t lead_ns;       /* from there to when the first launch was out */
+	bool has_lead;          /* it was the first on an idle card, and that is known */
 	uint64_t cursor_ns;     /* charged up to here */
 	uint64_t unfinished_ns; /* the first event was not reached yet then */
 	uint64_t recorded_ns, polled_ns, launched_ns;
@@ -101,5 +102,3 @@ int64_t events_reprice(struct meter *meter, uint64_t what, uint64_t each_ns);
 /* The context ends, its events with it. */
 void events_forget(struct meter *meter);
 void events_forget_all(void);
-
-#endif

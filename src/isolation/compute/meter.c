@@ -38,6 +38,8 @@ enum { EVENT_LAUNCHES = 16 };
 #define NAP_LEAST_NS 50000u
 #define NAP_WORKING_NS 1000000u
 #define NAP_MOST_NS 10000000u
+/* For what is out to end, before a short kernel is measured by itself. */
+#define SAMPLE_NAP_NS 5000u
 /* Waiting this long, look whether it is a dead process's work that we wait for. */
 #define REAP_AFTER_NS 100000000u
 
@@ -235,12 +237,43 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	launch->work_ns = estimate.work_ns;
 	launch->solo_ns = estimate.solo_ns;
 	launch->worst_ns = estimate.worst_ns;
+	launch->is_sampled = estimate.is_sampled;
 	backlog_add(meter, launch->stream, launch->worst_ns, launch->now_ns);
 	if (!meter->is_running) {
 		begin_busy(meter, launch);
 		launch->is_first = meter->has_reference;
+		launch->begun_ns = timer_now_ns();
 	}
 	credit_add_inflight(launch->card, slice_slot(), (int64_t)launch->work_ns);
+}
+
+/*
+ * Now and then a short kernel is measured by itself: what is out is waited for, for a moment, and
+ * the launch has events on both sides. Returns NULL when the context ended meanwhile.
+ */
+static struct meter *sample_if_due(struct meter *meter, struct meter_launch *launch)
+{
+	if (launch->now_ns - meter->mixed_ns < BUSY_MIXED_NS ||
+	    !estimate_wants_sample(launch->what))
+		return meter;
+	if (meter->is_running) {
+		if (meter->tail.launches && meter->stream == launch->stream)
+			events_set(meter, launch->stream, 0, launch->now_ns);
+		pthread_mutex_unlock(&metering);
+		timer_sleep_ns(SAMPLE_NAP_NS);
+		pthread_mutex_lock(&metering);
+		meter = events_meter_of(launch->there.context);
+		if (!meter)
+			return NULL;
+		launch->now_ns = timer_now_ns();
+		busy_poll(meter, launch->now_ns, false);
+		if (meter->is_running) {
+			estimate_sample(launch->what, 0);
+			return meter;
+		}
+	}
+	launch->is_held_back = true;
+	return meter;
 }
 
 void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
@@ -254,6 +287,8 @@ void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
 		struct meter *meter = meter_with_credit(launch);
 
 		if (meter)
+			meter = sample_if_due(meter, launch);
+		if (meter)
 			begin(meter, launch);
 		pthread_mutex_unlock(&metering);
 	}
@@ -264,6 +299,7 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch, 
 {
 	struct work *tail = &meter->tail;
 
+	tail->is_sampled = launch->is_sampled && (!tail->launches || tail->is_sampled);
 	tail->is_alike = !tail->launches || (tail->is_alike && tail->what == launch->what);
 	tail->what = launch->what;
 	tail->launches++;
@@ -308,8 +344,9 @@ static void record_if_due(struct meter *meter, const struct meter_launch *launch
 /* The card was idle until the first launch came to it, somewhat later than the reference. */
 static void note_lead(struct meter *meter, const struct meter_launch *launch)
 {
-	const uint64_t lead_ns = timer_now_ns() - launch->now_ns;
+	const uint64_t lead_ns = timer_now_ns() - launch->begun_ns;
 
+	meter->has_lead = lead_ns < BUSY_GAP_NS;
 	meter->lead_ns = lead_ns < BUSY_GAP_NS ? lead_ns : BUSY_GAP_NS;
 }
 

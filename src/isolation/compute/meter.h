@@ -1,6 +1,5 @@
 /* Card time: what this process's work takes, and who may go on; see compute/meter.c. */
-#ifndef GPUSLICE_COMPUTE_METER_H
-#define GPUSLICE_COMPUTE_METER_H
+#pragma once
 
 #include "driver/context_scope.h"
 
@@ -19,6 +18,8 @@ struct meter_launch {
 	uint64_t solo_ns;  /* the same without neighbours */
 	uint64_t worst_ns; /* what it may take */
 	uint64_t now_ns;   /* when it was let go */
+	uint64_t begun_ns; /* when the reference was out */
+	bool is_sampled;
 	CUstream stream;
 	struct context_scope there; /* the stream's context */
 };
@@ -57,5 +58,3 @@ void meter_after_sync(void);
 void meter_forget_context(CUcontext context);
 
 void meter_after_fork(void);
-
-#endif

@@ -1,7 +1,6 @@
 /* Who else was on a card, and what part of the time was therefore ours; see compute/neighbours.c.
  */
-#ifndef GPUSLICE_COMPUTE_NEIGHBOURS_H
-#define GPUSLICE_COMPUTE_NEIGHBOURS_H
+#pragma once
 
 #include "books/activity.h"
 
@@ -37,5 +36,3 @@ uint32_t neighbours_parts(int card, int place, const struct activity *mine);
 
 /* Has any slice beside us told of work lately? With the meter's lock. */
 bool neighbours_are_at_work(int card, uint64_t lately_ns);
-
-#endif

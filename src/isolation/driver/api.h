@@ -6,8 +6,7 @@
  * so each hook is checked against the real prototype. The visibility pragma
  * makes exactly the names we define from there our exports.
  */
-#ifndef GPUSLICE_DRIVER_API_H
-#define GPUSLICE_DRIVER_API_H
+#pragma once
 
 #define __CUDA_API_VERSION_INTERNAL 1
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
@@ -26,5 +25,3 @@ CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
 /* Not in any public header; what nvidia-smi asks NVML for (view/nvml_private.c). */
 nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id);
 #pragma GCC visibility pop
-
-#endif

@@ -5,8 +5,7 @@
  * two the calling thread is exempt, so what we ask does not end somebody's
  * capture. Pair them in one function; threads do not disturb each other.
  */
-#ifndef GPUSLICE_DRIVER_CAPTURE_H
-#define GPUSLICE_DRIVER_CAPTURE_H
+#pragma once
 
 #include "driver/driver.h"
 
@@ -34,5 +33,3 @@ static inline bool capture_has(CUstream stream)
 	       (cuda.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
 		status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* From CUDA's devices, streams and contexts to the lines of the limits file. */
-#ifndef GPUSLICE_DRIVER_CARDS_H
-#define GPUSLICE_DRIVER_CARDS_H
+#pragma once
 
 #include "driver/api.h"
 #include "slice/limits.h"
@@ -31,5 +30,3 @@ CUcontext context_current(void);
 
 /* A device of this process that is that card; false when there is none. */
 bool card_device(int card, CUdevice *device);
-
-#endif

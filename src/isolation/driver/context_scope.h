@@ -4,8 +4,7 @@
  * Between these two that context is current in the calling thread, so that its
  * card is asked, and events belong to it. Pair them in one function.
  */
-#ifndef GPUSLICE_DRIVER_CONTEXT_SCOPE_H
-#define GPUSLICE_DRIVER_CONTEXT_SCOPE_H
+#pragma once
 
 #include "driver/cards.h"
 #include "driver/green_home.h"
@@ -57,5 +56,3 @@ static inline void scope_again(struct context_scope *scope)
 	if (scope->is_elsewhere && cuda.cuCtxPushCurrent_v2(scope->context) != CUDA_SUCCESS)
 		scope->is_elsewhere = false;
 }
-
-#endif

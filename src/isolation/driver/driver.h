@@ -5,8 +5,7 @@
  * are those of the driver's own objects, never found through a search that
  * could end at our hooks.
  */
-#ifndef GPUSLICE_DRIVER_DRIVER_H
-#define GPUSLICE_DRIVER_DRIVER_H
+#pragma once
 
 #include "driver/api.h"
 
@@ -41,5 +40,3 @@ bool driver_owns(const void *address);
 void driver_go_inside(void);
 void driver_come_back(void);
 bool driver_is_inside(void);
-
-#endif

@@ -4,8 +4,7 @@
  * Memory, code and work belong to the primary context, whichever green one is
  * current. So we know contexts by their home: themselves, or the primary one.
  */
-#ifndef GPUSLICE_DRIVER_GREEN_HOME_H
-#define GPUSLICE_DRIVER_GREEN_HOME_H
+#pragma once
 
 #include "driver/driver.h"
 
@@ -30,5 +29,3 @@ static inline CUresult green_home_of(CUstream stream, CUcontext *context)
 		return cuda.cuStreamGetCtx_v2(stream, context, &ignored);
 	return stream ? cuda.cuStreamGetCtx(stream, context) : cuda.cuCtxGetCurrent(context);
 }
-
-#endif

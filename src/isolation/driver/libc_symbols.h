@@ -1,6 +1,5 @@
 /* The C library's own dlsym, dlvsym, dlopen and dlmopen; see driver/libc_symbols.c. */
-#ifndef GPUSLICE_DRIVER_LIBC_SYMBOLS_H
-#define GPUSLICE_DRIVER_LIBC_SYMBOLS_H
+#pragma once
 
 #include <dlfcn.h>
 #include <link.h>
@@ -16,5 +15,3 @@ const struct libc_symbols *libc_symbols(void);
 
 /* What RTLD_NEXT finds by this name for code in this object; NULL when there is nothing. */
 void *libc_symbols_after(const struct link_map *object, const char *name);
-
-#endif

@@ -1,6 +1,5 @@
 /* Streams by the names that every process knows. */
-#ifndef GPUSLICE_DRIVER_STREAM_H
-#define GPUSLICE_DRIVER_STREAM_H
+#pragma once
 
 #include "driver/driver.h"
 
@@ -18,5 +17,3 @@ static inline CUstream stream_per_thread(CUstream stream)
 {
 	return stream ? stream : CU_STREAM_PER_THREAD;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The clock of the compute cap, and the one of all else. */
-#ifndef GPUSLICE_DRIVER_TIMER_H
-#define GPUSLICE_DRIVER_TIMER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -12,5 +11,3 @@ void timer_sleep_ns(uint64_t duration_ns);
 /* CLOCK_MONOTONIC in every build, and a sleep by it that signals may cut short. */
 uint64_t timer_real_now_ns(void);
 void timer_real_nap(uint64_t duration_ns);
-
-#endif

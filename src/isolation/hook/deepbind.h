@@ -1,6 +1,5 @@
 /* Which libraries may be loaded with RTLD_DEEPBIND; see hook/deepbind.c. */
-#ifndef GPUSLICE_HOOK_DEEPBIND_H
-#define GPUSLICE_HOOK_DEEPBIND_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -10,5 +9,3 @@
  * known. Any thread.
  */
 bool deepbind_is_harmless(const char *file);
-
-#endif

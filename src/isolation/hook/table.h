@@ -1,6 +1,5 @@
 /* The table of our stand-ins, made from symbols.def. */
-#ifndef GPUSLICE_HOOK_TABLE_H
-#define GPUSLICE_HOOK_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,5 +21,3 @@ const struct hook *hook_by_real(const void *function);
 
 /* What a program built against `version` means by `base`; NULL when we stand in for no version. */
 const struct hook *hook_by_base(const char *base, int version, bool is_per_thread);
-
-#endif

@@ -1,6 +1,5 @@
 /* How many bytes an array holds; see memory/array_bytes.c. */
-#ifndef GPUSLICE_MEMORY_ARRAY_BYTES_H
-#define GPUSLICE_MEMORY_ARRAY_BYTES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ uint64_t array_bytes(const struct array_shape *shape);
 
 /* The sum of the levels; more levels than the size allows count as the most it allows. */
 uint64_t array_mipmap_bytes(const struct array_shape *shape, unsigned levels);
-
-#endif

@@ -1,6 +1,5 @@
 /* Memory of graphs: allocation nodes are charged when a graph is launched; see memory/graphs.c. */
-#ifndef GPUSLICE_MEMORY_GRAPHS_H
-#define GPUSLICE_MEMORY_GRAPHS_H
+#pragma once
 
 #include "driver/api.h"
 #include "slice/limits.h"
@@ -48,5 +47,3 @@ void graphs_remember(CUgraphExec exec, const struct graph_wants *wants);
 void graphs_forget(CUgraphExec exec);
 
 void graphs_after_fork(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Stream-ordered memory: a pool is charged what it has reserved; see memory/pools.c. */
-#ifndef GPUSLICE_MEMORY_POOLS_H
-#define GPUSLICE_MEMORY_POOLS_H
+#pragma once
 
 #include "driver/api.h"
 
@@ -51,5 +50,3 @@ uint64_t pools_follow(CUmemoryPool pool);
 uint64_t pools_used(CUmemoryPool pool);
 void pools_lock(void);
 void pools_unlock(void);
-
-#endif

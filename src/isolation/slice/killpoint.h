@@ -2,14 +2,11 @@
  * Named places at which the test build of this library can be made to die, as
  * a SIGKILL may strike anywhere, or to wait. Nothing in the library that is shipped.
  */
-#ifndef GPUSLICE_SLICE_KILLPOINT_H
-#define GPUSLICE_SLICE_KILLPOINT_H
+#pragma once
 
 #ifdef GPUSLICE_TESTING
 void killpoint(const char *name);
 #define KILLPOINT(name) killpoint(#name)
 #else
 #define KILLPOINT(name) ((void)0)
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* What the agent allows this container: the limits file as a value; see slice/limits.c. */
-#ifndef GPUSLICE_SLICE_LIMITS_H
-#define GPUSLICE_SLICE_LIMITS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,5 +37,3 @@ struct limits {
  */
 bool limits_parse(const char *text, size_t length, struct limits *limits, char *reason,
 		  size_t reason_bytes);
-
-#endif

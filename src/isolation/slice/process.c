@@ -74,7 +74,7 @@ static atomic_bool is_known;
 static _Atomic(uint32_t) *birth_mark; /* a word that fork wipes; NULL before the first look */
 static atomic_bool forked_by_libc;
 
-static void (*_Atomic in_children[8])(void);
+static void (*_Atomic in_children[16])(void);
 
 static void child_after_fork(void)
 {
@@ -92,12 +92,12 @@ static void child_after_fork(void)
 /* Threads that come here together ask for it twice, which does no harm. */
 static void watch_forks(void)
 {
-	static atomic_bool is_quiesced;
+	static atomic_bool is_asked_for;
 
-	if (atomic_load_explicit(&is_quiesced, memory_order_acquire))
+	if (atomic_load_explicit(&is_asked_for, memory_order_acquire))
 		return;
 	pthread_atfork(NULL, NULL, child_after_fork);
-	atomic_store_explicit(&is_quiesced, true, memory_order_release);
+	atomic_store_explicit(&is_asked_for, true, memory_order_release);
 }
 
 void process_in_children(void (*function)(void))

@@ -1,6 +1,5 @@
 /* Who this process is, and whether another one still is who it was. */
-#ifndef GPUSLICE_SLICE_PROCESS_H
-#define GPUSLICE_SLICE_PROCESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,5 +34,3 @@ void process_in_children(void (*function)(void));
 
 /* True once in a child that was forked, by whatever means, since the last call. */
 bool process_was_forked(void);
-
-#endif

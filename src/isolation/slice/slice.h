@@ -2,8 +2,7 @@
  * What this container may have, decided once a process: nothing to do (inert),
  * nothing allowed (closed), or a slice (open).
  */
-#ifndef GPUSLICE_SLICE_SLICE_H
-#define GPUSLICE_SLICE_SLICE_H
+#pragma once
 
 #include "slice/limits.h"
 
@@ -32,5 +31,3 @@ bool slice_is_of_agent(void);
 
 /* Index of the device line with this UUID; -1: not this container's card. */
 int slice_card(const char *uuid);
-
-#endif

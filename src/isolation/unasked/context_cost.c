@@ -11,6 +11,7 @@
 #include "driver/driver.h"
 #include "slice/killpoint.h"
 #include "slice/slice.h"
+#include "unasked/imports.h"
 #include "unasked/launched.h"
 
 #include <pthread.h>
@@ -281,6 +282,7 @@ static int forget_context(CUcontext context)
 	uint32_t place = 0;
 
 	charge_forget_context(context);
+	imports_forget_context(context);
 	atomic_fetch_add(&ended_contexts, 1);
 	if (!holdings_take(KIND_CONTEXT, key, &entry))
 		return CARD_FOREIGN;

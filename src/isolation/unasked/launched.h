@@ -1,6 +1,5 @@
 /* What has been launched before; see unasked/launched.c. */
-#ifndef GPUSLICE_UNASKED_LAUNCHED_H
-#define GPUSLICE_UNASKED_LAUNCHED_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,5 +15,3 @@ void launched_forget_all(void);
 
 /* In a forked child: nothing was launched here. */
 void launched_after_fork(void);
-
-#endif

@@ -18,6 +18,7 @@
 #include "driver/driver.h"
 #include "driver/timer.h"
 #include "slice/slice.h"
+#include "unasked/imports.h"
 
 #include <stdatomic.h>
 
@@ -82,10 +83,10 @@ bool overhead_measure(int card, uint64_t *listed_bytes)
 		return false;
 	/* Of the same moment as the books, if they do not move. */
 	const uint64_t unasked = pages_unasked(card), uncounted = pages_uncounted(card);
+	const uint64_t others = uncounted + imports_listed(card);
 
 	if (!nvml_own_listing(card, &listed) || !listed ||
-	    !account_set_overhead(card, listed > uncounted ? listed - uncounted : 0, moment,
-				  &overhead))
+	    !account_set_overhead(card, listed > others ? listed - others : 0, moment, &overhead))
 		return false;
 	const uint64_t least =
 		__atomic_load_n(&slice_region()->cards[card].first_context_bytes, __ATOMIC_RELAXED);

@@ -2,8 +2,7 @@
  * Memory that no allocation call asks for: contexts, loaded code, local memory,
  * heaps. Measured after the call that made it, and counted; see unasked/overhead.c.
  */
-#ifndef GPUSLICE_UNASKED_OVERHEAD_H
-#define GPUSLICE_UNASKED_OVERHEAD_H
+#pragma once
 
 #include "driver/context_scope.h"
 #include "slice/limits.h"
@@ -142,5 +141,3 @@ bool overhead_has_context(int card);
 bool overhead_has_several_contexts(void);
 /* Sets the overhead by what NVML holds against this process; false when that cannot be had now. */
 bool overhead_measure(int card, uint64_t *listed_bytes);
-
-#endif

@@ -1,6 +1,5 @@
 /* A card's primary context, which its users share: there from the first to the last. */
-#ifndef GPUSLICE_UNASKED_PRIMARY_H
-#define GPUSLICE_UNASKED_PRIMARY_H
+#pragma once
 
 #include "driver/api.h"
 
@@ -23,5 +22,3 @@ void primary_begin_end(struct primary_end *end, CUdevice device, bool is_reset);
 void primary_end(const struct primary_end *end, CUresult result);
 
 void primary_after_fork(void);
-
-#endif

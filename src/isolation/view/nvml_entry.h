@@ -1,6 +1,5 @@
 /* What every NVML hook asks first; see view/nvml_entry.c. */
-#ifndef GPUSLICE_VIEW_NVML_ENTRY_H
-#define GPUSLICE_VIEW_NVML_ENTRY_H
+#pragma once
 
 #include "books/entry.h"
 #include "driver/driver.h"
@@ -21,5 +20,3 @@ int nvml_card(nvmlDevice_t device);
 		if (entry_ == ENTRY_PASS)                                                          \
 			return nvml.name(__VA_ARGS__);                                             \
 	} while (0)
-
-#endif

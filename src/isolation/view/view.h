@@ -1,6 +1,5 @@
 /* One picture of the slice's memory, for CUDA's calls and NVML's alike. */
-#ifndef GPUSLICE_VIEW_VIEW_H
-#define GPUSLICE_VIEW_VIEW_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,5 +10,3 @@ struct view {
 
 /* From the card's real figures. `reap`: look for dead processes first. Any thread. */
 void view_of(int card, uint64_t card_free, uint64_t card_total, bool reap, struct view *view);
-
-#endif

@@ -1,6 +1,7 @@
 """The node's labels decide what it offers; running pods are never pulled from under."""
 
 import itertools
+import json
 
 from tests.apps.agent.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
 
@@ -65,7 +66,7 @@ async def test_an_unknown_label_keeps_the_old_mode_and_says_so() -> None:
 
 
 async def test_a_mode_that_is_not_served_yet_offers_nothing_and_is_ready() -> None:
-    """default, mps, topology and mig are answered "not yet"."""
+    """Mps is answered "not yet"."""
     async with running_rig(mode="mps") as rig:
         code, text = await rig.page("readyz")
 
@@ -228,6 +229,28 @@ async def test_another_plugin_on_the_same_cards_keeps_us_from_offering_them() ->
         await rig.until_ready()
 
         assert rig.kubelet.allocatable(MEM) == 60
+
+
+async def test_another_plugin_on_a_disabled_node_is_no_fault_until_the_node_is_enabled() -> None:
+    """Moving in begins with `disabled` beside the plugin of before; no alert is to fire."""
+    async with running_rig(is_started=False) as rig:
+        await rig.set_labels(schedule="disabled")
+        foreign = dict(rig.api.objects[f"/api/v1/nodes/{NODE}"])
+        foreign["status"] = {"allocatable": {"nvidia.com/gpu": "4"}, "capacity": {}}
+        await rig.api.put(f"/api/v1/nodes/{NODE}", foreign)
+        await rig.start_agent()
+        await rig.until_ready()
+        assert "OtherPlugin" not in (await rig.page("metrics"))[1]
+        enabled = json.loads(json.dumps(rig.api.objects[f"/api/v1/nodes/{NODE}"]))
+        enabled["metadata"]["labels"]["ack.node.gpu.schedule"] = "core_mem"
+        await rig.api.put(f"/api/v1/nodes/{NODE}", enabled)
+        await rig.until_metric("node_fault{", 'reason="OtherPlugin"} 1.0')
+        assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
+        enabled["metadata"]["labels"]["ack.node.gpu.schedule"] = "disabled"
+        await rig.api.put(f"/api/v1/nodes/{NODE}", enabled)
+        await rig.until_ready()
+
+        assert "OtherPlugin" not in (await rig.page("metrics"))[1]
 
 
 async def test_what_the_node_has_stands_in_labels_and_an_annotation() -> None:

@@ -140,6 +140,26 @@ async def test_an_init_container_hands_equal_units_on() -> None:
         assert init.slice_id != main.slice_id
 
 
+async def test_a_pod_that_wants_its_card_alone_has_it_alone() -> None:
+    """R-528: an otherwise empty card, that stays so, over a restart too; another word is refused."""
+    label = {"ack.gpushare.placement": "require-whole-device"}
+    async with running_rig() as rig:
+        await rig.admit("first", slice_of(2, 10))
+        assert (await rig.admit("alone", slice_of(2, 10), labels=label)).is_admitted
+        assert rig.card_of("alone") != rig.card_of("first")
+        await rig.stop_agent()
+        await rig.start_agent()
+        await rig.until_ready()
+        for name in ("a", "b", "c"):
+            assert (await rig.admit(name, slice_of(2, 10), labels=label)).is_admitted == (
+                name != "c"
+            )
+        text = (await rig.admit("d", slice_of(14, 10))).message
+        assert "card 1: held by a pod that wants no other beside it" in text
+        wrong = await rig.admit("wrong", slice_of(1, 5), labels={"ack.gpushare.placement": "whole"})
+        assert "label ack.gpushare.placement=whole names no placement" in wrong.message
+
+
 async def test_the_seventeenth_pod_of_an_isolated_card_goes_elsewhere() -> None:
     """R-405: at most 16 pods a card, whatever the unit."""
     async with running_rig("h200", mode="cgpu") as rig:

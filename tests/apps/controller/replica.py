@@ -69,6 +69,7 @@ async def a_controller(
     *,
     fault: Callable[[Seen], web.Response | None] = lambda _: None,
     until_ready: bool = True,
+    **chosen: Any,
 ) -> AsyncIterator[Running]:
     """A controller that has read these nodes and pods, and leads."""
     async with running() as (server, _):
@@ -77,7 +78,7 @@ async def a_controller(
             await server.put(f"/api/v1/nodes/{each['metadata']['name']}", each)
         for each in pods:
             await server.put(path(each), each)
-        async with a_replica(server, folder, "only", until_ready=until_ready) as found:
+        async with a_replica(server, folder, "only", until_ready=until_ready, **chosen) as found:
             await until(lambda: found.controller.leader.leads)
             yield found
 
@@ -90,6 +91,7 @@ async def a_replica(
     times: Times | None = None,
     *,
     until_ready: bool = True,
+    **chosen: Any,
 ) -> AsyncIterator[Running]:
     """A controller of this pod name and token that has synced, if that is waited for."""
     config = kubeconfig(
@@ -103,6 +105,7 @@ async def a_replica(
         max_body=1,
         namespace="ns",
         pod_name=name,
+        **chosen,
     )
     controller = Controller(settings, times)
     listening = asyncio.Event()

@@ -36,8 +36,8 @@ def applied(pod: Json, answer: Json) -> Json:
         *parents, last = [
             part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]
         ]
-        target = found
+        target: Any = found
         for parent in parents:
-            target = target[parent]
+            target = target[int(parent) if isinstance(target, list) else parent]
         target[last] = step["value"]
     return found

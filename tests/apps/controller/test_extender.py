@@ -335,8 +335,13 @@ async def test_metrics_tell_how_bindings_ended_and_what_still_fits(tmp_path: Pat
     async with a_controller(tmp_path, (node("n1", 1),), (first, second)) as found:
         assert await found.bind(first, "n1") == ""
         assert await found.bind(second, "n1") != ""
+        url = f"http://127.0.0.1:{found.controller.pages.port}/metrics"
+        wanted = {"Accept": "application/openmetrics-text; version=1.0.0"}
+        async with found.session.get(url, headers=wanted) as response:
+            open_metrics = await response.text()
         _, text = await found.get("/metrics", port=found.controller.pages.port)
 
+    assert open_metrics.count("# EOF") == open_metrics.endswith("# EOF\n") == 1
     lines = set(text.splitlines())
     labels = 'NodeName="n1",UUID="GPU-n1-0",gpu="0",modelName="Tesla-V100-SXM2-16GB"'
     assert {

@@ -15,6 +15,8 @@ from tests.config.test_models_by_label import S0_SELECTORS
 from tests.fakes.api_server import Seen, status
 from tests.waiting import until
 
+from gpu_device_plugin.config.controller import Koordinator
+
 MODEL, DRIVER = "alibabacloud.com/gpu-model-series", "alibabacloud.com/gpu-driver-version"
 CLASS = "alibabacloud.com/compute-class"
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
@@ -183,6 +185,33 @@ async def test_a_rule_selects_by_the_labels_of_a_namespace_that_is_new_too(tmp_p
 
     assert inside["metadata"] == {"name": "p", "labels": {"new": "1"}, "annotations": {"note": "a"}}
     assert outside == a_pod()
+
+
+def in_koordinators_words(**more: str) -> Json:
+    """A container that asks for 1.5 GiB and 30 % by Koordinator's names, and for some processor."""
+    asked = {"koordinator.sh/gpu-memory": "1536Mi", "koordinator.sh/gpu-core": "30", "cpu": "500m"}
+    resources = {"limits": {**asked, **more}, "requests": dict(asked), "claims": [{"name": "c"}]}
+    plain: Json = {"name": "plain"}
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [plain, {"name": "a", "resources": resources}]},
+    }
+
+
+async def test_koordinators_names_are_translated_where_that_is_asked(tmp_path: Path) -> None:
+    """R-590: a part of a unit is a whole one; what else the container asks for stays."""
+    ours = {"cpu": "500m", "aliyun.com/gpu-mem": "2", "aliyun.com/gpu-core.percentage": "30"}
+    async with a_controller(tmp_path, (), koordinator=Koordinator.GIB) as found:
+        stored = await mutated(found, in_koordinators_words())
+        twice = await ask(found, review(in_koordinators_words(**{"aliyun.com/gpu-mem": "2"})))
+    async with a_controller(tmp_path, ()) as found:
+        off = await mutated(found, in_koordinators_words())
+
+    plain, container = stored["spec"]["containers"]
+    assert container["resources"] == {"limits": ours, "requests": ours, "claims": [{"name": "c"}]}
+    assert plain == {"name": "plain"}
+    assert "asks for aliyun.com/gpu-mem under its own and" in twice["response"]["status"]["message"]
+    assert off == in_koordinators_words()
 
 
 async def test_nothing_is_answered_before_the_rules_are_known(tmp_path: Path) -> None:

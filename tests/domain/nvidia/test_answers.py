@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.domain.nvidia.nodes import sevenths, whole
 
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceNode, Mount
-from gpu_device_plugin.domain.schemes.nvidia.answers import Host, answer, mig_minors
+from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceNode, Mount, Paths
+from gpu_device_plugin.domain.schemes.nvidia.answers import answer
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     Configuration,
@@ -22,7 +22,7 @@ from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, offers
 ENVVAR, MOUNTS = ListStrategy.ENVVAR, ListStrategy.VOLUME_MOUNTS
 ANNOTATIONS, CRI = ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-HOST = Host(("/dev/nvidiactl", "/dev/nvidia-uvm"))
+HOST = Paths(control_devices=("/dev/nvidiactl", "/dev/nvidia-uvm"))
 DIRECTORY = "/var/run/nvidia-container-devices"
 
 
@@ -101,8 +101,8 @@ def test_an_instance_has_the_nodes_of_its_minors() -> None:
     """Its card's, its GPU instance's and its compute instance's."""
     mixed = Configuration(mig_strategy=MigStrategy.MIXED, passes_device_specs=True)
     instances = offers(sevenths(2), mixed).resources["nvidia.com/mig-1g.5gb"]
-    lines = ["config 1", "gpu1/gi7/access 201", "gpu1/gi7/ci0/access 202", "gpu0/gi7/access 66"]
-    host = replace(HOST, control_devices=(), mig_minors=mig_minors(lines))
+    minors = {(1, 7, None): 201, (1, 7, 0): 202, (0, 7, None): 66}
+    host = replace(HOST, control_devices=(), mig_minors=minors)
 
     assert [node.host_path for node in answer(instances[7:8], mixed, host, "a1").devices] == [
         "/dev/nvidia1",

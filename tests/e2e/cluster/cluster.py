@@ -26,10 +26,12 @@ from tests.e2e.cluster.processes import ProgramError, command_output
 from tests.e2e.cluster.waiting import wait_for
 
 NODE = "n1"
-FURTHER_NODE = "n2"
 PODS = "10.201.0.0/16"
-FURTHER_ADDRESS = "10.200.0.2"
-FURTHER_PODS = "10.202.0.0/16"
+FURTHER_NODES = {
+    "n2": ("10.200.0.2", "10.202.0.0/16"),
+    "n3": ("10.200.0.3", "10.203.0.0/16"),
+}
+"""Name -> address of the machine, and range of its pods' addresses."""
 NAMESPACE = "default"
 
 
@@ -69,7 +71,7 @@ class Cluster:
     def start(self) -> None:
         """Bring everything up and return when a pod could run; on failure take it down again."""
         isolate(self.layout)
-        nodes = (node_user(NODE), node_user(FURTHER_NODE))
+        nodes = tuple(node_user(name) for name in (NODE, *FURTHER_NODES))
         users = (ADMIN, AGENT, SCHEDULER, CONTROLLER_MANAGER, PROXY, *nodes)
         self.credentials.create((ADDRESS, "127.0.0.1", SERVICE_ADDRESS), users)
         try:
@@ -87,12 +89,12 @@ class Cluster:
         remove_empty_cgroups()
 
     @contextmanager
-    def another_node(self) -> Iterator[Node]:
-        """A second node, for as long as it is needed; its Node object goes with it."""
-        name, directory = FURTHER_NODE, self.layout.node(FURTHER_NODE)
-        namespaces = Namespaces(name, FURTHER_ADDRESS, FURTHER_PODS, self.layout.logs)
+    def another_node(self, name: str = "n2") -> Iterator[Node]:
+        """A further node, for as long as it is needed; its Node object goes with it."""
+        (address, pods), directory = FURTHER_NODES[name], self.layout.node(name)
+        namespaces = Namespaces(name, address, pods, self.layout.logs)
         enter = namespaces.open()
-        place = NodePlace(name, FURTHER_ADDRESS, FURTHER_PODS, directory, self.layout.logs, enter)
+        place = NodePlace(name, address, pods, directory, self.layout.logs, enter)
         node = Node(place, self.binaries, self.credentials)
         try:
             node.start(standard_images())

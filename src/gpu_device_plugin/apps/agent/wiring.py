@@ -21,21 +21,9 @@ from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driv
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
+from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
 from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
-from gpu_device_plugin.apps.agent.lifecycle.node_checks import (
-    CallCheck,
-    Check,
-    DeviceListCheck,
-    DiskBoundCheck,
-    DiskCheck,
-    ExposureCheck,
-    KubeletCheck,
-    LibraryCheck,
-    NodeChecks,
-    SecurityLabelCheck,
-    StateDirectoryCheck,
-)
 from gpu_device_plugin.apps.agent.lifecycle.node_follower import NodeFollower
 from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
@@ -50,10 +38,11 @@ from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
-from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.config.agent import Settings, takes_mig
+from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
-from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
@@ -81,7 +70,8 @@ class Wiring:
         kernel: Kernel | None = None,
     ) -> None:
         self.settings = settings
-        self.schemes = schemes or Schemes()
+        self.configuration = nvidia_configuration(settings)
+        self.schemes = schemes or Schemes(*shipped(lambda: self.configuration))
         self.edges = edges or real_edges(settings, self.schemes.resources)
         self._on_driver_changed = on_driver_changed
         self._kernel = kernel or Kernel()
@@ -113,9 +103,10 @@ class Wiring:
             self.node_store,
             self.recorder,
             Memory(MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id), self.writer),
-            health_rules(settings.recovery_seconds, table),
+            health_rules(settings.recovery_seconds, table, takes_mig=takes_mig(settings)),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
+            held_numbers=lambda: self.snapshots.held_numbers(self.ledger_store, self.schemes),
             on_driver_changed=self._on_driver_changed,
         )
         self.nvml = edges.nvml(self.cards.observe)
@@ -191,9 +182,8 @@ class Wiring:
         self.reconciler.checkpoint_stale.subscribe(lambda _: self.device_lists.send_again())
 
     def _wire_readers(self) -> None:
-        regions = self.setup.files
         self.usage = UsageReader(
-            lambda slice_id: read_region(regions.region(slice_id)),
+            lambda slice_id: read_region(self.setup.files.region(slice_id)),
             lambda: self.ledger_store.living,
         )
         facts = Facts(
@@ -213,7 +203,7 @@ class Wiring:
 
     def _wire_lifecycle(self) -> None:
         settings = self.settings
-        library = LibraryCheck(self.library, self.node_store, self.recorder)
+        library = checking.LibraryCheck(self.library, self.node_store, self.recorder)
         self.withdrawal = Withdrawal(
             self.node_store,
             self.ledger_store,
@@ -224,12 +214,9 @@ class Wiring:
             Remains(Path(settings.state_dir), Path(settings.run_dir)),
             self.schemes.resources,
         )
-        self.node_checks = NodeChecks(self._checks(), self._disk_checks(library))
+        self.node_checks = checking.NodeChecks(self._checks(), self._disk_checks(library))
         follower = NodeFollower(
-            self.cluster,
-            self.mode,
-            self.withdrawal,
-            allow_other_plugin=settings.allow_other_plugin,
+            self.cluster, self.mode, self.withdrawal, self.node_store.read, settings
         )
         self.readiness = Readiness(
             self.node_store.read,
@@ -246,12 +233,12 @@ class Wiring:
         self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)
 
-    def _disk_checks(self, library: LibraryCheck) -> list[DiskBoundCheck]:
+    def _disk_checks(self, library: checking.LibraryCheck) -> list[checking.DiskBoundCheck]:
         settings, recorder, node_store = self.settings, self.recorder, self.node_store
         places = [settings.run_dir, settings.library_dir, settings.state_dir]
         labels = SecurityLabels([Path(place) for place in places], self._kernel)
         return [
-            StateDirectoryCheck(
+            checking.StateDirectoryCheck(
                 partial(self.writer.run, self.lock.keep),
                 settings.state_dir,
                 recorder,
@@ -259,22 +246,25 @@ class Wiring:
                 (self.cards, self.mode),
             ),
             library,
-            SecurityLabelCheck(partial(self.writer.run, labels.ensure), node_store, recorder),
+            checking.SecurityLabelCheck(
+                partial(self.writer.run, labels.ensure), node_store, recorder
+            ),
         ]
 
-    def _checks(self) -> list[Check]:
+    def _checks(self) -> list[checking.Check]:
         settings, recorder, node_store = self.settings, self.recorder, self.node_store
-        checks: list[Check] = [
-            CallCheck(self.withdrawal.follow),
-            DiskCheck(self.ledger_store, node_store, recorder),
-            DeviceListCheck(self.schemes, node_store, recorder),
-            KubeletCheck(self.cluster, recorder),
-            CallCheck(self.mode.settle_if_waiting),
-            CallCheck(self.reconciler.cut_back_if_filling),
-            CallCheck(lambda: self.metrics.show_nvml_restarts(self.nvml.restarts)),
+        checks: list[checking.Check] = [
+            checking.CallCheck(self.withdrawal.follow),
+            checking.DiskCheck(self.ledger_store, node_store, recorder),
+            checking.DeviceListCheck(self.schemes, node_store, recorder),
+            checking.LayoutCheck(self.schemes, node_store, recorder),
+            checking.KubeletCheck(self.cluster, recorder),
+            checking.CallCheck(self.mode.settle_if_waiting),
+            checking.CallCheck(self.reconciler.cut_back_if_filling),
+            checking.CallCheck(lambda: self.metrics.show_nvml_restarts(self.nvml.restarts)),
         ]
         if not settings.simulator_dir:
-            checks.append(ExposureCheck(Exposure(os.environ), self.cluster, recorder))
+            checks.append(checking.ExposureCheck(Exposure(os.environ), self.cluster, recorder))
         return checks
 
     async def metrics_page(self, accept: str) -> tuple[bytes, str]:

@@ -13,7 +13,7 @@ from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod, bind_pod, read_pod
 from gpu_device_plugin.cluster.extender_wire import binding_answer, read_binding
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold, wish_annotations
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import wish_annotations
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Misfit
 from gpu_device_plugin.errors import ClusterError
 
@@ -132,7 +132,7 @@ class Binder:
         found = self._ledger.fit_all([node], pod.request)[node]
         if isinstance(found, Misfit):
             raise _NoRoomError(f"pod {ref} fits node {node} no more: {found.text}")
-        hold = PodHold(ref, found.shares, found.extra)
+        hold = found.hold(ref)
         self._ledger.reserve(node, hold)
         wish = wish_annotations(hold, self._now_ns())
         try:

@@ -24,7 +24,7 @@ _KEPT_SHAPES = 64
 _KEPT_ANSWERS = 100_000
 _KEPT_ROOMS = 1_000
 _NO_CARDS = Misfit(NO_CARDS_TEXT, is_final=True)
-_Asked = tuple[object, str | None, str | None]
+_Asked = tuple[object, str | None, str | None, str | None]
 _log = structlog.get_logger("ledger")
 
 
@@ -161,7 +161,7 @@ class ClusterLedger:
         Pods come in many copies, and few nodes change between two of them: answers are kept by
         what is asked, until the node changes.
         """
-        asked = (_shape(pod), pod.card_count_label, pod.placement)
+        asked = (_shape(pod), pod.card_count_label, pod.placement, pod.card_label)
         answers = self._answers.setdefault(asked, _Answers())
         self._answers.move_to_end(asked)
         if len(answers.by_room) > _KEPT_ROOMS:
@@ -237,4 +237,5 @@ def _amounts(room: Room) -> tuple[object, ...]:
         room.free_core,
         room.pods,
         room.max_pods,
+        room.is_closed,
     )

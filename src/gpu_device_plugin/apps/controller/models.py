@@ -8,6 +8,7 @@ from gpu_device_plugin.apps.controller.series_labels import SeriesLabels
 from gpu_device_plugin.apps.controller.webhook import Webhook
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.events import Events
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.models.catalogue import Catalogue
 
 
@@ -26,6 +27,7 @@ class Models:
         identity: str,
         cards: Callable[[str], Sequence[str] | None],
         leads: Callable[[], bool],
+        koordinator_unit: MemoryUnit | None = None,
     ) -> None:
         """Begin with the packaged catalogue and no profile.
 
@@ -34,12 +36,13 @@ class Models:
             identity: Of this replica, for Events.
             cards: Node -> what its cards are called, or None where that is not known.
             leads: Whether this replica is the one that writes.
+            koordinator_unit: Size of a memory unit, where Koordinator's names are translated.
         """
         self._leads = leads
         self._events = Events(api, identity)
         self.labels = SeriesLabels(api, cards, self._catalogue)
         self.rules = ModelRules(api, self._events.post, self.labels.all_changed)
-        self.webhook = Webhook(self.rules)
+        self.webhook = Webhook(self.rules, koordinator_unit)
 
     async def run(self) -> None:
         """Follow, and write, until cancelled."""

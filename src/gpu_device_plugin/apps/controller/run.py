@@ -60,7 +60,8 @@ class Controller:
         view = View(self._watch.learn, lambda: self.leader.standby, self._metrics.bound)
         self._binder = Binder(self.ledger, self._api, view)
         identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
-        self.models = Models(self._api, identity, self._cards, lambda: self.leader.leads)
+        unit = settings.koordinator.unit
+        self.models = Models(self._api, identity, self._cards, lambda: self.leader.leads, unit)
         self.leader = Leader(
             Lease(self._api, LeaseName(settings.namespace, LEASE, identity), self._times.lease),
             LeaderLabel(self._api, settings.namespace, settings.pod_name),

@@ -1,12 +1,22 @@
 """The webhook for pods: models, drivers and profiles by label."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
 from gpu_device_plugin.apps.controller.model_rules import ModelRules
-from gpu_device_plugin.cluster.admission_wire import allowed, denied, patched, read_review
+from gpu_device_plugin.cluster.admission_wire import (
+    Review,
+    allowed,
+    denied,
+    patched,
+    read_review,
+)
+from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.models.admission import Denied, admit
+from gpu_device_plugin.domain.schemes.aliyun.koordinator import CORE, MEMORY, translated
 from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger("webhook")
@@ -15,8 +25,14 @@ _log = structlog.get_logger("webhook")
 class Webhook:
     """Answers what the API server asks before a pod is stored; it changes nothing by itself."""
 
-    def __init__(self, rules: ModelRules) -> None:
-        self._rules = rules
+    def __init__(self, rules: ModelRules, koordinator_unit: MemoryUnit | None) -> None:
+        """Judge by these rules.
+
+        Args:
+            rules: The catalogue and the profile.
+            koordinator_unit: Size of a memory unit, where Koordinator's names are translated.
+        """
+        self._rules, self._unit = rules, koordinator_unit
 
     async def mutate(self, body: bytes) -> bytes:
         """The answer to one AdmissionReview.
@@ -36,4 +52,22 @@ class Webhook:
         if isinstance(found, Denied):
             _log.info("pod refused", namespace=review.namespace, error=found.text)
             return denied(review.uid, found.text)
-        return patched(review, found)
+        resources = self._translated(review)
+        if isinstance(resources, Denied):
+            return denied(review.uid, resources.text)
+        return patched(review, found, resources)
+
+    def _translated(self, review: Review) -> dict[str, Mapping[str, Any]] | Denied:
+        """Path -> resources, of containers that use Koordinator's names (R-590)."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for each in review.resources if self._unit else ():
+            new = translated(each.amounts((MEMORY, CORE)), self._unit or MemoryUnit.GIB)
+            if both := sorted(new.keys() & each.limits.keys()):
+                names = ", ".join(both)
+                return Denied(
+                    f"container {each.container} asks for {names} under its own and under "
+                    f"Koordinator's name: leave one of them out"
+                )
+            if new:
+                found[each.path] = each.renamed((MEMORY, CORE), new)
+        return found

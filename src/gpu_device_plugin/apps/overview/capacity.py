@@ -62,7 +62,7 @@ def _capacity(node: NodeView, units: int, percent: int, cards: int) -> NodeCapac
             full = f"no card has room; the largest slice left is {_largest(rooms)} units"
             return NodeCapacity(node.name, count, never if found.is_final else full)
         count += 1
-        rooms = _after(rooms, PodHold(pod.ref, found.shares, found.extra))
+        rooms = _after(rooms, found.hold(pod.ref))
 
 
 def _after(rooms: Sequence[Room], hold: PodHold) -> tuple[Room, ...]:

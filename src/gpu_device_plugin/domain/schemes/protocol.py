@@ -39,6 +39,19 @@ class NewGrant:
     is_isolated: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the node's devices fit what a scheme is to offer.
+
+    Attributes:
+        problem: Why nothing can be offered, or "".
+        left_out: What is not offered, and why.
+    """
+
+    problem: str = ""
+    left_out: tuple[str, ...] = ()
+
+
 class Scheme(ABC):
     """One way of sharing.
 
@@ -63,6 +76,10 @@ class Scheme(ABC):
     @abstractmethod
     def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
         """An amount of a resource with its unit, for people."""
+
+    def layout(self, state: NodeState) -> Layout:
+        """What is in the way of its offers."""
+        return Layout()
 
     def check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
         """Check that the operator's memory unit goes with the mode.

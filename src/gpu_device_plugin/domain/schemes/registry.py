@@ -8,12 +8,14 @@ from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
+from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import Pool, UnitCount
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
-from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, Scheme
+from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration
+from gpu_device_plugin.domain.schemes.nvidia.scheme import NvidiaScheme
+from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, Layout, Scheme
 from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.schemes.scope import Scope
 from gpu_device_plugin.errors import RequestError, StateError
@@ -27,9 +29,18 @@ Owner: TypeAlias = Callable[[Card, NodeState], int]
 """Place of the scheme, among those of the node, that serves a card in this state."""
 
 
-def shipped() -> tuple[tuple[Scheme, ...], Owner]:
-    """The schemes of this release, and which of them serves a card: the place to register one."""
-    return (AliyunScheme(),), lambda _card, _state: 0
+def shipped(
+    configuration: Callable[[], Configuration] | None = None,
+) -> tuple[tuple[Scheme, ...], Owner]:
+    """The schemes of this release, and which of them serves a card: the place to register one.
+
+    Args:
+        configuration: NVIDIA's, asked at each call; None for fractions alone.
+    """
+    if configuration is None:
+        return (AliyunScheme(),), lambda _card, _state: 0
+    schemes: tuple[Scheme, ...] = (AliyunScheme(), NvidiaScheme(configuration))
+    return schemes, lambda card, state: int(is_whole(state.mode) or card.hardware.is_mig)
 
 
 class Schemes:
@@ -121,6 +132,14 @@ class Schemes:
                 reason="NotServed",
             )
         return scheme, view
+
+    def layout(self, state: NodeState) -> Layout:
+        """What is in the way of the offers of this node."""
+        found = [scheme.layout(self.view(scheme, state)) for scheme in self._schemes]
+        return Layout(
+            next((each.problem for each in found if each.problem), ""),
+            tuple(text for each in found for text in each.left_out),
+        )
 
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
         """The pools that are registered now; none before mode and cards are known.

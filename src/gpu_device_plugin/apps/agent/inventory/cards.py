@@ -4,14 +4,15 @@ Unit ids and the kubelet's checkpoint contain a card's number, so a UUID keeps i
 long as this node has a state directory; NVML's index may change.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.card_faults import unshareable
 from gpu_device_plugin.domain.card_health import observe, recover, recovery_obstacle, restored
-from gpu_device_plugin.domain.devices import MAX_CARDS, Card
+from gpu_device_plugin.domain.card_numbers import assigned
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.health_values import Health, HealthRules
 from gpu_device_plugin.domain.reports import (
     CardReport,
@@ -37,6 +38,7 @@ class CardInventory:
         boot_id: str,
         *,
         boot_seconds: Callable[[], float],
+        held_numbers: Callable[[], Collection[int] | None],
         on_driver_changed: Callable[[DriverChanged], None],
     ) -> None:
         self._node_store = node_store
@@ -47,6 +49,7 @@ class CardInventory:
         self._remembered: list[Card] = []
         self._health = Health(boot_id)
         self._boot_seconds = boot_seconds
+        self._held_numbers = held_numbers
         self._on_driver_changed = on_driver_changed
         self.driver_version = ""
         self.cuda_version = ""
@@ -121,20 +124,24 @@ class CardInventory:
         self.driver_version = inventory.driver_version
         self.cuda_version = inventory.cuda_version
         known = self._node_store.read().cards
-        served = [report for report in inventory.cards if unshareable(report, 0) is None]
+        served = [
+            report
+            for report in inventory.cards
+            if unshareable(report, 0, takes_mig=self._rules.takes_mig) is None
+        ]
         for report in inventory.cards:
             self._note_left_out(report, known)
         self.has_inventory = True
         self.missing = "" if served else "the driver shows no card that can be shared"
         shown = {report.uuid for report in served}
-        cards = [self._card(report) for report in served]
+        cards = [self._card(report) for report in self._numbered(served, known)]
         # A card that is gone stays in the list, unhealthy, while the kubelet may still count it.
         kept = [replace(card, index=-1) for card in known if card.uuid not in shown]
         return tuple(sorted([*cards, *kept], key=lambda card: card.index))
 
     def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:
         """Report a card that was never offered; for others their health does."""
-        found = unshareable(report, 0)
+        found = unshareable(report, 0, takes_mig=self._rules.takes_mig)
         if found is not None and all(card.uuid != report.uuid for card in known):
             reason = "MigCardSkipped" if report.is_mig else "CardSkipped"
             name = f"card {report.index} ({report.uuid})"
@@ -143,7 +150,7 @@ class CardInventory:
     def _card(self, report: CardReport) -> Card:
         return Card(
             uuid=report.uuid,
-            number=self._number(report.uuid),
+            number=self._numbers[report.uuid],
             index=report.index,
             minor=report.minor,
             model=report.model,
@@ -151,20 +158,17 @@ class CardInventory:
             hardware=report.hardware,
         )
 
-    def _number(self, uuid: str) -> int:
-        if uuid not in self._numbers:
-            taken = set(self._numbers.values())
-            free = (number for number in range(MAX_CARDS) if number not in taken)
-            self._numbers[uuid] = next(free, -1)
-            if self._numbers[uuid] < 0:
-                self._numbers[uuid] = self._reuse(uuid)
-        return self._numbers[uuid]
-
-    def _reuse(self, uuid: str) -> int:
-        """All numbers are taken: reuse that of a card which is not there."""
-        present = {card.uuid for card in self._node_store.read().cards}
-        gone = next(known for known in self._numbers if known not in present and known != uuid)
-        return self._numbers.pop(gone)
+    def _numbered(self, served: Sequence[CardReport], known: Iterable[Card]) -> list[CardReport]:
+        """Those that have a number now; with 36 cards, gone ones included, all may be taken."""
+        present = [report.uuid for report in served]
+        if not self._numbers.keys() >= set(present):
+            there = [*present, *(card.uuid for card in known)]
+            self._numbers = assigned(self._numbers, there, self._held_numbers())
+        for report in served:
+            if report.uuid not in self._numbers:
+                text = f"card {report.index} ({report.uuid}) is left out: no card number is free"
+                self._recorder.node_note("CardSkipped", text)
+        return [report for report in served if report.uuid in self._numbers]
 
     def settle(self) -> None:
         """Publish health, and store it."""

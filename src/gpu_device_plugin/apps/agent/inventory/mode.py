@@ -95,7 +95,7 @@ class ModeFollower:
     def note_foreign(self, text: str) -> None:
         """Another plugin serves these cards, or none (empty); remembered over a restart."""
         self._foreign = text
-        self._recorder.fault(self._node_store, "OtherPlugin", text or None)
+        self._check_foreign()
         if self._labels is not None:
             self._remember()
 
@@ -123,6 +123,8 @@ class ModeFollower:
         self._is_from_label = self._is_from_label or (self._is_synced and label is not None)
         self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
         self._check_unit(mode.mode, unit.unit)
+        if self._mode is not NodeMode.DISABLED:
+            self._check_foreign()
         self._node_store.update(
             mode=mode.mode,
             unit=unit.unit,
@@ -130,6 +132,8 @@ class ModeFollower:
             compute_policy=self._compute_policy(),
             max_pods=self._max_pods(),
         )
+        # A fault ends only when its mode has: in between the node would offer the other's cards.
+        self._check_foreign()
         self._remember()
 
     def settle_if_waiting(self) -> None:
@@ -177,6 +181,11 @@ class ModeFollower:
             else None,
         )
         return wanted or kept
+
+    def _check_foreign(self) -> None:
+        """A node that is disabled gives nothing away: there another plugin is no fault."""
+        text = "" if self._mode is NodeMode.DISABLED else self._foreign
+        self._recorder.fault(self._node_store, "OtherPlugin", text or None)
 
     def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
         try:

@@ -260,3 +260,22 @@ class DeviceListCheck:
         except ConfigError as error:
             problem = str(error)
         self._recorder.fault(self._node_store, "DeviceListTooLong", problem)
+
+
+class LayoutCheck:
+    """The node's devices must fit what it is to offer; what is left out is told once."""
+
+    def __init__(self, schemes: Schemes, node_store: NodeStore, recorder: EventRecorder) -> None:
+        self._schemes = schemes
+        self._node_store = node_store
+        self._recorder = recorder
+        self._told: tuple[str, ...] = ()
+
+    def run(self) -> None:
+        """Look at the layout."""
+        found = self._schemes.layout(self._node_store.read())
+        self._recorder.fault(self._node_store, "LayoutNotServed", found.problem or None)
+        for text in found.left_out:
+            if text not in self._told:
+                self._recorder.node_note("DeviceLeftOut", text)
+        self._told = found.left_out

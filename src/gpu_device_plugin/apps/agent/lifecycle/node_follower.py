@@ -1,8 +1,14 @@
 """What a change of our Node object means: another plugin, the uninstall mark, the labels."""
 
+from collections.abc import Mapping
+
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import Cluster
+from gpu_device_plugin.cluster.node import ForeignPlugin
+from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.domain.modes import MODE_LABEL, is_whole, parse_mode
+from gpu_device_plugin.domain.node_state import StateReader
 
 _CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"
 
@@ -15,21 +21,36 @@ class NodeFollower:
         cluster: Cluster,
         mode: ModeFollower,
         withdrawal: Withdrawal,
-        *,
-        allow_other_plugin: bool,
+        state: StateReader,
+        settings: Settings,
     ) -> None:
         self._cluster = cluster
         self._mode = mode
         self._withdrawal = withdrawal
-        self._allow_other_plugin = allow_other_plugin
+        self._state = state
+        self._settings = settings
+        self._names_are_ours = False
 
     def node_changed(self, _: None) -> None:
         """The API server reports a change of our node."""
         node = self._cluster.node
         if node is None:
             return
-        foreign = None if self._allow_other_plugin else self._cluster.foreign_plugin
+        foreign = self._foreign(node.labels)
         self._mode.note_foreign(f"{foreign.text}; {_CURE}" if foreign else "")
         # Before the labels: a withdrawn node must not be offered meanwhile.
         self._withdrawal.follow()
         self._mode.follow(node.labels)
+
+    def _foreign(self, labels: Mapping[str, str]) -> ForeignPlugin | None:
+        """Another plugin on our cards.
+
+        Where whole cards are offered, NVIDIA's names are our own, and so they are after a switch
+        to fractions, until the kubelet has dropped them.
+        """
+        found = self._cluster.foreign_plugin
+        mode = self._state().mode
+        wanted = parse_mode(labels.get(MODE_LABEL, "")) or mode or self._settings.mode
+        self._names_are_ours = is_whole(mode) or (self._names_are_ours and found is not None)
+        is_ours = self._names_are_ours or is_whole(wanted)
+        return None if is_ours or self._settings.allow_other_plugin else found

@@ -114,11 +114,13 @@ class Place:
         node: Name of the Node.
         own_pod: Namespace and name of our own pod; empty outside one.
         resources: Names of the resources that are ours.
+        own_names: Those that no other plugin has: on a node with more, there is another one.
     """
 
     node: str
     own_pod: tuple[str, str]
     resources: frozenset[str]
+    own_names: frozenset[str]
 
 
 class ApiCluster:
@@ -141,7 +143,7 @@ class ApiCluster:
             on_gone=self._pod_gone,
             resources=place.resources,
         )
-        self._node = NodeWatch(api, node, on_change=self._node_changed, resources=place.resources)
+        self._node = NodeWatch(api, node, on_change=self._node_changed, resources=place.own_names)
         self._node_name = node
         self._metadata = NodeMetadata(api, node, lambda: self._node.view)
         self._annotations = PodAnnotations(api, self._pods.watched)

@@ -1,9 +1,13 @@
 """PodResources List and the kubelet's checkpoint, read together."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
 from gpu_device_plugin.domain.pods import ListedPod
+from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.errors import KubeletError
 
 
 class SnapshotReader:
@@ -33,3 +37,10 @@ class SnapshotReader:
             KubeletError: It cannot be read.
         """
         return self._checkpoint() or ()
+
+    def held_numbers(self, granted: LedgerStore, schemes: Schemes) -> frozenset[int] | None:
+        """Numbers of cards of which units are held, by grants or checkpoint; None: not known."""
+        with suppress(KubeletError):
+            kept = [text for entry in self.entries() for text in entry.ids]
+            return schemes.card_numbers([*granted.ledger.ids(), *kept])
+        return None

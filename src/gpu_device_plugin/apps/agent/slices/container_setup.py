@@ -1,6 +1,6 @@
 """From a grant to the slice's files and to what the container receives."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
@@ -12,6 +12,7 @@ from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import NodeError
+from gpu_device_plugin.store.mig_minors import read_mig_minors
 from gpu_device_plugin.store.slices import SliceFiles, SliceSpec
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -74,7 +75,10 @@ class ContainerSetup:
 
     def recorded(self, scheme: Records, call: Call, state: NodeState) -> ContainerEdits:
         """The whole answer for a container whose devices the kubelet has chosen."""
-        return scheme.edits(call, state, self.access, self._paths(""))
+        paths = replace(
+            self._paths(""), control_devices=self._existing_nodes(), mig_minors=read_mig_minors()
+        )
+        return scheme.edits(call, state, self.access, paths)
 
     def _paths(self, version: str) -> Paths:
         return Paths(
@@ -87,8 +91,9 @@ class ContainerSetup:
         )
 
     def _control_devices(self) -> tuple[str, ...]:
-        if self.access is not DeviceAccess.DEVICE_SPECS:
-            return ()
+        return self._existing_nodes() if self.access is DeviceAccess.DEVICE_SPECS else ()
+
+    def _existing_nodes(self) -> tuple[str, ...]:
         names = [name for name in _CONTROL_NODES if (self.device_dir / name).exists()]
         return tuple(f"/dev/{name}" for name in names)
 

@@ -10,6 +10,7 @@ from gpu_device_plugin.domain.modes import is_isolated
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import HeldUnits, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.fraction import Fraction, with_amounts
+from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of
 from gpu_device_plugin.domain.shares import Share
 
@@ -57,7 +58,7 @@ def _grant(of: Found, cards: Sequence[Card], terms: NodeTerms) -> Grant:
         slice_id=max(part.slice_id for part in of.parts.values()) or of.derived_id("adopted"),
         holder=of.holder,
         units={Resource.MEM: mem, Resource.CORE: core},
-        shares=tuple(Share(card.uuid) for card in on),
+        shares=tuple(Share(card.uuid, is_exclusive=wants_whole_card(of.spec)) for card in on),
         is_isolated=bool(version) and is_isolated(terms.mode),
         is_checked=of.is_known,
         library_version=version,

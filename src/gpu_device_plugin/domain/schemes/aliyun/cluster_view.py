@@ -5,7 +5,7 @@ Amounts only: unit ids are the node's own.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -28,6 +28,7 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     V1_ASSIGNED,
     V1_INDEX,
 )
+from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import StateError
@@ -76,12 +77,14 @@ class PodHold:
         by_container: Index in `spec.containers` -> card index -> share.
         extra: Card index -> what init containers and sidecars hold beside that.
         unplaced: Demands that have no card yet: the node will choose for each.
+        is_exclusive: Whether no other pod may be on its cards.
     """
 
     pod: PodRef
     by_container: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
     extra: Mapping[int, Share] = field(default_factory=dict)
     unplaced: tuple[Demand, ...] = ()
+    is_exclusive: bool = False
 
     def by_card(self) -> dict[int, Share]:
         """What it holds of each card, over all containers."""
@@ -168,8 +171,10 @@ def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
         if c.asks and c.kind is ContainerKind.SIDECAR
     ]
     first = next(iter(placed.values()), {})
+    alone = wants_whole_card(pod)
     if not first:
-        return PodHold(pod.ref, placed, {}, (*unplaced, *beside, *_init_demands(pod, unplaced)))
+        waiting = (*unplaced, *beside, *_init_demands(pod, unplaced))
+        return PodHold(pod.ref, placed, {}, waiting, is_exclusive=alone)
     card = next(iter(first))
     hold = PodHold(pod.ref, placed, {}, tuple(unplaced))
     units, percent = hold.by_card()[card]
@@ -178,7 +183,7 @@ def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
         max(0, init.mem_units - units) + sum(d.mem_units for d in beside),
         max(0, init.core_percent - percent) + sum(d.core_percent for d in beside),
     )
-    return PodHold(pod.ref, placed, {card: extra} if any(extra) else {}, tuple(unplaced))
+    return replace(hold, extra={card: extra} if any(extra) else {}, is_exclusive=alone)
 
 
 def _largest_init(pod: PodRequest) -> Demand:

@@ -25,7 +25,8 @@ def demand_text(demand: Demand, terms: NodeTerms) -> str:
         if amount
     ]
     spread = f" on {demand.cards} cards ({demand.units_per_card} each)" if demand.cards > 1 else ""
-    return " and ".join(parts) + spread
+    alone = " with no other pod there" if demand.is_exclusive else ""
+    return " and ".join(parts) + spread + alone
 
 
 def no_room_text(asker: Asker, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:

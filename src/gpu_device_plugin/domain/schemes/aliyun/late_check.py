@@ -29,6 +29,12 @@ def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
             f"server was away; create the pod again",
             reason="CardCountUnknown",
         )
+    if needed.is_exclusive and not all(share.is_exclusive for share in grant.shares):
+        raise RequestError(
+            f"pod {spec.ref}, container {container.name}, on node {terms.node}: its label asks for a "
+            f"card of its own, the slice was given while the API server was away; create the pod again",
+            reason="CardCountUnknown",
+        )
     pod = replace(spec.ref, uid=grant.pod.uid or spec.ref.uid)
     return replace(
         grant,

@@ -15,7 +15,7 @@ from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRe
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold, Share
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand, policy_of
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand, policy_of, wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.room import Room, room_of
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand, Hold
@@ -37,11 +37,17 @@ class Fit:
         score: 0 to 1, more is better; comparable between nodes.
         shares: What the app containers would hold: container -> card index -> share.
         extra: Card index -> what sidecars and init containers would hold beside that.
+        is_exclusive: Whether no other pod may be on its cards.
     """
 
     score: float
     shares: Mapping[int, Mapping[int, Share]]
     extra: Mapping[int, Share] = field(default_factory=dict)
+    is_exclusive: bool = False
+
+    def hold(self, pod: PodRef) -> PodHold:
+        """What the pod will hold there."""
+        return PodHold(pod, self.shares, self.extra, is_exclusive=self.is_exclusive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +71,25 @@ def node_rooms(offer: NodeOffer, holds: Iterable[PodHold]) -> tuple[Room, ...]:
     """
     by_index = {card.index: card for card in offer.cards}
     taken: list[Hold] = []
-    waiting: list[tuple[PodRef, Demand]] = []
+    waiting: list[tuple[PodHold, Demand]] = []
 
-    def take(pod: PodRef, card: Card, share: Share) -> None:
+    def take(hold: PodHold, card: Card, share: Share) -> None:
         units, percent = share
         mib = units * offer.unit.mib
-        held = DeviceShare(card.uuid, core_percent=percent, memory_mib=mib)
-        taken.append(Hold(pod, held))
+        held = DeviceShare(card.uuid, None, percent, hold.is_exclusive, mib)
+        taken.append(Hold(hold.pod, held))
 
     for hold in holds:
         for index, share in hold.by_card().items():
             if index in by_index:
-                take(hold.pod, by_index[index], share)
+                take(hold, by_index[index], share)
             else:
-                waiting.append((hold.pod, Demand(*share)))
-        waiting += [(hold.pod, needed) for needed in hold.unplaced]
+                waiting.append((hold, Demand(*share)))
+        waiting += [(hold, needed) for needed in hold.unplaced]
     found = _rooms(offer, taken)
-    for pod, needed in waiting:
-        for card in _guessed(found, needed, offer):
-            take(pod, card, (needed.units_per_card, needed.core_percent))
+    for hold, needed in waiting:
+        for card in _guessed(found, replace(needed, is_exclusive=hold.is_exclusive), offer):
+            take(hold, card, (needed.units_per_card, needed.core_percent))
         found = _rooms(offer, taken)
     return found
 
@@ -138,7 +144,7 @@ def fit(
         trial = trial.after(container, *found)
     extra = trial.extra()
     score = _score(rooms, trial, policy)
-    return Fit(score, trial.shares, extra)
+    return Fit(score, trial.shares, extra, is_exclusive=wants_whole_card(pod))
 
 
 @dataclass(frozen=True, slots=True)

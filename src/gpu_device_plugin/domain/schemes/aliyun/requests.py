@@ -20,6 +20,9 @@ from gpu_device_plugin.errors import RequestError
 
 COUNT_LABEL = "aliyun.com/gpu-count"
 """The pod label that spreads each request over several cards; also the name of a resource."""
+CARD_LABEL = "ack.gpushare.placement"
+"""The pod label that asks for an otherwise empty card."""
+WHOLE_CARD = "require-whole-device"
 CORE_STEP_PERCENT = 5
 _MEMORY_ONLY_CURE = (
     f"or send the pod elsewhere with nodeSelector {MODE_LABEL}: {NodeMode.CGPU} (or share)"
@@ -65,6 +68,11 @@ def demand_ahead(pod: PodRequest, container: ContainerRequest, needed: Demand) -
             held[resource] += fresh
             reusable[resource] += fresh if each.kind is ContainerKind.INIT else -reused
     return replace(needed, mem_units=held[Resource.MEM], core_percent=held[Resource.CORE])
+
+
+def wants_whole_card(pod: PodRequest | None) -> bool:
+    """Whether no other pod may be on this one's cards (R-528)."""
+    return pod is not None and pod.card_label == WHOLE_CARD
 
 
 def policy_of(pod: PodRequest | None, default: PlacementPolicy) -> PlacementPolicy:
@@ -148,7 +156,13 @@ def _checked(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> 
             f"{COUNT_LABEL}={cards} ask a multiple of {cards}",
             reason="UnevenShare",
         )
-    return Demand(container.amount(Resource.MEM), container.amount(Resource.CORE), cards)
+    if pod.card_label not in (None, WHOLE_CARD):
+        raise RequestError(
+            f"{subject}: label {CARD_LABEL}={pod.card_label} names no placement. Known: {WHOLE_CARD}",
+            reason="UnknownPlacement",
+        )
+    amounts = container.amount(Resource.MEM), container.amount(Resource.CORE)
+    return Demand(*amounts, cards, is_exclusive=wants_whole_card(pod))
 
 
 def _check_mode(subject: str, container: ContainerRequest, terms: NodeTerms) -> None:

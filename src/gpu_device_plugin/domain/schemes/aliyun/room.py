@@ -31,6 +31,7 @@ class Room:
         unit: What a memory unit is.
         max_pods: Most pods on the card, or None for no limit.
         least_core: Compute that every container of this mode takes at least.
+        is_closed: Whether another pod has the card for itself: then nothing of it is free.
     """
 
     card: Card
@@ -42,6 +43,7 @@ class Room:
     unit: MemoryUnit = MemoryUnit.GIB
     max_pods: int | None = None
     least_core: int = 0
+    is_closed: bool = False
 
     @property
     def is_full_of_pods(self) -> bool:
@@ -54,7 +56,8 @@ class Room:
 
         Nothing, where no further pod may come.
         """
-        if not self.is_healthy or (self.max_pods is not None and self.pods >= self.max_pods):
+        is_full = self.max_pods is not None and self.pods >= self.max_pods
+        if not self.is_healthy or self.is_closed or is_full:
             return 0
         free = WHOLE_CARD_MILLI * self.free_mem // max(1, self.card.capacity(self.unit))
         if self.least_core:
@@ -66,6 +69,7 @@ class Room:
         core = max(demand.core_percent, self.least_core)
         left = replace(
             self,
+            is_closed=self.is_closed or demand.is_exclusive,
             free_mem=max(0, self.free_mem - demand.units_per_card),
             free_core=max(0, self.free_core - core),
             pods=self.pods if self.holds_pod else self.pods + 1,
@@ -75,15 +79,24 @@ class Room:
     def lack(self, demand: Demand) -> str | None:
         """Why a container of this demand does not fit here, for people; None where it does."""
         core = max(demand.core_percent, self.least_core)
-        if not self.is_healthy:
-            return "unhealthy"
-        if self.is_full_of_pods:
-            return f"{self.pods} pods, at most {self.max_pods}"
+        if why := self._refuses(demand):
+            return why
         if self.free_mem < max(1, demand.units_per_card):
             return f"{self.free_mem} of {self.card.capacity(self.unit)} units free"
         if self.free_core < core:
             return f"{self.free_core} % compute free, {self.free_mem} units free"
         return None
+
+    def _refuses(self, demand: Demand) -> str:
+        """Why this card is nothing for the pod, whatever is free; or ""."""
+        others = self.pods - self.holds_pod
+        if not self.is_healthy:
+            return "unhealthy"
+        if self.is_closed:
+            return "held by a pod that wants no other beside it"
+        if demand.is_exclusive and others:
+            return f"{others} other pods"
+        return f"{self.pods} pods, at most {self.max_pods}" if self.is_full_of_pods else ""
 
 
 def rooms(
@@ -125,7 +138,8 @@ def room_of(
     pod: PodRef | None = None,
 ) -> Room:
     """What a card has left where `use` is held of it; `pod` asks, or (None) one that holds nothing."""
-    is_free = not use.is_exclusive
+    holds_pod = pod is not None and any(tenant.is_same_pod(pod) for tenant in use.pods)
+    is_free = holds_pod or not use.is_exclusive
     free_mem = card.capacity(terms.unit) - -(-use.memory_mib // terms.unit.mib)
     return Room(
         card=card,
@@ -133,10 +147,11 @@ def room_of(
         free_mem=max(0, free_mem) if is_free else 0,
         free_core=max(0, CORE_UNITS_PER_CARD - use.core_percent) if is_free else 0,
         pods=_count(use.pods),
-        holds_pod=pod is not None and any(tenant.is_same_pod(pod) for tenant in use.pods),
+        holds_pod=holds_pod,
         unit=terms.unit,
         max_pods=most_pods(terms.mode, terms.max_pods),
         least_core=CORE_STEP_PERCENT if Resource.CORE in resources_of(terms.mode) else 0,
+        is_closed=not is_free,
     )
 
 

@@ -129,7 +129,9 @@ class AliyunScheme(Decides):
         grant = Grant(
             slice_id=new.slice_id,
             holder=holder,
-            shares=tuple(Share(card.uuid) for card in chosen.cards),
+            shares=tuple(
+                Share(card.uuid, is_exclusive=asked.is_exclusive) for card in chosen.cards
+            ),
             is_isolated=new.is_isolated,
             is_checked=bool(holder.container or holder.claim),
             library_version=state.library_version if new.is_isolated else "",

@@ -1,14 +1,13 @@
 """What a container with NVIDIA's devices receives (R-720, R-721)."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from gpu_device_plugin.domain.container_edits import (
     VISIBLE_DEVICES_DIR,
     ContainerEdits,
     DeviceNode,
     Mount,
+    Paths,
 )
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     Configuration,
@@ -20,36 +19,17 @@ from gpu_device_plugin.domain.schemes.nvidia.offers import Offered
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 _CAPABILITY = "/dev/nvidia-caps/nvidia-cap{minor}"
 _IMEX_CHANNEL = "/dev/nvidia-caps-imex-channels/channel{channel}"
-_ACCESS = re.compile(r"gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)")
-
-Minors = Mapping[tuple[int, int, int | None], int]
-"""(Card's minor, GPU instance, compute instance or None) -> minor of the node that opens it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What an answer names of the host.
-
-    Attributes:
-        control_devices: Nodes beside the cards' own that exist, for instance `/dev/nvidiactl`.
-        mig_minors: Nodes of MIG instances.
-        driver: Files of a driver that no container runtime brings: the simulated one's.
-    """
-
-    control_devices: tuple[str, ...] = ()
-    mig_minors: Minors = field(default_factory=dict)
-    driver: tuple[Mount, ...] = ()
 
 
 def answer(
-    devices: Sequence[Offered], configuration: Configuration, host: Host, answer_id: str
+    devices: Sequence[Offered], configuration: Configuration, paths: Paths, answer_id: str
 ) -> ContainerEdits:
     """The edits of a container that holds `devices`.
 
     Args:
         devices: Cards, instances or replicas of them; a device counts once.
         configuration: The configuration in force.
-        host: The host.
+        paths: Nodes and files of the host.
         answer_id: Distinguishes the CDI annotations of one pod; a name of at most 36 characters.
     """
     by_place = sorted(devices, key=_place)
@@ -61,26 +41,11 @@ def answer(
     is_annotated = ListStrategy.CDI_ANNOTATIONS in wants
     return ContainerEdits(
         envs={_VISIBLE: "void"} if is_cdi_only else _envs(ids, configuration),
-        mounts=_mounts(ids, configuration) + host.driver,
-        devices=() if is_cdi_only else _nodes(by_place, configuration, host),
+        mounts=_mounts(ids, configuration) + paths.driver,
+        devices=() if is_cdi_only else _nodes(by_place, configuration, paths),
         cdi_names=cdi_names if ListStrategy.CDI_CRI in wants else (),
         annotations={key: ",".join(cdi_names)} if is_annotated else {},
     )
-
-
-def mig_minors(lines: Iterable[str]) -> Minors:
-    """The nodes of the driver's file `nvidia-caps/mig-minors`.
-
-    >>> mig_minors(["gpu0/gi7/access 66", "gpu0/gi7/ci0/access 67", "config 1"])
-    {(0, 7, None): 66, (0, 7, 0): 67}
-    """
-    found = {}
-    for line in lines:
-        match = _ACCESS.fullmatch(line.strip())
-        if match:
-            card, gpu_instance, part, minor = match.groups()
-            found[int(card), int(gpu_instance), None if part is None else int(part)] = int(minor)
-    return found
 
 
 def _place(device: Offered) -> tuple[int, int]:
@@ -113,24 +78,24 @@ def _mounts(ids: Sequence[str], configuration: Configuration) -> tuple[Mount, ..
 
 
 def _nodes(
-    devices: Sequence[Offered], configuration: Configuration, host: Host
+    devices: Sequence[Offered], configuration: Configuration, paths: Paths
 ) -> tuple[DeviceNode, ...]:
     """Control nodes, then each card's and instance's own, then IMEX channels."""
     if not configuration.passes_device_specs:
         return ()
-    paths = [*host.control_devices]
+    found = [*paths.control_devices]
     for device in devices:
-        paths.append(f"/dev/nvidia{device.card.minor}")
+        found.append(f"/dev/nvidia{device.card.minor}")
         if device.instance is not None:
             card, part = device.card.minor, device.instance
             minors = [
-                host.mig_minors.get((card, part.gpu_instance, place))
+                paths.mig_minors.get((card, part.gpu_instance, place))
                 for place in (None, part.compute_instance)
             ]
-            paths += [_CAPABILITY.format(minor=minor) for minor in minors if minor is not None]
-    paths += [_IMEX_CHANNEL.format(channel=channel) for channel in configuration.imex_channels]
-    root = configuration.dev_root.rstrip("/")
-    return tuple(DeviceNode(path, f"{root}{path}", "rw") for path in dict.fromkeys(paths))
+            found += [_CAPABILITY.format(minor=minor) for minor in minors if minor is not None]
+    found += [_IMEX_CHANNEL.format(channel=channel) for channel in configuration.imex_channels]
+    root = (configuration.dev_root or configuration.driver_root).rstrip("/")
+    return tuple(DeviceNode(path, f"{root}{path}", "rw") for path in dict.fromkeys(found))
 
 
 def _cdi_names(ids: Sequence[str], configuration: Configuration) -> tuple[str, ...]:

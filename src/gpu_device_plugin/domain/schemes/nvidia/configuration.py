@@ -145,7 +145,9 @@ class Configuration:
         id_strategy: By what the devices are named.
         passes_device_specs: Whether answers contain device nodes (R-721).
         allocation_policy: Which replicas and instances are given first.
-        dev_root: The host directory that has `dev/`.
+        driver_root: The host directory of the driver.
+        dev_root: The host directory that has `dev/`; empty for that of the driver.
+        discovery: How devices are found; NVML always, so it has no effect.
         cdi_annotation_prefix: Of the annotation of `cdi-annotations`.
         is_gdrcopy_on: Offer GDRCopy.
         is_gds_on: Offer GPUDirect Storage.
@@ -164,7 +166,9 @@ class Configuration:
     id_strategy: IdStrategy = IdStrategy.UUID
     passes_device_specs: bool = False
     allocation_policy: AllocationPolicy = AllocationPolicy.DISTRIBUTED
-    dev_root: str = "/"
+    driver_root: str = "/"
+    dev_root: str = ""
+    discovery: str = "auto"
     cdi_annotation_prefix: str = "cdi.k8s.io/"
     is_gdrcopy_on: bool = False
     is_gds_on: bool = False

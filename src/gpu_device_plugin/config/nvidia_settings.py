@@ -1,0 +1,193 @@
+"""The settings under NVIDIA's names, and what they and NVIDIA's configuration file decide together.
+
+A setting that was not given is None, so that the file's value or the default counts. Flag and
+environment go before both files.
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from gpu_device_plugin.config.nvidia import ConfigFile, read_config_file
+from gpu_device_plugin.config.sources import says
+from gpu_device_plugin.domain.schemes.nvidia.configuration import (
+    AllocationPolicy,
+    Configuration,
+    IdStrategy,
+    ListStrategy,
+    MigStrategy,
+    check,
+)
+from gpu_device_plugin.errors import ConfigError
+
+
+class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of whole cards, replicas and MIG instances; defaults are NVIDIA's."""
+
+    config_file: Annotated[
+        str, says("NVIDIA's configuration file, version v1, for modes default, mig and topology.")
+    ] = ""
+    mig_strategy: Annotated[
+        MigStrategy | None, says("How MIG instances are offered; by default not at all.")
+    ] = None
+    fail_on_init_error: Annotated[
+        bool | None,
+        says("Whether a node that cannot serve its configuration is not ready; by default it is."),
+    ] = None
+    device_list_strategy: Annotated[
+        str | None,
+        says(
+            "How whole cards and instances reach containers: envvar, volume-mounts, cdi-annotations, cdi-cri or several, with commas; by default envvar."
+        ),
+    ] = None
+    device_id_strategy: Annotated[
+        IdStrategy | None, says("By what whole cards and instances are named; by default uuid.")
+    ] = None
+    pass_device_specs: Annotated[
+        bool | None, says("Whether answers for whole cards and instances contain device nodes.")
+    ] = None
+    shared_devices_allocation_policy: Annotated[
+        AllocationPolicy | None,
+        says("How replicas and instances go over the cards; by default distributed."),
+    ] = None
+    driver_root: Annotated[
+        str | None, says("The host directory of the driver; by default `/`.")
+    ] = None
+    dev_root: Annotated[
+        str | None, says("The host directory that has `dev/`; by default that of the driver.")
+    ] = None
+    cdi_annotation_prefix: Annotated[
+        str | None, says("Prefix of the annotation of cdi-annotations; by default `cdi.k8s.io/`.")
+    ] = None
+    gdrcopy_enabled: Annotated[bool | None, says("Whether containers get GDRCopy.")] = None
+    gds_enabled: Annotated[bool | None, says("Whether containers get GPUDirect Storage.")] = None
+    mofed_enabled: Annotated[bool | None, says("Whether containers get Mellanox OFED.")] = None
+    imex_channel_ids: Annotated[
+        str | None, says("IMEX channels that every container gets: none, or 0.")
+    ] = None
+    imex_required: Annotated[
+        bool | None, says("Accepted; IMEX channels are not looked for on the host.")
+    ] = None
+    mps_root: Annotated[
+        str | None, says("The host directory of the MPS daemon; MPS is not served yet.")
+    ] = None
+
+
+def nvidia_configuration(settings: NvidiaSettings) -> Configuration:
+    """The configuration in force, with NVIDIA's file read anew.
+
+    Raises:
+        ConfigError: A value is malformed, or values do not go together; the text names the place.
+    """
+    file = read_config_file(Path(settings.config_file)) if settings.config_file else None
+    found: dict[str, tuple[Any, str]] = {}
+    if file is not None:
+        found |= {
+            key: (value, f"{file.path}: {path}") for key, (value, path) in file.values.items()
+        }
+    for key in NvidiaSettings.__struct_fields__:
+        value = getattr(settings, key)
+        if value is not None:
+            found[key] = value, "--" + key.replace("_", "-")
+    return _checked(found, file)
+
+
+def check_twice(settings: NvidiaSettings, sources: Mapping[str, str], config: Path | None) -> None:
+    """Check that no setting stands in both files.
+
+    Args:
+        settings: The settings.
+        sources: Where each value that was given came from.
+        config: The file of `--config`.
+
+    Raises:
+        ConfigError: One does; which value was meant is not known.
+    """
+    if config is None or not settings.config_file:
+        return
+    file = read_config_file(Path(settings.config_file))
+    for key, (_, path) in file.values.items():
+        if sources.get(key, "").startswith(f"{config}: "):
+            raise ConfigError(
+                f"{sources[key]} and {file.path}: {path} are the same setting: give one"
+            )
+
+
+def _checked(found: Mapping[str, tuple[Any, str]], file: ConfigFile | None) -> Configuration:
+    fields: dict[str, Any] = {}
+    for key, (name, convert) in _FIELDS.items():
+        if key in found:
+            value, source = found[key]
+            try:
+                fields[name] = convert(value)
+            except (ValueError, ConfigError) as error:
+                raise ConfigError(f"{source}: {error}") from error
+    if file is not None:
+        fields |= {
+            "sharing": file.sharing,
+            "gpu_patterns": file.gpu_patterns,
+            "mig_patterns": file.mig_patterns,
+        }
+    configuration = Configuration(**fields)
+    try:
+        check(configuration)
+    except ConfigError as error:
+        raise ConfigError(f"{file.path}: {error}" if file else str(error)) from error
+    return configuration
+
+
+def _one_of(kind: type[enum.StrEnum]) -> Callable[[Any], enum.StrEnum]:
+    def converted(value: str) -> enum.StrEnum:
+        if value not in [str(member) for member in kind]:
+            raise ConfigError(f"{value!r} is not valid: wanted one of {', '.join(kind)}")
+        return kind(value)
+
+    return converted
+
+
+def _strategies(value: str | tuple[str, ...]) -> tuple[enum.StrEnum, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not names:
+        raise ConfigError(f"the list is empty: wanted some of {', '.join(ListStrategy)}")
+    return tuple(dict.fromkeys(_one_of(ListStrategy)(name.strip()) for name in names))
+
+
+def _channels(value: str | tuple[int, ...]) -> tuple[int, ...]:
+    numbers = value.split(",") if isinstance(value, str) else value
+    channels = tuple(int(number) for number in numbers if str(number).strip())
+    if channels not in {(), (0,)}:
+        raise ConfigError(f"{value!r} is not valid: wanted no channel, or 0")
+    return channels
+
+
+def _discovery(value: str) -> str:
+    if value not in {"auto", "nvml"}:
+        raise ConfigError(f"{value!r} is not valid: wanted auto or nvml; Tegra is not served")
+    return value
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "mig_strategy": ("mig_strategy", _one_of(MigStrategy)),
+    "fail_on_init_error": ("fails_on_init_error", _as_it_is),
+    "device_list_strategy": ("list_strategies", _strategies),
+    "device_id_strategy": ("id_strategy", _one_of(IdStrategy)),
+    "pass_device_specs": ("passes_device_specs", _as_it_is),
+    "shared_devices_allocation_policy": ("allocation_policy", _one_of(AllocationPolicy)),
+    "cdi_annotation_prefix": ("cdi_annotation_prefix", _as_it_is),
+    "gdrcopy_enabled": ("is_gdrcopy_on", _as_it_is),
+    "gds_enabled": ("is_gds_on", _as_it_is),
+    "mofed_enabled": ("is_mofed_on", _as_it_is),
+    "imex_channel_ids": ("imex_channels", _channels),
+    "imex_required": ("is_imex_required", _as_it_is),
+    "mps_root": ("mps_root", _as_it_is),
+    "driver_root": ("driver_root", _as_it_is),
+    "dev_root": ("dev_root", _as_it_is),
+    "device_discovery_strategy": ("discovery", _discovery),
+}

@@ -1,0 +1,170 @@
+"""Whole cards, replicas and MIG instances, under the names of NVIDIA's own device plugin."""
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from gpu_device_plugin.domain.caller import Call
+from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.hardware import UNKNOWN
+from gpu_device_plugin.domain.modes import NodeMode, is_whole
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.pods import ContainerKind
+from gpu_device_plugin.domain.pools import DeviceGroup, Pool
+from gpu_device_plugin.domain.schemes.nvidia.answers import answer
+from gpu_device_plugin.domain.schemes.nvidia.configuration import (
+    GPU,
+    Configuration,
+    MigStrategy,
+    SharingKind,
+)
+from gpu_device_plugin.domain.schemes.nvidia.names import TOPOLOGY_GPU, possible_names
+from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of, offers
+from gpu_device_plugin.domain.schemes.nvidia.preferred import preferred
+from gpu_device_plugin.domain.schemes.protocol import Layout
+from gpu_device_plugin.domain.schemes.recording import Records
+from gpu_device_plugin.domain.shares import Share
+from gpu_device_plugin.errors import RequestError
+
+DEVICES_ANNOTATION = "gpu-device-plugin/devices"
+"""On a pod: container index -> UUIDs of its cards and instances."""
+
+
+class NvidiaScheme(Records):
+    """NVIDIA's resources, as its configuration has them.
+
+    Args:
+        configuration: What is in force; asked at each call.
+    """
+
+    def __init__(self, configuration: Callable[[], Configuration]) -> None:
+        self._configuration = configuration
+        self._names = possible_names(configuration())
+
+    @property
+    def resources(self) -> Collection[str]:
+        """Every name under the configuration of the start, for whatever cards."""
+        return self._names
+
+    def pools(self, state: NodeState) -> tuple[Pool, ...]:
+        """Every device, a card that is out as well."""
+        healthy = state.healthy
+        return tuple(
+            Pool(
+                resource,
+                tuple(DeviceGroup((d.id,), healthy[d.card.uuid], d.card.uuid) for d in devices),
+            )
+            for resource, devices in self._offers(state).resources.items()
+            if resource in self._names
+        )
+
+    def serves(self, resource: str, state: NodeState) -> bool:
+        """What is offered; while nothing can be, the plain name, so that the node is not ready."""
+        if not is_whole(state.mode) and not state.cards:
+            return False
+        found = self._offers(state)
+        if found.resources:
+            return resource in found.resources
+        is_wanted = self._configuration().fails_on_init_error or not state.cards
+        return is_whole(state.mode) and is_wanted and resource == GPU
+
+    def layout(self, state: NodeState) -> Layout:
+        """NVIDIA's words for a node that does not fit its configuration."""
+        if not state.cards:
+            return Layout()
+        found = self._offers(state)
+        return Layout(
+            found.problem if self._configuration().fails_on_init_error else "", found.notes
+        )
+
+    def annotations(
+        self, grants: Sequence[Grant], _state: NodeState, _assume_time_ns: int
+    ) -> Mapping[str, str]:
+        """The devices of each app container, once every container's place is known."""
+        apps = [grant for grant in grants if grant.kind is not ContainerKind.INIT]
+        if not apps or not all(grant.is_checked for grant in apps):
+            return {}
+        by_index = {str(grant.index): sorted(grant.devices) for grant in apps}
+        return {DEVICES_ANNOTATION: json.dumps(by_index, sort_keys=True, separators=(",", ":"))}
+
+    def asked_text(self, resource: str, amount: int, _state: NodeState) -> str:
+        """`nvidia.com/gpu: 2`."""
+        return f"{resource}: {amount}"
+
+    def prefer(self, call: Call, available: Collection[str], state: NodeState) -> Sequence[str]:
+        """By links, or over the cards."""
+        policy = self._configuration().allocation_policy
+        return preferred(
+            self._devices(call.resource, state), available, call.must_include, call.size, policy
+        )
+
+    def held_text(self, grant: Grant) -> str:
+        """`nvidia.com/gpu: 2`."""
+        return ", ".join(f"{name}: {len(ids)}" for name, ids in sorted(grant.units.items()))
+
+    def check_call(self, call: Call, state: NodeState) -> None:
+        """Shared devices are given one at a time, where that is asked for (R-702)."""
+        super().check_call(call, state)
+        devices = [
+            each for each in self._devices(call.resource, state) if each.id in call.must_include
+        ]
+        is_shared = any(device.replicas > 1 for device in devices)
+        if is_shared and len(devices) > 1 and self._configuration().sharing.is_one_at_most:
+            raise RequestError(
+                f'invalid allocation request for "{call.resource}": invalid request: maximum '
+                f"request size for shared resources is 1; found {len(devices)}",
+                reason="OneAtMost",
+            )
+
+    def share(self, resource: str, unit: str, state: NodeState) -> Share:
+        """A whole card's or instance's memory; replicas of one device are one share of it."""
+        uuid = device_of(unit)
+        there = self._devices(resource, state)
+        device = next((each for each in there if each.uuid == uuid), None)
+        if device is None:
+            return Share(uuid)
+        part = device.card if device.instance is None else device.instance
+        return Share(uuid, part.memory_mib << 20, is_exclusive=device.replicas == 1)
+
+    def edits(
+        self, call: Call, state: NodeState, _access: DeviceAccess, paths: Paths
+    ) -> ContainerEdits:
+        """By the list strategies."""
+        devices = [
+            each for each in self._devices(call.resource, state) if each.id in call.must_include
+        ]
+        answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
+        return answer(devices, self._configuration(), paths, answer_id)
+
+    def _devices(self, resource: str, state: NodeState) -> tuple[Offered, ...]:
+        return self._offers(state).resources.get(resource, ())
+
+    def _offers(self, state: NodeState) -> Offers:
+        configuration, cards = self._configuration(), state.cards
+        if configuration.mig_strategy is not MigStrategy.NONE:
+            # A card of the last run, of which NVML has not said yet how it is cut.
+            cards = tuple(card for card in cards if card.hardware != UNKNOWN)
+        if not cards or state.mode in {None, NodeMode.DISABLED, NodeMode.MPS}:
+            return Offers()
+        if state.mode is NodeMode.TOPOLOGY:
+            whole = offers(cards, Configuration())
+            return replace(whole, resources={TOPOLOGY_GPU: whole.resources.get(GPU, ())})
+        if configuration.sharing.kind is SharingKind.MPS:
+            return Offers(problem="sharing.mps is not served yet: no MPS daemon is managed")
+        if state.mode is NodeMode.MIG:
+            return _cut_only(cards, configuration)
+        is_beside = not is_whole(state.mode)
+        is_left_out = is_beside and configuration.mig_strategy is not MigStrategy.MIXED
+        return Offers() if is_left_out else offers(cards, configuration)
+
+
+def _cut_only(cards: Sequence[Card], configuration: Configuration) -> Offers:
+    """Mode mig: strategy mixed unless single is set, and at least one card in MIG mode."""
+    if not any(card.hardware.is_mig for card in cards):
+        return Offers(problem="no card of this node is in MIG mode")
+    if configuration.mig_strategy is MigStrategy.NONE:
+        configuration = replace(configuration, mig_strategy=MigStrategy.MIXED)
+    return offers(cards, configuration)

@@ -1,0 +1,132 @@
+"""Whole cards, replicas and MIG instances: the shipped agent on simulated cards, in mode default.
+
+The kubelet's choice stands, and what it chose is recorded afterwards.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.apps.agent.rig import Rig, running_rig
+from tests.waiting import until
+
+GPU, SHARED, SEVENTH = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+TIME_SLICING = """
+version: v1
+sharing:
+  timeSlicing:
+    failRequestsGreaterThanOne: true
+    resources: [{name: nvidia.com/gpu, replicas: 10}]
+"""
+
+
+async def offered(rig: Rig, **expected: int) -> None:
+    """Wait until the kubelet shows exactly so many, and no fractions."""
+    names = {"gpu": GPU, "shared": SHARED, "seventh": SEVENTH}
+    wanted = {names[key]: amount for key, amount in expected.items()}
+
+    def found() -> dict[str, int]:
+        return {
+            name: n for name in rig.kubelet.registry.links if (n := rig.kubelet.allocatable(name))
+        }
+
+    await until(lambda: found() == wanted, 20, lambda: f"{found()} {rig.log.read_text()[-3000:]}")
+
+
+async def visible(rig: Rig, name: str) -> list[str]:
+    """The devices that the pod's container sees."""
+    options = await rig.kubelet.start_container(rig.uid(name), "main-0")
+    return options.env[VISIBLE].split(",")
+
+
+async def annotated(rig: Rig, name: str) -> dict[str, Any]:
+    """What the pod's annotation says of its devices, once it is there."""
+    path = f"/api/v1/namespaces/default/pods/{name}"
+
+    def text() -> str:
+        found: str = (
+            rig.api.objects[path]["metadata"]
+            .get("annotations", {})
+            .get("gpu-device-plugin/devices", "")
+        )
+        return found
+
+    await until(lambda: bool(text()), 60, lambda: rig.log.read_text()[-3000:])
+    found: dict[str, Any] = json.loads(text())
+    return found
+
+
+async def test_whole_cards_are_given_as_the_kubelet_chooses_and_recorded() -> None:
+    """With the environment that NVIDIA's runtime reads; a pod's annotation names its card."""
+    async with running_rig(mode="default") as rig:
+        await offered(rig, gpu=4)
+        assert (await rig.admit("one", {GPU: 1})).is_admitted
+        uuids = await visible(rig, "one")
+        assert uuids[0] in {card.uuid for card in rig.cards.view().cards}
+        assert (await rig.admit("three", {GPU: 3})).is_admitted
+        assert len({*uuids, *await visible(rig, "three")}) == 4
+        assert await annotated(rig, "one") == {"0": uuids}
+        assert not (await rig.admit("more", {GPU: 1})).is_admitted
+        await rig.until_page("ready: mode default, nvidia.com/gpu")
+        assert not rig.events("SliceAdopted")
+
+
+async def test_time_slicing_of_nvidias_file_offers_replicas(tmp_path: Path) -> None:
+    """R-303, R-304, R-701, R-702: 40 of four cards; two at once are refused in NVIDIA's words."""
+    file = tmp_path / "config.yaml"
+    file.write_text(TIME_SLICING)
+    async with running_rig(mode="default", config_file=file) as rig:
+        await offered(rig, gpu=40)
+        for number in range(4):
+            assert (await rig.admit(f"p{number}", {GPU: 1})).is_admitted
+        seen = [(await visible(rig, f"p{number}"))[0] for number in range(4)]
+        assert sorted(seen) == sorted(card.uuid for card in rig.cards.view().cards)
+        refused = await rig.admit("two", {GPU: 2})
+        assert not refused.is_admitted
+        assert (
+            'invalid allocation request for "nvidia.com/gpu": invalid request: maximum request '
+            "size for shared resources is 1; found 2"
+        ) in refused.message
+
+
+async def test_instances_are_offered_by_the_strategy_and_a_new_cut_is_followed() -> None:
+    """R-207: 56 both ways; an instance is named by its own UUID."""
+    async with running_rig("a100-mig", mode="default", mig_strategy="single") as rig:
+        await offered(rig, gpu=56)
+        assert (await rig.admit("one", {GPU: 1})).is_admitted
+        assert (await visible(rig, "one"))[0].startswith("MIG-")
+    async with running_rig("a100-mig", mode="default", mig_strategy="mixed") as rig:
+        await offered(rig, seventh=56)
+        assert (await rig.admit("one", {SEVENTH: 2})).is_admitted
+        instances = {i.uuid for card in rig.cards.view().cards for i in card.instances}
+        assert set(await visible(rig, "one")) < instances
+        rig.cards.cut(7, None)
+        await offered(rig, seventh=49, gpu=1)
+
+
+async def test_a_layout_that_cannot_be_served_is_not_ready_and_says_why() -> None:
+    """R-707: with NVIDIA's words, in /readyz and an Event; it ends with the next cut."""
+    async with running_rig(
+        "a100-mig", is_started=False, mode="default", mig_strategy="single"
+    ) as rig:
+        rig.cards.cut(0, None)
+        await rig.start_agent(mode="default", mig_strategy="single")
+        await rig.until_page("all devices on the node must be configured with the same migEnabled")
+        assert rig.is_running
+        await until(lambda: bool(rig.events("LayoutNotServed")), 20)
+        rig.cards.cut(0, ["1g.5gb"] * 7)
+        await offered(rig, gpu=56)
+        await rig.until_ready()
+
+
+async def test_an_xid_takes_out_every_replica_of_its_card_and_heals(tmp_path: Path) -> None:
+    """R-709, and those of no other card."""
+    file = tmp_path / "config.yaml"
+    file.write_text(TIME_SLICING)
+    async with running_rig(mode="default", config_file=file) as rig:
+        await offered(rig, gpu=40)
+        rig.cards.xid(2, 48)
+        await offered(rig, gpu=30)
+        rig.cards.restore(2)
+        await offered(rig, gpu=40)

@@ -1,0 +1,149 @@
+"""The chart's controller and its scheduler on three nodes of four cards, each with an agent."""
+
+import base64
+import json
+import ssl
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.agent import Agent, AgentDirectories
+from tests.e2e.agent_image import AgentImage
+from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.images import Image
+from tests.e2e.cluster.processes import ProgramError
+from tests.e2e.cluster.waiting import wait_for
+from tests.e2e.conftest import STATE
+from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
+from tests.e2e.pods import container, pod, slice_of
+
+from gpu_device_plugin.apps.controller.certificates import SECRET
+from gpu_device_plugin.cluster.leader_label import LEADER_LABEL
+
+SCHEDULER = "gpu-scheduler"
+ADDRESS = "10.96.0.200"
+_IMAGE, _TAG = "e2e.local/kube-scheduler", "local"
+_FURTHER = {"n2": "core_mem", "n3": "cgpu"}
+MEMORY_ONLY = "n3"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What runs.
+
+    Attributes:
+        cluster: Where.
+        agents: Node -> its agent.
+        tls: What kube-scheduler shows to the controller.
+    """
+
+    cluster: Cluster
+    agents: dict[str, Agent]
+    tls: ssl.SSLContext
+
+    def leader(self) -> str:
+        """The pod that serves kube-scheduler; "" while there is none."""
+        selector = f"{LEADER_LABEL}=true"
+        names = [
+            p["metadata"]["name"] for p in self.cluster.every("pod", RELEASE_NAMESPACE, selector)
+        ]
+        return names[0] if len(names) == 1 else ""
+
+    def inspected(self) -> dict[str, list[dict[str, Any]]]:
+        """Node -> cards, as the leader's ledger has them."""
+        request = f"https://{ADDRESS}/gpushare-scheduler/inspect"
+        with urllib.request.urlopen(request, timeout=10, context=self.tls) as answer:
+            return {node["name"]: node["devs"] for node in json.load(answer)["nodes"]}
+
+    def kill(self, pod: str) -> None:
+        """End a pod of the release as kill -9 does."""
+        self.cluster.kubectl(
+            *("-n", RELEASE_NAMESPACE, "delete", "pod", pod, "--grace-period=0", "--force")
+        )
+
+    def scheduler_pods(self) -> Sequence[str]:
+        """Replicas of the second scheduler."""
+        selector = "app.kubernetes.io/name=gpu-device-plugin-scheduler"
+        found = self.cluster.every("pod", RELEASE_NAMESPACE, selector)
+        return [each["metadata"]["name"] for each in found]
+
+
+@contextmanager
+def placement(cluster: Cluster, first: Agent, image: AgentImage, logs: Path) -> Iterator[Placement]:
+    """All of it, from two further nodes to a leader that answers."""
+    with ExitStack() as stack:
+        agents = {NODE: first}
+        for name, mode in _FURTHER.items():
+            node = stack.enter_context(cluster.another_node(name))
+            cluster.kubectl("label", "node", name, f"ack.node.gpu.schedule={mode}")
+            directories = AgentDirectories(STATE / f"agent-{name}", logs / name, node)
+            agents[name] = Agent(cluster, directories, {"mode": mode})
+            agents[name].prepare("--seed", name)
+            agents[name].start()
+            stack.callback(agents[name].stop)
+        _install(cluster, image)
+        stack.callback(Helm(cluster).uninstall)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        found = Placement(cluster, agents, _tls(cluster, folder))
+        wait_for("a controller leads", found.leader, 120, 0.5)
+
+        def is_answered() -> bool:
+            try:
+                return len(found.inspected()) == len(agents)
+            except OSError:
+                return False
+
+        wait_for("the leader answers", is_answered, 60, 0.5)
+        yield found
+
+
+def _install(cluster: Cluster, image: AgentImage) -> None:
+    """The chart without agents, which run beside; the scheduler is the cluster's own binary."""
+    binary = cluster.binaries.kubernetes / "kube-scheduler"
+    files = {"bin/kube-scheduler": binary.read_bytes()}
+    cluster.node.load(Image(f"{_IMAGE}:{_TAG}", files, {}, ("/bin/kube-scheduler",)))
+    Helm(cluster).install(
+        *(f"image.repository={image.repository}", f"image.tag={image.tag}"),
+        *("image.pullPolicy=Never", "nodeSelector.agents=none"),
+        *("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false"),
+        *("controller.enabled=true", f"controller.clusterIP={ADDRESS}"),
+        *(f"controller.nodeSelector.kubernetes\\.io/hostname={NODE}", "scheduler.enabled=true"),
+        *(f"scheduler.image.repository={_IMAGE}", f"scheduler.image.tag={_TAG}"),
+        f"scheduler.name={SCHEDULER}",
+    )
+    place = ("-n", RELEASE_NAMESPACE)
+    for name in (f"{RELEASE}-controller", f"{RELEASE}-scheduler"):
+        try:
+            cluster.kubectl(
+                *("rollout", "status", f"deployment/{name}", *place, "--timeout=240s"), seconds=300
+            )
+        except ProgramError as error:
+            described = cluster.kubectl("describe", "pods", *place)
+            told = cluster.kubectl("logs", f"deployment/{name}", *place, "--tail=40")
+            raise AssertionError(f"{described}\n{told}") from error
+
+
+def _tls(cluster: Cluster, folder: Path) -> ssl.SSLContext:
+    """By the Secret that the controller made."""
+    data = cluster.get("secret", SECRET, RELEASE_NAMESPACE)["data"]
+    told = {key: base64.b64decode(value) for key, value in data.items()}
+    context = ssl.create_default_context(cadata=told["ca.crt"].decode())
+    pair = folder / "client.pem"
+    pair.write_bytes(told["client.crt"] + told["client.key"])
+    context.load_cert_chain(pair)
+    return context
+
+
+def asking(name: str, units: int, percent: int | None, **spec: Any) -> dict[str, Any]:
+    """A pod for the second scheduler."""
+    main = container("main", resources=slice_of(units, percent))
+    return pod(name, main, schedulerName=SCHEDULER, **spec)
+
+
+def on(node: str) -> dict[str, Any]:
+    """The part of a pod's spec that allows one node only."""
+    return {"nodeSelector": {"kubernetes.io/hostname": node}}

@@ -1,0 +1,145 @@
+"""The promise: the controller's panels show something, and each of its alerts fires, but never in health."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.apps.controller.objects import held, node, pod
+from tests.apps.controller.replica import a_controller
+from tests.chart.rendering import CHART
+from tests.monitoring.controller_dashboard import PLACE, build
+from tests.monitoring.prometheus import filled_in, programs, promtool, running_prometheus
+from tests.test_docs import ROOT, anchors, page
+from tests.waiting import until
+
+RULES = CHART / "monitoring" / "controller-alerts.yaml"
+PANELS: list[dict[str, Any]] = [
+    panel for panel in json.loads(PLACE.read_text())["panels"] if panel["type"] != "row"
+]
+QUERIES = {target["expr"]: panel["title"] for panel in PANELS for target in panel["targets"]}
+INSTANCE = 'namespace="gpu",instance="10.0.0.7:9446"'
+BUCKET = "gpu_controller_call_duration_seconds_bucket"
+CERTIFICATE = "gpu_controller_certificate_expiry_timestamp_seconds"
+FAILED = "gpu_controller_bindings_total"
+TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
+    "GpuControllerWithoutLeader": ({f"gpu_controller_leader{{{INSTANCE}}}": "0x20"}, 4, 6),
+    "GpuControllerNotReady": ({f"gpu_controller_ready{{{INSTANCE}}}": "0x20"}, 9, 11),
+    "GpuControllerCertificateEnds": ({f"{CERTIFICATE}{{{INSTANCE}}}": "2500000x90"}, 59, 61),
+    "GpuControllerSlow": (
+        {
+            f'{BUCKET}{{{INSTANCE},verb="filter",le="0.25"}}': "0x60",
+            f'{BUCKET}{{{INSTANCE},verb="filter",le="1.0"}}': "0+9x60",
+            f'{BUCKET}{{{INSTANCE},verb="filter",le="+Inf"}}': "0+9x60",
+        },
+        10,
+        30,
+    ),
+    "GpuBindingsFail": ({f'{FAILED}{{{INSTANCE},outcome="failed"}}': "0x5 9x30"}, 4, 20),
+}
+HEALTHY = {
+    f"gpu_controller_leader{{{INSTANCE}}}": "1x60",
+    'gpu_controller_leader{namespace="gpu",instance="10.0.0.8:9446"}': "0x60",
+    f"gpu_controller_ready{{{INSTANCE}}}": "0x3 1x60",
+    f"{CERTIFICATE}{{{INSTANCE}}}": "31536000x60",
+    f'{BUCKET}{{{INSTANCE},verb="filter",le="0.25"}}': "0+9x60",
+    f'{BUCKET}{{{INSTANCE},verb="filter",le="+Inf"}}': "0+9x60",
+    f'{FAILED}{{{INSTANCE},outcome="failed"}}': "0x30 2x30",
+    f'{FAILED}{{{INSTANCE},outcome="conflict"}}': "0+5x60",
+}
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    """Name -> rule."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+def firing(name: str, folder: Path, series: dict[str, str], minute: int) -> bool:
+    """Whether an alert fires at that minute of these series."""
+    query = f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)'
+    told = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": s, "values": v} for s, v in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": query,
+                        "eval_time": f"{minute}m",
+                        "exp_samples": [{"labels": "{}", "value": 1}],
+                    }
+                ],
+            }
+        ],
+    }
+    file = folder / "test.yaml"
+    file.write_text(yaml.safe_dump(told))
+    done = promtool("test", "rules", file)
+    assert done.returncode == 0 or "got:" in done.stdout + done.stderr, done.stdout + done.stderr
+    return done.returncode == 0
+
+
+@pytest.mark.parametrize("name", TROUBLE)
+def test_it_fires_when_the_trouble_lasts_and_not_before(name: str, tmp_path: Path) -> None:
+    series, quiet, at = TROUBLE[name]
+    assert not firing(name, tmp_path, series, quiet)
+    assert firing(name, tmp_path, series, at)
+    assert not any(firing(name, tmp_path, HEALTHY, minute) for minute in (2, 15, 45, 59))
+
+
+def test_every_alert_has_its_case_and_its_chapter() -> None:
+    """The chapter begins with the severity that the rule has."""
+    assert TROUBLE.keys() == alerts().keys()
+    chapters = dict(
+        re.findall(r"^### (Gpu\w+)\n\n(.+?)\n", page("docs/controller.md"), re.MULTILINE)
+    )
+    assert chapters.keys() == alerts().keys()
+    for name, rule in alerts().items():
+        assert chapters[name].startswith(f"*{rule['labels']['severity'].capitalize()}.*"), name
+        file, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert anchor == name.lower()
+        assert anchor in anchors(ROOT / file)
+
+
+def test_every_metric_of_a_rule_or_panel_is_documented() -> None:
+    """A rule about a metric that was renamed never fires."""
+    used = " ".join([*QUERIES, *(rule["expr"] for rule in alerts().values())])
+    table = page("docs/controller.md").partition("## Metrics")[2].partition("\n## ")[0]
+    told = set(re.findall(r"gpu_\w+", table))
+    names = {re.sub(r"_(bucket|count)$", "", name) for name in re.findall(r"gpu_c\w+", used)}
+    assert names == told
+
+
+def test_the_dashboard_is_the_one_that_its_program_writes() -> None:
+    """To write it again: python -m tests.monitoring.controller_dashboard."""
+    assert PLACE.read_text() == build()
+    assert all(panel["description"].endswith(".") for panel in PANELS)
+
+
+async def test_every_query_finds_something_in_a_prometheus_that_scrapes_a_controller(
+    tmp_path: Path,
+) -> None:
+    """All but the certificate's: this controller speaks plain HTTP."""
+    programs()
+    pods = (pod("a", 10, 50, on="n1", annotations=held(1, 10, 50)), pod("new", 2, 30))
+    async with (
+        a_controller(tmp_path, (node("n1"),), pods) as found,
+        running_prometheus(tmp_path, found.controller.pages.port, RULES) as prometheus,
+    ):
+        missing = {query: title for query, title in QUERIES.items() if "certificate" not in query}
+        assert len(missing) == len(QUERIES) - 1
+
+        async def all_found() -> bool:
+            await found.filter(pod("new", 2, 30), "n1")
+            await found.bind(pod("new", 2, 30), "n1")
+            for query in tuple(missing):
+                if await prometheus.series(filled_in(query)):
+                    del missing[query]
+            return not missing
+
+        await until(all_found, 90, lambda: f"without a result: {missing}")
