@@ -25,9 +25,10 @@ WARM_UP = 5_000
 LOOK_EVERY = 100
 _METHOD = """\
 In process, without gRPC and without a disk's flush (state and slices in memory), but with the real
-allocator, identification, decisions, book, grant files, slices' files, journal, metrics and
+allocator, identification, decisions, ledger, grant files, slices' files, event recorder, metrics and
 publisher. One cycle is a new pod: GetPreferredAllocation and Allocate of both resources, then
-its slice ends as the reconciler ends it (`Book.amend`); every {every} cycles its files are removed
+its slice ends as the reconciler ends it (`LedgerStore.amend`); every {every} cycles its files are
+removed
 and metrics and annotations are published. {held} other pods stay. Resident memory after
 {warm:,} cycles, then after {cycles:,} more, garbage collected both times. {note}"""
 

@@ -31,7 +31,7 @@ _run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="gpu-device-plugin")
 def cli() -> None:
-    """Fractions of GPUs, schedulable and real.
+    """Share GPUs between pods by memory and compute, with enforced limits.
 
     `agent` runs on every GPU node, `controller` once in a cluster. `why` and `recover` are for
     a person on a GPU node, or in the agent's pod. The chart's hooks run `uninstall` and
@@ -80,7 +80,7 @@ def controller(config: Path | None, **flags: object) -> None:
     A pod then goes only where one card fits, over the whole cluster, and waits where none does.
     Flags, environment variables and file work as for `agent`.
 
-    Exit codes: 0 ended as told, 1 failed, 2 wrong settings.
+    Exit codes: 0 ended on request, 1 failed, 2 wrong settings.
     """
     from gpu_device_plugin.apps.controller.run import run_controller
 
@@ -115,8 +115,9 @@ def recover(card: str, run_dir: str) -> None:
     """Take a card back into service after its reset.
 
     Some faults (XID 48, 74, 95, 119, 120 and unknown ones) keep a card out of service until
-    the driver reports its reset, is loaded again, or this command is given. A fault that is
-    still there takes the card out again. INDEX is NVML's, as nvidia-smi shows it.
+    the driver reports its reset, is loaded again, or this command is given. It is refused
+    while NVML still asks for a reset, and a fault that is still there takes the card out
+    again. INDEX is NVML's, as nvidia-smi shows it.
     """
     question = {"command": "recover", "card": card}
     click.echo(asyncio.run(ask(Path(run_dir) / SOCKET_NAME, question)), nl=False)

@@ -36,8 +36,8 @@ class Writer(Executor):
     ) -> asyncio.Future[_Value]:
         """Put a job at the end of the queue.
 
-        The future is asyncio's own, which `run_in_executor` passes on as it is: a second one, of
-        the thread's side, would cost each Allocate some 50 us.
+        The future is asyncio's own, which `run_in_executor` passes on as it is; a second one of
+        the thread's side makes the way there and back longer (docs/adr/0015).
         """
         future: asyncio.Future[_Value] = asyncio.get_running_loop().create_future()
         self._jobs.put((future, partial(fn, *args, **kwargs)))

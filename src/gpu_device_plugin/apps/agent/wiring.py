@@ -20,6 +20,7 @@ from gpu_device_plugin.apps.agent.device_plugin.session import CallParts, Sessio
 from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
+from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
 from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
 from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
@@ -39,7 +40,6 @@ from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
 from gpu_device_plugin.config.agent import Settings, takes_mig
-from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
@@ -70,8 +70,13 @@ class Wiring:
         kernel: Kernel | None = None,
     ) -> None:
         self.settings = settings
-        self.configuration = nvidia_configuration(settings)
-        self.schemes = schemes or Schemes(*shipped(lambda: self.configuration))
+        self.configuration = ConfigurationFollower(
+            settings,
+            lambda: self.reconciler.holders,
+            lambda: self.recorder,
+            lambda: self.device_lists.publish(self.node_store.read()),
+        )
+        self.schemes = schemes or Schemes(*shipped(lambda: self.configuration.current))
         self.edges = edges or real_edges(settings, self.schemes.resources)
         self._on_driver_changed = on_driver_changed
         self._kernel = kernel or Kernel()
@@ -257,6 +262,7 @@ class Wiring:
             checking.CallCheck(self.withdrawal.follow),
             checking.DiskCheck(self.ledger_store, node_store, recorder),
             checking.DeviceListCheck(self.schemes, node_store, recorder),
+            self.configuration,
             checking.LayoutCheck(self.schemes, node_store, recorder),
             checking.KubeletCheck(self.cluster, recorder),
             checking.CallCheck(self.mode.settle_if_waiting),

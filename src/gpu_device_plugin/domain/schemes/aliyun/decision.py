@@ -137,9 +137,10 @@ def check_parts(asker: Asker, offer: Offer, state: NodeState) -> None:
 
 def unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
     """The refusal for reused units that do not make a slice."""
+    wanted = "all on one card" if cards == 1 else f"equal parts of {cards} cards"
     return DoesNotFitError(
         f"the kubelet reuses the units {', '.join(sorted(ids))} of an init container, which are "
-        f"not equal parts of {cards} cards; it picks them at random, so create the pod again, or let "
+        f"not {wanted}; it picks them at random, so create the pod again, or let "
         f"its init containers ask exactly what the container after them asks",
         reason="OtherCard",
     )
