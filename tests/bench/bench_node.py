@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from tests.apps.agent.rig import CORE, MEM, Rig, running_rig, slice_of
 from tests.bench.machine import file_system
 
 from gpu_device_plugin.errors import KubeletError
-from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.simulation.kubelet_link import PluginLink
 
 DISK = Path("build/bench")

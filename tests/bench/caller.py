@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import grpc
-
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 
 _SERVICE = "/v1beta1.DevicePlugin/"

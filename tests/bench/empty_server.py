@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 import grpc
-
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.kubelet.rig import MEM, Rig, group, mem_cards, until
@@ -11,7 +12,6 @@ from gpu_device_plugin.domain.devices import MAX_CARDS, Card
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_MESSAGE_BYTES, list_message_bytes
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
-from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.encoding import encode_list
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import grpc
 import pytest
+from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from tests.kubelet.rig import MEM, until
 
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import KubeletError
-from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.register_call import register
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import KubeletTimes

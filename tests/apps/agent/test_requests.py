@@ -5,10 +5,10 @@ from typing import Any
 
 import grpc
 import pytest
+from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from tests.apps.agent.rig import CORE, COUNT, MEM, Rig, command, running_rig, slice_of, until
 
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION
 
