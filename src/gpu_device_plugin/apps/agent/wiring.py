@@ -277,7 +277,7 @@ class Wiring:
         """The metrics page, made at each scrape, so that it costs nothing without one."""
         await self.usage.refresh()
         self.publisher.show()
-        return self.metrics.page(accept)
+        return self.metrics.page(accept, is_ready=self.readiness.tell()[0])
 
     def _pod_synced(self, pod: PodRef) -> None:
         """The spec of a pod arrived: a grant that was made without it can be checked now."""
