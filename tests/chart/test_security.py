@@ -19,6 +19,7 @@ from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.schemes.nvidia.scheme import DEVICES_ANNOTATION
 
 CHOICES: Mapping[str, Sequence[str]] = {
     "default": (),
@@ -152,7 +153,7 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
     removed = {UNINSTALL_ANNOTATION, SERIES_ANNOTATION}
     assert keys(allowed(nodes, "annotationsAllowed")) == {*answered, *removed}
     assert keys(allowed(pods, "labelsAllowed")) == set()
-    assert keys(allowed(pods, "annotationsAllowed")) == set(written)
+    assert keys(allowed(pods, "annotationsAllowed")) == {*written, DEVICES_ANNOTATION}
 
 
 def keys(text: str) -> set[str]:

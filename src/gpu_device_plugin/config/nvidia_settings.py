@@ -21,7 +21,16 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     MigStrategy,
     check,
 )
+from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.errors import ConfigError
+
+__all__ = [
+    "Configuration",
+    "NvidiaSettings",
+    "check_twice",
+    "needs_restart",
+    "nvidia_configuration",
+]
 
 
 class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +102,12 @@ def nvidia_configuration(settings: NvidiaSettings) -> Configuration:
         if value is not None:
             found[key] = value, "--" + key.replace("_", "-")
     return _checked(found, file)
+
+
+def needs_restart(before: Configuration, after: Configuration) -> bool:
+    """Whether a change needs another inventory, or endpoints that were not thought of before."""
+    is_known = possible_names(after) <= possible_names(before)
+    return before.mig_strategy is not after.mig_strategy or not is_known
 
 
 def check_twice(settings: NvidiaSettings, sources: Mapping[str, str], config: Path | None) -> None:

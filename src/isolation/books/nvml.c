@@ -8,7 +8,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
 
 enum { LISTED = 256 };
 
@@ -142,33 +141,6 @@ bool nvml_own_listing(int card, uint64_t *bytes)
 		*bytes = infos[i].usedGpuMemory;
 	}
 	return is_listed;
-}
-
-/* Samples are stamped by the wall clock, in microseconds; old ones are of processes at rest. */
-static unsigned long long a_second_ago_us(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_REALTIME, &now);
-	return (unsigned long long)(now.tv_sec - 1) * 1000000u +
-	       (unsigned long long)now.tv_nsec / 1000u;
-}
-
-unsigned nvml_shares(int card, struct nvml_share shares[NVML_SHARES])
-{
-	nvmlProcessUtilizationSample_t samples[NVML_SHARES];
-	nvmlDevice_t device;
-	unsigned count = NVML_SHARES;
-
-	driver_go_inside();
-	const bool is_known = device_of(card, &device) && nvml.nvmlDeviceGetProcessUtilization &&
-			      nvml.nvmlDeviceGetProcessUtilization(
-				      device, samples, &count, a_second_ago_us()) == NVML_SUCCESS;
-	driver_come_back();
-	for (unsigned i = 0; is_known && i < count; i++)
-		shares[i] =
-			(struct nvml_share){.pid = samples[i].pid, .percent = samples[i].smUtil};
-	return is_known ? count : 0;
 }
 
 bool nvml_knows_pid(void)

@@ -12,17 +12,6 @@ bool nvml_card_used(int card, uint64_t *bytes);
 /* Bytes that NVML holds against the process with our pid; 0 when it is not listed. */
 bool nvml_own_listing(int card, uint64_t *bytes);
 
-enum { NVML_SHARES = 128 };
-
-/* A process's percentage of the card's time in the last samples. */
-struct nvml_share {
-	uint32_t pid;
-	uint32_t percent;
-};
-
-/* Returns how many; 0 also when it cannot be known. */
-unsigned nvml_shares(int card, struct nvml_share shares[NVML_SHARES]);
-
 /*
  * Is NVML there, and our pid the one that it means by it? In a pid namespace it may be some
  * other process's on the host: known only once our first context made it

@@ -130,3 +130,22 @@ async def test_an_xid_takes_out_every_replica_of_its_card_and_heals(tmp_path: Pa
         await offered(rig, gpu=30)
         rig.cards.restore(2)
         await offered(rig, gpu=40)
+
+
+async def test_a_changed_file_is_taken_when_no_pod_holds_a_device(tmp_path: Path) -> None:
+    """R-730: within seconds on a free node; a bad file leaves the one before in force."""
+    file = tmp_path / "config.yaml"
+    file.write_text(TIME_SLICING)
+    async with running_rig(mode="default", config_file=file) as rig:
+        await offered(rig, gpu=40)
+        file.write_text(TIME_SLICING.replace("replicas: 10", "replicas: 1"))
+        await until(lambda: bool(rig.events("ConfigurationRefused")), 20)
+        assert "number of replicas must be >= 2" in rig.events("ConfigurationRefused")[0]["message"]
+        await offered(rig, gpu=40)
+        assert (await rig.admit("holder", {GPU: 1})).is_admitted
+        await annotated(rig, "holder")
+        file.write_text(TIME_SLICING.replace("replicas: 10", "replicas: 2"))
+        await until(lambda: bool(rig.events("ConfigurationWaits")), 20)
+        assert "default/holder" in rig.events("ConfigurationWaits")[0]["message"]
+        await rig.delete(rig.uid("holder"))
+        await offered(rig, gpu=8)

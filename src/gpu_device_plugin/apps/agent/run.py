@@ -64,7 +64,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         wiring = self._wiring
-        wiring.metrics.ask_readiness(lambda: wiring.readiness.tell()[0])
+        loop.add_signal_handler(signal.SIGHUP, wiring.configuration.run)
         pages = Pages(wiring.metrics_page, lambda: True, wiring.readiness.tell)
         web = WebServer(self._settings.metrics_address, pages)
         await web.start()

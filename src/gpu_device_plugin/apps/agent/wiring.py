@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
+from gpu_device_plugin.apps.agent.admission.admission import Admission
 from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier, Sources
 from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.device_plugin.prestart import PreStart
@@ -20,6 +20,7 @@ from gpu_device_plugin.apps.agent.device_plugin.session import CallParts, Sessio
 from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
+from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
 from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
 from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
@@ -39,7 +40,6 @@ from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
 from gpu_device_plugin.config.agent import Settings, takes_mig
-from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
@@ -70,8 +70,13 @@ class Wiring:
         kernel: Kernel | None = None,
     ) -> None:
         self.settings = settings
-        self.configuration = nvidia_configuration(settings)
-        self.schemes = schemes or Schemes(*shipped(lambda: self.configuration))
+        self.configuration = ConfigurationFollower(
+            settings,
+            lambda: self.reconciler.holders,
+            lambda: self.recorder,
+            lambda: self.device_lists.publish(self.node_store.read()),
+        )
+        self.schemes = schemes or Schemes(*shipped(lambda: self.configuration.current))
         self.edges = edges or real_edges(settings, self.schemes.resources)
         self._on_driver_changed = on_driver_changed
         self._kernel = kernel or Kernel()
@@ -137,10 +142,10 @@ class Wiring:
             Sources(edges.pods.list, edges.pods.get, cluster.specs, cluster.fetch_spec),
             lambda: self.ledger_store.ledger,
         )
-        maker = GrantMaker(
-            self.ledger_store, self.setup, self.recorder, self.schemes, edges.clock.wall_seconds
-        )
-        self.calls = CallParts(self.identifier, maker, self.recorder, state, gate, self.schemes)
+        store, recorder, schemes = self.ledger_store, self.recorder, self.schemes
+        clock = edges.clock.wall_seconds
+        self.admission = Admission(store, self.setup, recorder, state, schemes, clock)
+        self.calls = CallParts(self.identifier, self.admission, recorder, state, gate, schemes)
         self.session = Session(self.calls)
         self.reconciler = Reconciler(
             Parts(
@@ -151,7 +156,7 @@ class Wiring:
                 state=state,
                 specs=cluster.specs,
                 is_synced=cluster.is_synced,
-                kubelet_identity=self._kubelet_identity,
+                kubelet_identity=edges.kubelet_identity,
                 gate=gate,
                 on_settled=self.identifier.remember_too,
                 is_waited_for=lambda: self.mode.is_waiting or state().is_leaving,
@@ -257,6 +262,7 @@ class Wiring:
             checking.CallCheck(self.withdrawal.follow),
             checking.DiskCheck(self.ledger_store, node_store, recorder),
             checking.DeviceListCheck(self.schemes, node_store, recorder),
+            self.configuration,
             checking.LayoutCheck(self.schemes, node_store, recorder),
             checking.KubeletCheck(self.cluster, recorder),
             checking.CallCheck(self.mode.settle_if_waiting),
@@ -271,18 +277,13 @@ class Wiring:
         """The metrics page, made at each scrape, so that it costs nothing without one."""
         await self.usage.refresh()
         self.publisher.show()
-        return self.metrics.page(accept)
+        return self.metrics.page(accept, is_ready=self.readiness.tell()[0])
 
     def _pod_synced(self, pod: PodRef) -> None:
         """The spec of a pod arrived: a grant that was made without it can be checked now."""
         by_name = replace(pod, uid="")
         if any(not grant.is_checked for grant in self.ledger_store.ledger.of_pod(by_name)):
             self.reconciler.request_pass()
-
-    def _kubelet_identity(self) -> object | None:
-        """Both sockets, because a starting kubelet answers List before it makes kubelet.sock."""
-        plugins = self.edges.plugins.kubelet_identity()
-        return None if plugins is None else (plugins, self.edges.pods.identity())
 
     def _endpoint_changed(self, state: EndpointState) -> None:
         if state.phase is Phase.REGISTERED:
