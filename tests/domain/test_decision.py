@@ -43,7 +43,7 @@ def test_the_card_must_have_room_for_the_resource_that_is_asked_later() -> None:
 
     pending = decide(asker(), offer(Resource.MEM, 2, Ledger().hold(taken)), STATE)
 
-    assert [card.uuid for card in pending.cards] == ["GPU-1"]
+    assert [card.uuid for card in pending.chosen.cards] == ["GPU-1"]
 
 
 def test_after_a_restart_between_two_resources_the_second_follows_the_first() -> None:
@@ -58,7 +58,7 @@ def test_after_a_restart_between_two_resources_the_second_follows_the_first() ->
 
     pending = decide(asker(), offer(Resource.CORE, 30, ledger), STATE)
 
-    assert ([card.uuid for card in pending.cards], pending.slice_id) == (["GPU-1"], "s1")
+    assert ([card.uuid for card in pending.chosen.cards], pending.slice_id) == (["GPU-1"], "s1")
 
 
 def test_units_that_another_live_pod_holds_are_not_given_though_the_kubelet_offers_them() -> None:

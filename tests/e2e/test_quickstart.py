@@ -8,6 +8,7 @@ tests have no registry.
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tests.e2e.agent_image import AgentImage
 from tests.e2e.cluster.binaries import provide_helm
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.images import Image
-from tests.e2e.helm import Helm
+from tests.e2e.helm import RELEASE, Helm
 from tests.e2e.tenants import SLICE_MIB, cuda_images
 from tests.e2e.test_image import NOTHING
 from tests.nvidia_smi import NvidiaSmi
@@ -87,3 +88,31 @@ def test_the_quick_start_ends_with_nvidia_smi_showing_the_slice(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"0MiB / {SLICE_MIB}MiB" in done.stdout.replace("  ", " ").replace("|", "")
+    check_views(cluster)
+    assert "Phase:          Succeeded" in Helm(cluster)("test", RELEASE, "--timeout=240s")
+
+
+def check_views(cluster: Cluster) -> None:
+    """`kubectl gpu` on the same cluster, with the admin's kubeconfig only."""
+    assert "a=default/first-slice" in kubectl_gpu(cluster, "map")
+    assert f"{SLICE_MIB} MiB of card 0, 30 % of its compute" in kubectl_gpu(
+        cluster, "why", "default/first-slice"
+    )
+    assert "0 problems" in kubectl_gpu(cluster, "doctor")
+    assert f"{SLICE_MIB}" in kubectl_gpu(cluster, "top")
+
+
+def kubectl_gpu(cluster: Cluster, *words: str) -> str:
+    """What a command of it prints."""
+    program = "from gpu_device_plugin.cli.overview import main; main()"
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(
+        [*command, "--kubeconfig", str(cluster.admin_kubeconfig)],
+        env={**os.environ, "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

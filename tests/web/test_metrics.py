@@ -94,9 +94,9 @@ gpu_device_plugin_events_dropped_total 1.0
 MEM = "aliyun.com/gpu-mem"
 
 
-def ours(metrics: AgentMetrics, accept: str = "") -> str:
+def ours(metrics: AgentMetrics, accept: str = "", *, is_ready: bool = False) -> str:
     """The page without the process metrics, whose values nobody can foretell."""
-    page, _ = metrics.page(accept)
+    page, _ = metrics.page(accept, is_ready=is_ready)
     lines = page.decode().splitlines(keepends=True)
     return "".join(line for line in lines if "process_" not in line.split("{")[0][:20])
 
@@ -116,7 +116,6 @@ def test_the_page_is_the_golden_one() -> None:
             faults=("OtherPlugin",),
         )
     )
-    metrics.ask_readiness(lambda: True)
     metrics.observe_allocate(0.0015)
     metrics.count_allocation(MEM, "granted")
     metrics.count_allocation(MEM, "refused", "NoRoom")
@@ -128,7 +127,7 @@ def test_the_page_is_the_golden_one() -> None:
     metrics.count_file_set_aside()
     metrics.count_dropped_event()
 
-    assert ours(metrics) == GOLDEN
+    assert ours(metrics, is_ready=True) == GOLDEN
 
 
 def test_what_a_new_snapshot_lacks_leaves_no_series() -> None:
@@ -166,15 +165,12 @@ def test_two_agents_in_one_process_do_not_share_a_count() -> None:
     assert "nvml_restarts_total 0.0" in ours(other)
 
 
-def test_readiness_is_asked_at_each_scrape() -> None:
-    """What was true a minute ago is of no use to an alert; unasked, nothing is ready."""
-    metrics, answers = AgentMetrics("1"), iter((True, False))
-    assert "gpu_device_plugin_ready 0.0" in ours(metrics)
+def test_readiness_is_of_the_scrape() -> None:
+    """What was true a minute ago is of no use to an alert."""
+    metrics = AgentMetrics("1")
 
-    metrics.ask_readiness(lambda: next(answers))
-
-    assert "gpu_device_plugin_ready 1.0" in ours(metrics)
-    assert "gpu_device_plugin_ready 0.0" in ours(metrics)
+    assert "gpu_device_plugin_ready 1.0" in ours(metrics, is_ready=True)
+    assert "gpu_device_plugin_ready 0.0" in ours(metrics, is_ready=False)
 
 
 def test_openmetrics_is_spoken_where_it_is_asked_for() -> None:

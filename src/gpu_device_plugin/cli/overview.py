@@ -116,8 +116,9 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
         with screen.live() as draw:
 
             def tell(cards: "ClusterCards") -> None:
-                present = {node.name for node in cards.nodes} & set(nodes)
-                draw(screen.drawn_cards(_chosen(cards, present), is_wide=is_wide))
+                shown = [each for each in cards.nodes if not nodes or each.name in nodes]
+                left = dataclasses.replace(cards, nodes=tuple(shown))
+                draw(screen.drawn_cards(left, is_wide=is_wide))
 
             await follow_cards(api, tell)
 

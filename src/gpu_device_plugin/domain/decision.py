@@ -1,4 +1,4 @@
-"""A decision for one container, and what it was made from.
+"""A decision for one holder, and the calls of the kubelet that lead to one.
 
 The first call for a container decides for its whole request; the second one follows it.
 """
@@ -9,32 +9,48 @@ from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.domain.pods import PodRequest
+from gpu_device_plugin.domain.shares import Demand, Holder
 from gpu_device_plugin.errors import DoesNotFitError
 
 
-@dataclass(slots=True)
-class Pending:
-    """A container that is being admitted.
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a holder is to get, decided and not granted yet.
 
     Attributes:
-        asker: Who asks.
+        holder: Who asks.
         demand: What it needs in all.
         cards: Where it goes.
         why: Why there, for people.
         asked: What it needs, for people.
         rooms: What each card had free when this was decided, for people: a line each.
+        request: What its pod asks for; None while the pod spec is not known.
+    """
+
+    holder: Holder
+    demand: Demand
+    cards: tuple[Card, ...]
+    why: str
+    asked: str = ""
+    rooms: tuple[str, ...] = ()
+    request: PodRequest | None = None
+
+
+@dataclass(slots=True)
+class Pending:
+    """A container that is being admitted by the kubelet's calls, one a resource.
+
+    Attributes:
+        asker: Who asks.
+        chosen: What was decided for its whole request.
         preferred: The answers to GetPreferredAllocation, by resource.
         granted: Resources whose Allocate has come.
         slice_id: Its grant, once there is one.
     """
 
     asker: Asker
-    demand: Demand
-    cards: tuple[Card, ...]
-    why: str
-    asked: str = ""
-    rooms: tuple[str, ...] = ()
+    chosen: Reservation
     preferred: dict[str, frozenset[str]] = field(default_factory=dict)
     granted: set[str] = field(default_factory=set)
     slice_id: str = ""
@@ -74,7 +90,7 @@ def check_in_service(pending: Pending, state: NodeState) -> None:
     Raises:
         DoesNotFitError: A card that was decided on is out of service.
     """
-    for card in pending.cards:
+    for card in pending.chosen.cards:
         reason = state.unhealthy.get(card.uuid)
         if reason:
             raise DoesNotFitError(

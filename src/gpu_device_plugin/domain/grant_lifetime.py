@@ -22,6 +22,8 @@ def live(
 ) -> Ledger:
     """The grants whose pods the kubelet still has; at admission the others count as free.
 
+    A claim's grant counts until its front releases it, whatever List says of the pod.
+
     Args:
         ledger: All grants.
         listed: Namespace and name of every pod in PodResources List.
@@ -34,7 +36,8 @@ def live(
         {
             key: grant
             for key, grant in ledger.grants.items()
-            if grant.pod.uid not in ended and _is_listed(grant.pod, listed, uids or {})
+            if grant.holder.claim
+            or (grant.pod.uid not in ended and _is_listed(grant.pod, listed, uids or {}))
         }
     )
 
@@ -82,7 +85,8 @@ def expired_grants(  # noqa: PLR0913, PLR0917 - all of them have to agree before
     absent = {
         key: min(absent_since.get(key, now), now)
         for key, grant in ledger.grants.items()
-        if grant.pod.uid not in checkpoint_uids
+        if not grant.holder.claim
+        and grant.pod.uid not in checkpoint_uids
         and not (grant.pod.name and _is_listed(grant.pod, listed, uids or {}))
     }
     over = frozenset(key for key, since in absent.items() if now - since >= ABSENT_SECONDS)

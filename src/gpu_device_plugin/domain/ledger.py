@@ -10,7 +10,7 @@ from itertools import chain
 
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import HeldUnits, PodRef
-from gpu_device_plugin.domain.shares import Hold
+from gpu_device_plugin.domain.shares import Hold, Holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,10 @@ class Ledger:
     def of_container(self, pod: PodRef, container: str) -> Grant | None:
         """The grant of one container, or None."""
         return next((g for g in self.of_pod(pod) if g.container == container), None)
+
+    def of_holder(self, holder: Holder) -> tuple[Grant, ...]:
+        """Grants of a container or claim."""
+        return tuple(g for g in self.grants.values() if g.holder.is_same(holder))
 
     def holders(self, ids: Iterable[str]) -> tuple[Grant, ...]:
         """Grants that hold any of `ids`."""

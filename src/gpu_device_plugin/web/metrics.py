@@ -1,6 +1,6 @@
 """The metrics page. Names and labels are an interface and do not change."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import (
@@ -125,10 +125,6 @@ class AgentMetrics:
         """Show these cards and slices from now on, and no others."""
         self._gauges.snapshot = snapshot
 
-    def ask_readiness(self, is_ready: Callable[[], bool]) -> None:
-        """Set what to call at each scrape; until then the agent counts as not ready."""
-        self._ready.set_function(is_ready)
-
     def observe_allocate(self, seconds: float) -> None:
         """One Allocate took so long."""
         self._allocate_seconds.observe(seconds)
@@ -162,8 +158,9 @@ class AgentMetrics:
         """A Kubernetes Event was given up."""
         self._events_dropped.inc()
 
-    def page(self, accept: str) -> tuple[bytes, str]:
+    def page(self, accept: str, *, is_ready: bool = False) -> tuple[bytes, str]:
         """The metrics page and its content type, as the `Accept` header wants them."""
+        self._ready.set(is_ready)
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 

@@ -1,10 +1,12 @@
 """What keeps the whole node from serving becomes a fault of it, and ends when it is over."""
 
+import asyncio
 import errno
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.waiting import until
 
 from gpu_device_plugin.apps.agent.lifecycle.node_checks import OLDEST_KUBELET, is_too_old
 from gpu_device_plugin.apps.agent.wiring import Wiring
@@ -45,16 +47,21 @@ async def test_directories_that_containers_may_not_read_stop_the_node_until_they
     policy = Policy(tmp_path)
     wiring = Wiring(settings, kernel=policy.kernel)
 
+    def is_stopped() -> bool:
+        return FAULT in wiring.node_store.read().faults
+
     wiring.node_store.update(mode=NodeMode.SHARE)
-    await wiring.node_checks.run_once()
-    assert FAULT not in wiring.node_store.read().faults
+    checks = asyncio.create_task(wiring.node_checks.run())
+    await asyncio.wait_for(wiring.node_checks.has_checked.wait(), 20)
+    assert not is_stopped()
     wiring.node_store.update(mode=NodeMode.CORE_MEM)
-    await wiring.node_checks.run_once()
+    await until(is_stopped, 20)
     text = wiring.node_store.read().faults[FAULT]
     assert f"{tmp_path / 'run_dir'} has the label system_u:object_r:var_run_t:s0" in text
     policy.is_refusing = False
-    await wiring.node_checks.run_once()
-    assert FAULT not in wiring.node_store.read().faults
+    await until(lambda: not is_stopped(), 20)
+    checks.cancel()
+    await asyncio.gather(checks, return_exceptions=True)
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,11 @@ class Edges:
     cluster: OpenCluster
     nvml: OpenNvml
 
+    def kubelet_identity(self) -> object | None:
+        """Both sockets, because a starting kubelet answers List before it makes kubelet.sock."""
+        plugins = self.plugins.kubelet_identity()
+        return None if plugins is None else (plugins, self.pods.identity())
+
 
 def real_edges(settings: Settings, resources: Collection[str] = OUR_RESOURCES) -> Edges:
     """The node that the settings name; `resources` are those that are ours."""

@@ -65,7 +65,6 @@ class Agent:
             loop.add_signal_handler(number, self._stop.set)
         wiring = self._wiring
         loop.add_signal_handler(signal.SIGHUP, wiring.configuration.run)
-        wiring.metrics.ask_readiness(lambda: wiring.readiness.tell()[0])
         pages = Pages(wiring.metrics_page, lambda: True, wiring.readiness.tell)
         web = WebServer(self._settings.metrics_address, pages)
         await web.start()

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
+from gpu_device_plugin.apps.agent.admission.admission import Admission
 from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier, Sources
 from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.device_plugin.prestart import PreStart
@@ -142,10 +142,10 @@ class Wiring:
             Sources(edges.pods.list, edges.pods.get, cluster.specs, cluster.fetch_spec),
             lambda: self.ledger_store.ledger,
         )
-        maker = GrantMaker(
-            self.ledger_store, self.setup, self.recorder, self.schemes, edges.clock.wall_seconds
-        )
-        self.calls = CallParts(self.identifier, maker, self.recorder, state, gate, self.schemes)
+        store, recorder, schemes = self.ledger_store, self.recorder, self.schemes
+        clock = edges.clock.wall_seconds
+        self.admission = Admission(store, self.setup, recorder, state, schemes, clock)
+        self.calls = CallParts(self.identifier, self.admission, recorder, state, gate, schemes)
         self.session = Session(self.calls)
         self.reconciler = Reconciler(
             Parts(
@@ -156,7 +156,7 @@ class Wiring:
                 state=state,
                 specs=cluster.specs,
                 is_synced=cluster.is_synced,
-                kubelet_identity=self._kubelet_identity,
+                kubelet_identity=edges.kubelet_identity,
                 gate=gate,
                 on_settled=self.identifier.remember_too,
                 is_waited_for=lambda: self.mode.is_waiting or state().is_leaving,
@@ -277,18 +277,13 @@ class Wiring:
         """The metrics page, made at each scrape, so that it costs nothing without one."""
         await self.usage.refresh()
         self.publisher.show()
-        return self.metrics.page(accept)
+        return self.metrics.page(accept, is_ready=self.readiness.tell()[0])
 
     def _pod_synced(self, pod: PodRef) -> None:
         """The spec of a pod arrived: a grant that was made without it can be checked now."""
         by_name = replace(pod, uid="")
         if any(not grant.is_checked for grant in self.ledger_store.ledger.of_pod(by_name)):
             self.reconciler.request_pass()
-
-    def _kubelet_identity(self) -> object | None:
-        """Both sockets, because a starting kubelet answers List before it makes kubelet.sock."""
-        plugins = self.edges.plugins.kubelet_identity()
-        return None if plugins is None else (plugins, self.edges.pods.identity())
 
     def _endpoint_changed(self, state: EndpointState) -> None:
         if state.phase is Phase.REGISTERED:

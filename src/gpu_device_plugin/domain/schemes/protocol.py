@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
-from gpu_device_plugin.domain.decision import Offer, Pending
+from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
@@ -18,6 +18,7 @@ from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import Pool, UnitCount
+from gpu_device_plugin.domain.shares import Demand, Holder
 
 GrantedIn: TypeAlias = tuple[NodeMode, MemoryUnit]
 """Mode and memory unit of a node."""
@@ -198,7 +199,29 @@ class Decides(Scheme):
         """
 
     @abstractmethod
-    def grant(self, pending: Pending, new: NewGrant, state: NodeState) -> Grant:
+    def reserve(
+        self,
+        holder: Holder,
+        demand: Demand,
+        live: Ledger,
+        state: NodeState,
+        devices: Collection[str] = (),
+    ) -> Reservation:
+        """Devices for a holder, by amounts: for a front that counts no units of the kubelet's.
+
+        Args:
+            holder: Who asks.
+            demand: What it needs.
+            live: The grants that count.
+            state: The node.
+            devices: Those that somebody has chosen already; empty for a choice of the scheme's.
+
+        Raises:
+            DoesNotFitError: No device has room, or those chosen have none.
+        """
+
+    @abstractmethod
+    def grant(self, chosen: Reservation, new: NewGrant, state: NodeState) -> Grant:
         """The grant of a decision, without units."""
 
     @abstractmethod

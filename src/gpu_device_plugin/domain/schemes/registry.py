@@ -87,6 +87,23 @@ class Schemes:
         assert isinstance(scheme, Decides)  # noqa: S101 - whoever records has its own calls
         return scheme, view
 
+    def reserving(self, state: NodeState) -> tuple[Decides, NodeState]:
+        """The scheme that decides on this node, and its view of it.
+
+        Raises:
+            RequestError: None does.
+        """
+        for scheme in self._schemes:
+            view = self.view(scheme, state)
+            if isinstance(scheme, Decides) and any(
+                scheme.serves(r, view) for r in scheme.resources
+            ):
+                return scheme, view
+        raise RequestError(
+            f"node {state.node} (mode {state.mode}) divides no cards; use another node",
+            reason="NotServed",
+        )
+
     def decider(self, grant: Grant) -> Decides | None:
         """The scheme of a grant, if it decides."""
         scheme = self.of_grant(grant)

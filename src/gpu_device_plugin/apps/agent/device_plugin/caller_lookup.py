@@ -5,12 +5,12 @@ none of the asked resource yet (docs/architecture.md). Its pod spec comes from t
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from gpu_device_plugin.domain.caller import Asker, Call, who_asks
+from gpu_device_plugin.domain.caller import Asker, Call, Specs, who_asks
 from gpu_device_plugin.domain.grant_lifetime import live
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.pods import ListedPod, PodRef, PodRequest
@@ -18,7 +18,6 @@ from gpu_device_plugin.domain.schemes.scope import EVERYTHING, Scope
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
 
 _log = structlog.get_logger("identify")
-Specs = Mapping[tuple[str, str], PodRequest]
 
 
 @dataclass(frozen=True, slots=True)

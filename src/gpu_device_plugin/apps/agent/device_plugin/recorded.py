@@ -73,14 +73,14 @@ class RecordedCalls:
     async def _answer(self, scheme: Records, call: Call) -> ContainerEdits:
         _, view = self._schemes.serving(call.resource, self._state())
         scheme.check_call(call, view)
-        for grant in self._parts.maker.ledger.holders(call.must_include):
+        for grant in self._parts.admission.ledger.holders(call.must_include):
             if await self._is_confirmed(grant, call.must_include):
                 raise DoesNotFitError(
                     f"the kubelet gives units that pod {grant.pod} still holds (kubernetes issue "
                     f"137534); create the pod again",
                     reason="DoubleBooked",
                 )
-        return self._parts.maker.recorded(scheme, call, view)
+        return self._parts.admission.recorded(scheme, call, view)
 
     async def _is_confirmed(self, grant: Grant, ids: frozenset[str]) -> bool:
         """Whether the kubelet says now that the recorded holder has any of these units.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.apps.agent.admission.granting import GrantMaker
+from gpu_device_plugin.apps.agent.admission.admission import Admission
 from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
@@ -34,7 +34,7 @@ class CallParts:
 
     Attributes:
         identifier: Tells which pod a call is for.
-        maker: Makes grants.
+        admission: Makes grants.
         recorder: Where events go.
         state: The node as of now.
         gate: Keeps a List away from the calls.
@@ -42,7 +42,7 @@ class CallParts:
     """
 
     identifier: Identifier
-    maker: GrantMaker
+    admission: Admission
     recorder: EventRecorder
     state: StateReader
     gate: CallGate
@@ -56,7 +56,7 @@ class Session:
         self._identifier = parts.identifier
         self._recorder = parts.recorder
         self._state = parts.state
-        self._maker = parts.maker
+        self._admission = parts.admission
         self._gate = parts.gate
         self._schemes = parts.schemes
         self._pending: Pending | None = None
@@ -112,7 +112,9 @@ class Session:
                 grant = await self._granted(call)
                 scheme, _ = self._schemes.deciding(resource, self._state())
                 is_answer = scheme.answers(resource)
-                edits = self._maker.edits(grant, self._state()) if is_answer else ContainerEdits()
+                edits = (
+                    self._admission.edits(grant, self._state()) if is_answer else ContainerEdits()
+                )
             except RefusalError as error:
                 explained = self._explained(call, error)
                 self._refuse(call, explained)
@@ -132,23 +134,23 @@ class Session:
             found = who_allocates(
                 call,
                 scope.specs(self._identifier.specs()),
-                scope.ledger(self._maker.ledger),
+                scope.ledger(self._admission.ledger),
                 self._session(call.resource),
             )
             if isinstance(found, Grant):
-                return await self._maker.again(found)
+                return await self._admission.again(found)
             self._asker = found
             pending = await self._unasked(found, call, scheme, view)
         self._asker = pending.asker
         check_in_service(pending, state)
-        grant = await self._maker.grant(pending, call, state)
+        grant = await self._admission.grant(pending, call, state)
         pending.granted.add(call.resource)
         return grant
 
     async def _unasked(self, asker: Asker, call: Call, scheme: Decides, view: NodeState) -> Pending:
         """The kubelet did not ask first: it hands on the units of an init container."""
         ids = call.must_include
-        for other in self._maker.ledger.rivals(asker.pod, ids):
+        for other in self._admission.ledger.rivals(asker.pod, ids):
             if await self._identifier.holds(other.pod, ids):
                 raise DoesNotFitError(
                     f"the kubelet gives units that pod {other.pod} still holds (kubernetes issue "
@@ -157,7 +159,7 @@ class Session:
                 )
         pending = self._open(call.resource)
         if pending is None or not pending.is_for(asker):
-            live = self._schemes.scope(scheme).ledger(self._maker.ledger)
+            live = self._schemes.scope(scheme).ledger(self._admission.ledger)
             offer = Offer(call, ids, live, is_given=True)
             scheme.check_given(asker, offer, view)
             pending = self._decided(asker, offer, scheme, view)
@@ -168,7 +170,7 @@ class Session:
     def _decided(self, asker: Asker, offer: Offer, scheme: Decides, view: NodeState) -> Pending:
         self._pending = None
         self._pending, self._scheme = scheme.decide(asker, offer, view), scheme
-        self._recorder.decided(self._pending)
+        self._recorder.decided(asker, self._pending.chosen)
         return self._pending
 
     def _explained(self, call: Call, error: RefusalError) -> RefusalError:

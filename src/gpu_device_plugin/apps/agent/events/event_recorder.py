@@ -8,7 +8,7 @@ from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.cluster.events import EventNote
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
-from gpu_device_plugin.domain.decision import Pending
+from gpu_device_plugin.domain.decision import Reservation
 from gpu_device_plugin.domain.decision_log import DecisionLog
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.explain import NOTHING_DECIDED, Decision
@@ -43,16 +43,20 @@ class EventRecorder:
         self._schemes = schemes
         self._decisions = DecisionLog(_KEPT)
 
-    def decided(self, pending: Pending) -> None:
-        """A container has been given cards; the units follow."""
-        asker = pending.asker
-        cards = ", ".join(f"card {card.index}" for card in pending.cards)
-        self._keep(
-            asker,
-            pending.asked,
-            outcome=f"{cards}: {pending.why}",
-            rooms=pending.rooms,
-        )
+    def decided(self, asker: Asker, chosen: Reservation) -> None:
+        """A holder has been given cards; units, where there are any, follow."""
+        cards = ", ".join(f"card {card.index}" for card in chosen.cards)
+        self._keep(asker, chosen.asked, outcome=f"{cards}: {chosen.why}", rooms=chosen.rooms)
+
+    def reserved(self, grant: Grant) -> None:
+        """A claim has its grant."""
+        claim, cards = grant.holder.claim, list(grant.devices)
+        _log.info("reserved", pod=str(grant.pod), claim=claim, cards=cards, slice=grant.slice_id)
+
+    def released(self, grant: Grant) -> None:
+        """A claim gave its grant back."""
+        claim = grant.holder.claim
+        _log.info("released", pod=str(grant.pod), claim=claim, slice=grant.slice_id)
 
     def granted(self, grant: Grant, resource: str) -> None:
         """One resource of a container is granted."""

@@ -54,12 +54,6 @@ class NodeChecks:
         """Check until cancelled."""
         await asyncio.gather(self._run_checks(), self._run_disk_checks())
 
-    async def run_once(self) -> None:
-        """Every check once."""
-        self._run_each()
-        for check in self._disk_checks:
-            await check.run()
-
     async def _run_checks(self) -> None:
         while True:
             self._run_each()

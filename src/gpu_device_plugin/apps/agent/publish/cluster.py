@@ -1,7 +1,7 @@
 """The agent's side of the Kubernetes API; with `--standalone` there is none."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,10 +11,10 @@ from gpu_device_plugin.cluster.events import EventNote, Events
 from gpu_device_plugin.cluster.node import ForeignPlugin, NodeView, NodeWatch
 from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations, Wanted
 from gpu_device_plugin.cluster.pods import PodWatch
+from gpu_device_plugin.domain.caller import Specs
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 
 GET_SECONDS = 1.0
-Specs = Mapping[tuple[str, str], PodRequest]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The ledger in memory and on disk, changed in one place."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from gpu_device_plugin.apps.agent.state.signal import Signal
@@ -80,9 +80,21 @@ class LedgerStore:
                 that is finished all the same is rolled back.
         """
         ended = frozenset(superseded)
+        await self._commit(lambda ledger: ledger.release(ended).hold(grant))
+
+    async def release(self, ended: Iterable[str]) -> None:
+        """End these slices durably.
+
+        Raises:
+            NodeError: The disk refused or took too long; they are held as before.
+        """
+        over = frozenset(ended)
+        await self._commit(lambda ledger: ledger.release(over))
+
+    async def _commit(self, change: Callable[[Ledger], Ledger]) -> None:
         try:
             async with asyncio.timeout(WRITE_SECONDS), self._write_lock:
-                await self._write(self._ledger.release(ended).hold(grant))
+                await self._write(change(self._ledger))
         except TimeoutError as error:
             self.disk_fault = f"the state directory took no write within {WRITE_SECONDS:.0f} s"
             self.rewrite()
@@ -92,7 +104,7 @@ class LedgerStore:
             raise
         except StorageError as error:
             raise _not_durable(str(error)) from error
-        self._set(self._ledger.release(ended).hold(grant))
+        self._set(change(self._ledger))
 
     def replace(self, before: Grant, after: Grant) -> bool:
         """Replace `before` by `after`, unless `before` was changed or ended since.

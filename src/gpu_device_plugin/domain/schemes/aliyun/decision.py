@@ -1,11 +1,11 @@
 """The decision for one container: its cards, and which units of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from gpu_device_plugin.domain.caller import Asker, Call
-from gpu_device_plugin.domain.decision import Offer, Pending
+from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.schemes.aliyun.requests import (
 from gpu_device_plugin.domain.schemes.aliyun.room import Room, at_most, rooms
 from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows, pick_units
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, parse_unit_id
-from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.domain.shares import Demand, Holder
 from gpu_device_plugin.errors import DoesNotFitError
 
 
@@ -50,7 +50,46 @@ def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
         text = no_room_text(asker, needed, found, state.terms)
         raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(views, needed))
     asked = demand_text(needed, state.terms)
-    return Pending(asker, needed, found.cards, found.why, asked, room_lines(views, needed))
+    lines, request = room_lines(views, needed), asker.request
+    return Pending(
+        asker, Reservation(asker.holder, needed, found.cards, found.why, asked, lines, request)
+    )
+
+
+def reserve(
+    holder: Holder, needed: Demand, live: Ledger, state: NodeState, devices: Collection[str] = ()
+) -> Reservation:
+    """Choose cards by amounts alone, for a holder that asks for no units of the kubelet's.
+
+    Args:
+        holder: Who asks.
+        needed: What it needs.
+        live: The grants that count.
+        state: The node.
+        devices: UUIDs of the cards that somebody has chosen already; empty for a choice of ours.
+
+    Raises:
+        DoesNotFitError: No card has room, or those chosen have none.
+    """
+    shown = [card for card in state.cards if card.is_shown]
+    left = rooms(shown, state.healthy, live, state.terms, holder.pod)
+    asker = Asker(holder.pod)
+    must = frozenset(card.number for card in shown if card.uuid in devices)
+    found = place(left, needed, state.policy, prefer=_cards_of_pod(asker, live), must=must)
+    is_known = len(must) == len(frozenset(devices))
+    if isinstance(found, NoRoom) or not is_known:
+        named = left if not devices else [room for room in left if room.card.number in must]
+        found = place(named, needed, state.policy)
+        if isinstance(found, NoRoom):
+            text = no_room_text(asker, needed, found, state.terms)
+            raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(named, needed))
+        raise DoesNotFitError(
+            f"pod {holder.pod}: {len(must)} of the devices {', '.join(sorted(devices))} are on node "
+            f"{state.node}, {needed.cards} are asked for",
+            reason="NoRoom",
+        )
+    asked, lines = demand_text(needed, state.terms), room_lines(left, needed)
+    return Reservation(holder, needed, found.cards, found.why, asked, lines)
 
 
 def _begun(asker: Asker, needed: Demand, offer: Offer, state: NodeState) -> Pending | None:
@@ -65,7 +104,8 @@ def _begun(asker: Asker, needed: Demand, offer: Offer, state: NodeState) -> Pend
         return None
     why = "the card of its other resource"
     asked = demand_text(needed, state.terms)
-    return Pending(asker, needed, cards, why, asked, slice_id=grant.slice_id)
+    chosen = Reservation(asker.holder, needed, cards, why, asked, request=asker.request)
+    return Pending(asker, chosen, slice_id=grant.slice_id)
 
 
 def choose_units(pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
@@ -76,7 +116,7 @@ def choose_units(pending: Pending, offer: Offer, state: NodeState) -> tuple[str,
     """
     call = offer.call
     usable = _usable(pending.asker, offer)
-    chosen = pick_units(call.resource, usable, call.must_include, pending.cards, call.size)
+    chosen = pick_units(call.resource, usable, call.must_include, pending.chosen.cards, call.size)
     if chosen is None:
         raise _no_units(pending, offer, state)
     return chosen
@@ -109,19 +149,19 @@ def unequal_parts(ids: Iterable[str], cards: int) -> DoesNotFitError:
 def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitError:
     """The refusal if the card was chosen for the other resource and lacks this one."""
     call, asker = offer.call, pending.asker
-    lacking = pending.demand
+    lacking = pending.chosen.demand
     if call.resource == Resource.MEM:
         lacking = replace(lacking, mem_units=call.size)
     elif call.resource == Resource.CORE:
         lacking = replace(lacking, core_percent=call.size)
-    numbers = frozenset(card.number for card in pending.cards)
+    numbers = frozenset(card.number for card in pending.chosen.cards)
     views = _views(asker, offer, state)
     found = place(views, lacking, state.policy, prefer=(), wish=(), must=numbers)
     if isinstance(found, NoRoom):
         return DoesNotFitError(
             no_room_text(asker, lacking, found, state.terms), reason=found.reason
         )
-    indexes = ", ".join(str(card.index) for card in pending.cards)
+    indexes = ", ".join(str(card.index) for card in pending.chosen.cards)
     return DoesNotFitError(
         f"card {indexes} was decided on, but the kubelet has not as many of its units free; create "
         f"the pod again",

@@ -10,9 +10,10 @@ from gpu_device_plugin.domain.compute_policy import (
     ComputePolicy,
 )
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
-from gpu_device_plugin.domain.decision import Offer, Pending
+from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.node_state import NodeState
@@ -24,6 +25,7 @@ from gpu_device_plugin.domain.schemes.aliyun.decision import (
     check_parts,
     choose_units,
     decide,
+    reserve,
     unequal_parts,
 )
 from gpu_device_plugin.domain.schemes.aliyun.edits import container_edits
@@ -43,7 +45,7 @@ from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes
 from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, unit_ids, units_of
 from gpu_device_plugin.domain.schemes.protocol import Decides, GrantedIn, NewGrant
-from gpu_device_plugin.domain.shares import Share
+from gpu_device_plugin.domain.shares import Demand, Holder, Share
 from gpu_device_plugin.errors import RequestError
 
 
@@ -106,28 +108,37 @@ class AliyunScheme(Decides):
 
     def check_follows(self, pending: Pending, ids: Collection[str]) -> None:
         """In equal parts on the cards decided on."""
-        if not follows(ids, pending.cards):
-            raise unequal_parts(ids, len(pending.cards))
+        if not follows(ids, pending.chosen.cards):
+            raise unequal_parts(ids, len(pending.chosen.cards))
 
-    def grant(self, pending: Pending, new: NewGrant, state: NodeState) -> Grant:
+    def reserve(
+        self,
+        holder: Holder,
+        demand: Demand,
+        live: Ledger,
+        state: NodeState,
+        devices: Collection[str] = (),
+    ) -> Reservation:
+        """One card, or as many as the demand says, by amounts."""
+        return reserve(holder, demand, live, state, devices)
+
+    def grant(self, chosen: Reservation, new: NewGrant, state: NodeState) -> Grant:
         """The decision, in units and percent."""
-        container, request = pending.asker.container, pending.asker.request
-        asked = pending.demand
+        asked, request, holder = chosen.demand, chosen.request, chosen.holder
         pod_units = request.app_amount(Resource.MEM) if request else asked.mem_units
-        mode = state.terms.mode
         grant = Grant(
             slice_id=new.slice_id,
-            holder=pending.asker.holder,
+            holder=holder,
             shares=tuple(
-                Share(card.uuid, is_exclusive=asked.is_exclusive) for card in pending.cards
+                Share(card.uuid, is_exclusive=asked.is_exclusive) for card in chosen.cards
             ),
             is_isolated=new.is_isolated,
-            is_checked=container is not None,
+            is_checked=bool(holder.container or holder.claim),
             library_version=state.library_version if new.is_isolated else "",
             created_seconds=new.created_seconds,
             compute_policy=_compute_policy(request, state),
         )
-        own = Fraction(asked.mem_units, pod_units, state.unit.mib, mode)
+        own = Fraction(asked.mem_units, pod_units, state.unit.mib, state.terms.mode)
         return with_amounts(grant, own, asked.core_percent)
 
     def give(self, grant: Grant, call: Call, state: NodeState, *, is_known: bool) -> Grant:

@@ -1,35 +1,42 @@
-"""Makes grants: durable first, then the slice's files, then the answer."""
+"""Admission: a holder gets a grant, durable first, then the files of its slice; or gives it back.
 
+A front that lets us decide by amounts (claims) calls `reserve` and `release`. That of the device
+plugin API gives units as well, one resource a call: it calls `grant` with its own decision.
+"""
+
+import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.domain.caller import Call
+from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.domain.decision import Pending
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.schemes.protocol import NewGrant
 from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.domain.schemes.scope import Scope
+from gpu_device_plugin.domain.shares import Demand, Holder
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
 _SLICE_ID_BYTES = 8
 
 
-class GrantMaker:
+class Admission:
     """Turns decisions into grants."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what a grant is made of and kept in
         self,
         ledger_store: LedgerStore,
         setup: ContainerSetup,
         recorder: EventRecorder,
+        state: StateReader,
         schemes: Schemes,
         wall_seconds: Callable[[], float],
     ) -> None:
@@ -38,11 +45,56 @@ class GrantMaker:
         self._recorder = recorder
         self._schemes = schemes
         self._wall_seconds = wall_seconds
+        self._state = state
+        self._reserving = asyncio.Lock()
 
     @property
     def ledger(self) -> Ledger:
         """All grants, now."""
         return self._ledger_store.ledger
+
+    async def reserve(self, holder: Holder, demand: Demand, devices: Collection[str] = ()) -> Grant:
+        """The grant of a holder; the same one again if it has it already.
+
+        Args:
+            holder: A claim, or a container that no call of the kubelet's names units for.
+            demand: What it needs, within the rules of the node's scheme.
+            devices: UUIDs of the cards that somebody has chosen already; empty for our choice.
+
+        Raises:
+            RefusalError: There is no room, or nothing durable can be made.
+        """
+        async with self._reserving:  # of two at once the second must see what the first took
+            held = self.ledger.of_holder(holder)
+            if held:
+                return await self.again(held[0])
+            state = self._state()
+            scheme, view = self._schemes.reserving(state)
+            chosen = scheme.reserve(holder, demand, self.ledger, view, devices)
+            slice_id = secrets.token_hex(_SLICE_ID_BYTES)
+            new = NewGrant(slice_id, self._wall_seconds(), state.isolates)
+            grant = scheme.sized(scheme.grant(chosen, new, view), view)
+            _check_library(grant, state)
+            failpoint("allocate.before-grant")
+            await self._ledger_store.hold(grant)
+            self._recorder.decided(Asker(holder.pod), chosen)
+            self._recorder.reserved(grant)
+            return await self.again(grant)
+
+    async def release(self, holder: Holder) -> None:
+        """End the grant of a holder at once, with its files; nothing if it has none.
+
+        Raises:
+            NodeError: The disk refuses; the grant is held as before.
+        """
+        async with self._reserving:
+            held = self.ledger.of_holder(holder)
+            if not held:
+                return
+            await self._ledger_store.release(grant.slice_id for grant in held)
+            for grant in held:
+                self._setup.files.remove(grant.slice_id)
+                self._recorder.released(grant)
 
     async def grant(self, pending: Pending, call: Call, state: NodeState) -> Grant:
         """The container's grant, now holding the call's units as well.
@@ -52,15 +104,10 @@ class GrantMaker:
         """
         scheme, view = self._schemes.deciding(call.resource, state)
         known = self._ledger_store.ledger.grants.get(pending.slice_id)
-        first = known or scheme.grant(pending, self._new(pending, state), view)
+        first = known or scheme.grant(pending.chosen, self._new(pending, state), view)
         is_known = pending.asker.container is not None
         grant = scheme.give(first, call, view, is_known=is_known)
-        if grant.is_isolated and not grant.library_version:
-            raise NodeError(
-                f"the isolation library is missing on node {state.node}, so the slice could not be "
-                f"enforced; install it (see the node's Events), or use another node",
-                reason="IsolationLibraryMissing",
-            )
+        _check_library(grant, state)
         failpoint("allocate.before-grant")
         await self._ledger_store.hold(
             grant, self._superseded(grant, call.must_include, self._schemes.scope(scheme))
@@ -111,3 +158,12 @@ class GrantMaker:
         before = {g.slice_id for g in mine if grant.container and g.container == grant.container}
         others = {g.slice_id for g in self._ledger_store.ledger.rivals(grant.pod, ids)}
         return (others | before) - {grant.slice_id}
+
+
+def _check_library(grant: Grant, state: NodeState) -> None:
+    if grant.is_isolated and not grant.library_version:
+        raise NodeError(
+            f"the isolation library is missing on node {state.node}, so the slice could not be "
+            f"enforced; install it (see the node's Events), or use another node",
+            reason="IsolationLibraryMissing",
+        )
