@@ -174,6 +174,26 @@ async def test_a_thousand_binds_and_a_leader_that_is_cut_off_give_nothing_twice(
     assert any("fits node" in error for error in second)
 
 
+async def test_a_leader_whose_time_is_up_while_it_reads_a_pod_does_not_bind_it(
+    tmp_path: Path,
+) -> None:
+    """The call came in time; by the time of the binding another replica may lead."""
+    new = pod("new", 2, 30)
+    async with two_replicas(tmp_path, (node("n1"),)) as (server, one, _):
+        server.fault = cut_off("one", also=lambda seen: "watch" in seen.query)
+        await server.drop_watches()
+        await server.put(path(new), new)
+
+        def fault(seen: Seen) -> web.Response | None:
+            if seen.method == "GET" and seen.path == path(new):
+                one.controller.leader._until = 0.0
+            return cut_off("one", also=lambda seen: "leases" in seen.path)(seen)
+
+        server.fault = fault
+        assert "one is about to lead" in await one.bind(new, "n1")
+        assert not server.seen("POST", "/binding")
+
+
 async def test_what_was_reserved_for_a_pod_that_ended_unseen_is_free_again(
     tmp_path: Path,
 ) -> None:
