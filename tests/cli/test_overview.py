@@ -295,6 +295,19 @@ async def test_doctor_finds_nothing_in_a_healthy_installation(cluster: Cluster) 
     assert found.exit_code == 0
 
 
+async def test_doctor_takes_nvidias_names_for_ours_where_whole_cards_are_offered(
+    cluster: Cluster,
+) -> None:
+    """A node in mode default offers them itself."""
+    await agents(cluster)
+    whole = ready(node("gpu-b", mode="default"))
+    whole["status"]["allocatable"] = {"nvidia.com/gpu": "4"}
+    await cluster.server.put("/api/v1/nodes/gpu-b", whole)
+    found = await cluster.run("doctor")
+
+    assert "another plugin" not in found.output
+
+
 async def test_doctor_names_the_cure_of_each_problem(cluster: Cluster) -> None:
     """An agent that is not ready, a card out of service, another plugin, an Event of the node."""
     await agents(cluster, ready_on="gpu-a")

@@ -11,19 +11,25 @@ from pathlib import Path
 
 import pytest
 from tests.apps.agent.whole_cards import WHOLE_CARD, WholeCards
+from tests.held import fraction
 from tests.waiting import until
 
 from gpu_device_plugin.apps.agent.edges import real_edges
 from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.run import run_agent
+from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import Settings, load_settings
+from gpu_device_plugin.domain.caller import Asker, Call
+from gpu_device_plugin.domain.decision import Pending, Reservation
+from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.reports import CardReport, Inventory, NvmlReport
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.domain.shares import Share
+from gpu_device_plugin.domain.shares import Demand, Holder, Share
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
@@ -190,3 +196,26 @@ async def test_a_card_whose_holder_lives_is_refused_though_the_kubelet_gives_it_
             await link.allocate(held.ids(WHOLE_CARD))
     finally:
         await kubelet.stop()
+
+
+async def test_a_grant_ends_none_of_another_scheme_of_its_container(tmp_path: Path) -> None:
+    """A kubelet that forgot admits a container again: what it held of this scheme is replaced."""
+    settings = at(tmp_path)
+    for name in (settings.state_dir, settings.run_dir, settings.library_dir):
+        Path(name).mkdir()
+    cards = tuple(Card(f"GPU-{i}", i, i, i, "V100", 16160) for i in range(4))
+    schemes = Schemes((AliyunScheme(), WholeCards()), lambda card, _: int(card.index >= 2))
+    wiring = Wiring(settings, schemes=schemes)
+    wiring.node_store.update(mode=NodeMode.CORE_MEM, cards=cards)
+    spec = _request(pod("both", mem=2, core=30, whole=1))
+    holder = Holder(spec.ref, "main")
+    units: dict[str, tuple[str, ...]] = {WHOLE_CARD: ("GPU-2",)}
+    await wiring.ledger_store.hold(Grant("whole", holder, units, is_isolated=False))
+    await wiring.ledger_store.hold(fraction("old", spec.ref, "main", units={MEM: ("m00",)}))
+
+    chosen = Reservation(holder, Demand(2, 30), cards[:1], "", request=spec)
+    pending = Pending(Asker(spec.ref, spec, spec.containers[0]), chosen)
+    call = Call(MEM, 2, frozenset({"m01", "m02"}))
+    made = await wiring.admission.grant(pending, call, wiring.node_store.read())
+
+    assert set(wiring.ledger_store.ledger.grants) == {"whole", made.slice_id}

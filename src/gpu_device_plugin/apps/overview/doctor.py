@@ -8,7 +8,7 @@ from enum import StrEnum
 from gpu_device_plugin.apps.overview.node_cards import ClusterCards
 from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
-from gpu_device_plugin.domain.modes import MODE_LABEL
+from gpu_device_plugin.domain.modes import MODE_LABEL, is_whole
 from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 
 _COMPONENT = "gpu-device-plugin"
@@ -162,7 +162,8 @@ def _node_events(facts: Facts) -> Iterator[Finding]:
 
 
 def _other_plugins(facts: Facts) -> Iterator[Finding]:
-    ours = {view.name for view in facts.cards.nodes}
+    # Where whole cards are offered, NVIDIA's names are our own.
+    ours = {view.name for view in facts.cards.nodes if not is_whole(view.offer.mode)}
     for node in facts.nodes:
         for name, amount in sorted((node.status.allocatable or {}).items()):
             is_nvidia = name.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))

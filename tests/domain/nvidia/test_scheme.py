@@ -1,0 +1,112 @@
+"""The promise: the node's mode decides what the cards are offered as, and a bad layout is said."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from tests.domain.nvidia.nodes import card, sevenths, whole
+
+from gpu_device_plugin.domain.caller import Call
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.schemes.nvidia.configuration import (
+    GPU,
+    Configuration,
+    MigStrategy,
+    SharedResource,
+    Sharing,
+    SharingKind,
+)
+from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
+from gpu_device_plugin.errors import RequestError
+
+SEVENTH = "nvidia.com/mig-1g.5gb"
+MIXED, SINGLE = (Configuration(mig_strategy=s) for s in (MigStrategy.MIXED, MigStrategy.SINGLE))
+SLICED = Configuration(
+    sharing=Sharing(SharingKind.TIME_SLICING, (SharedResource(GPU, 2),), is_one_at_most=True)
+)
+MPS = Configuration(mps_root="/m", sharing=Sharing(SharingKind.MPS, (SharedResource(GPU, 2),)))
+
+
+def node(mode: NodeMode, cards: Sequence[Card]) -> NodeState:
+    return NodeState("n1", mode=mode, cards=tuple(cards))
+
+
+def schemes(configuration: Configuration) -> Schemes:
+    return Schemes(*shipped(lambda: configuration))
+
+
+@pytest.mark.parametrize(
+    ("mode", "cards", "configuration", "wanted"),
+    [
+        (NodeMode.DEFAULT, whole(2), SLICED, {GPU: 4}),
+        (NodeMode.TOPOLOGY, whole(2), SLICED, {"aliyun.com/gpu": 2}),
+        (NodeMode.MIG, sevenths(2), Configuration(), {SEVENTH: 14}),
+        (NodeMode.MIG, sevenths(2), SINGLE, {GPU: 14}),
+        (NodeMode.MIG, whole(2), MIXED, {}),
+        (NodeMode.DISABLED, whole(2), SLICED, {}),
+        (NodeMode.MPS, whole(2), SLICED, {}),
+        (NodeMode.DEFAULT, whole(2), MPS, {}),
+        (
+            NodeMode.SHARE,
+            [card(0), *sevenths(2)[1:]],
+            MIXED,
+            {"aliyun.com/gpu-mem": 40, "aliyun.com/gpu-count": 1, SEVENTH: 7},
+        ),
+        (
+            NodeMode.SHARE,
+            [card(0), *sevenths(2)[1:]],
+            SINGLE,
+            {"aliyun.com/gpu-mem": 40, "aliyun.com/gpu-count": 1},
+        ),
+    ],
+)
+def test_a_mode_decides_what_cards_are_offered_as(
+    mode: NodeMode, cards: list[Card], configuration: Configuration, wanted: dict[str, int]
+) -> None:
+    """Fractions and whole cards never share a node; instances stand beside fractions."""
+    pools = schemes(configuration).pools(node(mode, cards))
+
+    found = {pool.resource: sum(len(group.ids) for group in pool.groups) for pool in pools}
+    assert {name: count for name, count in found.items() if count} == wanted
+
+
+@pytest.mark.parametrize(
+    ("mode", "cards", "configuration", "words"),
+    [
+        (NodeMode.MIG, whole(1), MIXED, "no card of this node is in MIG mode"),
+        (NodeMode.DEFAULT, whole(1), MPS, "sharing.mps is not served yet"),
+        (NodeMode.DEFAULT, [*sevenths(1), card(1)], SINGLE, "the same migEnabled value"),
+    ],
+)
+def test_a_node_that_cannot_serve_is_not_ready_unless_it_may(
+    mode: NodeMode, cards: list[Card], configuration: Configuration, words: str
+) -> None:
+    """With `failOnInitError: false` it is ready, and offers nothing."""
+    state = node(mode, cards)
+
+    assert words in schemes(configuration).layout(state).problem
+    assert schemes(configuration).offers(state)
+    may = schemes(replace(configuration, fails_on_init_error=False))
+    assert (may.layout(state).problem, may.offers(state)) == ("", False)
+
+
+def test_cards_of_the_last_run_are_not_taken_for_whole_ones() -> None:
+    """Until NVML answers it is not known how they are cut."""
+    remembered = Card("GPU-0", 0, 0, 0, "NVIDIA-A100-SXM4-40GB", 40960)
+
+    assert not schemes(MIXED).pools(node(NodeMode.DEFAULT, [remembered]))
+
+
+def test_two_replicas_are_refused_where_one_is_the_most() -> None:
+    """R-702, with NVIDIA's text; one of a whole card's is given."""
+    scheme = schemes(SLICED).recorder(GPU)
+    assert scheme is not None
+    state = node(NodeMode.DEFAULT, whole(1))
+
+    scheme.check_call(Call(GPU, 1, frozenset({"GPU-0::0"})), state)
+    with pytest.raises(
+        RequestError, match="maximum request size for shared resources is 1; found 2"
+    ):
+        scheme.check_call(Call(GPU, 2, frozenset({"GPU-0::0", "GPU-0::1"})), state)
