@@ -18,6 +18,7 @@ POSITIONS = {
     "Fault": 0,
     "Outage": 0,
     "Change": 3,
+    "Rule": 2,
 }
 WORD = re.compile(r"[A-Z][A-Za-z0-9]*")
 
@@ -48,12 +49,13 @@ class Reasons:
         """Texts in every place where a word is said; among them are all words."""
         for scope in ast.walk(self._tree):
             if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
-                for call in ast.walk(scope):
-                    if isinstance(call, ast.Call):
-                        for said in _said(call):
-                            yield from self._texts(said, scope)
+                for said in _all_said(scope):
+                    yield from self._texts(said, scope)
             elif isinstance(scope, ast.AnnAssign) and getattr(scope.target, "id", "") in KEYWORDS:
                 yield from _constants(scope)
+            elif isinstance(scope, ast.Assign):  # a table of the module
+                for said in _all_said(scope.value):
+                    yield from _constants(said)
 
     def _texts(self, said: ast.expr, scope: ast.AST) -> Iterator[str]:
         """The text itself, what its name was set to, or what its function returns."""
@@ -65,6 +67,12 @@ class Reasons:
                         yield from _constants(line)
             elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in self._functions:
                 yield from _constants(self._functions[getattr(node.func, "id", "")])
+
+
+def _all_said(tree: ast.AST) -> Iterator[ast.expr]:
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call):
+            yield from _said(call)
 
 
 def _said(call: ast.Call) -> Iterator[ast.expr]:

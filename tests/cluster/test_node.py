@@ -29,7 +29,8 @@ def resource_slice(driver: str = "gpu.nvidia.com", node_name: str = "n1") -> Any
 
 def foreign(watch: NodeWatch) -> str:
     """The text about another plugin, empty without one."""
-    return watch.foreign_plugin.text if watch.foreign_plugin else ""
+    found = watch.foreign_plugin()
+    return found.text if found else ""
 
 
 async def test_the_view_follows_the_node_and_calls_back_only_for_changes_that_matter() -> None:

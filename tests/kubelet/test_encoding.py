@@ -1,16 +1,22 @@
 """The list's bytes are what protobuf would write, small enough, and cheap to change."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.domain.nvidia.nodes import card
 from tests.kubelet.rig import MEM, Rig, group, mem_cards, until
 
 from gpu_device_plugin.domain.devices import MAX_CARDS, Card
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.aliyun.modes import MAX_MESSAGE_BYTES, list_message_bytes
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
+from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration
+from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.encoding import encode_list
 
@@ -70,6 +76,24 @@ def test_a_health_change_encodes_only_the_card_it_concerns() -> None:
     assert len(second) - len(first) == 2 * 1123
     assert len(second) < 250_000
     assert first[: len(encode_list(before[:3]))] == second[: len(encode_list(before[:3]))]
+
+
+def test_whole_cards_are_listed_with_their_numa_node() -> None:
+    """For the kubelet's Topology Manager; a card of which the kernel knows none has no topology."""
+    nodes = (None, 0, 1, 200)
+    cards = tuple(
+        replace(each, hardware=replace(each.hardware, numa_node=node))
+        for each, node in zip(map(card, range(4)), nodes, strict=True)
+    )
+    state = NodeState("n1", mode=NodeMode.DEFAULT, cards=cards)
+    (pool,) = Schemes(*shipped(Configuration)).pools(state)
+    expected = pb.ListAndWatchResponse()
+    for each, node in zip(cards, nodes, strict=True):
+        device = expected.devices.add(ID=each.uuid, health="Healthy")
+        if node is not None:
+            device.topology.nodes.add(ID=node)
+
+    assert encode_list(pool.groups) == expected.SerializeToString()
 
 
 async def test_a_client_limited_to_4_mib_takes_8_h200_in_units_of_128_mib(rig: Rig) -> None:

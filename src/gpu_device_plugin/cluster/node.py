@@ -97,10 +97,15 @@ class NodeWatch:
         """Why the view is not current; empty if it is."""
         return self._node.trouble
 
-    @property
-    def foreign_plugin(self) -> ForeignPlugin | None:
-        """The other plugin on our cards, or None if none is known."""
-        counted = _foreign_resources(self.view, self._ours) if self.view else ""
+    def foreign_plugin(
+        self, is_ours: Callable[[str], bool] = lambda _: False
+    ) -> ForeignPlugin | None:
+        """The other plugin on our cards, or None if none is known.
+
+        Args:
+            is_ours: Whether a resource that others offer too is our own on this node.
+        """
+        counted = _foreign_resources(self.view, self._ours, is_ours) if self.view else ""
         if counted:
             return ForeignPlugin(f"node {self._node_name} has {counted} from another device plugin")
         if self._slices:
@@ -143,7 +148,7 @@ def _view(node: Node) -> NodeView:
     )
 
 
-def _foreign_resources(view: NodeView, ours: frozenset[str]) -> str:
+def _foreign_resources(view: NodeView, ours: frozenset[str], is_ours: Callable[[str], bool]) -> str:
     """NVIDIA's resources of the node that are not zero, such as `nvidia.com/gpu: 4`."""
     amounts = {**view.allocatable, **{k: v for k, v in view.capacity.items() if _is_some(v)}}
     return ", ".join(
@@ -151,6 +156,7 @@ def _foreign_resources(view: NodeView, ours: frozenset[str]) -> str:
         for name, amount in sorted(amounts.items())
         if name.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))
         and name not in ours
+        and not is_ours(name)
         and _is_some(amount)
     )
 

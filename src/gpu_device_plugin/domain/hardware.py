@@ -49,6 +49,7 @@ class Hardware:
         is_mig: Whether it is in MIG mode now.
         instances: Its MIG instances, by index.
         links: UUID of another card -> how well it is linked, in points (R-703).
+        numa_node: Its NUMA node, if the kernel knows it.
     """
 
     compute_capability: tuple[int, int] = (0, 0)
@@ -57,6 +58,7 @@ class Hardware:
     is_mig: bool = False
     instances: tuple[Instance, ...] = ()
     links: Mapping[str, int] = field(default_factory=dict)
+    numa_node: int | None = None
 
 
 UNKNOWN = Hardware()

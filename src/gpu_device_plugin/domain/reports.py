@@ -21,7 +21,6 @@ class CardReport:
         memory_mib: Total memory in MiB, rounded down; 0 where NVML cannot tell.
         pci_bus_id: `00000000:3B:00.0`, empty where NVML cannot tell.
         is_mig: The card is cut into MIG instances.
-        numa_node: Its NUMA node, if the kernel knows it.
         hardware: What else NVML says of it.
     """
 
@@ -32,7 +31,6 @@ class CardReport:
     memory_mib: int
     pci_bus_id: str
     is_mig: bool
-    numa_node: int | None = None
     hardware: Hardware = UNKNOWN
 
 

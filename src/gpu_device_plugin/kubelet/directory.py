@@ -19,6 +19,8 @@ from gpu_device_plugin.kubelet.file_events import FileEvents
 KUBELET_SOCKET = "kubelet.sock"
 LOOK_SECONDS = 1.0
 _PREFIX = "gpudp"
+_NVIDIAS = "nvidia-*.sock"
+_DIAL_SECONDS = 0.5
 _LOG = structlog.get_logger(__name__)
 
 SocketIdentity = tuple[int, int, int]
@@ -60,6 +62,15 @@ class PluginDirectory:
             if path not in self._sockets.values() and is_socket(path):
                 path.unlink(missing_ok=True)
                 _LOG.info("stale socket removed", socket=path.name)
+
+    async def other_plugins(self) -> tuple[str, ...]:
+        """Names of the sockets of NVIDIA's plugin that answer; ours are never named so.
+
+        A stale file refuses the connection. One that cannot be dialled at all proves nothing.
+        """
+        found = sorted(path for path in self.path.glob(_NVIDIAS) if is_socket(path))
+        answers = await asyncio.gather(*map(_accepts, found))
+        return tuple(path.name for path, has in zip(found, answers, strict=True) if has)
 
     def subscribe(self, listener: asyncio.Event) -> None:
         """Set `listener` at every change in the directory, while `run` runs."""
@@ -106,6 +117,17 @@ class PluginDirectory:
     def _tell(self) -> None:
         for listener in self._listeners:
             listener.set()
+
+
+async def _accepts(path: Path) -> bool:
+    try:
+        async with asyncio.timeout(_DIAL_SECONDS):
+            _, writer = await asyncio.open_unix_connection(path)
+    except (OSError, TimeoutError) as error:
+        _LOG.debug("does not answer", socket=path.name, error=str(error))
+        return False
+    writer.close()
+    return True
 
 
 def socket_identity(path: Path) -> SocketIdentity | None:

@@ -151,7 +151,6 @@ def _inventory(line: InventoryLine) -> Inventory:
             memory_mib=card.memory_mib,
             pci_bus_id=card.pci_bus_id,
             is_mig=card.is_mig,
-            numa_node=card.numa_node,
             hardware=_hardware(card),
         )
         for card in line.cards
@@ -170,4 +169,5 @@ def _hardware(card: CardLine) -> Hardware:
         is_mig=card.is_mig,
         instances=told.instances,
         links={uuid: points_of(*link) for uuid, link in told.links.items()},
+        numa_node=card.numa_node,
     )

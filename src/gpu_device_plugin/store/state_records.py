@@ -78,6 +78,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
         is_from_label: Whether the mode came from a label.
         wished: Mode of the settings at that time.
         foreign: Another plugin that serves these cards, or "".
+        registered: Resources that were ever registered here.
     """
 
     mode: str = ""
@@ -86,6 +87,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     is_from_label: bool = False
     wished: str = ""
     foreign: str = ""
+    registered: list[str] = []
 
 
 def cards_record(numbers: Mapping[str, int], cards: Iterable[Card], health: Health) -> CardsRecord:

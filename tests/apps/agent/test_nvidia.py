@@ -4,10 +4,13 @@ The kubelet's choice stands, and what it chose is recorded afterwards.
 """
 
 import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.apps.agent.rig import Rig, running_rig
+from tests.apps.agent.rig import MEM, NODE, Rig, running_rig
 from tests.waiting import until
 
 GPU, SHARED, SEVENTH = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
@@ -149,3 +152,50 @@ async def test_a_changed_file_is_taken_when_no_pod_holds_a_device(tmp_path: Path
         assert "default/holder" in rig.events("ConfigurationWaits")[0]["message"]
         await rig.delete(rig.uid("holder"))
         await offered(rig, gpu=8)
+
+
+@contextmanager
+def answering(path: Path) -> Iterator[None]:
+    """A plugin that listens at `path`; its file stays behind."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        yield
+
+
+async def test_nvidias_plugin_beside_ours_is_noticed_by_its_socket_and_a_stale_file_is_none() -> (
+    None
+):
+    """In mode default the resource names are the same, so that the node's counts tell nothing."""
+    async with running_rig(is_started=False, mode="default") as rig:
+        with answering(rig.kubelet.plugin_dir / "nvidia-gpu.sock"):
+            await rig.start_agent(mode="default")
+            await rig.until_page("another device plugin answers on nvidia-gpu.sock")
+            await until(lambda: bool(rig.events("OtherPlugin")), 20)
+            assert not rig.kubelet.registry.links
+        await offered(rig, gpu=4)
+        await rig.until_ready()
+        with answering(rig.kubelet.plugin_dir / "nvidia-mig-1g.5gb.sock"):
+            await offered(rig)
+        await offered(rig, gpu=4)
+
+
+async def test_names_that_we_registered_in_an_earlier_run_are_not_another_plugins() -> None:
+    """The kubelet counts whole cards for five minutes after a switch to fractions."""
+    async with running_rig(mode="default") as rig:
+        await offered(rig, gpu=4)
+        await rig.stop_agent()
+        await rig.set_labels(schedule="core_mem")
+        node = rig.api.objects[f"/api/v1/nodes/{NODE}"]
+        counted = {**node, "status": {"capacity": {GPU: "4"}, "nodeInfo": {}}}
+        await rig.api.put(f"/api/v1/nodes/{NODE}", counted)
+        await rig.start_agent(mode="default")
+        await until(lambda: rig.kubelet.allocatable(MEM) == 60, 20)
+        await rig.stop_agent()
+        await rig.start_agent(mode="default")
+        await rig.until_ready()
+        assert rig.kubelet.allocatable(MEM) == 60
+        assert not rig.events("OtherPlugin")
+        other = {**counted, "status": {"capacity": {SEVENTH: "4"}, "nodeInfo": {}}}
+        await rig.api.put(f"/api/v1/nodes/{NODE}", other)
+        await rig.until_page(f"{SEVENTH}: 4")

@@ -26,6 +26,7 @@ from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
 from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
 from gpu_device_plugin.apps.agent.lifecycle.node_follower import NodeFollower
+from gpu_device_plugin.apps.agent.lifecycle.other_plugin import SocketCheck
 from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
@@ -243,6 +244,7 @@ class Wiring:
         places = [settings.run_dir, settings.library_dir, settings.state_dir]
         labels = SecurityLabels([Path(place) for place in places], self._kernel)
         return [
+            SocketCheck(self.edges.plugins, self.mode, settings),
             checking.StateDirectoryCheck(
                 partial(self.writer.run, self.lock.keep),
                 settings.state_dir,
@@ -288,3 +290,4 @@ class Wiring:
     def _endpoint_changed(self, state: EndpointState) -> None:
         if state.phase is Phase.REGISTERED:
             self.metrics.count_registration(state.resource)
+            self.mode.note_registered(state.resource)

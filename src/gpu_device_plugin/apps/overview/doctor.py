@@ -9,7 +9,6 @@ from gpu_device_plugin.apps.overview.node_cards import ClusterCards
 from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.modes import MODE_LABEL, is_whole
-from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 
 _COMPONENT = "gpu-device-plugin"
 _NAMED = 5
@@ -162,12 +161,12 @@ def _node_events(facts: Facts) -> Iterator[Finding]:
 
 
 def _other_plugins(facts: Facts) -> Iterator[Finding]:
-    # Where whole cards are offered, NVIDIA's names are our own.
+    # Where whole cards are offered, NVIDIA's names are our own, and beside fractions those of MIG
+    # instances may be: there the agent itself reports another plugin.
     ours = {view.name for view in facts.cards.nodes if not is_whole(view.offer.mode)}
     for node in facts.nodes:
         for name, amount in sorted((node.status.allocatable or {}).items()):
-            is_nvidia = name.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))
-            is_other = is_nvidia and name not in OUR_RESOURCES and str(amount) != "0"
+            is_other = name.startswith("nvidia.com/gpu") and str(amount) != "0"
             if is_other and node.metadata.name in ours:
                 yield _problem(
                     f"node {node.metadata.name} offers {name}: {amount} of another plugin beside ours",

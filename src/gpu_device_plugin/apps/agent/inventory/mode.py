@@ -60,7 +60,9 @@ class ModeFollower:
         self._unit: MemoryUnit | None = None
         self._is_from_label = False
         self._is_synced = False
-        self._foreign = ""
+        self._foreign = self._answering = ""
+        self.registered: frozenset[str] = frozenset()
+        """Resources that this node registered with the kubelet, also in earlier runs."""
         self._last_notes: dict[str, str] = {}
         self.is_waiting = False
         """Whether a switch of mode or unit waits until no pod holds a slice."""
@@ -80,6 +82,7 @@ class ModeFollower:
         # If the operator has changed the setting since, it replaces the remembered label's mode.
         is_same_wish = content.wished == str(self._settings.mode)
         self._is_from_label = content.is_from_label and is_same_wish
+        self.registered = frozenset(content.registered)
         self.note_foreign(content.foreign)
         if self._mode is not None and content.labels is not None:
             self._labels = content.labels
@@ -97,6 +100,17 @@ class ModeFollower:
         self._foreign = text
         self._check_foreign()
         if self._labels is not None:
+            self._remember()
+
+    def note_answering(self, text: str) -> None:
+        """Another plugin answers on this node, or none (empty); every run finds out anew."""
+        self._answering = text
+        self._check_foreign()
+
+    def note_registered(self, resource: str) -> None:
+        """The kubelet knows this resource as ours; remembered, so that it is never foreign."""
+        if resource not in self.registered:
+            self.registered |= {resource}
             self._remember()
 
     def follow(self, labels: Mapping[str, str]) -> None:
@@ -184,7 +198,7 @@ class ModeFollower:
 
     def _check_foreign(self) -> None:
         """A node that is disabled gives nothing away: there another plugin is no fault."""
-        text = "" if self._mode is NodeMode.DISABLED else self._foreign
+        text = "" if self._mode is NodeMode.DISABLED else self._foreign or self._answering
         self._recorder.fault(self._node_store, "OtherPlugin", text or None)
 
     def _check_unit(self, mode: NodeMode, unit: MemoryUnit) -> None:
@@ -213,5 +227,6 @@ class ModeFollower:
             is_from_label=self._is_from_label,
             wished=str(self._settings.mode),
             foreign=self._foreign,
+            registered=sorted(self.registered),
         )
         self._memory.save(content)

@@ -31,10 +31,10 @@ class Check(Protocol):
 
 
 class DiskBoundCheck(Protocol):
-    """One that may wait for a disk."""
+    """One that may wait, for a disk or for an answer."""
 
     async def run(self) -> None:
-        """Look once, in the writer's thread."""
+        """Look once, without holding up the event loop."""
         ...
 
 

@@ -10,7 +10,7 @@ from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.modes import MODE_LABEL, is_whole, parse_mode
 from gpu_device_plugin.domain.node_state import StateReader
 
-_CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"
+CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"
 
 
 class NodeFollower:
@@ -29,7 +29,6 @@ class NodeFollower:
         self._withdrawal = withdrawal
         self._state = state
         self._settings = settings
-        self._names_are_ours = False
 
     def node_changed(self, _: None) -> None:
         """The API server reports a change of our node."""
@@ -37,20 +36,19 @@ class NodeFollower:
         if node is None:
             return
         foreign = self._foreign(node.labels)
-        self._mode.note_foreign(f"{foreign.text}; {_CURE}" if foreign else "")
+        self._mode.note_foreign(f"{foreign.text}; {CURE}" if foreign else "")
         # Before the labels: a withdrawn node must not be offered meanwhile.
         self._withdrawal.follow()
         self._mode.follow(node.labels)
 
     def _foreign(self, labels: Mapping[str, str]) -> ForeignPlugin | None:
-        """Another plugin on our cards.
+        """Another plugin on our cards, as the API server shows it.
 
-        Where whole cards are offered, NVIDIA's names are our own, and so they are after a switch
-        to fractions, until the kubelet has dropped them.
+        Where whole cards are offered, NVIDIA's names are our own; so are names that we registered
+        earlier, which the kubelet goes on counting for a while. There a socket tells (SocketCheck).
         """
-        found = self._cluster.foreign_plugin
         mode = self._state().mode
         wanted = parse_mode(labels.get(MODE_LABEL, "")) or mode or self._settings.mode
-        self._names_are_ours = is_whole(mode) or (self._names_are_ours and found is not None)
-        is_ours = self._names_are_ours or is_whole(wanted)
-        return None if is_ours or self._settings.allow_other_plugin else found
+        has_whole, registered = is_whole(mode) or is_whole(wanted), self._mode.registered
+        found = self._cluster.foreign_plugin(lambda name: has_whole or name in registered)
+        return None if self._settings.allow_other_plugin else found

@@ -47,9 +47,8 @@ class Cluster(Protocol):
         """Why our node is not known; empty where it is."""
         ...
 
-    @property
-    def foreign_plugin(self) -> ForeignPlugin | None:
-        """Another plugin on our cards, or None if none is known."""
+    def foreign_plugin(self, is_ours: Callable[[str], bool], /) -> ForeignPlugin | None:
+        """Another plugin on our cards, or None if none is known; see `NodeWatch`."""
         ...
 
     @property
@@ -164,10 +163,9 @@ class ApiCluster:
             return "" if self._node.view else f"the API server has no node {self._node_name}"
         return "the API server has not answered"
 
-    @property
-    def foreign_plugin(self) -> ForeignPlugin | None:
+    def foreign_plugin(self, is_ours: Callable[[str], bool]) -> ForeignPlugin | None:
         """Another plugin on our cards, or None if none is known."""
-        return self._node.foreign_plugin
+        return self._node.foreign_plugin(is_ours)
 
     @property
     def installation(self) -> str:
@@ -261,10 +259,13 @@ class NoCluster:
 
     node: NodeView | None = None
     node_trouble = ""
-    foreign_plugin: ForeignPlugin | None = None
     installation = ""
     runtime_class: str | None = None
     is_reachable: bool | None = None
+
+    def foreign_plugin(self, _is_ours: Callable[[str], bool], /) -> ForeignPlugin | None:
+        """None is known."""
+        return None
 
     def specs(self) -> Specs:
         """No pod specs."""

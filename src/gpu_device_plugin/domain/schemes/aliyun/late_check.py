@@ -7,9 +7,9 @@ from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of
 from gpu_device_plugin.domain.schemes.aliyun.requests import demand
+from gpu_device_plugin.domain.schemes.aliyun.rules import Ask, Known, check
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of
 from gpu_device_plugin.domain.shares import Holder
-from gpu_device_plugin.errors import RequestError
 
 
 def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
@@ -21,20 +21,19 @@ def checked(grant: Grant, spec: PodRequest, terms: NodeTerms) -> Grant:
     container = spec.container(grant.container)
     if container is None:
         return grant
-    needed = demand(spec, container, terms)
-    if grant.ids(Resource.MEM) and len(cards_of(grant.all_ids)) != needed.cards:
-        raise RequestError(
-            f"pod {spec.ref}, container {container.name}, on node {terms.node}: its label asks for "
-            f"{needed.cards} cards, the slice is on {len(cards_of(grant.all_ids))}, given while the API "
-            f"server was away; create the pod again",
-            reason="CardCountUnknown",
+    demand(spec, container, terms)
+    check(
+        Ask(
+            Known.LATE,
+            f"pod {spec.ref}, container {container.name}, on node {terms.node}",
+            terms.mode,
+            {Resource.MEM: len(grant.ids(Resource.MEM))},
+            spec.card_count_label,
+            spec.card_label,
+            cards_held=len(cards_of(grant.all_ids)),
+            is_alone=all(share.is_exclusive for share in grant.shares),
         )
-    if needed.is_exclusive and not all(share.is_exclusive for share in grant.shares):
-        raise RequestError(
-            f"pod {spec.ref}, container {container.name}, on node {terms.node}: its label asks for a "
-            f"card of its own, the slice was given while the API server was away; create the pod again",
-            reason="CardCountUnknown",
-        )
+    )
     pod = replace(spec.ref, uid=grant.pod.uid or spec.ref.uid)
     return replace(
         grant,

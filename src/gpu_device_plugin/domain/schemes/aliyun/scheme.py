@@ -41,6 +41,7 @@ from gpu_device_plugin.domain.schemes.aliyun.fraction import (
 from gpu_device_plugin.domain.schemes.aliyun.late_check import checked
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_message, check_unit, resources_of
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand_from_size
+from gpu_device_plugin.domain.schemes.aliyun.rules import Ask, Known, check
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_bytes
 from gpu_device_plugin.domain.schemes.aliyun.unit_choice import follows
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, cards_of, unit_ids, units_of
@@ -172,15 +173,13 @@ class AliyunScheme(Decides):
 
     def check_shape(self, grant: Grant, state: NodeState) -> None:
         """core_mem serves memory and compute together (R-526)."""
-        is_whole = grant.ids(Resource.MEM) and grant.ids(Resource.CORE)
-        if fraction_of(grant).mode is NodeMode.CORE_MEM and not is_whole:
-            raise RequestError(
-                f"pod {grant.pod}, container {grant.container or '(not known)'}, asks for one of "
-                f"gpu-mem and gpu-core.percentage only; node {state.node} is in mode core_mem and "
-                f"serves them together: ask for both, or set nodeSelector "
-                f"ack.node.gpu.schedule: cgpu",
-                reason="MemoryOnly",
-            )
+        subject = (
+            f"pod {grant.pod}, container {grant.container or '(not known)'}, asks for one of "
+            f"gpu-mem and gpu-core.percentage only; node {state.node} is in mode core_mem and "
+            f"serves them together"
+        )
+        amounts = {str(resource): len(grant.ids(resource)) for resource in Resource}
+        check(Ask(Known.UNITS, subject, fraction_of(grant).mode, amounts))
 
     def adopt(
         self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState

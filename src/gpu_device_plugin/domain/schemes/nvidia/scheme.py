@@ -55,7 +55,12 @@ class NvidiaScheme(Records):
         return tuple(
             Pool(
                 resource,
-                tuple(DeviceGroup((d.id,), healthy[d.card.uuid], d.card.uuid) for d in devices),
+                tuple(
+                    DeviceGroup(
+                        (d.id,), healthy[d.card.uuid], d.card.uuid, d.card.hardware.numa_node
+                    )
+                    for d in devices
+                ),
             )
             for resource, devices in self._offers(state).resources.items()
             if resource in self._names
