@@ -211,14 +211,15 @@ class Node:
     def gives(self, shape: str) -> bool:
         """Whether a pod of that shape gets what it asks here, once a card has room for it.
 
-        What is offered now shows the node's mode; while nothing is, only a node that has had one
-        mode and unit all the time is sure.
+        A node that has had one mode and unit all the time is sure. Otherwise what is offered now
+        shows the mode; memory alone may also be core_mem, whose compute the kubelet has not listed.
         """
+        if self.modes == {"core_mem"} and len(self.units) == 1:
+            return shape in FIT_WITH_COMPUTE
         mem, core = self.kubelet.allocatable(MEM), self.kubelet.allocatable(CORE)
-        if mem:
-            return shape in (FIT_WITH_COMPUTE if core else FIT_WITHOUT_COMPUTE)
-        is_sure = self.modes == {"core_mem"} and len(self.units) == 1
-        return is_sure and shape in FIT_WITH_COMPUTE
+        if mem and core:
+            return shape in FIT_WITH_COMPUTE
+        return bool(mem) and "core_mem" not in self.modes and shape in FIT_WITHOUT_COMPUTE
 
     def calm(self) -> None:
         """Whatever was wrong is over."""
