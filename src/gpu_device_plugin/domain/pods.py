@@ -95,6 +95,11 @@ class PodRequest:
     placement: str | None = None
     card_label: str | None = None
 
+    @property
+    def asks(self) -> bool:
+        """Whether any container asks for any of our resources."""
+        return any(container.asks for container in self.containers)
+
     def app_amount(self, resource: str) -> int:
         """How much of `resource` all app containers together ask for."""
         return sum(c.amount(resource) for c in self.containers if c.kind is ContainerKind.APP)

@@ -28,6 +28,7 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     V1_ASSIGNED,
     V1_INDEX,
 )
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import Share
 from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
@@ -62,10 +63,6 @@ class NodeOffer:
     def terms(self) -> NodeTerms:
         """What a request is checked against."""
         return NodeTerms(self.name, self.mode, self.unit, max_pods=self.max_pods)
-
-
-Share = tuple[int, int]
-"""Memory units and percent of compute on one card."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place, place_ahead
 from gpu_device_plugin.domain.schemes.aliyun.requests import (
     demand,
     demand_ahead,
@@ -43,9 +43,7 @@ def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
         wish=_wish(asker),
         must=cards_of(offer.call.must_include),
     )
-    found = search(_ahead(asker, needed))
-    if isinstance(found, NoRoom):
-        found = search(needed)
+    found = place_ahead(search, _ahead(asker, needed), needed)
     if isinstance(found, NoRoom):
         text = no_room_text(asker, needed, found, state.terms)
         raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(views, needed))
