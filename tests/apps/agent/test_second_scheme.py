@@ -4,7 +4,7 @@ The shipped parts of the agent serve it, beside the first one and on other cards
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -227,6 +227,17 @@ async def test_a_grant_ends_none_of_another_scheme_of_its_container(tmp_path: Pa
     assert set(wiring.ledger_store.ledger.grants) == {"whole", made.slice_id}
 
 
+@asynccontextmanager
+async def running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Beside the body."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 class Pods:
     """PodResources List as a test has it; Get and the rest do not answer."""
 
@@ -335,10 +346,6 @@ async def test_who_holds_is_not_known_until_an_answer_was_read_back(tmp_path: Pa
 
         late = PodRef("default", "whole")
         answers.append([ListedPod(late, {"main": {WHOLE_CARD: frozenset({"GPU-0"})}})])
-        passes = asyncio.create_task(reconciler.run())
-        try:
+        async with running(reconciler.run()):
             await until(lambda: holders() is not None, 20)
-        finally:
-            passes.cancel()
-            await asyncio.gather(passes, return_exceptions=True)
         assert holders() == (late,)
