@@ -199,7 +199,7 @@ def _views(asker: Asker, offer: Offer, state: NodeState) -> Sequence[Room]:
         if unit is not None:
             free[unit.card] = free.get(unit.card, 0) + 1
     shown = [card for card in state.cards if card.is_shown]
-    found = rooms(shown, state.healthy, offer.live, state.terms, asker.pod)
+    found = rooms(shown, state.healthy, offer.all_live, state.terms, asker.pod)
     if offer.is_given:
         return found
     return [at_most(room, offer.call.resource, free.get(room.card.number, 0)) for room in found]
