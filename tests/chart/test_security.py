@@ -1,12 +1,11 @@
 """The agent asks its node for nothing but what docs/adr lists, whatever the values are."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.chart.rendering import agent, manifests, one, rights
-from tests.held import fraction
+from tests.held import changed, fraction
 
 from gpu_device_plugin.domain.annotations import (
     CARDS_ANNOTATION,
@@ -147,7 +146,7 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
         mem_units=1,
         core_percent=5,
     )
-    init = replace(grant, container="init", kind=ContainerKind.INIT)
+    init = changed(grant, kind=ContainerKind.INIT)
     written = pod_annotations([init, grant], [card], 1)
     answered = {CARDS_ANNOTATION, WITHDRAWN_ANNOTATION}
     # The mark and the series it may only remove, which tests/e2e/test_policies.py holds it to.
