@@ -46,9 +46,7 @@ def pod_annotations(
         return {}
     inits = [g for g in with_units if g not in apps and by_uuid.keys() >= set(g.devices)]
     values = {
-        ALLOCATION: compact(
-            {str(g.index): dict.fromkeys(_on(g, by_uuid), units_per_card(g)) for g in apps}
-        ),
+        ALLOCATION: _units(apps, by_uuid),
         ASSIGNED: "true",
         ASSUME_TIME: str(assume_time_ns),
     }
@@ -56,14 +54,18 @@ def pod_annotations(
         str(g.index): dict.fromkeys(_on(g, by_uuid), g.core_percent) for g in apps if g.core_percent
     }
     if inits:
-        values[INIT_ALLOCATION] = compact(
-            {str(g.index): dict.fromkeys(_on(g, by_uuid), units_per_card(g)) for g in inits}
-        )
+        values[INIT_ALLOCATION] = _units(inits, by_uuid)
     if core:
         values[CORE_ALLOCATION] = compact(core)
     if len(used) == 1:
         values |= _first_generation(apps, by_uuid[used.pop()], assume_time_ns)
     return values
+
+
+def _units(grants: Sequence[Grant], by_uuid: Mapping[str, Card]) -> str:
+    return compact(
+        {str(g.index): dict.fromkeys(_on(g, by_uuid), units_per_card(g)) for g in grants}
+    )
 
 
 def _on(grant: Grant, by_uuid: Mapping[str, Card]) -> Sequence[str]:
