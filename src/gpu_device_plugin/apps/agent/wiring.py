@@ -179,8 +179,10 @@ class Wiring:
             fetch_spec=self.cluster.fetch_spec,
             adopt=self.reconciler.run_pass,
         )
-        recorded = RecordedCalls(self.calls, self.snapshots, self.reconciler.request_pass)
-        service = Service(self.session, recorded, self.prestart, self.schemes, self.metrics)
+        self.recorded = RecordedCalls(
+            self.calls, self.snapshots, self.reconciler.request_pass, self.reconciler.note_answer
+        )
+        service = Service(self.session, self.recorded, self.prestart, self.schemes, self.metrics)
         self.device_lists = DeviceLists(
             lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed),
             self.schemes.pools,

@@ -43,11 +43,14 @@ class Identified:
 
     Attributes:
         asker: Pod and container.
-        live: Grants of pods that the kubelet still has; an older pod of the same name is none.
+        live: Grants of the call's scheme, of pods that the kubelet still has; an older pod of the
+            same name is none.
+        others: Such grants of other schemes, and of claims.
     """
 
     asker: Asker
     live: Ledger
+    others: Ledger
 
 
 class Identifier:
@@ -105,7 +108,8 @@ class Identifier:
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
         keys = [entry.pod.key for entry in listed]
-        return Identified(asker, live(ledger, keys, uids, ended - {""}))
+        there = live(self._ledger(), keys, uids, ended - {""})
+        return Identified(asker, scope.ledger(there), scope.others(there))
 
     async def holds(self, pod: PodRef, ids: frozenset[str]) -> bool:
         """Whether the kubelet still counts any of `ids` as held by `pod`."""
