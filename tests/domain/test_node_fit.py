@@ -13,8 +13,13 @@ from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold, hold_of
+from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION, CORE_ALLOCATION
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
+    NodeOffer,
+    PodHold,
+    hold_of,
+    wish_annotations,
+)
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit, node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
@@ -199,7 +204,14 @@ def test_a_pod_fits_exactly_where_some_cards_for_its_containers_do(
 
     assert isinstance(found, Fit) is fits_somehow(free, asks)
     if isinstance(found, Fit):
-        taken = found.hold(asking.ref).by_card()
+        hold = found.hold(asking.ref)
+        bound = hold_of(asking, wish_annotations(hold, 1))
+        assert (bound.by_container, bound.extra, bound.unplaced) == (
+            hold.by_container,
+            hold.extra,
+            (),
+        )
+        taken = hold.by_card()
         for card, (units, percent) in taken.items():
             assert units <= free[card][0]
             assert percent <= free[card][1]
@@ -269,3 +281,26 @@ def test_an_annotation_counts_only_where_it_adds_up_to_the_request() -> None:
     assert hold_of(asking, {ALLOCATION: '{"0":{"1":4}}'}).by_card() == {1: (4, 0)}
     assert hold_of(asking, {ALLOCATION: '{"0":{"1":400}}'}).by_card() == {}
     assert hold_of(asking, {ALLOCATION: '{"0":{"0":8,"1":-4}}'}).by_card() == {}
+
+
+def test_a_wish_keeps_what_init_containers_hold_on_several_cards() -> None:
+    """Four units a card, though the app container needs one of each."""
+    asking = pod((_INIT, 8), (_APP, 2), label="2")
+    found = placed(offer(2), asking)
+    assert isinstance(found, Fit)
+    hold = found.hold(asking.ref)
+
+    for annotations in (wish_annotations(hold, 1), {ALLOCATION: '{"1":{"0":1,"1":1}}'}):
+        bound = hold_of(asking, annotations)
+        assert [room.free_mem for room in node_rooms(offer(2), [bound])] == [11, 11]
+
+
+@pytest.mark.parametrize("core", [None, "nonsense", '{"0":{"1":80}}', '{"0":{"0":5}}'])
+def test_compute_counts_as_the_spec_says(core: str | None) -> None:
+    """Whatever the annotation of it says, or where it is lost."""
+    container = ContainerRequest("c0", _APP, 0, {Resource.MEM: 4, Resource.CORE: 80})
+    annotations = {ALLOCATION: '{"0":{"0":4}}'} | ({} if core is None else {CORE_ALLOCATION: core})
+
+    held = hold_of(PodRequest(PodRef("ns", "p", "p"), (container,)), annotations)
+
+    assert held.by_card() == {0: (4, 80)}

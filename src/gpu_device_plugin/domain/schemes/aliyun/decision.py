@@ -8,6 +8,7 @@ from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.pods import ContainerKind
 from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place, place_ahead
 from gpu_device_plugin.domain.schemes.aliyun.requests import (
@@ -215,4 +216,8 @@ def _cards_of_pod(asker: Asker, live: Ledger) -> tuple[str, ...]:
 def _wish(asker: Asker) -> tuple[int, ...]:
     if asker.request is None or asker.container is None:
         return ()
-    return next((c for index, c in asker.request.wish if index == asker.container.index), ())
+    kind, request = asker.container.kind, asker.request
+    wish = request.wish if kind is ContainerKind.APP else request.init_wish
+    of_first = request.wish[0][1] if request.wish and kind is ContainerKind.INIT else ()
+    # An init container's units go to the app container after it, on the same card.
+    return next((cards for index, cards in wish if index == asker.container.index), of_first)

@@ -51,17 +51,20 @@ class Fit:
         score: 0 to 1, more is better; comparable between nodes.
         shares: What the app containers would hold: container -> card index -> share.
         extra: Card index -> what sidecars and init containers would hold beside that.
+        inits: Sidecars and init containers alone: container -> card index -> share.
         is_exclusive: Whether no other pod may be on its cards.
     """
 
     score: float
     shares: Mapping[int, Mapping[int, Share]]
     extra: Mapping[int, Share] = field(default_factory=dict)
+    inits: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
     is_exclusive: bool = False
 
     def hold(self, pod: PodRef) -> PodHold:
         """What the pod will hold there."""
-        return PodHold(pod, self.shares, self.extra, is_exclusive=self.is_exclusive)
+        alone = self.is_exclusive
+        return PodHold(pod, self.shares, self.extra, inits=self.inits, is_exclusive=alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +166,8 @@ def fit(
         return trial
     score = _score(rooms, trial, policy)
     take = trial.take
-    return Fit(score, take.apps, take.extra(), is_exclusive=wants_whole_card(pod))
+    alone = wants_whole_card(pod)
+    return Fit(score, take.apps, take.extra(), take.inits, is_exclusive=alone)
 
 
 def _placed(
@@ -253,7 +257,7 @@ class _Trial:
                 holds_pod=True,
             )
         uuids = tuple(dict.fromkeys((*self.uuids, *(card.uuid for card in cards))))
-        take = self.take.after(container, share, [card.index for card in cards])
+        take = self.take.after(container, dict.fromkeys((card.index for card in cards), share))
         return _Trial(tuple(rooms), take, uuids)
 
 

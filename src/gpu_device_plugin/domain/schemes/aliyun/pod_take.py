@@ -1,6 +1,6 @@
 """What a pod's containers take of cards, one after the other, as the kubelet hands units on."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest
@@ -31,15 +31,12 @@ class PodTake:
         pool = self.kept.get(card, _NOTHING)
         return max(0, share[0] - pool[0]), max(0, share[1] - pool[1])
 
-    def after(self, container: ContainerRequest, share: Share, cards: Collection[int]) -> "PodTake":
-        """With one container more, of this share on each of these cards."""
+    def after(self, container: ContainerRequest, shares: Mapping[int, Share]) -> "PodTake":
+        """With one container more, that has these shares by card index."""
         kept, taken = dict(self.kept), dict(self.taken)
-        for card in cards:
-            pool, before, new = (
-                kept.get(card, _NOTHING),
-                taken.get(card, _NOTHING),
-                self.fresh(card, share),
-            )
+        for card, share in shares.items():
+            pool, before = kept.get(card, _NOTHING), taken.get(card, _NOTHING)
+            new = self.fresh(card, share)
             taken[card] = (before[0] + new[0], before[1] + new[1])
             if container.kind is ContainerKind.INIT:
                 kept[card] = (max(pool[0], share[0]), max(pool[1], share[1]))
@@ -47,7 +44,7 @@ class PodTake:
                 kept[card] = (max(0, pool[0] - share[0]), max(0, pool[1] - share[1]))
         apps, inits = dict(self.apps), dict(self.inits)
         named = apps if container.kind is ContainerKind.APP else inits
-        named[container.index] = dict.fromkeys(cards, share)
+        named[container.index] = shares
         return PodTake(kept, taken, apps, inits)
 
     def extra(self) -> dict[int, Share]:
