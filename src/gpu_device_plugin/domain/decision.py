@@ -76,12 +76,14 @@ class Offer:
         available: Unit ids that the kubelet has free.
         live: Grants of pods that the kubelet still has.
         is_given: Whether the kubelet has chosen already: it reuses these units.
+        held: Unit ids that the asking container holds already, by the kubelet's List.
     """
 
     call: Call
     available: frozenset[str]
     live: Ledger
     is_given: bool = False
+    held: frozenset[str] = frozenset()
 
 
 def check_in_service(pending: Pending, state: NodeState) -> None:
