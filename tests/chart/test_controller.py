@@ -1,10 +1,12 @@
 """controller.enabled and scheduler.enabled bring what docs/controller.md says, and nothing by default."""
 
+import re
 from typing import Any
 
 import pytest
 import yaml
 from tests.chart.rendering import NAME, RefusedError, agent, manifests, render, rights
+from tests.test_docs import page
 
 from gpu_device_plugin.apps.controller.certificates import SECRET
 from gpu_device_plugin.apps.controller.run import LEASE
@@ -87,6 +89,14 @@ def test_the_names_that_it_certifies_are_those_by_which_it_is_called() -> None:
     assert extender["urlPrefix"] == f"https://{CONTROLLER}.{NAME}.svc{PREFIX}"
     fixed = scheduler_configuration(*BOTH, "controller.clusterIP=10.96.0.200")
     assert fixed["extenders"][0]["urlPrefix"] == f"https://10.96.0.200{PREFIX}"
+
+
+def test_the_documented_scheduler_shows_the_clients_certificate_too() -> None:
+    """The files have the names of the Secret's keys."""
+    blocks = re.findall(r"```yaml\n(.*?)```", page("docs/controller.md"), re.DOTALL)
+    (told,) = [yaml.safe_load(block) for block in blocks if "extenders:" in block]
+    tls = {key: path.rpartition("/")[2] for key, path in told["extenders"][0]["tlsConfig"].items()}
+    assert tls == {"caFile": AUTHORITY, "certFile": CLIENT, "keyFile": CLIENT_KEY}
 
 
 def test_the_scheduler_shows_the_certificate_that_the_controller_made_for_it() -> None:

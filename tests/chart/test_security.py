@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.chart.rendering import agent, manifests, one, rights
-from tests.held import fraction
+from tests.held import changed, fraction
 
 from gpu_device_plugin.domain.annotations import (
     CARDS_ANNOTATION,
@@ -146,7 +146,8 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
         mem_units=1,
         core_percent=5,
     )
-    written = pod_annotations([grant], [card], 1)
+    init = changed(grant, kind=ContainerKind.INIT)
+    written = pod_annotations([init, grant], [card], 1)
     answered = {CARDS_ANNOTATION, WITHDRAWN_ANNOTATION}
     # The mark and the series it may only remove, which tests/e2e/test_policies.py holds it to.
     assert keys(allowed(nodes, "labelsAllowed")) == {*NODE_LABELS, MODEL_LABEL}

@@ -1,5 +1,11 @@
 """The view of all nodes and pods: what a GET has shown is never undone by older news."""
 
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 from tests.fakes.api_server import Seen, running, working
 from tests.waiting import until
 
@@ -10,11 +16,11 @@ _PATH = "/api/v1/namespaces/ns/pods/"
 _LIMITS = {"limits": {"aliyun.com/gpu-mem": "2"}}
 
 
-def a_pod(name: str) -> dict[str, object]:
-    """A pod with a slice that waits for a node."""
+def a_pod(name: str, *, on: str = "") -> dict[str, object]:
+    """A pod with a slice that waits for a node, or is on one."""
     return {
         "metadata": {"namespace": "ns", "name": name, "uid": name},
-        "spec": {"containers": [{"name": "a", "resources": _LIMITS}]},
+        "spec": {"nodeName": on, "containers": [{"name": "a", "resources": _LIMITS}]},
     }
 
 
@@ -74,3 +80,39 @@ async def test_a_pod_that_was_read_while_a_list_was_under_way_outlives_that_list
             await watch.catch_up()
             assert view.pods.pop("new") is None
             assert view.pods["old"] is not None
+
+
+class SlowAnswer(web.Response):
+    """An answer that was made long before it is sent."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(text=json.dumps(value), content_type="application/json")
+        self.go_on = asyncio.Event()
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        await self.go_on.wait()
+        return await super().prepare(request)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_an_answer_that_comes_after_newer_news_changes_nothing(*, is_deleted: bool) -> None:
+    """The pod is bound, or ends, while the answer of a GET is under way."""
+    view, path = View(), _PATH + "new"
+    async with running() as (server, api):
+        watch = ClusterWatch(api, view.changes)
+        await server.put(path, a_pod("new"))
+        async with working(watch.run_nodes, watch.run_pods):
+            await until(lambda: view.pods.get("new"))
+            answer = SlowAnswer(server.objects[path])
+            server.fault = lambda seen: answer if seen.path == path else None
+            read = asyncio.ensure_future(watch.read(PodRef("ns", "new", "new"), 5))
+            await until(lambda: server.seen("GET", path))
+            if is_deleted:
+                await server.delete(path)
+            else:
+                await server.put(path, a_pod("new", on="n1"))
+            await until(lambda: (each := view.pods["new"]) is None or each.node)
+            known = view.pods["new"]
+            answer.go_on.set()
+            assert await read is not None
+            assert view.pods["new"] is known

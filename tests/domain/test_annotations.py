@@ -7,7 +7,12 @@ from tests.held import changed
 from gpu_device_plugin.domain.annotations import cards_annotation
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations, wish_of
+from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+    INIT_ALLOCATION,
+    init_wish_of,
+    pod_annotations,
+    wish_of,
+)
 
 NODE = cards(V100_MIB, V100_MIB)
 NOW_NS = 1_700_000_000_000_000_000
@@ -47,6 +52,17 @@ def test_one_card_is_told_in_both_generations() -> None:
         "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(NOW_NS),
     }
+
+
+def test_sidecars_and_init_containers_are_told_in_a_key_of_ours() -> None:
+    """The published ones count `spec.containers` alone; what it says is no wish any more."""
+    sidecar = changed(given_to(0, 3, "GPU-0"), kind=INIT)
+    written = pod_annotations([sidecar, given_to(0, 2, "GPU-1")], NODE, NOW_NS)
+
+    assert written[ALLOCATION] == '{"0":{"1":2}}'
+    assert written[INIT_ALLOCATION] == '{"0":{"0":3}}'
+    assert init_wish_of(written) == ()
+    assert init_wish_of(written | {ASSIGNED: "false"}) == ((0, (0,)),)
 
 
 def test_several_cards_are_told_in_the_second_generation_only() -> None:

@@ -95,3 +95,29 @@ def test_no_more_is_promised_than_the_kubelet_has_free_itself() -> None:
 
     with pytest.raises(DoesNotFitError, match="largest free slice is 1 units"):
         decide(asker(), few, STATE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wish", "init_wish", "card"),
+    [
+        (ContainerKind.APP, ((0, (1,)),), ((0, (0,)),), "GPU-1"),
+        (ContainerKind.SIDECAR, ((0, (1,)),), ((0, (0,)),), "GPU-0"),
+        (ContainerKind.SIDECAR, ((0, (0,)),), ((0, (1,)),), "GPU-1"),
+        (ContainerKind.SIDECAR, ((0, (1,)),), (), "GPU-0"),
+        (ContainerKind.INIT, ((0, (0,)),), ((0, (1,)),), "GPU-1"),
+        (ContainerKind.INIT, ((0, (1,)),), (), "GPU-1"),
+    ],
+)
+def test_each_kind_of_container_follows_the_wish_for_its_own_kind(
+    kind: ContainerKind,
+    wish: tuple[tuple[int, tuple[int, ...]], ...],
+    init_wish: tuple[tuple[int, tuple[int, ...]], ...],
+    card: str,
+) -> None:
+    """The first of `initContainers` and the first of `containers` have the same index."""
+    first = ContainerRequest("first", kind, 0, {Resource.MEM: 2, Resource.CORE: 30})
+    request = PodRequest(POD, (first,), wish=wish, init_wish=init_wish)
+
+    pending = decide(Asker(POD, request, first), offer(Resource.MEM, 2), STATE)
+
+    assert [each.uuid for each in pending.chosen.cards] == [card]

@@ -1,19 +1,31 @@
 """A pod fits where every container of it does, as the node itself will count it."""
 
+import itertools
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, hold_of
+from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION, CORE_ALLOCATION
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
+    NodeOffer,
+    PodHold,
+    hold_of,
+    wish_annotations,
+)
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit, node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
 _INIT, _SIDECAR, _APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
+_MEM = Resource.MEM
+_Amount = tuple[int, int]
 
 
 def offer(cards: int = 2, *, max_pods: int | None = None) -> NodeOffer:
@@ -122,10 +134,120 @@ def test_an_init_containers_units_are_held_as_long_as_the_pod_is_there() -> None
     assert free(offer(1), pod((_INIT, 12), (_APP, 2))) == [3]
 
 
-def test_an_app_container_has_to_fit_on_the_card_of_its_init_container() -> None:
-    """Binpack puts the small init container on the fuller card, where the app does not fit."""
-    found = placed(offer(2), pod((_INIT, 2), (_APP, 10)), pod((_APP, 10), name="full"))
-    assert isinstance(found, Misfit)
+def test_an_init_container_goes_where_the_app_container_after_it_fits() -> None:
+    """As the agent does it: binpack alone would put the small one on the fuller card."""
+    full = pod((_APP, 10), name="full")
+    found = placed(offer(2), pod((_INIT, 2), (_APP, 10)), full)
+    assert isinstance(found, Fit)
+    assert found.shares == {1: {1: (10, 0)}}
+    assert isinstance(placed(offer(1), pod((_INIT, 2), (_APP, 10)), full), Misfit)
+
+
+def fits_somehow(free: Sequence[_Amount], asks: Sequence[tuple[ContainerKind, _Amount]]) -> bool:
+    """Whether any cards for the containers would do, as the kubelet hands units on."""
+    return any(does(free, asks, on) for on in itertools.product(range(len(free)), repeat=len(asks)))
+
+
+def does(
+    free: Sequence[_Amount], asks: Sequence[tuple[ContainerKind, _Amount]], on: Sequence[int]
+) -> bool:
+    """Whether the containers may lie on these cards."""
+    taken, kept = [[0, 0] for _ in free], [[0, 0] for _ in free]
+    for (kind, amounts), card in zip(asks, on, strict=True):
+        if any(any(pool) for other, pool in enumerate(kept) if other != card):
+            return False
+        for which, amount in enumerate(amounts):
+            pool = kept[card][which]
+            taken[card][which] += max(0, amount - pool)
+            rest = max(amount, pool) if kind is _INIT else max(0, pool - amount)
+            kept[card][which] = rest
+    return all(t[0] <= f[0] and t[1] <= f[1] for t, f in zip(taken, free, strict=True))
+
+
+_UNITS, _PERCENT = st.integers(1, 8), st.sampled_from([5, 30, 50, 100])
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(_UNITS, _PERCENT), min_size=1, max_size=3),
+    st.lists(
+        st.tuples(st.sampled_from([_INIT, _SIDECAR, _APP, _APP]), st.tuples(_UNITS, _PERCENT)),
+        min_size=1,
+        max_size=3,
+    ),
+    st.sampled_from(PlacementPolicy),
+)
+def test_a_pod_fits_exactly_where_some_cards_for_its_containers_do(
+    free: list[_Amount],
+    containers: list[tuple[ContainerKind, _Amount]],
+    policy: PlacementPolicy,
+) -> None:
+    """Though placing one container after the other may take the only card of a later one."""
+    asks = [each for each in containers if each[0] is not _APP]
+    asks += [each for each in containers if each[0] is _APP]
+    cards = tuple(Card(f"GPU-{n}", n, n, -1, "V100", 1024 * 8) for n in range(len(free)))
+    healthy = frozenset(range(len(free)))
+    node = NodeOffer("n1", NodeMode.CORE_MEM, MemoryUnit.GIB, cards, healthy)
+    held = [
+        PodHold(PodRef("ns", f"q{n}", f"q{n}"), {0: {n: (8 - units, 100 - percent)}})
+        for n, (units, percent) in enumerate(free)
+    ]
+    asking = PodRequest(
+        PodRef("ns", "p", "p"),
+        tuple(
+            ContainerRequest(f"c{n}", kind, n, {Resource.MEM: units, Resource.CORE: percent})
+            for n, (kind, (units, percent)) in enumerate(asks)
+        ),
+    )
+
+    found = fit(node, node_rooms(node, held), asking, policy)
+
+    assert isinstance(found, Fit) is fits_somehow(free, asks)
+    if isinstance(found, Fit):
+        hold = found.hold(asking.ref)
+        bound = hold_of(asking, wish_annotations(hold, 1))
+        assert (bound.by_container, bound.extra, bound.unplaced) == (
+            hold.by_container,
+            hold.extra,
+            (),
+        )
+        taken = hold.by_card()
+        for card, (units, percent) in taken.items():
+            assert units <= free[card][0]
+            assert percent <= free[card][1]
+
+
+@pytest.mark.parametrize(
+    ("policy", "free_units", "units"),
+    [
+        (PlacementPolicy.SPREAD, (1, 2), (1, 2)),
+        (PlacementPolicy.BINPACK, (1, 4), (2, 1, 2)),
+    ],
+)
+def test_a_container_makes_room_for_a_later_one(
+    policy: PlacementPolicy, free_units: tuple[int, ...], units: tuple[int, ...]
+) -> None:
+    """The policy's first choice would leave one of them without a card."""
+    held = [pod((_APP, 15 - free), name=f"q{n}") for n, free in enumerate(free_units)]
+    holds = [
+        hold_of(each, {ALLOCATION: json.dumps({"0": {str(n): each.containers[0].amount(_MEM)}})})
+        for n, each in enumerate(held)
+    ]
+    asking = pod(*[(_APP, each) for each in units])
+
+    found = fit(offer(2), node_rooms(offer(2), holds), asking, policy)
+
+    assert isinstance(found, Fit)
+    assert [sum(u for u, _ in found.shares[n].values()) for n in range(len(units))] == [*units]
+
+
+def test_a_search_for_cards_ends() -> None:
+    """Sixteen containers on eight cards, of which none is like another."""
+    cards = tuple(Card(f"GPU-{n}", n, n, -1, "V100", 1024 * (90 + n)) for n in range(8))
+    node = NodeOffer("n1", NodeMode.CGPU, MemoryUnit.GIB, cards, frozenset(range(8)))
+    asking = pod(*[(_APP, 46)] * 15, (_APP, 47))
+
+    assert isinstance(fit(node, node_rooms(node, []), asking, PlacementPolicy.BINPACK), Misfit)
 
 
 @pytest.mark.parametrize(("units", "fits"), [(13, True), (14, False)])
@@ -159,3 +281,26 @@ def test_an_annotation_counts_only_where_it_adds_up_to_the_request() -> None:
     assert hold_of(asking, {ALLOCATION: '{"0":{"1":4}}'}).by_card() == {1: (4, 0)}
     assert hold_of(asking, {ALLOCATION: '{"0":{"1":400}}'}).by_card() == {}
     assert hold_of(asking, {ALLOCATION: '{"0":{"0":8,"1":-4}}'}).by_card() == {}
+
+
+def test_a_wish_keeps_what_init_containers_hold_on_several_cards() -> None:
+    """Four units a card, though the app container needs one of each."""
+    asking = pod((_INIT, 8), (_APP, 2), label="2")
+    found = placed(offer(2), asking)
+    assert isinstance(found, Fit)
+    hold = found.hold(asking.ref)
+
+    for annotations in (wish_annotations(hold, 1), {ALLOCATION: '{"1":{"0":1,"1":1}}'}):
+        bound = hold_of(asking, annotations)
+        assert [room.free_mem for room in node_rooms(offer(2), [bound])] == [11, 11]
+
+
+@pytest.mark.parametrize("core", [None, "nonsense", '{"0":{"1":80}}', '{"0":{"0":5}}'])
+def test_compute_counts_as_the_spec_says(core: str | None) -> None:
+    """Whatever the annotation of it says, or where it is lost."""
+    container = ContainerRequest("c0", _APP, 0, {Resource.MEM: 4, Resource.CORE: 80})
+    annotations = {ALLOCATION: '{"0":{"0":4}}'} | ({} if core is None else {CORE_ALLOCATION: core})
+
+    held = hold_of(PodRequest(PodRef("ns", "p", "p"), (container,)), annotations)
+
+    assert held.by_card() == {0: (4, 80)}

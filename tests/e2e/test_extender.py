@@ -155,6 +155,7 @@ def test_preemption_evicts_who_frees_a_card_and_nobody_for_nothing(placed: Place
     cluster.kubectl("delete", "pod", "within-the-sum", "--wait=true")
     cluster.apply(asking("beyond-the-sum", 10, 30, **urgent))
     wait_until_all_run(cluster, "beyond-the-sum")
+    wait_for("one has gone", lambda: len(set(names) & phases(cluster).keys()) < _CARDS, 60, 0.5)
     assert len(set(names) & phases(cluster).keys()) == _CARDS - 1
 
 

@@ -19,7 +19,7 @@ from tests.e2e.agent_image import AgentImage
 from tests.e2e.cluster.binaries import provide_helm
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.images import Image
-from tests.e2e.helm import RELEASE, Helm
+from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
 from tests.e2e.tenants import SLICE_MIB, cuda_images
 from tests.e2e.test_image import NOTHING
 from tests.nvidia_smi import NvidiaSmi
@@ -59,13 +59,21 @@ def sample_image(
 
 @pytest.fixture
 def clean(cluster: Cluster, serving_agent: Agent) -> Iterator[None]:
-    """A node without an agent, before and after."""
+    """A node without an agent, and a cluster without our namespace, before and after."""
+    without_namespace = (
+        "delete",
+        "namespace",
+        RELEASE_NAMESPACE,
+        "--ignore-not-found",
+        "--wait=true",
+    )
     serving_agent.stop()
     wait_for_allocatable(cluster, NOTHING)
+    cluster.kubectl(*without_namespace)
     yield
     cluster.kubectl("delete", "-f", str(SAMPLE), "--ignore-not-found", "--grace-period=1")
     Helm(cluster).uninstall()
-    cluster.kubectl("delete", "namespace", "gpu-device-plugin", "--wait=true")
+    cluster.kubectl(*without_namespace)
 
 
 @pytest.mark.usefixtures("clean", "sample_image")

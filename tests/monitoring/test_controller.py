@@ -92,6 +92,13 @@ def test_it_fires_when_the_trouble_lasts_and_not_before(name: str, tmp_path: Pat
     assert not any(firing(name, tmp_path, HEALTHY, minute) for minute in (2, 15, 45, 59))
 
 
+def test_a_controller_that_is_gone_altogether_does_not_lead(tmp_path: Path) -> None:
+    """Then no replica is left that could say 0."""
+    gone = {f"gpu_controller_leader{{{INSTANCE}}}": "1x9 stale _x30"}
+    assert not firing("GpuControllerWithoutLeader", tmp_path, gone, 13)
+    assert firing("GpuControllerWithoutLeader", tmp_path, gone, 16)
+
+
 def test_every_alert_has_its_case_and_its_chapter() -> None:
     """The chapter begins with the severity that the rule has."""
     assert TROUBLE.keys() == alerts().keys()

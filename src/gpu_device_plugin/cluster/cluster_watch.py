@@ -1,6 +1,7 @@
 """All nodes and pods of a cluster, as far as our cards are concerned."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,16 +62,31 @@ class Changes:
     pod: Callable[[PodRef, ClusterPod | None], None]
 
 
+@dataclass(slots=True)
+class _News:
+    """What the watch tells of a pod while it is being read.
+
+    Attributes:
+        readers: GETs that are under way.
+        newest: Newest version that the watch told; infinite where it was no number.
+    """
+
+    readers: int = 0
+    newest: float = -1
+
+
 class ClusterWatch:
     """Follows every node and pod; keeps only what it needs to report their end."""
 
     def __init__(self, api: ApiServer, changes: Changes) -> None:
+        self._api = api
         self._changes = changes
         self._nodes: set[str] = set()
         self._pods: dict[str, PodRef] = {}
         # What a GET told before the watch: uid -> version, and the uids since a list was asked for.
         self._learned: dict[str, int] = {}
         self._since_list: set[str] = set()
+        self._news: dict[str, _News] = {}
         self._node_list = Reflection(
             api,
             Source("/api/v1/nodes", ""),
@@ -103,12 +119,39 @@ class ClusterWatch:
         """Read the cluster as it is now, past every cache."""
         await asyncio.gather(self._node_list.relist(), self._pod_list.relist())
 
+    async def read(self, ref: PodRef, deadline_seconds: float) -> ClusterPod | None:
+        """The pod by one GET, of which the ledger learns at once and not when the watch says so.
+
+        An answer that is older than what the watch has told meanwhile changes nothing.
+
+        Returns:
+            The pod; None if it is gone or replaced by one of the same name.
+
+        Raises:
+            ClusterError: The API server does not answer, or the pod asks for what is no quantity.
+        """
+        news = self._news.setdefault(ref.uid, _News())
+        news.readers += 1
+        try:
+            found = await fetch_pod(self._api, _path(ref), deadline_seconds)
+        finally:
+            news.readers -= 1
+            if not news.readers:
+                del self._news[ref.uid]
+        if found is None or found.metadata.uid != ref.uid:
+            self.learn(ref, None)
+            return None
+        pod = _understood(found)
+        if _number(pod.resource_version) >= news.newest:
+            self.learn(ref, pod)
+        return pod
+
     def learn(self, ref: PodRef, pod: ClusterPod | None) -> None:
         """A GET has shown a pod, or (None) that it is gone; the watch may be behind.
 
         What the watch tells of it from before is passed over from now on.
         """
-        if pod is None or pod.request.is_finished:
+        if pod is None or pod.request.is_finished or not pod.request.asks:
             self._drop_pod(ref.uid)
             self._changes.pod(ref, None)
             return
@@ -152,22 +195,36 @@ class ClusterWatch:
         # A pod that was learned of while the list was under way may be missing there and alive.
         listed = {pod.metadata.uid for pod in pods} | self._since_list
         for uid in self._pods.keys() - listed:
+            self._note(uid, "")
             self._drop_pod(uid)
         for pod in pods:
             self._put_pod(pod)
 
+    def _note(self, uid: str, version: str) -> None:
+        """Keep which version the watch told of a pod that is being read."""
+        if uid in self._news:
+            news = self._news[uid]
+            news.newest = max(news.newest, _number(version) or math.inf)
+
     def _put_pod(self, pod: Pod) -> None:
+        self._note(pod.metadata.uid, pod.metadata.resource_version)
         if _number(pod.metadata.resource_version) < self._learned.get(pod.metadata.uid, 0):
             return
         self._learned.pop(pod.metadata.uid, None)
-        found = _understood(pod)
-        if found is None or found.request.is_finished:
+        try:
+            found = _understood(pod)
+        except ClusterError as error:
+            _log.info("pod not understood", pod=pod.metadata.name, error=str(error))
+            self._drop_pod(pod.metadata.uid)
+            return
+        if found.request.is_finished or not found.request.asks:
             self._drop_pod(pod.metadata.uid)
             return
         self._pods[pod.metadata.uid] = found.request.ref
         self._changes.pod(found.request.ref, found)
 
     def _remove_pod(self, pod: Pod) -> None:
+        self._note(pod.metadata.uid, pod.metadata.resource_version)
         self._drop_pod(pod.metadata.uid)
 
     def _drop_pod(self, uid: str) -> None:
@@ -182,31 +239,18 @@ def _number(version: str) -> int:
     return int(version) if version.isascii() and version.isdecimal() else 0
 
 
-def _understood(pod: Pod) -> ClusterPod | None:
-    """The pod, if it asks for any of our resources and its amounts can be parsed."""
-    try:
-        request = pod_request(pod)
-    except ClusterError as error:
-        _log.info("pod not understood", pod=pod.metadata.name, error=str(error))
-        return None
-    if not any(container.asks for container in request.containers):
-        return None
+def _understood(pod: Pod) -> ClusterPod:
+    """The pod, with what it asks for of our resources.
+
+    Raises:
+        ClusterError: An amount cannot be parsed.
+    """
     return ClusterPod(
-        request,
+        pod_request(pod),
         pod.spec.node_name,
         pod.metadata.annotations or {},
         pod.metadata.resource_version,
     )
-
-
-async def read_pod(api: ApiServer, ref: PodRef, deadline_seconds: float) -> ClusterPod | None:
-    """The pod now, by one GET; None if it is gone or replaced by one of the same name.
-
-    Raises:
-        ClusterError: The API server does not answer.
-    """
-    pod = await fetch_pod(api, _path(ref), deadline_seconds)
-    return _understood(pod) if pod is not None and pod.metadata.uid == ref.uid else None
 
 
 async def bind_pod(

@@ -7,7 +7,7 @@ from gpu_device_plugin.cluster.wire import Container, Pod
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import wish_of
+from gpu_device_plugin.domain.schemes.aliyun.annotations import init_wish_of, wish_of
 from gpu_device_plugin.domain.schemes.aliyun.requests import CARD_LABEL, COUNT_LABEL
 from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError
@@ -39,6 +39,7 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         containers=tuple(containers),
         card_count_label=(meta.labels or {}).get(COUNT_LABEL),
         wish=wish_of(annotations, len(pod.spec.containers)),
+        init_wish=init_wish_of(annotations),
         is_finished=pod.status.phase in ("Succeeded", "Failed"),
         owner=f"{meta.owner.kind} {meta.namespace}/{meta.owner.name}" if meta.owner else "",
         compute_policy=annotations.get(COMPUTE_POLICY_KEY),

@@ -119,7 +119,7 @@ class PodWatch:
         try:
             request = pod_request(pod, self._resources)
             if request.is_finished:  # it asks nothing; refused pods may lie there by the thousand
-                request = replace(request, containers=(), wish=())
+                request = replace(request, containers=(), wish=(), init_wish=())
             watched = WatchedPod(
                 request,
                 meta.uid,

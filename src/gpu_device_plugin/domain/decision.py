@@ -74,7 +74,9 @@ class Offer:
     Attributes:
         call: Resource, size and the units it must include.
         available: Unit ids that the kubelet has free.
-        live: Grants of pods that the kubelet still has.
+        live: Grants of the call's scheme, of pods that the kubelet still has.
+        others: Such grants of other schemes, and of claims: they have no units of this call's
+            resource, and take room of the same devices.
         is_given: Whether the kubelet has chosen already: it reuses these units.
         held: Unit ids that the asking container holds already, by the kubelet's List.
     """
@@ -82,8 +84,16 @@ class Offer:
     call: Call
     available: frozenset[str]
     live: Ledger
+    others: Ledger = field(default_factory=Ledger)
     is_given: bool = False
     held: frozenset[str] = frozenset()
+
+    @property
+    def all_live(self) -> Ledger:
+        """Every grant that takes room."""
+        if not self.others.grants:
+            return self.live
+        return Ledger({**self.live.grants, **self.others.grants})
 
 
 def check_in_service(pending: Pending, state: NodeState) -> None:

@@ -78,6 +78,7 @@ class PodRequest:
         containers: All of its containers, init containers first, in the order of the spec.
         card_count_label: Value of the pod label that asks for several cards, or None.
         wish: Cards that a scheduler extender wishes, container index -> card index; may be empty.
+        init_wish: The same for init containers and sidecars, by their index in `initContainers`.
         is_finished: Phase Succeeded or Failed.
         owner: The controller that made it, `ReplicaSet namespace/name`, or "".
         compute_policy: Value of the annotation `gpu-device-plugin/compute-policy`, or None.
@@ -89,11 +90,17 @@ class PodRequest:
     containers: tuple[ContainerRequest, ...]
     card_count_label: str | None = None
     wish: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    init_wish: tuple[tuple[int, tuple[int, ...]], ...] = ()
     is_finished: bool = False
     owner: str = ""
     compute_policy: str | None = None
     placement: str | None = None
     card_label: str | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether any container asks for any of our resources."""
+        return any(container.asks for container in self.containers)
 
     def app_amount(self, resource: str) -> int:
         """How much of `resource` all app containers together ask for."""

@@ -1,12 +1,14 @@
 """A front of claims gets and gives back grants without any call of the kubelet's."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.held import fraction
 
+from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Sources
 from gpu_device_plugin.apps.agent.edges import real_edges
 from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
@@ -15,7 +17,13 @@ from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grant_lifetime import expired_grants, live
 from gpu_device_plugin.domain.ledger import Use
 from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.pods import (
+    ContainerKind,
+    ContainerRequest,
+    ListedPod,
+    PodRef,
+    PodRequest,
+)
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.domain.shares import Demand, Holder
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
@@ -95,6 +103,41 @@ async def test_two_fronts_count_on_one_ledger(wiring: Wiring) -> None:
     await wiring.admission.reserve(claim("b"), Demand(1, 5), on_first)
     use = wiring.ledger_store.ledger.use()["GPU-0"]
     assert use == Use(11 * 1024, 55, (pod, claim("b").pod))
+
+
+async def kubelet_asks(wiring: Wiring, name: str, mem: int, core: int) -> None:
+    """The kubelet admits a pod of that name, whose spec is known, by its two pairs of calls."""
+    asked: dict[str, int] = {Resource.MEM: mem, Resource.CORE: core}
+    ref = PodRef("default", name, f"uid-{name}")
+    spec = PodRequest(ref, (ContainerRequest("main", ContainerKind.APP, 0, asked),))
+
+    async def listed() -> Sequence[ListedPod]:
+        return [ListedPod(PodRef("default", name))]
+
+    async def get(_: PodRef) -> ListedPod | None:
+        return None
+
+    async def fetch(_namespace: str, _name: str) -> PodRequest | None:
+        return spec
+
+    wiring.identifier.sources = Sources(listed, get, lambda: {ref.key: spec}, fetch)
+    for resource, amount in asked.items():
+        count = 15 if resource == Resource.MEM else 100
+        free = [text for number in (0, 1) for text in unit_ids(Resource(resource), number, count)]
+        given = await wiring.session.prefer(resource, free, (), amount)
+        await wiring.session.allocate(resource, given)
+
+
+async def test_the_kubelets_pods_get_nothing_of_what_claims_hold(wiring: Wiring) -> None:
+    """A claim has no units of the kubelet's, which offers all of the card; the ledger knows."""
+    for name in "ab":
+        await wiring.admission.reserve(claim(name), Demand(10, 60))
+
+    with pytest.raises(DoesNotFitError, match="5 of 15 units free"):
+        await kubelet_asks(wiring, "big", 10, 50)
+    await kubelet_asks(wiring, "small", 5, 40)
+    held = wiring.ledger_store.ledger.use().values()
+    assert sorted(use.memory_mib for use in held) == [10 * 1024, 15 * 1024]
 
 
 async def test_of_claims_at_the_same_moment_each_sees_the_others(wiring: Wiring) -> None:

@@ -4,7 +4,7 @@ The shipped parts of the agent serve it, beside the first one and on other cards
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.apps.agent.whole_cards import WHOLE_CARD, WholeCards
 from tests.held import fraction
 from tests.waiting import until
 
-from gpu_device_plugin.apps.agent.edges import real_edges
+from gpu_device_plugin.apps.agent.edges import KubeletPods, real_edges
 from gpu_device_plugin.apps.agent.publish.cluster import NoCluster
 from gpu_device_plugin.apps.agent.run import run_agent
 from gpu_device_plugin.apps.agent.wiring import Wiring
@@ -24,13 +24,19 @@ from gpu_device_plugin.domain.decision import Pending, Reservation
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.pods import (
+    ContainerKind,
+    ContainerRequest,
+    ListedPod,
+    PodRef,
+    PodRequest,
+)
 from gpu_device_plugin.domain.reports import CardReport, Inventory, NvmlReport
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.domain.shares import Demand, Holder, Share
-from gpu_device_plugin.errors import KubeletError
+from gpu_device_plugin.errors import DoesNotFitError, KubeletError
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 from gpu_device_plugin.store.grants import GrantStore
@@ -219,3 +225,127 @@ async def test_a_grant_ends_none_of_another_scheme_of_its_container(tmp_path: Pa
     made = await wiring.admission.grant(pending, call, wiring.node_store.read())
 
     assert set(wiring.ledger_store.ledger.grants) == {"whole", made.slice_id}
+
+
+@asynccontextmanager
+async def running(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Beside the body."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class Pods:
+    """PodResources List as a test has it; Get and the rest do not answer."""
+
+    def __init__(self, list_pods: Callable[[], Awaitable[list[ListedPod]]]) -> None:
+        self._list_pods = list_pods
+
+    async def list(self) -> Sequence[ListedPod]:
+        """What the test says now."""
+        return await self._list_pods()
+
+    async def get(self, _pod: PodRef) -> ListedPod | None:
+        """There is no kubelet."""
+        raise KubeletError("away")
+
+    def identity(self) -> object | None:
+        """No socket."""
+        return None
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+@asynccontextmanager
+async def switching(
+    root: Path, list_pods: Callable[[], Awaitable[list[ListedPod]]] | None = None
+) -> AsyncIterator[tuple[Wiring, Callable[[str], None]]]:
+    """An agent whose one card changes from one scheme to the other, and who has it now."""
+    settings, owner = at(root), [0]
+    for name in (settings.state_dir, settings.run_dir, settings.library_dir):
+        Path(name).mkdir()
+    schemes = Schemes((AliyunScheme(), WholeCards()), lambda _card, _state: owner[0])
+    edges = real_edges(settings, schemes.resources)
+    pods: KubeletPods = Pods(list_pods) if list_pods else edges.pods
+    wiring = Wiring(settings, replace(edges, pods=pods, checkpoint=lambda: None), schemes)
+    card = Card("GPU-0", 0, 0, 0, "V100", 16160)
+    wiring.node_store.update(mode=NodeMode.CORE_MEM, cards=(card,))
+    yield wiring, lambda name: owner.__setitem__(0, ["fractions", "whole"].index(name))
+
+
+async def test_a_card_of_which_a_fraction_is_held_is_not_given_whole(tmp_path: Path) -> None:
+    """Though the kubelet, which knows other resources, offers it; unless the pod is gone."""
+    living = [ListedPod(PodRef("default", "small"), {"main": {MEM: frozenset({"m00"})}})]
+
+    async def get(_: PodRef) -> ListedPod | None:
+        return living[0] if living else None
+
+    async with switching(tmp_path) as (wiring, give_to):
+        wiring.identifier.sources = replace(wiring.identifier.sources, get_pod=get)
+        small = fraction(
+            "s1", PodRef("default", "small", "u"), "main", units={MEM: ("m00",)}, cards=("GPU-0",)
+        )
+        await wiring.ledger_store.hold(small)
+        give_to("whole")
+
+        with pytest.raises(DoesNotFitError, match="GPU-0 is not free: pod default/small holds"):
+            await wiring.recorded.allocate(WholeCards(), WHOLE_CARD, ["GPU-0"])
+        living.clear()
+        await wiring.recorded.allocate(WholeCards(), WHOLE_CARD, ["GPU-0"])
+
+
+async def test_of_a_card_that_a_pod_has_whole_no_fraction_is_given(tmp_path: Path) -> None:
+    """Its scheme counts the grants of the others."""
+    living: list[ListedPod] = []
+
+    async def list_pods() -> list[ListedPod]:
+        return living
+
+    async with switching(tmp_path, list_pods) as (wiring, _):
+        share = Share("GPU-0", 16160 << 20, is_exclusive=True, memory_mib=16160)
+        holder = Holder(PodRef("default", "whole", "u"), "main")
+        await wiring.ledger_store.hold(
+            Grant("w1", holder, {WHOLE_CARD: ("GPU-0",)}, (share,), is_isolated=False)
+        )
+        spec = _request(pod("small", mem=1, core=10))
+        living += [ListedPod(holder.pod), ListedPod(spec.ref)]
+        sources = replace(wiring.identifier.sources, specs=lambda: {spec.ref.key: spec})
+        wiring.identifier.sources = sources
+        with pytest.raises(DoesNotFitError, match="held by a pod that wants no other beside it"):
+            await wiring.session.prefer(MEM, [f"m0{n}" for n in range(10)], [], 1)
+
+
+async def test_who_holds_is_not_known_until_an_answer_was_read_back(tmp_path: Path) -> None:
+    """So neither mode nor unit changes under a whole card that is not in the ledger yet."""
+    answers: list[list[ListedPod]] = [[]]
+
+    async def list_pods() -> list[ListedPod]:
+        if not answers:
+            raise KubeletError("away")
+        return answers[0]
+
+    async with switching(tmp_path, list_pods) as (wiring, give_to):
+        reconciler = wiring.reconciler
+
+        def holders() -> Sequence[PodRef] | None:
+            return reconciler.holders
+
+        give_to("whole")
+        assert await reconciler.run_pass()
+        assert holders() == ()
+
+        answers.clear()
+        await wiring.recorded.allocate(WholeCards(), WHOLE_CARD, ["GPU-0"])
+        assert holders() is None
+        assert not await reconciler.run_pass()
+        assert holders() is None
+
+        late = PodRef("default", "whole")
+        answers.append([ListedPod(late, {"main": {WHOLE_CARD: frozenset({"GPU-0"})}})])
+        async with running(reconciler.run()):
+            await until(lambda: holders() is not None, 20)
+        assert holders() == (late,)

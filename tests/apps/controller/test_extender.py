@@ -357,3 +357,24 @@ async def test_metrics_tell_how_bindings_ended_and_what_still_fits(tmp_path: Pat
     } <= lines
     (share,) = [line for line in lines if line.startswith("DCGM_CUSTOM_DEV_FB_ALLOCATED{")]
     assert float(share.split()[-1]) == pytest.approx(8 / UNITS)
+
+
+async def test_a_pod_that_asks_for_nothing_is_bound_without_a_wish(tmp_path: Path) -> None:
+    """kube-scheduler sends whatever names a resource of ours, also "0" of it."""
+    zero = pod("zero")
+    zero["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu-mem": "0"}
+    async with a_controller(tmp_path, (node("n1"),), (zero,)) as found:
+        assert (await found.filter(zero, "n1"))["NodeNames"] == ["n1"]
+        assert await found.bind(zero, "n1") == ""
+        bound = found.server.objects[path(zero)]
+
+    assert bound["spec"]["nodeName"] == "n1"
+    assert ALLOCATION not in (bound["metadata"].get("annotations") or {})
+
+
+async def test_a_pod_whose_amount_is_none_is_not_bound_and_told_why(tmp_path: Path) -> None:
+    """It is there, and no other pod has its name."""
+    odd = pod("odd")
+    odd["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu-mem": "some"}
+    async with a_controller(tmp_path, (node("n1"),), (odd,)) as found:
+        assert "'some' is not a Kubernetes quantity" in await found.bind(odd, "n1")

@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
 
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.cluster_watch import ClusterPod, bind_pod, read_pod
+from gpu_device_plugin.cluster.cluster_watch import ClusterPod, bind_pod
 from gpu_device_plugin.cluster.extender_wire import binding_answer, read_binding
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import wish_annotations
@@ -30,12 +30,12 @@ class View:
     """What the rest of the controller is asked.
 
     Attributes:
-        learn: Called with what a GET told of a pod; None for one that is gone.
+        read: The pod by one GET within so many seconds, of which the ledger learns too.
         standby: Why this replica may not bind now, or "".
         bound: Called with how each binding ended: `bound`, `conflict` or `failed`.
     """
 
-    learn: Callable[[PodRef, ClusterPod | None], None]
+    read: Callable[[PodRef, float], Awaitable[ClusterPod | None]]
     standby: Callable[[], str]
     bound: Callable[[str], None]
 
@@ -129,12 +129,8 @@ class Binder:
             # Time has passed since the call came in: another replica may bind now.
             raise ClusterError(standby)
         ref = pod.request.ref
-        found = self._ledger.fit_all([node], pod.request)[node]
-        if isinstance(found, Misfit):
-            raise _NoRoomError(f"pod {ref} fits node {node} no more: {found.text}")
-        hold = found.hold(ref)
-        self._ledger.reserve(node, hold)
-        wish = wish_annotations(hold, self._now_ns())
+        # kube-scheduler sends whatever has our resource in its spec, also "0" of it.
+        wish = self._reserved(pod, node) if pod.request.asks else {}
         try:
             return await bind_pod(self._api, pod, node, wish, _BIND_SECONDS)
         except ClusterError:
@@ -143,11 +139,22 @@ class Binder:
             self._doubt(ref)
             raise
 
+    def _reserved(self, pod: ClusterPod, node: str) -> Mapping[str, str]:
+        """Reserve what the pod will hold; the wish for it, as annotations.
+
+        Raises:
+            ClusterError: It does not fit.
+        """
+        ref = pod.request.ref
+        found = self._ledger.fit_all([node], pod.request)[node]
+        if isinstance(found, Misfit):
+            raise _NoRoomError(f"pod {ref} fits node {node} no more: {found.text}")
+        hold = found.hold(ref)
+        self._ledger.reserve(node, hold)
+        return wish_annotations(hold, self._now_ns())
+
     async def _read(self, ref: PodRef) -> ClusterPod | None:
-        """The pod by one GET; the ledger learns of it at once, not when the watch says so."""
-        pod = await read_pod(self._api, ref, _READ_SECONDS)
-        self._view.learn(ref, pod)
-        return pod
+        return await self._view.read(ref, _READ_SECONDS)
 
     async def _has_come_about(self, ref: PodRef, node: str) -> bool:
         """Whether a binding without an answer is there already."""

@@ -33,7 +33,7 @@ class Extender:
             question = read_question(body)
         except ClusterError as error:
             return filter_error(str(error))
-        if not _asks(question):
+        if not question.pod.asks:
             return filter_answer(question, question.names, {}, {})
         fits, failed, final = self._judged(question)
         kept = _best(fits)
@@ -50,7 +50,7 @@ class Extender:
             ClusterError: The body is none of kube-scheduler's.
         """
         question = read_question(body)
-        fits, _, _ = self._judged(question) if _asks(question) else ({}, {}, {})
+        fits, _, _ = self._judged(question) if question.pod.asks else ({}, {}, {})
         return priorities(
             {name: _points(fits[name].score) if name in fits else 0 for name in question.names}
         )
@@ -118,10 +118,6 @@ class Extender:
 
 def _points(score: float) -> int:
     return max(0, min(_MOST_SCORE, round(_MOST_SCORE * score)))
-
-
-def _asks(question: Question) -> bool:
-    return any(container.asks for container in question.pod.containers)
 
 
 def _best(fits: Mapping[str, Fit]) -> list[str]:

@@ -57,7 +57,7 @@ class Controller:
         self._watch = ClusterWatch(self._api, changes)
         self._is_counted = False
         self._metrics = ControllerMetrics(self._facts)
-        view = View(self._watch.learn, lambda: self.leader.standby, self._metrics.bound)
+        view = View(self._watch.read, lambda: self.leader.standby, self._metrics.bound)
         self._binder = Binder(self.ledger, self._api, view)
         identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
         unit = settings.koordinator.unit

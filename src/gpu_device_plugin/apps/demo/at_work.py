@@ -31,6 +31,7 @@ _WARM_MS = 300
 _WINDOW_MS = 1500
 _ATTEMPTS = 20  # each takes seconds; on a machine with other work few of them are undisturbed
 _PAUSE_SECONDS = 0.1
+_SAMPLE_SECONDS = 1 / 6  # of which NVML tells the use: two or three kernels, so the mean counts
 _RESULTS = {0: "CUDA_SUCCESS (0)", 2: "CUDA_ERROR_OUT_OF_MEMORY (2)"}
 Running = Mapping[str, GpuProcess]
 
@@ -129,7 +130,7 @@ def _check_results(promises: Promises, what: str, wanted: int, seen: list[int]) 
 
 async def _look(running: Running, node_name: str, teller: Teller, promises: Promises) -> None:
     """The same NVML calls in each slice and on the node, after the first has worked alone."""
-    views, whole = await _undisturbed_views(running, node_name, teller)
+    views, whole, busy = await _undisturbed_views(running, node_name, teller)
     teller.text(
         "What NVML, and so nvidia-smi, then tells: of memory the slice, of GPU-Util the card, of "
         "processes the container's own. The node sees the card as it is:"
@@ -142,27 +143,43 @@ async def _look(running: Running, node_name: str, teller: Teller, promises: Prom
         {**{role.name: role.slice_mib for role in TENANTS}, whole.who: CARD_MIB},
         {view.who: view.total_mib for view in (*views.values(), whole)},
     )
-    busy = whole.gpu_percent
     promises.check(
-        *_share_promise(f"the card, {FIRST.name} alone at work, is busy at", FIRST, busy)
+        *_share_promise(f"the card, {FIRST.name} alone at work, is busy at (mean)", FIRST, busy)
     )
 
 
 async def _undisturbed_views(
     running: Running, node_name: str, teller: Teller
-) -> tuple[dict[str, GpuView], GpuView]:
-    """What each slice and the node see; again where the machine was too busy for the work."""
+) -> tuple[dict[str, GpuView], GpuView, float]:
+    """What each slice and the node see at the end, and the card's mean use before it.
+
+    Again where the machine was too busy for the work.
+    """
     attempt = 0
     while True:
         attempt += 1
         with teller.waiting(f"{FIRST.name} works alone, as hard as it may"):
-            await running[FIRST.name].ask("work", _PIECE_US, _WARM_MS, _WINDOW_MS)
+            busy = await _mean_use(running[FIRST.name], running[node_name])
         # The node first: the card's use is that of a moment ago.
         whole = await _view(running[node_name], f"node {node_name}", CARD)
         views = {role.name: await _view(running[role.name], role.name, 0) for role in TENANTS}
-        if _is_kept(FIRST, whole.gpu_percent) or attempt == _ATTEMPTS:
-            return views, whole
-        teller.note(f"off: {whole.gpu_percent} %; this machine may be too busy, measured again")
+        if _is_kept(FIRST, busy) or attempt == _ATTEMPTS:
+            return views, whole, busy
+        teller.note(f"off: {busy:.0f} %; this machine may be too busy, measured again")
+
+
+async def _mean_use(worker: GpuProcess, watcher: GpuProcess) -> float:
+    """Mean of what NVML tells of the card's use while `worker` works, in percent."""
+    working = asyncio.ensure_future(worker.ask("work", _PIECE_US, _WARM_MS, _WINDOW_MS))
+    samples: list[int] = []
+    try:
+        await asyncio.sleep(_WARM_MS / 1000)
+        while not (await asyncio.wait({working}, timeout=_SAMPLE_SECONDS))[0]:
+            samples.append((await watcher.ask("look", CARD))["gpu_percent"])
+        await working
+    finally:
+        working.cancel()
+    return sum(samples) / max(1, len(samples))
 
 
 async def _view(process: GpuProcess, who: str, card: int) -> GpuView:

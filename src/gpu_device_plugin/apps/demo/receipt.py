@@ -27,6 +27,7 @@ def environment(node: DemoNode, role: Role) -> dict[str, str]:
         "ALIYUN_COM_GPU_MEM_IDX": ",".join(map(str, role.lands_on)),
         "ALIYUN_COM_GPU_MEM_POD": str(role.mem_units),
         "NVIDIA_VISIBLE_DEVICES": ",".join(_uuids(node, role)),
+        **({"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"} if node.is_isolated else {}),
     }
 
 

@@ -66,6 +66,10 @@ class Records(Scheme):
                 reason="NoHealthyCard",
             )
 
+    def devices(self, call: Call, state: NodeState) -> frozenset[str]:
+        """The devices that the call's units are of."""
+        return frozenset(self.share(call.resource, u, state).device for u in call.must_include)
+
     def sized(self, grant: Grant, state: NodeState) -> Grant:
         """The grant with its shares as the devices are now."""
         return replace(grant, shares=self._shares(grant.units, state))

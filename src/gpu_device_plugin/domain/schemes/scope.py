@@ -29,6 +29,10 @@ class Scope:
             return ledger
         return Ledger({k: g for k, g in ledger.grants.items() if not own.isdisjoint(g.units)})
 
+    def others(self, ledger: Ledger) -> Ledger:
+        """The other grants, those without units (of claims) included: they too take room."""
+        return ledger.release(self.ledger(ledger).grants)
+
     def specs(
         self, specs: Mapping[tuple[str, str], PodRequest]
     ) -> Mapping[tuple[str, str], PodRequest]:

@@ -43,13 +43,16 @@ class Identified:
 
     Attributes:
         asker: Pod and container.
-        live: Grants of pods that the kubelet still has; an older pod of the same name is none.
+        live: Grants of the call's scheme, of pods that the kubelet still has; an older pod of the
+            same name is none.
+        others: Such grants of other schemes, and of claims.
         held: Unit ids that the container holds already, by the kubelet's List.
     """
 
     asker: Asker
     live: Ledger
-    held: frozenset[str] = frozenset()
+    others: Ledger
+    held: frozenset[str]
 
 
 class Identifier:
@@ -107,7 +110,8 @@ class Identifier:
         uids = {key: spec.ref.uid for key, spec in specs.items() if spec.ref.uid}
         ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
         keys = [entry.pod.key for entry in listed]
-        return Identified(asker, live(ledger, keys, uids, ended - {""}), _held(asker, listed))
+        there = live(self._ledger(), keys, uids, ended - {""})
+        return Identified(asker, scope.ledger(there), scope.others(there), _held(asker, listed))
 
     async def holds(self, pod: PodRef, ids: frozenset[str]) -> bool:
         """Whether the kubelet still counts any of `ids` as held by `pod`."""

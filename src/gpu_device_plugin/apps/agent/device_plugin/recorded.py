@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from gpu_device_plugin.apps.agent.device_plugin.session import CallParts
+from gpu_device_plugin.apps.agent.reconcile.reconciler import NOTED_SECONDS
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.errors import DoesNotFitError, KubeletError, RefusalError
 
-RECORD_SECONDS = 1.0
-"""So long after an answer the kubelet has noted it down, and a reconcile pass can read it."""
 _log = structlog.get_logger("recorded")
 
 
@@ -26,8 +26,19 @@ class RecordedCalls:
     """Answers GetPreferredAllocation and Allocate for schemes that record."""
 
     def __init__(
-        self, parts: CallParts, snapshots: SnapshotReader, request_pass: Callable[[], None]
+        self,
+        parts: CallParts,
+        snapshots: SnapshotReader,
+        request_pass: Callable[[], None],
+        note_answer: Callable[[], None],
     ) -> None:
+        """Args.
+
+        parts: What the calls are answered with.
+        snapshots: Where the checkpoint is read.
+        request_pass: Asks for a reconcile pass.
+        note_answer: Called before an answer: somebody is about to hold what no grant tells yet.
+        """
         self._parts = parts
         self._state = parts.state
         self._schemes = parts.schemes
@@ -35,6 +46,7 @@ class RecordedCalls:
         self._gate = parts.gate
         self._snapshots = snapshots
         self._request_pass = request_pass
+        self._note_answer = note_answer
 
     def prefer(
         self,
@@ -67,20 +79,39 @@ class RecordedCalls:
                 raise explained from error
             self._gate.expect_noting()
         self._recorder.given(call)
-        asyncio.get_running_loop().call_later(RECORD_SECONDS, self._request_pass)
+        asyncio.get_running_loop().call_later(NOTED_SECONDS, self._request_pass)
         return edits
 
     async def _answer(self, scheme: Records, call: Call) -> ContainerEdits:
+        await self._check_holders(scheme, call, self._checked(scheme, call))
+        view = self._checked(scheme, call)  # as it is after waiting for the kubelet
+        self._note_answer()
+        return self._parts.admission.recorded(scheme, call, view)
+
+    def _checked(self, scheme: Records, call: Call) -> NodeState:
         _, view = self._schemes.serving(call.resource, self._state())
         scheme.check_call(call, view)
-        for grant in self._parts.admission.ledger.holders(call.must_include):
+        return view
+
+    async def _check_holders(self, scheme: Records, call: Call, view: NodeState) -> None:
+        ledger = self._parts.admission.ledger
+        for grant in ledger.holders(call.must_include):
             if await self._is_confirmed(grant, call.must_include):
                 raise DoesNotFitError(
                     f"the kubelet gives units that pod {grant.pod} still holds (kubernetes issue "
                     f"137534); create the pod again",
                     reason="DoubleBooked",
                 )
-        return self._parts.admission.recorded(scheme, call, view)
+        devices = scheme.devices(call, view)
+        for grant in self._schemes.scope(scheme).others(ledger).grants.values():
+            shared = devices.intersection(grant.devices)
+            # The kubelet knows nothing of a claim, which only its own front ends.
+            if shared and (grant.holder.claim or await self._is_confirmed(grant, grant.all_ids)):
+                raise DoesNotFitError(
+                    f"{', '.join(sorted(shared))} is not free: pod {grant.pod} holds a part of it "
+                    f"that is no {call.resource}; create the pod again, or use another node",
+                    reason="NoRoom",
+                )
 
     async def _is_confirmed(self, grant: Grant, ids: frozenset[str]) -> bool:
         """Whether the kubelet says now that the recorded holder has any of these units.

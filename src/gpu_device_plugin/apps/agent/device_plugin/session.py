@@ -89,7 +89,7 @@ class Session:
         scope = self._schemes.scope(scheme)
         found = await self._identifier.identify(call, session, scope, self._admitting())
         self._asker = found.asker
-        offer = Offer(call, available, found.live, held=found.held)
+        offer = Offer(call, available, found.live, found.others, held=found.held)
         if open_pending is None or not open_pending.is_for(found.asker):
             open_pending = self._decided(found.asker, offer, scheme, view)
         chosen = scheme.choose(open_pending, offer, view)
@@ -159,8 +159,9 @@ class Session:
                 )
         pending = self._open(call.resource)
         if pending is None or not pending.is_for(asker):
-            live = self._schemes.scope(scheme).ledger(self._admission.ledger)
-            offer = Offer(call, ids, live, is_given=True)
+            scope, ledger = self._schemes.scope(scheme), self._admission.ledger
+            live, others = scope.ledger(ledger), scope.others(ledger)
+            offer = Offer(call, ids, live, others, is_given=True)
             scheme.check_given(asker, offer, view)
             pending = self._decided(asker, offer, scheme, view)
         scheme.check_follows(pending, ids)

@@ -44,6 +44,8 @@ from gpu_device_plugin.store.failpoints import failpoint
 
 PASS_SECONDS = 30.0
 WAITING_SECONDS = 3.0
+NOTED_SECONDS = 1.0
+"""So long after an answer the kubelet has noted it down, and a reconcile pass can read it."""
 _log = structlog.get_logger("reconcile")
 
 
@@ -97,6 +99,7 @@ class Reconciler:
         self.drift = 0
         self._has_passed = False
         self._unadopted: Sequence[PodRef] = ()
+        self._unread_answer: float | None = None
         self.passed = Signal[None]()
         """Emitted after each pass."""
         self.checkpoint_stale = Signal[None]()
@@ -111,21 +114,28 @@ class Reconciler:
         if self._parts.ledger_store.ledger.of_pod(pod):
             self.request_pass()
 
+    def note_answer(self) -> None:
+        """A container gets units of which only a later pass will find out who holds them."""
+        self._unread_answer = asyncio.get_running_loop().time()
+
     @property
     def holders(self) -> Sequence[PodRef] | None:
-        """Pods that hold slices now; None where an empty ledger may be one that was lost.
+        """Pods that hold slices now; None where it is not known.
 
+        An empty ledger may be one that was lost; and who got what was answered since the last pass
+        of a scheme that records is not in the ledger yet.
         Those too of whose units no grant could be made, for instance because their card is away.
         """
         store = self._parts.ledger_store
-        if not (self._has_passed or store.ledger.grants):
+        if self._unread_answer is not None or not (self._has_passed or store.ledger.grants):
             return None
         return (*store.holders, *self._unadopted)
 
     @property
     def is_settled(self) -> bool:
-        """Whether no grant and no file waits for its end to be certain."""
-        return not self._absent and self._files.is_settled
+        """Whether no grant and no file waits for its end, or its holder, to be certain."""
+        is_read = self._unread_answer is None
+        return is_read and not self._absent and self._files.is_settled
 
     async def run(self) -> None:
         """Run passes, until cancelled."""
@@ -144,7 +154,10 @@ class Reconciler:
         """One reconcile pass; whether the kubelet answered."""
         try:
             async with self._parts.gate.quiet():
+                begun = asyncio.get_running_loop().time()
                 self._settle(await self._parts.snapshots.take())
+                if self._unread_answer is not None and begun - self._unread_answer >= NOTED_SECONDS:
+                    self._unread_answer = None
             self._has_passed = True
             await self._files.repair_and_remove()
             self.passed.emit(None)

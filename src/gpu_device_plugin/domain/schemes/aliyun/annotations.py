@@ -15,6 +15,8 @@ ALLOCATION = "scheduler.framework.gpushare.allocation"
 ASSIGNED = "scheduler.framework.gpushare.assigned"
 ASSUME_TIME = "scheduler.framework.gpushare.assume-time"
 CORE_ALLOCATION = "gpushare.alibabacloud.com/core-percentage"
+INIT_ALLOCATION = "gpu-device-plugin/init-allocation"
+"""As ALLOCATION, for `spec.initContainers`, sidecars among them: no tool but ours reads or writes it."""
 V1_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 V1_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 
@@ -29,37 +31,45 @@ def pod_annotations(
     Always in its second generation; for older tools also in the first, if one card was given.
 
     Args:
-        grants: The pod's grants; those of init and sidecar containers are left out.
+        grants: The pod's grants; those of init and sidecar containers are told in a key of ours.
         cards: The node's cards; grants name them by UUID, annotations by NVML index.
         assume_time_ns: Wall clock.
 
     Returns:
         Annotations to set; empty while no app container has units, or while a card is away.
     """
-    apps = sorted(
-        (g for g in grants if g.kind is ContainerKind.APP and g.ids(Resource.MEM)),
-        key=lambda g: g.index,
-    )
+    with_units = sorted((g for g in grants if g.ids(Resource.MEM)), key=lambda g: g.index)
+    apps = [g for g in with_units if g.kind is ContainerKind.APP]
     by_uuid = {card.uuid: card for card in cards}
     used = {uuid for grant in apps for uuid in grant.devices}
     if not apps or not used <= by_uuid.keys():
         return {}
-    on = {g.index: [str(by_uuid[u].index) for u in g.devices] for g in apps}
+    inits = [g for g in with_units if g not in apps and by_uuid.keys() >= set(g.devices)]
     values = {
-        ALLOCATION: compact(
-            {str(g.index): dict.fromkeys(on[g.index], units_per_card(g)) for g in apps}
-        ),
+        ALLOCATION: _units(apps, by_uuid),
         ASSIGNED: "true",
         ASSUME_TIME: str(assume_time_ns),
     }
     core = {
-        str(g.index): dict.fromkeys(on[g.index], g.core_percent) for g in apps if g.core_percent
+        str(g.index): dict.fromkeys(_on(g, by_uuid), g.core_percent) for g in apps if g.core_percent
     }
+    if inits:
+        values[INIT_ALLOCATION] = _units(inits, by_uuid)
     if core:
         values[CORE_ALLOCATION] = compact(core)
     if len(used) == 1:
         values |= _first_generation(apps, by_uuid[used.pop()], assume_time_ns)
     return values
+
+
+def _units(grants: Sequence[Grant], by_uuid: Mapping[str, Card]) -> str:
+    return compact(
+        {str(g.index): dict.fromkeys(_on(g, by_uuid), units_per_card(g)) for g in grants}
+    )
+
+
+def _on(grant: Grant, by_uuid: Mapping[str, Card]) -> Sequence[str]:
+    return [str(by_uuid[uuid].index) for uuid in grant.devices]
 
 
 def _first_generation(apps: Sequence[Grant], card: Card, assume_time_ns: int) -> dict[str, str]:
@@ -88,6 +98,13 @@ def wish_of(annotations: Mapping[str, str], app_containers: int) -> Wish:
     if annotations.get(V1_ASSIGNED) == "false" and index.isascii() and index.isdecimal():
         return tuple((container, (int(index),)) for container in range(app_containers))
     return ()
+
+
+def init_wish_of(annotations: Mapping[str, str]) -> Wish:
+    """The cards that our controller wishes for init containers and sidecars, as `wish_of`."""
+    if annotations.get(ASSIGNED) != "false":
+        return ()
+    return _second_generation(annotations.get(INIT_ALLOCATION, ""))
 
 
 def _second_generation(text: str) -> Wish:

@@ -5,7 +5,7 @@ Amounts only: unit ids are the node's own.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -19,15 +19,17 @@ from gpu_device_plugin.domain.modes import (
     parse_policy,
 )
 from gpu_device_plugin.domain.node_state import NodeTerms
-from gpu_device_plugin.domain.pods import ContainerKind, PodRef, PodRequest
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     ALLOCATION,
     ASSIGNED,
     ASSUME_TIME,
     CORE_ALLOCATION,
+    INIT_ALLOCATION,
     V1_ASSIGNED,
     V1_INDEX,
 )
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share
 from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
@@ -64,10 +66,6 @@ class NodeOffer:
         return NodeTerms(self.name, self.mode, self.unit, max_pods=self.max_pods)
 
 
-Share = tuple[int, int]
-"""Memory units and percent of compute on one card."""
-
-
 @dataclass(frozen=True, slots=True)
 class PodHold:
     """What one pod holds of a node's cards, or is about to.
@@ -76,6 +74,7 @@ class PodHold:
         pod: Whose it is.
         by_container: Index in `spec.containers` -> card index -> share.
         extra: Card index -> what init containers and sidecars hold beside that.
+        inits: Of those alone: index in `spec.initContainers` -> card index -> share.
         unplaced: Demands that have no card yet: the node will choose for each.
         is_exclusive: Whether no other pod may be on its cards.
     """
@@ -84,6 +83,7 @@ class PodHold:
     by_container: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
     extra: Mapping[int, Share] = field(default_factory=dict)
     unplaced: tuple[Demand, ...] = ()
+    inits: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
     is_exclusive: bool = False
 
     def by_card(self) -> dict[int, Share]:
@@ -147,60 +147,61 @@ def _card(node: str, entry: object) -> tuple[Card, bool]:
 def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
     """What a pod that is bound to a node holds there, or will.
 
-    Annotations count for a container where they add up to what it asks. What has no card in them
-    (the agent has not granted it yet, and nobody wished one) stays unplaced. They name app
-    containers only: what sidecars and init containers hold is taken to be on the first card.
+    Annotations count for a container where they add up to the memory that it asks; the compute
+    beside that is what its spec says. A sidecar or init container that they do not name is taken to
+    be on the cards of the first app container. What has no card then (the agent has not granted it
+    yet, and nobody wished one) stays unplaced.
     """
-    memory, compute = _shares(annotations, ALLOCATION), _shares(annotations, CORE_ALLOCATION)
-    cards = _card_count(pod)
-    placed: dict[int, dict[int, Share]] = {}
-    unplaced: list[Demand] = []
-    for container in (c for c in pod.containers if c.asks and c.kind is ContainerKind.APP):
+    named = {
+        is_app: _shares(annotations, ALLOCATION if is_app else INIT_ALLOCATION)
+        for is_app in (True, False)
+    }
+    asking = [container for container in pod.containers if container.asks]
+    parts: dict[str, Mapping[int, int]] = {}
+    for container in asking:
+        told = named[container.kind is ContainerKind.APP].get(container.index, {})
+        if told and sum(told.values()) == container.amount(Resource.MEM) and min(told.values()) > 0:
+            parts[container.name] = told
+    apps = [c for c in asking if c.kind is ContainerKind.APP]
+    first = next((parts[c.name] for c in apps if c.name in parts), {})
+    take, left = PodTake(), []
+    for container in asking:
         units, percent = container.amount(Resource.MEM), container.amount(Resource.CORE)
-        told = memory.get(container.index, {})
-        if told and sum(told.values()) == units and min(told.values()) > 0:
-            percents = compute.get(container.index, {})
-            placed[container.index] = {
-                card: (part, percent if card in percents else 0) for card, part in told.items()
-            }
+        on = parts.get(container.name, {})
+        if not on and first and container.kind is not ContainerKind.APP:
+            on = dict.fromkeys(first, -(-units // len(first)))
+        if on:
+            take = take.after(container, {card: (part, percent) for card, part in on.items()})
         else:
-            unplaced.append(Demand(units, percent, cards if units % cards == 0 else 1))
-    beside = [
-        Demand(c.amount(Resource.MEM), c.amount(Resource.CORE))
-        for c in pod.containers
-        if c.asks and c.kind is ContainerKind.SIDECAR
-    ]
-    first = next(iter(placed.values()), {})
-    alone = wants_whole_card(pod)
-    if not first:
-        waiting = (*unplaced, *beside, *_init_demands(pod, unplaced))
-        return PodHold(pod.ref, placed, {}, waiting, is_exclusive=alone)
-    card = next(iter(first))
-    hold = PodHold(pod.ref, placed, {}, tuple(unplaced))
-    units, percent = hold.by_card()[card]
-    init = _largest_init(pod)
-    extra = (
-        max(0, init.mem_units - units) + sum(d.mem_units for d in beside),
-        max(0, init.core_percent - percent) + sum(d.core_percent for d in beside),
-    )
-    return replace(hold, extra={card: extra} if any(extra) else {}, is_exclusive=alone)
-
-
-def _largest_init(pod: PodRequest) -> Demand:
-    """What the ordinary init containers hold: the kubelet lets the pod keep it till its end."""
-    init = [c for c in pod.containers if c.kind is ContainerKind.INIT]
-    return Demand(
-        max((c.amount(Resource.MEM) for c in init), default=0),
-        max((c.amount(Resource.CORE) for c in init), default=0),
+            left.append(container)
+    return PodHold(
+        pod.ref,
+        take.apps,
+        take.extra(),
+        _unplaced(pod, left),
+        inits=take.inits,
+        is_exclusive=wants_whole_card(pod),
     )
 
 
-def _init_demands(pod: PodRequest, apps: Sequence[Demand]) -> tuple[Demand, ...]:
-    """What init containers hold beyond what the pod's app containers take over."""
-    init = _largest_init(pod)
-    units = max(0, init.mem_units - sum(d.mem_units for d in apps))
-    percent = max(0, init.core_percent - sum(d.core_percent for d in apps))
-    return (Demand(units, percent),) if units or percent else ()
+def _unplaced(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand, ...]:
+    """The demands of containers without a card; app containers take over what inits hold."""
+    amounts = {
+        kind: [(c.amount(Resource.MEM), c.amount(Resource.CORE)) for c in left if c.kind is kind]
+        for kind in ContainerKind
+    }
+    found = [*amounts[ContainerKind.APP], *amounts[ContainerKind.SIDECAR]]
+    if inits := amounts[ContainerKind.INIT]:
+        apps = amounts[ContainerKind.APP]
+        beyond = [
+            max(0, max(each[which] for each in inits) - sum(each[which] for each in apps))
+            for which in (0, 1)
+        ]
+        found += [(beyond[0], beyond[1])] if any(beyond) else []
+    cards = _card_count(pod)
+    return tuple(
+        Demand(units, percent, cards if units % cards == 0 else 1) for units, percent in found
+    )
 
 
 def _card_count(pod: PodRequest) -> int:
@@ -211,28 +212,32 @@ def _card_count(pod: PodRequest) -> int:
 def wish_annotations(hold: PodHold, now_ns: int) -> dict[str, str]:
     """The wish for a pod that is about to be bound (R-540): version 2, and 1 where it can say it.
 
+    Neither names sidecars and init containers: they have an annotation of ours.
+
     Args:
         hold: The cards for the pod.
         now_ns: Wall clock.
     """
     values = {
-        ALLOCATION: _amounts(hold, 0),
+        ALLOCATION: _amounts(hold.by_container, 0),
         ASSIGNED: "false",
         ASSUME_TIME: str(now_ns),
     }
     by_card = hold.by_card()
     if any(percent for _, percent in by_card.values()):
-        values[CORE_ALLOCATION] = _amounts(hold, 1)
+        values[CORE_ALLOCATION] = _amounts(hold.by_container, 1)
+    if hold.inits:
+        values[INIT_ALLOCATION] = _amounts(hold.inits, 0)
     if len(by_card) == len(hold.by_container) == 1:
         values |= {V1_INDEX: str(next(iter(by_card))), V1_ASSIGNED: "false"}
         values[V1_ASSUME_TIME] = str(now_ns)
     return values
 
 
-def _amounts(hold: PodHold, position: int) -> str:
+def _amounts(by_container: Mapping[int, Mapping[int, Share]], position: int) -> str:
     plain = {
         str(container): {str(card): share[position] for card, share in shares.items()}
-        for container, shares in sorted(hold.by_container.items())
+        for container, shares in sorted(by_container.items())
     }
     return json.dumps(plain, separators=(",", ":"))
 

@@ -8,8 +8,9 @@ from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.pods import ContainerKind
 from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place, place_ahead
 from gpu_device_plugin.domain.schemes.aliyun.requests import (
     demand,
     demand_ahead,
@@ -43,9 +44,7 @@ def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
         wish=_wish(asker),
         must=cards_of(offer.call.must_include),
     )
-    found = search(_ahead(asker, needed))
-    if isinstance(found, NoRoom):
-        found = search(needed)
+    found = place_ahead(search, _ahead(asker, needed), needed)
     if isinstance(found, NoRoom):
         text = no_room_text(asker, needed, found, state.terms)
         raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(views, needed))
@@ -207,7 +206,7 @@ def _views(asker: Asker, offer: Offer, state: NodeState) -> Sequence[Room]:
         if unit is not None:
             free[unit.card] = free.get(unit.card, 0) + 1
     shown = [card for card in state.cards if card.is_shown]
-    found = rooms(shown, state.healthy, offer.live, state.terms, asker.pod)
+    found = rooms(shown, state.healthy, offer.all_live, state.terms, asker.pod)
     if offer.is_given:
         return found
     return [at_most(room, offer.call.resource, free.get(room.card.number, 0)) for room in found]
@@ -224,4 +223,8 @@ def _cards_of_pod(asker: Asker, live: Ledger) -> tuple[str, ...]:
 def _wish(asker: Asker) -> tuple[int, ...]:
     if asker.request is None or asker.container is None:
         return ()
-    return next((c for index, c in asker.request.wish if index == asker.container.index), ())
+    kind, request = asker.container.kind, asker.request
+    wish = request.wish if kind is ContainerKind.APP else request.init_wish
+    of_first = request.wish[0][1] if request.wish and kind is ContainerKind.INIT else ()
+    # An init container's units go to the app container after it, on the same card.
+    return next((cards for index, cards in wish if index == asker.container.index), of_first)

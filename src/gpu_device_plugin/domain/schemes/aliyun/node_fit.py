@@ -6,17 +6,30 @@ what a pod holds from the pod's annotations, or from its spec while it has none.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.fragmentation import EVEN_MIX, PLENTY_CPU_MILLI, NodeRoom, graded
 from gpu_device_plugin.domain.ledger import Use, used
 from gpu_device_plugin.domain.modes import PlacementPolicy
-from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold, Share
+from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand, policy_of, wants_whole_card
+from gpu_device_plugin.domain.schemes.aliyun.placement import (
+    NoRoom,
+    Placement,
+    place,
+    place_ahead,
+)
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share
+from gpu_device_plugin.domain.schemes.aliyun.requests import (
+    demand,
+    demand_ahead,
+    policy_of,
+    wants_whole_card,
+)
 from gpu_device_plugin.domain.schemes.aliyun.room import Room, room_of
+from gpu_device_plugin.domain.schemes.aliyun.second_try import cards_for_all
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand, Hold
 from gpu_device_plugin.domain.shares import Share as DeviceShare
@@ -27,6 +40,7 @@ NOT_ENOUGH_TEXT = "node(s) didn't have enough device resources to allocate"
 _NO_RESOURCE_TEXT = "none(s) should have at least one resource in [{names}]"
 _NEVER_TEXT = "node(s) never serve what the pod asks for: "
 _OTHER_MODE = frozenset({"WrongMode", "MemoryOnly", "ComputeNotServed"})
+_Asking = tuple[ContainerRequest, Demand]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +51,20 @@ class Fit:
         score: 0 to 1, more is better; comparable between nodes.
         shares: What the app containers would hold: container -> card index -> share.
         extra: Card index -> what sidecars and init containers would hold beside that.
+        inits: Sidecars and init containers alone: container -> card index -> share.
         is_exclusive: Whether no other pod may be on its cards.
     """
 
     score: float
     shares: Mapping[int, Mapping[int, Share]]
     extra: Mapping[int, Share] = field(default_factory=dict)
+    inits: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
     is_exclusive: bool = False
 
     def hold(self, pod: PodRef) -> PodHold:
         """What the pod will hold there."""
-        return PodHold(pod, self.shares, self.extra, is_exclusive=self.is_exclusive)
+        alone = self.is_exclusive
+        return PodHold(pod, self.shares, self.extra, inits=self.inits, is_exclusive=alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +153,51 @@ def fit(
         policy = policy_of(pod, offer.policy or default)
     except RequestError as error:
         return Misfit(f"{_NEVER_TEXT}{error.reason}", is_final=True)
-    trial = _Trial(tuple(rooms))
+    asking: list[_Asking] = []
     for container in (c for c in pod.containers if c.asks):
-        found = _placed(offer, trial, pod, container, policy)
-        if isinstance(found, Misfit):
-            return found
-        trial = trial.after(container, *found)
-    extra = trial.extra()
+        try:
+            asking.append((container, demand(pod, container, offer.terms)))
+        except RequestError as error:
+            is_mode = error.reason in _OTHER_MODE
+            text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}"
+            return Misfit(text, is_final=True)
+    trial = _placed(offer, rooms, pod, asking, policy)
+    if isinstance(trial, Misfit):
+        return trial
     score = _score(rooms, trial, policy)
-    return Fit(score, trial.shares, extra, is_exclusive=wants_whole_card(pod))
+    take = trial.take
+    alone = wants_whole_card(pod)
+    return Fit(score, take.apps, take.extra(), take.inits, is_exclusive=alone)
+
+
+def _placed(
+    offer: NodeOffer,
+    rooms: Sequence[Room],
+    pod: PodRequest,
+    asking: Sequence[_Asking],
+    policy: PlacementPolicy,
+) -> "_Trial | Misfit":
+    """All containers placed: one after the other, as the node does it, else by a search."""
+    trial = _Trial(tuple(rooms))
+    for container, needed in asking:
+        found = trial.place(pod, container, needed, policy)
+        if isinstance(found, NoRoom):
+            break
+        trial = trial.after(container, needed, found.cards)
+    else:
+        return trial
+    whole = [card for card in offer.cards if card.index in offer.healthy]
+    could = sum(card.capacity(offer.unit) >= needed.units_per_card for card in whole)
+    refused = Misfit(NOT_ENOUGH_TEXT, is_final=could < needed.cards)
+    if refused.is_final or len(asking) == 1:
+        return refused
+    chosen = cards_for_all(rooms, [(each.kind, needs) for each, needs in asking], policy)
+    if chosen is None:
+        return refused
+    trial = _Trial(tuple(rooms))
+    for (container, needed), on in zip(asking, chosen, strict=True):
+        trial = trial.after(container, needed, [room.card for room in on])
+    return trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,39 +206,49 @@ class _Trial:
 
     Attributes:
         rooms: What the cards have left.
-        kept: Card index -> what init containers hold there, for the containers after them.
-        shares: App container -> card index -> share.
+        take: What the containers have taken.
         uuids: The cards in the order of their first use.
-        taken: Card index -> everything that was taken of it.
     """
 
     rooms: tuple[Room, ...]
-    kept: Mapping[int, Share] = field(default_factory=dict)
-    shares: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
+    take: PodTake = field(default_factory=PodTake)
     uuids: tuple[str, ...] = ()
-    taken: Mapping[int, Share] = field(default_factory=dict)
 
-    def seen(self) -> tuple[Room, ...]:
+    def place(
+        self,
+        pod: PodRequest,
+        container: ContainerRequest,
+        needed: Demand,
+        policy: PlacementPolicy,
+    ) -> Placement | NoRoom:
+        """The cards of the next container, as the node would choose them."""
+        # The kubelet hands init containers' units on before it takes others: those cards come first.
+        must = frozenset(index for index, share in self.take.kept.items() if any(share))
+        search = partial(place, self._seen(), policy=policy, prefer=self.uuids, must=must)
+        return place_ahead(search, demand_ahead(pod, container, needed), needed)
+
+    def _seen(self) -> tuple[Room, ...]:
         """The rooms as the next container finds them: what init containers hold is the pod's."""
+        kept = self.take.kept
         return tuple(
             replace(
                 room,
-                free_mem=room.free_mem + self.kept.get(room.card.index, (0, 0))[0],
-                free_core=room.free_core + self.kept.get(room.card.index, (0, 0))[1],
+                free_mem=room.free_mem + kept.get(room.card.index, (0, 0))[0],
+                free_core=room.free_core + kept.get(room.card.index, (0, 0))[1],
             )
+            if room.card.index in kept
+            else room
             for room in self.rooms
         )
 
     def after(self, container: ContainerRequest, needed: Demand, cards: Sequence[Card]) -> "_Trial":
         """With one container more."""
         share = (needed.units_per_card, needed.core_percent)
-        kept, taken, rooms = dict(self.kept), dict(self.taken), list(self.rooms)
+        rooms = list(self.rooms)
         for at, room in enumerate(rooms):
-            index = room.card.index
             if room.card not in cards:
                 continue
-            pool = kept.get(index, (0, 0))
-            new = (max(0, share[0] - pool[0]), max(0, share[1] - pool[1]))
+            new = self.take.fresh(room.card.index, share)
             rooms[at] = replace(
                 room,
                 free_mem=room.free_mem - new[0],
@@ -193,49 +256,9 @@ class _Trial:
                 pods=room.pods if room.holds_pod else room.pods + 1,
                 holds_pod=True,
             )
-            before = taken.get(index, (0, 0))
-            taken[index] = (before[0] + new[0], before[1] + new[1])
-            if container.kind is ContainerKind.INIT:
-                kept[index] = (max(pool[0], share[0]), max(pool[1], share[1]))
-            else:
-                kept[index] = (max(0, pool[0] - share[0]), max(0, pool[1] - share[1]))
-        shares = dict(self.shares)
-        if container.kind is ContainerKind.APP:
-            shares[container.index] = {card.index: share for card in cards}
         uuids = tuple(dict.fromkeys((*self.uuids, *(card.uuid for card in cards))))
-        return _Trial(tuple(rooms), kept, shares, uuids, taken)
-
-    def extra(self) -> dict[int, Share]:
-        """What was taken beyond the app containers' shares."""
-        found = dict(self.taken)
-        for shares in self.shares.values():
-            for card, (units, percent) in shares.items():
-                before = found.get(card, (0, 0))
-                found[card] = (before[0] - units, before[1] - percent)
-        positive = {c: (max(0, u), max(0, p)) for c, (u, p) in found.items()}
-        return {card: share for card, share in positive.items() if any(share)}
-
-
-def _placed(
-    offer: NodeOffer,
-    trial: _Trial,
-    pod: PodRequest,
-    container: ContainerRequest,
-    policy: PlacementPolicy,
-) -> tuple[Demand, tuple[Card, ...]] | Misfit:
-    try:
-        needed = demand(pod, container, offer.terms)
-    except RequestError as error:
-        text = NOT_MATCHED_TEXT if error.reason in _OTHER_MODE else f"{_NEVER_TEXT}{error.reason}"
-        return Misfit(text, is_final=True)
-    # The kubelet hands init containers' units on before it takes others, so their cards come first.
-    must = frozenset(index for index, share in trial.kept.items() if any(share))
-    found = place(trial.seen(), needed, policy, prefer=trial.uuids, must=must)
-    if isinstance(found, NoRoom):
-        whole = [card for card in offer.cards if card.index in offer.healthy]
-        could = sum(card.capacity(offer.unit) >= needed.units_per_card for card in whole)
-        return Misfit(NOT_ENOUGH_TEXT, is_final=could < needed.cards)
-    return needed, found.cards
+        take = self.take.after(container, dict.fromkeys((card.index for card in cards), share))
+        return _Trial(tuple(rooms), take, uuids)
 
 
 def _asked(pod: PodRequest) -> set[str]:

@@ -119,6 +119,20 @@ def place(  # noqa: PLR0913 - everything that decides: demand, policy, pod, exte
     return _placement(chosen, _why(chosen, policy, prefer, must))
 
 
+def place_ahead(
+    search: Callable[[Demand], Placement | NoRoom], ahead: Demand, needed: Demand
+) -> Placement | NoRoom:
+    """Cards with room for the containers after this one too, else with room for it alone.
+
+    Args:
+        search: `place`, with everything but the demand.
+        ahead: What the container and those that reuse its units need.
+        needed: What the container needs.
+    """
+    found = search(ahead)
+    return search(needed) if isinstance(found, NoRoom) and ahead != needed else found
+
+
 def _why(
     chosen: Sequence[Room], policy: PlacementPolicy, prefer: Sequence[str], must: frozenset[int]
 ) -> str:

@@ -125,12 +125,15 @@ class NvidiaScheme(Records):
             )
 
     def share(self, resource: str, unit: str, state: NodeState) -> Share:
-        """A whole card's or instance's memory; replicas of one device are one share of it."""
+        """A whole card's or instance's memory; replicas of one device are one share of it.
+
+        Of a device that is not offered now nothing is known, so no other scheme gets any of it.
+        """
         uuid = device_of(unit)
         there = self._devices(resource, state)
         device = next((each for each in there if each.uuid == uuid), None)
         if device is None:
-            return Share(uuid)
+            return Share(uuid, is_exclusive=True)
         part = device.card if device.instance is None else device.instance
         return Share(uuid, part.memory_mib << 20, is_exclusive=device.replicas == 1)
 

@@ -1,0 +1,58 @@
+"""What a pod's containers take of cards, one after the other, as the kubelet hands units on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest
+
+Share = tuple[int, int]
+"""Memory units and percent of compute on one card."""
+_NOTHING: Share = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PodTake:
+    """What the containers so far have taken.
+
+    Attributes:
+        kept: Card index -> what init containers hold there, for the containers after them.
+        taken: Card index -> everything that was taken of it.
+        apps: Index in `spec.containers` -> card index -> share.
+        inits: Index in `spec.initContainers` -> card index -> share; sidecars are among them.
+    """
+
+    kept: Mapping[int, Share] = field(default_factory=dict)
+    taken: Mapping[int, Share] = field(default_factory=dict)
+    apps: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
+    inits: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
+
+    def fresh(self, card: int, share: Share) -> Share:
+        """What of a share on this card no init container hands on."""
+        pool = self.kept.get(card, _NOTHING)
+        return max(0, share[0] - pool[0]), max(0, share[1] - pool[1])
+
+    def after(self, container: ContainerRequest, shares: Mapping[int, Share]) -> "PodTake":
+        """With one container more, that has these shares by card index."""
+        kept, taken = dict(self.kept), dict(self.taken)
+        for card, share in shares.items():
+            pool, before = kept.get(card, _NOTHING), taken.get(card, _NOTHING)
+            new = self.fresh(card, share)
+            taken[card] = (before[0] + new[0], before[1] + new[1])
+            if container.kind is ContainerKind.INIT:
+                kept[card] = (max(pool[0], share[0]), max(pool[1], share[1]))
+            else:
+                kept[card] = (max(0, pool[0] - share[0]), max(0, pool[1] - share[1]))
+        apps, inits = dict(self.apps), dict(self.inits)
+        named = apps if container.kind is ContainerKind.APP else inits
+        named[container.index] = shares
+        return PodTake(kept, taken, apps, inits)
+
+    def extra(self) -> dict[int, Share]:
+        """What was taken beyond the app containers' shares, by card index."""
+        found = dict(self.taken)
+        for shares in self.apps.values():
+            for card, (units, percent) in shares.items():
+                before = found.get(card, _NOTHING)
+                found[card] = (before[0] - units, before[1] - percent)
+        positive = {c: (max(0, u), max(0, p)) for c, (u, p) in found.items()}
+        return {card: share for card, share in positive.items() if any(share)}

@@ -1,0 +1,122 @@
+"""A second try for pods of several containers, where placing one after the other has failed.
+
+The first container that is placed may take the only card on which a later one fits. The search goes
+through the cards of every container, cards that are alike once, and gives up after so many tries:
+a pod that it does not place in them waits as if there were no room.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from gpu_device_plugin.domain.modes import PlacementPolicy
+from gpu_device_plugin.domain.pods import ContainerKind
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
+from gpu_device_plugin.domain.shares import Demand
+
+MOST_TRIES = 500
+_Left = tuple[int, int, int, int]
+"""Of a card: memory and compute that are free, and what init containers hand on of them."""
+_Ask = tuple[ContainerKind, Demand]
+_Cards = tuple[int, ...]
+"""Positions in the list of rooms."""
+
+
+def cards_for_all(
+    rooms: Sequence[Room], asks: Sequence[_Ask], policy: PlacementPolicy
+) -> list[tuple[Room, ...]] | None:
+    """The cards of each container, in the order of `asks`, or None where no way was found.
+
+    Args:
+        rooms: What the cards have left for a pod that holds nothing yet.
+        asks: Kind and demand of each container, in the order in which the kubelet admits them.
+        policy: Which cards are tried first.
+    """
+    is_exclusive = any(demand.is_exclusive for _, demand in asks)
+    least = Demand(1, 0, is_exclusive=is_exclusive)
+    usable = [room for room in rooms if room.lack(least) is None]
+    has_init = any(kind is ContainerKind.INIT for kind, _ in asks)
+    if not has_init and sum(d.mem_units for _, d in asks) > sum(r.free_mem for r in usable):
+        return None
+    # Largest first finds out soonest. Init containers hand units on in the order of the spec.
+    order = list(range(len(asks)))
+    if not has_init:
+        order.sort(key=lambda at: (-asks[at][1].units_per_card, -asks[at][1].core_percent))
+    sign = -1 if policy is PlacementPolicy.SPREAD else 1
+    search = _Search([asks[at] for at in order], [room.least_core for room in usable], sign)
+    found = search.place(0, tuple((room.free_mem, room.free_core, 0, 0) for room in usable))
+    if found is None:
+        return None
+    by_ask = dict(zip(order, found, strict=True))
+    return [tuple(usable[card] for card in by_ask[at]) for at in range(len(asks))]
+
+
+@dataclass(slots=True)
+class _Search:
+    """Backtracking over the cards of one container after the other.
+
+    Attributes:
+        asks: Kind and demand of each container.
+        least_core: Of each card, the compute that every container takes at least.
+        sign: 1 to try full cards first, -1 for empty ones.
+        tries: How many placements of a container were tried.
+        failed: What is left where the rest was found not to fit.
+    """
+
+    asks: Sequence[_Ask]
+    least_core: Sequence[int]
+    sign: int
+    tries: int = 0
+    failed: set[tuple[int, tuple[_Left, ...]]] = field(default_factory=set)
+
+    def place(self, at: int, left: tuple[_Left, ...]) -> list[_Cards] | None:
+        """The cards of the containers from `at` on, or None."""
+        if at == len(self.asks):
+            return []
+        key = at, tuple(sorted(left))
+        if key in self.failed:
+            return None
+        kind, demand = self.asks[at]
+        for chosen in self._choices(left, demand):
+            self.tries += 1
+            if self.tries > MOST_TRIES:
+                return None
+            after = tuple(
+                _after(card, kind, demand) if position in chosen else card
+                for position, card in enumerate(left)
+            )
+            rest = self.place(at + 1, after)
+            if rest is not None:
+                return [chosen, *rest]
+        self.failed.add(key)
+        return None
+
+    def _choices(self, left: Sequence[_Left], demand: Demand) -> Iterator[_Cards]:
+        """Every choice of cards, those that are alike once."""
+        fitting = [
+            position
+            for position, card in enumerate(left)
+            if card[0] + card[2] >= max(1, demand.units_per_card)
+            and card[1] + card[3] >= max(demand.core_percent, self.least_core[position])
+        ]
+        must = tuple(position for position, card in enumerate(left) if any(card[2:]))
+        if not set(must) <= set(fitting) or len(must) > demand.cards:
+            return
+        fitting.sort(key=lambda position: self.sign * left[position][0])
+        others = [position for position in fitting if position not in must]
+        seen = set()
+        for more in combinations(others, demand.cards - len(must)):
+            alike = tuple((left[position], self.least_core[position]) for position in more)
+            if alike not in seen:
+                seen.add(alike)
+                yield (*must, *more)
+
+
+def _after(card: _Left, kind: ContainerKind, demand: Demand) -> _Left:
+    """A card with one container more."""
+    units, percent = demand.units_per_card, demand.core_percent
+    mem, core, kept_mem, kept_core = card
+    mem, core = mem - max(0, units - kept_mem), core - max(0, percent - kept_core)
+    if kind is ContainerKind.INIT:
+        return mem, core, max(kept_mem, units), max(kept_core, percent)
+    return mem, core, max(0, kept_mem - units), max(0, kept_core - percent)
