@@ -41,3 +41,11 @@ def test_anything_else_is_refused_with_its_text(text: str) -> None:
     """A notation that Kubernetes does not know never becomes a number."""
     with pytest.raises(ClusterError, match="is not a Kubernetes quantity"):
         whole_number(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "-" + "9" * 5000, "9223372036854775808", "8Ei"])
+def test_what_no_64_bits_can_hold_is_refused_in_few_words(text: str) -> None:
+    """Nobody could print the number either."""
+    with pytest.raises(ClusterError, match="larger than a Kubernetes quantity") as raised:
+        whole_number(text)
+    assert len(str(raised.value)) < 100

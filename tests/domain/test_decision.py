@@ -61,6 +61,22 @@ def test_after_a_restart_between_two_resources_the_second_follows_the_first() ->
     assert ([card.uuid for card in pending.chosen.cards], pending.slice_id) == (["GPU-1"], "s1")
 
 
+def test_where_the_kubelet_still_counts_the_first_resource_the_second_one_follows_it_again() -> (
+    None
+):
+    """It lost its checkpoint, gave memory anew, and asks for compute of which the grant has old units."""
+    units: dict[str, tuple[str, ...]] = {
+        r: unit_ids(r, 1, 2) for r in (Resource.MEM, Resource.CORE)
+    }
+    ledger = Ledger().hold(fraction("s1", POD, "main", units=units, cards=("GPU-1",)))
+    asked = offer(Resource.CORE, 30, ledger)
+
+    kept = decide(asker(), replace(asked, held=frozenset(units[Resource.MEM])), STATE)
+    anew = decide(asker(), asked, STATE)
+
+    assert (kept.slice_id, anew.slice_id) == ("s1", "")
+
+
 def test_units_that_another_live_pod_holds_are_not_given_though_the_kubelet_offers_them() -> None:
     """Kubernetes issue 137534: the kubelet can offer a unit twice."""
     held = fraction(

@@ -18,10 +18,12 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     NodeOffer,
     PodHold,
     hold_of,
+    parse_offer,
     wish_annotations,
 )
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit, node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.errors import StateError
 
 _INIT, _SIDECAR, _APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
 _MEM = Resource.MEM
@@ -304,3 +306,44 @@ def test_compute_counts_as_the_spec_says(core: str | None) -> None:
     held = hold_of(PodRequest(PodRef("ns", "p", "p"), (container,)), annotations)
 
     assert held.by_card() == {0: (4, 80)}
+
+
+@pytest.mark.parametrize("label", ["9" * 5000, "-" + "9" * 5000])
+def test_a_number_of_cards_without_end_is_refused(label: str) -> None:
+    """And a pod with it that is bound counts all the same."""
+    found = placed(offer(), pod((_APP, 4), label=label))
+    assert found == Misfit("node(s) never serve what the pod asks for: BadCardCount", is_final=True)
+    assert free(offer(1), pod((_APP, 4), label=label)) == [11]
+
+
+def test_less_than_nothing_fits_nowhere() -> None:
+    """The API server should have refused it."""
+    found = placed(offer(), pod((_APP, -4)))
+    assert found == Misfit("node(s) never serve what the pod asks for: BadAmount", is_final=True)
+
+
+_CARD = {"index": 0, "uuid": "GPU-0", "model": "V100", "memory_mib": 16160, "healthy": True}
+
+
+@pytest.mark.parametrize(
+    "cards",
+    [
+        [{**_CARD, "memory_mib": 10**400}],
+        [{**_CARD, "memory_mib": -1}],
+        [{**_CARD, "memory_mib": True}],
+        [{**_CARD, "index": -1}],
+        [{**_CARD, "index": True}],
+        [{**_CARD, "uuid": ""}],
+        [{**_CARD, "uuid": "\ud800"}],
+        [{**_CARD, "model": "\ud800"}],
+        [_CARD, {**_CARD, "uuid": "GPU-1"}],
+        [_CARD, {**_CARD, "index": 1}],
+        ["x" * 100_000],
+    ],
+)
+def test_an_annotation_of_cards_that_cannot_be_is_refused_in_few_words(cards: object) -> None:
+    """The node is left out, and no other one suffers."""
+    annotation = json.dumps({"mode": "cgpu", "unit_mib": 1024, "cards": cards})
+    with pytest.raises(StateError, match="node n1: annotation of cards has") as raised:
+        parse_offer("n1", annotation, {})
+    assert len(str(raised.value)) < 300

@@ -39,6 +39,8 @@ def test_a_percentage_is_a_multiple_of_five(percent: int) -> None:
         (2, 30, NodeMode.CGPU, "ComputeNotServed", "nodeSelector ack.node.gpu.schedule: core_mem"),
         (2, 30, NodeMode.SHARE, "ComputeNotServed", "nodeSelector ack.node.gpu.schedule: core_mem"),
         (0, 30, NodeMode.CORE_MEM, "ComputeWithoutMemory", "ask aliyun.com/gpu-mem as well"),
+        (-4, 0, NodeMode.CGPU, "BadAmount", "ask for 1 or more"),
+        (-4, 30, NodeMode.CORE_MEM, "BadAmount", "ask for 1 or more"),
         (2, 7, NodeMode.CORE_MEM, "BadPercentage", "ask for instance 5"),
         (2, 105, NodeMode.CORE_MEM, "BadPercentage", "ask for instance 100"),
         (2, 0, NodeMode.MIG, "WrongMode", "nodeSelector ack.node.gpu.schedule: cgpu"),

@@ -1,12 +1,14 @@
 """NVIDIA's driver with its cards, and the agent's NVML child in virtual time.
 
-The child says what `nvml.child` says, line for line; the real one is held to that form by
-tests/nvml. It hangs where the driver hangs, and then only dies when the driver lets it.
+The child says what `nvml.child` says of a driver that is not simulated, line for line; the real
+one is held to that form by tests/nvml. So it keeps NVML open, and another child opens it anew. It
+hangs where the driver hangs, and then only dies when the driver lets it.
 """
 
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +17,6 @@ from tests.histories.machine import Machine
 
 _WAIT_SECONDS = 2.0
 _PROBE_SECONDS = 5.0
-_REOPEN_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -113,6 +114,26 @@ class _Opened:
         return any(card.is_mig != was for card, was in modes if not card.error)
 
 
+class _Stdin:
+    """The pipe that the child lives by."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._closed = asyncio.Event()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def is_closing(self) -> bool:
+        return self._closed.is_set() or self._loop.is_closed()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, but not longer than it is open."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
+
+
 class Child:
     """One child process."""
 
@@ -122,11 +143,12 @@ class Child:
         self._protocol = protocol
         self._returncode: int | None = None
         self._ended: list[asyncio.Future[int]] = []
+        self._stdin = _Stdin(machine.loop)
         self.pid = machine.spawned(self.killed)
         self._task = in_process(None, self._run)
         parent = PROCESS.get()
         if parent is not None:
-            parent.on_death.append(self._task.cancel)
+            parent.on_death += (self._task.cancel, self._stdin.close)
 
     # -- as `asyncio.SubprocessTransport`
 
@@ -136,8 +158,9 @@ class Child:
     def get_returncode(self) -> int | None:
         return self._returncode
 
-    def get_pipe_transport(self, number: int) -> "Child | None":
-        return self if number < 2 else None
+    def get_pipe_transport(self, number: int) -> "Child | _Stdin | None":
+        pipes: dict[int, Child | _Stdin] = {0: self._stdin, 1: self}
+        return pipes.get(number)
 
     def is_closing(self) -> bool:
         return self._returncode is not None or self._machine.loop.is_closed()
@@ -165,13 +188,17 @@ class Child:
 
     async def _die(self) -> None:
         await self._driver.call()
+        self._exit(-9)
+
+    def _exit(self, returncode: int) -> None:
         if self._returncode is None:
-            self._returncode = -9
+            self._returncode = returncode
+            self._stdin.close()
             self._protocol.pipe_connection_lost(1, None)
             self._protocol.process_exited()
             for waiting in self._ended:
                 if not waiting.done():
-                    waiting.set_result(-9)
+                    waiting.set_result(returncode)
 
     # -- what it does
 
@@ -181,39 +208,39 @@ class Child:
 
     async def _run(self) -> None:
         await asyncio.sleep(0.2)  # the interpreter starts
-        while True:
+        while not self._stdin.is_closing():
             self._say(kind="starting")
             await self._driver.call()
             await asyncio.sleep(self._driver.init_seconds)
             await self._driver.call()
             if self._driver.is_loaded:
                 await self._watch()
-            else:
+            if not self._driver.is_loaded:
                 self._say(kind="no_driver", error="DRIVER_NOT_LOADED")
-                await asyncio.sleep(_WAIT_SECONDS)
+                await self._stdin.pause(_WAIT_SECONDS)
+        self._exit(0)
 
     async def _watch(self) -> None:
+        """Report until the driver is gone, or the parent wants no more."""
         driver, loop = self._driver, asyncio.get_running_loop()
         xids: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         driver._listeners.append(xids)
-        opened, opened_at = _Opened.of(driver), loop.time()
+        opened = _Opened.of(driver)
         self._say(**_inventory(driver, opened.shown))
-        probed_at, is_wanted, is_failing = -1e9, False, False
+        probed_at, is_wanted, reopen = -1e9, False, ""
         try:
-            while True:
+            while not self._stdin.is_closing():
                 await driver.call()
                 if loop.time() - probed_at >= (_WAIT_SECONDS if is_wanted else _PROBE_SECONDS):
                     if not driver.is_loaded:
-                        self._say(kind="no_driver", error="DRIVER_NOT_LOADED")
                         return
-                    probed_at, is_failing = loop.time(), self._probe(opened)
+                    probed_at = loop.time()
+                    reopen = "failing" if self._probe(opened) else ""
                     if opened.is_stale(driver):
-                        return
-                if is_failing and loop.time() - opened_at >= _REOPEN_SECONDS:
-                    return
+                        reopen = "changed"
                 is_wanted = await self._events(xids)
                 await driver.call()
-                self._say(kind="beat")
+                self._say(kind="beat", reopen=reopen)
         finally:
             driver._listeners.remove(xids)
 

@@ -1,6 +1,7 @@
 """What may be true of a node, whatever happens to it."""
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 
@@ -37,6 +38,7 @@ _KUBELETS_OWN = (
     "TopologyAffinityError",
 )
 _NOTICED_SECONDS = 20.0
+_REOPENED_SECONDS = 120.0
 _MENDING_SECONDS = 15.0
 
 
@@ -183,6 +185,8 @@ def _faulty_cards_offered(node: Node) -> Iterator[str]:
     """A card that is not sound is out before long, whatever else goes on."""
     now = node.machine.loop.now
     for card in node.driver.cards:
+        if card.error:
+            node.failed_at[card.uuid] = now
         if card.is_sound and node.driver.answers:
             node.bad_since.pop(card.uuid, None)
         elif now - node.bad_since.setdefault(card.uuid, now) > _NOTICED_SECONDS:
@@ -242,10 +246,14 @@ def _disagreements(node: Node) -> Iterator[str]:
     if node.agent is None:
         yield "the agent does not run"
     sound = sum(card.is_sound for card in node.driver.cards)
+    waiting = sum(card.is_sound and _waits(node, card.uuid) for card in node.driver.cards)
     offered = [node.kubelet.allocatable(resource) for resource in (MEM, CORE, COUNT)]
     modes = _possible_modes(node)
     wanted = [
-        [sound * n for n in _units(mode, unit)] for mode in modes for unit in _possible_units(node)
+        [cards * n for n in _units(mode, unit)]
+        for mode in modes
+        for unit in _possible_units(node)
+        for cards in range(sound - waiting, sound + 1)
     ]
     if offered not in wanted:
         yield f"{offered} units are offered, of {sound} sound cards in mode {' or '.join(modes)}"
@@ -276,6 +284,12 @@ def _untold_refusals(node: Node) -> Iterator[str]:
             and life.pod.name not in noted
         ):
             yield f"{life.pod.name} was refused, and no Event says why"
+
+
+def _waits(node: Node, uuid: str) -> bool:
+    """A card that has failed is seen again when NVML is opened anew, at most every minute."""
+    failed_at = node.failed_at.get(uuid, -math.inf)
+    return node.machine.loop.now - failed_at < _REOPENED_SECONDS
 
 
 def _possible_modes(node: Node) -> list[str]:

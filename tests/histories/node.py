@@ -43,6 +43,7 @@ class Node:
         damaged_at: When the state directory was damaged last, in loop time; None: it was not.
         was_damaged: Whether the grants ever were.
         bad_since: Since when a card is not sound, or NVML does not answer, by UUID.
+        failed_at: When NVML was last seen to fail for a card, by UUID.
     """
 
     def __init__(self, machine: Machine, cards: int = 2) -> None:
@@ -68,6 +69,7 @@ class Node:
         self.read_grants: tuple[object, tuple[Grant, ...]] = (None, ())
         self.disturbed_until = 0.0
         self.bad_since: dict[str, float] = {}
+        self.failed_at: dict[str, float] = {}
         self._troubles: dict[str, tuple[Callable[[], None], asyncio.TimerHandle]] = {}
         self.pods.is_disturbed = self.is_disturbed
         self.pods.agent_name = lambda: self.agent.name if self.agent else ""

@@ -142,6 +142,31 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("restart_container", 3.0, {"pod": 0, "container": 0}),
         ),
     ),
+    "the driver hangs soon after a card was lost": (
+        22283,
+        (
+            Step("api_away", 8.0, {"seconds": 2.0}),
+            Step("card_lost", 0.2, {"card": 0, "seconds": 8.0}),
+            Step("driver_hangs", 0.0, {"seconds": 70.0}),
+            Step("failpoint", 40.0, {"point": "library.before-remove"}),
+        ),
+    ),
+    "a kubelet has lost its checkpoint and gives a container its two resources far apart": (
+        22358,
+        (
+            Step("registration_refused", 8.0, {"times": 4}),
+            Step("kill_agent", 20.0, {"steps": 19}),
+            Step("replace", 40.0, {"pod": 5, "shape": "odd percentage"}),
+            Step("sockets_wiped", 40.0),
+            Step("replace", 0.2, {"pod": 3, "shape": "bigger init"}),
+            Step(
+                "restart_kubelet",
+                20.0,
+                {"away": 4.29, "late": 1.07, "forgets": True, "has_get": False},
+            ),
+            Step("create", 1.0, {"pod": 0, "shape": "two cards"}),
+        ),
+    ),
     "a pod is replaced whose other half was never asked for": (
         7877,
         (

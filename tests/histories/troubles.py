@@ -13,6 +13,7 @@ from tests.histories.node import MODE_LABEL, NODE_PATH, Node
 
 _RESET_SECONDS = 6.0  # a card that is being reset does not answer, and a probe notices
 _CARD_SECONDS = 45.0  # until a card that is well again counts as well
+_LOST_SECONDS = _CARD_SECONDS + 75.0  # the same if NVML has to be opened anew, ever more rarely
 
 # -- the API server
 
@@ -103,7 +104,7 @@ def card_lost(node: Node, card: int, seconds: float) -> None:
         chosen.error = ""
 
     node.trouble(f"card {chosen.uuid[:12]} lost", seconds, begin, end)
-    node.disturb(seconds + _CARD_SECONDS)
+    node.disturb(seconds + _LOST_SECONDS)
 
 
 def card_unplugged(node: Node, card: int, seconds: float) -> None:
@@ -139,7 +140,7 @@ def card_to_mig(node: Node, card: int, seconds: float) -> None:
 
     if not chosen.error:
         node.trouble(f"card {chosen.uuid[:12]} in MIG mode", seconds + _RESET_SECONDS, begin, end)
-    node.disturb(seconds + _RESET_SECONDS + _CARD_SECONDS)
+    node.disturb(seconds + _RESET_SECONDS + _LOST_SECONDS)
 
 
 def driver_hangs(node: Node, seconds: float) -> None:

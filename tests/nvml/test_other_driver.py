@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.nvml.conftest import Start
 from tests.nvml.other_driver import FIRST, SECOND, OtherDriver
-from tests.nvml.watch import PATIENT, until
+from tests.nvml.watch import HURRIED, PATIENT, until
 
 from gpu_device_plugin.domain.reports import (
     DriverChanged,
@@ -105,6 +105,19 @@ async def test_neighbours_of_a_lost_card_are_watched_while_nvml_is_opened_anew(
     assert len((await watch.seen(Inventory)).cards) == 2
     assert watch.source.restarts == 0
     assert not watch.ever(Stalled)
+
+
+async def test_a_child_that_hangs_while_its_successor_opens_nvml_is_a_stall_in_the_usual_time(
+    driver: OtherDriver, start: Start
+) -> None:
+    """Opening may take longer; that is no reason to wait longer for the child that watches."""
+    watch = start(driver.library, replace(HURRIED, reopen_seconds=0.3), kernel=driver.kernel)
+    await watch.seen(Inventory)
+    driver.put("hold")
+    driver.put("lost1")
+    await until(lambda: driver.opened == 2)
+    driver.put("hang")
+    assert await watch.seen(Stalled) == Stalled(HURRIED.stall_seconds)
 
 
 async def test_no_xid_is_lost_while_successors_take_over(driver: OtherDriver, start: Start) -> None:

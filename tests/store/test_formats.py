@@ -296,6 +296,44 @@ def test_a_grant_that_ends_takes_with_it_what_nobody_here_knows(tmp_path: Path) 
     ]
 
 
+def of_later(slice_id: object, uid: str = "uid-1", **more: object) -> dict[str, Any]:
+    """A grant with a key whose value only a later release knows."""
+    holder = {"namespace": "a", "pod": "b", "uid": uid}
+    return {"id": slice_id, "holder": holder, "compute_policy": "of-later", **more}
+
+
+def kept(path: Path) -> list[Any]:
+    """What the file holds of grants."""
+    found: list[Any] = content_now(path)["grants"]
+    return found
+
+
+def test_every_entry_that_cannot_be_read_stays(tmp_path: Path) -> None:
+    """Whether it has an id, shares it, or is no grant at all."""
+    odd = [of_later(None), of_later(None, more=2), of_later("one"), of_later("one", more=3), "?", 7]
+    file = SealedFile(tmp_path / FILE_NAME, KIND, VERSION)
+    file.write([json.dumps({"grants": odd}).encode()], BOOT)
+    store, _ = store_at(tmp_path / "grants")
+    save(store, {})
+
+    assert kept(tmp_path / "grants") == odd
+
+
+def test_an_entry_that_cannot_be_read_ends_with_its_slice_or_its_pod(tmp_path: Path) -> None:
+    """It is not back when the grant has ended that was made again from the kubelet's snapshot."""
+    odd = [of_later("slice"), of_later("other", "uid-2"), of_later("lives", "uid-3"), of_later("")]
+    file = SealedFile(tmp_path / FILE_NAME, KIND, VERSION)
+    file.write([json.dumps({"grants": odd}).encode()], BOOT)
+    store, _ = store_at(tmp_path / "grants")
+    again = fraction("slice", PodRef("a", "b", "uid-1"), "main")
+    save(store, {"slice": again})
+    assert [entry["id"] for entry in kept(tmp_path / "grants")] == ["slice", "other", "lives", ""]
+
+    store.forget({"slice"}, {"uid-2", ""})
+    save(store, {})
+    assert kept(tmp_path / "grants") == odd[2:]
+
+
 @pytest.mark.parametrize(
     ("grant", "named"),
     [

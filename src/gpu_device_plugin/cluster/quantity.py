@@ -7,6 +7,7 @@ from gpu_device_plugin.errors import ClusterError
 
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_LARGEST = 2**63 - 1
 _FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE])?)")
 
 
@@ -17,7 +18,7 @@ def whole_number(text: str) -> int:
     (`2`, `2k`, `2e3`, `2000m`), and keeps the notation.
 
     Raises:
-        ClusterError: `text` is no quantity.
+        ClusterError: `text` is no quantity, or one beyond 64 bits.
 
     Source:
         k8s.io/apimachinery, `resource.Quantity`: grammar in its comment, `Value()`.
@@ -27,10 +28,12 @@ def whole_number(text: str) -> int:
     """
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ClusterError(f"{text!r} is not a Kubernetes quantity")
+        raise ClusterError(f"{text[:40]!r} is not a Kubernetes quantity")
     number, exponent, suffix = match[1], match[2], match[3] or ""
     if suffix in _BINARY:
         value = Decimal(number) * 1024 ** _BINARY[suffix]
     else:
         value = Decimal(number).scaleb(int(exponent) if exponent else _DECIMAL[suffix])
+    if abs(value) > _LARGEST:
+        raise ClusterError(f"{text:.40} is larger than a Kubernetes quantity can be")
     return int(value.to_integral_value("ROUND_UP"))

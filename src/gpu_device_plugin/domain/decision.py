@@ -78,6 +78,7 @@ class Offer:
         others: Such grants of other schemes, and of claims: they have no units of this call's
             resource, and take room of the same devices.
         is_given: Whether the kubelet has chosen already: it reuses these units.
+        held: Unit ids that the asking container holds already, by the kubelet's List.
     """
 
     call: Call
@@ -85,6 +86,7 @@ class Offer:
     live: Ledger
     others: Ledger = field(default_factory=Ledger)
     is_given: bool = False
+    held: frozenset[str] = frozenset()
 
     @property
     def all_live(self) -> Ledger:

@@ -79,7 +79,7 @@ class Driver:
         return [self._probe_card(uuid, handle) for uuid, handle in self._handles.items()]
 
     def has_changed(self) -> bool:
-        """Whether the driver's version, a card's MIG mode or its instances differ from what was told."""
+        """Whether the driver's version, a card's MIG mode or its instances differ from what was reported."""
         if driver_version() != self.version:
             return True
         for card in self.cards:
@@ -93,8 +93,8 @@ class Driver:
         handle = self._handles[uuid]
         if _is_mig(handle) is not is_mig:
             return True
-        told = [instance["uuid"] for instance in self._hardware[uuid]["instances"]]
-        return is_mig and instance_uuids(handle) != told
+        before = [instance["uuid"] for instance in self._hardware[uuid]["instances"]]
+        return is_mig and instance_uuids(handle) != before
 
     def _links(self) -> dict[str, dict[str, list[int]]]:
         """Links between the cards; none if one of them is lost, which its probe reports."""

@@ -161,13 +161,13 @@ def _inventory(line: InventoryLine) -> Inventory:
 
 
 def _hardware(card: CardLine) -> Hardware:
-    told = card.hardware
+    shown = card.hardware
     return Hardware(
-        compute_capability=told.compute_capability,
-        pci_class=told.pci_class,
-        is_mig_capable=told.is_mig_capable,
+        compute_capability=shown.compute_capability,
+        pci_class=shown.pci_class,
+        is_mig_capable=shown.is_mig_capable,
         is_mig=card.is_mig,
-        instances=told.instances,
-        links={uuid: points_of(*link) for uuid, link in told.links.items()},
+        instances=shown.instances,
+        links={uuid: points_of(*link) for uuid, link in shown.links.items()},
         numa_node=card.numa_node,
     )

@@ -90,7 +90,7 @@ _KERNEL = Kernel()
 
 
 @dataclass(slots=True)
-class _Told:
+class _Reported:
     """What was reported last, so that only changes are reported."""
 
     inventory: Inventory | None = None
@@ -125,7 +125,7 @@ class NvmlSource:
         self._deadlines = deadlines or Deadlines()
         self._kill = kill
         self._kernel = kernel
-        self._told = _Told()
+        self._reported = _Reported()
         self._stall: asyncio.TimerHandle | None = None
         self._child: ChildProcess | None = None
         self._succession = Succession(self._start, self._deadlines.reopen_seconds)
@@ -151,7 +151,7 @@ class NvmlSource:
 
     async def run(self) -> None:
         """Keep a child running until cancelled."""
-        self._told.kernel_driver = self._kernel_version()
+        self._reported.kernel_driver = self._kernel_version()
         pause_seconds = 0.1
         self._await_answer(self._deadlines.start_seconds)
         try:
@@ -220,46 +220,46 @@ class NvmlSource:
             return
         self._is_answering, self._was_silent, self._patience = True, False, 1.0
         self._await_answer(self._deadlines.stall_seconds)
-        if self._told.is_stalled:
-            self._told.is_stalled = False
+        if self._reported.is_stalled:
+            self._reported.is_stalled = False
             self._on_report(Answered())
         if isinstance(line, NoDriver):
             self._no_driver(line)
         for report in reports(line):
-            self._tell(report)
+            self._report(report)
 
-    def _tell(self, report: NvmlReport) -> None:
+    def _report(self, report: NvmlReport) -> None:
         """Pass a report on, unless it equals the last of its kind."""
-        told = self._told
-        if report in (told.inventory, told.missing):
+        reported = self._reported
+        if report in (reported.inventory, reported.missing):
             return
         if isinstance(report, Inventory):
-            told.inventory, told.missing = report, None
+            reported.inventory, reported.missing = report, None
         elif isinstance(report, DriverMissing):
-            told.inventory, told.missing = None, report
+            reported.inventory, reported.missing = None, report
         self._on_report(report)
         if isinstance(report, Inventory):
             self._driver_is(report.driver_version)
-        elif isinstance(report, DriverMissing) and told.first_version is None:
-            told.first_version = ""
+        elif isinstance(report, DriverMissing) and reported.first_version is None:
+            reported.first_version = ""
 
     def _driver_is(self, version: str) -> None:
         """Report a driver that appears, or another one than at the start of this process."""
-        before = self._told.first_version
-        self._told.first_version = version
+        before = self._reported.first_version
+        self._reported.first_version = version
         if before is not None and before != version:
             self._on_report(DriverChanged(before, version))
 
     def _no_driver(self, line: NoDriver) -> None:
         """Report a kernel driver for which this container has no library, or another version."""
-        told = self._told
-        if line.error == MISMATCH and told.first_version:
-            self._on_report(DriverChanged(told.first_version, ""))
-            told.first_version = ""
+        reported = self._reported
+        if line.error == MISMATCH and reported.first_version:
+            self._on_report(DriverChanged(reported.first_version, ""))
+            reported.first_version = ""
         kernel_driver = self._kernel_version()
-        if kernel_driver and kernel_driver != told.kernel_driver:
-            told.kernel_driver = kernel_driver
-            self._on_report(DriverChanged(told.first_version or "", kernel_driver))
+        if kernel_driver and kernel_driver != reported.kernel_driver:
+            reported.kernel_driver = kernel_driver
+            self._on_report(DriverChanged(reported.first_version or "", kernel_driver))
 
     def _await_answer(self, seconds: float) -> None:
         """Set the time after which NVML counts as stalled, unless it answers before."""
@@ -268,8 +268,8 @@ class NvmlSource:
         self._stall = asyncio.get_running_loop().call_later(seconds, self._stalled, seconds)
 
     def _stalled(self, seconds: float) -> None:
-        self._told.is_stalled = True
-        self._told.inventory = self._told.missing = None
+        self._reported.is_stalled = True
+        self._reported.inventory = self._reported.missing = None
         log.warning("nvml_stalled", pid=self.pid, seconds=seconds)
         self._on_report(Stalled(seconds))
 

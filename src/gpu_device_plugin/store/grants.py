@@ -6,7 +6,7 @@ counts: after a downgrade, and the upgrade that follows, that is the old one.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ class _Layout:
     boot_id: str = ""
     number: int = 0
     aside: Path | None = None
+    unread: list[Any] = field(default_factory=list)
 
 
 class GrantStore:
@@ -88,7 +89,7 @@ class GrantStore:
         self._former_encoded: dict[str, tuple[Grant, bytes]] = {}
         self._saved: Ledger = Ledger()
         self._read: dict[str, Plain] = {}  # grants as they were read, by slice
-        self._unread: dict[str, Plain] = {}  # those that this release cannot read
+        self._unread: list[Any] = []  # entries that this release cannot read, as they were
         self._beside: Plain = {}  # what else the file holds
 
     def load(self, now_seconds: float) -> Loaded:
@@ -101,6 +102,9 @@ class GrantStore:
         newest = self._load_newest(now_seconds, bad)
         former = self._load_former(now_seconds, bad, is_needed=not newest.number)
         counts = max(newest, former, key=lambda found: found.number)
+        self._unread = newest.unread
+        if counts is former:
+            self._unread = [*newest.unread, *_missing(former.unread, newest.unread)]
         self._file.number = counts.number
         is_behind = counts is former and counts.number > 0
         with contextlib.suppress(StorageError):
@@ -123,23 +127,26 @@ class GrantStore:
         if found.sealed is None:
             return _Layout(aside=found.aside)
         try:
-            grants = self._decode(found.sealed.payload, bad)
+            grants, unread = self._decode(found.sealed.payload, bad)
         except (ValueError, StateError) as error:  # msgspec's errors are ValueErrors
             bad.append(f"{self._path}: {error}")
             return _Layout(aside=self._file.set_aside(now_seconds))
-        return _Layout(grants, found.sealed.boot_id, found.sealed.number, found.aside)
+        return _Layout(grants, found.sealed.boot_id, found.sealed.number, found.aside, unread)
 
     def _load_former(self, now_seconds: float, bad: list[str], *, is_needed: bool) -> "_Layout":
         """This copy is not flushed and may be torn, which matters only if nothing else is left."""
         try:
             sealed = self._former.read()
-            grants = self._grants(grants_v1.decode(sealed.payload), bad) if sealed else {}
+            plain = grants_v1.decode(sealed.payload) if sealed else []
+            grants, unread = self._grants(plain, bad)
         except (ValueError, StateError) as error:
             if not is_needed:
                 return _Layout()
             bad.append(f"{self._path.with_name(grants_v1.FILE_NAME)}: {error}")
             return _Layout(aside=self._former.set_aside(now_seconds))
-        return _Layout(grants, sealed.boot_id, sealed.number) if sealed else _Layout()
+        if sealed is None:
+            return _Layout()
+        return _Layout(grants, sealed.boot_id, sealed.number, unread=unread)
 
     def read(self) -> Ledger:
         """Read the grants without writing anything.
@@ -149,7 +156,7 @@ class GrantStore:
             StorageError: The file system refused.
         """
         sealed, bad = self._file.read(), list[str]()
-        grants = self._decode(sealed.payload, bad) if sealed else {}
+        grants, _ = self._decode(sealed.payload, bad) if sealed else ({}, [])
         if bad:
             raise StateError("; ".join(bad))
         return Ledger(grants)
@@ -170,10 +177,19 @@ class GrantStore:
         """
         self._saved = ledger
         self._encoded = {key: self._encode(key, grant) for key, grant in ledger.grants.items()}
-        kept = [plain for key, plain in self._unread.items() if key not in ledger.grants]
+        kept = [entry for entry in self._unread if _text(entry, "id") not in ledger.grants]
         grants: list[Any] = [raw for _, raw in self._encoded.values()]
         content = msgspec.json.encode({"grants": [*grants, *kept], **self._beside})
         self._file.write([content], self._boot_id)
+
+    def forget(self, slice_ids: Collection[str], pod_uids: Collection[str] = ()) -> None:
+        """Drop entries that this release cannot read, of slices and pods that have certainly ended."""
+        self._unread = [
+            entry
+            for entry in self._unread
+            if _text(entry, "id") not in slice_ids
+            and (_text(entry, "holder", "uid") or None) not in pod_uids
+        ]
 
     def save_former(self) -> None:
         """Write the copy in the layout of the release before; no admission waits for it.
@@ -199,7 +215,7 @@ class GrantStore:
             return known
         return grant, grants_v1.encode(record_of(grant), self._schemes.own_record(grant))
 
-    def _decode(self, payload: bytes, bad: list[str]) -> dict[str, Grant]:
+    def _decode(self, payload: bytes, bad: list[str]) -> tuple[dict[str, Grant], list[Any]]:
         top = msgspec.json.decode(payload)
         if not isinstance(top, dict) or not isinstance(top.get("grants"), list):
             raise StateError("holds no list of grants")
@@ -207,21 +223,34 @@ class GrantStore:
         self._read = {str(plain.get("id")): plain for plain in top["grants"] if _is_plain(plain)}
         return self._grants(top["grants"], bad)
 
-    def _grants(self, found: list[Any], bad: list[str]) -> dict[str, Grant]:
-        """The grants that this release can read; the others stay in the file."""
-        grants = {}
+    def _grants(self, found: list[Any], bad: list[str]) -> tuple[dict[str, Grant], list[Any]]:
+        """The grants that this release can read, and the other entries, which stay in the file."""
+        grants, unread = dict[str, Grant](), list[Any]()
         for number, plain in enumerate(found):
             try:
                 read = grant_of(msgspec.convert(plain, GrantRecord))
                 grant = self._schemes.restored(read, plain)
             except (msgspec.ValidationError, StateError) as error:
                 bad.append(f"{self._path}: grant {number} is left as it is: {error}")
-                if _is_plain(plain):
-                    self._unread[str(plain.get("id", number))] = plain
+                unread.append(plain)
             else:
                 grants[grant.slice_id] = grant
-        return grants
+        return grants, unread
 
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, dict)
+
+
+def _text(entry: object, *path: str) -> str | None:
+    """The text below these keys of an entry that nobody has checked, or None."""
+    for key in path:
+        entry = entry.get(key) if isinstance(entry, dict) else None
+    return entry if isinstance(entry, str) else None
+
+
+def _missing(entries: Iterable[object], there: Iterable[object]) -> list[object]:
+    """Those of which nothing in `there` is another version."""
+    known = list(there)
+    ids = {_text(entry, "id") for entry in known} - {None}
+    return [e for e in entries if e not in known and _text(e, "id") not in ids]

@@ -15,12 +15,19 @@ from tests.apps.agent.rig import CORE, MEM, running_rig, slice_of, until
 from tests.domain.words import grant
 from tests.store.reader_before import grants_before
 
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower
 from gpu_device_plugin.apps.agent.state import ledger_store
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
+from gpu_device_plugin.cluster.events import EventNote
+from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.grants import FILE_NAME, GrantStore
 from gpu_device_plugin.store.writer import Writer
+from gpu_device_plugin.web.metrics import AgentMetrics
 
 FIRST, SECOND, THIRD = grant("a", "m00", "c00"), grant("b", "m01", "c01"), grant("c", "m02", "c02")
 
@@ -252,3 +259,32 @@ async def test_on_a_disk_that_is_stuck_from_the_start_the_pages_are_served_with_
             await rig.until_page(f"state: {rig.state} is not read yet")
             free()
             await rig.until_ready()
+
+
+async def test_a_configuration_file_that_does_not_answer_stops_nothing(tmp_path: Path) -> None:
+    """It is taken once it answers."""
+    file, notes = tmp_path / "config.yaml", list[EventNote]()
+    file.write_text("version: v1\n")
+    settings = load_settings({"node_name": "n1", "config_file": str(file)}, {}, None)
+    state = NodeStore(first_state(settings)).read
+    recorder = EventRecorder(AgentMetrics(""), notes.append, state, lambda: 0.0, Schemes())
+    follower = ConfigurationFollower(settings, tuple, lambda: recorder, lambda: None)
+    file.unlink()
+    os.mkfifo(file)  # whoever reads it waits for somebody who writes
+    go, is_written = threading.Event(), threading.Event()
+
+    def write() -> None:
+        go.wait(10)
+        resources = "[{name: nvidia.com/gpu, replicas: 7}]"
+        file.write_text(f"version: v1\nsharing: {{timeSlicing: {{resources: {resources}}}}}")
+        is_written.set()
+
+    threading.Thread(target=write, daemon=True).start()
+    for _ in range(3):
+        follower.run()
+        await asyncio.sleep(0)
+    assert not is_written.is_set()
+    go.set()
+    await until(lambda: bool(notes), 20)
+    assert [note.reason for note in notes] == ["ConfigurationChanged"]
+    assert [each.replicas for each in follower.current.sharing.resources] == [7]

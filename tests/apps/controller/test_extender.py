@@ -378,3 +378,32 @@ async def test_a_pod_whose_amount_is_none_is_not_bound_and_told_why(tmp_path: Pa
     odd["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu-mem": "some"}
     async with a_controller(tmp_path, (node("n1"),), (odd,)) as found:
         assert "'some' is not a Kubernetes quantity" in await found.bind(odd, "n1")
+
+
+async def test_one_nodes_nonsense_keeps_no_other_nodes_cards_from_the_metrics(
+    tmp_path: Path,
+) -> None:
+    """A number that no metric can show."""
+    odd = node("odd", 1)
+    cards = json.loads(odd["metadata"]["annotations"]["gpu-device-plugin/cards"])
+    cards["cards"][0]["memory_mib"] = 10**400
+    odd["metadata"]["annotations"]["gpu-device-plugin/cards"] = json.dumps(cards)
+    async with a_controller(tmp_path, (odd, node("n1", 1))) as found:
+        status, text = await found.get("/metrics", port=found.controller.pages.port)
+
+    assert status == 200
+    assert 'gpu_cluster_card_memory_units{card="0",node="n1"} 15.0' in text
+    assert 'node="odd"' not in text
+
+
+async def test_an_amount_without_end_is_answered_with_an_error(tmp_path: Path) -> None:
+    """Not by status 500."""
+    odd = pod("odd")
+    odd["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu-mem": "9" * 5000}
+    async with a_controller(tmp_path, (node("n1"),)) as found:
+        filtered = await found.filter(odd, "n1")
+        status, text = await found.call("prioritize", {"Pod": odd, "NodeNames": ["n1"]})
+
+    assert "larger than a Kubernetes quantity" in filtered["Error"]
+    assert status == 400
+    assert "larger than a Kubernetes quantity" in text

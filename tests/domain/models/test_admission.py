@@ -249,3 +249,83 @@ def test_a_nonsense_affinity_is_no_crash(broken: Mapping[str, object]) -> None:
     assert isinstance(
         admit(Applicant(labels={MODEL_LABEL: "T4"}, affinity=broken), (), CATALOGUE), Admitted
     )
+
+
+def one_of(key: str, *values: str, operator: str = "In") -> Mapping[str, object]:
+    """A node affinity of one expression."""
+    expression = {"key": key, "operator": operator, "values": [*values]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [
+        Applicant(labels={MODEL_LABEL: "T4"}, node_selector={DRIVER_LABEL: "570.133.20"}),
+        Applicant(labels={MODEL_LABEL: "T4"}, affinity=one_of(DRIVER_LABEL, "570.133.20")),
+        Applicant(labels={MODEL_LABEL: "T4"}, affinity=one_of(DRIVER_LABEL, "570.133.20", "1")),
+        Applicant(
+            labels={MODEL_LABEL: "T4"},
+            affinity=one_of(DRIVER_LABEL, "535.161.08", operator="NotIn"),
+        ),
+        Applicant(
+            labels={CLASS_LABEL: "gpu-hpn", MODEL_LABEL: "P16EN"},
+            node_selector={DRIVER_LABEL: "1.5.1"},
+        ),
+    ],
+)
+def test_a_driver_that_a_pod_asks_of_its_nodes_is_respected(asking: Applicant) -> None:
+    """Neither a default nor a profile's driver is put beside it: no node would have both."""
+    found = admitted(asking, HPN)
+
+    assert DRIVER_LABEL not in found.labels
+    assert str(found.affinity).count(DRIVER_LABEL) == str(asking.affinity).count(DRIVER_LABEL)
+    assert MODEL_LABEL in str(found.affinity)
+
+
+def test_a_default_that_the_pods_own_affinity_allows_is_filled_in() -> None:
+    """One of those that it names."""
+    asking = Applicant(
+        labels={MODEL_LABEL: "T4"}, affinity=one_of(DRIVER_LABEL, "570.133.20", "535.161.08")
+    )
+    assert admitted(asking).labels == {DRIVER_LABEL: "535.161.08"}
+
+
+@pytest.mark.parametrize(
+    ("asking", "text"),
+    [
+        (
+            Applicant(
+                labels={MODEL_LABEL: "T4", DRIVER_LABEL: "535.161.08"},
+                node_selector={DRIVER_LABEL: "570.133.20"},
+            ),
+            "label alibabacloud.com/gpu-driver-version says '535.161.08', the pod's node selector "
+            "or affinity '570.133.20': no node has both",
+        ),
+        (
+            Applicant(labels={MODEL_LABEL: "T4"}, affinity=one_of(MODEL_LABEL, "OWN", "P16EN")),
+            "label alibabacloud.com/gpu-model-series says 'T4', the pod's node selector or "
+            "affinity other values: no node has both",
+        ),
+        (
+            Applicant(
+                labels={MODEL_LABEL: "T4", DRIVER_LABEL: "535.161.08"},
+                affinity=one_of(DRIVER_LABEL, "535.161.08", operator="NotIn"),
+            ),
+            "label alibabacloud.com/gpu-driver-version says '535.161.08', the pod's node selector "
+            "or affinity other values: no node has both",
+        ),
+        (
+            Applicant(
+                labels={MODEL_LABEL: "T4"},
+                node_selector={DRIVER_LABEL: "570.133.20"},
+                affinity=one_of(DRIVER_LABEL, "535.161.08"),
+            ),
+            "the pod's node selector says alibabacloud.com/gpu-driver-version '570.133.20', the "
+            "pod's node affinity other values: no node has both",
+        ),
+    ],
+)
+def test_a_contradiction_is_refused_with_both_sides(asking: Applicant, text: str) -> None:
+    """Else the pod would wait for ever."""
+    assert denied(asking) == text

@@ -110,3 +110,16 @@ def test_two_replicas_are_refused_where_one_is_the_most() -> None:
         RequestError, match="maximum request size for shared resources is 1; found 2"
     ):
         scheme.check_call(Call(GPU, 2, frozenset({"GPU-0::0", "GPU-0::1"})), state)
+
+
+def test_of_a_device_that_is_not_offered_now_nobody_else_gets_a_part() -> None:
+    """A pod may hold a card whole that the node divides by now, or that is away."""
+    state = node(NodeMode.CGPU, whole(1))
+    every = schemes(Configuration())
+    recorder = every.recorder(GPU)
+    assert recorder is not None
+
+    share = recorder.share(GPU, state.cards[0].uuid, every.view(recorder, state))
+
+    assert share.is_exclusive
+    assert share.memory_bytes is None

@@ -1,7 +1,7 @@
 /*
  * A libnvidia-ml.so.1 that is not the simulator's: two cards, and files beside it that say how it
  * behaves. `inits` gets a byte each time it is opened; opening waits while there is `hold`, and
- * takes the microseconds in `slow`. `lost1` and `mig1` are card 1's. `xids` has a line "card code"
+ * takes the microseconds in `slow`. Waiting for events hangs while there is `hang`. `lost1` and `mig1` are card 1's. `xids` has a line "card code"
  * for each event; a process hears those that are written after it asked for events.
  */
 #define _GNU_SOURCE
@@ -127,6 +127,8 @@ int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set)
 int nvmlEventSetWait_v2(void *set, struct event *event, unsigned wait_ms)
 {
 	(void)set;
+	while (size_of("hang") >= 0)
+		usleep(10000);
 	for (unsigned waited = 0; size_of("xids") <= heard; waited += 5) {
 		if (waited >= wait_ms)
 			return TIMEOUT;

@@ -104,6 +104,7 @@ class Wiring:
         self.lock = NodeLock(state_dir / "lock")
         grants = GrantStore(state_dir, edges.boot_id, schemes=self.schemes)
         self.ledger_store = LedgerStore(grants, self.writer)
+        self.snapshots = SnapshotReader(edges.pods.list, edges.checkpoint)
         table = Path(settings.xid_table) if settings.xid_table else None
         self.cards = CardInventory(
             self.node_store,
@@ -112,7 +113,7 @@ class Wiring:
             health_rules(settings.recovery_seconds, table, takes_mig=takes_mig(settings)),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
-            held_numbers=lambda: self.snapshots.held_numbers(self.ledger_store, self.schemes),
+            held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
             on_driver_changed=self._on_driver_changed,
         )
         self.nvml = edges.nvml(self.cards.observe)
@@ -138,7 +139,6 @@ class Wiring:
     def _wire_admission(self) -> None:
         edges, cluster, state = self.edges, self.cluster, self.node_store.read
         self.gate = gate = CallGate()
-        self.snapshots = SnapshotReader(edges.pods.list, edges.checkpoint)
         self.identifier = Identifier(
             Sources(edges.pods.list, edges.pods.get, cluster.specs, cluster.fetch_spec),
             lambda: self.ledger_store.ledger,

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.labels import ACS_DRIVER_LABEL
 from gpu_device_plugin.domain.models.catalogue import Catalogue, Series
-from gpu_device_plugin.domain.models.node_affinity import Json, require, required_value
+from gpu_device_plugin.domain.models.node_affinity import Json, admits, require, required_value
 from gpu_device_plugin.domain.models.profile import Effect, ProfileRule, Values, effect_of
 
 CLASS_LABEL = "alibabacloud.com/compute-class"
 MODEL_LABEL = "alibabacloud.com/gpu-model-series"
 DRIVER_LABEL = ACS_DRIVER_LABEL
 GPU_CLASSES = ("gpu", "gpu-hpn")
+_LABEL, _SELECTOR = "label", "the pod's node selector"
 OTHER_CLASSES = ("general-purpose", "performance")
 
 
@@ -59,7 +60,9 @@ class Denied:
 def admit(pod: Applicant, rules: Sequence[ProfileRule], catalogue: Catalogue) -> Admitted | Denied:
     """Add what the profile says, check model and driver, and require nodes that have both.
 
-    Precedence of a driver: the pod's own label, the profile, the default of the series (R-617).
+    Precedence of a driver: the pod's own label, its node selector or node affinity, the profile, the
+    default of the series (R-617). What a pod asks of nodes itself is respected: a profile's driver or
+    a default that no such node has is left out, and a label that contradicts it is refused.
     A pod without a class is treated as one of class `gpu`; other classes keep their affinity, and
     get what the profile says.
 
@@ -77,20 +80,58 @@ def admit(pod: Applicant, rules: Sequence[ProfileRule], catalogue: Catalogue) ->
             return Denied(_unknown_class(compute_class))
         return Admitted(effect.labels, effect.annotations)
     model, wrong = _model(pod, labels, catalogue)
-    driver = labels.get(DRIVER_LABEL)
-    wrong = wrong or _wrong_driver(model, driver, effect, catalogue)
-    if wrong:
-        return Denied(wrong)
-    default = model.default if model is not None else ""
-    wanted = {MODEL_LABEL: model.name if model is not None else "", DRIVER_LABEL: driver or default}
+    driver, wrong_driver = _driver(pod, model, effect, catalogue)
+    if wrong or wrong_driver:
+        return Denied(wrong or wrong_driver)
+    wanted = {MODEL_LABEL: model.name if model is not None else "", DRIVER_LABEL: driver}
     wanted = {key: value for key, value in wanted.items() if value}
     affinity = require(pod.affinity, wanted) if wanted else None
-    added = dict(effect.labels)
-    if driver is None and default:
-        added[DRIVER_LABEL] = default
+    added = {key: value for key, value in effect.labels.items() if key != DRIVER_LABEL}
+    if driver and DRIVER_LABEL not in pod.labels:
+        added[DRIVER_LABEL] = driver
     return Admitted(
         added, effect.annotations, None if affinity == (pod.affinity or {}) else affinity
     )
+
+
+def _driver(
+    pod: Applicant, model: Series | None, effect: Effect, catalogue: Catalogue
+) -> tuple[str, str]:
+    """The driver that is required and told by label, or ""; and what is wrong with it, or ""."""
+    own = pod.labels.get(DRIVER_LABEL)
+    if own is not None:
+        wrong = _wrong_driver(model, own, effect, catalogue)
+        return own, wrong or _contradiction(pod, DRIVER_LABEL, own)
+    by_node = _by_node(pod, DRIVER_LABEL)
+    if by_node:
+        # The nodes' own labels decide, which come from NVML: the catalogue need not know it.
+        return "", _contradiction(pod, DRIVER_LABEL, by_node, _SELECTOR)
+    of_profile = effect.labels.get(DRIVER_LABEL)
+    if of_profile is not None and _allows(pod, DRIVER_LABEL, of_profile):
+        return of_profile, _wrong_driver(model, of_profile, effect, catalogue)
+    default = model.default if model is not None else ""
+    return (default if _allows(pod, DRIVER_LABEL, default) else ""), ""
+
+
+def _by_node(pod: Applicant, key: str) -> str:
+    """The one value that the pod's node selector or affinity asks of a node, or ""."""
+    return pod.node_selector.get(key) or required_value(pod.affinity, key)
+
+
+def _allows(pod: Applicant, key: str, value: str) -> bool:
+    """Whether node selector and affinity leave nodes whose label has this value."""
+    return pod.node_selector.get(key, value) == value and admits(pod.affinity, key, value)
+
+
+def _contradiction(pod: Applicant, key: str, value: str, who: str = _LABEL) -> str:
+    """Why no node has what the pod asks for, or ""."""
+    if _allows(pod, key, value):
+        return ""
+    by_node = _by_node(pod, key)
+    other = f"{by_node!r}" if by_node not in ("", value) else "other values"
+    what = f"label {key} says" if who == _LABEL else f"{who} says {key}"
+    where = "node selector or affinity" if who == _LABEL else "node affinity"
+    return f"{what} {value!r}, the pod's {where} {other}: no node has both"
 
 
 def _model(pod: Applicant, labels: Values, catalogue: Catalogue) -> tuple[Series | None, str]:
@@ -99,13 +140,12 @@ def _model(pod: Applicant, labels: Values, catalogue: Catalogue) -> tuple[Series
     A label is enough. Nodes of a reservation (class `gpu-hpn`) are asked for by nodeSelector or
     node affinity instead (R-003), which decides the drivers all the same.
     """
-    by_node = pod.node_selector.get(MODEL_LABEL) or required_value(pod.affinity, MODEL_LABEL)
-    by_label = labels.get(MODEL_LABEL)
-    if by_label is not None and by_node and by_label != by_node:
-        return None, (
-            f"label {MODEL_LABEL} says {by_label!r}, the pod's node selector or affinity "
-            f"{by_node!r}: no node has both"
-        )
+    by_node, by_label = _by_node(pod, MODEL_LABEL), labels.get(MODEL_LABEL)
+    wrong = _contradiction(pod, MODEL_LABEL, by_node, _SELECTOR) if by_node else ""
+    if by_label is not None:
+        wrong = _contradiction(pod, MODEL_LABEL, by_label)
+    if wrong:
+        return None, wrong
     name = by_node if by_label is None else by_label
     if not name and by_label is None:
         return None, ""
@@ -116,11 +156,7 @@ def _model(pod: Applicant, labels: Values, catalogue: Catalogue) -> tuple[Series
     return found, ""
 
 
-def _wrong_driver(
-    model: Series | None, driver: str | None, effect: Effect, catalogue: Catalogue
-) -> str:
-    if driver is None:
-        return ""
+def _wrong_driver(model: Series | None, driver: str, effect: Effect, catalogue: Catalogue) -> str:
     rule = effect.source.get(DRIVER_LABEL)
     origin = f" (by the profile's rule {rule!r})" if rule else ""
     asked = f"{DRIVER_LABEL} {driver!r}{origin}"

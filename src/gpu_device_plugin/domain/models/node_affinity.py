@@ -36,6 +36,28 @@ def required_value(affinity: Json | None, label: str) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
+def admits(affinity: Json | None, label: str, value: str) -> bool:
+    """Whether an alternative leaves room for nodes whose label has this value.
+
+    Terms that match no node at all are passed over; operators that compare numbers count as open.
+    """
+    node = _object((affinity or {}).get("nodeAffinity"))
+    terms = map(_object, _list(_object(node.get(_REQUIRED)).get("nodeSelectorTerms")))
+    whole = [term for term in terms if term.get("matchExpressions") or term.get("matchFields")]
+    return not whole or any(_admits(term, label, value) for term in whole)
+
+
+def _admits(term: Json, label: str, value: str) -> bool:
+    for expression in map(_object, _list(term.get("matchExpressions"))):
+        if expression.get("key") != label:
+            continue
+        is_named = value in _list(expression.get("values"))
+        refused = {"In": not is_named, "NotIn": is_named, "DoesNotExist": True}
+        if refused.get(str(expression.get("operator")), False):
+            return False
+    return True
+
+
 def _with(term: Json, expressions: Sequence[Json]) -> Json:
     if not term.get("matchExpressions") and not term.get("matchFields"):
         return term

@@ -46,11 +46,13 @@ class Identified:
         live: Grants of the call's scheme, of pods that the kubelet still has; an older pod of the
             same name is none.
         others: Such grants of other schemes, and of claims.
+        held: Unit ids that the container holds already, by the kubelet's List.
     """
 
     asker: Asker
     live: Ledger
     others: Ledger
+    held: frozenset[str]
 
 
 class Identifier:
@@ -109,7 +111,7 @@ class Identifier:
         ended = frozenset(spec.ref.uid for spec in specs.values() if spec.is_finished)
         keys = [entry.pod.key for entry in listed]
         there = live(self._ledger(), keys, uids, ended - {""})
-        return Identified(asker, scope.ledger(there), scope.others(there))
+        return Identified(asker, scope.ledger(there), scope.others(there), _held(asker, listed))
 
     async def holds(self, pod: PodRef, ids: frozenset[str]) -> bool:
         """Whether the kubelet still counts any of `ids` as held by `pod`."""
@@ -165,3 +167,9 @@ class Identifier:
         """A pod of the same name came after it: that uid has grants, this one holds nothing."""
         grants = self._ledger().of_pod(known.ref)
         return any(grant.ids(resource) and grant.container in entry.held for grant in grants)
+
+
+def _held(asker: Asker, listed: Iterable[ListedPod]) -> frozenset[str]:
+    container = asker.container.name if asker.container else ""
+    mine = (entry.held.get(container, {}) for entry in listed if entry.pod.is_same_name(asker.pod))
+    return frozenset().union(*(ids for by_resource in mine for ids in by_resource.values()))

@@ -89,7 +89,7 @@ class Session:
         scope = self._schemes.scope(scheme)
         found = await self._identifier.identify(call, session, scope, self._admitting())
         self._asker = found.asker
-        offer = Offer(call, available, found.live, found.others)
+        offer = Offer(call, available, found.live, found.others, held=found.held)
         if open_pending is None or not open_pending.is_for(found.asker):
             open_pending = self._decided(found.asker, offer, scheme, view)
         chosen = scheme.choose(open_pending, offer, view)

@@ -34,7 +34,7 @@ class DiskBoundCheck(Protocol):
     """One that may wait, for a disk or for an answer."""
 
     async def run(self) -> None:
-        """Look once, without holding up the event loop."""
+        """Check once, without holding up the event loop."""
         ...
 
 
@@ -103,7 +103,7 @@ class LibraryCheck:
             self._judge()
 
     def leave(self, *, is_leaving: bool) -> None:
-        """Install nothing any more, or (False) as ever, from the next look on."""
+        """Install nothing any more, or (False) as ever, from the next check on."""
         self._library.leave(is_leaving=is_leaving)
 
     def _state_changed(self, state: NodeState) -> None:
@@ -257,19 +257,19 @@ class DeviceListCheck:
 
 
 class LayoutCheck:
-    """The node's devices must fit what it is to offer; what is left out is told once."""
+    """The node's devices must fit what it is to offer; what is left out is reported once."""
 
     def __init__(self, schemes: Schemes, node_store: NodeStore, recorder: EventRecorder) -> None:
         self._schemes = schemes
         self._node_store = node_store
         self._recorder = recorder
-        self._told: tuple[str, ...] = ()
+        self._reported: tuple[str, ...] = ()
 
     def run(self) -> None:
-        """Look at the layout."""
+        """Check the layout."""
         found = self._schemes.layout(self._node_store.read())
         self._recorder.fault(self._node_store, "LayoutNotServed", found.problem or None)
         for text in found.left_out:
-            if text not in self._told:
+            if text not in self._reported:
                 self._recorder.node_note("DeviceLeftOut", text)
-        self._told = found.left_out
+        self._reported = found.left_out

@@ -80,6 +80,7 @@ class LedgerStore:
                 that is finished all the same is rolled back.
         """
         ended = frozenset(superseded)
+        self._store.forget(ended)
         await self._commit(lambda ledger: ledger.release(ended).hold(grant))
 
     async def release(self, ended: Iterable[str]) -> None:
@@ -89,6 +90,7 @@ class LedgerStore:
             NodeError: The disk refused or took too long; they are held as before.
         """
         over = frozenset(ended)
+        self._store.forget(over)
         await self._commit(lambda ledger: ledger.release(over))
 
     async def _commit(self, change: Callable[[Ledger], Ledger]) -> None:
@@ -120,8 +122,11 @@ class LedgerStore:
         return True
 
     def amend(self, grants: Iterable[Grant], ended: Iterable[str] = ()) -> None:
-        """Change several grants at once, to what is known of them by now."""
-        ledger = self._ledger.release(ended)
+        """Change several grants at once, to what is known of them by now; those of `ended` pods end."""
+        over = frozenset(ended)
+        ledger = self._ledger.release(over)
+        pods = {g.pod.uid for key, g in self._ledger.grants.items() if key in over}
+        self._store.forget(over, pods - {g.pod.uid for g in ledger.grants.values()})
         for grant in grants:
             ledger = ledger.hold(grant)
         if ledger.grants != self._ledger.grants:

@@ -95,9 +95,13 @@ def wish_of(annotations: Mapping[str, str], app_containers: int) -> Wish:
     if annotations.get(ASSIGNED) == "false":
         return _second_generation(annotations.get(ALLOCATION, ""))
     index = annotations.get(V1_INDEX, "")
-    if annotations.get(V1_ASSIGNED) == "false" and index.isascii() and index.isdecimal():
+    if annotations.get(V1_ASSIGNED) == "false" and _is_index(index):
         return tuple((container, (int(index),)) for container in range(app_containers))
     return ()
+
+
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
 
 
 def init_wish_of(annotations: Mapping[str, str]) -> Wish:

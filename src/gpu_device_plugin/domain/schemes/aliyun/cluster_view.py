@@ -4,6 +4,7 @@ Amounts only: unit ids are the node's own.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +36,9 @@ from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import StateError
 
+_MOST_CARDS = 1 << 12
+_MOST_MIB = 1 << 30
+"""More than any card has; a number beyond it is a mistake, and no metric could show it."""
 V1_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
 
@@ -124,6 +128,7 @@ def parse_offer(
         cards.append(card)
         if is_healthy and card.index not in unhealthy:
             healthy.add(card.index)
+    _check_once(name, cards)
     return NodeOffer(
         name=name,
         mode=mode,
@@ -138,10 +143,24 @@ def parse_offer(
 def _card(node: str, entry: object) -> tuple[Card, bool]:
     if isinstance(entry, dict):
         index, uuid, memory = entry.get("index"), entry.get("uuid"), entry.get("memory_mib")
-        if isinstance(index, int) and isinstance(uuid, str) and isinstance(memory, int):
-            model = str(entry.get("model", ""))
+        model = entry.get("model", "")
+        if (
+            (isinstance(uuid, str) and uuid and uuid.isprintable())
+            and (isinstance(model, str) and model.isprintable())
+            # A switch is a number too in Python, and no index.
+            and (type(index) is int and 0 <= index < _MOST_CARDS)
+            and (type(memory) is int and 0 <= memory <= _MOST_MIB)
+        ):
             return Card(uuid, index, index, -1, model, memory), entry.get("healthy") is True
-    raise StateError(f"node {node}: annotation of cards has {entry!r}, which is no card")
+    raise StateError(f"node {node}: annotation of cards has {entry!r:.200}, which is no card")
+
+
+def _check_once(node: str, cards: Iterable[Card]) -> None:
+    """No index and no UUID twice: what is held would count on both cards, or on the wrong one."""
+    for name in ("index", "uuid"):
+        seen = Counter(getattr(card, name) for card in cards)
+        if twice := [value for value, times in seen.items() if times > 1]:
+            raise StateError(f"node {node}: annotation of cards has {name} {twice[0]!r} twice")
 
 
 def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:

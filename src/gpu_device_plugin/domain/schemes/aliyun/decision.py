@@ -92,11 +92,18 @@ def reserve(
 
 
 def _begun(asker: Asker, needed: Demand, offer: Offer, state: NodeState) -> Pending | None:
-    """The decision already made for its other resource, before agent or kubelet restarted."""
+    """The decision already made for its other resource, before agent or kubelet restarted.
+
+    A kubelet that has lost its checkpoint asks for all again. It may fail after the first resource
+    and ask for the second one later: then the grant has units of both, and those of the first count.
+    """
     if asker.container is None:
         return None
     grant = offer.live.of_container(asker.pod, asker.container.name)
-    if grant is None or grant.ids(offer.call.resource):
+    if grant is None:
+        return None
+    others = grant.all_ids - frozenset(grant.ids(offer.call.resource))
+    if grant.ids(offer.call.resource) and not (others and others <= offer.held):
         return None
     cards = tuple(card for card in map(state.card, grant.devices) if card is not None)
     if len(cards) != needed.cards:

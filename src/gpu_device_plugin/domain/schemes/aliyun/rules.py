@@ -13,6 +13,7 @@ from gpu_device_plugin.errors import RequestError
 WHOLE_CARD = "require-whole-device"
 CORE_STEP_PERCENT = 5
 _PERCENTAGES = range(CORE_STEP_PERCENT, CORE_UNITS_PER_CARD + 1, CORE_STEP_PERCENT)
+_MOST_DIGITS = 9
 _COUNT_CURE = (
     'for M cards set the pod\'s label aliyun.com/gpu-count: "M" and nodeSelector '
     "ack.node.gpu.schedule: cgpu; for one card ask nothing but aliyun.com/gpu-mem"
@@ -75,7 +76,7 @@ class Ask:
     @property
     def label_count(self) -> int:
         """The label for several cards, once it is known to be a number; 0 without one."""
-        return int(self.label or 0)
+        return int(self.label) if self.label and _is_number(self.label) else 0
 
     @property
     def cards(self) -> int:
@@ -124,6 +125,8 @@ RULES = (
     Rule(Known.SPEC, lambda ask: not ask.offered, "WrongMode",
          "this mode serves no shared cards; choose a node with nodeSelector "
          "ack.node.gpu.schedule: {ask.fitting_mode}"),
+    Rule(Known.SPEC, lambda ask: ask.mem < 0, "BadAmount",
+         "no memory is below 0; ask for 1 or more"),
     Rule(Known.SPEC, lambda ask: ask.core and Resource.CORE not in ask.offered, "ComputeNotServed",
          "this mode does not divide compute; set nodeSelector ack.node.gpu.schedule: core_mem, or "
          "ask nothing but aliyun.com/gpu-mem"),
@@ -176,4 +179,4 @@ def check(ask: Ask) -> None:
 
 def _is_number(label: str) -> bool:
     digits = label.removeprefix("-")
-    return digits.isascii() and digits.isdecimal()
+    return digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS

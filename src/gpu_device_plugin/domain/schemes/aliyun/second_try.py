@@ -14,7 +14,7 @@ from gpu_device_plugin.domain.pods import ContainerKind
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.shares import Demand
 
-MOST_TRIES = 500
+MOST_TRIES = 200
 _Left = tuple[int, int, int, int]
 """Of a card: memory and compute that are free, and what init containers hand on of them."""
 _Ask = tuple[ContainerKind, Demand]
