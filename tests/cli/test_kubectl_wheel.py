@@ -46,10 +46,12 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def plugin(unpacked: Path, kubeconfig_file: Path, *words: str) -> str:
     """What a plugin prints."""
     (information,) = unpacked.glob("*.dist-info")
+    # The content is compared afterwards, so nothing may be written beside it.
+    environment = {**os.environ, "PYTHONPATH": str(unpacked), "PYTHONDONTWRITEBYTECODE": "1"}
     found = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-c", PROGRAM, str(unpacked), str(information), *words],
-        env={**os.environ, "PYTHONPATH": str(unpacked), "KUBECONFIG": str(kubeconfig_file)},
+        env={**environment, "KUBECONFIG": str(kubeconfig_file)},
         capture_output=True,
         text=True,
         timeout=120,
