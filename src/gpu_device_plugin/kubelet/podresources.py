@@ -37,7 +37,7 @@ class PodResources:
 
     def __init__(self, socket: Path, resources: Collection[str] = OUR_RESOURCES) -> None:
         self._socket = socket
-        self._resources = frozenset(resources)
+        self._resources = resources
         self._channel: Any = None
 
     def identity(self) -> SocketIdentity | None:
