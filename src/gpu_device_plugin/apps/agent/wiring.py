@@ -70,20 +70,8 @@ class Wiring:
     ) -> None:
         self.settings = settings
         self.node_store = NodeStore(first_state(settings))
-        self.configuration = ConfigurationFollower(
-            settings,
-            self.node_store,
-            lambda: self.mode.labels,
-            lambda: self.reconciler.holders is not None,
-            lambda: self.recorder,
-            self._configuration_changed,
-        )
-        self.schemes = schemes or Schemes(
-            *shipped(
-                lambda: self.configuration.current,
-                lambda: self.ledger_store.living.grants.values(),
-            )
-        )
+        self.configuration = self._configured()
+        self.schemes = schemes or self._shipped()
         self.edges = edges or real_edges(settings, self.schemes.resources)
         self._on_driver_changed = on_driver_changed
         self.kernel = kernel or Kernel()
@@ -102,6 +90,21 @@ class Wiring:
         self._wire_kubelet()
         self._wire_readers()
         self._wire_lifecycle()
+
+    def _configured(self) -> ConfigurationFollower:
+        return ConfigurationFollower(
+            self.settings,
+            self.node_store,
+            lambda: self.mode.labels,
+            lambda: self.reconciler.holders is not None,
+            lambda: self.recorder,
+            self._configuration_changed,
+        )
+
+    def _shipped(self) -> Schemes:
+        """The schemes of this release, which ask for the configuration and the holders of now."""
+        held = lambda: self.ledger_store.living.grants.values()  # noqa: E731
+        return Schemes(*shipped(lambda: self.configuration.current, held))
 
     def _wire_state(self) -> None:
         settings, edges, state_dir = self.settings, self.edges, Path(self.settings.state_dir)
