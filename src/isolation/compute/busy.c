@@ -28,6 +28,9 @@ enum { REPRICE_TIMES = 2 };
 #define LONG_NS (8ull * SHORT_NS)
 #define ODD_NS (16ull * SHORT_NS)
 
+/* So long between two launches is worth an event. */
+#define GAP_NS 5000u
+
 /* Longer than neighbours' turns: what began so late waited for work of ours. */
 #define DELAY_NS 20000000u
 
@@ -220,13 +223,28 @@ static void charge_measured(struct meter *meter, const struct timed_event *timed
 	meter->cursor_ns = to_ns;
 }
 
+/* A copy, or nothing: look for more of them, of launches that are short too. */
+static void pass_gap(struct meter *meter, uint64_t took_ns, uint64_t now_ns)
+{
+	uint64_t from_ns, to_ns;
+
+	place_stretch(meter, took_ns, now_ns, &from_ns, &to_ns);
+	meter->cursor_ns = to_ns > meter->cursor_ns ? to_ns : meter->cursor_ns;
+	if (took_ns >= GAP_NS)
+		meter->wary = WARY_LAUNCHES;
+}
+
 /* The first event has been reached: charge the busy period up to it. */
 static void settle_mark(struct meter *meter, uint64_t now_ns)
 {
 	const struct timed_event *timed = events_first(meter);
 	uint64_t took_ns;
 
-	if (events_took(meter, &took_ns))
+	const bool is_known = events_took(meter, &took_ns);
+
+	if (!timed->work.launches)
+		pass_gap(meter, is_known ? took_ns : 0, now_ns);
+	else if (is_known)
 		charge_measured(meter, timed, took_ns, now_ns);
 	else
 		charge_estimate(meter, timed->work.work_ns, now_ns);
