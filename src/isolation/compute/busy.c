@@ -174,7 +174,7 @@ static uint64_t claim(const struct meter *meter, const struct timed_event *timed
 	if (work->is_alike && !timed->known_ns && work->launches) {
 		if (work->launches == 1 && meter->has_lead)
 			estimate_sample(work->what, took_ns);
-		estimate_learn_solo(work->what, took_ns / work->launches);
+		estimate_learn_solo(work->what, took_ns / work->launches, now_ns);
 		solo_ns = estimate_of(work->what).solo_ns * work->launches;
 	}
 	return solo_ns < there_ns ? solo_ns : there_ns;
@@ -185,12 +185,16 @@ static uint64_t claim(const struct meter *meter, const struct timed_event *timed
  * somewhat longer ones where some of late had to wait and others had not. Else each may
  * hold others' turns, always the same.
  */
+static bool is_odd(uint64_t claimed_ns, uint64_t there_ns)
+{
+	return there_ns > claimed_ns + ODD_NS;
+}
+
 static bool is_exact(const struct timed_event *timed, uint64_t claimed_ns, uint64_t there_ns)
 {
 	const uint64_t each_ns = claimed_ns / timed->work.launches;
 
-	/* So long is nobody's turn: they take longer than they used to. */
-	if (there_ns > claimed_ns + ODD_NS)
+	if (is_odd(claimed_ns, there_ns))
 		return false;
 	return each_ns < SHORT_NS ||
 	       (each_ns < LONG_NS && estimate_of(timed->work.what).has_waited);
@@ -210,7 +214,7 @@ static void charge_measured(struct meter *meter, const struct timed_event *timed
 					 : neighbours_our_part(meter->card, from_ns, to_ns,
 							       meter->place, &meter->mine);
 
-	tell(meter, from_ns, to_ns, claimed_ns);
+	tell(meter, from_ns, to_ns, is_odd(claimed_ns, to_ns-from_ns) ? to_ns - from_ns : claimed_ns);
 	/* What is longer than samples say was no kernel: nobody's time may be left over to us. */
 	if (!is_sure || !timed->work.is_sampled)
 		correction_note(meter, from_ns, to_ns, part_ns, is_sure);
