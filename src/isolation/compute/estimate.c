@@ -5,7 +5,7 @@
 
 enum { PLACES = 8192, WEIGHT = 4, WORST_FADES = 64, SURPRISE = 2 };
 #define SOLO_WINDOW_NS 1000000000u
-enum { SOLO_FALLS = 2, SOLO_LEAST = 16, SOLO_STEADY = 16, SOLO_WAITED = 256 };
+enum { SOLO_FALLS = 2, SOLO_LEAST = 128, SOLO_STEADY = 16, SOLO_WAITED = 256 };
 
 /* Until it was seen once: long enough that only few strangers run at a time. */
 #define UNKNOWN_NS 5000000u

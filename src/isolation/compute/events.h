@@ -74,6 +74,7 @@ struct meter {
 	CUstream stream;       /* of the last launch; it may be gone */
 	uint64_t mixed_ns;     /* when launches last went from one stream to another */
 	uint64_t corrected_ns; /* and was looked at again up to here */
+	int64_t left_ns;
 };
 
 /* The meter of a context, made if it has none; the last one is shared when all are taken. */
