@@ -26,7 +26,7 @@ enum { REPRICE_TIMES = 2 };
 /* Half a turn, which is 1,024 us by default, and may be set longer. */
 #define SHORT_NS 500000u
 #define LONG_NS (8ull * SHORT_NS)
-#define ODD_NS (16ull * SHORT_NS)
+#define GROWN_NS (16ull * SHORT_NS)
 
 /* So long between two launches is worth an event. */
 #define GAP_NS 5000u
@@ -180,21 +180,22 @@ static uint64_t claim(const struct meter *meter, const struct timed_event *timed
 	return solo_ns < there_ns ? solo_ns : there_ns;
 }
 
+/* So much longer than known is nobody's turn: its kernels take longer than they used to. */
+static bool has_grown(uint64_t claimed_ns, uint64_t there_ns)
+{
+	return there_ns > claimed_ns + GROWN_NS;
+}
+
 /*
  * Kernels much shorter than a turn are known exactly, since most of them lie within one;
  * somewhat longer ones where some of late had to wait and others had not. Else each may
  * hold others' turns, always the same.
  */
-static bool is_odd(uint64_t claimed_ns, uint64_t there_ns)
-{
-	return there_ns > claimed_ns + ODD_NS;
-}
-
 static bool is_exact(const struct timed_event *timed, uint64_t claimed_ns, uint64_t there_ns)
 {
 	const uint64_t each_ns = claimed_ns / timed->work.launches;
 
-	if (is_odd(claimed_ns, there_ns))
+	if (has_grown(claimed_ns, there_ns))
 		return false;
 	return each_ns < SHORT_NS ||
 	       (each_ns < LONG_NS && estimate_of(timed->work.what).has_waited);
@@ -208,22 +209,22 @@ static void charge_measured(struct meter *meter, const struct timed_event *timed
 	place_stretch(meter, took_ns, now_ns, &from_ns, &to_ns);
 	if (to_ns <= from_ns)
 		return;
-	const uint64_t claimed_ns = claim(meter, timed, took_ns, to_ns - from_ns, now_ns);
-	const bool is_sure = is_exact(timed, claimed_ns, to_ns - from_ns);
+	const uint64_t there_ns = to_ns - from_ns;
+	const uint64_t claimed_ns = claim(meter, timed, took_ns, there_ns, now_ns);
+	const bool is_sure = is_exact(timed, claimed_ns, there_ns);
 	const uint64_t part_ns = is_sure ? claimed_ns
 					 : neighbours_our_part(meter->card, from_ns, to_ns,
 							       meter->place, &meter->mine);
 
-	tell(meter, from_ns, to_ns, is_odd(claimed_ns, to_ns-from_ns) ? to_ns - from_ns : claimed_ns);
+	tell(meter, from_ns, to_ns, has_grown(claimed_ns, there_ns) ? there_ns : claimed_ns);
 	/* What is longer than samples say was no kernel: nobody's time may be left over to us. */
 	if (!is_sure || !timed->work.is_sampled)
 		correction_note(meter, from_ns, to_ns, part_ns, is_sure);
 	spend(meter, part_ns);
 	/* What the busy period was longer than this work is not its. */
 	learn(meter, timed,
-	      to_ns - from_ns > took_ns
-		      ? (uint64_t)((double)part_ns * (double)took_ns / (double)(to_ns - from_ns))
-		      : part_ns);
+	      there_ns > took_ns ? (uint64_t)((double)part_ns * (double)took_ns / (double)there_ns)
+				 : part_ns);
 	meter->cursor_ns = to_ns;
 }
 
@@ -243,7 +244,6 @@ static void settle_mark(struct meter *meter, uint64_t now_ns)
 {
 	const struct timed_event *timed = events_first(meter);
 	uint64_t took_ns;
-
 	const bool is_known = events_took(meter, &took_ns);
 
 	if (!timed->work.launches)

@@ -18,7 +18,10 @@
 /* Several rounds of turns: within one, a tenant may have had one turn more than another. */
 #define WINDOW_NS (2 * ACTIVITY_LONG_NS)
 
-/* Of what nobody claims, so much may be because claims are spread over more time than they took. */
+/*
+ * A claim is spread over all the time in which its kernels ran or waited. So what nobody claims
+ * at one moment may be what was paid too much at another, and counts only beyond that.
+ */
 #define SPREAD_NS 20000000
 
 void correction_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns,
@@ -29,8 +32,7 @@ void correction_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint
 }
 
 /* Kernels took longer than known: what nobody else claims was theirs. */
-static int64_t left_over(struct meter *meter, uint64_t from_ns, uint64_t to_ns,
-			 uint64_t now_ns)
+static int64_t left_over(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
 {
 	const struct neighbours_share share =
 		neighbours_share_again(meter->card, from_ns, to_ns, now_ns, meter->place,
@@ -67,9 +69,8 @@ void correction_run(struct meter *meter, uint64_t now_ns)
 			(now_ns - CORRECT_OLDEST_NS) / ACTIVITY_LONG_NS * ACTIVITY_LONG_NS;
 	if (meter->is_running && meter->cursor_ns < upto_ns)
 		upto_ns = meter->cursor_ns;
-	for (; meter->corrected_ns + WINDOW_NS <= upto_ns;
-	     meter->corrected_ns += WINDOW_NS)
-		due_ns += due_in(meter, meter->corrected_ns, meter->corrected_ns + WINDOW_NS,
-				 now_ns);
+	for (; meter->corrected_ns + WINDOW_NS <= upto_ns; meter->corrected_ns += WINDOW_NS)
+		due_ns +=
+			due_in(meter, meter->corrected_ns, meter->corrected_ns + WINDOW_NS, now_ns);
 	credit_correct(meter->card, due_ns);
 }
