@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.domain.schemes.nvidia.scheme import DEVICES_ANNOTATION
+from gpu_device_plugin.domain.schemes.nvidia.held_devices import DEVICES_ANNOTATION
 
 CHOICES: Mapping[str, Sequence[str]] = {
     "default": (),

@@ -96,9 +96,9 @@ def uninstall(
 def clear_nodes(
     kubeconfig: Path | None, context: str, namespace: str, daemonset: str, timeout: int
 ) -> None:
-    """Remove the labels and annotations that former agents left on nodes.
+    """Remove what former agents left on the Node objects.
 
-    Waits until the agents have ended; nodes with an agent are left alone. The chart's post-delete
+    Removes labels and annotations. Waits until the agents have ended; nodes with an agent are left alone. The chart's post-delete
     hook runs this; with plain manifests run it after `kubectl delete`.
     """
     from gpu_device_plugin.apps.lifecycle.clear_nodes import clear_nodes as clear

@@ -76,10 +76,14 @@ class _News:
 
 
 class ClusterWatch:
-    """Follows every node and pod; keeps only what it needs to report their end."""
+    """Follows every node, and pods that ask for ours or have the annotation `also_with`.
 
-    def __init__(self, api: ApiServer, changes: Changes) -> None:
+    Keeps only what it needs to report their end.
+    """
+
+    def __init__(self, api: ApiServer, changes: Changes, also_with: str = "") -> None:
         self._api = api
+        self._also_with = also_with
         self._changes = changes
         self._nodes: set[str] = set()
         self._pods: dict[str, PodRef] = {}
@@ -151,7 +155,7 @@ class ClusterWatch:
 
         What the watch tells of it from before is passed over from now on.
         """
-        if pod is None or pod.request.is_finished or not pod.request.asks:
+        if pod is None or not self._is_followed(pod):
             self._drop_pod(ref.uid)
             self._changes.pod(ref, None)
             return
@@ -217,11 +221,15 @@ class ClusterWatch:
             _log.info("pod not understood", pod=pod.metadata.name, error=str(error))
             self._drop_pod(pod.metadata.uid)
             return
-        if found.request.is_finished or not found.request.asks:
+        if not self._is_followed(found):
             self._drop_pod(pod.metadata.uid)
             return
         self._pods[pod.metadata.uid] = found.request.ref
         self._changes.pod(found.request.ref, found)
+
+    def _is_followed(self, pod: ClusterPod) -> bool:
+        is_ours = pod.request.asks or self._also_with in pod.annotations
+        return is_ours and not pod.request.is_finished
 
     def _remove_pod(self, pod: Pod) -> None:
         self._note(pod.metadata.uid, pod.metadata.resource_version)

@@ -16,6 +16,7 @@ from gpu_device_plugin.cluster.wire import (
     PodStatus,
 )
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.schemes.nvidia.held_devices import DEVICES_ANNOTATION
 
 _AGENT_COMMAND = ["gpu-device-plugin", "agent"]
 
@@ -140,13 +141,13 @@ class SurveyedPod(Pod):
         return _agent(self.spec)
 
     def as_asking(self) -> ClusterPod | None:
-        """The pod as placement sees it, or None where it asks for nothing of ours.
+        """The pod as placement sees it, or None where it asks for nothing of ours and holds nothing.
 
         Raises:
             ClusterError: A limit of one of our resources is not a quantity.
         """
         request = pod_request(self)
-        if not any(container.asks for container in request.containers):
+        if not request.asks and DEVICES_ANNOTATION not in self.annotations:
             return None
         return ClusterPod(
             request, self.spec.node_name, self.annotations, self.metadata.resource_version

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpu_device_plugin.apps.overview import usage
+from gpu_device_plugin.apps.overview.device_rooms import devices_taken
 from gpu_device_plugin.apps.overview.doctor import Facts, Finding, findings
 from gpu_device_plugin.apps.overview.node_cards import ClusterCards, cluster_cards
 from gpu_device_plugin.apps.overview.why import PodStory, story
@@ -14,6 +15,7 @@ from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterNode, Cluste
 from gpu_device_plugin.cluster.survey import Survey
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.nvidia.held_devices import DEVICES_ANNOTATION
 from gpu_device_plugin.errors import AccessError, ClusterError
 
 _LEAST_SECONDS_BETWEEN = 0.5
@@ -84,7 +86,8 @@ class _Followed:
 async def follow_cards(api: ApiServer, tell: Callable[[ClusterCards], None]) -> None:
     """Tell the nodes with cards, again after every change, until cancelled."""
     followed = _Followed()
-    watch = ClusterWatch(api, Changes(followed.node_changed, followed.pod_changed))
+    changes = Changes(followed.node_changed, followed.pod_changed)
+    watch = ClusterWatch(api, changes, also_with=DEVICES_ANNOTATION)
     async with asyncio.TaskGroup() as group:
         group.create_task(watch.run_nodes())
         group.create_task(watch.run_pods())
@@ -111,7 +114,7 @@ async def read_story(api: ApiServer, namespace: str, name: str) -> PodStory | No
         return PodStory(f"{namespace}/{name}", "is gone", said=said) if events else None
     reading = await read_cluster(api)
     facts = {node.metadata.name: node for node in reading.nodes}
-    return story(pod, events, reading.cards.nodes, facts)
+    return story(pod, events, reading.cards.nodes, facts, devices_taken(reading.pods))
 
 
 async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding], Reading]:
