@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -46,12 +46,14 @@ class ClusterPod:
         node: Where it is bound, or "".
         annotations: Its annotations.
         resource_version: Of the object.
+        devices: Resource -> how many whole devices it asks for; only `SurveyedPod` tells them.
     """
 
     request: PodRequest
     node: str
     annotations: Mapping[str, str]
     resource_version: str
+    devices: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +78,10 @@ class _News:
 
 
 class ClusterWatch:
-    """Follows every node, and pods that ask for ours or have the annotation `also_with`.
+    """Follows every node and pod; keeps only what it needs to report their end."""
 
-    Keeps only what it needs to report their end.
-    """
-
-    def __init__(self, api: ApiServer, changes: Changes, also_with: str = "") -> None:
+    def __init__(self, api: ApiServer, changes: Changes) -> None:
         self._api = api
-        self._also_with = also_with
         self._changes = changes
         self._nodes: set[str] = set()
         self._pods: dict[str, PodRef] = {}
@@ -155,7 +153,7 @@ class ClusterWatch:
 
         What the watch tells of it from before is passed over from now on.
         """
-        if pod is None or not self._is_followed(pod):
+        if pod is None or pod.request.is_finished or not pod.request.asks:
             self._drop_pod(ref.uid)
             self._changes.pod(ref, None)
             return
@@ -221,15 +219,11 @@ class ClusterWatch:
             _log.info("pod not understood", pod=pod.metadata.name, error=str(error))
             self._drop_pod(pod.metadata.uid)
             return
-        if not self._is_followed(found):
+        if found.request.is_finished or not found.request.asks:
             self._drop_pod(pod.metadata.uid)
             return
         self._pods[pod.metadata.uid] = found.request.ref
         self._changes.pod(found.request.ref, found)
-
-    def _is_followed(self, pod: ClusterPod) -> bool:
-        is_ours = pod.request.asks or self._also_with in pod.annotations
-        return is_ours and not pod.request.is_finished
 
     def _remove_pod(self, pod: Pod) -> None:
         self._note(pod.metadata.uid, pod.metadata.resource_version)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.cluster.device_requests import devices_asked
 from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import (
     Bare,
@@ -141,16 +142,21 @@ class SurveyedPod(Pod):
         return _agent(self.spec)
 
     def as_asking(self) -> ClusterPod | None:
-        """The pod as placement sees it, or None where it asks for nothing of ours and holds nothing.
+        """The pod as placement sees it, or None where it asks for nothing of ours, cards included.
 
         Raises:
             ClusterError: A limit of one of our resources is not a quantity.
         """
         request = pod_request(self)
-        if not request.asks and DEVICES_ANNOTATION not in self.annotations:
+        devices = devices_asked(self)
+        if not (request.asks or devices or DEVICES_ANNOTATION in self.annotations):
             return None
         return ClusterPod(
-            request, self.spec.node_name, self.annotations, self.metadata.resource_version
+            request,
+            self.spec.node_name,
+            self.annotations,
+            self.metadata.resource_version,
+            devices,
         )
 
     @property

@@ -4,18 +4,16 @@ kube-scheduler counts these resources as the kubelet does: a device is a device.
 node is its allocatable less what the pods bound to it ask for.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.node_cards import CardView
+from gpu_device_plugin.cluster.device_requests import whole_number
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
-from gpu_device_plugin.cluster.wire import Container
 from gpu_device_plugin.domain.schemes.nvidia.held_devices import (
     DEVICES_ANNOTATION,
     held_devices,
 )
-from gpu_device_plugin.domain.schemes.nvidia.names import TOPOLOGY_GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,32 +44,6 @@ class DeviceRoom:
         return f"{self.resource}: {free} of {self.allocatable} free{lack}"
 
 
-def devices_asked(pod: SurveyedPod) -> Mapping[str, int]:
-    """Resource -> how many devices, as kube-scheduler adds them up: an init container's end before.
-
-    Amounts that are no whole numbers, which the API server takes for no resource of this kind, are
-    left out.
-    """
-    found: Counter[str] = Counter()
-    for container in pod.spec.containers:
-        found.update(_asked(container))
-    for init in pod.spec.init_containers or ():
-        if init.restart_policy == "Always":
-            found.update(_asked(init))
-    for init in pod.spec.init_containers or ():
-        found |= Counter(_asked(init))
-    return +found
-
-
-def devices_taken(pods: Iterable[SurveyedPod]) -> Mapping[str, Mapping[str, int]]:
-    """Node -> resource -> what the pods that are bound there ask for."""
-    found: dict[str, Counter[str]] = {}
-    for pod in pods:
-        if pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed"):
-            found.setdefault(pod.spec.node_name, Counter()).update(devices_asked(pod))
-    return found
-
-
 def device_rooms(
     asked: Mapping[str, int], node: SurveyedNode, taken: Mapping[str, int]
 ) -> tuple[DeviceRoom, ...]:
@@ -80,7 +52,7 @@ def device_rooms(
     if not any(name in offered for name in asked):
         return ()
     return tuple(
-        DeviceRoom(name, _number(offered.get(name, 0)), taken.get(name, 0), amount)
+        DeviceRoom(name, whole_number(offered.get(name, 0)), taken.get(name, 0), amount)
         for name, amount in sorted(asked.items())
     )
 
@@ -98,19 +70,3 @@ def held_lines(pod: SurveyedPod, cards: Iterable[CardView]) -> list[str]:
             name = pod.spec.containers[index].name if index < len(pod.spec.containers) else "?"
             lines.append(f"container {name}: {what}{shared}")
     return lines
-
-
-def _asked(container: Container) -> dict[str, int]:
-    limits = container.resources.limits or {}
-    whole = {name: _number(limits[name]) for name in limits if _is_device(name)}
-    return {name: amount for name, amount in whole.items() if amount}
-
-
-def _is_device(name: str) -> bool:
-    """NVIDIA's configuration renames its resources, but none out of its domain."""
-    return name.startswith("nvidia.com/") or name == TOPOLOGY_GPU
-
-
-def _number(amount: object) -> int:
-    text = str(amount)
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else 0

@@ -4,8 +4,9 @@ The rules are the controller's; what is held is what the agents have reported, o
 for while they have not.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.domain.modes import is_whole
@@ -91,6 +92,7 @@ class NodeView:
         cards: Its cards.
         waiting: Pods bound to it that have no card yet, with the units they ask for.
         instances: Devices that are no cards, which are MIG instances, with who holds them.
+        devices_taken: Resource -> whole devices that its pods ask for.
     """
 
     name: str
@@ -100,6 +102,7 @@ class NodeView:
     cards: tuple[CardView, ...]
     waiting: tuple[tuple[PodRef, int], ...]
     instances: tuple[tuple[str, PodRef], ...] = ()
+    devices_taken: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def unit_mib(self) -> int:
@@ -177,7 +180,12 @@ def node_view(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeView:
     )
     known = {card.uuid for card in cards}
     instances = [(u, ref) for u, refs in devices.items() if u not in known for ref in refs]
-    return NodeView(node.name, offer, rooms, holds, cards, tuple(waiting), tuple(sorted(instances)))
+    taken: Counter[str] = Counter()
+    for pod in pods:
+        taken.update(pod.devices)
+    return NodeView(
+        node.name, offer, rooms, holds, cards, tuple(waiting), tuple(sorted(instances)), taken
+    )
 
 
 def _devices(pods: Iterable[ClusterPod]) -> Mapping[str, tuple[PodRef, ...]]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.apps.overview.device_rooms import device_rooms, devices_asked, held_lines
+from gpu_device_plugin.apps.overview.device_rooms import device_rooms, held_lines
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -78,7 +78,6 @@ def story(
     events: Sequence[Event],
     nodes: Sequence[NodeView],
     facts: Mapping[str, SurveyedNode],
-    taken: Mapping[str, Mapping[str, int]],
 ) -> PodStory:
     """What a pod asks, holds and was told, and, unless it has a slice, where it would fit.
 
@@ -87,18 +86,17 @@ def story(
         events: Events about it.
         nodes: The nodes with cards.
         facts: All nodes, by name.
-        taken: Node -> resource -> whole devices that pods there ask for.
     """
-    asking, devices = pod.as_asking(), devices_asked(pod)
+    asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     said = tuple(filter(None, (*_told(events), _once(pod.status.message, events))))
     if asking is not None and asking.request.asks:
         unit = next((n.offer.unit for n in nodes if n.name == asking.node), None)
         unit = unit or next((n.offer.unit for n in nodes), MemoryUnit.GIB)
         asks, verdicts = _asks(asking.request, unit), _verdicts(asking.request, pod, nodes, facts)
-    elif devices:
-        asks = tuple(f"{resource}: {amount}" for resource, amount in sorted(devices.items()))
-        verdicts = tuple(_device_verdicts(devices, pod, facts, taken))
+    elif asking is not None:
+        asks = tuple(f"{device}: {count}" for device, count in sorted(asking.devices.items()))
+        verdicts = tuple(_device_verdicts(asking.devices, pod, nodes, facts))
     else:
         text = "it asks for nothing of this plugin: no gpu-mem, no gpu-core.percentage, no card"
         return PodStory(name, _state(pod), (text,), (), said)
@@ -159,15 +157,16 @@ def _holds(pod: SurveyedPod, nodes: Iterable[NodeView]) -> tuple[str, ...]:
 def _device_verdicts(
     asked: Mapping[str, int],
     pod: SurveyedPod,
+    nodes: Sequence[NodeView],
     facts: Mapping[str, SurveyedNode],
-    taken: Mapping[str, Mapping[str, int]],
 ) -> Iterable[NodeVerdict]:
     """What each node that has such devices has left; the pod itself takes none of them."""
-    for name, node in sorted(facts.items()):
-        if not _may_go(pod, name):
+    for view in nodes:
+        node = facts.get(view.name)
+        if node is None or not _may_go(pod, view.name):
             continue
-        others = Counter(taken.get(name, {}))
-        if pod.spec.node_name == name and not _is_over(pod):
+        others = Counter(view.devices_taken)
+        if pod.spec.node_name == view.name and not _is_over(pod):
             others.subtract(asked)
         rooms = device_rooms(asked, node, others)
         if not rooms:
@@ -176,7 +175,7 @@ def _device_verdicts(
         has_room = not any(room.missing for room in rooms)
         verdict = "has room" if has_room else "has too few"
         yield NodeVerdict(
-            name,
+            view.name,
             f"{verdict}, but {closed}" if closed else verdict,
             tuple(str(room) for room in rooms),
             is_fit=has_room and not closed,
