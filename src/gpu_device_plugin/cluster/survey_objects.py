@@ -17,7 +17,7 @@ from gpu_device_plugin.cluster.wire import (
     PodStatus,
 )
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
-from gpu_device_plugin.domain.schemes.nvidia.held_devices import DEVICES_ANNOTATION
+from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
 
 _AGENT_COMMAND = ["gpu-device-plugin", "agent"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpu_device_plugin.apps.overview.node_cards import CardView
 from gpu_device_plugin.cluster.device_requests import whole_number
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
-from gpu_device_plugin.domain.schemes.nvidia.held_devices import (
+from gpu_device_plugin.domain.held_devices import (
     DEVICES_ANNOTATION,
     held_devices,
 )

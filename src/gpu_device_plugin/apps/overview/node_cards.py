@@ -9,6 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.domain.held_devices import (
+    DEVICES_ANNOTATION,
+    held_devices,
+)
 from gpu_device_plugin.domain.modes import is_whole
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED
@@ -22,10 +26,6 @@ from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.domain.schemes.nvidia.held_devices import (
-    DEVICES_ANNOTATION,
-    held_devices,
-)
 from gpu_device_plugin.errors import StateError
 
 

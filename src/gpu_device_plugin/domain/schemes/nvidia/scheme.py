@@ -9,6 +9,11 @@ from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.hardware import UNKNOWN
+from gpu_device_plugin.domain.held_devices import (
+    DEVICES_ANNOTATION,
+    TOPOLOGY_GPU,
+    devices_annotation,
+)
 from gpu_device_plugin.domain.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import ContainerKind
@@ -20,11 +25,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     MigStrategy,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.held_devices import (
-    DEVICES_ANNOTATION,
-    devices_annotation,
-)
-from gpu_device_plugin.domain.schemes.nvidia.names import TOPOLOGY_GPU, possible_names
+from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of, offers
 from gpu_device_plugin.domain.schemes.nvidia.preferred import preferred
 from gpu_device_plugin.domain.schemes.protocol import Layout

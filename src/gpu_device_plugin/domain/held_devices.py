@@ -1,8 +1,10 @@
-"""A pod's annotation of the devices that it holds: written by the agent, read by tools."""
+"""Whole cards and instances that a pod asks for or holds: names that agents and tools share."""
 
 import json
 from collections.abc import Iterable, Mapping
 
+TOPOLOGY_GPU = "aliyun.com/gpu"
+"""A whole card in mode topology."""
 DEVICES_ANNOTATION = "gpu-device-plugin/devices"
 """On a pod: container index -> UUIDs of its cards and instances."""
 
