@@ -70,7 +70,8 @@ static bool directory_names(const struct gpusim_card *card, const char *director
 	if (gpusim_holds(directory, card->uuid))
 		return true;
 	for (unsigned i = 0; i < GPUSIM_INSTANCES; i++) {
-		if (card->instances[i].present && gpusim_holds(directory, card->instances[i].uuid))
+		if (gpusim_is_mig_device(card, i) &&
+		    gpusim_holds(directory, card->instances[i].uuid))
 			return true;
 	}
 	return false;
@@ -96,7 +97,14 @@ unsigned gpusim_visible_cards(const struct gpusim_node *node, uint32_t slots[GPU
 	return count;
 }
 
-void gpusim_post_event(struct gpusim_node *node, uint32_t card, uint64_t type, uint64_t value)
+bool gpusim_is_mig_device(const struct gpusim_card *card, uint32_t instance)
+{
+	return card->mig_enabled && card->instances[instance].present &&
+	       !card->instances[instance].is_empty;
+}
+
+void gpusim_post_event(struct gpusim_node *node, uint32_t card,
+		       const struct gpusim_instance *instance, uint64_t type, uint64_t value)
 {
 	struct timespec now;
 	uint64_t sequence = atomic_load(&node->event_sequence) + 1u;
@@ -109,8 +117,8 @@ void gpusim_post_event(struct gpusim_node *node, uint32_t card, uint64_t type, u
 		.value = value,
 		.time_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
 		.card = card,
-		.gpu_instance = GPUSIM_NO_INSTANCE,
-		.compute_instance = GPUSIM_NO_INSTANCE,
+		.gpu_instance = instance ? instance->gpu_instance : GPUSIM_NO_INSTANCE,
+		.compute_instance = instance ? instance->compute_instance : GPUSIM_NO_INSTANCE,
 	};
 	atomic_store(&node->event_sequence, sequence);
 	gpusim_announce(node);

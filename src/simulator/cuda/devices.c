@@ -54,7 +54,7 @@ static void find_candidates(const struct gpusim_node *node, struct candidates *c
 		for (uint32_t j = 0; j < GPUSIM_INSTANCES; j++) {
 			const struct gpusim_instance *instance = &card->instances[j];
 
-			if (instance->present && is_listed(list, card, instance->uuid))
+			if (gpusim_is_mig_device(card, j) && is_listed(list, card, instance->uuid))
 				add(candidates, cards[i], j, -1, instance->uuid);
 		}
 	}

@@ -1,8 +1,4 @@
-/*
- * MIG: the slices of a card as the node describes them. They can be looked at,
- * not made: the node is cut by its profile (or by `gpusim_set`), so the functions
- * that create and destroy instances are not supported.
- */
+/* MIG: the slices of a card, looked at. They are made by mig_cut.c, or by the node's profile. */
 #include "library.h"
 
 #include <stdio.h>
@@ -54,7 +50,7 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
 		return result;
 	if (!migDevice || index >= GPUSIM_INSTANCES)
 		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
-	if (!call.card->mig_enabled || !call.card->instances[index].present)
+	if (!gpusim_is_mig_device(call.card, index))
 		return leave(&call, NVML_ERROR_NOT_FOUND);
 	*migDevice = instance_handle(call.slot, index);
 	return leave(&call, NVML_SUCCESS);
@@ -112,7 +108,7 @@ static nvmlReturn_t give_attributes(nvmlDevice_t device, nvmlDeviceAttributes_t 
 	*attributes = (nvmlDeviceAttributes_t){
 		.multiprocessorCount = call.instance->multiprocessors,
 		.sharedCopyEngineCount = 1,
-		.gpuInstanceSliceCount = call.instance->compute_slices,
+		.gpuInstanceSliceCount = gpu_slices(call.instance),
 		.computeInstanceSliceCount = call.instance->compute_slices,
 		.memorySizeMB = call.instance->memory_bytes / GPUSIM_MIB,
 	};
