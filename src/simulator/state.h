@@ -304,7 +304,10 @@ bool gpusim_is_mig_device(const struct gpusim_card *card, uint32_t instance);
  */
 unsigned gpusim_visible_cards(const struct gpusim_node *node, uint32_t slots[GPUSIM_CARDS]);
 
-/* Whether that directory of NVIDIA_VISIBLE_DEVICES names the UUID. */
-bool gpusim_holds(const char *directory, const char *uuid);
+/*
+ * Whether this process may see a MIG instance of a visible card: not, if the list
+ * names the card only by other instances of it.
+ */
+bool gpusim_sees_instance(const struct gpusim_card *card, unsigned instance);
 
 #endif

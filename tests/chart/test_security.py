@@ -26,7 +26,7 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "share": ("mode=share", "gpuMemoryUnit=128MiB"),
     "driver elsewhere": ("driverRoot=/run/nvidia/driver", "nvmlLibrary=lib/libnvidia-ml.so.1"),
     "simulated": ("simulate.profile=v100",),
-    "cards by mounts": ("deviceAccess=volume-mounts",),
+    "cards by mounts": ("deviceListStrategy=volume-mounts",),
     "everything": (
         "service.enabled=true",
         "serviceMonitor.enabled=true",

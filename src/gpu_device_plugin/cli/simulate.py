@@ -214,7 +214,7 @@ def cdi(state: Path) -> None:
     """Print a CDI spec for the cards.
 
     It belongs into a file in /etc/cdi. The container runtime has to read it (containerd:
-    enable_cdi), and the agent to name cards by it (--device-access cdi). The node must have been created in a directory.
+    enable_cdi), and the agent to name cards by it (--device-list-strategy cdi-cri). The node must have been created in a directory.
     """
     with _told():
         click.echo(json.dumps(cdi_spec(_node(state)), indent=2))

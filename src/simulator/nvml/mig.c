@@ -40,6 +40,21 @@ nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *c
 	return leave(&call, give_number(count, call.card->mig_capable ? GPUSIM_INSTANCES : 0));
 }
 
+/* Where the instance of that index is; GPUSIM_INSTANCES: none. In a container that was given
+ * some instances of the card, they are counted from 0. */
+static unsigned instance_at(const struct gpusim_card *card, unsigned index)
+{
+	unsigned hidden = 0;
+
+	for (unsigned i = 0; i < GPUSIM_INSTANCES; i++) {
+		if (gpusim_is_mig_device(card, i) && !gpusim_sees_instance(card, i))
+			hidden++;
+		else if (i - hidden == index)
+			return gpusim_is_mig_device(card, i) ? i : GPUSIM_INSTANCES;
+	}
+	return GPUSIM_INSTANCES;
+}
+
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index,
 						 nvmlDevice_t *migDevice)
 {
@@ -50,9 +65,10 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
 		return result;
 	if (!migDevice || index >= GPUSIM_INSTANCES)
 		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
-	if (!gpusim_is_mig_device(call.card, index))
+	unsigned place = instance_at(call.card, index);
+	if (place == GPUSIM_INSTANCES)
 		return leave(&call, NVML_ERROR_NOT_FOUND);
-	*migDevice = instance_handle(call.slot, index);
+	*migDevice = instance_handle(call.slot, place);
 	return leave(&call, NVML_SUCCESS);
 }
 

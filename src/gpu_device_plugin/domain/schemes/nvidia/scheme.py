@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.caller import Call
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
+from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.hardware import UNKNOWN
@@ -137,9 +137,7 @@ class NvidiaScheme(Records):
         part = device.card if device.instance is None else device.instance
         return Share(uuid, part.memory_mib << 20, is_exclusive=device.replicas == 1)
 
-    def edits(
-        self, call: Call, state: NodeState, _access: DeviceAccess, paths: Paths
-    ) -> ContainerEdits:
+    def edits(self, call: Call, state: NodeState, paths: Paths) -> ContainerEdits:
         """By the list strategies."""
         devices = [
             each for each in self._devices(call.resource, state) if each.id in call.must_include
