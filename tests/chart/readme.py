@@ -12,7 +12,6 @@ import yaml
 from tests.chart.rendering import CHART
 
 README = CHART / "README.md"
-_DOCS = "../../docs"
 _LINK = re.compile(r"\bdocs/([\w-]+\.md(?:#[\w-]+)?)")
 _WHOLE = ("resources",)
 """Values that are shown as a whole: people replace them so."""
@@ -55,8 +54,8 @@ def rendered() -> str:
         "",
         f"{chart['description']}. For Kubernetes {chart['kubeVersion'].removesuffix('-0')}.",
         "",
-        f"What has to be there before, what is installed, and how to upgrade and uninstall it: "
-        f"[installing]({_DOCS}/install.md). No image is published: build one first.",
+        "What has to be there before, what is installed, and how to upgrade and uninstall it: "
+        "[installing](../../docs/install.md). No image is published: build one first.",
         "",
         "```sh",
         "kubectl create namespace gpu-device-plugin",
@@ -74,7 +73,7 @@ def rendered() -> str:
         "|---|---|---|",
     ]
     for path, value in leaves(values):
-        text = _LINK.sub(rf"[\g<0>]({_DOCS}/\1)", described(schema, path))
+        text = _LINK.sub(r"[\g<0>](../../docs/\1)", described(schema, path))
         lines.append(f"| `{path}` | {shown(value)} | {text} |")
     lines += [
         "",
