@@ -129,7 +129,7 @@ class Wiring:
         self.setup = ContainerSetup(
             SliceFiles(Path(settings.run_dir)),
             self.library,
-            settings.device_access,
+            lambda: self.configuration.current.access,
             settings.run_dir,
             settings.library_dir,
             self.schemes,
