@@ -114,7 +114,7 @@ def test_opening_the_simulated_driver_again_is_given_no_more_time_than_any_call(
     pace = ("--wait-seconds", "0.05", "--reopen-seconds", "0.1")
     with child("--library", str(node.library), *pace) as process:
         assert process.stdout is not None
-        kinds = []
+        kinds: list[str] = []
         while kinds.count("inventory") < 3:
             kinds.append(json.loads(process.stdout.readline())["kind"])
         process.kill()
