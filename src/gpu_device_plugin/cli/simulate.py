@@ -88,11 +88,12 @@ def create(profile: str, state: Path, *, keep: bool, **chosen: Any) -> None:
 @simulate.command()
 @click.argument("code", type=click.IntRange(1, 1000))
 @_card_option
+@click.option("--instance", type=int, help="The MIG instance it happens in, by NVML's index.")
 @_state_option
-def xid(code: int, card: int, state: Path) -> None:
+def xid(code: int, card: int, instance: int | None, state: Path) -> None:
     """Make a card report the XID CODE."""
     with _told():
-        _node(state).xid(card, code)
+        _node(state).xid(card, code, instance)
 
 
 @simulate.command()
@@ -158,7 +159,7 @@ def temperature(celsius: int, card: int, state: Path) -> None:
 @_card_option
 @_state_option
 def cut(profiles: tuple[str, ...], card: int, state: Path, *, whole: bool) -> None:
-    """Cut a card into MIG instances of PROFILES, for instance 3g.20gb 3g.20gb.
+    """Cut a card into MIG instances of PROFILES, for instance 3g.20gb 1c.3g.20gb.
 
     Instances that it had are gone. Without PROFILES it is in MIG mode and has none.
     """
