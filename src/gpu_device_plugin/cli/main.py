@@ -14,7 +14,7 @@ from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, ask
 from gpu_device_plugin.cli.commit import commit
 from gpu_device_plugin.cli.demo import demo
 from gpu_device_plugin.cli.directories import directory_option
-from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, uninstall
+from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.setting_options import setting_options
 from gpu_device_plugin.cli.simulate import simulate
@@ -36,9 +36,9 @@ def cli() -> None:
     """Share GPUs between pods by memory and compute, with enforced limits.
 
     `agent` runs on every GPU node, `controller` once in a cluster. `why` and `recover` are for
-    a person on a GPU node, or in the agent's pod. The chart's hooks run `uninstall` and
-    `check-upgrade`; `cleanup` removes what an uninstall leaves on a node. `demo` and `simulate`
-    need no GPU.
+    a person on a GPU node, or in the agent's pod. The chart's hooks run `uninstall`,
+    `clear-nodes` and `check-upgrade`; `cleanup` removes what an uninstall leaves on a node. `demo`
+    and `simulate` need no GPU.
     """
 
 
@@ -142,7 +142,7 @@ def version() -> None:
     click.echo(f"library {own_version() or 'not built'}")
 
 
-for _command in (simulate, demo, uninstall, check_upgrade, cleanup):
+for _command in (simulate, demo, uninstall, clear_nodes, check_upgrade, cleanup):
     cli.add_command(_command)
 
 
