@@ -54,7 +54,7 @@ class Controller:
         self._api = ApiServer.at(kubeconfig)
         self.ledger = ClusterLedger(settings.placement)
         changes = Changes(self._node_changed, self.ledger.pod_changed)
-        self._watch = ClusterWatch(self._api, changes)
+        self._watch = ClusterWatch(self._api, changes, self.ledger.processors)
         self._is_counted = False
         self._metrics = ControllerMetrics(self._facts)
         view = View(self._watch.read, lambda: self.leader.standby, self._metrics.bound)
