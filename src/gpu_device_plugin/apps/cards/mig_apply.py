@@ -1,6 +1,6 @@
 """`gpu-device-plugin mig apply`: cut the cards of this node, where nobody uses them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpu_device_plugin.apps.cards.users import refuse_users
@@ -45,19 +45,30 @@ async def apply(
         for cut in cuts:
             say(str(cut))
         due = [cut for cut in cuts if not cut.is_done]
-        if not due:
-            return True
-        if not sees_all_processes():
-            say(NOT_ON_THE_HOST)
-        cards = [cut.card for cut in due]
-        await refuse_users(nvml, cards, kubelet)
-        if not agree():
+        if due and not await _are_free_and_agreed(nvml, due, kubelet, say, agree):
             return False
-        await refuse_users(nvml, cards, kubelet)
         for cut in due:
             _carry_out(nvml, cut)
             say(f"card {cut.card.index} ({cut.card.uuid}): is cut")
         return True
+
+
+async def _are_free_and_agreed(
+    nvml: Session,
+    due: Sequence[Cut],
+    kubelet: Path,
+    say: Callable[[str], None],
+    agree: Callable[[], bool],
+) -> bool:
+    """Asked before a person is, and again after: that may take long."""
+    if not sees_all_processes():
+        say(NOT_ON_THE_HOST)
+    cards = [cut.card for cut in due]
+    await refuse_users(nvml, cards, kubelet)
+    if not agree():
+        return False
+    await refuse_users(nvml, cards, kubelet)
+    return True
 
 
 def _carry_out(nvml: Session, cut: Cut) -> None:
