@@ -26,6 +26,7 @@ COMMANDS = (
     "cleanup",
     "controller",
     "demo",
+    "page",
     "recover",
     "simulate",
     "uninstall",

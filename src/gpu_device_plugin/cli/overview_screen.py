@@ -1,6 +1,6 @@
 """Draws what `kubectl gpu` finds: 80 columns are enough, colours are not needed."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
@@ -17,7 +17,6 @@ from gpu_device_plugin.apps.overview.usage import SliceUse
 from gpu_device_plugin.apps.overview.why import NodeVerdict, PodStory
 from gpu_device_plugin.domain.pods import PodRef
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan")
 _BAR = 16
 _WIDE_BAR = 32
@@ -114,10 +113,9 @@ class OverviewScreen:
 
 
 def _node(node: NodeView, width: int, *, is_wide: bool) -> Iterator[RenderableType]:
-    models = ", ".join(f"{count} x {model}" for model, count in _models(node.cards))
-    unit = "1 GiB" if node.unit_mib == 1024 else f"{node.unit_mib} MiB"
-    yield Text.assemble((node.name, "bold"), f"  {node.mode}, units of {unit}, {models}")
-    marks = _marks(node.cards)
+    kind = f"  {node.mode}, units of {node.unit_text}, {node.models_text}"
+    yield Text.assemble((node.name, "bold"), kind)
+    marks = _marks(node.letters)
     heads = ["card", "memory"]
     table = _table(*heads, right=("units", "compute") if node.has_compute else ("units",))
     if is_wide:
@@ -139,19 +137,11 @@ def _node(node: NodeView, width: int, *, is_wide: bool) -> Iterator[RenderableTy
     yield Text()
 
 
-def _models(cards: Iterable[CardView]) -> list[tuple[str, int]]:
-    counts: dict[str, int] = {}
-    for card in cards:
-        counts[card.model] = counts.get(card.model, 0) + 1
-    return list(counts.items())
-
-
-def _marks(cards: Iterable[CardView]) -> dict[PodRef, tuple[str, str]]:
-    """A letter and a colour for each pod of a node; when letters run out, they begin again."""
-    pods = dict.fromkeys(holder.pod for card in cards for holder in card.holders)
+def _marks(letters: Mapping[PodRef, str]) -> dict[PodRef, tuple[str, str]]:
+    """Each pod of a node with its letter and a colour."""
     return {
-        pod: (_LETTERS[n % len(_LETTERS)], _COLOURS[n % len(_COLOURS)])
-        for n, pod in enumerate(pods)
+        pod: (letter, _COLOURS[n % len(_COLOURS)])
+        for n, (pod, letter) in enumerate(letters.items())
     }
 
 

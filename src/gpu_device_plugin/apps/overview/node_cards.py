@@ -4,8 +4,11 @@ The rules are the controller's; what is held is what the agents have reported, o
 for while they have not.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
+from string import ascii_letters
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.domain.pods import PodRef
@@ -18,6 +21,7 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
 )
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import Share
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import StateError
@@ -98,6 +102,23 @@ class NodeView:
         return self.offer.unit.mib
 
     @property
+    def unit_text(self) -> str:
+        """The same for people."""
+        return "1 GiB" if self.unit_mib == 1024 else f"{self.unit_mib} MiB"
+
+    @property
+    def models_text(self) -> str:
+        """How many cards of which models."""
+        counts = Counter(card.model for card in self.cards)
+        return ", ".join(f"{count} x {model}" for model, count in counts.items())
+
+    @property
+    def letters(self) -> Mapping[PodRef, str]:
+        """A letter for each pod on its cards; when letters run out, they begin again."""
+        pods = dict.fromkeys(holder.pod for card in self.cards for holder in card.holders)
+        return dict(zip(pods, cycle(ascii_letters), strict=False))
+
+    @property
     def mode(self) -> str:
         """Its mode."""
         return self.offer.mode.value
@@ -156,15 +177,16 @@ def node_view(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeView:
         for hold in holds
         if hold.unplaced
     ]
-    cards = tuple(_card(room, _holders(room.card.index, holds, granted)) for room in rooms)
+    shares = [(hold.pod, hold.by_card()) for hold in holds]
+    cards = tuple(_card(room, _holders(room.card.index, shares, granted)) for room in rooms)
     return NodeView(node.name, offer, rooms, holds, cards, tuple(waiting))
 
 
-def _holders(index: int, holds: Iterable[PodHold], granted: set[PodRef]) -> tuple[Holder, ...]:
+def _holders(
+    index: int, shares: Iterable[tuple[PodRef, Mapping[int, Share]]], granted: set[PodRef]
+) -> tuple[Holder, ...]:
     found = [
-        Holder(hold.pod, *shares[index], hold.pod in granted)
-        for hold in holds
-        if index in (shares := hold.by_card())
+        Holder(pod, *by_card[index], pod in granted) for pod, by_card in shares if index in by_card
     ]
     return tuple(sorted(found, key=lambda holder: (-holder.units, str(holder.pod))))
 
