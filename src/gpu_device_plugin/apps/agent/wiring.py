@@ -11,6 +11,8 @@ from pathlib import Path
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.admission.admission import Admission
+from gpu_device_plugin.apps.agent.claims.door import ClaimDoor, Server
+from gpu_device_plugin.apps.agent.claims.preparation import Preparation
 from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier, Sources
 from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.device_plugin.prestart import PreStart
@@ -41,11 +43,17 @@ from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
 from gpu_device_plugin.config.agent import Settings, takes_mig
+from gpu_device_plugin.domain.claims import has_claims, pools_behind
+from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.pools import Pool
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
 from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.store.cdi import CdiFiles
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.store.region import read_region
@@ -80,6 +88,7 @@ class Wiring:
         self.schemes = schemes or Schemes(*shipped(lambda: self.configuration.current))
         self.edges = edges or real_edges(settings, self.schemes.resources)
         self._on_driver_changed = on_driver_changed
+        self._had_claims = False
         self._kernel = kernel or Kernel()
         self.metrics = AgentMetrics(__version__)
         self.node_store = NodeStore(first_state(settings))
@@ -95,6 +104,7 @@ class Wiring:
         self._wire_state()
         self._wire_admission()
         self._wire_kubelet()
+        self._wire_claims()
         self._wire_readers()
         self._wire_lifecycle()
 
@@ -185,9 +195,46 @@ class Wiring:
         service = Service(self.session, self.recorded, self.prestart, self.schemes, self.metrics)
         self.device_lists = DeviceLists(
             lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed),
-            self.schemes.pools,
+            self._pools,
         )
         self.reconciler.checkpoint_stale.subscribe(lambda _: self.device_lists.send_again())
+
+    def _wire_claims(self) -> None:
+        """The front of claims; it does nothing before the node's door is `dra`."""
+        cdi = CdiFiles(Path(self.settings.cdi_dir))
+        state, ledger = self.node_store.read, lambda: self.ledger_store.ledger
+        self.claim_door = ClaimDoor(
+            self._open_claim_server,
+            Preparation(self.admission, cdi, self.cluster, state, self.schemes, self.gate),
+            cdi,
+            self.cluster,
+            self.node_store,
+            ledger,
+            self.schemes,
+            self.recorder,
+            lambda: self.cards.driver_version,
+        )
+        self.node_store.subscribe(self.claim_door.changed)
+        self.ledger_store.changed.subscribe(self._held_changed)
+
+    def _open_claim_server(self, door: ClaimDoor) -> Server:
+        # Not at the top: an agent without claims does not load their calls.
+        from gpu_device_plugin.kubelet.dra_server import ClaimServer
+
+        return ClaimServer(Path(self.settings.kubelet_dir), door)
+
+    def _pools(self, state: NodeState) -> tuple[Pool, ...]:
+        return pools_behind(self.schemes.pools(state), state.door, self.ledger_store.ledger)
+
+    def _held_changed(self, ledger: Ledger) -> None:
+        """What each door may give of a card follows from who holds it by the other one."""
+        state = self.node_store.read()
+        if self.readiness.is_prepared and (
+            state.door is Door.DRA or self._had_claims or has_claims(ledger)
+        ):
+            self._had_claims = has_claims(ledger)
+            self.device_lists.publish(state)
+            self.claim_door.changed(ledger)
 
     def _wire_readers(self) -> None:
         self.usage = UsageReader(
