@@ -101,10 +101,22 @@ def test_simulated_cards_go_with_no_driver() -> None:
         render("simulate.profile=v100", "runtimeClassName=nvidia")
 
 
-@pytest.mark.parametrize("way", ["cdi", "device-specs"])
-def test_simulated_cards_are_no_device_nodes(way: str) -> None:
-    with pytest.raises(RefusedError, match=f"does not go with deviceAccess {way}"):
-        render("simulate.profile=v100", f"deviceAccess={way}")
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("deviceListStrategy=cdi-cri", "deviceListStrategy cdi-cri"),
+        ("deviceAccess=cdi", "deviceListStrategy cdi-cri"),
+        ("compatWithCPUManager=true", "compatWithCPUManager"),
+    ],
+)
+def test_simulated_cards_are_no_device_nodes(way: str, words: str) -> None:
+    with pytest.raises(RefusedError, match=f"does not go with {words}"):
+        render("simulate.profile=v100", way)
+
+
+def test_the_former_name_of_the_strategies_stands_alone() -> None:
+    with pytest.raises(RefusedError, match="deviceAccess is the former name"):
+        render("deviceAccess=cdi", "compatWithCPUManager=false")
 
 
 @pytest.mark.parametrize("value", ["driverRoot", "nvmlLibrary", "affinity", "serviceAccount.name"])
@@ -129,7 +141,11 @@ def test_the_drivers_library_lies_below_its_root() -> None:
         (["computePolicy=5"], "compute_policy", "native"),
         (["honorPodComputePolicy=true"], "honor_pod_compute_policy", True),
         (["driverCapabilities=all"], "driver_capabilities", "all"),
-        (["deviceAccess=cdi"], "device_access", "cdi"),
+        (["deviceListStrategy=cdi-cri"], "device_list_strategy", "cdi-cri"),
+        (["deviceListStrategy={envvar,cdi-cri}"], "device_list_strategy", "envvar,cdi-cri"),
+        (["compatWithCPUManager=true"], "pass_device_specs", True),
+        (["deviceAccess=cdi"], "device_list_strategy", "cdi-cri"),
+        (["deviceAccess=device-specs"], "pass_device_specs", True),
         (["allowOtherPlugin=true"], "allow_other_plugin", True),
         (["recoverySeconds=90"], "recovery_seconds", 90),
         (["kubeletDir=/data/kubelet"], "kubelet_dir", "/data/kubelet"),
@@ -239,10 +255,10 @@ def test_the_nvidia_runtime_is_asked_for_nvml_and_only_where_there_is_a_driver()
     assert environment()["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert environment()["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
     # The agent answers with the device nodes that it sees, and uvm comes with compute only.
-    by_nodes = environment("deviceAccess=device-specs")["NVIDIA_DRIVER_CAPABILITIES"]
+    by_nodes = environment("compatWithCPUManager=true")["NVIDIA_DRIVER_CAPABILITIES"]
     assert by_nodes == "compute,utility"
     assert "NVIDIA_VISIBLE_DEVICES" not in environment("simulate.profile=v100")
-    by_mounts = environment("deviceAccess=volume-mounts")["NVIDIA_VISIBLE_DEVICES"]
+    by_mounts = environment("deviceListStrategy=volume-mounts")["NVIDIA_VISIBLE_DEVICES"]
     assert by_mounts == VISIBLE_DEVICES_DIR
 
 

@@ -24,6 +24,7 @@ COMMANDS = (
     "agent",
     "check-upgrade",
     "cleanup",
+    "clear-nodes",
     "controller",
     "demo",
     "recover",

@@ -128,3 +128,25 @@ def test_cards_that_mounts_name_are_all_seen(node: SimulatedNode, tmp_path: Path
     )
 
     assert seen == [first, second]
+
+
+def test_a_container_of_one_instance_sees_it_alone_below_its_card(make_node: MakeNode) -> None:
+    """R-210: NVML counts the container's instances from 0, and knows no other by its UUID."""
+    node = make_node("a100-mig")
+    cards = node.view().cards
+    given, other = (instance.uuid for instance in cards[1].instances[2:4])
+
+    seen = run(
+        node,
+        f"""
+        nvml.nvmlInit()
+        card = nvml.nvmlDeviceGetHandleByIndex(0)
+        first = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0)
+        say([nvml.nvmlDeviceGetCount(), nvml.nvmlDeviceGetUUID(card), nvml.nvmlDeviceGetUUID(first),
+             error_of(nvml.nvmlDeviceGetMigDeviceHandleByIndex, card, 1),
+             error_of(nvml.nvmlDeviceGetHandleByUUID, {other!r})])
+        """,
+        NVIDIA_VISIBLE_DEVICES=given,
+    )
+
+    assert seen == [1, cards[1].uuid, given, 6, 6]

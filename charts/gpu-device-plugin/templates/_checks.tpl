@@ -24,8 +24,15 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.simulate.profile (or .Values.driverRoot .Values.runtimeClassName) }}
 {{- fail "simulate.profile is for nodes without a driver: it goes with neither driverRoot nor runtimeClassName" }}
 {{- end }}
-{{- if and .Values.simulate.profile (has .Values.deviceAccess (list "cdi" "device-specs")) }}
-{{- fail (printf "simulate.profile brings its cards by mounts: it does not go with deviceAccess %s, leave that at nvidia" .Values.deviceAccess) }}
+{{- $strategies := include "gpu-device-plugin.strategies" . }}
+{{- if and .Values.deviceAccess (or .Values.deviceListStrategy (kindIs "bool" .Values.compatWithCPUManager)) }}
+{{- fail "deviceAccess is the former name of deviceListStrategy and compatWithCPUManager: give the new ones alone" }}
+{{- end }}
+{{- if and .Values.simulate.profile (regexMatch "cdi" $strategies) }}
+{{- fail (printf "simulate.profile brings its cards by mounts: it does not go with deviceListStrategy %s, leave that out" $strategies) }}
+{{- end }}
+{{- if and .Values.simulate.profile (eq (include "gpu-device-plugin.passesNodes" .) "true") }}
+{{- fail "simulate.profile brings its cards by mounts: it does not go with compatWithCPUManager, leave that out" }}
 {{- end }}
 {{- if and .Values.simulate.driverVersion (not .Values.simulate.profile) }}
 {{- fail "simulate.driverVersion is the version of a simulated driver: it needs simulate.profile" }}

@@ -84,8 +84,18 @@ spec:
       {{- end }}
       nodeSelector:
         kubernetes.io/os: linux
-      # Where an agent runs, the image is, also one that no registry has.
+      # Where an agent runs or ran, the image is, also one that no registry has.
       affinity:
+        {{- $agents := .root.Values.affinity | default (include "gpu-device-plugin.affinity" .root | fromYaml) }}
+        {{- with (($agents.nodeAffinity).requiredDuringSchedulingIgnoredDuringExecution).nodeSelectorTerms }}
+        nodeAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+            {{- range . }}
+            - weight: 10
+              preference:
+                {{- toYaml . | nindent 16 }}
+            {{- end }}
+        {{- end }}
         podAffinity:
           preferredDuringSchedulingIgnoredDuringExecution:
             - weight: 100

@@ -83,6 +83,38 @@ def uninstall(
     _with_fleet(KubeconfigChoice(kubeconfig, context), namespace, daemonset, work)
 
 
+@click.command("clear-nodes")
+@_installation_options
+@click.option(
+    "--timeout",
+    type=click.IntRange(1, 86400),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the agents to end.",
+)
+def clear_nodes(
+    kubeconfig: Path | None, context: str, namespace: str, daemonset: str, timeout: int
+) -> None:
+    """Remove what former agents left on the Node objects.
+
+    Removes labels and annotations. Waits until the agents have ended; nodes with an agent are left alone. The chart's post-delete
+    hook runs this; with plain manifests run it after `kubectl delete`.
+    """
+    from gpu_device_plugin.apps.lifecycle.clear_nodes import clear_nodes as clear
+    from gpu_device_plugin.cluster.survey import Survey
+
+    access = KubeconfigChoice(kubeconfig, context)
+
+    async def work(fleet: "Fleet") -> None:
+        cleared = await clear(Survey(fleet.api), fleet, timeout)
+        click.echo(f"labels and annotations removed from {len(cleared)} nodes")
+        for name in cleared:
+            click.echo(f"  {name}")
+
+    _with_fleet(access, namespace, daemonset, work)
+
+
 @click.command("check-upgrade")
 @_installation_options
 @click.option(

@@ -15,11 +15,12 @@ import click
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.cli.overview_json import json_cards
 from gpu_device_plugin.errors import ConfigError, GpuPluginError
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
-    from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards
+    from gpu_device_plugin.apps.overview.node_cards import ClusterCards
     from gpu_device_plugin.cli.overview_screen import OverviewScreen
     from gpu_device_plugin.cluster.api import ApiServer
 
@@ -95,7 +96,7 @@ def gpu() -> None:
 def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access: Any) -> None:
     """Show nodes and cards as bars, with the pods that hold them.
 
-    A letter of a bar is a pod, `.` is free, `?` is asked for by a pod that has no card yet, `x` is
+    A letter of a bar is a pod (with whole cards and replicas an equal part each), `.` is free, `?` is asked for by a pod that has no card yet, `x` is
     out of service.
     """
     from gpu_device_plugin.apps.overview.questions import follow_cards, read_cluster
@@ -264,37 +265,3 @@ def _guarded(command: click.Command, name: str, arguments: Sequence[str] | None)
 
 def _echo_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
-
-
-def json_cards(found: "ClusterCards") -> dict[str, object]:
-    """What `map -o json` prints."""
-    nodes = [
-        {
-            "name": node.name,
-            "mode": node.mode,
-            "unit_mib": node.unit_mib,
-            "cards": [_json_card(card) for card in node.cards],
-            "waiting": [
-                {"namespace": pod.namespace, "name": pod.name, "units": units}
-                for pod, units in node.waiting
-            ],
-        }
-        for node in found.nodes
-    ]
-    unreadable = [{"name": name, "error": error} for name, error in found.unreadable]
-    return {"nodes": nodes, "unreadable": unreadable}
-
-
-def _json_card(card: "CardView") -> dict[str, object]:
-    plain = dataclasses.asdict(card)
-    plain["holders"] = [
-        {
-            "namespace": holder.pod.namespace,
-            "name": holder.pod.name,
-            "units": holder.units,
-            "percent": holder.percent,
-            "is_granted": holder.is_granted,
-        }
-        for holder in card.holders
-    ]
-    return plain

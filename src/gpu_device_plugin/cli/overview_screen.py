@@ -116,27 +116,35 @@ class OverviewScreen:
 def _node(node: NodeView, width: int, *, is_wide: bool) -> Iterator[RenderableType]:
     models = ", ".join(f"{count} x {model}" for model, count in _models(node.cards))
     unit = "1 GiB" if node.unit_mib == 1024 else f"{node.unit_mib} MiB"
-    yield Text.assemble((node.name, "bold"), f"  {node.mode}, units of {unit}, {models}")
+    units = "" if node.is_whole else f"units of {unit}, "
+    yield Text.assemble((node.name, "bold"), f"  {node.mode}, {units}{models}")
+    yield Padding(_card_table(node, width, is_wide=is_wide), (0, 0, 0, 3), expand=False)
+    for uuid, pod in node.instances:
+        yield Padding(Text(f"instance {uuid}: {pod}"), (0, 0, 0, 3))
+    if node.waiting:
+        listed = ", ".join(f"{pod} ({units} units)" for pod, units in node.waiting)
+        yield Padding(Text(f"without a card yet: {listed}", style="yellow"), (0, 0, 0, 3))
+    yield Text()
+
+
+def _card_table(node: NodeView, width: int, *, is_wide: bool) -> Table:
     marks = _marks(node.cards)
-    heads = ["card", "memory"]
-    table = _table(*heads, right=("units", "compute") if node.has_compute else ("units",))
+    amounts = ("units", "compute") if node.has_compute else ("units",)
+    table = _table("card", "memory", right=() if node.is_whole else amounts)
     if is_wide:
         for head in ("MiB", "UUID"):
             table.add_column(head, no_wrap=True)
     table.add_column("who", overflow="fold")
     for card in node.cards:
         cells: list[RenderableType] = [str(card.index), _bar(card, marks, width)]
-        cells.append(f"{card.held_units}/{card.units}")
+        if not node.is_whole:
+            cells.append(f"{card.held_units}/{card.units}")
         if node.has_compute:
             cells.append(f"{sum(holder.percent for holder in card.holders)} %")
         if is_wide:
             cells += [str(card.memory_mib), card.uuid]
         table.add_row(*cells, _who(card, marks, is_wide=is_wide))
-    yield Padding(table, (0, 0, 0, 3), expand=False)
-    if node.waiting:
-        listed = ", ".join(f"{pod} ({units} units)" for pod, units in node.waiting)
-        yield Padding(Text(f"without a card yet: {listed}", style="yellow"), (0, 0, 0, 3))
-    yield Text()
+    return table
 
 
 def _models(cards: Iterable[CardView]) -> list[tuple[str, int]]:
@@ -148,7 +156,9 @@ def _models(cards: Iterable[CardView]) -> list[tuple[str, int]]:
 
 def _marks(cards: Iterable[CardView]) -> dict[PodRef, tuple[str, str]]:
     """A letter and a colour for each pod of a node; when letters run out, they begin again."""
-    pods = dict.fromkeys(holder.pod for card in cards for holder in card.holders)
+    pods = dict.fromkeys(
+        pod for card in cards for pod in (*card.pods, *(holder.pod for holder in card.holders))
+    )
     return {
         pod: (_LETTERS[n % len(_LETTERS)], _COLOURS[n % len(_COLOURS)])
         for n, pod in enumerate(pods)
@@ -161,6 +171,11 @@ def _bar(card: CardView, marks: dict[PodRef, tuple[str, str]], width: int) -> Te
         return Text("x" * min(width, card.units), style="red")
     signs = min(width, card.units)
     bar, held = Text(), 0
+    for at, pod in enumerate(card.pods):
+        # Replicas of a card are parts of nothing: each pod has an equal part of the bar.
+        letter, colour = marks[pod]
+        part = signs * (at + 1) // len(card.pods) - len(bar)
+        bar.append(letter * part, style=f"black on {colour}")
     for holder in card.holders:
         letter, colour = marks[holder.pod]
         held += holder.units
@@ -174,9 +189,13 @@ def _bar(card: CardView, marks: dict[PodRef, tuple[str, str]], width: int) -> Te
 
 
 def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool) -> Text:
-    if not card.is_healthy and not card.holders:
+    if not card.is_healthy and not card.holders and not card.pods:
         return Text("out of service", style="red")
     who = Text()
+    for pod in card.pods:
+        letter, colour = marks[pod]
+        who.append(", " if who else "")
+        who.append(f"{letter}={pod}", style=colour)
     for holder in card.holders:
         letter, colour = marks[holder.pod]
         who.append(", " if who else "")
@@ -190,9 +209,17 @@ def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool)
 
 def _summary(nodes: Sequence[NodeView]) -> str:
     cards = sum(len(node.cards) for node in nodes)
-    held, units = sum(node.held_units for node in nodes), sum(node.units for node in nodes)
-    percent = 100 * held // units if units else 0
-    return f"{len(nodes)} nodes, {cards} cards: {held} of {units} units held ({percent} %)"
+    shared = [node for node in nodes if not node.is_whole]
+    whole = [card for node in nodes if node.is_whole for card in node.cards]
+    parts = []
+    if shared or not whole:
+        held, units = sum(node.held_units for node in shared), sum(node.units for node in shared)
+        percent = 100 * held // units if units else 0
+        parts.append(f"{held} of {units} units held ({percent} %)")
+    if whole:
+        given = sum(bool(card.pods) for card in whole)
+        parts.append(f"{given} of {len(whole)} whole cards held")
+    return f"{len(nodes)} nodes, {cards} cards: {', '.join(parts)}"
 
 
 def _use(use: SliceUse) -> list[str]:

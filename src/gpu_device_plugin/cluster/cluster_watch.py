@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -46,12 +46,14 @@ class ClusterPod:
         node: Where it is bound, or "".
         annotations: Its annotations.
         resource_version: Of the object.
+        devices: Resource -> how many whole devices it asks for; only `SurveyedPod` tells them.
     """
 
     request: PodRequest
     node: str
     annotations: Mapping[str, str]
     resource_version: str
+    devices: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from gpu_device_plugin.config.nvidia_settings import (
 )
 from gpu_device_plugin.config.sources import LogFormat, load, says
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
-from gpu_device_plugin.domain.container_edits import DeviceAccess
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, parse_mode
@@ -83,9 +82,6 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
             "With `on` containers get limits and the isolation library; if it is missing, cards are unhealthy."
         ),
     ] = Isolation.ON
-    device_access: Annotated[DeviceAccess, says("How cards reach containers.")] = (
-        DeviceAccess.NVIDIA
-    )
     door: Annotated[
         Door,
         says(

@@ -216,7 +216,9 @@ def prepared(
     claim: Claim, ours: Sequence[AllocatedDevice], edits: ContainerEdits
 ) -> list[PreparedDevice]:
     """What the kubelet is told: the first device carries everything that the containers receive."""
-    names = (f"{CDI_KIND}={claim.ref.uid}", *edits.cdi_names)
+    # An annotation is the kubelet's to make, and it makes none for claims.
+    by_annotation = [name for value in edits.annotations.values() for name in value.split(",")]
+    names = tuple(dict.fromkeys((f"{CDI_KIND}={claim.ref.uid}", *edits.cdi_names, *by_annotation)))
     return [PreparedDevice(of, names if number == 0 else ()) for number, of in enumerate(ours)]
 
 

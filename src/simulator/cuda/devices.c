@@ -29,17 +29,8 @@ static void add(struct candidates *candidates, uint32_t card, uint32_t instance,
 	candidates->at[place].uuid = uuid;
 }
 
-/* A container was given MIG slices one by one, if the list names any of this card. */
-static bool is_listed(const char *list, const struct gpusim_card *card, const char *uuid)
-{
-	if (list && list[0] == '/')
-		return gpusim_holds(list, card->uuid) || gpusim_holds(list, uuid);
-	return !list || strncmp(list, "MIG-", 4) != 0 || strstr(list, uuid) != NULL;
-}
-
 static void find_candidates(const struct gpusim_node *node, struct candidates *candidates)
 {
-	const char *list = setting("NVIDIA_VISIBLE_DEVICES");
 	uint32_t cards[GPUSIM_CARDS];
 	unsigned count = gpusim_visible_cards(node, cards);
 
@@ -54,7 +45,7 @@ static void find_candidates(const struct gpusim_node *node, struct candidates *c
 		for (uint32_t j = 0; j < GPUSIM_INSTANCES; j++) {
 			const struct gpusim_instance *instance = &card->instances[j];
 
-			if (instance->present && is_listed(list, card, instance->uuid))
+			if (gpusim_is_mig_device(card, j) && gpusim_sees_instance(card, j))
 				add(candidates, cards[i], j, -1, instance->uuid);
 		}
 	}

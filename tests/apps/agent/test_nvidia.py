@@ -75,6 +75,16 @@ async def test_whole_cards_are_given_as_the_kubelet_chooses_and_recorded() -> No
         assert not rig.events("SliceAdopted")
 
 
+async def test_two_cards_of_a_dgx_1_are_those_with_two_nvlinks() -> None:
+    """R-703: cards 0 and 3, by the links that came with the inventory; then 1 and 2."""
+    async with running_rig("dgx-1", mode="default") as rig:
+        await offered(rig, gpu=8)
+        uuids = [card.uuid for card in rig.cards.view().cards]
+        for name, pair in (("first", (0, 3)), ("second", (1, 2))):
+            assert (await rig.admit(name, {GPU: 2})).is_admitted
+            assert set(await visible(rig, name)) == {uuids[card] for card in pair}
+
+
 async def test_time_slicing_of_nvidias_file_offers_replicas(tmp_path: Path) -> None:
     """R-303, R-304, R-701, R-702: 40 of four cards; two at once are refused in NVIDIA's words."""
     file = tmp_path / "config.yaml"

@@ -9,21 +9,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.admission.admission import Admission
-from gpu_device_plugin.apps.agent.claims.door import ClaimDoor, Server
-from gpu_device_plugin.apps.agent.claims.preparation import Preparation
+from gpu_device_plugin.apps.agent.claims.door import ClaimDoor
+from gpu_device_plugin.apps.agent.claims.parts import ClaimParts
 from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier, Sources
 from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.device_plugin.prestart import PreStart
 from gpu_device_plugin.apps.agent.device_plugin.recorded import RecordedCalls
 from gpu_device_plugin.apps.agent.device_plugin.service import Service
 from gpu_device_plugin.apps.agent.device_plugin.session import CallParts, Session
-from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
-from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
-from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower
-from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
+from gpu_device_plugin.apps.agent.edges import Edges
 from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
 from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
@@ -31,42 +26,27 @@ from gpu_device_plugin.apps.agent.lifecycle.node_follower import NodeFollower
 from gpu_device_plugin.apps.agent.lifecycle.other_plugin import SocketCheck
 from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
-from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher
 from gpu_device_plugin.apps.agent.publish.usage import UsageReader
 from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.apps.agent.reconcile.reconciler import Parts, Reconciler
-from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
-from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
-from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
-from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
-from gpu_device_plugin.config.agent import Settings, takes_mig
-from gpu_device_plugin.domain.claims import has_claims, pools_behind
-from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.apps.agent.state_wiring import StateWiring
+from gpu_device_plugin.config.agent import Settings
+from gpu_device_plugin.domain.claims import pools_behind
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.pools import Pool
 from gpu_device_plugin.domain.reports import DriverChanged
-from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
+from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
-from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.cdi import CdiFiles
-from gpu_device_plugin.store.grants import GrantStore
-from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.store.region import read_region
 from gpu_device_plugin.store.remains import Remains
 from gpu_device_plugin.store.selinux import Kernel, SecurityLabels
-from gpu_device_plugin.store.slices import SliceFiles
-from gpu_device_plugin.store.state_file import Memory, MemoryFile
-from gpu_device_plugin.store.state_records import CardsRecord, NodeRecord
-from gpu_device_plugin.store.writer import Writer
-from gpu_device_plugin.web.metrics import AgentMetrics
 
 
-class Wiring:
+class Wiring(StateWiring):
     """Every part of one agent, connected."""
 
     def __init__(
@@ -78,73 +58,14 @@ class Wiring:
         on_driver_changed: Callable[[DriverChanged], None] = lambda _: None,
         kernel: Kernel | None = None,
     ) -> None:
-        self.settings = settings
-        self.configuration = ConfigurationFollower(
-            settings,
-            lambda: self.reconciler.holders,
-            lambda: self.recorder,
-            lambda: self.device_lists.publish(self.node_store.read()),
+        super().__init__(
+            settings, edges, schemes, on_driver_changed=on_driver_changed, kernel=kernel
         )
-        self.schemes = schemes or Schemes(*shipped(lambda: self.configuration.current))
-        self.edges = edges or real_edges(settings, self.schemes.resources)
-        self._on_driver_changed = on_driver_changed
-        self._had_claims = False
-        self._kernel = kernel or Kernel()
-        self.metrics = AgentMetrics(__version__)
-        self.node_store = NodeStore(first_state(settings))
-        self.signals = ClusterSignals()
-        self.cluster = self.edges.cluster(self.signals, self.metrics.count_dropped_event)
-        self.recorder = EventRecorder(
-            self.metrics,
-            self.cluster.post,
-            self.node_store.read,
-            self.edges.clock.wall_seconds,
-            self.schemes,
-        )
-        self._wire_state()
         self._wire_admission()
         self._wire_kubelet()
         self._wire_claims()
         self._wire_readers()
         self._wire_lifecycle()
-
-    def _wire_state(self) -> None:
-        settings, edges, state_dir = self.settings, self.edges, Path(self.settings.state_dir)
-        self.writer = Writer()
-        self.lock = NodeLock(state_dir / "lock")
-        grants = GrantStore(state_dir, edges.boot_id, schemes=self.schemes)
-        self.ledger_store = LedgerStore(grants, self.writer)
-        self.snapshots = SnapshotReader(edges.pods.list, edges.checkpoint)
-        table = Path(settings.xid_table) if settings.xid_table else None
-        self.cards = CardInventory(
-            self.node_store,
-            self.recorder,
-            Memory(MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id), self.writer),
-            health_rules(settings.recovery_seconds, table, takes_mig=takes_mig(settings)),
-            edges.boot_id,
-            boot_seconds=edges.clock.boot_seconds,
-            held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
-            on_driver_changed=self._on_driver_changed,
-        )
-        self.nvml = edges.nvml(self.cards.observe)
-        self.mode = ModeFollower(
-            self.node_store,
-            self.recorder,
-            Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
-            settings,
-            lambda: self.reconciler.holders,
-            self.schemes.check_unit,
-        )
-        self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
-        self.setup = ContainerSetup(
-            SliceFiles(Path(settings.run_dir)),
-            self.library,
-            settings.device_access,
-            settings.run_dir,
-            settings.library_dir,
-            self.schemes,
-            driver=simulated_driver(settings),
-        )
 
     def _wire_admission(self) -> None:
         edges, cluster, state = self.edges, self.cluster, self.node_store.read
@@ -201,40 +122,25 @@ class Wiring:
 
     def _wire_claims(self) -> None:
         """The front of claims; it does nothing before the node's door is `dra`."""
-        cdi = CdiFiles(Path(self.settings.cdi_dir))
-        state, ledger = self.node_store.read, lambda: self.ledger_store.ledger
         self.claim_door = ClaimDoor(
-            self._open_claim_server,
-            Preparation(self.admission, cdi, self.cluster, state, self.schemes, self.gate),
-            cdi,
-            self.cluster,
-            self.node_store,
-            ledger,
-            self.schemes,
-            self.recorder,
-            lambda: self.cards.driver_version,
+            ClaimParts(
+                admission=self.admission,
+                cdi=CdiFiles(Path(self.settings.cdi_dir)),
+                cluster=self.cluster,
+                node_store=self.node_store,
+                schemes=self.schemes,
+                recorder=self.recorder,
+                gate=self.gate,
+                driver_version=lambda: self.cards.driver_version,
+                republish=self.device_lists.publish,
+            ),
+            Path(self.settings.kubelet_dir),
         )
         self.node_store.subscribe(self.claim_door.changed)
-        self.ledger_store.changed.subscribe(self._held_changed)
-
-    def _open_claim_server(self, door: ClaimDoor) -> Server:
-        # Not at the top: an agent without claims does not load their calls.
-        from gpu_device_plugin.kubelet.dra_server import ClaimServer
-
-        return ClaimServer(Path(self.settings.kubelet_dir), door)
+        self.ledger_store.changed.subscribe(self.claim_door.held_changed)
 
     def _pools(self, state: NodeState) -> tuple[Pool, ...]:
         return pools_behind(self.schemes.pools(state), state.door, self.ledger_store.ledger)
-
-    def _held_changed(self, ledger: Ledger) -> None:
-        """What each door may give of a card follows from who holds it by the other one."""
-        state = self.node_store.read()
-        if self.readiness.is_prepared and (
-            state.door is Door.DRA or self._had_claims or has_claims(ledger)
-        ):
-            self._had_claims = has_claims(ledger)
-            self.device_lists.publish(state)
-            self.claim_door.changed(ledger)
 
     def _wire_readers(self) -> None:
         self.usage = UsageReader(

@@ -4,10 +4,16 @@ The rules are the controller's; what is held is what the agents have reported, o
 for while they have not.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.domain.held_devices import (
+    DEVICES_ANNOTATION,
+    held_devices,
+)
+from gpu_device_plugin.domain.modes import is_whole
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
@@ -54,6 +60,7 @@ class CardView:
         free_percent: Percent of compute that nobody holds or waits for.
         is_healthy: Whether it may be given away.
         holders: Who holds the rest, the largest first.
+        pods: Who holds it whole, or a replica of it.
     """
 
     index: int
@@ -65,6 +72,7 @@ class CardView:
     free_percent: int
     is_healthy: bool
     holders: tuple[Holder, ...]
+    pods: tuple[PodRef, ...] = ()
 
     @property
     def held_units(self) -> int:
@@ -83,6 +91,8 @@ class NodeView:
         holds: What its pods hold.
         cards: Its cards.
         waiting: Pods bound to it that have no card yet, with the units they ask for.
+        instances: Devices that are no cards, which are MIG instances, with who holds them.
+        devices_taken: Resource -> whole devices that its pods ask for.
     """
 
     name: str
@@ -91,6 +101,8 @@ class NodeView:
     holds: tuple[PodHold, ...]
     cards: tuple[CardView, ...]
     waiting: tuple[tuple[PodRef, int], ...]
+    instances: tuple[tuple[str, PodRef], ...] = ()
+    devices_taken: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def unit_mib(self) -> int:
@@ -101,6 +113,11 @@ class NodeView:
     def mode(self) -> str:
         """Its mode."""
         return self.offer.mode.value
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its mode gives whole cards, replicas or instances, and no slices."""
+        return is_whole(self.offer.mode)
 
     @property
     def has_compute(self) -> bool:
@@ -154,10 +171,31 @@ def node_view(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeView:
     waiting = [
         (hold.pod, sum(demand.mem_units for demand in hold.unplaced))
         for hold in holds
-        if hold.unplaced
+        if any(demand.mem_units for demand in hold.unplaced)
     ]
-    cards = tuple(_card(room, _holders(room.card.index, holds, granted)) for room in rooms)
-    return NodeView(node.name, offer, rooms, holds, cards, tuple(waiting))
+    devices = _devices(pods)
+    cards = tuple(
+        _card(room, _holders(room.card.index, holds, granted), devices.get(room.card.uuid, ()))
+        for room in rooms
+    )
+    known = {card.uuid for card in cards}
+    instances = [(u, ref) for u, refs in devices.items() if u not in known for ref in refs]
+    taken: Counter[str] = Counter()
+    for pod in pods:
+        taken.update(pod.devices)
+    return NodeView(
+        node.name, offer, rooms, holds, cards, tuple(waiting), tuple(sorted(instances)), taken
+    )
+
+
+def _devices(pods: Iterable[ClusterPod]) -> Mapping[str, tuple[PodRef, ...]]:
+    """UUID of a card or an instance -> the pods that hold it or a replica of it."""
+    found: dict[str, list[PodRef]] = {}
+    for pod in sorted(pods, key=lambda pod: str(pod.request.ref)):
+        by_index = held_devices(pod.annotations.get(DEVICES_ANNOTATION, ""))
+        for uuid in dict.fromkeys(uuid for uuids in by_index.values() for uuid in uuids):
+            found.setdefault(uuid, []).append(pod.request.ref)
+    return {uuid: tuple(refs) for uuid, refs in found.items()}
 
 
 def _holders(index: int, holds: Iterable[PodHold], granted: set[PodRef]) -> tuple[Holder, ...]:
@@ -169,7 +207,7 @@ def _holders(index: int, holds: Iterable[PodHold], granted: set[PodRef]) -> tupl
     return tuple(sorted(found, key=lambda holder: (-holder.units, str(holder.pod))))
 
 
-def _card(room: Room, holders: tuple[Holder, ...]) -> CardView:
+def _card(room: Room, holders: tuple[Holder, ...], pods: tuple[PodRef, ...]) -> CardView:
     card = room.card
     return CardView(
         card.index,
@@ -181,4 +219,5 @@ def _card(room: Room, holders: tuple[Holder, ...]) -> CardView:
         room.free_core,
         room.is_healthy,
         holders,
+        pods,
     )

@@ -7,13 +7,13 @@ from typing import TypeVar
 
 from gpu_device_plugin.apps.overview import usage
 from gpu_device_plugin.apps.overview.doctor import Facts, Finding, findings
-from gpu_device_plugin.apps.overview.node_cards import ClusterCards, cluster_cards
+from gpu_device_plugin.apps.overview.live_cluster import LiveCluster
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView, cluster_cards
 from gpu_device_plugin.apps.overview.why import PodStory, story
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterNode, ClusterPod, ClusterWatch
+from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.survey import Survey
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
-from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import AccessError, ClusterError
 
 _LEAST_SECONDS_BETWEEN = 0.5
@@ -52,52 +52,35 @@ async def read_cluster(api: ApiServer) -> Reading:
     return Reading(nodes, pods, cluster_cards(with_cards, _asking(pods)))
 
 
-class _Followed:
-    """Nodes and pods as the watch last told of them.
-
-    Attributes:
-        changed: Set by every change.
-    """
-
-    def __init__(self) -> None:
-        self.changed = asyncio.Event()
-        self._nodes: dict[str, ClusterNode] = {}
-        self._pods: dict[PodRef, ClusterPod] = {}
-
-    def node_changed(self, name: str, node: ClusterNode | None) -> None:
-        self.changed.set()
-        self._nodes.pop(name, None)
-        if node is not None:
-            self._nodes[name] = node
-
-    def pod_changed(self, ref: PodRef, pod: ClusterPod | None) -> None:
-        self.changed.set()
-        self._pods.pop(ref, None)
-        if pod is not None:
-            self._pods[ref] = pod
-
-    def cards(self) -> ClusterCards:
-        """What they amount to now."""
-        return cluster_cards(self._nodes.values(), self._pods.values())
-
-
 async def follow_cards(api: ApiServer, tell: Callable[[ClusterCards], None]) -> None:
     """Tell the nodes with cards, again after every change, until cancelled."""
-    followed = _Followed()
-    watch = ClusterWatch(api, Changes(followed.node_changed, followed.pod_changed))
+    live = LiveCluster(api)
     async with asyncio.TaskGroup() as group:
-        group.create_task(watch.run_nodes())
-        group.create_task(watch.run_pods())
+        group.create_task(live.run())
         while True:
-            await followed.changed.wait()
-            followed.changed.clear()
-            if watch.is_synced:
-                tell(followed.cards())
+            await live.changed.wait()
+            live.take_touched()
+            if live.is_synced:
+                tell(live.cards())
             await asyncio.sleep(_LEAST_SECONDS_BETWEEN)
 
 
-async def read_story(api: ApiServer, namespace: str, name: str) -> PodStory | None:
+NodesAndFacts = tuple[Sequence[NodeView], Mapping[str, SurveyedNode]]
+
+
+async def read_story(
+    api: ApiServer,
+    namespace: str,
+    name: str,
+    nodes: Callable[[], Awaitable[NodesAndFacts]] | None = None,
+) -> PodStory | None:
     """What is known of a pod, or None where there is none and no Event tells of one.
+
+    Args:
+        api: The API server.
+        namespace: Of the pod.
+        name: Of the pod.
+        nodes: The nodes with cards, and all nodes by name; None lists nodes and pods.
 
     Raises:
         ClusterError: The API server does not serve it.
@@ -109,9 +92,14 @@ async def read_story(api: ApiServer, namespace: str, name: str) -> PodStory | No
     if pod is None:
         said = tuple(f"{each.at} {each.reporter} {each.reason}: {each.message}" for each in events)
         return PodStory(f"{namespace}/{name}", "is gone", said=said) if events else None
+    views, facts = await (nodes() if nodes else _listed_nodes(api))
+    # Of hundreds of nodes: nobody else waits for that.
+    return await asyncio.to_thread(story, pod, events, views, facts)
+
+
+async def _listed_nodes(api: ApiServer) -> NodesAndFacts:
     reading = await read_cluster(api)
-    facts = {node.metadata.name: node for node in reading.nodes}
-    return story(pod, events, reading.cards.nodes, facts)
+    return reading.cards.nodes, {node.metadata.name: node for node in reading.nodes}
 
 
 async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding], Reading]:

@@ -1,16 +1,15 @@
 """The door of claims: open while the node's door is `dra`, and until the last claim has ended."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
+from gpu_device_plugin.apps.agent.claims.parts import ClaimParts
 from gpu_device_plugin.apps.agent.claims.preparation import Preparation
-from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.publish.cluster import Cluster
-from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.claims import (
     ClaimRef,
     OfferedDevice,
@@ -21,9 +20,10 @@ from gpu_device_plugin.domain.claims import (
 )
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import GpuPluginError, RequestError
-from gpu_device_plugin.store.cdi import CdiFiles
+
+if TYPE_CHECKING:
+    from gpu_device_plugin.kubelet.dra_server import ClaimServer
 
 CDI_FAULT = "CdiDirNotWritable"
 CHECK_SECONDS = 30.0
@@ -31,53 +31,25 @@ _TOGETHER_SECONDS = 0.05
 _log = structlog.get_logger("claims")
 
 
-class Server(Protocol):
-    """Serves the kubelet's calls; see `kubelet.dra_server.ClaimServer`."""
-
-    trouble: str
-
-    def tell_health(self) -> None:
-        """The health of a device has changed."""
-        ...
-
-    def run(self) -> Coroutine[Any, Any, None]:
-        """Serve until cancelled."""
-        ...
-
-
 class ClaimDoor:
     """Serves claims, and offers cards to the scheduler; answers as `kubelet.dra_servicer.ClaimService`."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - a front's parts
-        self,
-        open_server: "Callable[[ClaimDoor], Server]",
-        preparation: Preparation,
-        cdi: CdiFiles,
-        cluster: Cluster,
-        node_store: NodeStore,
-        ledger: Callable[[], Ledger],
-        schemes: Schemes,
-        recorder: EventRecorder,
-        driver_version: Callable[[], str],
-    ) -> None:
-        self._open_server = open_server
-        self._preparation = preparation
-        self._cdi = cdi
-        self._cluster = cluster
-        self._node_store = node_store
-        self._ledger = ledger
-        self._schemes = schemes
-        self._recorder = recorder
-        self._driver_version = driver_version
+    def __init__(self, parts: ClaimParts, kubelet_dir: Path) -> None:
+        self._kubelet_dir = kubelet_dir
+        self._preparation = Preparation(parts)
+        self._parts = parts
         self._wake = asyncio.Event()
-        self._server: Server | None = None
+        self._server: ClaimServer | None = None
         self._is_offering = False
+        self._had_claims = False
         self._told: Sequence[tuple[str, str]] = ()
 
     @property
     def is_needed(self) -> bool:
         """Whether claims are given here, or are still held."""
-        return self._node_store.read().door is Door.DRA or has_claims(self._ledger())
+        return self._parts.node_store.read().door is Door.DRA or has_claims(
+            self._parts.admission.ledger
+        )
 
     @property
     def trouble(self) -> str:
@@ -87,6 +59,14 @@ class ClaimDoor:
     def changed(self, _: object) -> None:
         """The node or its grants have changed."""
         self._wake.set()
+
+    def held_changed(self, ledger: Ledger) -> None:
+        """What each door may give of a card follows from who holds it by the other one."""
+        state, had_claims = self._parts.node_store.read(), self._had_claims
+        self._had_claims = has_claims(ledger)
+        if self._is_offering and (state.door is Door.DRA or had_claims or self._had_claims):
+            self._parts.republish(state)
+            self._wake.set()
 
     def begin(self) -> None:
         """What the node has is known: cards may be offered."""
@@ -103,7 +83,7 @@ class ClaimDoor:
     async def _serve(self) -> None:
         """From the first claim that may come until the last one has ended."""
         self._restore()
-        self._server = self._open_server(self)
+        self._server = self._opened()
         serving = asyncio.ensure_future(self._server.run())
         try:
             while self.is_needed and not serving.done():
@@ -116,8 +96,14 @@ class ClaimDoor:
             with suppress(asyncio.CancelledError):
                 await serving
             self._server = None
-        self._recorder.fault(self._node_store, CDI_FAULT, None)
-        self._cluster.offer_devices((), "")
+        self._parts.recorder.fault(self._parts.node_store, CDI_FAULT, None)
+        self._parts.cluster.offer_devices((), "")
+
+    def _opened(self) -> "ClaimServer":
+        # Not at the top: an agent without claims does not load their calls.
+        from gpu_device_plugin.kubelet.dra_server import ClaimServer
+
+        return ClaimServer(self._kubelet_dir, self)
 
     async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
         """The claim's devices; a refusal is told in log and Events."""
@@ -133,18 +119,18 @@ class ClaimDoor:
 
     def health(self) -> tuple[str, Sequence[tuple[str, str]]]:
         """Our pool, and each of its devices with what is wrong with it, or ""."""
-        state = self._node_store.read()
+        state = self._parts.node_store.read()
         return state.node, self._told
 
     def offered(self) -> list[OfferedDevice]:
         """The cards as claims may get them now."""
-        state = self._node_store.read()
+        state = self._parts.node_store.read()
         try:
-            scheme, view = self._schemes.reserving(state)
+            scheme, view = self._parts.schemes.reserving(state)
         except RequestError:
             return []
         found = []
-        for uuid, other_door in cards_for_claims(state, self._ledger()).items():
+        for uuid, other_door in cards_for_claims(state, self._parts.admission.ledger).items():
             card = view.card(uuid)
             capacity = scheme.capacity(card, view) if card else None
             if card and capacity:
@@ -154,8 +140,8 @@ class ClaimDoor:
 
     def _offer(self) -> None:
         devices = self.offered()
-        self._cluster.offer_devices(devices, self._driver_version())
-        state = self._node_store.read()
+        self._parts.cluster.offer_devices(devices, self._parts.driver_version())
+        state = self._parts.node_store.read()
         faults = state.faults.items()
         of_node = "; ".join(f"{reason}: {text}" for reason, text in faults)
         told = [(d.name, of_node or state.unhealthy.get(d.card.uuid, "")) for d in devices]
@@ -164,7 +150,9 @@ class ClaimDoor:
             self._server.tell_health()
 
     def _check_directory(self) -> None:
-        self._recorder.fault(self._node_store, CDI_FAULT, self._cdi.check() or None)
+        self._parts.recorder.fault(
+            self._parts.node_store, CDI_FAULT, self._parts.cdi.check() or None
+        )
 
     def _restore(self) -> None:
         """A claim that cannot be restored is prepared again by the kubelet, or ends."""

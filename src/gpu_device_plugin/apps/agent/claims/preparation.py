@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from gpu_device_plugin.apps.agent.admission.admission import Admission
-from gpu_device_plugin.apps.agent.publish.cluster import Cluster
-from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
+from gpu_device_plugin.apps.agent.claims.parts import ClaimParts
 from gpu_device_plugin.domain.claims import (
     DRIVER,
     AllocatedDevice,
@@ -18,33 +16,22 @@ from gpu_device_plugin.domain.claims import (
     prepared,
 )
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.domain.shares import Holder
 from gpu_device_plugin.errors import NodeError, RequestError, StorageError
-from gpu_device_plugin.store.cdi import CdiFiles
 from gpu_device_plugin.store.failpoints import failpoint
 
 
 class Preparation:
     """Prepares claims and gives them back; each call of the kubelet's is about one of them."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a claim is made of
-        self,
-        admission: Admission,
-        cdi: CdiFiles,
-        cluster: Cluster,
-        state: StateReader,
-        schemes: Schemes,
-        gate: CallGate,
-    ) -> None:
-        self._admission = admission
-        self._cdi = cdi
-        self._cluster = cluster
-        self._state = state
-        self._schemes = schemes
-        self._gate = gate
+    def __init__(self, parts: ClaimParts) -> None:
+        self._admission = parts.admission
+        self._cdi = parts.cdi
+        self._cluster = parts.cluster
+        self._state = parts.node_store.read
+        self._schemes = parts.schemes
+        self._gate = parts.gate
 
     async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
         """A durable grant of exactly the cards that the scheduler chose, and its CDI file.

@@ -1,15 +1,19 @@
 """Whole cards, replicas and MIG instances, under the names of NVIDIA's own device plugin."""
 
 import hashlib
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.caller import Call
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
+from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.hardware import UNKNOWN
+from gpu_device_plugin.domain.held_devices import (
+    DEVICES_ANNOTATION,
+    TOPOLOGY_GPU,
+    devices_annotation,
+)
 from gpu_device_plugin.domain.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import ContainerKind
@@ -21,16 +25,13 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     MigStrategy,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.names import TOPOLOGY_GPU, possible_names
+from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of, offers
 from gpu_device_plugin.domain.schemes.nvidia.preferred import preferred
 from gpu_device_plugin.domain.schemes.protocol import Layout
 from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.shares import Share
 from gpu_device_plugin.errors import RequestError
-
-DEVICES_ANNOTATION = "gpu-device-plugin/devices"
-"""On a pod: container index -> UUIDs of its cards and instances."""
 
 
 class NvidiaScheme(Records):
@@ -92,8 +93,7 @@ class NvidiaScheme(Records):
         apps = [grant for grant in grants if grant.kind is not ContainerKind.INIT]
         if not apps or not all(grant.is_checked for grant in apps):
             return {}
-        by_index = {str(grant.index): sorted(grant.devices) for grant in apps}
-        return {DEVICES_ANNOTATION: json.dumps(by_index, sort_keys=True, separators=(",", ":"))}
+        return {DEVICES_ANNOTATION: devices_annotation({g.index: g.devices for g in apps})}
 
     def asked_text(self, resource: str, amount: int, _state: NodeState) -> str:
         """`nvidia.com/gpu: 2`."""
@@ -137,9 +137,7 @@ class NvidiaScheme(Records):
         part = device.card if device.instance is None else device.instance
         return Share(uuid, part.memory_mib << 20, is_exclusive=device.replicas == 1)
 
-    def edits(
-        self, call: Call, state: NodeState, _access: DeviceAccess, paths: Paths
-    ) -> ContainerEdits:
+    def edits(self, call: Call, state: NodeState, paths: Paths) -> ContainerEdits:
         """By the list strategies."""
         devices = [
             each for each in self._devices(call.resource, state) if each.id in call.must_include

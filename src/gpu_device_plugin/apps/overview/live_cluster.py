@@ -1,0 +1,175 @@
+"""The nodes and their cards as the API server's watch tells of them, for as long as someone looks."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView, node_view
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.cluster_watch import ClusterPod
+from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
+from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.errors import ClusterError, StateError
+
+UNBOUND = ""
+"""In place of a node's name: the pods that are bound to none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """A pod that asks for anything of ours."""
+
+    pod: SurveyedPod
+    asking: ClusterPod
+
+    @property
+    def is_refused(self) -> bool:
+        return self.pod.status.reason == "UnexpectedAdmissionError"
+
+
+class LiveCluster:
+    """Follows nodes and pods; what cards hold is counted only of nodes that have changed.
+
+    Attributes:
+        nodes: All nodes by name, those without cards too.
+        changed: Set by every change.
+    """
+
+    def __init__(self, api: ApiServer) -> None:
+        self.nodes: dict[str, SurveyedNode] = {}
+        self.changed = asyncio.Event()
+        self._pods: dict[str, _Followed] = {}
+        self._by_node: dict[str, set[str]] = {}
+        self._views: dict[str, NodeView | str | None] = {}
+        self._touched: set[str] = set()
+        self._node_list = Reflection(
+            api,
+            Source("/api/v1/nodes", ""),
+            SurveyedNode,
+            Listener(self._replace_nodes, self._put_node, self._remove_node),
+        )
+        self._pod_list = Reflection(
+            api,
+            Source("/api/v1/pods", ""),
+            SurveyedPod,
+            Listener(self._replace_pods, self._put_pod, self._remove_pod),
+        )
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether nodes and pods were both listed since the start."""
+        return self._node_list.is_synced and self._pod_list.is_synced
+
+    @property
+    def trouble(self) -> str:
+        """Why the view is not current; empty if it is."""
+        return self._node_list.trouble or self._pod_list.trouble
+
+    @property
+    def trouble_seconds(self) -> float:
+        """For how long the view has not been current."""
+        return max(self._node_list.trouble_seconds, self._pod_list.trouble_seconds)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._node_list.run())
+            group.create_task(self._pod_list.run())
+
+    def take_touched(self) -> set[str]:
+        """Nodes, and `UNBOUND`, that have changed since the last call."""
+        touched, self._touched = self._touched, set()
+        self.changed.clear()
+        return touched
+
+    def view(self, name: str) -> NodeView | str | None:
+        """A node with its cards; why they cannot be read; None where it publishes none."""
+        if name not in self._views:
+            self._views[name] = self._counted(name)
+        return self._views[name]
+
+    def cards(self) -> ClusterCards:
+        """Every node with cards, by name."""
+        found = [(name, self.view(name)) for name in sorted(self.nodes)]
+        views = tuple(view for _, view in found if isinstance(view, NodeView))
+        unreadable = tuple((name, view) for name, view in found if isinstance(view, str))
+        return ClusterCards(views, unreadable)
+
+    def without_card(self) -> tuple[tuple[SurveyedPod, ...], tuple[SurveyedPod, ...]]:
+        """The pods that wait for a node, and those that a node has refused; each by name."""
+        by_name = sorted(self._pods.values(), key=lambda each: str(each.asking.request.ref))
+        waiting = [e.pod for e in by_name if not e.asking.node and e.pod.status.phase == "Pending"]
+        return tuple(waiting), tuple(each.pod for each in by_name if each.is_refused)
+
+    def refs(self) -> Iterable[PodRef]:
+        """The pods that ask for anything of ours."""
+        return (each.asking.request.ref for each in self._pods.values())
+
+    def _counted(self, name: str) -> NodeView | str | None:
+        node = self.nodes.get(name)
+        with_cards = node.with_cards() if node else None
+        if with_cards is None:
+            return None
+        pods = [self._pods[uid].asking for uid in sorted(self._by_node.get(name, ()))]
+        try:
+            return node_view(with_cards, [pod for pod in pods if not pod.request.is_finished])
+        except StateError as error:
+            return str(error)
+
+    def _touch(self, name: str) -> None:
+        self._views.pop(name, None)
+        self._touched.add(name)
+        self.changed.set()
+
+    def _replace_nodes(self, nodes: Sequence[SurveyedNode]) -> None:
+        for name in self.nodes.keys() - {node.metadata.name for node in nodes}:
+            self._drop_node(name)
+        for node in nodes:
+            self._put_node(node)
+        self.changed.set()
+
+    def _put_node(self, node: SurveyedNode) -> None:
+        self.nodes[node.metadata.name] = node
+        self._touch(node.metadata.name)
+
+    def _remove_node(self, node: SurveyedNode) -> None:
+        self._drop_node(node.metadata.name)
+
+    def _drop_node(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self._touch(name)
+
+    def _replace_pods(self, pods: Sequence[SurveyedPod]) -> None:
+        for uid in self._pods.keys() - {pod.metadata.uid for pod in pods}:
+            self._drop_pod(uid)
+        for pod in pods:
+            self._put_pod(pod)
+        self.changed.set()
+
+    def _put_pod(self, pod: SurveyedPod) -> None:
+        """Keep a pod that asks for anything of ours; one that cannot be parsed holds nothing."""
+        uid = pod.metadata.uid
+        self._drop_pod(uid)
+        try:
+            asking = pod.as_asking()
+        except ClusterError:
+            return
+        if asking is not None:
+            self._pods[uid] = _Followed(pod, asking)
+            self._by_node.setdefault(asking.node, set()).add(uid)
+            self._touch(asking.node)
+            self._touch(UNBOUND)
+
+    def _remove_pod(self, pod: SurveyedPod) -> None:
+        self._drop_pod(pod.metadata.uid)
+
+    def _drop_pod(self, uid: str) -> None:
+        followed = self._pods.pop(uid, None)
+        if followed is not None:
+            node = followed.asking.node
+            self._by_node[node].discard(uid)
+            if not self._by_node[node]:
+                del self._by_node[node]
+            self._touch(node)
+            self._touch(UNBOUND)
