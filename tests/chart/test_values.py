@@ -1,4 +1,4 @@
-"""A value does what docs/install.md says, or is an error that says why it cannot."""
+"""A value does what the chart's README says, or is an error that says why it cannot."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.chart.rendering import CHART, RefusedError, agent, manifests, one, render
+from tests.chart.rendering import CHART, NAME, RefusedError, agent, manifests, one, render
 from tests.e2e.cluster.binaries import HELM
 
 from gpu_device_plugin.config.agent import Settings, load_settings
@@ -195,7 +195,7 @@ def test_every_value_is_in_the_schema_and_nothing_else() -> None:
         properties = part.get("properties")
         if properties is None:
             return
-        assert part["additionalProperties"] is False, path
+        assert part["additionalProperties"] is False or path.endswith(".labels"), path
         assert set(properties) - {"global"} >= set(value), path
         for key in value:
             if isinstance(value[key], dict):
@@ -356,3 +356,26 @@ def test_helm_test_runs_the_selftest_in_a_slice() -> None:
     assert container["command"] == [SELFTEST_FILE]
     assert container["resources"]["limits"]["aliyun.com/gpu-mem"] == 1
     assert "kind: Pod\n" not in render("isolation.enabled=false")
+
+
+def test_every_object_goes_where_namespace_override_says() -> None:
+    choices = ["controller.enabled=true", "scheduler.enabled=true", "service.enabled=true"]
+    choices += ["resourceQuota.enabled=true", "networkPolicy.enabled=true"]
+    made = manifests(*choices, "namespaceOverride=elsewhere")
+    places = {each["metadata"].get("namespace") for each in made}
+    assert places <= {None, "elsewhere", "kube-system"}
+    texts = [json.dumps(each) for each in made]
+    assert not [text for text in texts if f"serviceaccount:{NAME}:" in text]
+    subjects = [s for each in made for s in each.get("subjects", ())]
+    assert {subject["namespace"] for subject in subjects} == {"elsewhere"}
+
+
+def test_a_quota_admits_the_critical_pods_where_the_cluster_wants_one() -> None:
+    """As on GKE, outside kube-system."""
+    assert not [m for m in manifests() if m["kind"] == "ResourceQuota"]
+    quota = one(manifests("resourceQuota.enabled=true"), "ResourceQuota")
+    (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    assert scope["values"] == [agent(manifests())["priorityClassName"]]
+    both = one(manifests("resourceQuota.enabled=true", "controller.enabled=true"), "ResourceQuota")
+    (scope,) = both["spec"]["scopeSelector"]["matchExpressions"]
+    assert scope["values"] == ["system-node-critical", "system-cluster-critical"]

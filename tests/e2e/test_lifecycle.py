@@ -15,14 +15,13 @@ from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.node import AGENT_LIBRARY, AGENT_RUN, AGENT_STATE, Node
 from tests.e2e.cluster.processes import ProgramError
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE
+from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, left_on_nodes
 from tests.e2e.image_parts import take_libraries, write_next_version
 from tests.e2e.installation import MODE_LABEL, OFFERED, SHARED_RELEASE, Installation
 from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
 from tests.e2e.tenants import CUDA_TEST, INSIDE, Tenant, check_capped, cuda_images
 from tests.told import compile_program
 
-from gpu_device_plugin.domain.labels import NODE_LABELS
 from gpu_device_plugin.store.durable import SealedFile
 from gpu_device_plugin.store.grants import FILE_NAME, KIND, VERSION, GrantStore
 
@@ -232,7 +231,7 @@ def test_an_uninstall_leaves_running_jobs_what_they_use_and_cleanup_takes_the_re
     told = life.helm(RELEASE).uninstall()
     life.helm(SHARED_RELEASE).uninstall()
     assert not life.cluster.every("daemonset", RELEASE_NAMESPACE)
-    assert not left_on_nodes(life)
+    assert not left_on_nodes(life.cluster)
     assert set(life.offered(RELEASE).values()) == {"0"}
     assert set(life.offered(SHARED_RELEASE).values()) == {"0"}
     assert granted_pods(node) == {name}, told
@@ -246,15 +245,6 @@ def test_an_uninstall_leaves_running_jobs_what_they_use_and_cleanup_takes_the_re
     assert "slice" in clean_up(life, node, tag)
     for kept in (AGENT_STATE, AGENT_RUN, AGENT_LIBRARY):
         assert not list((node.place.directory / kept).iterdir()), kept
-
-
-def left_on_nodes(life: Installation) -> set[str]:
-    """Keys of labels and annotations on nodes that only an agent writes."""
-    metas = [node["metadata"] for node in life.cluster.every("nodes")]
-    keys = {
-        key for meta in metas for field in ("labels", "annotations") for key in meta.get(field, {})
-    }
-    return {key for key in keys if key.startswith("gpu-device-plugin/")} | (keys & set(NODE_LABELS))
 
 
 def clean_up(life: Installation, node: Node, tag: str) -> str:

@@ -15,6 +15,7 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if .Values.gfd.enabled }}
 {{- fail "gfd.enabled is not served yet: this chart brings no GPU feature discovery; set gfd.enabled to false and install NVIDIA's" }}
 {{- end }}
+{{- include "gpu-device-plugin.checkImage" . }}
 {{- if and .Values.driverRoot (not .Values.nvmlLibrary) }}
 {{- fail "driverRoot needs nvmlLibrary, the path of libnvidia-ml.so.1 below it: for instance driverRoot /home/kubernetes/bin/nvidia with nvmlLibrary lib64/libnvidia-ml.so.1" }}
 {{- end }}
@@ -64,6 +65,27 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- range compact (list .Values.kubeletDir .Values.libraryDir .Values.driverRoot .Values.nvmlLibrary) }}
 {{- if or (eq . "/etc") (eq . "/usr") (eq . "/var") (has ".." (splitList "/" .)) }}
 {{- fail (printf "%s is no path for this: name the thing itself, without .." .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+The default image is in no registry. Where helm reaches a cluster, the nodes say which images they have
+(the kubelet tells up to 50 of them, the largest first); a tag or a digest is the word of who sets it.
+*/}}
+{{- define "gpu-device-plugin.checkImage" -}}
+{{- $nodes := (lookup "v1" "Node" "" "").items }}
+{{- $image := .Values.image }}
+{{- if and $nodes (eq $image.repository "localhost/gpu-device-plugin") (not (or $image.tag $image.digest (.Values.global).imageRegistry)) }}
+{{- $wanted := include "gpu-device-plugin.image" . }}
+{{- $found := false }}
+{{- range $node := $nodes }}
+{{- range ($node.status).images }}
+{{- if has $wanted (.names | default list) }}{{ $found = true }}{{ end }}
+{{- end }}
+{{- end }}
+{{- if not $found }}
+{{- fail (printf "no image is published, and no node has %s: build one (docs/install.md), push it and set image.repository and image.tag, or load it on the nodes. If it was loaded a moment ago, set image.tag too" $wanted) }}
 {{- end }}
 {{- end }}
 {{- end }}

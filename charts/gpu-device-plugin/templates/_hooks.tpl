@@ -6,7 +6,7 @@ Accounts and roles come before the Job and go with it, so that no right outlives
 {{- define "gpu-device-plugin.hook" -}}
 {{- $name := printf "%s-%s" (include "gpu-device-plugin.fullname" .root) .name }}
 {{- $labels := include "gpu-device-plugin.labels" .root }}
-{{- $namespace := .root.Release.Namespace }}
+{{- $namespace := include "gpu-device-plugin.namespace" .root }}
 {{- $account := include "gpu-device-plugin.hookAccount" (dict "root" .root "name" .name) }}
 {{- $event := .event }}
 apiVersion: v1

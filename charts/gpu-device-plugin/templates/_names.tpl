@@ -15,6 +15,11 @@
 {{- end }}
 {{- end }}
 
+{{/* Where the objects go; of a parent chart's release, which is in one namespace, perhaps another one. */}}
+{{- define "gpu-device-plugin.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride }}
+{{- end }}
+
 {{- define "gpu-device-plugin.serviceAccount" -}}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "gpu-device-plugin.fullname" .) .Values.serviceAccount.name }}

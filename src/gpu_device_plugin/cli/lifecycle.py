@@ -129,20 +129,29 @@ def clear_nodes(
     required=True,
     help="The new --memory-unit.",
 )
+@click.option("--upgrades-from", metavar="VERSION", help="The oldest release that may be upgraded.")
 def check_upgrade(
-    namespace: str, daemonset: str, mode: str, memory_unit: str, **access: Any
+    namespace: str,
+    daemonset: str,
+    mode: str,
+    memory_unit: str,
+    upgrades_from: str | None,
+    **access: Any,
 ) -> None:
     """Refuse settings that would change slices held by pods.
 
-    If pods hold slices on a node with another memory unit than the new one, or if the mode
+    Also refuses an installed release older than --upgrades-from. If pods hold slices on a node with another memory unit than the new one, or if the mode
     would change there, it lists them and exits with 2. The chart's pre-upgrade hook runs this.
     """
+    from gpu_device_plugin.apps.lifecycle.upgrade import check_release
     from gpu_device_plugin.apps.lifecycle.upgrade import check_upgrade as check
 
     unit = MemoryUnit(memory_unit)
     check_unit(NodeMode(mode), unit)
 
     async def work(fleet: "Fleet") -> None:
+        if upgrades_from:
+            await check_release(fleet, upgrades_from)
         nodes = await check(fleet, NodeMode(mode), unit)
         click.echo(f"{nodes} nodes publish cards; no pod prevents the upgrade")
 

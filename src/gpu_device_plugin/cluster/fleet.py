@@ -31,6 +31,7 @@ class Fleet:
         self.api = api
         self._namespace = namespace
         self._daemonset = daemonset
+        self._path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{daemonset}"
 
     def __str__(self) -> str:
         """Namespace and name of the DaemonSet."""
@@ -38,9 +39,14 @@ class Fleet:
 
     async def installation(self) -> str | None:
         """Uid of the DaemonSet, or None where there is none."""
-        path = f"/apis/apps/v1/namespaces/{self._namespace}/daemonsets/{self._daemonset}"
-        found = await read_object(self.api, path, Bare)
+        found = await read_object(self.api, self._path, Bare)
         return found.metadata.uid if found else None
+
+    async def release(self) -> str:
+        """Version that the DaemonSet's labels name; empty where there is none, or they do not."""
+        found = await read_object(self.api, self._path, Bare)
+        labels = found.metadata.labels if found else None
+        return (labels or {}).get("app.kubernetes.io/version", "")
 
     async def settings_text(self) -> str:
         """The settings file that the agents run with now; empty where there is none."""
