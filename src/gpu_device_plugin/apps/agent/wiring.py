@@ -3,50 +3,61 @@
 No part knows this one: each gets what it needs, and nothing is put into a part afterwards.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.admission.admission import Admission
-from gpu_device_plugin.apps.agent.claims.door import ClaimDoor
-from gpu_device_plugin.apps.agent.claims.parts import ClaimParts
 from gpu_device_plugin.apps.agent.device_plugin.caller_lookup import Identifier, Sources
 from gpu_device_plugin.apps.agent.device_plugin.holder_check import HolderCheck
 from gpu_device_plugin.apps.agent.device_plugin.prestart import PreStart
 from gpu_device_plugin.apps.agent.device_plugin.recorded import RecordedCalls
 from gpu_device_plugin.apps.agent.device_plugin.service import Service
 from gpu_device_plugin.apps.agent.device_plugin.session import CallParts, Session
-from gpu_device_plugin.apps.agent.edges import Edges
+from gpu_device_plugin.apps.agent.edges import Edges, real_edges, simulated_driver
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.inventory.cards import CardInventory
+from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFollower
+from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
 from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
 from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
-from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
 from gpu_device_plugin.apps.agent.lifecycle.node_follower import NodeFollower
-from gpu_device_plugin.apps.agent.lifecycle.other_plugin import SocketCheck
 from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
+from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher
 from gpu_device_plugin.apps.agent.publish.usage import UsageReader
 from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.apps.agent.reconcile.reconciler import Parts, Reconciler
-from gpu_device_plugin.apps.agent.state_wiring import StateWiring
+from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
+from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
+from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
+from gpu_device_plugin.apps.agent.wiring_checks import node_checks
+from gpu_device_plugin.apps.agent.wiring_claims import claim_door, offered_pools
 from gpu_device_plugin.config.agent import Settings
-from gpu_device_plugin.domain.claims import pools_behind
-from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.pools import Pool
 from gpu_device_plugin.domain.reports import DriverChanged
-from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
-from gpu_device_plugin.store.cdi import CdiFiles
+from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.store.grants import GrantStore
+from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.store.region import read_region
 from gpu_device_plugin.store.remains import Remains
-from gpu_device_plugin.store.selinux import Kernel, SecurityLabels
+from gpu_device_plugin.store.selinux import Kernel
+from gpu_device_plugin.store.slices import SliceFiles
+from gpu_device_plugin.store.state_file import Memory, MemoryFile
+from gpu_device_plugin.store.state_records import CardsRecord, NodeRecord
+from gpu_device_plugin.store.writer import Writer
+from gpu_device_plugin.web.metrics import AgentMetrics
 
 
-class Wiring(StateWiring):
+class Wiring:
     """Every part of one agent, connected."""
 
     def __init__(
@@ -58,14 +69,83 @@ class Wiring(StateWiring):
         on_driver_changed: Callable[[DriverChanged], None] = lambda _: None,
         kernel: Kernel | None = None,
     ) -> None:
-        super().__init__(
-            settings, edges, schemes, on_driver_changed=on_driver_changed, kernel=kernel
+        self.settings = settings
+        self.node_store = NodeStore(first_state(settings))
+        self.configuration = self._configured()
+        self.schemes = schemes or self._shipped()
+        self.edges = edges or real_edges(settings, self.schemes.resources)
+        self._on_driver_changed = on_driver_changed
+        self.kernel = kernel or Kernel()
+        self.metrics = AgentMetrics(__version__)
+        self.signals = ClusterSignals()
+        self.cluster = self.edges.cluster(self.signals, self.metrics.count_dropped_event)
+        self.recorder = EventRecorder(
+            self.metrics,
+            self.cluster.post,
+            self.node_store.read,
+            self.edges.clock.wall_seconds,
+            self.schemes,
         )
+        self._wire_state()
         self._wire_admission()
         self._wire_kubelet()
-        self._wire_claims()
+        self.claim_door = claim_door(self)
         self._wire_readers()
         self._wire_lifecycle()
+
+    def _configured(self) -> ConfigurationFollower:
+        return ConfigurationFollower(
+            self.settings,
+            self.node_store,
+            lambda: self.mode.labels,
+            lambda: self.reconciler.holders is not None,
+            lambda: self.recorder,
+            self._configuration_changed,
+        )
+
+    def _shipped(self) -> Schemes:
+        """The schemes of this release, which ask for the configuration and the holders of now."""
+        held = lambda: self.ledger_store.living.grants.values()  # noqa: E731
+        return Schemes(*shipped(lambda: self.configuration.current, held))
+
+    def _wire_state(self) -> None:
+        settings, edges, state_dir = self.settings, self.edges, Path(self.settings.state_dir)
+        self.writer = Writer()
+        self.lock = NodeLock(state_dir / "lock")
+        grants = GrantStore(state_dir, edges.boot_id, schemes=self.schemes)
+        self.ledger_store = LedgerStore(grants, self.writer)
+        self.snapshots = SnapshotReader(edges.pods.list, edges.checkpoint)
+        table = Path(settings.xid_table) if settings.xid_table else None
+        self.cards = CardInventory(
+            self.node_store,
+            self.recorder,
+            Memory(MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id), self.writer),
+            health_rules(settings.recovery_seconds, table),
+            edges.boot_id,
+            boot_seconds=edges.clock.boot_seconds,
+            held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
+            takes_mig=lambda card: self.schemes.takes_mig(card, self.node_store.read().mode),
+            on_driver_changed=self._on_driver_changed,
+        )
+        self.nvml = edges.nvml(self.cards.observe)
+        self.mode = ModeFollower(
+            self.node_store,
+            self.recorder,
+            Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
+            settings,
+            lambda: self.reconciler.holders,
+            self.schemes.check_unit,
+        )
+        self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
+        self.setup = ContainerSetup(
+            SliceFiles(Path(settings.run_dir)),
+            self.library,
+            lambda: self.configuration.current.access,
+            settings.run_dir,
+            settings.library_dir,
+            self.schemes,
+            driver=simulated_driver(settings),
+        )
 
     def _wire_admission(self) -> None:
         edges, cluster, state = self.edges, self.cluster, self.node_store.read
@@ -91,7 +171,9 @@ class Wiring(StateWiring):
                 kubelet_identity=edges.kubelet_identity,
                 gate=gate,
                 on_settled=self.identifier.remember_too,
-                is_waited_for=lambda: self.mode.is_waiting or state().is_leaving,
+                is_waited_for=lambda: (
+                    self.mode.is_waiting or state().is_leaving or self.layout.is_waiting
+                ),
                 wall_seconds=edges.clock.wall_seconds,
                 schemes=self.schemes,
             )
@@ -116,31 +198,9 @@ class Wiring(StateWiring):
         service = Service(self.session, self.recorded, self.prestart, self.schemes, self.metrics)
         self.device_lists = DeviceLists(
             lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed),
-            self._pools,
+            partial(offered_pools, self),
         )
         self.reconciler.checkpoint_stale.subscribe(lambda _: self.device_lists.send_again())
-
-    def _wire_claims(self) -> None:
-        """The front of claims; it does nothing before the node's door is `dra`."""
-        self.claim_door = ClaimDoor(
-            ClaimParts(
-                admission=self.admission,
-                cdi=CdiFiles(Path(self.settings.cdi_dir)),
-                cluster=self.cluster,
-                node_store=self.node_store,
-                schemes=self.schemes,
-                recorder=self.recorder,
-                gate=self.gate,
-                driver_version=lambda: self.cards.driver_version,
-                republish=self.device_lists.publish,
-            ),
-            Path(self.settings.kubelet_dir),
-        )
-        self.node_store.subscribe(self.claim_door.changed)
-        self.ledger_store.changed.subscribe(self.claim_door.held_changed)
-
-    def _pools(self, state: NodeState) -> tuple[Pool, ...]:
-        return pools_behind(self.schemes.pools(state), state.door, self.ledger_store.ledger)
 
     def _wire_readers(self) -> None:
         self.usage = UsageReader(
@@ -164,6 +224,9 @@ class Wiring(StateWiring):
 
     def _wire_lifecycle(self) -> None:
         settings = self.settings
+        self.layout = checking.LayoutCheck(
+            self.schemes, self.node_store, self.recorder, self._publish_lists
+        )
         library = checking.LibraryCheck(self.library, self.node_store, self.recorder)
         self.withdrawal = Withdrawal(
             self.node_store,
@@ -175,7 +238,7 @@ class Wiring(StateWiring):
             Remains(Path(settings.state_dir), Path(settings.run_dir)),
             self.schemes.resources,
         )
-        self.node_checks = checking.NodeChecks(self._checks(), self._disk_checks(library))
+        self.node_checks = node_checks(self, library)
         follower = NodeFollower(
             self.cluster, self.mode, self.withdrawal, self.node_store.read, settings
         )
@@ -191,50 +254,23 @@ class Wiring(StateWiring):
             self.recorder, self.ledger_store, self.cards, self.node_store.read
         )
         self.signals.node_changed.subscribe(follower.node_changed)
+        self.signals.node_changed.subscribe(lambda _: self.configuration.run())
         self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)
-
-    def _disk_checks(self, library: checking.LibraryCheck) -> list[checking.DiskBoundCheck]:
-        settings, recorder, node_store = self.settings, self.recorder, self.node_store
-        places = [settings.run_dir, settings.library_dir, settings.state_dir]
-        labels = SecurityLabels([Path(place) for place in places], self._kernel)
-        return [
-            SocketCheck(self.edges.plugins, self.mode, settings),
-            checking.StateDirectoryCheck(
-                partial(self.writer.run, self.lock.keep),
-                settings.state_dir,
-                recorder,
-                self.ledger_store,
-                (self.cards, self.mode),
-            ),
-            library,
-            checking.SecurityLabelCheck(
-                partial(self.writer.run, labels.ensure), node_store, recorder
-            ),
-        ]
-
-    def _checks(self) -> list[checking.Check]:
-        settings, recorder, node_store = self.settings, self.recorder, self.node_store
-        checks: list[checking.Check] = [
-            checking.CallCheck(self.withdrawal.follow),
-            checking.DiskCheck(self.ledger_store, node_store, recorder),
-            checking.DeviceListCheck(self.schemes, node_store, recorder),
-            self.configuration,
-            checking.LayoutCheck(self.schemes, node_store, recorder),
-            checking.KubeletCheck(self.cluster, recorder),
-            checking.CallCheck(self.mode.settle_if_waiting),
-            checking.CallCheck(self.reconciler.cut_back_if_filling),
-            checking.CallCheck(lambda: self.metrics.show_nvml_restarts(self.nvml.restarts)),
-        ]
-        if not settings.simulator_dir:
-            checks.append(checking.ExposureCheck(Exposure(os.environ), self.cluster, recorder))
-        return checks
 
     async def metrics_page(self, accept: str) -> tuple[bytes, str]:
         """The metrics page, made at each scrape, so that it costs nothing without one."""
         await self.usage.refresh()
         self.publisher.show()
         return self.metrics.page(accept, is_ready=self.readiness.tell()[0])
+
+    def _publish_lists(self) -> None:
+        self.device_lists.publish(self.node_store.read())
+
+    def _configuration_changed(self) -> None:
+        self.cards.follow_mig()
+        self.layout.run()  # before the lists: what waits now is published again when it has ended
+        self._publish_lists()
 
     def _pod_synced(self, pod: PodRef) -> None:
         """The spec of a pod arrived: a grant that was made without it can be checked now."""
