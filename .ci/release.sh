@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Puts all that a release consists of into build/release: images of both architectures with their bills
-# of materials, the chart, the wheel of the kubectl plugins, checksums, and signatures where cosign is there.
+# of materials, the chart, the wheel of the kubectl plugins with krew's manifest, checksums, and signatures where cosign is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
@@ -14,6 +14,8 @@ helm=$(command -v helm || "$python" -c 'from tests.e2e.cluster.binaries import p
 "$helm" package charts/gpu-device-plugin --destination "$out"
 echo "==> the kubectl plugins"
 "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$out" src/kubectl-gpu
+"$python" .ci/krew.py "$out"
+[ -n "${RELEASE_URL:-}" ] || echo "gpu.yaml, krew's manifest, names no place to fetch from: set RELEASE_URL to where you publish"
 (cd "$out" && sha256sum -- * >SHA256SUMS)
 if command -v cosign >/dev/null && [ -n "${COSIGN_KEY:-}" ]; then
   echo "==> signing the checksums"

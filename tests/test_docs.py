@@ -309,6 +309,8 @@ SAMPLES = {
     "ack/binpack.yaml": (NodeMode.SHARE, MemoryUnit.MIB128, Demand(16)),
 }
 NO_PODS = {"node-labels.yaml", "team-quota.yaml"}
+OF_NVIDIA = {"aks/nvidia-single.yaml", "aks/nvidia-mixed.yaml"}
+"""Not asking for fractions: tests/e2e/test_nvidia.py runs them."""
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -332,7 +334,7 @@ def test_every_sample_is_tried() -> None:
     }
     samples = ROOT / "samples"
     found = {str(path.relative_to(samples)) for path in samples.rglob("*.yaml")}
-    assert found == {*SAMPLES, *NO_PODS}
+    assert found == {*SAMPLES, *NO_PODS, *OF_NVIDIA}
 
 
 def test_the_readme_opens_with_the_request_of_the_sample() -> None:

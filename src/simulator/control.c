@@ -151,20 +151,24 @@ int gpusim_set(const char *path, const char *lines)
 	return result;
 }
 
-int gpusim_xid(const char *path, uint32_t card, uint64_t xid)
+int gpusim_xid(const char *path, uint32_t card, uint32_t instance, uint64_t xid)
 {
 	int result;
 	struct gpusim_node *node = open_node(path, &result);
 
 	if (!node)
 		return result;
-	if (card < node->cards_count) {
-		gpusim_lock(node);
-		gpusim_post_event(node, card, EVENT_XID, xid);
-		gpusim_unlock(node);
-	} else {
+	gpusim_lock(node);
+	if (card >= node->cards_count)
 		result = fail(ENODEV, "no card %u; the node has %u", card, node->cards_count);
-	}
+	else if (instance == GPUSIM_NO_INSTANCE)
+		gpusim_post_event(node, card, NULL, EVENT_XID, xid);
+	else if (instance < GPUSIM_INSTANCES && gpusim_is_mig_device(&node->cards[card], instance))
+		gpusim_post_event(node, card, &node->cards[card].instances[instance], EVENT_XID,
+				  xid);
+	else
+		result = fail(ENODEV, "card %u has no MIG instance %u", card, instance);
+	gpusim_unlock(node);
 	gpusim_unmap(node);
 	return result;
 }

@@ -21,8 +21,11 @@ GPUSIM_CONTROL int gpusim_create(const char *path, const char *lines);
 /* Change fields while processes use the node: all lines or, when one is wrong, none. */
 GPUSIM_CONTROL int gpusim_set(const char *path, const char *lines);
 
-/* Report an XID on a card to everybody who waits for events. */
-GPUSIM_CONTROL int gpusim_xid(const char *path, uint32_t card, uint64_t xid);
+/*
+ * Report an XID on a card, or on its MIG device of that index (GPUSIM_NO_INSTANCE: the card),
+ * to everybody who waits for events.
+ */
+GPUSIM_CONTROL int gpusim_xid(const char *path, uint32_t card, uint32_t instance, uint64_t xid);
 
 /* The node as lines, fields that are zero left out; -ENOSPC when it does not fit. */
 GPUSIM_CONTROL int gpusim_describe(const char *path, char *lines, size_t bytes);

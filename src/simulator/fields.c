@@ -92,7 +92,7 @@ static bool take_index(const char **name, const char *prefix, unsigned long limi
 const char *gpusim_assign(struct gpusim_node *node, const char *line, size_t length)
 {
 	char text[512];
-	unsigned long card, instance;
+	unsigned long card, place;
 
 	if (length >= sizeof(text))
 		return "the line is too long";
@@ -109,9 +109,12 @@ const char *gpusim_assign(struct gpusim_node *node, const char *line, size_t len
 	if (take_index(&name, "cards.", GPUSIM_CARDS, &card)) {
 		owner = "card";
 		structure = &node->cards[card];
-		if (take_index(&name, "instances.", GPUSIM_INSTANCES, &instance)) {
+		if (take_index(&name, "instances.", GPUSIM_INSTANCES, &place)) {
 			owner = "instance";
-			structure = &node->cards[card].instances[instance];
+			structure = &node->cards[card].instances[place];
+		} else if (take_index(&name, "profiles.", GPUSIM_MIG_PROFILES, &place)) {
+			owner = "mig_profile";
+			structure = &node->cards[card].profiles[place];
 		}
 	}
 	const struct field *field = find_field(owner, name, strlen(name));

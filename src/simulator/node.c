@@ -63,7 +63,7 @@ static bool names_index(const char *list, unsigned index)
 static bool names_an_instance(const char *list, const struct gpusim_card *card)
 {
 	for (unsigned i = 0; i < GPUSIM_INSTANCES; i++) {
-		if (card->instances[i].present && names_uuid(list, card->instances[i].uuid))
+		if (gpusim_is_mig_device(card, i) && names_uuid(list, card->instances[i].uuid))
 			return true;
 	}
 	return false;
@@ -102,7 +102,14 @@ unsigned gpusim_visible_cards(const struct gpusim_node *node, uint32_t slots[GPU
 	return count;
 }
 
-void gpusim_post_event(struct gpusim_node *node, uint32_t card, uint64_t type, uint64_t value)
+bool gpusim_is_mig_device(const struct gpusim_card *card, uint32_t instance)
+{
+	return card->mig_enabled && card->instances[instance].present &&
+	       !card->instances[instance].is_empty;
+}
+
+void gpusim_post_event(struct gpusim_node *node, uint32_t card,
+		       const struct gpusim_instance *instance, uint64_t type, uint64_t value)
 {
 	struct timespec now;
 	uint64_t sequence = atomic_load(&node->event_sequence) + 1u;
@@ -115,8 +122,8 @@ void gpusim_post_event(struct gpusim_node *node, uint32_t card, uint64_t type, u
 		.value = value,
 		.time_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
 		.card = card,
-		.gpu_instance = GPUSIM_NO_INSTANCE,
-		.compute_instance = GPUSIM_NO_INSTANCE,
+		.gpu_instance = instance ? instance->gpu_instance : GPUSIM_NO_INSTANCE,
+		.compute_instance = instance ? instance->compute_instance : GPUSIM_NO_INSTANCE,
 	};
 	atomic_store(&node->event_sequence, sequence);
 	gpusim_announce(node);

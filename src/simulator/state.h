@@ -30,6 +30,9 @@
 
 #define GPUSIM_CARDS 16u
 #define GPUSIM_INSTANCES 7u
+#define GPUSIM_MIG_PROFILES 8u
+#define GPUSIM_COMPUTE_SLICES 7u /* of a card in MIG mode */
+#define GPUSIM_MEMORY_SLICES 8u
 #define GPUSIM_PROCESSES 1024u
 #define GPUSIM_EVENTS 256u
 #define GPUSIM_NO_INSTANCE 0xffffffffu
@@ -40,7 +43,19 @@
 
 #define GPUSIM_MIB (1024ull * 1024ull)
 
-/* A MIG slice: one GPU instance with one compute instance of the same size. */
+/* A way to cut a GPU instance off a card of this model. */
+struct gpusim_mig_profile {
+	uint32_t number; /* NVML_GPU_INSTANCE_PROFILE_* */
+	uint32_t id;     /* the driver's: 19 for 1g.5gb */
+	uint32_t compute_slices;
+	uint32_t memory_slices;
+	uint32_t multiprocessors;
+	uint32_t count; /* most of them on one card; 0: there is no such profile */
+	uint64_t memory_bytes;
+	char name[16]; /* "1g.5gb" */
+};
+
+/* A GPU instance with at most one compute instance: together a MIG device. */
 struct gpusim_instance {
 	uint32_t present;
 	uint32_t gpu_instance;     /* id, unique on the card, from 1 */
@@ -54,9 +69,11 @@ struct gpusim_instance {
 	uint32_t gpu_profile_id; /* the driver's number of the profile on this model: 19 for 1g.5gb
 				  */
 	uint64_t memory_bytes;
-	char profile[32]; /* "1g.5gb" */
-	char uuid[80];    /* "MIG-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
-	uint8_t reserved[96];
+	char profile[32];    /* "1g.5gb" */
+	char uuid[80];       /* "MIG-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+	uint32_t gpu_slices; /* compute slices of the GPU instance; 0: as many as compute_slices */
+	uint32_t is_empty;   /* it has no compute instance, and so is no MIG device */
+	uint8_t reserved[88];
 };
 
 struct gpusim_card {
@@ -119,7 +136,14 @@ struct gpusim_card {
 	uint32_t memory_unified; /* the system's: NVML does not tell of it (GB10) */
 	struct gpusim_instance instances[GPUSIM_INSTANCES];
 
-	uint8_t reserved[1024];
+	/* links: a digit for each slot, the NVLinks to that card; and those to NVSwitches */
+	char nvlinks[32];
+	uint32_t switch_links;
+	uint32_t pci_switch, pci_socket; /* equal and not 0: below the same one */
+	uint32_t instances_made;         /* through NVML: their UUIDs follow from it */
+	struct gpusim_mig_profile profiles[GPUSIM_MIG_PROFILES];
+
+	uint8_t reserved[592];
 };
 
 enum gpusim_process_kind {
@@ -146,7 +170,8 @@ struct gpusim_process {
 	char name[96];           /* executable, as the process saw it */
 	uint64_t image;          /* random, new with every exec() */
 	uint64_t imported_bytes; /* other processes': NVML lists them here too */
-	uint8_t reserved[48];
+	uint32_t through_mps; /* a client of an MPS server; such clients share an exclusive card */
+	uint8_t reserved[44];
 };
 
 struct gpusim_event {
@@ -263,8 +288,12 @@ uint64_t gpusim_card_used_bytes(struct gpusim_node *node, uint32_t card);
 /* Bytes that processes hold in one MIG slice. */
 uint64_t gpusim_instance_used_bytes(struct gpusim_node *node, uint32_t card, uint32_t gpu_instance);
 
-/* Append to the ring and wake the waiters. */
-void gpusim_post_event(struct gpusim_node *node, uint32_t card, uint64_t type, uint64_t value);
+/* Append to the ring and wake the waiters; without an instance it is the whole card's. */
+void gpusim_post_event(struct gpusim_node *node, uint32_t card,
+		       const struct gpusim_instance *instance, uint64_t type, uint64_t value);
+
+/* Whether there is a MIG device: a GPU instance with its compute instance. */
+bool gpusim_is_mig_device(const struct gpusim_card *card, uint32_t instance);
 
 /*
  * The slots this process may see, in enumeration order; returns how many.

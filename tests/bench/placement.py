@@ -25,11 +25,9 @@ The openb trace (Alibaba, 1,213 nodes, 6,212 cards, 8,152 pods), as in "Beware o
 ATC 2023): the list is filled up with draws from itself to 130 % of the cluster's cards and shuffled; pods
 arrive one by one, are placed or dropped, and never leave. What is allocated when 100 % and 130 % have
 arrived; medians of the seeds 42 to 51, which are Python's and not the paper's. Random, BestFit and FGD
-are written again here, to see that this replay measures what the paper measured; "ours" is `fgd` as
-`domain/fragmentation.py` has it when it knows how often each shape comes and how much CPU a node has. The
-controller and the agent know neither: they serve it for slices of one to eight eighths of a card, equally
-frequent, and enough CPU. As served, `fgd` reached 94.2 % and `binpack` 94.3 % on the default list, and 86.2 %
-each on the all-fractional one (2026-11-22, on a busy machine of 2 cores).
+are written again here, to see that this replay measures what the paper measured; "ours" is `fgd` as the
+controller serves it: it knows what each node has free, processors too, and not which pods come, which the
+other FGD knows (a test holds that the controller answers the same node and cards).
 All-fractional: the pods of the list that ask for a part of one card, drawn again (seed 7) to the same
 demand. Only the decision is timed, in one process, in Python.
 

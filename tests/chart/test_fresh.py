@@ -1,12 +1,12 @@
-"""What is written twice is the same twice: daemonset/, versions, the table of docs/install.md."""
+"""What is written twice is the same twice: daemonset/, versions, the chart's README."""
 
+import json
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 import yaml
+from tests.chart.readme import README, described, leaves, rendered
 from tests.chart.rendering import CHART, HELM, LINTER, NAME, PLAIN, ROOT, plain, render
 
 ACCEPTED = {
@@ -29,32 +29,15 @@ def test_chart_and_program_have_one_version() -> None:
     assert chart["version"] == chart["appVersion"] == project["version"]
 
 
-def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that a person sets, by its path."""
-    for key, value in values.items():
-        if isinstance(value, dict) and value and key != "resources":
-            yield from leaves(value, f"{path}{key}.")
-        else:
-            yield path + key, value
+def test_the_readme_is_that_of_the_values() -> None:
+    """To write it again: python -m tests.chart.readme."""
+    assert README.read_text() == rendered()
 
 
-def shown(value: Any) -> str | None:
-    """A default as the table writes it; None where it is told in words."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict | list) and value:
-        return None
-    return str(value) if value else "none"
-
-
-def test_every_value_is_documented_with_its_default() -> None:
-    values = dict(leaves(yaml.safe_load((CHART / "values.yaml").read_text())))
-    text = (ROOT / "docs" / "install.md").read_text()
-    table = text.partition("## Values")[2]
-    rows = dict(re.findall(r"^\| `([\w.]+)` \| (.+?) \|", table, flags=re.MULTILINE))
-    assert rows.keys() == values.keys()
-    for path, value in values.items():
-        assert shown(value) in (None, rows[path].strip("`")), path
+def test_the_schema_says_what_every_value_does() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert [path for path, _ in leaves(values) if not described(schema, path)] == []
 
 
 def test_every_rule_is_documented() -> None:

@@ -9,12 +9,25 @@ from tests.chart.rendering import NAME, manifests, one, rights
 from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 
-EVENTS = {"uninstall": "pre-delete", "upgrade": "pre-upgrade,pre-rollback"}
-# What cluster/fleet.py asks for in each command, and nothing else.
+EVENTS = {
+    "uninstall": "pre-delete",
+    "clear-nodes": "post-delete",
+    "upgrade": "pre-upgrade,pre-rollback",
+}
+# What cluster/fleet.py and cluster/survey.py ask for in each command, and nothing else.
 RIGHTS: Mapping[str, Mapping[str, set[tuple[str, str, str]]]] = {
     "uninstall": {
         "ClusterRole": {("", "nodes", "get"), ("", "nodes", "patch")},
         "Role": {("apps", "daemonsets", "get"), ("", "pods", "list")},
+    },
+    "clear-nodes": {
+        "ClusterRole": {
+            ("", "nodes", "list"),
+            ("", "nodes", "patch"),
+            ("", "pods", "list"),
+            ("apps", "daemonsets", "list"),
+        },
+        "Role": {("apps", "daemonsets", "get")},
     },
     "upgrade": {
         "ClusterRole": {("", "nodes", "list"), ("", "pods", "list")},
@@ -122,7 +135,7 @@ def test_a_hook_gives_arguments_that_its_command_takes(name: str) -> None:
     if name == "upgrade":
         assert (str(told["mode"]), told["memory_unit"]) == ("share", "128MiB")
     else:
-        assert told["timeout"] == 77
+        assert told["timeout"] == (77 if name == "uninstall" else 60)
 
 
 def test_the_hook_says_which_nodes_did_not_answer_before_anything_else_ends_it() -> None:
@@ -149,12 +162,17 @@ def test_a_hook_that_is_switched_off_leaves_nothing() -> None:
     assert f"{NAME}-uninstall-nodes" not in names
 
 
-def test_hooks_prefer_nodes_that_have_an_agent_and_so_the_image() -> None:
+def test_hooks_prefer_nodes_that_have_or_had_an_agent_and_so_the_image() -> None:
     labels = one(manifests(), "DaemonSet")["spec"]["template"]["metadata"]["labels"]
     for name in EVENTS:
         pod = job(name)["spec"]["template"]
         wanted = pod["spec"]["affinity"]["podAffinity"]
         (term,) = wanted["preferredDuringSchedulingIgnoredDuringExecution"]
+        nodes = pod["spec"]["affinity"]["nodeAffinity"]
+        preferred = nodes["preferredDuringSchedulingIgnoredDuringExecution"]
+        agents = one(manifests(), "DaemonSet")["spec"]["template"]["spec"]["affinity"]
+        required = agents["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert [each["preference"] for each in preferred] == required["nodeSelectorTerms"]
         assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels
         assert not labels.items() <= pod["metadata"]["labels"].items()
 

@@ -13,20 +13,20 @@ from gpu_device_plugin.domain.annotations import (
     WITHDRAWN_ANNOTATION,
 )
 from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
 from gpu_device_plugin.domain.labels import NODE_LABELS
 from gpu_device_plugin.domain.models.admission import MODEL_LABEL
 from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.domain.schemes.nvidia.scheme import DEVICES_ANNOTATION
 
 CHOICES: Mapping[str, Sequence[str]] = {
     "default": (),
     "share": ("mode=share", "gpuMemoryUnit=128MiB"),
     "driver elsewhere": ("driverRoot=/run/nvidia/driver", "nvmlLibrary=lib/libnvidia-ml.so.1"),
     "simulated": ("simulate.profile=v100",),
-    "cards by mounts": ("deviceAccess=volume-mounts",),
+    "cards by mounts": ("deviceListStrategy=volume-mounts",),
     "everything": (
         "service.enabled=true",
         "serviceMonitor.enabled=true",

@@ -1,4 +1,4 @@
-"""A value does what docs/install.md says, or is an error that says why it cannot."""
+"""A value does what the chart's README says, or is an error that says why it cannot."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.chart.rendering import CHART, RefusedError, agent, manifests, one, render
+from tests.chart.rendering import CHART, NAME, RefusedError, agent, manifests, one, render
 from tests.e2e.cluster.binaries import HELM
 
 from gpu_device_plugin.config.agent import Settings, load_settings
@@ -101,10 +101,22 @@ def test_simulated_cards_go_with_no_driver() -> None:
         render("simulate.profile=v100", "runtimeClassName=nvidia")
 
 
-@pytest.mark.parametrize("way", ["cdi", "device-specs"])
-def test_simulated_cards_are_no_device_nodes(way: str) -> None:
-    with pytest.raises(RefusedError, match=f"does not go with deviceAccess {way}"):
-        render("simulate.profile=v100", f"deviceAccess={way}")
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("deviceListStrategy=cdi-cri", "deviceListStrategy cdi-cri"),
+        ("deviceAccess=cdi", "deviceListStrategy cdi-cri"),
+        ("compatWithCPUManager=true", "compatWithCPUManager"),
+    ],
+)
+def test_simulated_cards_are_no_device_nodes(way: str, words: str) -> None:
+    with pytest.raises(RefusedError, match=f"does not go with {words}"):
+        render("simulate.profile=v100", way)
+
+
+def test_the_former_name_of_the_strategies_stands_alone() -> None:
+    with pytest.raises(RefusedError, match="deviceAccess is the former name"):
+        render("deviceAccess=cdi", "compatWithCPUManager=false")
 
 
 @pytest.mark.parametrize("value", ["driverRoot", "nvmlLibrary", "affinity", "serviceAccount.name"])
@@ -129,7 +141,11 @@ def test_the_drivers_library_lies_below_its_root() -> None:
         (["computePolicy=5"], "compute_policy", "native"),
         (["honorPodComputePolicy=true"], "honor_pod_compute_policy", True),
         (["driverCapabilities=all"], "driver_capabilities", "all"),
-        (["deviceAccess=cdi"], "device_access", "cdi"),
+        (["deviceListStrategy=cdi-cri"], "device_list_strategy", "cdi-cri"),
+        (["deviceListStrategy={envvar,cdi-cri}"], "device_list_strategy", "envvar,cdi-cri"),
+        (["compatWithCPUManager=true"], "pass_device_specs", True),
+        (["deviceAccess=cdi"], "device_list_strategy", "cdi-cri"),
+        (["deviceAccess=device-specs"], "pass_device_specs", True),
         (["allowOtherPlugin=true"], "allow_other_plugin", True),
         (["recoverySeconds=90"], "recovery_seconds", 90),
         (["kubeletDir=/data/kubelet"], "kubelet_dir", "/data/kubelet"),
@@ -179,7 +195,7 @@ def test_every_value_is_in_the_schema_and_nothing_else() -> None:
         properties = part.get("properties")
         if properties is None:
             return
-        assert part["additionalProperties"] is False, path
+        assert part["additionalProperties"] is False or path.endswith(".labels"), path
         assert set(properties) - {"global"} >= set(value), path
         for key in value:
             if isinstance(value[key], dict):
@@ -239,10 +255,10 @@ def test_the_nvidia_runtime_is_asked_for_nvml_and_only_where_there_is_a_driver()
     assert environment()["NVIDIA_VISIBLE_DEVICES"] == "all"
     assert environment()["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
     # The agent answers with the device nodes that it sees, and uvm comes with compute only.
-    by_nodes = environment("deviceAccess=device-specs")["NVIDIA_DRIVER_CAPABILITIES"]
+    by_nodes = environment("compatWithCPUManager=true")["NVIDIA_DRIVER_CAPABILITIES"]
     assert by_nodes == "compute,utility"
     assert "NVIDIA_VISIBLE_DEVICES" not in environment("simulate.profile=v100")
-    by_mounts = environment("deviceAccess=volume-mounts")["NVIDIA_VISIBLE_DEVICES"]
+    by_mounts = environment("deviceListStrategy=volume-mounts")["NVIDIA_VISIBLE_DEVICES"]
     assert by_mounts == VISIBLE_DEVICES_DIR
 
 
@@ -340,3 +356,26 @@ def test_helm_test_runs_the_selftest_in_a_slice() -> None:
     assert container["command"] == [SELFTEST_FILE]
     assert container["resources"]["limits"]["aliyun.com/gpu-mem"] == 1
     assert "kind: Pod\n" not in render("isolation.enabled=false")
+
+
+def test_every_object_goes_where_namespace_override_says() -> None:
+    choices = ["controller.enabled=true", "scheduler.enabled=true", "service.enabled=true"]
+    choices += ["resourceQuota.enabled=true", "networkPolicy.enabled=true"]
+    made = manifests(*choices, "namespaceOverride=elsewhere")
+    places = {each["metadata"].get("namespace") for each in made}
+    assert places <= {None, "elsewhere", "kube-system"}
+    texts = [json.dumps(each) for each in made]
+    assert not [text for text in texts if f"serviceaccount:{NAME}:" in text]
+    subjects = [s for each in made for s in each.get("subjects", ())]
+    assert {subject["namespace"] for subject in subjects} == {"elsewhere"}
+
+
+def test_a_quota_admits_the_critical_pods_where_the_cluster_wants_one() -> None:
+    """As on GKE, outside kube-system."""
+    assert not [m for m in manifests() if m["kind"] == "ResourceQuota"]
+    quota = one(manifests("resourceQuota.enabled=true"), "ResourceQuota")
+    (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    assert scope["values"] == [agent(manifests())["priorityClassName"]]
+    both = one(manifests("resourceQuota.enabled=true", "controller.enabled=true"), "ResourceQuota")
+    (scope,) = both["spec"]["scopeSelector"]["matchExpressions"]
+    assert scope["values"] == ["system-node-critical", "system-cluster-critical"]

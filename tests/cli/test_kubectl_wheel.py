@@ -1,7 +1,9 @@
 """The wheel of the kubectl plugins holds what they need, and nothing of a node."""
 
 import asyncio
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import yaml
 from tests.apps.controller.objects import node
 from tests.fakes.api_server import kubeconfig, running
 from tests.waiting import until
@@ -150,3 +153,42 @@ def test_nothing_of_a_node_is_in_the_wheel(unpacked: Path) -> None:
     }
     names = [path.name for path in unpacked.rglob("*")]
     assert not [name for name in names if name.endswith((".so", ".pyc"))]
+
+
+def test_krew_gets_an_archive_that_runs_the_wheel(unpacked: Path, tmp_path: Path) -> None:
+    """It unpacks it into a directory of its own and puts a link on the PATH; uv or pipx do the rest."""
+    (wheel,) = unpacked.parent.glob("*.whl")
+    shutil.copy(wheel, tmp_path)
+    environment = {**os.environ, "RELEASE_URL": "https://here.example/v1/"}
+    command = [sys.executable, str(ROOT / ".ci" / "krew.py"), str(tmp_path)]
+    subprocess.run(command, check=True, env=environment)
+    (archive,) = tmp_path.glob("kubectl-gpu-*.tar.gz")
+    manifest = yaml.safe_load((tmp_path / "gpu.yaml").read_text())
+    (platform,) = manifest["spec"]["platforms"]
+    assert platform["uri"] == f"https://here.example/v1/{archive.name}"
+    assert platform["sha256"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+
+    store, path = tmp_path / "store", tmp_path / "bin"
+    store.mkdir()
+    path.mkdir()
+    subprocess.run(["tar", "-xf", str(archive), "-C", str(store)], check=True)
+    (path / "kubectl-gpu").symlink_to(store / platform["bin"])
+    for program in ("dirname", "readlink", "ls"):
+        (path / program).symlink_to(str(shutil.which(program)))
+    assert run_link(path) == (1, "")
+    for name, words in (("pipx", "run --spec"), ("uvx", "--quiet --from")):
+        (path / name).write_text('#!/bin/sh\necho "$@"\n')
+        (path / name).chmod(0o755)
+        assert run_link(path) == (0, f"{words} {store / wheel.name} kubectl-gpu map\n")
+
+
+def run_link(path: Path) -> tuple[int, str]:
+    """Exit code and output of what krew put there, with nothing else on the PATH."""
+    found = subprocess.run(
+        [str(path / "kubectl-gpu"), "map"],
+        env={"PATH": str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.returncode, found.stdout

@@ -189,6 +189,55 @@ def test_large_cards_are_drawn_to_scale() -> None:
     assert "64/126" in drawn.get()
 
 
+@pytest.fixture
+async def whole_cards(cluster: Cluster) -> Cluster:
+    """A third node, in mode default, with four replicas of each of its two cards, and MIG elsewhere."""
+    made = ready(node("gpu-c", 2, mode="default"))
+    made["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
+    await cluster.server.put("/api/v1/nodes/gpu-c", made)
+    for name, uuid in (("train", "GPU-gpu-c-0"), ("eval", "GPU-gpu-c-0"), ("cut", "MIG-1")):
+        await cluster.add(asking_devices(name, 1, "gpu-c", uuid))
+    return cluster
+
+
+def asking_devices(name: str, amount: int, on: str = "", *uuids: str) -> Json:
+    """A pod of whole devices; its agent has told these."""
+    notes = {"gpu-device-plugin/devices": json.dumps({"0": uuids})} if uuids else {}
+    made = pod(name, on=on, annotations=notes)
+    made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": str(amount)}}
+    return made
+
+
+async def test_the_map_shows_who_holds_whole_cards_replicas_and_instances(
+    whole_cards: Cluster,
+) -> None:
+    await whole_cards.golden("map_whole", "map", "gpu-c")
+    await whole_cards.golden("map_all", "map")
+    found = await whole_cards.run("map", "gpu-c", "-o", "json")
+    (shown,) = json.loads(found.output)["nodes"]
+    assert [each["name"] for each in shown["cards"][0]["pods"]] == ["eval", "train"]
+    assert shown["instances"] == [{"uuid": "MIG-1", "namespace": "ns", "name": "cut"}]
+
+
+async def test_a_watched_map_shows_who_takes_a_whole_card() -> None:
+    """Such a pod asks for nothing that placement knows: the annotation brings it into the map."""
+    told: list[ClusterCards] = []
+    async with running() as (server, api):
+        await server.put("/api/v1/nodes/gpu-c", ready(node("gpu-c", 2, mode="default")))
+        async with working(lambda: follow_cards(api, told.append)):
+            await until(lambda: told)
+            taker = asking_devices("late", 1, "gpu-c", "GPU-gpu-c-1")
+            await server.put(path(taker), taker)
+            await until(lambda: [str(p) for p in told[-1].nodes[0].cards[1].pods] == ["ns/late"])
+
+
+async def test_why_counts_whole_devices_as_the_scheduler_does(whole_cards: Cluster) -> None:
+    await whole_cards.add(asking_devices("many", 6), "Pending")
+    await whole_cards.golden("why_whole", "why", "ns/many")
+    found = await whole_cards.run("why", "ns/train")
+    assert "container a: card 0 (Tesla-V100-SXM2-16GB), which 1 other pods have too" in found.output
+
+
 async def test_why_says_what_each_card_lacks_and_what_would_fit(cluster: Cluster) -> None:
     await cluster.say("big", "FailedScheduling", SCHEDULER_SAYS, "default-scheduler")
     await cluster.golden("why-pending", "why", "big", "-n", "ns")

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_device_plugin.cluster.pod_spec import pod_request
+from gpu_device_plugin.cluster.pod_spec import pod_request, scheduled_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.errors import ClusterError
@@ -118,3 +118,46 @@ def test_the_owner_is_the_controller_that_made_the_pod() -> None:
     owned = parsed(metadata={**metadata, "ownerReferences": owners})
     assert pod_request(owned).owner == "ReplicaSet ns/web-5d9"
     assert pod_request(parsed()).owner == ""
+
+
+def _needs(cpu: str, *, restarts: bool = False) -> dict[str, Any]:
+    more = {"restartPolicy": "Always"} if restarts else {}
+    return {"name": "c", "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": "64"}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("spec", "milli"),
+    [
+        ({"containers": [{"name": "a"}]}, 0),
+        ({"containers": [_needs("1500m"), _needs("2")]}, 3500),
+        ({"initContainers": [_needs("3")], "containers": [_needs("1"), _needs("1")]}, 3000),
+        ({"initContainers": [_needs("1")], "containers": [_needs("1"), _needs("1")]}, 2000),
+        ({"initContainers": [_needs("1", restarts=True)], "containers": [_needs("1")]}, 2000),
+        (
+            {
+                "initContainers": [_needs("1", restarts=True), _needs("3"), _needs("2")],
+                "containers": [_needs("1")],
+            },
+            4000,
+        ),
+        ({"containers": [_needs("1")], "overhead": {"cpu": "250m"}}, 1250),
+        (
+            {
+                "containers": [_needs("1")],
+                "resources": {"requests": {"cpu": "5"}},
+                "overhead": {"cpu": "1"},
+            },
+            6000,
+        ),
+        ({"containers": [_needs("1")], "resources": {"requests": {"memory": "1Gi"}}}, 1000),
+    ],
+)
+def test_processors_are_counted_as_kube_scheduler_counts_them(
+    spec: dict[str, Any], milli: int
+) -> None:
+    assert scheduled_request(parsed(spec=spec)).cpu_milli == milli
+
+
+def test_a_processor_that_is_no_quantity_is_an_error() -> None:
+    with pytest.raises(ClusterError, match="'much' is not a Kubernetes quantity"):
+        scheduled_request(parsed(spec={"containers": [_needs("much")]}))

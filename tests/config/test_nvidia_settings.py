@@ -8,12 +8,12 @@ from click.testing import CliRunner
 
 from gpu_device_plugin.cli.main import cli
 from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
+from gpu_device_plugin.config.nvidia_settings import former_names, nvidia_configuration
+from gpu_device_plugin.domain.container_edits import DeviceAccess, ListStrategy
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     AllocationPolicy,
     Configuration,
     IdStrategy,
-    ListStrategy,
     MigStrategy,
 )
 from gpu_device_plugin.errors import ConfigError
@@ -56,9 +56,8 @@ def test_the_file_gives_what_neither_flag_nor_environment_says(file: Path) -> No
     assert found == Configuration(
         mig_strategy=MigStrategy.SINGLE,
         fails_on_init_error=False,
-        list_strategies=(ListStrategy.ENVVAR, ListStrategy.CDI_CRI),
+        access=DeviceAccess((ListStrategy.ENVVAR, ListStrategy.CDI_CRI)),
         id_strategy=IdStrategy.INDEX,
-        passes_device_specs=False,
     )
 
 
@@ -81,11 +80,13 @@ def test_every_flag_has_its_effect() -> None:
     )
 
     assert found == Configuration(
-        list_strategies=(ListStrategy.VOLUME_MOUNTS, ListStrategy.CDI_ANNOTATIONS),
+        access=DeviceAccess(
+            (ListStrategy.VOLUME_MOUNTS, ListStrategy.CDI_ANNOTATIONS),
+            annotation_prefix="example.com/",
+        ),
         allocation_policy=AllocationPolicy.PACKED,
         driver_root="/run/nvidia/driver",
         dev_root="/host",
-        cdi_annotation_prefix="example.com/",
         is_gdrcopy_on=True,
         is_gds_on=True,
         is_mofed_on=True,
@@ -96,8 +97,37 @@ def test_every_flag_has_its_effect() -> None:
 
 
 @pytest.mark.parametrize(
+    ("former", "strategy", "passes_nodes"),
+    [
+        ("nvidia", ListStrategy.ENVVAR, False),
+        ("device-specs", ListStrategy.ENVVAR, True),
+        ("volume-mounts", ListStrategy.VOLUME_MOUNTS, False),
+        ("cdi", ListStrategy.CDI_CRI, False),
+    ],
+)
+def test_the_former_name_is_an_alias_for_one_release(
+    former: str,
+    strategy: ListStrategy,
+    passes_nodes: bool,  # noqa: FBT001
+    file: Path,
+) -> None:
+    """It goes before NVIDIA's file as the new flags do, and a warning names those."""
+    flags = {"device_access": former, "config_file": file}
+    warning = former_names(load_settings({"node_name": "n1", **flags}, {}, None))
+
+    assert configured(flags).access == DeviceAccess((strategy,), passes_nodes)
+    assert f"--device-list-strategy {strategy}" in warning
+    assert ("--pass-device-specs" in warning) is passes_nodes
+    assert not former_names(load_settings({"node_name": "n1"}, {}, None))
+
+
+@pytest.mark.parametrize(
     ("flags", "words"),
     [
+        (
+            {"device_access": "cdi", "device_list_strategy": "envvar"},
+            "--device-access is the former name of --device-list-strategy",
+        ),
         ({"mig_strategy": "some"}, "--mig-strategy: 'some' is not valid: wanted one of none"),
         ({"device_list_strategy": "envvar,x"}, "--device-list-strategy: 'x' is not valid"),
         ({"device_list_strategy": ""}, "--device-list-strategy: '' is not valid"),

@@ -16,6 +16,7 @@ from tests.held import changed
 from gpu_device_plugin.domain.container_edits import (
     ContainerEdits,
     DeviceAccess,
+    ListStrategy,
     Paths,
     slice_of_mounts,
 )
@@ -24,6 +25,13 @@ from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.schemes.aliyun.edits import container_edits
 from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of
 
+ACCESS = {
+    "nvidia": DeviceAccess(),
+    "device-specs": DeviceAccess(passes_nodes=True),
+    "volume-mounts": DeviceAccess((ListStrategy.VOLUME_MOUNTS,)),
+    "cdi": DeviceAccess((ListStrategy.CDI_CRI,)),
+}
+"""Part of a golden file's name -> how cards reach containers."""
 GOLDEN = Path(__file__).parents[1] / "golden" / "edits"
 MODES = (NodeMode.CORE_MEM, NodeMode.CGPU, NodeMode.SHARE)
 PATHS = Paths(
@@ -49,11 +57,15 @@ def source_grant(mode: NodeMode) -> Grant:
     )
 
 
-def edits(held: Grant, access: DeviceAccess = DeviceAccess.NVIDIA) -> ContainerEdits:
+def edits(held: Grant, access: str = "nvidia") -> ContainerEdits:
     """The answer on this node."""
     by_uuid = {card.uuid: card for card in NODE}
     return container_edits(
-        held, [by_uuid[uuid] for uuid in held.devices], terms(fraction_of(held).mode), access, PATHS
+        held,
+        [by_uuid[uuid] for uuid in held.devices],
+        terms(fraction_of(held).mode),
+        ACCESS[access],
+        PATHS,
     )
 
 
@@ -68,15 +80,15 @@ def check_golden(name: str, found: ContainerEdits) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("access", DeviceAccess)
+@pytest.mark.parametrize("access", ACCESS)
 @pytest.mark.parametrize("mode", MODES)
-def test_the_answer_is_the_golden_one(mode: NodeMode, access: DeviceAccess) -> None:
+def test_the_answer_is_the_golden_one(mode: NodeMode, access: str) -> None:
     """Environment of R-550, mounts of docs/architecture.md, ways of R-720 and R-721."""
     check_golden(f"{mode}-{access}", edits(source_grant(mode), access))
 
 
-@pytest.mark.parametrize("access", DeviceAccess)
-def test_several_cards_are_lists(access: DeviceAccess) -> None:
+@pytest.mark.parametrize("access", ACCESS)
+def test_several_cards_are_lists(access: str) -> None:
     """8 units on 2 cards: comma lists, units a card, one activity file on each."""
     held = changed(
         grant("a"),
@@ -98,7 +110,7 @@ def test_gpu_selftest_is_mounted_where_the_version_has_it() -> None:
         held,
         NODE[:1],
         terms(NodeMode.CORE_MEM),
-        DeviceAccess.NVIDIA,
+        DeviceAccess(),
         replace(PATHS, has_selftest=True),
     )
 
@@ -116,7 +128,7 @@ def test_a_node_without_isolation_says_nothing_of_it() -> None:
     bare = replace(source_grant(NodeMode.CGPU), is_isolated=False)
     off = replace(terms(NodeMode.CGPU), is_isolation_on=False)
 
-    found = container_edits(bare, NODE[:1], off, DeviceAccess.NVIDIA, PATHS)
+    found = container_edits(bare, NODE[:1], off, DeviceAccess(), PATHS)
 
     assert "CGPU_DISABLE" not in found.envs
     assert found.mounts == ()
@@ -146,10 +158,26 @@ def test_a_kept_answer_names_its_slice(mode: NodeMode) -> None:
     assert slice_of_mounts(mounts) == expected
 
 
-@pytest.mark.parametrize("access", DeviceAccess)
+@pytest.mark.parametrize("access", ACCESS)
 @pytest.mark.parametrize("mode", MODES)
-def test_tenants_share_no_writable_bytes(mode: NodeMode, access: DeviceAccess) -> None:
+def test_tenants_share_no_writable_bytes(mode: NodeMode, access: str) -> None:
     """What can be written is named after the slice, whatever else is mounted."""
     writable = [m.host_path for m in edits(source_grant(mode), access).mounts if not m.is_read_only]
 
     assert all("5f3c9a10" in path or path == "/dev/null" for path in writable)
+
+
+def test_strategies_combine() -> None:
+    """Every way that is asked for; the environment names the mounts where both do."""
+    held = source_grant(NodeMode.SHARE)
+    access = DeviceAccess(
+        (ListStrategy.VOLUME_MOUNTS, ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI)
+    )
+    found = container_edits(held, NODE[:1], terms(NodeMode.SHARE), access, PATHS)
+
+    assert found.envs["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
+    assert [mount.host_path for mount in found.mounts] == ["/dev/null"]
+    assert found.cdi_names == ("nvidia.com/gpu=GPU-0",)
+    assert found.annotations == {
+        f"cdi.k8s.io/nvidia-device-plugin_{held.slice_id}": "nvidia.com/gpu=GPU-0"
+    }

@@ -21,7 +21,13 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     parse_offer,
     wish_annotations,
 )
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit, node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import (
+    Fit,
+    Misfit,
+    fit,
+    node_rooms,
+)
+from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, comparable
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import StateError
 
@@ -116,15 +122,54 @@ def test_a_pod_that_wants_its_card_alone_has_it_alone() -> None:
 
 
 def test_fgd_prefers_the_node_that_is_spoiled_less() -> None:
-    """A node whose card has 9 units free to one that has 8."""
+    """A node whose card has 10 units free to one that has 9."""
 
     def score(held: int) -> float:
         rooms = node_rooms(offer(1), [hold_of(pod((_APP, held), name="q"), {})])
         found = fit(offer(1), rooms, pod((_APP, 1)), PlacementPolicy.FGD)
         assert isinstance(found, Fit)
-        return found.score
+        return found.score.own
 
-    assert 0 <= score(7) < score(6) <= 1
+    assert 0 <= score(6) < score(5) <= 1
+
+
+def test_fgd_prefers_the_node_that_keeps_processors_beside_its_free_cards() -> None:
+    """By what the pod leaves: 8 cores for most of a card are too few, and 24 are enough."""
+
+    def score(cores: int) -> float:
+        rooms, asking = node_rooms(offer(1), []), replace(pod((_APP, 3)), cpu_milli=6000)
+        found = fit(offer(1), rooms, asking, PlacementPolicy.FGD, cores * 1000)
+        assert isinstance(found, Fit)
+        return found.score.own
+
+    assert score(8) < score(24) == score(96)
+
+
+def test_nodes_of_different_policies_are_compared_by_the_default() -> None:
+    """Each by its own way would be the best of all: the one is full, the other empty."""
+
+    def found(held: int, policy: PlacementPolicy | None, asking: PodRequest) -> Score:
+        node = replace(offer(1), policy=policy)
+        rooms = node_rooms(node, [hold_of(pod((_APP, held), name="q"), {})] if held else [])
+        fits = fit(node, rooms, asking, PlacementPolicy.BINPACK)
+        assert isinstance(fits, Fit)
+        return fits.score
+
+    mixed = {
+        "full": found(10, None, pod((_APP, 2))),
+        "half": found(7, PlacementPolicy.FGD, pod((_APP, 2))),
+        "empty": found(0, PlacementPolicy.SPREAD, pod((_APP, 2))),
+    }
+    spread = {
+        name: found(held, PlacementPolicy.SPREAD, pod((_APP, 2)))
+        for name, held in (("full", 10), ("empty", 0))
+    }
+
+    scores = comparable(mixed)
+    assert scores["full"] > scores["half"] > scores["empty"]
+    assert mixed["empty"].own > mixed["full"].common
+    assert comparable(spread)["empty"] > comparable(spread)["full"]
+    assert comparable({}) == {}
 
 
 def test_an_init_containers_units_are_held_as_long_as_the_pod_is_there() -> None:

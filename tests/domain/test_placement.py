@@ -71,8 +71,8 @@ def test_the_documented_example(policy: PlacementPolicy, expected: list[int]) ->
 def test_fgd_takes_the_card_on_which_the_least_room_is_spoiled(
     policy: PlacementPolicy, card: int
 ) -> None:
-    """Of 8 free units one less would serve no half card any more; of 9, half a card is left."""
-    found = place([room(0, 8), room(1, 9), room(2, 15)], Demand(1), policy)
+    """Of 9 free units one less would serve no six tenths any more; of 10, six tenths are left."""
+    found = place([room(0, 9), room(1, 10), room(2, 15)], Demand(1), policy)
 
     assert indexes(found) == [card]
 

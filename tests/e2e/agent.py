@@ -28,7 +28,8 @@ RULES = (
     ("", ("nodes",), ("list", "watch", "patch")),
     ("", ("pods",), ("get", "list", "watch", "patch")),
     ("", ("events",), ("create", "patch")),
-    ("resource.k8s.io", ("resourceslices",), ("list", "watch")),
+    ("resource.k8s.io", ("resourceslices",), ("list", "watch", "create", "update", "delete")),
+    ("resource.k8s.io", ("resourceclaims",), ("get", "list")),
 )
 
 
@@ -93,10 +94,10 @@ class Agent:
         command += [f"--{key}={value}" for key, value in given.items()]
         self.program = Program("agent", command, directories.logs / "agent.log", self.environment)
 
-    def prepare(self, *node: str) -> None:
+    def prepare(self, *node: str, profile: str = PROFILE) -> None:
         """Make the simulated node (`node`: further words of `simulate create`) and its rights."""
         self.directories.simulated_node.mkdir(parents=True, exist_ok=True)
-        self.simulate("create", "--profile", PROFILE, *node)
+        self.simulate("create", "--profile", profile, *node)
         self._cluster.apply(*_rights())
 
     def another(self, environment: Mapping[str, str]) -> "Agent":

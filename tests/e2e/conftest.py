@@ -124,7 +124,7 @@ def isolating_agent(
     """In the usual agent's place one that names cards by CDI, on a node of nvidia-smi's driver."""
     serving_agent.stop()
     directories = AgentDirectories(STATE / "isolating", results / "isolation")
-    agent = Agent(cluster, directories, {"device-access": "cdi"})
+    agent = Agent(cluster, directories, {"device-list-strategy": "cdi-cri"})
     agent.prepare("--driver-version", nvidia_smi.driver_version)
     node = SimulatedNode(directories.simulated_node / STATE_NAME)
     spec = cdi_spec(node, {"/usr/bin/nvidia-smi": nvidia_smi.path})

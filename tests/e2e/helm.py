@@ -6,6 +6,8 @@ from tests.e2e.cluster.binaries import provide_helm
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.processes import command_output
 
+from gpu_device_plugin.domain.labels import NODE_LABELS
+
 CHART = Path(__file__).resolve().parents[2] / "charts" / "gpu-device-plugin"
 RELEASE = "gpu-device-plugin"
 RELEASE_NAMESPACE = "gpu-device-plugin"
@@ -32,3 +34,10 @@ class Helm:
     def uninstall(self) -> str:
         """Remove the release and wait until its objects are gone."""
         return self("uninstall", self.release, "--wait", "--timeout=280s")
+
+
+def left_on_nodes(cluster: Cluster) -> set[str]:
+    """Keys of labels and annotations on nodes that only we write."""
+    metas = [node["metadata"] for node in cluster.every("nodes")]
+    keys = {key for meta in metas for of in ("labels", "annotations") for key in meta.get(of, {})}
+    return {key for key in keys if key.startswith("gpu-device-plugin/")} | (keys & {*NODE_LABELS})

@@ -53,7 +53,9 @@ def evaluating(
     directories = AgentDirectories(STATE / "evaluating", results / "evaluation")
     cards = directories.simulated_node
     by_answer = {"simulator-dir": str(cards), "nvml-library": ""}
-    agent = Agent(cluster, directories, {"device-access": "cdi"} if is_by_cdi else by_answer)
+    agent = Agent(
+        cluster, directories, {"device-list-strategy": "cdi-cri"} if is_by_cdi else by_answer
+    )
     agent.prepare("--driver-version", nvidia_smi.driver_version)
     if is_by_cdi:
         spec = cdi_spec(SimulatedNode(cards / STATE_NAME))

@@ -15,7 +15,7 @@ from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.node import AGENT_LIBRARY, AGENT_RUN, AGENT_STATE, Node
 from tests.e2e.cluster.processes import ProgramError
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE
+from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, left_on_nodes
 from tests.e2e.image_parts import take_libraries, write_next_version
 from tests.e2e.installation import MODE_LABEL, OFFERED, SHARED_RELEASE, Installation
 from tests.e2e.source_jobs import BINPACK, CUDA_SAMPLE, source_job
@@ -231,6 +231,7 @@ def test_an_uninstall_leaves_running_jobs_what_they_use_and_cleanup_takes_the_re
     told = life.helm(RELEASE).uninstall()
     life.helm(SHARED_RELEASE).uninstall()
     assert not life.cluster.every("daemonset", RELEASE_NAMESPACE)
+    assert not left_on_nodes(life.cluster)
     assert set(life.offered(RELEASE).values()) == {"0"}
     assert set(life.offered(SHARED_RELEASE).values()) == {"0"}
     assert granted_pods(node) == {name}, told

@@ -7,6 +7,7 @@ tests have no registry.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ from tests.e2e.agent_image import AgentImage
 from tests.e2e.cluster.binaries import provide_helm
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.images import Image
-from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
+from tests.e2e.cluster.processes import ProgramError
+from tests.e2e.helm import CHART, RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
 from tests.e2e.tenants import SLICE_MIB, cuda_images
 from tests.e2e.test_image import NOTHING
 from tests.nvidia_smi import NvidiaSmi
@@ -72,7 +74,8 @@ def clean(cluster: Cluster, serving_agent: Agent) -> Iterator[None]:
     cluster.kubectl(*without_namespace)
     yield
     cluster.kubectl("delete", "-f", str(SAMPLE), "--ignore-not-found", "--grace-period=1")
-    Helm(cluster).uninstall()
+    Helm(cluster)("uninstall", RELEASE, "--ignore-not-found", "--wait", "--timeout=280s")
+    assert not left_on_nodes(cluster)
     cluster.kubectl(*without_namespace)
 
 
@@ -98,6 +101,22 @@ def test_the_quick_start_ends_with_nvidia_smi_showing_the_slice(
     assert f"0MiB / {SLICE_MIB}MiB" in done.stdout.replace("  ", " ").replace("|", "")
     check_views(cluster)
     assert "Phase:          Succeeded" in Helm(cluster)("test", RELEASE, "--timeout=240s")
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_default_image_is_installed_only_where_a_node_has_it(
+    cluster: Cluster, agent_image: AgentImage, tmp_path: Path
+) -> None:
+    """It is in no registry. The first node has this version of it, and none of a later one."""
+    later = tmp_path / "chart"
+    shutil.copytree(CHART, later)
+    about = yaml.safe_load((later / "Chart.yaml").read_text())
+    (later / "Chart.yaml").write_text(yaml.safe_dump({**about, "appVersion": "9.9.9"}))
+    helm = Helm(cluster)
+    words = ("install", RELEASE, "--dry-run=server")
+    with pytest.raises(ProgramError, match=f"no node has {agent_image.repository}:9.9.9"):
+        helm(*words, str(later))
+    assert f"{agent_image.repository}:{agent_image.tag}" in helm(*words, str(CHART))
 
 
 def check_views(cluster: Cluster) -> None:

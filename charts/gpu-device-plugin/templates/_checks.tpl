@@ -15,6 +15,7 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if .Values.gfd.enabled }}
 {{- fail "gfd.enabled is not served yet: this chart brings no GPU feature discovery; set gfd.enabled to false and install NVIDIA's" }}
 {{- end }}
+{{- include "gpu-device-plugin.checkImage" . }}
 {{- if and .Values.driverRoot (not .Values.nvmlLibrary) }}
 {{- fail "driverRoot needs nvmlLibrary, the path of libnvidia-ml.so.1 below it: for instance driverRoot /home/kubernetes/bin/nvidia with nvmlLibrary lib64/libnvidia-ml.so.1" }}
 {{- end }}
@@ -24,8 +25,15 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.simulate.profile (or .Values.driverRoot .Values.runtimeClassName) }}
 {{- fail "simulate.profile is for nodes without a driver: it goes with neither driverRoot nor runtimeClassName" }}
 {{- end }}
-{{- if and .Values.simulate.profile (has .Values.deviceAccess (list "cdi" "device-specs")) }}
-{{- fail (printf "simulate.profile brings its cards by mounts: it does not go with deviceAccess %s, leave that at nvidia" .Values.deviceAccess) }}
+{{- $strategies := include "gpu-device-plugin.strategies" . }}
+{{- if and .Values.deviceAccess (or .Values.deviceListStrategy (kindIs "bool" .Values.compatWithCPUManager)) }}
+{{- fail "deviceAccess is the former name of deviceListStrategy and compatWithCPUManager: give the new ones alone" }}
+{{- end }}
+{{- if and .Values.simulate.profile (regexMatch "cdi" $strategies) }}
+{{- fail (printf "simulate.profile brings its cards by mounts: it does not go with deviceListStrategy %s, leave that out" $strategies) }}
+{{- end }}
+{{- if and .Values.simulate.profile (eq (include "gpu-device-plugin.passesNodes" .) "true") }}
+{{- fail "simulate.profile brings its cards by mounts: it does not go with compatWithCPUManager, leave that out" }}
 {{- end }}
 {{- if and .Values.simulate.driverVersion (not .Values.simulate.profile) }}
 {{- fail "simulate.driverVersion is the version of a simulated driver: it needs simulate.profile" }}
@@ -45,9 +53,39 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.controller.tls.secretName .Values.scheduler.enabled (not .Values.controller.tls.clientSecretName) }}
 {{- fail "controller.tls.secretName with scheduler.enabled needs controller.tls.clientSecretName: the Secret of the scheduler's own certificate" }}
 {{- end }}
+{{- if and .Values.dra.enabled (semverCompare "<1.36-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "dra.enabled needs Kubernetes 1.36 or later, this cluster has %s: its API server changes no pods by policy, and its scheduler does not divide cards; set dra.enabled to false" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- if and (eq .Values.door "dra") (not .Values.dra.enabled) }}
+{{- fail "door dra needs dra.enabled: without it no pod gets a claim" }}
+{{- end }}
+{{- if and .Values.dra.enabled (not .Values.policies.enabled) }}
+{{- fail "dra.enabled needs policies.enabled: without them a claim written by hand passes every rule" }}
+{{- end }}
 {{- range compact (list .Values.kubeletDir .Values.libraryDir .Values.driverRoot .Values.nvmlLibrary) }}
 {{- if or (eq . "/etc") (eq . "/usr") (eq . "/var") (has ".." (splitList "/" .)) }}
 {{- fail (printf "%s is no path for this: name the thing itself, without .." .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+The default image is in no registry. Where helm reaches a cluster, the nodes say which images they have
+(the kubelet tells up to 50 of them, the largest first); a tag or a digest is the word of who sets it.
+*/}}
+{{- define "gpu-device-plugin.checkImage" -}}
+{{- $nodes := (lookup "v1" "Node" "" "").items }}
+{{- $image := .Values.image }}
+{{- if and $nodes (eq $image.repository "localhost/gpu-device-plugin") (not (or $image.tag $image.digest (.Values.global).imageRegistry)) }}
+{{- $wanted := include "gpu-device-plugin.image" . }}
+{{- $found := false }}
+{{- range $node := $nodes }}
+{{- range ($node.status).images }}
+{{- if has $wanted (.names | default list) }}{{ $found = true }}{{ end }}
+{{- end }}
+{{- end }}
+{{- if not $found }}
+{{- fail (printf "no image is published, and no node has %s: build one (docs/install.md), push it and set image.repository and image.tag, or load it on the nodes. If it was loaded a moment ago, set image.tag too" $wanted) }}
 {{- end }}
 {{- end }}
 {{- end }}

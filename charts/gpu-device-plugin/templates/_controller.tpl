@@ -27,7 +27,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- define "gpu-device-plugin.controllerNames" -}}
 {{- $names := list }}
 {{- range $service := list (include "gpu-device-plugin.controller" .) (printf "%s-webhook" (include "gpu-device-plugin.controller" .)) }}
-{{- $names = concat $names (list (printf "%s.%s.svc" $service $.Release.Namespace) (printf "%s.%s" $service $.Release.Namespace) $service) }}
+{{- $names = concat $names (list (printf "%s.%s.svc" $service (include "gpu-device-plugin.namespace" $)) (printf "%s.%s" $service (include "gpu-device-plugin.namespace" $)) $service) }}
 {{- end }}
 {{- with .Values.controller.clusterIP }}
 {{- $names = append $names . }}

@@ -6,7 +6,7 @@ Accounts and roles come before the Job and go with it, so that no right outlives
 {{- define "gpu-device-plugin.hook" -}}
 {{- $name := printf "%s-%s" (include "gpu-device-plugin.fullname" .root) .name }}
 {{- $labels := include "gpu-device-plugin.labels" .root }}
-{{- $namespace := .root.Release.Namespace }}
+{{- $namespace := include "gpu-device-plugin.namespace" .root }}
 {{- $account := include "gpu-device-plugin.hookAccount" (dict "root" .root "name" .name) }}
 {{- $event := .event }}
 apiVersion: v1
@@ -84,8 +84,18 @@ spec:
       {{- end }}
       nodeSelector:
         kubernetes.io/os: linux
-      # Where an agent runs, the image is, also one that no registry has.
+      # Where an agent runs or ran, the image is, also one that no registry has.
       affinity:
+        {{- $agents := .root.Values.affinity | default (include "gpu-device-plugin.affinity" .root | fromYaml) }}
+        {{- with (($agents.nodeAffinity).requiredDuringSchedulingIgnoredDuringExecution).nodeSelectorTerms }}
+        nodeAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+            {{- range . }}
+            - weight: 10
+              preference:
+                {{- toYaml . | nindent 16 }}
+            {{- end }}
+        {{- end }}
         podAffinity:
           preferredDuringSchedulingIgnoredDuringExecution:
             - weight: 100

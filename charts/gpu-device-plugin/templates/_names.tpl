@@ -15,6 +15,11 @@
 {{- end }}
 {{- end }}
 
+{{/* Where the objects go; of a parent chart's release, which is in one namespace, perhaps another one. */}}
+{{- define "gpu-device-plugin.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride }}
+{{- end }}
+
 {{- define "gpu-device-plugin.serviceAccount" -}}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "gpu-device-plugin.fullname" .) .Values.serviceAccount.name }}
@@ -37,7 +42,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* Not empty where the agent names its cards to the NVIDIA runtime by mounts, as its answers do. */}}
 {{- define "gpu-device-plugin.byMounts" -}}
-{{- if and (eq .Values.deviceAccess "volume-mounts") (not .Values.simulate.profile) }}true{{ end }}
+{{- if and (has "volume-mounts" (include "gpu-device-plugin.strategies" . | splitList ",")) (not .Values.simulate.profile) }}true{{ end }}
+{{- end }}
+
+{{/* The device list strategies with commas, empty for the agent's default. deviceAccess is the former name. */}}
+{{- define "gpu-device-plugin.strategies" -}}
+{{- $former := dict "nvidia" "envvar" "device-specs" "envvar" "volume-mounts" "volume-mounts" "cdi" "cdi-cri" }}
+{{- with .Values.deviceAccess }}{{ index $former . }}{{ else }}
+{{- kindIs "slice" .Values.deviceListStrategy | ternary .Values.deviceListStrategy (list .Values.deviceListStrategy) | join "," }}
+{{- end }}
+{{- end }}
+
+{{/* Whether answers contain device nodes: true, false, or empty for the agent's default. */}}
+{{- define "gpu-device-plugin.passesNodes" -}}
+{{- with .Values.deviceAccess }}{{ eq . "device-specs" }}{{ else }}
+{{- kindIs "bool" .Values.compatWithCPUManager | ternary .Values.compatWithCPUManager "" }}
+{{- end }}
 {{- end }}
 
 {{- define "gpu-device-plugin.image" -}}

@@ -1,6 +1,6 @@
 {{/* kube-scheduler's configuration: the part that asks the controller is the same in every way to use it. */}}
 {{- define "gpu-device-plugin.schedulerConfiguration" -}}
-{{- $host := printf "%s.%s.svc" (include "gpu-device-plugin.controller" .) .Release.Namespace -}}
+{{- $host := printf "%s.%s.svc" (include "gpu-device-plugin.controller" .) (include "gpu-device-plugin.namespace" .) -}}
 {{- with .Values.controller.clusterIP }}
 {{- $host = ternary (printf "[%s]" .) . (contains ":" .) }}
 {{- end -}}
@@ -9,7 +9,7 @@ kind: KubeSchedulerConfiguration
 leaderElection:
   leaderElect: true
   resourceName: {{ include "gpu-device-plugin.fullname" . }}-scheduler
-  resourceNamespace: {{ .Release.Namespace }}
+  resourceNamespace: {{ include "gpu-device-plugin.namespace" . }}
 # With more than 100 nodes kube-scheduler looks at a part of them only, and perhaps at none with a card that fits.
 percentageOfNodesToScore: 100
 profiles:

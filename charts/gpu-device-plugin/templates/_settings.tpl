@@ -8,10 +8,19 @@ config.yaml: |
   honor_pod_compute_policy: {{ .Values.honorPodComputePolicy }}
   isolation: {{ ternary "on" "off" .Values.isolation.enabled | quote }}
   honor_cgpu_disable: {{ .Values.honorCgpuDisable }}
-  device_access: {{ .Values.deviceAccess }}
+  {{- with include "gpu-device-plugin.strategies" . }}
+  device_list_strategy: {{ . }}
+  {{- end }}
+  {{- with include "gpu-device-plugin.passesNodes" . }}
+  pass_device_specs: {{ . }}
+  {{- end }}
   driver_capabilities: {{ .Values.driverCapabilities | quote }}
   allow_other_plugin: {{ .Values.allowOtherPlugin }}
   recovery_seconds: {{ .Values.recoverySeconds }}
+  {{- if .Values.dra.enabled }}
+  door: {{ .Values.door }}
+  cdi_dir: {{ .Values.dra.cdiDir }}
+  {{- end }}
   kubelet_dir: {{ .Values.kubeletDir }}
   library_dir: {{ .Values.libraryDir }}
   {{- if .Values.simulate.profile }}

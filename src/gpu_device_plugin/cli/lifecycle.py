@@ -83,6 +83,38 @@ def uninstall(
     _with_fleet(KubeconfigChoice(kubeconfig, context), namespace, daemonset, work)
 
 
+@click.command("clear-nodes")
+@_installation_options
+@click.option(
+    "--timeout",
+    type=click.IntRange(1, 86400),
+    default=60,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the agents to end.",
+)
+def clear_nodes(
+    kubeconfig: Path | None, context: str, namespace: str, daemonset: str, timeout: int
+) -> None:
+    """Remove what former agents left on the Node objects.
+
+    Removes labels and annotations. Waits until the agents have ended; nodes with an agent are left alone. The chart's post-delete
+    hook runs this; with plain manifests run it after `kubectl delete`.
+    """
+    from gpu_device_plugin.apps.lifecycle.clear_nodes import clear_nodes as clear
+    from gpu_device_plugin.cluster.survey import Survey
+
+    access = KubeconfigChoice(kubeconfig, context)
+
+    async def work(fleet: "Fleet") -> None:
+        cleared = await clear(Survey(fleet.api), fleet, timeout)
+        click.echo(f"labels and annotations removed from {len(cleared)} nodes")
+        for name in cleared:
+            click.echo(f"  {name}")
+
+    _with_fleet(access, namespace, daemonset, work)
+
+
 @click.command("check-upgrade")
 @_installation_options
 @click.option(
@@ -97,20 +129,29 @@ def uninstall(
     required=True,
     help="The new --memory-unit.",
 )
+@click.option("--upgrades-from", metavar="VERSION", help="The oldest release that may be upgraded.")
 def check_upgrade(
-    namespace: str, daemonset: str, mode: str, memory_unit: str, **access: Any
+    namespace: str,
+    daemonset: str,
+    mode: str,
+    memory_unit: str,
+    upgrades_from: str | None,
+    **access: Any,
 ) -> None:
     """Refuse settings that would change slices held by pods.
 
-    If pods hold slices on a node with another memory unit than the new one, or if the mode
+    Also refuses an installed release older than --upgrades-from. If pods hold slices on a node with another memory unit than the new one, or if the mode
     would change there, it lists them and exits with 2. The chart's pre-upgrade hook runs this.
     """
+    from gpu_device_plugin.apps.lifecycle.upgrade import check_release
     from gpu_device_plugin.apps.lifecycle.upgrade import check_upgrade as check
 
     unit = MemoryUnit(memory_unit)
     check_unit(NodeMode(mode), unit)
 
     async def work(fleet: "Fleet") -> None:
+        if upgrades_from:
+            await check_release(fleet, upgrades_from)
         nodes = await check(fleet, NodeMode(mode), unit)
         click.echo(f"{nodes} nodes publish cards; no pod prevents the upgrade")
 

@@ -7,19 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+import structlog
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, ask
 from gpu_device_plugin.cli.commit import commit
 from gpu_device_plugin.cli.demo import demo
 from gpu_device_plugin.cli.directories import directory_option
-from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, uninstall
+from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
+from gpu_device_plugin.cli.mig import mig
 from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.cli.setting_options import setting_options
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.controller import ControllerSettings, load_controller_settings
+from gpu_device_plugin.config.nvidia_settings import former_names
 from gpu_device_plugin.config.sources import ENVIRONMENT_PREFIX
 from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
 
@@ -35,10 +38,9 @@ def cli() -> None:
     """Share GPUs between pods by memory and compute, with enforced limits.
 
     `agent` runs on every GPU node, `controller` once in a cluster. `page` shows the whole
-    cluster in a browser. `why` and `recover` are for
-    a person on a GPU node, or in the agent's pod. The chart's hooks run `uninstall` and
-    `check-upgrade`; `cleanup` removes what an uninstall leaves on a node. `demo` and `simulate`
-    need no GPU.
+    cluster in a browser. `why` and `recover` are for a person on a GPU node, or in the agent's
+    pod. The chart's hooks run `uninstall`, `clear-nodes` and `check-upgrade`; `cleanup` removes
+    what an uninstall leaves on a node. `demo` and `simulate` need no GPU.
     """
 
 
@@ -68,6 +70,9 @@ def agent(config: Path | None, **flags: object) -> None:
 
     settings = load_settings(flags, os.environ, config)
     configure_logs(settings.log_level, settings.log_format)
+    former = former_names(settings)
+    if former:
+        structlog.get_logger("settings").warning(former)
     sys.exit(asyncio.run(run_agent(settings)))
 
 
@@ -139,7 +144,7 @@ def version() -> None:
     click.echo(f"library {own_version() or 'not built'}")
 
 
-for _command in (page, simulate, demo, uninstall, check_upgrade, cleanup):
+for _command in (page, simulate, demo, uninstall, clear_nodes, check_upgrade, cleanup, mig):
     cli.add_command(_command)
 
 

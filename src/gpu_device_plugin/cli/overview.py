@@ -15,6 +15,7 @@ import click
 
 from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.cli.overview_json import json_cards
 from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.errors import ConfigError, GpuPluginError
 
@@ -96,11 +97,10 @@ def gpu() -> None:
 def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access: Any) -> None:
     """Show nodes and cards as bars, with the pods that hold them.
 
-    A letter of a bar is a pod, `.` is free, `?` is asked for by a pod that has no card yet, `x` is
+    A letter of a bar is a pod (with whole cards and replicas an equal part each), `.` is free, `?` is asked for by a pod that has no card yet, `x` is
     out of service.
     """
     from gpu_device_plugin.apps.overview.questions import follow_cards, read_cluster
-    from gpu_device_plugin.cli.overview_json import json_cards
 
     if watch and output == "json":
         raise ConfigError("--watch draws on a terminal; it does not go with -o json")

@@ -1,12 +1,14 @@
-"""`kubectl gpu map -o json`."""
+"""What `kubectl gpu map -o json` prints."""
 
 import dataclasses
+from typing import TYPE_CHECKING
 
-from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards
+if TYPE_CHECKING:
+    from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards
 
 
-def json_cards(found: ClusterCards) -> dict[str, object]:
-    """What `map -o json` prints."""
+def json_cards(found: "ClusterCards") -> dict[str, object]:
+    """Every node with its cards and who holds them, as plain values."""
     nodes = [
         {
             "name": node.name,
@@ -17,6 +19,10 @@ def json_cards(found: ClusterCards) -> dict[str, object]:
                 {"namespace": pod.namespace, "name": pod.name, "units": units}
                 for pod, units in node.waiting
             ],
+            "instances": [
+                {"uuid": uuid, "namespace": pod.namespace, "name": pod.name}
+                for uuid, pod in node.instances
+            ],
         }
         for node in found.nodes
     ]
@@ -24,7 +30,7 @@ def json_cards(found: ClusterCards) -> dict[str, object]:
     return {"nodes": nodes, "unreadable": unreadable}
 
 
-def _json_card(card: CardView) -> dict[str, object]:
+def _json_card(card: "CardView") -> dict[str, object]:
     plain = dataclasses.asdict(card)
     plain["holders"] = [
         {
@@ -36,4 +42,5 @@ def _json_card(card: CardView) -> dict[str, object]:
         }
         for holder in card.holders
     ]
+    plain["pods"] = [{"namespace": pod.namespace, "name": pod.name} for pod in card.pods]
     return plain

@@ -42,7 +42,7 @@ class OverviewScreen:
             parts += _node(node, width, is_wide=is_wide)
         for name, why in cluster.unreadable:
             parts.append(Text(f"{name}: {why}", style="red"))
-        parts.append(Text(_summary(cluster.nodes)))
+        parts.append(Text(cluster.summary))
         return Group(*parts)
 
     @contextmanager
@@ -113,28 +113,34 @@ class OverviewScreen:
 
 
 def _node(node: NodeView, width: int, *, is_wide: bool) -> Iterator[RenderableType]:
-    kind = f"  {node.mode}, units of {node.unit_text}, {node.models_text}"
-    yield Text.assemble((node.name, "bold"), kind)
+    yield Text.assemble((node.name, "bold"), f"  {node.kind_text}")
+    yield Padding(_card_table(node, width, is_wide=is_wide), (0, 0, 0, 3), expand=False)
+    for uuid, pod in node.instances:
+        yield Padding(Text(f"instance {uuid}: {pod}"), (0, 0, 0, 3))
+    if node.waiting:
+        listed = ", ".join(f"{pod} ({units} units)" for pod, units in node.waiting)
+        yield Padding(Text(f"without a card yet: {listed}", style="yellow"), (0, 0, 0, 3))
+    yield Text()
+
+
+def _card_table(node: NodeView, width: int, *, is_wide: bool) -> Table:
     marks = _marks(node.letters)
-    heads = ["card", "memory"]
-    table = _table(*heads, right=("units", "compute") if node.has_compute else ("units",))
+    amounts = ("units", "compute") if node.has_compute else ("units",)
+    table = _table("card", "memory", right=() if node.is_whole else amounts)
     if is_wide:
         for head in ("MiB", "UUID"):
             table.add_column(head, no_wrap=True)
     table.add_column("who", overflow="fold")
     for card in node.cards:
         cells: list[RenderableType] = [str(card.index), _bar(card, marks, width)]
-        cells.append(f"{card.held_units}/{card.units}")
+        if not node.is_whole:
+            cells.append(f"{card.held_units}/{card.units}")
         if node.has_compute:
             cells.append(f"{sum(holder.percent for holder in card.holders)} %")
         if is_wide:
             cells += [str(card.memory_mib), card.uuid]
         table.add_row(*cells, _who(card, marks, is_wide=is_wide))
-    yield Padding(table, (0, 0, 0, 3), expand=False)
-    if node.waiting:
-        listed = ", ".join(f"{pod} ({units} units)" for pod, units in node.waiting)
-        yield Padding(Text(f"without a card yet: {listed}", style="yellow"), (0, 0, 0, 3))
-    yield Text()
+    return table
 
 
 def _marks(letters: Mapping[PodRef, str]) -> dict[PodRef, tuple[str, str]]:
@@ -151,6 +157,11 @@ def _bar(card: CardView, marks: dict[PodRef, tuple[str, str]], width: int) -> Te
         return Text("x" * min(width, card.units), style="red")
     signs = min(width, card.units)
     bar, held = Text(), 0
+    for at, pod in enumerate(card.pods):
+        # Replicas of a card are parts of nothing: each pod has an equal part of the bar.
+        letter, colour = marks[pod]
+        part = signs * (at + 1) // len(card.pods) - len(bar)
+        bar.append(letter * part, style=f"black on {colour}")
     for holder in card.holders:
         letter, colour = marks[holder.pod]
         held += holder.units
@@ -164,9 +175,13 @@ def _bar(card: CardView, marks: dict[PodRef, tuple[str, str]], width: int) -> Te
 
 
 def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool) -> Text:
-    if not card.is_healthy and not card.holders:
+    if not card.is_healthy and not card.holders and not card.pods:
         return Text("out of service", style="red")
     who = Text()
+    for pod in card.pods:
+        letter, colour = marks[pod]
+        who.append(", " if who else "")
+        who.append(f"{letter}={pod}", style=colour)
     for holder in card.holders:
         letter, colour = marks[holder.pod]
         who.append(", " if who else "")
@@ -176,13 +191,6 @@ def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool)
             who.append(f" ({holder.units} units{compute})")
         who.append("" if holder.is_granted else " (reserved)")
     return who if card.is_healthy else Text.assemble(("out of service: ", "red"), who)
-
-
-def _summary(nodes: Sequence[NodeView]) -> str:
-    cards = sum(len(node.cards) for node in nodes)
-    held, units = sum(node.held_units for node in nodes), sum(node.units for node in nodes)
-    percent = 100 * held // units if units else 0
-    return f"{len(nodes)} nodes, {cards} cards: {held} of {units} units held ({percent} %)"
 
 
 def _use(use: SliceUse) -> list[str]:

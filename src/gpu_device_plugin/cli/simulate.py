@@ -88,11 +88,12 @@ def create(profile: str, state: Path, *, keep: bool, **chosen: Any) -> None:
 @simulate.command()
 @click.argument("code", type=click.IntRange(1, 1000))
 @_card_option
+@click.option("--instance", type=int, help="The MIG instance it happens in, by NVML's index.")
 @_state_option
-def xid(code: int, card: int, state: Path) -> None:
+def xid(code: int, card: int, instance: int | None, state: Path) -> None:
     """Make a card report the XID CODE."""
     with _told():
-        _node(state).xid(card, code)
+        _node(state).xid(card, code, instance)
 
 
 @simulate.command()
@@ -158,7 +159,7 @@ def temperature(celsius: int, card: int, state: Path) -> None:
 @_card_option
 @_state_option
 def cut(profiles: tuple[str, ...], card: int, state: Path, *, whole: bool) -> None:
-    """Cut a card into MIG instances of PROFILES, for instance 3g.20gb 3g.20gb.
+    """Cut a card into MIG instances of PROFILES, for instance 3g.20gb 1c.3g.20gb.
 
     Instances that it had are gone. Without PROFILES it is in MIG mode and has none.
     """
@@ -213,7 +214,7 @@ def cdi(state: Path) -> None:
     """Print a CDI spec for the cards.
 
     It belongs into a file in /etc/cdi. The container runtime has to read it (containerd:
-    enable_cdi), and the agent to name cards by it (--device-access cdi). The node must have been created in a directory.
+    enable_cdi), and the agent to name cards by it (--device-list-strategy cdi-cri). The node must have been created in a directory.
     """
     with _told():
         click.echo(json.dumps(cdi_spec(_node(state)), indent=2))

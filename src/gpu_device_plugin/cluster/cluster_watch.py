@@ -3,18 +3,20 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
-from gpu_device_plugin.cluster.api import ApiServer, Request
-from gpu_device_plugin.cluster.pod_spec import pod_request
-from gpu_device_plugin.cluster.pods import fetch_pod
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.pod_spec import scheduled_request
+from gpu_device_plugin.cluster.pods import fetch_pod, pod_path
+from gpu_device_plugin.cluster.quantity import milli
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Node, Pod
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.processors import Processors
 from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger(__name__)
@@ -46,12 +48,14 @@ class ClusterPod:
         node: Where it is bound, or "".
         annotations: Its annotations.
         resource_version: Of the object.
+        devices: Resource -> how many whole devices it asks for; only `SurveyedPod` tells them.
     """
 
     request: PodRequest
     node: str
     annotations: Mapping[str, str]
     resource_version: str
+    devices: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +82,19 @@ class _News:
 class ClusterWatch:
     """Follows every node and pod; keeps only what it needs to report their end."""
 
-    def __init__(self, api: ApiServer, changes: Changes) -> None:
+    def __init__(
+        self, api: ApiServer, changes: Changes, processors: Processors | None = None
+    ) -> None:
+        """Follow nothing yet.
+
+        Args:
+            api: The cluster.
+            changes: Learns of nodes with cards and of pods with slices.
+            processors: Learns what every pod takes of its node's processor.
+        """
         self._api = api
         self._changes = changes
+        self._processors = processors or Processors()
         self._nodes: set[str] = set()
         self._pods: dict[str, PodRef] = {}
         # What a GET told before the watch: uid -> version, and the uids since a list was asked for.
@@ -133,7 +147,7 @@ class ClusterWatch:
         news = self._news.setdefault(ref.uid, _News())
         news.readers += 1
         try:
-            found = await fetch_pod(self._api, _path(ref), deadline_seconds)
+            found = await fetch_pod(self._api, pod_path(ref), deadline_seconds)
         finally:
             news.readers -= 1
             if not news.readers:
@@ -155,6 +169,7 @@ class ClusterWatch:
             self._drop_pod(ref.uid)
             self._changes.pod(ref, None)
             return
+        self._processors.put(ref.uid, pod.node, pod.request.cpu_milli)
         self._learned[ref.uid] = _number(pod.resource_version)
         self._since_list.add(ref.uid)
         self._pods[ref.uid] = ref
@@ -181,6 +196,7 @@ class ClusterWatch:
             self._drop_node(name)
             return
         self._nodes.add(name)
+        self._processors.node_changed(name, _allocatable_milli(node))
         self._changes.node(name, ClusterNode(name, cards, node.metadata.labels or {}, series))
 
     def _remove_node(self, node: Node) -> None:
@@ -189,6 +205,7 @@ class ClusterWatch:
     def _drop_node(self, name: str) -> None:
         if name in self._nodes:
             self._nodes.discard(name)
+            self._processors.node_changed(name, None)
             self._changes.node(name, None)
 
     def _replace_pods(self, pods: Sequence[Pod]) -> None:
@@ -197,6 +214,7 @@ class ClusterWatch:
         for uid in self._pods.keys() - listed:
             self._note(uid, "")
             self._drop_pod(uid)
+        self._processors.keep(listed)
         for pod in pods:
             self._put_pod(pod)
 
@@ -217,8 +235,12 @@ class ClusterWatch:
             _log.info("pod not understood", pod=pod.metadata.name, error=str(error))
             self._drop_pod(pod.metadata.uid)
             return
-        if found.request.is_finished or not found.request.asks:
+        if found.request.is_finished:
             self._drop_pod(pod.metadata.uid)
+            return
+        self._processors.put(pod.metadata.uid, found.node, found.request.cpu_milli)
+        if not found.request.asks:
+            self._drop_slice(pod.metadata.uid)
             return
         self._pods[pod.metadata.uid] = found.request.ref
         self._changes.pod(found.request.ref, found)
@@ -229,6 +251,10 @@ class ClusterWatch:
 
     def _drop_pod(self, uid: str) -> None:
         self._learned.pop(uid, None)
+        self._processors.drop(uid)
+        self._drop_slice(uid)
+
+    def _drop_slice(self, uid: str) -> None:
         ref = self._pods.pop(uid, None)
         if ref is not None:
             self._changes.pod(ref, None)
@@ -239,6 +265,15 @@ def _number(version: str) -> int:
     return int(version) if version.isascii() and version.isdecimal() else 0
 
 
+def _allocatable_milli(node: Node) -> int | None:
+    amount = (node.status.allocatable or {}).get("cpu")
+    try:
+        return None if amount is None else milli(str(amount))
+    except ClusterError as error:
+        _log.info("processor not understood", node=node.metadata.name, error=str(error))
+        return None
+
+
 def _understood(pod: Pod) -> ClusterPod:
     """The pod, with what it asks for of our resources.
 
@@ -246,45 +281,8 @@ def _understood(pod: Pod) -> ClusterPod:
         ClusterError: An amount cannot be parsed.
     """
     return ClusterPod(
-        pod_request(pod),
+        scheduled_request(pod),
         pod.spec.node_name,
         pod.metadata.annotations or {},
         pod.metadata.resource_version,
     )
-
-
-async def bind_pod(
-    api: ApiServer,
-    pod: ClusterPod,
-    node: str,
-    annotations: Mapping[str, str],
-    deadline_seconds: float,
-) -> str:
-    """Bind a pod to a node and annotate it, in one atomic request.
-
-    Returns:
-        Why the API server refused, or "" if the pod is bound.
-
-    Raises:
-        ClusterError: No answer: the pod may be bound or not.
-    """
-    ref = pod.request.ref
-    body = {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {
-            "name": ref.name,
-            "namespace": ref.namespace,
-            "uid": ref.uid,
-            "resourceVersion": pod.resource_version,
-            "annotations": dict(annotations),
-        },
-        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-    }
-    request = Request("POST", _path(ref) + "/binding", body=body)
-    answer = await api.call(request, deadline_seconds=deadline_seconds)
-    return "" if answer.is_success else answer.text
-
-
-def _path(ref: PodRef) -> str:
-    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"

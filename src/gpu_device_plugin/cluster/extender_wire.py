@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gpu_device_plugin.cluster.pod_spec import pod_request
+from gpu_device_plugin.cluster.pod_spec import scheduled_request
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import ClusterError
@@ -149,7 +149,7 @@ def read_question(body: bytes) -> Question:
         raise ClusterError(f"the body is no ExtenderArgs: {error}") from error
     meta = args.pod.metadata
     return Question(
-        pod=pod_request(args.pod),
+        pod=scheduled_request(args.pod),
         annotations=meta.annotations or {},
         labels=meta.labels or {},
         names=args.node_names if args.node_names is not None else list(objects or {}),
@@ -187,7 +187,7 @@ def read_preemption(body: bytes) -> Preemption:
         name: Victims([each.uid for each in found.pods or ()], found.num_pdb_violations)
         for name, found in (args.node_name_to_meta_victims or {}).items()
     }
-    return Preemption(pod_request(args.pod), args.pod.metadata.annotations or {}, victims)
+    return Preemption(scheduled_request(args.pod), args.pod.metadata.annotations or {}, victims)
 
 
 def preemption_answer(victims: Mapping[str, Victims]) -> bytes:

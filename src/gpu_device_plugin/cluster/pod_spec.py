@@ -1,9 +1,10 @@
 """The pod spec: a pod's JSON as the request that the domain uses."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
-from gpu_device_plugin.cluster.quantity import whole_number
-from gpu_device_plugin.cluster.wire import Container, Pod
+from gpu_device_plugin.cluster.quantity import milli, whole_number
+from gpu_device_plugin.cluster.wire import Container, Pod, Resources
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
@@ -46,6 +47,35 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         placement=annotations.get(PLACEMENT_ANNOTATION),
         card_label=(meta.labels or {}).get(CARD_LABEL),
     )
+
+
+def scheduled_request(pod: Pod) -> PodRequest:
+    """The request with the processor that kube-scheduler counts for the pod.
+
+    Source:
+        k8s.io/component-helpers, `resource.PodRequests`: app containers and sidecars together, or
+        an init container with the sidecars before it if that is more; what the spec says for the
+        whole pod instead; and the overhead of its runtime. A resize that is under way is not seen.
+
+    Raises:
+        ClusterError: An amount is not a quantity.
+    """
+    beside, most = 0, 0
+    for container in pod.spec.init_containers or ():
+        needs = _cpu(container.resources)
+        is_sidecar = _init_kind(container) is ContainerKind.SIDECAR
+        beside += needs if is_sidecar else 0
+        most = max(most, beside if is_sidecar else beside + needs)
+    needed = max(most, beside + sum(_cpu(each.resources) for each in pod.spec.containers))
+    whole = pod.spec.resources
+    if whole is not None and "cpu" in (whole.requests or {}):
+        needed = _cpu(whole)
+    overhead = _cpu(Resources(requests=pod.spec.overhead))
+    return replace(pod_request(pod), cpu_milli=needed + overhead)
+
+
+def _cpu(resources: Resources) -> int:
+    return milli(str((resources.requests or {}).get("cpu", "0")))
 
 
 def _init_kind(container: Container) -> ContainerKind:

@@ -166,3 +166,8 @@ async def fetch_pod(api: ApiServer, path: str, deadline_seconds: float) -> Pod |
         return _pod.decode(answer.body)
     except msgspec.MsgspecError as error:
         raise ClusterError(f"GET {path}: {error}") from error
+
+
+def pod_path(ref: PodRef) -> str:
+    """Where the API server has a pod."""
+    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"

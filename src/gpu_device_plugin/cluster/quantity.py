@@ -2,6 +2,7 @@
 
 import re
 from decimal import Decimal
+from functools import lru_cache
 
 from gpu_device_plugin.errors import ClusterError
 
@@ -26,6 +27,23 @@ def whole_number(text: str) -> int:
     >>> [whole_number(text) for text in ("2", "2k", "1Ki", "2e3", "2000m", "1500m")]
     [2, 2000, 1024, 2000, 2, 2]
     """
+    return _scaled(text, 1)
+
+
+@lru_cache(maxsize=1024)
+def milli(text: str) -> int:
+    """The quantity in thousandths, rounded up, as the scheduler counts processors.
+
+    Raises:
+        ClusterError: `text` is no quantity, or its thousandths are beyond 64 bits.
+
+    >>> [milli(text) for text in ("2", "100m", "1.5", "1u")]
+    [2000, 100, 1500, 1]
+    """
+    return _scaled(text, 1000)
+
+
+def _scaled(text: str, by: int) -> int:
     match = _FORM.fullmatch(text)
     if match is None:
         raise ClusterError(f"{text[:40]!r} is not a Kubernetes quantity")
@@ -34,6 +52,7 @@ def whole_number(text: str) -> int:
         value = Decimal(number) * 1024 ** _BINARY[suffix]
     else:
         value = Decimal(number).scaleb(int(exponent) if exponent else _DECIMAL[suffix])
+    value *= by
     if abs(value) > _LARGEST:
         raise ClusterError(f"{text:.40} is larger than a Kubernetes quantity can be")
     return int(value.to_integral_value("ROUND_UP"))

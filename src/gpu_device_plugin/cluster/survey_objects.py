@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.cluster.device_requests import devices_asked
 from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import (
     Bare,
@@ -16,6 +17,7 @@ from gpu_device_plugin.cluster.wire import (
     PodStatus,
 )
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
 
 _AGENT_COMMAND = ["gpu-device-plugin", "agent"]
 
@@ -140,16 +142,21 @@ class SurveyedPod(Pod):
         return _agent(self.spec)
 
     def as_asking(self) -> ClusterPod | None:
-        """The pod as placement sees it, or None where it asks for nothing of ours.
+        """The pod as placement sees it, or None where it asks for nothing of ours, cards included.
 
         Raises:
             ClusterError: A limit of one of our resources is not a quantity.
         """
         request = pod_request(self)
-        if not any(container.asks for container in request.containers):
+        devices = devices_asked(self)
+        if not (request.asks or devices or DEVICES_ANNOTATION in self.annotations):
             return None
         return ClusterPod(
-            request, self.spec.node_name, self.annotations, self.metadata.resource_version
+            request,
+            self.spec.node_name,
+            self.annotations,
+            self.metadata.resource_version,
+            devices,
         )
 
     @property

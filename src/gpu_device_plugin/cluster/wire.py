@@ -50,9 +50,10 @@ class EnvVar(msgspec.Struct):
 
 
 class Resources(msgspec.Struct):
-    """A container's `resources`; the kubelet's device manager looks at limits only."""
+    """`resources`; the kubelet's device manager looks at limits only, the scheduler at requests."""
 
     limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
 
 
 class Container(msgspec.Struct, rename="camel"):
@@ -71,6 +72,8 @@ class PodSpec(msgspec.Struct, rename="camel"):
     init_containers: list[Container] | None = None
     node_name: str = ""
     runtime_class_name: str = ""
+    resources: Resources | None = None
+    overhead: dict[str, str | int | float] | None = None
 
 
 class PodStatus(msgspec.Struct):

@@ -13,24 +13,40 @@ import msgspec
 
 from gpu_device_plugin.config.nvidia import ConfigFile, read_config_file
 from gpu_device_plugin.config.sources import says
+from gpu_device_plugin.domain.container_edits import DeviceAccess, ListStrategy
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     AllocationPolicy,
     Configuration,
     IdStrategy,
-    ListStrategy,
     MigStrategy,
     check,
 )
-from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.errors import ConfigError
 
 __all__ = [
     "Configuration",
     "NvidiaSettings",
     "check_twice",
-    "needs_restart",
+    "former_names",
     "nvidia_configuration",
 ]
+
+
+class FormerAccess(enum.Enum):
+    """Values of `--device-access`, which `--device-list-strategy` has replaced."""
+
+    NVIDIA = "nvidia"
+    DEVICE_SPECS = "device-specs"
+    VOLUME_MOUNTS = "volume-mounts"
+    CDI = "cdi"
+
+
+_FORMER: Final[Mapping[FormerAccess, tuple[str, bool]]] = {
+    FormerAccess.NVIDIA: ("envvar", False),
+    FormerAccess.DEVICE_SPECS: ("envvar", True),
+    FormerAccess.VOLUME_MOUNTS: ("volume-mounts", False),
+    FormerAccess.CDI: ("cdi-cri", False),
+}
 
 
 class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +55,22 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     config_file: Annotated[
         str, says("NVIDIA's configuration file, version v1, for modes default, mig and topology.")
     ] = ""
+    config_file_srcdir: Annotated[
+        str,
+        says("Directory of such files, one of which the node's label `--node-label` chooses."),
+    ] = ""
+    default_config: Annotated[
+        str, says("The file of that directory where the node has no such label.")
+    ] = ""
+    fallback_strategies: Annotated[
+        str,
+        says(
+            "What counts without label and default, in this order: `named` (the file `default`), `single` (the only file), `empty`."
+        ),
+    ] = "named,single"
+    node_label: Annotated[str, says("The node's label that chooses.")] = (
+        "nvidia.com/device-plugin.config"
+    )
     mig_strategy: Annotated[
         MigStrategy | None, says("How MIG instances are offered; by default not at all.")
     ] = None
@@ -46,18 +78,22 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         bool | None,
         says("Whether a node that cannot serve its configuration is not ready; by default it is."),
     ] = None
+    device_access: Annotated[
+        FormerAccess | None,
+        says(
+            "Former name of the two settings after this one, and goes with the next release: nvidia is envvar, device-specs is envvar with device nodes, cdi is cdi-cri."
+        ),
+    ] = None
     device_list_strategy: Annotated[
         str | None,
         says(
-            "How whole cards and instances reach containers: envvar, volume-mounts, cdi-annotations, cdi-cri or several, with commas; by default envvar."
+            "How cards reach containers: envvar, volume-mounts, cdi-annotations, cdi-cri or several, with commas; by default envvar."
         ),
     ] = None
     device_id_strategy: Annotated[
         IdStrategy | None, says("By what whole cards and instances are named; by default uuid.")
     ] = None
-    pass_device_specs: Annotated[
-        bool | None, says("Whether answers for whole cards and instances contain device nodes.")
-    ] = None
+    pass_device_specs: Annotated[bool | None, says("Whether answers contain device nodes.")] = None
     shared_devices_allocation_policy: Annotated[
         AllocationPolicy | None,
         says("How replicas and instances go over the cards; by default distributed."),
@@ -85,13 +121,19 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = None
 
 
-def nvidia_configuration(settings: NvidiaSettings) -> Configuration:
-    """The configuration in force, with NVIDIA's file read anew.
+def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> Configuration:
+    """The configuration of the settings and of NVIDIA's file, which is read anew.
+
+    Args:
+        settings: The settings.
+        path: The file; by default that of `--config-file`, if any.
 
     Raises:
         ConfigError: A value is malformed, or values do not go together; the text names the place.
     """
-    file = read_config_file(Path(settings.config_file)) if settings.config_file else None
+    if path is None and settings.config_file:
+        path = Path(settings.config_file)
+    file = None if path is None else read_config_file(path)
     found: dict[str, tuple[Any, str]] = {}
     if file is not None:
         found |= {
@@ -99,15 +141,37 @@ def nvidia_configuration(settings: NvidiaSettings) -> Configuration:
         }
     for key in NvidiaSettings.__struct_fields__:
         value = getattr(settings, key)
-        if value is not None:
+        if value is not None and key in {*_FIELDS, *_ACCESS_FIELDS}:
             found[key] = value, "--" + key.replace("_", "-")
+    if settings.device_access is not None:
+        found |= _former_access(settings, settings.device_access)
     return _checked(found, file)
 
 
-def needs_restart(before: Configuration, after: Configuration) -> bool:
-    """Whether a change needs another inventory, or endpoints that were not thought of before."""
-    is_known = possible_names(after) <= possible_names(before)
-    return before.mig_strategy is not after.mig_strategy or not is_known
+def _former_access(settings: NvidiaSettings, former: FormerAccess) -> dict[str, tuple[Any, str]]:
+    if settings.device_list_strategy is not None or settings.pass_device_specs is not None:
+        raise ConfigError(
+            "--device-access is the former name of --device-list-strategy and --pass-device-specs: "
+            "give the new ones alone"
+        )
+    strategy, passes_nodes = _FORMER[former]
+    source = "--device-access"
+    return {
+        "device_list_strategy": (strategy, source),
+        "pass_device_specs": (passes_nodes, source),
+    }
+
+
+def former_names(settings: NvidiaSettings) -> str:
+    """What to say of settings that go with the next release; empty where none is given."""
+    if settings.device_access is None:
+        return ""
+    strategy, passes_nodes = _FORMER[settings.device_access]
+    nodes = " and --pass-device-specs" if passes_nodes else ""
+    return (
+        f"--device-access {settings.device_access.value} goes with the next release: "
+        f"give --device-list-strategy {strategy}{nodes}"
+    )
 
 
 def check_twice(settings: NvidiaSettings, sources: Mapping[str, str], config: Path | None) -> None:
@@ -132,14 +196,8 @@ def check_twice(settings: NvidiaSettings, sources: Mapping[str, str], config: Pa
 
 
 def _checked(found: Mapping[str, tuple[Any, str]], file: ConfigFile | None) -> Configuration:
-    fields: dict[str, Any] = {}
-    for key, (name, convert) in _FIELDS.items():
-        if key in found:
-            value, source = found[key]
-            try:
-                fields[name] = convert(value)
-            except (ValueError, ConfigError) as error:
-                raise ConfigError(f"{source}: {error}") from error
+    fields = _converted(found, _FIELDS)
+    fields["access"] = DeviceAccess(**_converted(found, _ACCESS_FIELDS))
     if file is not None:
         fields |= {
             "sharing": file.sharing,
@@ -152,6 +210,21 @@ def _checked(found: Mapping[str, tuple[Any, str]], file: ConfigFile | None) -> C
     except ConfigError as error:
         raise ConfigError(f"{file.path}: {error}" if file else str(error)) from error
     return configuration
+
+
+def _converted(
+    found: Mapping[str, tuple[Any, str]],
+    table: Mapping[str, tuple[str, Callable[[Any], Any]]],
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for key, (name, convert) in table.items():
+        if key in found:
+            value, source = found[key]
+            try:
+                fields[name] = convert(value)
+            except (ValueError, ConfigError) as error:
+                raise ConfigError(f"{source}: {error}") from error
+    return fields
 
 
 def _one_of(kind: type[enum.StrEnum]) -> Callable[[Any], enum.StrEnum]:
@@ -188,14 +261,16 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
+_ACCESS_FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "device_list_strategy": ("strategies", _strategies),
+    "pass_device_specs": ("passes_nodes", _as_it_is),
+    "cdi_annotation_prefix": ("annotation_prefix", _as_it_is),
+}
 _FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "mig_strategy": ("mig_strategy", _one_of(MigStrategy)),
     "fail_on_init_error": ("fails_on_init_error", _as_it_is),
-    "device_list_strategy": ("list_strategies", _strategies),
     "device_id_strategy": ("id_strategy", _one_of(IdStrategy)),
-    "pass_device_specs": ("passes_device_specs", _as_it_is),
     "shared_devices_allocation_policy": ("allocation_policy", _one_of(AllocationPolicy)),
-    "cdi_annotation_prefix": ("cdi_annotation_prefix", _as_it_is),
     "gdrcopy_enabled": ("is_gdrcopy_on", _as_it_is),
     "gds_enabled": ("is_gds_on", _as_it_is),
     "mofed_enabled": ("is_mofed_on", _as_it_is),

@@ -1,6 +1,6 @@
 """What a container receives: environment, mounts, device nodes and CDI names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -14,13 +14,53 @@ VISIBLE_DEVICES_DIR = "/var/run/nvidia-container-devices"
 """Where the NVIDIA runtime looks for cards named by mounts instead of by environment."""
 
 
-class DeviceAccess(StrEnum):
-    """How cards reach containers (R-720, R-721)."""
+CDI_ANNOTATION_PREFIX = "cdi.k8s.io/"
 
-    NVIDIA = "nvidia"
-    DEVICE_SPECS = "device-specs"
+
+class ListStrategy(StrEnum):
+    """How devices are named to what brings them into containers (R-720)."""
+
+    ENVVAR = "envvar"
     VOLUME_MOUNTS = "volume-mounts"
-    CDI = "cdi"
+    CDI_ANNOTATIONS = "cdi-annotations"
+    CDI_CRI = "cdi-cri"
+
+    @property
+    def is_cdi(self) -> bool:
+        """Whether the container engine brings the devices, by a CDI specification."""
+        return self in {ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAccess:
+    """How cards reach containers (R-720, R-721).
+
+    Attributes:
+        strategies: `--device-list-strategy`, at least one.
+        passes_nodes: `--pass-device-specs`: answers contain device nodes.
+        annotation_prefix: `--cdi-annotation-prefix`.
+    """
+
+    strategies: tuple[ListStrategy, ...] = (ListStrategy.ENVVAR,)
+    passes_nodes: bool = False
+    annotation_prefix: str = CDI_ANNOTATION_PREFIX
+
+    @property
+    def is_cdi_only(self) -> bool:
+        """Whether answers contain neither environment, mounts nor nodes for the cards."""
+        return all(strategy.is_cdi for strategy in self.strategies)
+
+    def annotations(self, cdi_names: Sequence[str], answer_id: str) -> dict[str, str]:
+        """The annotation of `cdi-annotations`.
+
+        Args:
+            cdi_names: For instance `nvidia.com/gpu=GPU-…`.
+            answer_id: Distinguishes the answers of one pod; a name of at most 36 characters.
+        """
+        if ListStrategy.CDI_ANNOTATIONS not in self.strategies:
+            return {}
+        key = f"{self.annotation_prefix}nvidia-device-plugin_{answer_id}"
+        return {key: ",".join(cdi_names)}
 
 
 @dataclass(frozen=True, slots=True)

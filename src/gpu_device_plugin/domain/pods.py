@@ -84,6 +84,8 @@ class PodRequest:
         compute_policy: Value of the annotation `gpu-device-plugin/compute-policy`, or None.
         placement: Value of the annotation `gpu-device-plugin/placement`, or None.
         card_label: Value of the label `ack.gpushare.placement`, or None.
+        cpu_milli: Processor that the scheduler counts for it, in thousandths of a core; only the
+            controller asks, 0 elsewhere.
     """
 
     ref: PodRef
@@ -96,6 +98,7 @@ class PodRequest:
     compute_policy: str | None = None
     placement: str | None = None
     card_label: str | None = None
+    cpu_milli: int = 0
 
     @property
     def asks(self) -> bool:

@@ -2,7 +2,7 @@
 
 An agent with `--simulator-dir` answers Allocate with these mounts. A CDI spec brings them as
 NVIDIA's tools bring real cards: the container runtime reads it (containerd: `enable_cdi`,
-`cdi_spec_dirs`), and the agent names cards with `--device-access cdi`. Mounted are the simulated
+`cdi_spec_dirs`), and the agent names cards with `--device-list-strategy cdi-cri`. Mounted are the simulated
 libraries, where the loader of a Debian image looks, and the node's state file, which is what
 the libraries have for a device node.
 """

@@ -15,6 +15,7 @@ from gpu_device_plugin.store.native import native_library
 
 NVML = "libnvidia-ml.so.1"
 CUDA = "libcuda.so.1"
+_NO_INSTANCE = 0xFFFFFFFF
 _DESCRIPTION_BYTES = 4 * 1024 * 1024
 
 
@@ -28,9 +29,10 @@ def set_fields(state: Path, lines: list[str]) -> None:
     _call("gpusim_set", state, _text(lines))
 
 
-def post_xid(state: Path, card: int, code: int) -> None:
+def post_xid(state: Path, card: int, code: int, instance: int | None = None) -> None:
     """Reports an XID to everybody who waits for events of the card."""
-    _call("gpusim_xid", state, ctypes.c_uint32(card), ctypes.c_uint64(code))
+    place = ctypes.c_uint32(_NO_INSTANCE if instance is None else instance)
+    _call("gpusim_xid", state, ctypes.c_uint32(card), place, ctypes.c_uint64(code))
 
 
 def describe(state: Path) -> dict[str, str]:

@@ -13,7 +13,8 @@ from typing import TypedDict, Unpack
 
 from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.simulation import library
-from gpu_device_plugin.simulation.profiles import cut_lines, driver_lines, node_lines
+from gpu_device_plugin.simulation.mig import cut_lines
+from gpu_device_plugin.simulation.profiles import driver_lines, node_lines
 from gpu_device_plugin.simulation.view import CardView, NodeView, node_view
 
 STATE_NAME = "gpu-simulator.state"
@@ -111,12 +112,18 @@ class SimulatedNode:
         """The node as it is now."""
         return node_view(library.describe(self.state))
 
-    def xid(self, card: int, code: int) -> None:
-        """The card reports an XID; for some the driver then wants the card reset."""
+    def xid(self, card: int, code: int, instance: int | None = None) -> None:
+        """The card reports an XID; for some the driver then wants the card reset.
+
+        Args:
+            card: Its slot.
+            code: The XID.
+            instance: The MIG instance that it happened in, by index; None: the whole card.
+        """
         self._present(card)
         if code in _XIDS_THAT_NEED_A_RESET:
             self._set_card(card, recovery_action=_RECOVERY_RESET)
-        library.post_xid(self.state, card, code)
+        library.post_xid(self.state, card, code, instance)
 
     def lose(self, card: int) -> None:
         """The card falls off the bus: XID 79, and every call on it fails."""

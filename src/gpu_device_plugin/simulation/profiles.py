@@ -8,88 +8,17 @@ names are those of `src/simulator/fields.def`.
 import re
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TypeVar
-
-import msgspec
 
 from gpu_device_plugin.errors import ConfigError
-
-_T = TypeVar("_T")
+from gpu_device_plugin.simulation.mig import UUID_SPACE, instance_lines, profile_lines
+from gpu_device_plugin.simulation.models import DIRECTORY, Data, Model, load, load_models
 
 MOST_CARDS = 16
-_DIRECTORY = Path(__file__).parent
-_UUID_SPACE = uuid.UUID("6d0b6c0e-7c6e-5f0e-9d4b-6f7a2f1c5a11")
 _BRANDS = {"tesla": 2, "nvidia": 14}
 _ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
-# NVML's numbers of an instance profile go by its slices.
-_PROFILE_NUMBERS = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
-_MOST_MEMORY_SLICES = 8
-_MOST_INSTANCES = 7
 
 
-class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is read from YAML: an unknown key is an error."""
-
-
-class Watts(_Data, frozen=True):
-    """Power: what an idle card draws, its limit and the limit's range."""
-
-    idle: int
-    limit: int
-    min: int
-    max: int
-
-
-class Clocks(_Data, frozen=True):
-    """The highest clocks."""
-
-    graphics: int
-    memory: int
-    video: int
-
-
-class Temperatures(_Data, frozen=True):
-    """An idle card's temperature, and where it slows down and shuts down."""
-
-    idle: int
-    slowdown: int
-    shutdown: int
-
-
-class MigProfile(_Data, frozen=True):
-    """One way to cut an instance off a card; `id` is the driver's number of it."""
-
-    id: int
-    compute_slices: int
-    memory_slices: int
-    memory_mib: int
-    multiprocessors: int
-
-
-class Model(_Data, frozen=True):
-    """A kind of card."""
-
-    name: str
-    brand: str
-    architecture: str
-    compute_capability: str
-    memory_mib: int
-    multiprocessors: int
-    cores: int
-    memory_bus_bits: int
-    pci_device_id: int
-    pci_subsystem_id: int
-    pcie_generation: int
-    power_watts: Watts
-    clocks_mhz: Clocks
-    temperature_celsius: Temperatures
-    ecc: bool
-    reserved_mib: int = 0
-    mig: dict[str, MigProfile] = {}
-
-
-class Group(_Data, frozen=True):
+class Group(Data, frozen=True):
     """Equal cards; `mig` cuts each of them into the named instances, in this order."""
 
     model: str
@@ -97,16 +26,41 @@ class Group(_Data, frozen=True):
     mig: tuple[str, ...] = ()
 
 
-class Profile(_Data, frozen=True):
+class Links(Data, frozen=True):
+    """How the cards of a machine are linked; without it the driver does not tell.
+
+    Attributes:
+        cards_per_pci_switch: Neighbours that share a PCIe switch.
+        cards_per_socket: Neighbours that share a socket.
+        nvlinks: A row a card, a digit for each card: the NVLinks between them.
+        nvswitch_links: NVLinks of each card that end at NVSwitches.
+    """
+
+    cards_per_pci_switch: int
+    cards_per_socket: int
+    nvlinks: tuple[str, ...] = ()
+    nvswitch_links: int = 0
+
+    def lines(self, slot: int, count: int) -> Iterator[str]:
+        """Those of one card on a node of `count`."""
+        row = self.nvlinks[slot][:count] if slot < len(self.nvlinks) else ""
+        yield f"cards.{slot}.nvlinks={row}"
+        yield f"cards.{slot}.switch_links={self.nvswitch_links}"
+        yield f"cards.{slot}.pci_switch={slot // self.cards_per_pci_switch + 1}"
+        yield f"cards.{slot}.pci_socket={slot // self.cards_per_socket + 1}"
+
+
+class Profile(Data, frozen=True):
     """A node: its driver and its cards."""
 
     driver_version: str
     cards: tuple[Group, ...]
+    links: Links | None = None
 
 
 def profile_names() -> list[str]:
     """The profiles there are, sorted."""
-    return sorted(path.stem for path in (_DIRECTORY / "profiles").glob("*.yaml"))
+    return sorted(path.stem for path in (DIRECTORY / "profiles").glob("*.yaml"))
 
 
 def load_profile(name: str) -> Profile:
@@ -114,12 +68,7 @@ def load_profile(name: str) -> Profile:
     if name not in profile_names():
         known = ", ".join(profile_names())
         raise ConfigError(f"profile {name!r} is unknown; there are {known}")
-    return _load(_DIRECTORY / "profiles" / f"{name}.yaml", Profile)
-
-
-def load_models() -> dict[str, Model]:
-    """Every model of card by its key."""
-    return _load(_DIRECTORY / "models.yaml", dict[str, Model])
+    return load(DIRECTORY / "profiles" / f"{name}.yaml", Profile)
 
 
 def driver_lines(driver_version: str) -> list[str]:
@@ -129,7 +78,7 @@ def driver_lines(driver_version: str) -> list[str]:
             f"driver version {driver_version!r} is not of the form 535.309.01 or 610.43"
         )
     branch = int(driver_version.split(".", 1)[0])
-    versions = _load(_DIRECTORY / "drivers.yaml", dict[int, str])
+    versions = load(DIRECTORY / "drivers.yaml", dict[int, str])
     known = [number for number in versions if number <= branch]
     if not known:
         raise ConfigError(
@@ -165,36 +114,8 @@ def node_lines(
     for slot in range(count):
         group = groups[slot % len(groups)]
         lines += _card_lines(models[group.model], group, slot, seed)
+        lines += profile.links.lines(slot, count) if profile.links else ()
     return lines
-
-
-def cut_lines(card_name: str, slot: int, profiles: tuple[str, ...] | None, seed: str) -> list[str]:
-    """A card of a node cut anew, as the simulated driver's lines.
-
-    Args:
-        card_name: NVML's name of the card.
-        slot: Its slot.
-        profiles: Its instances, in this order; None outside MIG mode.
-        seed: The instances' UUIDs follow from it.
-
-    Raises:
-        ConfigError: A card of this model cannot be cut so.
-    """
-    model = next(model for model in load_models().values() if model.name == card_name)
-    wanted = profiles or ()
-    unknown = [name for name in wanted if name not in model.mig]
-    if unknown or (profiles is not None and not model.mig):
-        known = ", ".join(model.mig) or "none"
-        raise ConfigError(
-            f"{card_name} has MIG profiles {known}; not {', '.join(unknown) or 'any'}"
-        )
-    group = Group(model=card_name, count=1, mig=wanted)
-    is_mig = int(profiles is not None)
-    return [
-        *(f"cards.{slot}.{name}={is_mig}" for name in ("mig_enabled", "mig_pending")),
-        *(f"cards.{slot}.instances.{number}.present=0" for number in range(_MOST_INSTANCES)),
-        *_instance_lines(model, group, slot, seed),
-    ]
 
 
 def _card_lines(model: Model, group: Group, slot: int, seed: str) -> Iterator[str]:
@@ -208,11 +129,12 @@ def _card_lines(model: Model, group: Group, slot: int, seed: str) -> Iterator[st
     }
     for key, value in fields.items():
         yield f"cards.{slot}.{key}={value}"
-    yield from _instance_lines(model, group, slot, seed)
+    yield from profile_lines(model, slot)
+    yield from instance_lines(model, group.mig, slot, seed)
 
 
 def _identity(model: Model, slot: int, seed: str) -> dict[str, object]:
-    card_uuid = uuid.uuid5(_UUID_SPACE, f"{seed}/{slot}")
+    card_uuid = uuid.uuid5(UUID_SPACE, f"{seed}/{slot}")
     major, minor = model.compute_capability.split(".")
     return {
         "present": 1,
@@ -259,37 +181,3 @@ def _sensors(model: Model) -> dict[str, object]:
         "pcie_width": 16,
         "pcie_width_max": 16,
     }
-
-
-def _instance_lines(model: Model, group: Group, slot: int, seed: str) -> Iterator[str]:
-    """The MIG slices of one card, placed one behind the other."""
-    start = 0
-    for number, name in enumerate(group.mig):
-        profile = model.mig[name]
-        if start + profile.memory_slices > _MOST_MEMORY_SLICES:
-            raise ConfigError(f"{', '.join(group.mig)} do not fit one {model.name}")
-        fields: dict[str, object] = {
-            "present": 1,
-            "gpu_instance": number + 7,
-            "gpu_profile": _PROFILE_NUMBERS[profile.compute_slices],
-            "gpu_profile_id": profile.id,
-            "compute_profile": _PROFILE_NUMBERS[profile.compute_slices],
-            "compute_slices": profile.compute_slices,
-            "memory_slices": profile.memory_slices,
-            "placement_start": start,
-            "multiprocessors": profile.multiprocessors,
-            "memory_mib": profile.memory_mib,
-            "profile": name,
-            "uuid": f"MIG-{uuid.uuid5(_UUID_SPACE, f'{seed}/{slot}/{number}')}",
-        }
-        for key, value in fields.items():
-            yield f"cards.{slot}.instances.{number}.{key}={value}"
-        start += profile.memory_slices
-
-
-def _load(path: Path, kind: type[_T]) -> _T:
-    """One YAML file as a value; ConfigError names the file and the key."""
-    try:
-        return msgspec.yaml.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"{path.name}: {error}") from error

@@ -28,6 +28,7 @@ class CardView:
     gpu_percent: int
     temperature_celsius: int
     recovery_action: int
+    compute_mode: int
     instances: tuple[InstanceView, ...]
 
 
@@ -103,9 +104,11 @@ def _card(slot: int, fields: Mapping[str, str]) -> CardView:
         gpu_percent=number("gpu_percent"),
         temperature_celsius=number("temperature_celsius"),
         recovery_action=number("recovery_action"),
+        compute_mode=number("compute_mode"),
         instances=tuple(
             InstanceView(found["profile"], found["uuid"], int(found["memory_mib"]))
             for found in _numbered(fields, "instances.")
+            if "uuid" in found
         ),
     )
 

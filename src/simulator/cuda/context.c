@@ -116,6 +116,8 @@ CUresult context_revive(struct context *context)
 	static uint64_t ids;
 	uint64_t cost = context_cost_bytes(context->device);
 
+	if (!ledger_is_available(context->device))
+		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	if (!ledger_hold(context->device))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (!ledger_take(context->device, cost)) {

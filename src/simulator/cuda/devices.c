@@ -45,7 +45,7 @@ static void find_candidates(const struct gpusim_node *node, struct candidates *c
 		for (uint32_t j = 0; j < GPUSIM_INSTANCES; j++) {
 			const struct gpusim_instance *instance = &card->instances[j];
 
-			if (instance->present && gpusim_sees_instance(card, j))
+			if (gpusim_is_mig_device(card, j) && gpusim_sees_instance(card, j))
 				add(candidates, cards[i], j, -1, instance->uuid);
 		}
 	}

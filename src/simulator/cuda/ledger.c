@@ -2,17 +2,70 @@
 
 #include "settings.h"
 
+#include <stdio.h>
+#include <unistd.h>
+
 #define PUBLISH_EVERY_NS 20000000u
+
+enum { EXCLUSIVE_PROCESS = 3, PROHIBITED = 2 }; /* NVML_COMPUTEMODE_*, CU_COMPUTEMODE_* */
+
+/* An MPS control daemon serves the directory that this process was given. */
+static bool has_mps_server(void)
+{
+	const char *directory = setting("CUDA_MPS_PIPE_DIRECTORY");
+	char path[512];
+	const int length = directory ? snprintf(path, sizeof(path),
+						"%s/nvidia-cuda-mps-control.pid", directory)
+				     : -1;
+
+	return length > 0 && (size_t)length < sizeof(path) && access(path, F_OK) == 0;
+}
+
+/* Under the node's lock. */
+static bool is_available(const struct device *device)
+{
+	const struct gpusim_card *card = device_card(device);
+
+	if (card->compute_mode == PROHIBITED)
+		return false;
+	if (card->compute_mode != EXCLUSIVE_PROCESS || device_instance(device))
+		return true;
+	gpusim_processes_reap(driver.node);
+	const bool through_mps = has_mps_server();
+	for (uint32_t slot = 0; slot < GPUSIM_PROCESSES; slot++) {
+		const struct gpusim_process *process = &driver.node->processes[slot];
+
+		if (process->used && process->card == device->card && process != device->process &&
+		    !(through_mps && process->through_mps))
+			return false;
+	}
+	return true;
+}
+
+bool ledger_is_available(const struct device *device)
+{
+	if (device->holders > 0)
+		return true;
+	gpusim_lock(driver.node);
+	const bool available = is_available(device);
+	gpusim_unlock(driver.node);
+	return available;
+}
 
 static bool open_line(struct device *device)
 {
 	const struct gpusim_instance *instance = device_instance(device);
-	struct gpusim_process *process;
+	struct gpusim_process *process = NULL;
 
 	gpusim_lock(driver.node);
-	process = gpusim_process_claim(
-		driver.node, device->card, instance ? instance->gpu_instance : GPUSIM_NO_INSTANCE,
-		instance ? instance->compute_instance : GPUSIM_NO_INSTANCE, GPUSIM_PROCESS_COMPUTE);
+	if (is_available(device))
+		process = gpusim_process_claim(
+			driver.node, device->card,
+			instance ? instance->gpu_instance : GPUSIM_NO_INSTANCE,
+			instance ? instance->compute_instance : GPUSIM_NO_INSTANCE,
+			GPUSIM_PROCESS_COMPUTE);
+	if (process)
+		process->through_mps = has_mps_server();
 	gpusim_unlock(driver.node);
 	if (!process)
 		return false;

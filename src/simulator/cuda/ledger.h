@@ -10,9 +10,12 @@
 
 /* All under the process's lock. Other processes may do the same at the same time. */
 
+/* Whether the card's compute mode lets this process begin; reaps dead processes first. */
+bool ledger_is_available(const struct device *device);
+
 /*
  * Our line in the table: there from the first hold of a device (a context, or
- * memory outside of any) to the last. False: the table is full.
+ * memory outside of any) to the last. False: the table is full, or the card is not available.
  */
 bool ledger_hold(struct device *device);
 void ledger_let_go(struct device *device);

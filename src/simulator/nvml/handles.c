@@ -105,8 +105,7 @@ static nvmlReturn_t find_instance(const char *uuid, nvmlDevice_t *device)
 		uint32_t slot = slots[place / GPUSIM_INSTANCES];
 		unsigned number = place % GPUSIM_INSTANCES;
 		const struct gpusim_card *card = &call.node->cards[slot];
-		if (!card->mig_enabled || !card->instances[number].present ||
-		    !gpusim_sees_instance(card, number) ||
+		if (!gpusim_is_mig_device(card, number) || !gpusim_sees_instance(card, number) ||
 		    strcmp(card->instances[number].uuid, uuid) != 0)
 			continue;
 		result = give_card(&call, slot, device);

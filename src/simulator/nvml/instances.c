@@ -1,6 +1,6 @@
 /*
- * GPU instances and compute instances: one of each behind every MIG slice. Both
- * kinds of handle are the slice's own, seen as another type.
+ * GPU instances and compute instances: at most one of these in each of those. Both
+ * kinds of handle are the MIG slice's own, seen as another type.
  */
 #include "library.h"
 
@@ -12,10 +12,10 @@ static nvmlDevice_t as_device(const void *handle)
 	return (nvmlDevice_t)(uintptr_t)handle; // NOLINT(performance-no-int-to-ptr)
 }
 
-/* A call on an instance's handle: always a slice, never a whole card. */
+/* A call on an instance's handle: never a whole card. */
 static nvmlReturn_t enter_instance(struct call *call, const void *handle, const char *function)
 {
-	nvmlReturn_t result = enter_device(call, as_device(handle), function);
+	nvmlReturn_t result = enter_place(call, as_device(handle), function);
 
 	if (result == NVML_SUCCESS && !call->instance)
 		return leave(call, NVML_ERROR_INVALID_ARGUMENT);
@@ -103,7 +103,7 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t gpuInstance,
 		return result;
 	if (!computeInstances || !count)
 		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
-	*count = call.instance->compute_profile == profileId ? 1 : 0;
+	*count = !call.instance->is_empty && call.instance->compute_profile == profileId ? 1 : 0;
 	if (*count)
 		computeInstances[0] = (nvmlComputeInstance_t)gpuInstance;
 	return leave(&call, NVML_SUCCESS);
@@ -119,7 +119,7 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t gpuInstance
 		return result;
 	if (!computeInstance)
 		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
-	if (call.instance->compute_instance != id)
+	if (call.instance->is_empty || call.instance->compute_instance != id)
 		return leave(&call, NVML_ERROR_NOT_FOUND);
 	*computeInstance = (nvmlComputeInstance_t)gpuInstance;
 	return leave(&call, NVML_SUCCESS);
@@ -155,142 +155,4 @@ nvmlReturn_t nvmlComputeInstanceGetInfo(nvmlComputeInstance_t computeInstance,
 					nvmlComputeInstanceInfo_t *info)
 {
 	return give_compute_info(computeInstance, info, __func__);
-}
-
-/* An instance of the card that was cut with this profile: all that is known of it. */
-static const struct gpusim_instance *example(const struct gpusim_card *card, unsigned profile,
-					     unsigned *instances)
-{
-	const struct gpusim_instance *found = NULL;
-
-	*instances = 0;
-	for (unsigned i = 0; i < GPUSIM_INSTANCES; i++) {
-		const struct gpusim_instance *instance = &card->instances[i];
-		if (!instance->present || instance->gpu_profile != profile)
-			continue;
-		found = instance;
-		(*instances)++;
-	}
-	return found;
-}
-
-nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int profile,
-						 nvmlGpuInstanceProfileInfo_t *info)
-{
-	struct call call;
-	unsigned instances;
-	nvmlReturn_t result = enter_cut_card(&call, device, __func__);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!info || profile >= NVML_GPU_INSTANCE_PROFILE_COUNT)
-		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
-	const struct gpusim_instance *found = example(call.card, profile, &instances);
-	if (!found)
-		return leave(&call, NVML_ERROR_NOT_SUPPORTED);
-	*info = (nvmlGpuInstanceProfileInfo_t){
-		.id = found->gpu_profile_id,
-		.sliceCount = found->compute_slices,
-		.instanceCount = instances,
-		.multiprocessorCount = found->multiprocessors,
-		.copyEngineCount = 1,
-		.memorySizeMB = found->memory_bytes / GPUSIM_MIB,
-	};
-	return leave(&call, NVML_SUCCESS);
-}
-
-nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned int profile,
-						  nvmlGpuInstanceProfileInfo_v2_t *info)
-{
-	struct call call;
-	unsigned instances;
-	nvmlReturn_t result = enter_cut_card(&call, device, __func__);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!info || info->version != nvmlGpuInstanceProfileInfo_v2)
-		return leave(&call, NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
-	const struct gpusim_instance *found = example(call.card, profile, &instances);
-	if (!found)
-		return leave(&call, NVML_ERROR_NOT_SUPPORTED);
-	*info = (nvmlGpuInstanceProfileInfo_v2_t){
-		.version = info->version,
-		.id = found->gpu_profile_id,
-		.sliceCount = found->compute_slices,
-		.instanceCount = instances,
-		.multiprocessorCount = found->multiprocessors,
-		.copyEngineCount = 1,
-		.memorySizeMB = found->memory_bytes / GPUSIM_MIB,
-	};
-	(void)snprintf(info->name, sizeof(info->name), "MIG %s", found->profile);
-	return leave(&call, NVML_SUCCESS);
-}
-
-nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsigned int profileId,
-						       unsigned int *count)
-{
-	struct call call;
-	nvmlReturn_t result = enter_cut_card(&call, device, __func__);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	(void)profileId;
-	return leave(&call, give_number(count, 0));
-}
-
-/* The one way in which this GPU instance is cut into compute instances: as a whole. */
-static bool is_whole(const struct call *call, unsigned profile, unsigned engine_profile)
-{
-	return profile == call->instance->compute_profile &&
-	       engine_profile == NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED;
-}
-
-nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t gpuInstance,
-							  unsigned int profile,
-							  unsigned int engProfile,
-							  nvmlComputeInstanceProfileInfo_t *info)
-{
-	struct call call;
-	nvmlReturn_t result = enter_instance(&call, gpuInstance, __func__);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!info)
-		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
-	if (!is_whole(&call, profile, engProfile))
-		return leave(&call, NVML_ERROR_NOT_SUPPORTED);
-	*info = (nvmlComputeInstanceProfileInfo_t){
-		.id = call.instance->compute_profile,
-		.sliceCount = call.instance->compute_slices,
-		.instanceCount = 1,
-		.multiprocessorCount = call.instance->multiprocessors,
-		.sharedCopyEngineCount = 1,
-	};
-	return leave(&call, NVML_SUCCESS);
-}
-
-nvmlReturn_t
-nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t gpuInstance, unsigned int profile,
-					      unsigned int engProfile,
-					      nvmlComputeInstanceProfileInfo_v2_t *info)
-{
-	struct call call;
-	nvmlReturn_t result = enter_instance(&call, gpuInstance, __func__);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!info || info->version != nvmlComputeInstanceProfileInfo_v2)
-		return leave(&call, NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
-	if (!is_whole(&call, profile, engProfile))
-		return leave(&call, NVML_ERROR_NOT_SUPPORTED);
-	*info = (nvmlComputeInstanceProfileInfo_v2_t){
-		.version = info->version,
-		.id = call.instance->compute_profile,
-		.sliceCount = call.instance->compute_slices,
-		.instanceCount = 1,
-		.multiprocessorCount = call.instance->multiprocessors,
-		.sharedCopyEngineCount = 1,
-	};
-	(void)snprintf(info->name, sizeof(info->name), "MIG %s", call.instance->profile);
-	return leave(&call, NVML_SUCCESS);
 }

@@ -84,7 +84,7 @@ nvmlReturn_t enter(struct call *call, const char *function)
 	return result;
 }
 
-nvmlReturn_t enter_device(struct call *call, nvmlDevice_t device, const char *function)
+nvmlReturn_t enter_place(struct call *call, nvmlDevice_t device, const char *function)
 {
 	unsigned instance;
 	nvmlReturn_t result = enter(call, function);
@@ -102,6 +102,15 @@ nvmlReturn_t enter_device(struct call *call, nvmlDevice_t device, const char *fu
 	if (!call->card->mig_enabled || !call->instance->present)
 		return leave(call, NVML_ERROR_NOT_FOUND);
 	return NVML_SUCCESS;
+}
+
+nvmlReturn_t enter_device(struct call *call, nvmlDevice_t device, const char *function)
+{
+	nvmlReturn_t result = enter_place(call, device, function);
+
+	if (result == NVML_SUCCESS && call->instance && call->instance->is_empty)
+		return leave(call, NVML_ERROR_NOT_FOUND);
+	return result;
 }
 
 nvmlReturn_t enter_card(struct call *call, nvmlDevice_t device, const char *function)

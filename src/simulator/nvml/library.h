@@ -24,6 +24,8 @@ struct call {
 
 /* Start a call that names no card. On NVML_SUCCESS the node is locked: end it with `leave`. */
 nvmlReturn_t enter(struct call *call, const char *function);
+/* Start a call on a card or a GPU instance, which need not have a compute instance. */
+nvmlReturn_t enter_place(struct call *call, nvmlDevice_t device, const char *function);
 /* Start a call on a card or a MIG slice. */
 nvmlReturn_t enter_device(struct call *call, nvmlDevice_t device, const char *function);
 /* The same, refusing MIG slices: for what only a whole card has. */
@@ -42,6 +44,12 @@ nvmlDevice_t device_handle(uint32_t slot);
 nvmlDevice_t instance_handle(uint32_t slot, unsigned instance);
 /* false when the address is no handle of ours; instance is GPUSIM_INSTANCES for a whole card. */
 bool handle_place(nvmlDevice_t device, uint32_t *slot, unsigned *instance);
+
+/* Compute slices of a GPU instance, and how NVML numbers a profile of so many. */
+unsigned gpu_slices(const struct gpusim_instance *instance);
+unsigned compute_profile(unsigned slices);
+/* What a card can be cut into by the driver's number of the profile; NULL: not so. */
+const struct gpusim_mig_profile *mig_profile(const struct gpusim_card *card, unsigned id);
 
 /* Copy text out, or NVML_ERROR_INSUFFICIENT_SIZE. */
 nvmlReturn_t give_text(char *target, unsigned length, const char *text);

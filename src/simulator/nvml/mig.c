@@ -1,8 +1,4 @@
-/*
- * MIG: the slices of a card as the node describes them. They can be looked at,
- * not made: the node is cut by its profile (or by `gpusim_set`), so the functions
- * that create and destroy instances are not supported.
- */
+/* MIG: the slices of a card, looked at. They are made by mig_cut.c, or by the node's profile. */
 #include "library.h"
 
 #include <stdio.h>
@@ -51,10 +47,10 @@ static unsigned instance_at(const struct gpusim_card *card, unsigned index)
 	unsigned hidden = 0;
 
 	for (unsigned i = 0; i < GPUSIM_INSTANCES; i++) {
-		if (card->instances[i].present && !gpusim_sees_instance(card, i))
+		if (gpusim_is_mig_device(card, i) && !gpusim_sees_instance(card, i))
 			hidden++;
 		else if (i - hidden == index)
-			return card->instances[i].present ? i : GPUSIM_INSTANCES;
+			return gpusim_is_mig_device(card, i) ? i : GPUSIM_INSTANCES;
 	}
 	return GPUSIM_INSTANCES;
 }
@@ -70,7 +66,7 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
 	if (!migDevice || index >= GPUSIM_INSTANCES)
 		return leave(&call, NVML_ERROR_INVALID_ARGUMENT);
 	unsigned place = instance_at(call.card, index);
-	if (!call.card->mig_enabled || place == GPUSIM_INSTANCES)
+	if (place == GPUSIM_INSTANCES)
 		return leave(&call, NVML_ERROR_NOT_FOUND);
 	*migDevice = instance_handle(call.slot, place);
 	return leave(&call, NVML_SUCCESS);
@@ -128,7 +124,7 @@ static nvmlReturn_t give_attributes(nvmlDevice_t device, nvmlDeviceAttributes_t 
 	*attributes = (nvmlDeviceAttributes_t){
 		.multiprocessorCount = call.instance->multiprocessors,
 		.sharedCopyEngineCount = 1,
-		.gpuInstanceSliceCount = call.instance->compute_slices,
+		.gpuInstanceSliceCount = gpu_slices(call.instance),
 		.computeInstanceSliceCount = call.instance->compute_slices,
 		.memorySizeMB = call.instance->memory_bytes / GPUSIM_MIB,
 	};

@@ -43,7 +43,8 @@ static const struct layout named = {.bytes = sizeof(struct named_process),
 /* Processes that the caller's pid namespace cannot see have no pid in it, and are not told. */
 static bool is_listed(const struct call *call, const struct gpusim_process *process, uint32_t kind)
 {
-	if (!process->used || process->card != call->slot || process->kind != kind)
+	if (!process->used || process->card != call->slot ||
+	    (process->kind != kind && !(kind == GPUSIM_PROCESS_MPS && process->through_mps)))
 		return false;
 	if (call->instance && process->gpu_instance != call->instance->gpu_instance)
 		return false;

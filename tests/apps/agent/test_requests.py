@@ -171,20 +171,22 @@ async def test_the_seventeenth_pod_of_an_isolated_card_goes_elsewhere() -> None:
         assert rig.card_of("p16") not in cards
 
 
-@pytest.mark.parametrize("access", ["nvidia", "device-specs", "volume-mounts", "cdi"])
+@pytest.mark.parametrize("access", ["envvar", "device-specs", "volume-mounts", "cdi-cri"])
 async def test_cards_reach_containers_the_way_the_operator_chose(access: str) -> None:
     """R-720, R-721: by environment, by device nodes beside it, by mounts, or by CDI name."""
-    async with running_rig(device_access=access) as rig:
+    passes_nodes = access == "device-specs"
+    strategy = "envvar" if passes_nodes else access
+    async with running_rig(device_list_strategy=strategy, pass_device_specs=passes_nodes) as rig:
         await rig.admit("p", slice_of(2, 30))
         start = await rig.kubelet.start_container(rig.uid("p"), "main-0")
         uuid = rig.card_of("p")
         devices_dir = "/var/run/nvidia-container-devices"
-        visible = {"volume-mounts": devices_dir, "cdi": "void"}.get(access, uuid)
+        visible = {"volume-mounts": devices_dir, "cdi-cri": "void"}.get(access, uuid)
 
         assert start.env["NVIDIA_VISIBLE_DEVICES"] == visible
         assert ("/dev/nvidia0" in start.devices) is (access == "device-specs")
         assert (f"{devices_dir}/{uuid}" in start.mounts) is (access == "volume-mounts")
-        assert start.cdi_names == ({f"nvidia.com/gpu={uuid}"} if access == "cdi" else set())
+        assert start.cdi_names == ({f"nvidia.com/gpu={uuid}"} if access == "cdi-cri" else set())
 
 
 async def test_a_repeated_allocate_gives_the_same_answer() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from gpu_device_plugin.domain.caller import Call
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
+from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool
@@ -44,7 +44,5 @@ class WholeCards(Records):
         card = state.card(unit)
         return Share(unit, card.memory_mib << 20 if card else None, is_exclusive=True)
 
-    def edits(
-        self, call: Call, _state: NodeState, _access: DeviceAccess, _paths: Paths
-    ) -> ContainerEdits:
+    def edits(self, call: Call, _state: NodeState, _paths: Paths) -> ContainerEdits:
         return ContainerEdits(envs={"EXAMPLE_CARDS": ",".join(sorted(call.must_include))})

@@ -14,7 +14,14 @@ UNITS, _MIB = 15, 16160
 Json = dict[str, Any]
 
 
-def node(name: str, cards: int = 2, *, mode: str = "core_mem", sick: tuple[int, ...] = ()) -> Json:
+def node(
+    name: str,
+    cards: int = 2,
+    *,
+    mode: str = "core_mem",
+    sick: tuple[int, ...] = (),
+    cpu: str | None = None,
+) -> Json:
     """A node whose agent has told its cards."""
     told = {
         "version": 1,
@@ -33,7 +40,8 @@ def node(name: str, cards: int = 2, *, mode: str = "core_mem", sick: tuple[int, 
         ],
     }
     return {
-        "metadata": {"name": name, "annotations": {"gpu-device-plugin/cards": json.dumps(told)}}
+        "metadata": {"name": name, "annotations": {"gpu-device-plugin/cards": json.dumps(told)}},
+        "status": {"allocatable": {"cpu": cpu} if cpu else {}},
     }
 
 
@@ -44,10 +52,12 @@ def pod(
     *,
     on: str = "",
     annotations: Mapping[str, str] | None = None,
+    cpu: str | None = None,
 ) -> Json:
     """A pod of one container."""
     amounts = {"aliyun.com/gpu-mem": units, "aliyun.com/gpu-core.percentage": percent}
     limits = {key: str(value) for key, value in amounts.items() if value}
+    resources = {"limits": limits, "requests": {"cpu": cpu} if cpu else {}}
     return {
         "metadata": {
             "namespace": "ns",
@@ -55,7 +65,7 @@ def pod(
             "uid": f"uid-{name}",
             "annotations": dict(annotations or {}),
         },
-        "spec": {"nodeName": on, "containers": [{"name": "a", "resources": {"limits": limits}}]},
+        "spec": {"nodeName": on, "containers": [{"name": "a", "resources": resources}]},
     }
 
 

@@ -13,6 +13,8 @@ from tests.apps.controller.replica import a_controller
 from tests.fakes.api_server import Seen
 from tests.waiting import until
 
+from gpu_device_plugin.domain.modes import PlacementPolicy
+from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     ALLOCATION,
     ASSIGNED,
@@ -52,6 +54,25 @@ async def test_of_nodes_that_fit_the_best_stays_and_the_others_say_which(tmp_pat
     assert answer["FailedNodes"] == {"n1": "fits, but n2 fits better"}
     by_host = {each["Host"]: each["Score"] for each in scores}
     assert 10 >= by_host["n2"] > by_host["n1"] >= 0
+
+
+async def test_fgd_follows_the_processors_that_every_pod_leaves(tmp_path: Path) -> None:
+    """Also those of pods without a slice, of one that is being bound, and of one that has ended."""
+    nodes = (node("n1", 1, cpu="16"), node("n2", 1, cpu="16"))
+    plain = pod("plain", on="n1", cpu="8")
+    fgd = PlacementPolicy.FGD
+    async with a_controller(tmp_path, nodes, (plain,), placement=fgd) as found:
+        asking = pod("new", 3, 20, cpu="6")
+        assert (await found.filter(asking, "n1", "n2"))["NodeNames"] == ["n2"]
+
+        await found.put(plain | {"status": {"phase": "Succeeded"}})
+        await until(lambda: found.controller.ledger.processors.free("n1") == 16_000)
+        assert (await found.filter(asking, "n1", "n2"))["NodeNames"] == ["n1", "n2"]
+
+        await found.put(pod("hungry", 3, 20, cpu="9"))
+        await until(lambda: found.controller.ledger.pod(PodRef("ns", "hungry", "uid-hungry")))
+        assert await found.bind(pod("hungry"), "n2") == ""
+        assert (await found.filter(asking, "n1", "n2"))["NodeNames"] == ["n1"]
 
 
 async def test_what_a_node_can_never_serve_is_told_apart(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.fakes.api_server import FakeApiServer, running
 
-from gpu_device_plugin.apps.lifecycle.upgrade import check_upgrade
+from gpu_device_plugin.apps.lifecycle.upgrade import check_release, check_upgrade
 from gpu_device_plugin.cluster.fleet import Fleet
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -124,3 +124,28 @@ async def test_a_list_that_comes_in_pages_is_read_to_its_end() -> None:
         server.page_size = 1
         text = await refusal(server, api, SHARE, GIB)
         assert "default/p0, default/p1, default/p2" in text
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_refused"),
+    [("0.1.9", True), ("0.2.0", False), ("0.10.0", False), ("0.2.0-rc.1", False), ("", False)],
+)
+async def test_a_release_too_old_to_be_read_has_to_be_uninstalled_first(
+    installed: str, *, is_refused: bool
+) -> None:
+    """R-122. One that does not say its version is no release of ours, and in nobody's way."""
+    async with running() as (server, api):
+        labels = {"app.kubernetes.io/version": installed} if installed else {}
+        daemonset = {"metadata": {"name": "agents", "uid": "ours", "labels": labels}}
+        await server.put("/apis/apps/v1/namespaces/gpu/daemonsets/agents", daemonset)
+        fleet = Fleet(api, "gpu", "agents")
+        if is_refused:
+            with pytest.raises(ConfigError, match=r"release 0\.1\.9 of gpu/agents .* from 0\.2\.0"):
+                await check_release(fleet, "0.2.0")
+        else:
+            await check_release(fleet, "0.2.0")
+
+
+async def test_where_nothing_is_installed_there_is_no_older_release() -> None:
+    async with running() as (_, api):
+        await check_release(Fleet(api, "gpu", "agents"), "0.2.0")

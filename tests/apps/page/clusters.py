@@ -60,11 +60,15 @@ def fill(server: FakeApiServer, nodes: int, cards: int, seed: int = 7) -> int:
 
 
 def small(server: FakeApiServer) -> None:
-    """Six nodes: healthy, closed, faulty and unreadable ones; pods that wait and were refused."""
+    """Eight nodes: healthy, closed, faulty, unreadable and of whole cards; pods that wait and were refused."""
     fill(server, 4, 8)
     add_node(server, node("gpu-004", 4, mode="cgpu", sick=(1,)))
     add_node(server, node("gpu-005", 2), is_ready=False, unschedulable=True)
-    broken = node("gpu-006")
+    add_node(server, node("gpu-006", 4, mode="default"))
+    for name, uuid in (("finetune-1", "0"), ("pretrain-1", "1"), ("pretrain-2", "1")):
+        given = {"gpu-device-plugin/devices": json.dumps({"0": [f"GPU-gpu-006-{uuid}"]})}
+        add_pod(server, place(pod(name, on="gpu-006", annotations=given), "vision"))
+    broken = node("gpu-007")
     broken["metadata"]["annotations"]["gpu-device-plugin/cards"] = "{}"
     add_node(server, broken)
     wish = held(0, 5, 0, assigned="false")

@@ -33,7 +33,7 @@ Cluster = tuple[FakeApiServer, ApiServer]
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    """Seven nodes, and pods that run, wait and were refused."""
+    """Eight nodes, and pods that run, wait and were refused."""
     async with running() as (server, api):
         small(server)
         yield server, api
@@ -93,6 +93,9 @@ async def test_the_page_shows_every_slice_that_the_map_shows(cluster: Cluster) -
         for ref, letter in view.letters.items():
             assert f'letter">{letter}</tspan> {ref.name}<' in page
     assert "<title>ads/reserved-1: 5 of 15 units, reserved</title>" in page
+    assert "<title>vision/finetune-1: the whole card</title>" in page
+    assert "<title>vision/pretrain-2: a replica</title>" in page
+    assert cards.summary in page
     for words in ("out of service", "not ready", "cordoned", "its cards cannot be read"):
         assert words in page
     assert re.search(r"vision/starting-1</a> \(6 units\)", page)

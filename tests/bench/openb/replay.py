@@ -6,19 +6,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
+from tests.bench.openb.ranking import Choice, Chooser, Ranking, candidates
 from tests.bench.openb.trace import Node, Pod
 
 from gpu_device_plugin.domain.fragmentation import (
-    Choice,
-    Chooser,
+    EVEN_MIX,
     NodeRoom,
-    Ranking,
     Shape,
     Workload,
-    candidates,
-    choose,
+    graded,
+    unusable,
 )
 
 _PAPER_USUAL_PART = 0.95
@@ -139,9 +137,22 @@ def paper_fgd(pods: Sequence[Pod]) -> tuple[Chooser, bool]:
     return chooser, False
 
 
-def ours(pods: Sequence[Pod]) -> tuple[Chooser, bool]:
-    """What the policy `fgd` does here."""
-    return partial(choose, Workload(mix(pods))), False
+def ours(_: Sequence[Pod]) -> tuple[Chooser, bool]:
+    """The policy `fgd` as the controller serves it."""
+    return served, False
+
+
+def served(room: NodeRoom, shape: Shape) -> Choice | None:
+    """What the controller answers for a node (tests/bench/openb/test_replay.py compares)."""
+    if not room.fits(shape):
+        return None
+
+    def order(cards: tuple[int, ...]) -> tuple[float, int, tuple[int, ...]]:
+        free = [room.cards[card] for card in cards]
+        return unusable(room.take(shape, cards).cards), sum(free), cards
+
+    cards = min(candidates(room, shape), key=order)
+    return Choice(graded(EVEN_MIX, room, room.take(shape, cards)) / 100, cards)
 
 
 def mix(pods: Sequence[Pod]) -> Counter[Shape]:

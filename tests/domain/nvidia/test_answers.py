@@ -1,17 +1,25 @@
 """The promise: a container receives its devices by every strategy alone and by several at once."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.domain.nvidia.nodes import sevenths, whole
 
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceNode, Mount, Paths
+from gpu_device_plugin.domain.container_edits import (
+    CDI_ANNOTATION_PREFIX,
+    ContainerEdits,
+    DeviceAccess,
+    DeviceNode,
+    ListStrategy,
+    Mount,
+    Paths,
+)
 from gpu_device_plugin.domain.schemes.nvidia.answers import answer
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     Configuration,
     IdStrategy,
-    ListStrategy,
     MigStrategy,
     SharedResource,
     Sharing,
@@ -30,9 +38,18 @@ def cards() -> tuple[Offered, ...]:
     return offers(whole(2), Configuration()).resources[GPU]
 
 
-def given(*strategies: ListStrategy, **more: object) -> ContainerEdits:
-    configuration = Configuration(list_strategies=strategies, **more)  # type: ignore[arg-type]
-    return answer(cards(), configuration, HOST, "a1")
+def given(*strategies: ListStrategy, **more: Any) -> ContainerEdits:
+    return answer(cards(), configured(*strategies, **more), HOST, "a1")
+
+
+def configured(
+    *strategies: ListStrategy,
+    passes_nodes: bool = False,
+    annotation_prefix: str = CDI_ANNOTATION_PREFIX,
+    **more: Any,
+) -> Configuration:
+    access = DeviceAccess(strategies, passes_nodes, annotation_prefix)
+    return Configuration(access=access, **more)
 
 
 NULLS = tuple(Mount(f"{DIRECTORY}/GPU-{i}", "/dev/null", is_read_only=False) for i in (0, 1))
@@ -89,7 +106,7 @@ def test_devices_may_be_named_by_index() -> None:
 
 def test_device_nodes_are_those_of_the_cards_and_of_the_driver() -> None:
     """R-721: below the host's driver root, at their own place in the container."""
-    found = given(ENVVAR, passes_device_specs=True, dev_root="/run/nvidia/driver").devices
+    found = given(ENVVAR, passes_nodes=True, dev_root="/run/nvidia/driver").devices
 
     assert found == tuple(
         DeviceNode(path, f"/run/nvidia/driver{path}", "rw")
@@ -99,7 +116,7 @@ def test_device_nodes_are_those_of_the_cards_and_of_the_driver() -> None:
 
 def test_an_instance_has_the_nodes_of_its_minors() -> None:
     """Its card's, its GPU instance's and its compute instance's."""
-    mixed = Configuration(mig_strategy=MigStrategy.MIXED, passes_device_specs=True)
+    mixed = configured(ENVVAR, passes_nodes=True, mig_strategy=MigStrategy.MIXED)
     instances = offers(sevenths(2), mixed).resources["nvidia.com/mig-1g.5gb"]
     minors = {(1, 7, None): 201, (1, 7, 0): 202, (0, 7, None): 66}
     host = replace(HOST, control_devices=(), mig_minors=minors)
@@ -113,7 +130,7 @@ def test_an_instance_has_the_nodes_of_its_minors() -> None:
 
 def test_with_cdi_alone_there_are_no_device_nodes() -> None:
     """The CDI specification has them."""
-    assert given(CRI, passes_device_specs=True).devices == ()
+    assert given(CRI, passes_nodes=True).devices == ()
 
 
 def test_a_channel_and_other_devices_come_with_each_strategy() -> None:
@@ -123,9 +140,8 @@ def test_a_channel_and_other_devices_come_with_each_strategy() -> None:
         "is_gds_on": True,
         "is_mofed_on": True,
         "is_gdrcopy_on": True,
-        "passes_device_specs": True,
     }
-    found = given(ENVVAR, MOUNTS, CRI, **more)
+    found = given(ENVVAR, MOUNTS, CRI, passes_nodes=True, **more)
 
     assert found.envs == {
         VISIBLE: DIRECTORY,
@@ -146,6 +162,6 @@ def test_a_channel_and_other_devices_come_with_each_strategy() -> None:
 
 def test_the_annotations_prefix_can_be_another() -> None:
     """For engines that know CDI under their own."""
-    found = given(ANNOTATIONS, cdi_annotation_prefix="example.com/")
+    found = given(ANNOTATIONS, annotation_prefix="example.com/")
 
     assert list(found.annotations) == ["example.com/nvidia-device-plugin_a1"]

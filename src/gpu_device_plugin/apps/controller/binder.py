@@ -10,7 +10,8 @@ import structlog
 
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.cluster_watch import ClusterPod, bind_pod
+from gpu_device_plugin.cluster.binding import bind_pod
+from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.extender_wire import binding_answer, read_binding
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import wish_annotations
@@ -150,7 +151,7 @@ class Binder:
         if isinstance(found, Misfit):
             raise _NoRoomError(f"pod {ref} fits node {node} no more: {found.text}")
         hold = found.hold(ref)
-        self._ledger.reserve(node, hold)
+        self._ledger.reserve(node, hold, pod.request.cpu_milli)
         return wish_annotations(hold, self._now_ns())
 
     async def _read(self, ref: PodRef) -> ClusterPod | None:

@@ -14,6 +14,7 @@ from gpu_device_plugin.cluster.extender_wire import (
     read_question,
 )
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit
+from gpu_device_plugin.domain.schemes.aliyun.node_score import comparable
 from gpu_device_plugin.errors import ClusterError
 
 MOST_NODES = 8
@@ -36,9 +37,10 @@ class Extender:
         if not question.pod.asks:
             return filter_answer(question, question.names, {}, {})
         fits, failed, final = self._judged(question)
-        kept = _best(fits)
+        scores = _scores(fits)
+        kept = _best(scores)
         for name in fits.keys() - set(kept):
-            is_equal = fits[name].score == fits[kept[0]].score
+            is_equal = scores[name] == scores[kept[0]]
             order = "comes first" if is_equal else "fits better"
             failed[name] = f"fits, but {kept[0]} {order}"
         return filter_answer(question, kept, failed, final)
@@ -51,9 +53,8 @@ class Extender:
         """
         question = read_question(body)
         fits, _, _ = self._judged(question) if question.pod.asks else ({}, {}, {})
-        return priorities(
-            {name: _points(fits[name].score) if name in fits else 0 for name in question.names}
-        )
+        scores = _scores(fits)
+        return priorities({name: _points(scores.get(name, 0.0)) for name in question.names})
 
     def preempt(self, body: bytes) -> bytes:
         """Keep the nodes on which evicting the proposed victims makes room on one card.
@@ -116,13 +117,15 @@ class Extender:
         return {"name": name, "totalGPU": total, "usedGPU": total - free, "devs": devices}
 
 
+def _scores(fits: Mapping[str, Fit]) -> dict[str, float]:
+    return comparable({name: found.score for name, found in fits.items()})
+
+
 def _points(score: float) -> int:
     return max(0, min(_MOST_SCORE, round(_MOST_SCORE * score)))
 
 
-def _best(fits: Mapping[str, Fit]) -> list[str]:
+def _best(scores: Mapping[str, float]) -> list[str]:
     """The nodes that fit as well as the best one, the first in the alphabet, at most eight."""
-    if not fits:
-        return []
-    best = max(found.score for found in fits.values())
-    return sorted(name for name, found in fits.items() if found.score == best)[:MOST_NODES]
+    best = max(scores.values(), default=0.0)
+    return sorted(name for name, score in scores.items() if score == best)[:MOST_NODES]

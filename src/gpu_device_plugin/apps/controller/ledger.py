@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.domain.fragmentation import PLENTY_CPU_MILLI
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.processors import Processors
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     NodeOffer,
     PodHold,
@@ -24,7 +26,7 @@ _KEPT_SHAPES = 64
 _KEPT_ANSWERS = 100_000
 _KEPT_ROOMS = 1_000
 _NO_CARDS = Misfit(NO_CARDS_TEXT, is_final=True)
-_Asked = tuple[object, str | None, str | None, str | None]
+_Asked = tuple[object, str | None, str | None, str | None, int]
 _log = structlog.get_logger("ledger")
 
 
@@ -41,6 +43,7 @@ class ClusterLedger:
 
     def __init__(self, default_policy: PlacementPolicy) -> None:
         self._default_policy = default_policy
+        self.processors = Processors(self._processor_changed)
         self._nodes: dict[str, ClusterNode] = {}
         self._taken_out: dict[str, frozenset[int]] = {}
         self._sick: dict[str, frozenset[int]] = {}
@@ -49,6 +52,9 @@ class ClusterLedger:
         self._reserved: dict[str, dict[PodRef, PodHold]] = {}
         self._node_of: dict[PodRef, str] = {}
         self._reserved_on: dict[PodRef, str] = {}
+        self._reserved_milli: dict[PodRef, int] = {}
+        # Nodes whose own policy asks for their processors.
+        self._by_fgd: set[str] = set()
         self._pods: dict[PodRef, ClusterPod] = {}
         self._rooms: dict[str, tuple[Room, ...]] = {}
         self._answers: OrderedDict[_Asked, _Answers] = OrderedDict()
@@ -79,6 +85,7 @@ class ClusterLedger:
     def _offer(self, name: str) -> None:
         self._changed(name)
         self._offers.pop(name, None)
+        self._by_fgd.discard(name)
         self._sick.pop(name, None)
         node = self._nodes.get(name)
         if node is None:
@@ -91,6 +98,8 @@ class ClusterLedger:
         self._sick[name] = frozenset(card.index for card in offer.cards) - offer.healthy
         healthy = offer.healthy - self._taken_out.get(name, frozenset())
         self._offers[name] = replace(offer, healthy=healthy)
+        if offer.policy is PlacementPolicy.FGD:
+            self._by_fgd.add(name)
 
     def pod_changed(self, ref: PodRef, pod: ClusterPod | None) -> None:
         """A pod with a slice appeared, changed, or (None) ended."""
@@ -116,9 +125,10 @@ class ClusterLedger:
         """A pod that waits to be bound, as the watch last told it."""
         return self._pods.get(ref)
 
-    def reserve(self, node: str, hold: PodHold) -> None:
+    def reserve(self, node: str, hold: PodHold, cpu_milli: int) -> None:
         """Count what a pod will hold from now on, until `release` or until it is bound."""
         self.release(hold.pod)
+        self._reserved_milli[hold.pod] = cpu_milli
         self._reserved.setdefault(node, {})[hold.pod] = hold
         self._reserved_on[hold.pod] = node
         self._changed(node)
@@ -128,6 +138,7 @@ class ClusterLedger:
         node = self._reserved_on.pop(ref, None)
         if node is not None:
             _drop(self._reserved, node, ref)
+            del self._reserved_milli[ref]
             self._changed(node)
 
     def rooms(self, node: str) -> tuple[Room, ...]:
@@ -161,7 +172,9 @@ class ClusterLedger:
         Pods come in many copies, and few nodes change between two of them: answers are kept by
         what is asked, until the node changes.
         """
-        asked = (_shape(pod), pod.card_count_label, pod.placement, pod.card_label)
+        counts = self._counts_processors(pod)
+        cpu = pod.cpu_milli if counts else 0
+        asked = (_shape(pod), pod.card_count_label, pod.placement, pod.card_label, cpu)
         answers = self._answers.setdefault(asked, _Answers())
         self._answers.move_to_end(asked)
         if len(answers.by_room) > _KEPT_ROOMS:
@@ -176,14 +189,28 @@ class ClusterLedger:
                 # Its own reservation must not stand in its way.
                 others = [hold for hold in self.holds(name) if hold.pod != pod.ref]
                 rooms = node_rooms(self._offers[name], others) if name in self._offers else ()
-                found[name] = self._counted(name, rooms, pod)
+                found[name] = self._counted(name, rooms, pod, self._free_milli(name, pod.ref))
             elif name in answers.by_node:
                 found[name] = answers.by_node[name]
             elif name not in self._offers:
                 found[name] = _NO_CARDS
             else:
-                found[name] = answers.by_node[name] = self._alike(name, pod, answers)
+                found[name] = answers.by_node[name] = self._alike(
+                    name, pod, answers, self._free_milli(name) if counts else PLENTY_CPU_MILLI
+                )
         return found
+
+    def _counts_processors(self, pod: PodRequest) -> bool:
+        """Whether any node is scored by the processor that it has free."""
+        named = pod.placement or self._default_policy
+        return named == PlacementPolicy.FGD or bool(self._by_fgd)
+
+    def _free_milli(self, node: str, but: PodRef | None = None) -> int:
+        """Processor that is free of a node, without what is reserved for others than `but`."""
+        reserved = self._reserved.get(node, {})
+        return self.processors.free(node) - sum(
+            self._reserved_milli[ref] for ref in reserved if ref != but
+        )
 
     def fits_without(self, name: str, pod: PodRequest, gone: Collection[str]) -> bool:
         """Whether a pod would fit a node if the pods with these uids were not there."""
@@ -191,25 +218,33 @@ class ClusterLedger:
             return False
         left = [h for h in self.holds(name) if h.pod.uid not in gone and h.pod != pod.ref]
         rooms = node_rooms(self._offers[name], left)
-        return isinstance(self._counted(name, rooms, pod), Fit)
+        return isinstance(self._counted(name, rooms, pod, PLENTY_CPU_MILLI), Fit)
 
-    def _alike(self, node: str, pod: PodRequest, answers: "_Answers") -> Fit | Misfit:
+    def _alike(
+        self, node: str, pod: PodRequest, answers: "_Answers", free_milli: int
+    ) -> Fit | Misfit:
         """The answer for a node; nodes that have the same left share it."""
         offer, rooms = self._offers[node], self.rooms(node)
-        room = (offer.mode, offer.policy, tuple(map(_amounts, rooms)))
+        room = (offer.mode, offer.policy, free_milli, tuple(map(_amounts, rooms)))
         if room not in answers.by_room:
-            answers.by_room[room] = self._counted(node, rooms, pod)
+            answers.by_room[room] = self._counted(node, rooms, pod, free_milli)
         return answers.by_room[room]
 
-    def _counted(self, node: str, rooms: Sequence[Room], pod: PodRequest) -> Fit | Misfit:
+    def _counted(
+        self, node: str, rooms: Sequence[Room], pod: PodRequest, free_milli: int
+    ) -> Fit | Misfit:
         offer = self._offers.get(node)
         if offer is None:
             return _NO_CARDS
-        return fit(offer, rooms, pod, self._default_policy)
+        return fit(offer, rooms, pod, self._default_policy, free_milli)
 
     def _changed(self, node: str) -> None:
         """Forget what was counted of a node."""
         self._rooms.pop(node, None)
+        self._processor_changed(node)
+
+    def _processor_changed(self, node: str) -> None:
+        """Forget what was answered of a node; its cards are as they were."""
         for answers in self._answers.values():
             answers.by_node.pop(node, None)
 

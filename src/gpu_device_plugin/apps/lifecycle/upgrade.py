@@ -15,6 +15,34 @@ from gpu_device_plugin.domain.upgrade_check import NodeStanding, holders_by_node
 from gpu_device_plugin.errors import ConfigError
 
 
+async def check_release(fleet: Fleet, oldest: str) -> None:
+    """Check that the installed release is one that this one upgrades.
+
+    Args:
+        fleet: The installation.
+        oldest: The oldest such release; an unknown version is taken for a newer one.
+
+    Raises:
+        ConfigError: It is older: this one could not read what its agents have written.
+    """
+    installed = await fleet.release()
+    if installed and _numbers(installed) < _numbers(oldest):
+        raise ConfigError(
+            f"release {installed} of {fleet} is too old for this upgrade, which starts from {oldest} "
+            f"or later: upgrade to {oldest} first, or uninstall it and install this one"
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release's numbers; what follows them, as in `1.2.3-rc.1`, does not count.
+
+    >>> _numbers("0.10.1-rc.1") > _numbers("0.9")
+    True
+    """
+    parts = version.removeprefix("v").partition("-")[0].partition("+")[0].split(".")
+    return tuple(int(part) for part in parts if part.isascii() and part.isdecimal())
+
+
 async def check_upgrade(fleet: Fleet, mode: NodeMode, unit: MemoryUnit) -> int:
     """The number of nodes of this installation that publish cards, if none prevents the upgrade.
 

@@ -6,11 +6,16 @@ for while they have not.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle
 from string import ascii_letters
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.domain.held_devices import (
+    DEVICES_ANNOTATION,
+    held_devices,
+)
+from gpu_device_plugin.domain.modes import is_whole
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
@@ -58,6 +63,7 @@ class CardView:
         free_percent: Percent of compute that nobody holds or waits for.
         is_healthy: Whether it may be given away.
         holders: Who holds the rest, the largest first.
+        pods: Who holds it whole, or a replica of it.
     """
 
     index: int
@@ -69,6 +75,7 @@ class CardView:
     free_percent: int
     is_healthy: bool
     holders: tuple[Holder, ...]
+    pods: tuple[PodRef, ...] = ()
 
     @property
     def held_units(self) -> int:
@@ -87,6 +94,8 @@ class NodeView:
         holds: What its pods hold.
         cards: Its cards.
         waiting: Pods bound to it that have no card yet, with the units they ask for.
+        instances: Devices that are no cards, which are MIG instances, with who holds them.
+        devices_taken: Resource -> whole devices that its pods ask for.
     """
 
     name: str
@@ -95,6 +104,8 @@ class NodeView:
     holds: tuple[PodHold, ...]
     cards: tuple[CardView, ...]
     waiting: tuple[tuple[PodRef, int], ...]
+    instances: tuple[tuple[str, PodRef], ...] = ()
+    devices_taken: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def unit_mib(self) -> int:
@@ -102,26 +113,33 @@ class NodeView:
         return self.offer.unit.mib
 
     @property
-    def unit_text(self) -> str:
-        """The same for people."""
-        return "1 GiB" if self.unit_mib == 1024 else f"{self.unit_mib} MiB"
-
-    @property
-    def models_text(self) -> str:
-        """How many cards of which models."""
+    def kind_text(self) -> str:
+        """Mode, unit and how many cards of which models, for people."""
+        unit = "1 GiB" if self.unit_mib == 1024 else f"{self.unit_mib} MiB"
+        units = "" if self.is_whole else f"units of {unit}, "
         counts = Counter(card.model for card in self.cards)
-        return ", ".join(f"{count} x {model}" for model, count in counts.items())
+        models = ", ".join(f"{count} x {model}" for model, count in counts.items())
+        return f"{self.mode}, {units}{models}"
 
     @property
     def letters(self) -> Mapping[PodRef, str]:
         """A letter for each pod on its cards; when letters run out, they begin again."""
-        pods = dict.fromkeys(holder.pod for card in self.cards for holder in card.holders)
+        pods = dict.fromkeys(
+            pod
+            for card in self.cards
+            for pod in (*card.pods, *(holder.pod for holder in card.holders))
+        )
         return dict(zip(pods, cycle(ascii_letters), strict=False))
 
     @property
     def mode(self) -> str:
         """Its mode."""
         return self.offer.mode.value
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its mode gives whole cards, replicas or instances, and no slices."""
+        return is_whole(self.offer.mode)
 
     @property
     def has_compute(self) -> bool:
@@ -145,6 +163,23 @@ class ClusterCards:
 
     nodes: tuple[NodeView, ...]
     unreadable: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """How much of it is held, in one line."""
+        cards = sum(len(node.cards) for node in self.nodes)
+        shared = [node for node in self.nodes if not node.is_whole]
+        whole = [card for node in self.nodes if node.is_whole for card in node.cards]
+        parts = []
+        if shared or not whole:
+            held = sum(node.held_units for node in shared)
+            units = sum(node.units for node in shared)
+            percent = 100 * held // units if units else 0
+            parts.append(f"{held} of {units} units held ({percent} %)")
+        if whole:
+            given = sum(bool(card.pods) for card in whole)
+            parts.append(f"{given} of {len(whole)} whole cards held")
+        return f"{len(self.nodes)} nodes, {cards} cards: {', '.join(parts)}"
 
 
 def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> ClusterCards:
@@ -175,11 +210,32 @@ def node_view(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeView:
     waiting = [
         (hold.pod, sum(demand.mem_units for demand in hold.unplaced))
         for hold in holds
-        if hold.unplaced
+        if any(demand.mem_units for demand in hold.unplaced)
     ]
     shares = [(hold.pod, hold.by_card()) for hold in holds]
-    cards = tuple(_card(room, _holders(room.card.index, shares, granted)) for room in rooms)
-    return NodeView(node.name, offer, rooms, holds, cards, tuple(waiting))
+    devices = _devices(pods)
+    cards = tuple(
+        _card(room, _holders(room.card.index, shares, granted), devices.get(room.card.uuid, ()))
+        for room in rooms
+    )
+    known = {card.uuid for card in cards}
+    instances = [(u, ref) for u, refs in devices.items() if u not in known for ref in refs]
+    taken: Counter[str] = Counter()
+    for pod in pods:
+        taken.update(pod.devices)
+    return NodeView(
+        node.name, offer, rooms, holds, cards, tuple(waiting), tuple(sorted(instances)), taken
+    )
+
+
+def _devices(pods: Iterable[ClusterPod]) -> Mapping[str, tuple[PodRef, ...]]:
+    """UUID of a card or an instance -> the pods that hold it or a replica of it."""
+    found: dict[str, list[PodRef]] = {}
+    for pod in sorted(pods, key=lambda pod: str(pod.request.ref)):
+        by_index = held_devices(pod.annotations.get(DEVICES_ANNOTATION, ""))
+        for uuid in dict.fromkeys(uuid for uuids in by_index.values() for uuid in uuids):
+            found.setdefault(uuid, []).append(pod.request.ref)
+    return {uuid: tuple(refs) for uuid, refs in found.items()}
 
 
 def _holders(
@@ -191,7 +247,7 @@ def _holders(
     return tuple(sorted(found, key=lambda holder: (-holder.units, str(holder.pod))))
 
 
-def _card(room: Room, holders: tuple[Holder, ...]) -> CardView:
+def _card(room: Room, holders: tuple[Holder, ...], pods: tuple[PodRef, ...]) -> CardView:
     card = room.card
     return CardView(
         card.index,
@@ -203,4 +259,5 @@ def _card(room: Room, holders: tuple[Holder, ...]) -> CardView:
         room.free_core,
         room.is_healthy,
         holders,
+        pods,
     )

@@ -1,8 +1,10 @@
 """Why a pod is where it is: what it asks, what was said of it, and what each node has for it."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_device_plugin.apps.overview.device_rooms import device_rooms, held_lines
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -88,21 +90,21 @@ def story(
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     said = tuple(filter(None, (*_told(events), _once(pod.status.message, events))))
-    if asking is None:
-        text = "it asks for nothing of this plugin: no gpu-mem, no gpu-core.percentage"
+    if asking is not None and asking.request.asks:
+        unit = next((n.offer.unit for n in nodes if n.name == asking.node), None)
+        unit = unit or next((n.offer.unit for n in nodes), MemoryUnit.GIB)
+        asks, verdicts = _asks(asking.request, unit), _verdicts(asking.request, pod, nodes, facts)
+    elif asking is not None:
+        asks = tuple(f"{device}: {count}" for device, count in sorted(asking.devices.items()))
+        verdicts = tuple(_device_verdicts(asking.devices, pod, nodes, facts))
+    else:
+        text = "it asks for nothing of this plugin: no gpu-mem, no gpu-core.percentage, no card"
         return PodStory(name, _state(pod), (text,), (), said)
-    request = asking.request
-    unit = next((n.offer.unit for n in nodes if n.name == asking.node), None)
-    unit = unit or next((n.offer.unit for n in nodes), MemoryUnit.GIB)
     holds = _holds(pod, nodes)
     needs_place = not holds or pod.status.phase in ("Pending", "Failed")
-    policy = parse_policy(pod.annotations.get(_PLACEMENT_ANNOTATION, ""))
-    is_over = pod.status.phase in ("Failed", "Succeeded")
-    places = [n for n in nodes if is_over or pod.spec.node_name in ("", n.name)]
-    verdicts = tuple(_verdict(request, pod, node, facts, policy) for node in places)
     shown = verdicts if needs_place and pod.status.phase != "Succeeded" else ()
     cures = _cures(pod, shown, holds) if needs_place else ()
-    return PodStory(name, _state(pod), _asks(request, unit), holds, said, shown, cures)
+    return PodStory(name, _state(pod), asks, holds, said, shown, cures)
 
 
 def _state(pod: SurveyedPod) -> str:
@@ -139,9 +141,9 @@ def _holds(pod: SurveyedPod, nodes: Iterable[NodeView]) -> tuple[str, ...]:
     node = next((n for n in nodes if n.name == pod.spec.node_name), None)
     if node is None:
         return ()
+    lines = held_lines(pod, node.cards)
     hold = next((h for h in node.holds if h.pod.uid == pod.metadata.uid), None)
     by_index = {card.index: card for card in node.offer.cards}
-    lines = []
     for container, shares in sorted(hold.by_container.items()) if hold else ():
         for index, (units, percent) in sorted(shares.items()):
             card = by_index.get(index)
@@ -150,6 +152,54 @@ def _holds(pod: SurveyedPod, nodes: Iterable[NodeView]) -> tuple[str, ...]:
             name = pod.spec.containers[container].name
             lines.append(f"container {name}: {size} of card {index}{compute}")
     return tuple(lines)
+
+
+def _device_verdicts(
+    asked: Mapping[str, int],
+    pod: SurveyedPod,
+    nodes: Sequence[NodeView],
+    facts: Mapping[str, SurveyedNode],
+) -> Iterable[NodeVerdict]:
+    """What each node that has such devices has left; the pod itself takes none of them."""
+    for view in nodes:
+        node = facts.get(view.name)
+        if node is None or not _may_go(pod, view.name):
+            continue
+        others = Counter(view.devices_taken)
+        if pod.spec.node_name == view.name and not _is_over(pod):
+            others.subtract(asked)
+        rooms = device_rooms(asked, node, others)
+        if not rooms:
+            continue
+        closed = _closed(pod, node)
+        has_room = not any(room.missing for room in rooms)
+        verdict = "has room" if has_room else "has too few"
+        yield NodeVerdict(
+            view.name,
+            f"{verdict}, but {closed}" if closed else verdict,
+            tuple(str(room) for room in rooms),
+            is_fit=has_room and not closed,
+        )
+
+
+def _verdicts(
+    request: PodRequest,
+    pod: SurveyedPod,
+    nodes: Sequence[NodeView],
+    facts: Mapping[str, SurveyedNode],
+) -> tuple[NodeVerdict, ...]:
+    policy = parse_policy(pod.annotations.get(_PLACEMENT_ANNOTATION, ""))
+    places = [node for node in nodes if _may_go(pod, node.name)]
+    return tuple(_verdict(request, pod, node, facts, policy) for node in places)
+
+
+def _may_go(pod: SurveyedPod, node: str) -> bool:
+    """A pod that has ended would have to be created again, and may then go anywhere."""
+    return _is_over(pod) or pod.spec.node_name in ("", node)
+
+
+def _is_over(pod: SurveyedPod) -> bool:
+    return pod.status.phase in ("Failed", "Succeeded")
 
 
 def _verdict(

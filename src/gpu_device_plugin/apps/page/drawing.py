@@ -138,15 +138,10 @@ class Drawing:
         return self._html.render("legend", colours=colours, most=_MOST_IN_LEGEND)
 
     def _summary(self) -> str:
-        nodes = self._live.cards().nodes
-        held, units = sum(node.held_units for node in nodes), sum(node.units for node in nodes)
+        cards = self._live.cards()
         return self._html.render(
             "summary",
-            nodes=len(nodes),
-            cards=sum(len(node.cards) for node in nodes),
-            held=held,
-            units=units,
-            percent=100 * held // units if units else 0,
-            faulty=sum(not card.is_healthy for node in nodes for card in node.cards),
+            text=cards.summary,
+            faulty=sum(not card.is_healthy for node in cards.nodes for card in node.cards),
             use_hint=self._uses.trouble if self._uses.is_wanted else "",
         )

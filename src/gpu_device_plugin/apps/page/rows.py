@@ -1,6 +1,6 @@
 """What the page shows of a node: cards as bars, with the places of slices on them in percent."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.node_cards import CardView, Holder, NodeView
@@ -99,9 +99,10 @@ class NodeRow:
         states: For the filter: free, full, waiting, faulty.
         namespaces: Of the pods on it.
         held: Memory units that are held.
-        units: Memory units that it has.
+        units: Memory units that it has; 0 where it gives whole cards, replicas or instances.
         cards: Its cards.
         waiting: Pods bound to it that have no card yet, with the units they ask for.
+        instances: MIG instances, with who holds them.
         trouble: Why its cards cannot be read; empty if they can.
     """
 
@@ -114,6 +115,7 @@ class NodeRow:
     units: int = 0
     cards: tuple[CardRow, ...] = ()
     waiting: tuple[tuple[PodRef, int], ...] = ()
+    instances: tuple[tuple[str, PodRef], ...] = ()
     trouble: str = ""
 
     @property
@@ -147,18 +149,18 @@ def node_row(node: SurveyedNode, view: NodeView | str, use_of: UseOf, colours: C
     sick = sum(not card.is_healthy for card in view.cards)
     if sick:
         marks += (f"{sick} out of service",)
-    pods = {holder.pod for card in view.cards for holder in card.holders}
-    pods |= {pod for pod, _ in view.waiting}
+    pods = {*view.letters, *(pod for pod, _ in view.waiting), *(pod for _, pod in view.instances)}
     return NodeRow(
         name,
-        f"{view.mode}, units of {view.unit_text}, {view.models_text}",
+        view.kind_text,
         marks,
         tuple(_states(view, has_marks=bool(marks))),
         tuple(sorted({pod.namespace for pod in pods})),
         view.held_units,
-        view.units,
+        0 if view.is_whole else view.units,
         tuple(_cards(view, use_of, colours)),
         view.waiting,
+        view.instances,
     )
 
 
@@ -176,7 +178,8 @@ def _marks(node: SurveyedNode) -> Iterator[str]:
 
 
 def _states(view: NodeView, *, has_marks: bool) -> Iterator[str]:
-    is_free = any(card.free_units > 0 for card in view.cards if card.is_healthy)
+    healthy = [card for card in view.cards if card.is_healthy]
+    is_free = any(not c.pods if view.is_whole else c.free_units > 0 for c in healthy)
     yield "free" if is_free else "full"
     if view.waiting:
         yield "waiting"
@@ -191,24 +194,35 @@ def _cards(view: NodeView, use_of: UseOf, colours: Colours) -> Iterator[CardRow]
         whole = max(card.units, card.held_units, 1)
         for holder in card.holders:
             use = use_of(holder.pod, card.index)
+            place = (100 * held / whole, 100 * holder.units / whole)
             state = "" if holder.is_granted else " reserved"
-            slices.append(
-                SliceRow(
-                    str(holder.pod),
-                    holder.pod.name,
-                    letters[holder.pod],
-                    f"c{colours.of(holder.pod.namespace)}{state}",
-                    round(100 * held / whole, 2),
-                    round(100 * holder.units / whole, 2),
-                    _slice_text(card, holder, use),
-                    None if use.memory is None else min(use.memory, 100),
-                )
-            )
+            kind = f"c{colours.of(holder.pod.namespace)}{state}"
+            text = _slice_text(card, holder, use)
+            slices.append(_slice(holder.pod, letters, kind, place, (text, use.memory)))
             held += holder.units
-        asked = max(0, card.units - held - card.free_units) if card.is_healthy else 0
+        for number, pod in enumerate(card.pods):
+            place = (100 * number / len(card.pods), 100 / len(card.pods))
+            part = "the whole card" if len(card.pods) == 1 else "a replica"
+            kind = f"c{colours.of(pod.namespace)}"
+            slices.append(_slice(pod, letters, kind, place, (f"{pod}: {part}", None)))
+        has_asked = card.is_healthy and not view.is_whole
+        asked = max(0, card.units - held - card.free_units) if has_asked else 0
         percent = sum(holder.percent for holder in card.holders) if has_compute else None
         start, width = round(100 * held / whole, 2), round(100 * asked / whole, 2)
         yield CardRow(card, held, percent, tuple(slices), start, width)
+
+
+def _slice(
+    pod: PodRef,
+    letters: Mapping[PodRef, str],
+    kind: str,
+    place: tuple[float, float],
+    told: tuple[str, int | None],
+) -> SliceRow:
+    start, width = round(place[0], 2), round(place[1], 2)
+    text, memory = told
+    used = None if memory is None else min(memory, 100)
+    return SliceRow(str(pod), pod.name, letters[pod], kind, start, width, text, used)
 
 
 def _slice_text(card: CardView, holder: Holder, use: Use) -> str:

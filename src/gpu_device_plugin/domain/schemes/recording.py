@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gpu_device_plugin.domain.adoption import Found, found
 from gpu_device_plugin.domain.caller import Call
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
+from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
@@ -32,9 +32,7 @@ class Records(Scheme):
         """What holding this unit is of a device; its memory is None while the device is away."""
 
     @abstractmethod
-    def edits(
-        self, call: Call, state: NodeState, access: DeviceAccess, paths: Paths
-    ) -> ContainerEdits:
+    def edits(self, call: Call, state: NodeState, paths: Paths) -> ContainerEdits:
         """What a container receives that holds the call's units."""
 
     def check_call(self, call: Call, state: NodeState) -> None:

@@ -17,7 +17,7 @@ TEXT = (
     "accepts the variable from unprivileged containers, by which this agent got the cards itself. "
     "Cure: make another runtime the default and name NVIDIA's in runtimeClassName, or set "
     "accept-nvidia-visible-devices-envvar-when-unprivileged = false in its config.toml with "
-    "deviceAccess volume-mounts"
+    "deviceListStrategy volume-mounts"
 )
 _SYS_ADMIN = 21
 # As the chart sets it; or what the runtime replaces it with when it uses CDI.

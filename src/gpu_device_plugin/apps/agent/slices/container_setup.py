@@ -1,5 +1,6 @@
 """From a grant to the slice's files and to what the container receives."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ class ContainerSetup:
     Attributes:
         files: The files on the node.
         library: The isolation library's versions on the node.
-        access: How cards reach containers.
+        access: How cards reach containers now.
         run_dir: Directory of the slices' files.
         library_dir: Directory of the library's versions.
         schemes: What turns a grant into what its container receives.
@@ -35,7 +36,7 @@ class ContainerSetup:
 
     files: SliceFiles
     library: LibraryInstaller
-    access: DeviceAccess
+    access: Callable[[], DeviceAccess]
     run_dir: str
     library_dir: str
     schemes: Schemes
@@ -71,14 +72,16 @@ class ContainerSetup:
             )
         scheme = self.schemes.decider(grant)
         paths = self._paths(grant.library_version)
-        return scheme.edits(grant, cards, state, self.access, paths) if scheme else ContainerEdits()
+        return (
+            scheme.edits(grant, cards, state, self.access(), paths) if scheme else ContainerEdits()
+        )
 
     def recorded(self, scheme: Records, call: Call, state: NodeState) -> ContainerEdits:
         """The whole answer for a container whose devices the kubelet has chosen."""
         paths = replace(
             self._paths(""), control_devices=self._existing_nodes(), mig_minors=read_mig_minors()
         )
-        return scheme.edits(call, state, self.access, paths)
+        return scheme.edits(call, state, paths)
 
     def _paths(self, version: str) -> Paths:
         return Paths(
@@ -87,11 +90,12 @@ class ContainerSetup:
             library_version=version,
             has_selftest=bool(version) and self.library.has_selftest(version),
             control_devices=self._control_devices(),
-            driver=self.driver,
+            # A CDI specification brings the simulated driver too.
+            driver=() if self.access().is_cdi_only else self.driver,
         )
 
     def _control_devices(self) -> tuple[str, ...]:
-        return self._existing_nodes() if self.access is DeviceAccess.DEVICE_SPECS else ()
+        return self._existing_nodes() if self.access().passes_nodes else ()
 
     def _existing_nodes(self) -> tuple[str, ...]:
         names = [name for name in _CONTROL_NODES if (self.device_dir / name).exists()]

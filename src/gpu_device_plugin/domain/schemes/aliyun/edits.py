@@ -13,6 +13,7 @@ from gpu_device_plugin.domain.container_edits import (
     ContainerEdits,
     DeviceAccess,
     DeviceNode,
+    ListStrategy,
     Mount,
     Paths,
 )
@@ -37,24 +38,22 @@ def container_edits(
         access: How cards reach containers on this node.
         paths: Paths on the host.
     """
+    cdi_names = tuple(f"nvidia.com/gpu={card.uuid}" for card in cards)
     return ContainerEdits(
         envs=_envs(grant, cards, terms, access),
         mounts=_isolation_mounts(grant, paths) + _card_mounts(cards, access) + paths.driver,
         devices=_device_nodes(cards, access, paths),
-        cdi_names=_cdi_names(cards, access),
+        cdi_names=cdi_names if ListStrategy.CDI_CRI in access.strategies else (),
+        annotations=access.annotations(cdi_names, grant.slice_id),
     )
 
 
 def _envs(
     grant: Grant, cards: Sequence[Card], terms: NodeTerms, access: DeviceAccess
 ) -> dict[str, str]:
-    visible = {
-        DeviceAccess.CDI: "void",
-        DeviceAccess.VOLUME_MOUNTS: VISIBLE_DEVICES_DIR,
-    }.get(access, ",".join(card.uuid for card in cards))
     fraction = fraction_of(grant)
     envs = {
-        "NVIDIA_VISIBLE_DEVICES": visible,
+        "NVIDIA_VISIBLE_DEVICES": _visible(cards, access),
         "ALIYUN_COM_GPU_MEM_IDX": ",".join(str(card.index) for card in cards),
         # Applications divide CONTAINER by DEV (R-551): of unequal cards the larger is the safe one.
         "ALIYUN_COM_GPU_MEM_DEV": str(max(card.capacity(fraction.unit) for card in cards)),
@@ -66,6 +65,14 @@ def _envs(
     if grant.is_isolated:
         envs["NVIDIA_DRIVER_CAPABILITIES"] = terms.driver_capabilities
     return envs
+
+
+def _visible(cards: Sequence[Card], access: DeviceAccess) -> str:
+    if access.is_cdi_only:
+        return "void"
+    if ListStrategy.VOLUME_MOUNTS in access.strategies:
+        return VISIBLE_DEVICES_DIR
+    return ",".join(card.uuid for card in cards)
 
 
 def _isolation_mounts(grant: Grant, paths: Paths) -> tuple[Mount, ...]:
@@ -99,7 +106,7 @@ def _activity(uuid: str, slice_id: str, paths: Paths) -> tuple[Mount, Mount]:
 
 
 def _card_mounts(cards: Sequence[Card], access: DeviceAccess) -> tuple[Mount, ...]:
-    if access is not DeviceAccess.VOLUME_MOUNTS:
+    if ListStrategy.VOLUME_MOUNTS not in access.strategies:
         return ()
     return tuple(
         Mount(f"{VISIBLE_DEVICES_DIR}/{card.uuid}", "/dev/null", is_read_only=False)
@@ -110,13 +117,7 @@ def _card_mounts(cards: Sequence[Card], access: DeviceAccess) -> tuple[Mount, ..
 def _device_nodes(
     cards: Sequence[Card], access: DeviceAccess, paths: Paths
 ) -> tuple[DeviceNode, ...]:
-    if access is not DeviceAccess.DEVICE_SPECS:
+    if not access.passes_nodes or access.is_cdi_only:
         return ()
     nodes = (*(f"/dev/nvidia{card.minor}" for card in cards), *paths.control_devices)
     return tuple(DeviceNode(path, path, "rw") for path in nodes)
-
-
-def _cdi_names(cards: Sequence[Card], access: DeviceAccess) -> tuple[str, ...]:
-    if access is not DeviceAccess.CDI:
-        return ()
-    return tuple(f"nvidia.com/gpu={card.uuid}" for card in cards)

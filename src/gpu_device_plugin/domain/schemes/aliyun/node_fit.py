@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.fragmentation import EVEN_MIX, PLENTY_CPU_MILLI, NodeRoom, graded
+from gpu_device_plugin.domain.fragmentation import PLENTY_CPU_MILLI
 from gpu_device_plugin.domain.ledger import Use, used
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
+from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, Spared, scored
 from gpu_device_plugin.domain.schemes.aliyun.placement import (
     NoRoom,
     Placement,
@@ -48,14 +49,14 @@ class Fit:
     """A pod fits a node.
 
     Attributes:
-        score: 0 to 1, more is better; comparable between nodes.
+        score: How good the node is for it.
         shares: What the app containers would hold: container -> card index -> share.
         extra: Card index -> what sidecars and init containers would hold beside that.
         inits: Sidecars and init containers alone: container -> card index -> share.
         is_exclusive: Whether no other pod may be on its cards.
     """
 
-    score: float
+    score: Score
     shares: Mapping[int, Mapping[int, Share]]
     extra: Mapping[int, Share] = field(default_factory=dict)
     inits: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
@@ -133,7 +134,11 @@ def _guessed(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequenc
 
 
 def fit(
-    offer: NodeOffer, rooms: Sequence[Room], pod: PodRequest, default: PlacementPolicy
+    offer: NodeOffer,
+    rooms: Sequence[Room],
+    pod: PodRequest,
+    default: PlacementPolicy,
+    free_cpu_milli: int = PLENTY_CPU_MILLI,
 ) -> Fit | Misfit:
     """Whether and how well a pod fits a node.
 
@@ -145,26 +150,25 @@ def fit(
         rooms: What its cards have left.
         pod: Who asks.
         default: How cards and nodes are chosen, where neither the pod nor the node says.
+        free_cpu_milli: Processor of the node that no other pod requests, in thousandths of a core;
+            it counts for how good the node is by `fgd`, and never for whether the pod fits.
     """
     if not resources_of(offer.mode):
         names = ", ".join(sorted(_asked(pod)))
         return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
     try:
         policy = policy_of(pod, offer.policy or default)
+        asking = [(c, demand(pod, c, offer.terms)) for c in pod.containers if c.asks]
     except RequestError as error:
-        return Misfit(f"{_NEVER_TEXT}{error.reason}", is_final=True)
-    asking: list[_Asking] = []
-    for container in (c for c in pod.containers if c.asks):
-        try:
-            asking.append((container, demand(pod, container, offer.terms)))
-        except RequestError as error:
-            is_mode = error.reason in _OTHER_MODE
-            text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}"
-            return Misfit(text, is_final=True)
+        is_mode = error.reason in _OTHER_MODE
+        text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}"
+        return Misfit(text, is_final=True)
     trial = _placed(offer, rooms, pod, asking, policy)
     if isinstance(trial, Misfit):
         return trial
-    score = _score(rooms, trial, policy)
+    before = Spared(rooms, free_cpu_milli)
+    left = Spared(trial.rooms, free_cpu_milli - pod.cpu_milli)
+    score = scored(before, left, frozenset(trial.uuids), (policy, default))
     take = trial.take
     alone = wants_whole_card(pod)
     return Fit(score, take.apps, take.extra(), take.inits, is_exclusive=alone)
@@ -263,25 +267,3 @@ class _Trial:
 
 def _asked(pod: PodRequest) -> set[str]:
     return {str(r) for c in pod.containers for r in Resource if c.amount(r)}
-
-
-def _score(before: Sequence[Room], trial: _Trial, policy: PlacementPolicy) -> float:
-    """How good the node is for the pod, 0 to 1.
-
-    By how full (binpack) or empty (spread) the pod's cards are with it on them, or by how little
-    it spoils the node (fgd).
-    """
-    if policy is PlacementPolicy.FGD:
-        return graded(EVEN_MIX, _node_room(before), _node_room(trial.rooms)) / 100
-    chosen = frozenset(trial.uuids)
-    parts = [
-        room.free_mem / max(1, room.card.capacity(room.unit))
-        for room in trial.rooms
-        if room.card.uuid in chosen
-    ]
-    free = sum(parts) / max(1, len(parts))
-    return free if policy is PlacementPolicy.SPREAD else 1.0 - free
-
-
-def _node_room(rooms: Iterable[Room]) -> NodeRoom:
-    return NodeRoom(PLENTY_CPU_MILLI, tuple(room.free_milli for room in rooms))

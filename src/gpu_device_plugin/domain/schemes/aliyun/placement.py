@@ -4,11 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.devices import Card
-from gpu_device_plugin.domain.fragmentation import (
-    EVEN_MIX,
-    PLENTY_CPU_MILLI,
-    NodeRoom,
-)
+from gpu_device_plugin.domain.fragmentation import unusable
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
@@ -58,16 +54,13 @@ def _preference(
         case PlacementPolicy.SPREAD:
             return lambda room: -room.free_mem
         case PlacementPolicy.FGD:
+            at = {room.card.index: number for number, room in enumerate(rooms)}
             free = [room.free_milli for room in rooms]
 
             def spoiled(chosen: Room) -> float:
-                left = [
-                    room.left_milli(demand) if room.card == chosen.card else milli
-                    for room, milli in zip(rooms, free, strict=True)
-                ]
-                # Rounded, because the order of a sum must not decide between equal cards.
-                found = EVEN_MIX.fragmentation(NodeRoom(PLENTY_CPU_MILLI, tuple(left)))
-                return round(found, 6)
+                left = list(free)
+                left[at[chosen.card.index]] = chosen.left_milli(demand)
+                return unusable(left)
 
             return spoiled
 

@@ -6,13 +6,13 @@ from gpu_device_plugin.domain.container_edits import (
     VISIBLE_DEVICES_DIR,
     ContainerEdits,
     DeviceNode,
+    ListStrategy,
     Mount,
     Paths,
 )
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     Configuration,
     IdStrategy,
-    ListStrategy,
 )
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered
 
@@ -35,16 +35,13 @@ def answer(
     by_place = sorted(devices, key=_place)
     ids = list(dict.fromkeys(_name(device, configuration) for device in by_place))
     cdi_names = _cdi_names(ids, configuration)
-    wants = configuration.list_strategies
-    is_cdi_only = all(strategy.is_cdi for strategy in wants)
-    key = f"{configuration.cdi_annotation_prefix}nvidia-device-plugin_{answer_id}"
-    is_annotated = ListStrategy.CDI_ANNOTATIONS in wants
+    access = configuration.access
     return ContainerEdits(
-        envs={_VISIBLE: "void"} if is_cdi_only else _envs(ids, configuration),
+        envs={_VISIBLE: "void"} if access.is_cdi_only else _envs(ids, configuration),
         mounts=_mounts(ids, configuration) + paths.driver,
-        devices=() if is_cdi_only else _nodes(by_place, configuration, paths),
-        cdi_names=cdi_names if ListStrategy.CDI_CRI in wants else (),
-        annotations={key: ",".join(cdi_names)} if is_annotated else {},
+        devices=() if access.is_cdi_only else _nodes(by_place, configuration, paths),
+        cdi_names=cdi_names if ListStrategy.CDI_CRI in access.strategies else (),
+        annotations=access.annotations(cdi_names, answer_id),
     )
 
 
@@ -57,7 +54,7 @@ def _name(device: Offered, configuration: Configuration) -> str:
 
 
 def _envs(ids: Sequence[str], configuration: Configuration) -> dict[str, str]:
-    wants = configuration.list_strategies
+    wants = configuration.access.strategies
     envs = {}
     if ListStrategy.ENVVAR in wants:
         envs[_VISIBLE] = ",".join(ids)
@@ -69,7 +66,7 @@ def _envs(ids: Sequence[str], configuration: Configuration) -> dict[str, str]:
 
 
 def _mounts(ids: Sequence[str], configuration: Configuration) -> tuple[Mount, ...]:
-    if ListStrategy.VOLUME_MOUNTS not in configuration.list_strategies:
+    if ListStrategy.VOLUME_MOUNTS not in configuration.access.strategies:
         return ()
     names = [*ids, *(f"imex/{channel}" for channel in configuration.imex_channels)]
     return tuple(
@@ -81,7 +78,7 @@ def _nodes(
     devices: Sequence[Offered], configuration: Configuration, paths: Paths
 ) -> tuple[DeviceNode, ...]:
     """Control nodes, then each card's and instance's own, then IMEX channels."""
-    if not configuration.passes_device_specs:
+    if not configuration.access.passes_nodes:
         return ()
     found = [*paths.control_devices]
     for device in devices:

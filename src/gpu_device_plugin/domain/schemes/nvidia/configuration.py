@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gpu_device_plugin.domain.container_edits import DeviceAccess
 from gpu_device_plugin.errors import ConfigError
 
 PREFIX = "nvidia.com/"
@@ -25,20 +26,6 @@ class MigStrategy(StrEnum):
     NONE = "none"
     SINGLE = "single"
     MIXED = "mixed"
-
-
-class ListStrategy(StrEnum):
-    """How devices reach containers (R-720)."""
-
-    ENVVAR = "envvar"
-    VOLUME_MOUNTS = "volume-mounts"
-    CDI_ANNOTATIONS = "cdi-annotations"
-    CDI_CRI = "cdi-cri"
-
-    @property
-    def is_cdi(self) -> bool:
-        """Whether the container engine brings the devices, by a CDI specification."""
-        return self in {ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI}
 
 
 class IdStrategy(StrEnum):
@@ -141,14 +128,12 @@ class Configuration:
     Attributes:
         mig_strategy: How MIG instances are offered.
         fails_on_init_error: With False, a node that cannot serve is ready and offers nothing.
-        list_strategies: How devices reach containers, at least one.
+        access: How cards, whole or not, reach containers.
         id_strategy: By what the devices are named.
-        passes_device_specs: Whether answers contain device nodes (R-721).
         allocation_policy: Which replicas and instances are given first.
         driver_root: The host directory of the driver.
         dev_root: The host directory that has `dev/`; empty for that of the driver.
         discovery: How devices are found; NVML always, so it has no effect.
-        cdi_annotation_prefix: Of the annotation of `cdi-annotations`.
         is_gdrcopy_on: Offer GDRCopy.
         is_gds_on: Offer GPUDirect Storage.
         is_mofed_on: Offer Mellanox OFED.
@@ -162,14 +147,12 @@ class Configuration:
 
     mig_strategy: MigStrategy = MigStrategy.NONE
     fails_on_init_error: bool = True
-    list_strategies: tuple[ListStrategy, ...] = (ListStrategy.ENVVAR,)
+    access: DeviceAccess = field(default_factory=DeviceAccess)
     id_strategy: IdStrategy = IdStrategy.UUID
-    passes_device_specs: bool = False
     allocation_policy: AllocationPolicy = AllocationPolicy.DISTRIBUTED
     driver_root: str = "/"
     dev_root: str = ""
     discovery: str = "auto"
-    cdi_annotation_prefix: str = "cdi.k8s.io/"
     is_gdrcopy_on: bool = False
     is_gds_on: bool = False
     is_mofed_on: bool = False

@@ -1,14 +1,12 @@
 """The resource names that a node may offer under a configuration, whatever its cards are."""
 
+from gpu_device_plugin.domain.held_devices import TOPOLOGY_GPU
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     SHARED_SUFFIX,
     Configuration,
 )
 from gpu_device_plugin.domain.schemes.nvidia.mig import MODELS, resource_of
-
-TOPOLOGY_GPU = "aliyun.com/gpu"
-"""A whole card in mode topology."""
 
 
 def possible_names(configuration: Configuration) -> frozenset[str]:

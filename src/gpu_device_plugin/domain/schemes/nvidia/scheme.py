@@ -1,27 +1,34 @@
 """Whole cards, replicas and MIG instances, under the names of NVIDIA's own device plugin."""
 
 import hashlib
-import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.caller import Call
-from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
+from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.hardware import UNKNOWN
+from gpu_device_plugin.domain.held_devices import (
+    DEVICES_ANNOTATION,
+    TOPOLOGY_GPU,
+    devices_annotation,
+)
 from gpu_device_plugin.domain.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import ContainerKind
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool
+from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.nvidia.answers import answer
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
+    PREFIX,
     Configuration,
     MigStrategy,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.names import TOPOLOGY_GPU, possible_names
+from gpu_device_plugin.domain.schemes.nvidia.held import with_held
+from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of, offers
 from gpu_device_plugin.domain.schemes.nvidia.preferred import preferred
 from gpu_device_plugin.domain.schemes.protocol import Layout
@@ -29,25 +36,48 @@ from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.shares import Share
 from gpu_device_plugin.errors import RequestError
 
-DEVICES_ANNOTATION = "gpu-device-plugin/devices"
-"""On a pod: container index -> UUIDs of its cards and instances."""
-
 
 class NvidiaScheme(Records):
     """NVIDIA's resources, as its configuration has them.
 
     Args:
         configuration: What is in force; asked at each call.
+        held: What pods hold of the node's devices; asked at each call.
     """
 
-    def __init__(self, configuration: Callable[[], Configuration]) -> None:
+    def __init__(
+        self,
+        configuration: Callable[[], Configuration],
+        held: Callable[[], Iterable[Grant]] = lambda: (),
+    ) -> None:
         self._configuration = configuration
-        self._names = possible_names(configuration())
+        self._held = held
+        self._seen: Configuration | None = None
+        self._names: set[str] = set()
 
     @property
     def resources(self) -> Collection[str]:
-        """Every name under the configuration of the start, for whatever cards."""
+        """Every name under every configuration since the start, for whatever cards."""
+        configuration = self._configuration()
+        if configuration is not self._seen:
+            self._seen = configuration
+            self._names |= possible_names(configuration)
         return self._names
+
+    def recalls(self, resource: str) -> bool:
+        """Its own under a configuration of an earlier run too: only we write grants."""
+        if resource.startswith(PREFIX):
+            self._names.add(resource)
+        return resource in self.resources
+
+    def takes_mig(self, card: CardReport, mode: NodeMode | None) -> bool:
+        """By mode and strategy; a card changes sides only when no pod holds anything of it."""
+        held = {uuid for grant in self._held() for uuid in grant.devices}
+        if card.uuid in held:
+            return False
+        strategy = self._configuration().mig_strategy
+        is_offered = mode is NodeMode.MIG or strategy is not MigStrategy.NONE
+        return is_offered or any(each.uuid in held for each in card.hardware.instances)
 
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
         """Every device, a card that is out as well."""
@@ -63,7 +93,6 @@ class NvidiaScheme(Records):
                 ),
             )
             for resource, devices in self._offers(state).resources.items()
-            if resource in self._names
         )
 
     def serves(self, resource: str, state: NodeState) -> bool:
@@ -82,7 +111,9 @@ class NvidiaScheme(Records):
             return Layout()
         found = self._offers(state)
         return Layout(
-            found.problem if self._configuration().fails_on_init_error else "", found.notes
+            found.problem if self._configuration().fails_on_init_error else "",
+            found.notes,
+            found.waiting,
         )
 
     def annotations(
@@ -92,8 +123,7 @@ class NvidiaScheme(Records):
         apps = [grant for grant in grants if grant.kind is not ContainerKind.INIT]
         if not apps or not all(grant.is_checked for grant in apps):
             return {}
-        by_index = {str(grant.index): sorted(grant.devices) for grant in apps}
-        return {DEVICES_ANNOTATION: json.dumps(by_index, sort_keys=True, separators=(",", ":"))}
+        return {DEVICES_ANNOTATION: devices_annotation({g.index: g.devices for g in apps})}
 
     def asked_text(self, resource: str, amount: int, _state: NodeState) -> str:
         """`nvidia.com/gpu: 2`."""
@@ -137,9 +167,7 @@ class NvidiaScheme(Records):
         part = device.card if device.instance is None else device.instance
         return Share(uuid, part.memory_mib << 20, is_exclusive=device.replicas == 1)
 
-    def edits(
-        self, call: Call, state: NodeState, _access: DeviceAccess, paths: Paths
-    ) -> ContainerEdits:
+    def edits(self, call: Call, state: NodeState, paths: Paths) -> ContainerEdits:
         """By the list strategies."""
         devices = [
             each for each in self._devices(call.resource, state) if each.id in call.must_include
@@ -151,11 +179,16 @@ class NvidiaScheme(Records):
         return self._offers(state).resources.get(resource, ())
 
     def _offers(self, state: NodeState) -> Offers:
+        if not state.cards or state.mode in {None, NodeMode.DISABLED}:
+            return Offers()
+        return with_held(self._configured(state), state.cards, self._held())
+
+    def _configured(self, state: NodeState) -> Offers:
         configuration, cards = self._configuration(), state.cards
         if configuration.mig_strategy is not MigStrategy.NONE:
             # A card of the last run, of which NVML has not said yet how it is cut.
             cards = tuple(card for card in cards if card.hardware != UNKNOWN)
-        if not cards or state.mode in {None, NodeMode.DISABLED, NodeMode.MPS}:
+        if not cards or state.mode is NodeMode.MPS:
             return Offers()
         if state.mode is NodeMode.TOPOLOGY:
             whole = offers(cards, Configuration())

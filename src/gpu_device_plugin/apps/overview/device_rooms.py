@@ -1,0 +1,72 @@
+"""Whole cards, replicas and MIG instances: what a pod asks of them, and what each node has left.
+
+kube-scheduler counts these resources as the kubelet does: a device is a device. So what is left on a
+node is its allocatable less what the pods bound to it ask for.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpu_device_plugin.apps.overview.node_cards import CardView
+from gpu_device_plugin.cluster.device_requests import whole_number
+from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.domain.held_devices import (
+    DEVICES_ANNOTATION,
+    held_devices,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRoom:
+    """What a node has left of a resource.
+
+    Attributes:
+        resource: Its name.
+        allocatable: How many devices the kubelet gives out.
+        taken: How many of them pods ask for.
+        asked: How many the pod asks for.
+    """
+
+    resource: str
+    allocatable: int
+    taken: int
+    asked: int
+
+    @property
+    def missing(self) -> int:
+        """How many are too few; 0 where the pod fits."""
+        return max(0, self.asked - (self.allocatable - self.taken))
+
+    def __str__(self) -> str:
+        """In a line, for people."""
+        free = max(0, self.allocatable - self.taken)
+        lack = f", {self.missing} too few" if self.missing else ""
+        return f"{self.resource}: {free} of {self.allocatable} free{lack}"
+
+
+def device_rooms(
+    asked: Mapping[str, int], node: SurveyedNode, taken: Mapping[str, int]
+) -> tuple[DeviceRoom, ...]:
+    """What the node has of each resource that is asked for; empty where it has never had any."""
+    offered = node.status.allocatable or {}
+    if not any(name in offered for name in asked):
+        return ()
+    return tuple(
+        DeviceRoom(name, whole_number(offered.get(name, 0)), taken.get(name, 0), amount)
+        for name, amount in sorted(asked.items())
+    )
+
+
+def held_lines(pod: SurveyedPod, cards: Iterable[CardView]) -> list[str]:
+    """What the pod holds by its annotation: one line a container and whole device."""
+    by_uuid = {card.uuid: card for card in cards}
+    lines = []
+    for index, uuids in held_devices(pod.annotations.get(DEVICES_ANNOTATION, "")).items():
+        for uuid in uuids:
+            card = by_uuid.get(uuid)
+            others = len(card.pods) - 1 if card else 0
+            shared = f", which {others} other pods have too" if others else ""
+            what = f"card {card.index} ({card.model})" if card else uuid
+            name = pod.spec.containers[index].name if index < len(pod.spec.containers) else "?"
+            lines.append(f"container {name}: {what}{shared}")
+    return lines

@@ -1,0 +1,40 @@
+"""Binding a pod to a node."""
+
+from collections.abc import Mapping
+
+from gpu_device_plugin.cluster.api import ApiServer, Request
+from gpu_device_plugin.cluster.cluster_watch import ClusterPod
+from gpu_device_plugin.cluster.pods import pod_path
+
+
+async def bind_pod(
+    api: ApiServer,
+    pod: ClusterPod,
+    node: str,
+    annotations: Mapping[str, str],
+    deadline_seconds: float,
+) -> str:
+    """Bind a pod to a node and annotate it, in one atomic request.
+
+    Returns:
+        Why the API server refused, or "" if the pod is bound.
+
+    Raises:
+        ClusterError: No answer: the pod may be bound or not.
+    """
+    ref = pod.request.ref
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "uid": ref.uid,
+            "resourceVersion": pod.resource_version,
+            "annotations": dict(annotations),
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    request = Request("POST", pod_path(ref) + "/binding", body=body)
+    answer = await api.call(request, deadline_seconds=deadline_seconds)
+    return "" if answer.is_success else answer.text

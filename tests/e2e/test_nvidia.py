@@ -1,0 +1,170 @@
+"""NVIDIA's names on a real cluster: the sources' own manifests, and NVIDIA's nvidia-smi in their pods.
+
+A node of its own in mode default; each test has an agent of its own, on the cards that it needs.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.e2e.agent import Agent, AgentDirectories
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.images import Image
+from tests.e2e.cluster.node import Node
+from tests.e2e.cluster.waiting import wait_for
+from tests.e2e.conftest import STATE
+from tests.e2e.pods import container, pod
+from tests.e2e.tenants import cuda_images
+from tests.nvidia_smi import NvidiaSmi
+from tests.told import compile_program
+
+from gpu_device_plugin.store.native import native_library
+
+SAMPLES = Path("samples/aks")
+GPU, SHARED, SEVENTH = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
+CUDA_IMAGE = "docker.io/nvidia/cuda:12.1.1-base-ubuntu22.04"
+FOUR_REPLICAS = """\
+version: v1
+sharing:
+  timeSlicing:
+    resources:
+      - name: nvidia.com/gpu
+        replicas: 4
+"""
+TEN_ONE_AT_A_TIME = """\
+version: v1
+sharing:
+  timeSlicing:
+    failRequestsGreaterThanOne: true
+    resources:
+      - name: nvidia.com/gpu
+        replicas: 10
+"""
+RENAMED = FOUR_REPLICAS.replace("  timeSlicing:\n", "  timeSlicing:\n    renameByDefault: true\n")
+Serve = Callable[..., AbstractContextManager[Agent]]
+
+
+@pytest.fixture(scope="module")
+def node(
+    cluster: Cluster, nvidia_smi: NvidiaSmi, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Node]:
+    """A node whose cards are whole, and which knows the sources' image: nvidia-smi and no driver."""
+    libraries = [native_library(name) for name in ("libnvidia-ml.so.1", "libgpuslice.so")]
+    program = compile_program(tmp_path_factory.mktemp("client"))
+    base, _ = cuda_images(program, [nvidia_smi.path, *libraries])
+    files = {**base.files, "bin/nvidia-smi": nvidia_smi.path.read_bytes()}
+    with cluster.another_node() as further:
+        cluster.kubectl("label", "node", further.name, "ack.node.gpu.schedule=default")
+        further.load(Image(CUDA_IMAGE, files, base.links, ()))
+        yield further
+
+
+@pytest.fixture
+def serve(cluster: Cluster, node: Node, nvidia_smi: NvidiaSmi, results: Path) -> Serve:
+    """Runs an agent on the cards of a profile, with NVIDIA's flags by name with underscores."""
+
+    @contextmanager
+    def served(profile: str, *cards: str, **flags: str) -> Iterator[Agent]:
+        directories = AgentDirectories(STATE / "nvidia" / profile, results / "nvidia", node)
+        given = {key.replace("_", "-"): value for key, value in flags.items()}
+        place = {"simulator-dir": str(directories.simulated_node), "nvml-library": ""}
+        agent = Agent(cluster, directories, {**place, **given})
+        agent.prepare("--driver-version", nvidia_smi.driver_version, *cards, profile=profile)
+        agent.start()
+        try:
+            yield agent
+        finally:
+            cluster.kubectl("delete", "pod", "--all", "--wait=true", "--grace-period=1")
+            agent.stop()
+
+    return served
+
+
+def wait_until_offered(cluster: Cluster, node: Node, expected: dict[str, str]) -> None:
+    """Return when these of NVIDIA's names are allocatable, and no other above 0."""
+
+    def offered() -> bool:
+        told = cluster.get("node", node.name)["status"]["allocatable"]
+        return expected == {n: v for n, v in told.items() if n.startswith("nvidia.") and v != "0"}
+
+    wait_for(f"{node.name} offers {expected}", offered, 30, 0.3)
+
+
+def asking(name: str, resource: str, amount: int) -> dict[str, Any]:
+    """A pod with nvidia-smi that asks for so many."""
+    limits = {"limits": {resource: str(amount)}}
+    return pod(name, container("main", image=CUDA_IMAGE, resources=limits))
+
+
+def listed(cluster: Cluster, name: str) -> list[str]:
+    """The lines of `nvidia-smi -L` in a pod, once it runs."""
+    cluster.wait_for_phase(name, "Running")
+    return cluster.kubectl("exec", name, "--", "nvidia-smi", "-L").splitlines()
+
+
+def test_a_whole_card_then_the_sources_four_replicas_by_a_change_of_the_file(
+    cluster: Cluster, node: Node, serve: Serve, tmp_path: Path
+) -> None:
+    """R-304: the node of one card offers 1, and 4 after the file was written, without a restart."""
+    config = tmp_path / "config.yaml"
+    config.write_text("version: v1\n")
+    with serve("v100", "--cards=1", config_file=str(config)) as agent:
+        wait_until_offered(cluster, node, {GPU: "1"})
+        cluster.apply(asking("test-gpu-pod", GPU, 1))
+        (card,) = agent.uuids()
+        (line,) = listed(cluster, "test-gpu-pod")
+        assert line == f"GPU 0: Tesla V100-SXM2-16GB (UUID: {card})"
+        cluster.kubectl("delete", "pod", "test-gpu-pod", "--grace-period=1")
+        config.write_text(FOUR_REPLICAS)
+        wait_until_offered(cluster, node, {GPU: "4"})
+        names = [f"sliced-{number}" for number in range(4)]
+        cluster.apply(*(asking(name, GPU, 1) for name in names))
+        assert [listed(cluster, name) for name in names] == [[line]] * 4
+
+
+def test_the_sources_shared_name_is_served_where_the_file_renames(
+    cluster: Cluster, node: Node, serve: Serve, tmp_path: Path
+) -> None:
+    """R-305: the pod of the source asks for nvidia.com/gpu.shared: 1."""
+    config = tmp_path / "config.yaml"
+    config.write_text(RENAMED)
+    with serve("v100", "--cards=1", config_file=str(config)) as agent:
+        wait_until_offered(cluster, node, {SHARED: "4"})
+        cluster.apply(asking("test-gpu-pod", SHARED, 1))
+        (line,) = listed(cluster, "test-gpu-pod")
+        assert agent.uuids()[0] in line
+
+
+def test_eighty_replicas_of_eight_cards_and_two_at_once_are_an_unexpected_admission_error(
+    cluster: Cluster, node: Node, serve: Serve, tmp_path: Path
+) -> None:
+    """R-701, R-702: 8 x 10, and NVIDIA's words in the pod's status."""
+    config = tmp_path / "config.yaml"
+    config.write_text(TEN_ONE_AT_A_TIME)
+    with serve("a100", config_file=str(config)):
+        wait_until_offered(cluster, node, {GPU: "80"})
+        cluster.apply(asking("two", GPU, 2))
+        status = cluster.wait_for_phase("two", "Failed")["status"]
+        assert status["reason"] == "UnexpectedAdmissionError"
+        assert (
+            'invalid allocation request for "nvidia.com/gpu": invalid request: maximum request '
+            "size for shared resources is 1; found 2"
+        ) in status["message"]
+
+
+@pytest.mark.parametrize(("strategy", "resource"), [("single", GPU), ("mixed", SEVENTH)])
+def test_the_sources_pod_of_an_instance_lists_exactly_one(
+    cluster: Cluster, node: Node, serve: Serve, strategy: str, resource: str
+) -> None:
+    """R-207, R-209, R-210: 56 of eight A100, and nvidia-smi -L shows one card with one instance."""
+    with serve("a100-mig", mig_strategy=strategy) as agent:
+        wait_until_offered(cluster, node, {resource: "56"})
+        cluster.apply(yaml.safe_load((SAMPLES / f"nvidia-{strategy}.yaml").read_text()))
+        card, instance = listed(cluster, f"nvidia-{strategy}")
+        uuid = card.removeprefix("GPU 0: NVIDIA A100-SXM4-40GB (UUID: ").removesuffix(")")
+        assert uuid in agent.uuids()
+        assert re.fullmatch(r" +MIG 1g\.5gb +Device +0: \(UUID: MIG-[0-9a-f-]{36}\)", instance)
