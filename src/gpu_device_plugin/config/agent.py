@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import yaml
 
+from gpu_device_plugin.config.config_choice import fallbacks
 from gpu_device_plugin.config.nvidia_settings import (
     NvidiaSettings,
     check_twice,
@@ -14,6 +15,7 @@ from gpu_device_plugin.config.nvidia_settings import (
 )
 from gpu_device_plugin.config.sources import LogFormat, load, says
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
@@ -81,6 +83,16 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
             "With `on` containers get limits and the isolation library; if it is missing, cards are unhealthy."
         ),
     ] = Isolation.ON
+    door: Annotated[
+        Door,
+        says(
+            "By what requests reach the node, if it has no label `gpu-device-plugin/door`: the device plugin "
+            "API, or claims (Kubernetes 1.36 or later)."
+        ),
+    ] = Door.DEVICE_PLUGIN
+    cdi_dir: Annotated[
+        str, says("Directory of the container runtime's CDI files, for the claims of door `dra`.")
+    ] = "/var/run/cdi"
     driver_capabilities: Annotated[
         str,
         says(
@@ -138,13 +150,15 @@ def load_settings(
     _check_combination(settings, sources)
     check_twice(settings, sources, file)
     nvidia_configuration(settings)
+    fallbacks(settings)
     return settings
 
 
-def takes_mig(settings: Settings) -> bool:
-    """Whether cards in MIG mode serve; that cannot change while the agent runs."""
+def may_take_mig(settings: Settings) -> bool:
+    """Whether cards in MIG mode may serve: so by settings and file, or a label decides."""
     strategy = nvidia_configuration(settings).mig_strategy
-    return settings.mode is NodeMode.MIG or strategy is not MigStrategy.NONE
+    is_chosen = bool(settings.config_file_srcdir)
+    return is_chosen or settings.mode is NodeMode.MIG or strategy is not MigStrategy.NONE
 
 
 def mode_in(text: str) -> NodeMode | None:
@@ -164,7 +178,12 @@ def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
         check_unit(settings.mode, settings.memory_unit)
     except ConfigError as error:
         raise ConfigError(f"{sources['memory_unit']}: {error}") from error
-    for one, other in (("standalone", "kubeconfig"), ("simulator_dir", "nvml_library")):
+    exclusive = (
+        ("standalone", "kubeconfig"),
+        ("simulator_dir", "nvml_library"),
+        ("config_file", "config_file_srcdir"),
+    )
+    for one, other in exclusive:
         if getattr(settings, one) and getattr(settings, other):
             both = f"{sources[one]} and {sources[other]}"
             raise ConfigError(f"{both} exclude each other: give one of them")
@@ -172,7 +191,7 @@ def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
 
 
 def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
-    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "simulator_dir"):
+    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "cdi_dir", "simulator_dir"):
         value = getattr(settings, key)
         is_left_out = key == "simulator_dir" and not value
         if not is_left_out and not Path(value).is_absolute():
