@@ -44,6 +44,8 @@ OWN_VARIABLES = {
     "imex_channel_ids": "IMEX_CHANNEL_IDS",
     "imex_required": "IMEX_REQUIRED",
     "mps_root": "MPS_ROOT",
+    "disable_healthchecks": "DP_DISABLE_HEALTHCHECKS",
+    "enable_healthchecks": "DP_ENABLE_HEALTHCHECKS",
     "gfd_output_file": "GFD_OUTPUT_FILE",
     "machine_type_file": "GFD_MACHINE_TYPE_FILE",
     "gfd_no_timestamp": "GFD_NO_TIMESTAMP",
