@@ -51,6 +51,17 @@ def test_units_taken_over_from_an_init_container_come_back_too() -> None:
     assert filled(main, reported, _ledger(init, main)).ids(MEM) == ("m00", "m01")
 
 
+def test_an_init_container_that_is_not_known_as_one_yet_keeps_no_units_from_its_heir() -> None:
+    """Both were granted without the pod spec; units of another pod stay with that pod."""
+    first = changed(grant("a", "m00", "c00"), slice_id="init", container="prepare")
+    main = grant("a", "", "c00 c01")
+    reported = {("uid-a", "main", str(MEM)): frozenset({"m00", "m01"})}
+
+    assert filled(main, reported, _ledger(first, main)).ids(MEM) == ("m00", "m01")
+    stranger = grant("b", "m01", "")
+    assert filled(main, reported, _ledger(first, main, stranger)).ids(MEM) == ()
+
+
 def test_what_an_init_container_handed_on_is_not_known_to_be_held() -> None:
     """Nobody has a grant for its heir; units that another pod holds are known."""
     init = _init("m00")

@@ -179,6 +179,19 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("replace", 20.0, {"pod": 1, "shape": "small"}),
         ),
     ),
+    "the last write is lost of a container whose pod spec nobody had": (
+        5141,
+        (
+            Step("create", 40.0, {"pod": 4, "shape": "several"}),
+            Step("create", 0.02, {"pod": 1, "shape": "too big"}),
+            Step("api_away", 8.0, {"seconds": 2.0}),
+            Step("api_away", 8.0, {"seconds": 20.0}),
+            Step("label", 1.0, {"mode": ""}),
+            Step("create", 0.02, {"pod": 2, "shape": "smaller init"}),
+            Step("list_not_taken", 0.02, {"times": 2}),
+            Step("state_damaged", 0.02, {"kind": "grants", "at": 0.888}),
+        ),
+    ),
 }
 
 

@@ -84,12 +84,22 @@ def shares(
             takes `seconds` and shows what the library does while a program computes ("burst").
         seconds: How long they work.
     """
-    programs = [ready(box, kind, unit_ns) for box, kind in tasks]
+    programs = [(ready(box, kind, unit_ns), kind) for box, kind in tasks]
+    return work(*programs, unit_ns=unit_ns, in_steps=in_steps, seconds=seconds)
+
+
+def work(
+    *tasks: tuple[Program, str],
+    unit_ns: int | None = None,
+    in_steps: bool = True,
+    seconds: float = SECONDS,
+) -> list[float]:
+    """The same of programs that are ready, and that may have worked before."""
     had = []
-    for program, (_, kind) in zip(programs, tasks, strict=True):
+    for program, kind in tasks:
         name, each_ns = unit_of(kind, unit_ns)
         program.tell(f"work {name} {each_ns} {seconds} {len(tasks) * in_steps}")
-    for program, (_, kind) in zip(programs, tasks, strict=True):
+    for program, kind in tasks:
         result, pieces, took_ns = program.answer()
         assert result == 0
         had.append(100 * pieces * unit_of(kind, unit_ns)[1] / took_ns)

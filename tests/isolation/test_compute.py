@@ -26,8 +26,10 @@ from tests.isolation.shares import (
     alone,
     is_kept,
     mix,
+    ready,
     shares,
     tenant,
+    work,
 )
 from tests.waiting import until
 
@@ -70,6 +72,48 @@ def test_short_and_long_kernels_keep_their_shares_in_turns(
     had = shares(*((box, work) for box, (_, work) in zip(boxes, tasks, strict=True)))
 
     assert had == pytest.approx([part for part, _ in tasks], abs=BESIDE_POINTS)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "other"),
+    [
+        ("sync@5000000", "sync", "sync"),
+        ("sync@5000000", "sync", "stream"),
+        ("sync@100000", "sync@1000000", "sync"),
+        ("stream@100000", "stream@400000", "sync"),
+    ],
+)
+def test_kernels_that_became_longer_cost_no_neighbour_its_share(
+    make_box: MakeBox, before: str, after: str, other: str
+) -> None:
+    """5 ms and then always 20 were believed to be 5 ms: what was more was charged to the neighbour."""
+    grown = ready(tenant(make_box, "grown", 50), before)
+    beside = ready(tenant(make_box, "beside", 50), other)
+    work((grown, before), seconds=1)
+    work((grown, after), (beside, other), seconds=4)
+    had = work((grown, after), (beside, other))
+
+    assert had == pytest.approx([50, 50], abs=BESIDE_POINTS)
+
+
+@pytest.mark.parametrize("unit_us", [20, 100, 1000])
+@pytest.mark.parametrize("percent", [30, 50])
+def test_copies_between_the_kernels_of_a_stream_are_not_charged(
+    make_box: MakeBox, percent: int, unit_us: int
+) -> None:
+    """To the card, a kernel, and back: kernels of 100 us had 20 % at 50, and 36 without a cap."""
+    free = shares((alone(make_box, None), "copies"), unit_ns=unit_us * 1000, seconds=1)
+    had = shares((alone(make_box, percent, "b"), "copies"), unit_ns=unit_us * 1000, seconds=3)
+
+    assert had == pytest.approx([min(percent, free[0])], abs=POINTS)
+
+
+def test_copies_between_kernels_are_not_charged_beside_a_neighbour(make_box: MakeBox) -> None:
+    """The card's turns leave it its share: only its kernels take them."""
+    box, other = tenant(make_box, "a", 30), tenant(make_box, "b", 60)
+    had = shares((box, "copies@300000"), (other, "sync"))
+
+    assert had == pytest.approx([30, 60], abs=BESIDE_POINTS)
 
 
 @pytest.mark.parametrize(

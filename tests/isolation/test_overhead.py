@@ -223,7 +223,7 @@ def start_lazily(box: Box) -> Program:
     return box.start()
 
 
-@pytest.mark.parametrize("way", ["attribute", "occupancy", "module"])
+@pytest.mark.parametrize("way", ["attribute", "registers", "occupancy", "module"])
 def test_code_that_a_question_brings_is_found_out(every_box: Box, way: str) -> None:
     """With lazy loading whatever asks about a function loads it, before any launch."""
     program = start_lazily(every_box)

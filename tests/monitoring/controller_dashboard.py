@@ -87,6 +87,24 @@ def answers() -> list[AnyPanel]:
     ]
 
 
+def webhook() -> list[AnyPanel]:
+    """What becomes of pods with a model, a driver or a class."""
+    pods = "rate(gpu_controller_webhook_pods_total[$__rate_interval])"
+    calls = 'rate(gpu_controller_calls_total{verb="mutate"}[$__rate_interval])'
+    return [
+        lines(
+            Head("Pods of the webhook", "A second; refused ones were told why.", 12),
+            "cps",
+            Query(f"sum by (outcome) ({pods})", "{{outcome}}"),
+        ),
+        lines(
+            Head("Answers of the webhook", "A second, by HTTP status; all but 200 are errors.", 12),
+            "cps",
+            Query(f"sum by (code) ({calls})", "{{code}}"),
+        ),
+    ]
+
+
 def replicas() -> list[AnyPanel]:
     """Whether the controllers themselves are well."""
     return [
@@ -133,7 +151,8 @@ def build() -> str:
             dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
         )
     )
-    for title, panels in (("Room", room()), ("Answers", answers()), ("Replicas", replicas())):
+    rows = {"Room": room(), "Answers": answers(), "Webhook": webhook(), "Replicas": replicas()}
+    for title, panels in rows.items():
         made = made.with_row(dashboard.Row(title))
         for panel in panels:
             made = made.with_panel(panel)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from tests.apps.controller.objects import held, node, pod
 from tests.apps.controller.replica import a_controller
+from tests.apps.controller.test_webhook import S0_POD, mutated
 from tests.chart.rendering import CHART
 from tests.monitoring.controller_dashboard import PLACE, build
 from tests.monitoring.prometheus import filled_in, programs, promtool, running_prometheus
@@ -23,6 +24,7 @@ QUERIES = {target["expr"]: panel["title"] for panel in PANELS for target in pane
 INSTANCE = 'namespace="gpu",instance="10.0.0.7:9446"'
 BUCKET = "gpu_controller_call_duration_seconds_bucket"
 CERTIFICATE = "gpu_controller_certificate_expiry_timestamp_seconds"
+CALLS = "gpu_controller_calls_total"
 FAILED = "gpu_controller_bindings_total"
 TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
     "GpuControllerWithoutLeader": ({f"gpu_controller_leader{{{INSTANCE}}}": "0x20"}, 4, 6),
@@ -38,11 +40,15 @@ TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
         30,
     ),
     "GpuBindingsFail": ({f'{FAILED}{{{INSTANCE},outcome="failed"}}': "0x5 9x30"}, 4, 20),
+    "GpuWebhookFails": ({f'{CALLS}{{{INSTANCE},verb="mutate",code="503"}}': "1+2x30"}, 4, 8),
 }
 HEALTHY = {
     f"gpu_controller_leader{{{INSTANCE}}}": "1x60",
     'gpu_controller_leader{namespace="gpu",instance="10.0.0.8:9446"}': "0x60",
     f"gpu_controller_ready{{{INSTANCE}}}": "0x3 1x60",
+    f"gpu_controller_current{{{INSTANCE}}}": "0x3 1x20 0x5 1x40",
+    f'{CALLS}{{{INSTANCE},verb="mutate",code="200"}}': "0+9x60",
+    f'{CALLS}{{{INSTANCE},verb="filter",code="503"}}': "0+9x60",
     f"{CERTIFICATE}{{{INSTANCE}}}": "31536000x60",
     f'{BUCKET}{{{INSTANCE},verb="filter",le="0.25"}}': "0+9x60",
     f'{BUCKET}{{{INSTANCE},verb="filter",le="+Inf"}}': "0+9x60",
@@ -143,6 +149,7 @@ async def test_every_query_finds_something_in_a_prometheus_that_scrapes_a_contro
 
         async def all_found() -> bool:
             await found.filter(pod("new", 2, 30), "n1")
+            await mutated(found, S0_POD)
             await found.bind(pod("new", 2, 30), "n1")
             for query in tuple(missing):
                 if await prometheus.series(filled_in(query)):

@@ -107,6 +107,20 @@ def test_a_child_whose_stdin_ends_ends(node: SimulatedNode) -> None:
         assert process.wait(timeout=120) == 0
 
 
+def test_opening_the_simulated_driver_again_is_given_no_more_time_than_any_call(
+    node: SimulatedNode,
+) -> None:
+    """It opens at once, and was allowed 30 s: so a hang in that moment was told after 30 s."""
+    pace = ("--wait-seconds", "0.05", "--reopen-seconds", "0.1")
+    with child("--library", str(node.library), *pace) as process:
+        assert process.stdout is not None
+        kinds: list[str] = []
+        while kinds.count("inventory") < 3:
+            kinds.append(json.loads(process.stdout.readline())["kind"])
+        process.kill()
+    assert kinds.count("starting") == 1
+
+
 def test_the_child_stays_below_twenty_mib(node: SimulatedNode) -> None:
     with child("--library", str(node.library)) as process:
         assert process.stdout is not None

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import yaml
 
+from gpu_device_plugin.config.config_choice import fallbacks
 from gpu_device_plugin.config.nvidia_settings import (
     NvidiaSettings,
     check_twice,
@@ -138,13 +139,15 @@ def load_settings(
     _check_combination(settings, sources)
     check_twice(settings, sources, file)
     nvidia_configuration(settings)
+    fallbacks(settings)
     return settings
 
 
-def takes_mig(settings: Settings) -> bool:
-    """Whether cards in MIG mode serve; that cannot change while the agent runs."""
+def may_take_mig(settings: Settings) -> bool:
+    """Whether cards in MIG mode may serve: so by settings and file, or a label decides."""
     strategy = nvidia_configuration(settings).mig_strategy
-    return settings.mode is NodeMode.MIG or strategy is not MigStrategy.NONE
+    is_chosen = bool(settings.config_file_srcdir)
+    return is_chosen or settings.mode is NodeMode.MIG or strategy is not MigStrategy.NONE
 
 
 def mode_in(text: str) -> NodeMode | None:
@@ -164,7 +167,12 @@ def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
         check_unit(settings.mode, settings.memory_unit)
     except ConfigError as error:
         raise ConfigError(f"{sources['memory_unit']}: {error}") from error
-    for one, other in (("standalone", "kubeconfig"), ("simulator_dir", "nvml_library")):
+    exclusive = (
+        ("standalone", "kubeconfig"),
+        ("simulator_dir", "nvml_library"),
+        ("config_file", "config_file_srcdir"),
+    )
+    for one, other in exclusive:
         if getattr(settings, one) and getattr(settings, other):
             both = f"{sources[one]} and {sources[other]}"
             raise ConfigError(f"{both} exclude each other: give one of them")

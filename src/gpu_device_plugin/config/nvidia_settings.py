@@ -21,7 +21,6 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     MigStrategy,
     check,
 )
-from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.errors import ConfigError
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "NvidiaSettings",
     "check_twice",
     "former_names",
-    "needs_restart",
     "nvidia_configuration",
 ]
 
@@ -57,6 +55,22 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     config_file: Annotated[
         str, says("NVIDIA's configuration file, version v1, for modes default, mig and topology.")
     ] = ""
+    config_file_srcdir: Annotated[
+        str,
+        says("Directory of such files, one of which the node's label `--node-label` chooses."),
+    ] = ""
+    default_config: Annotated[
+        str, says("The file of that directory where the node has no such label.")
+    ] = ""
+    fallback_strategies: Annotated[
+        str,
+        says(
+            "What counts without label and default, in this order: `named` (the file `default`), `single` (the only file), `empty`."
+        ),
+    ] = "named,single"
+    node_label: Annotated[str, says("The node's label that chooses.")] = (
+        "nvidia.com/device-plugin.config"
+    )
     mig_strategy: Annotated[
         MigStrategy | None, says("How MIG instances are offered; by default not at all.")
     ] = None
@@ -107,13 +121,19 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = None
 
 
-def nvidia_configuration(settings: NvidiaSettings) -> Configuration:
-    """The configuration in force, with NVIDIA's file read anew.
+def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> Configuration:
+    """The configuration of the settings and of NVIDIA's file, which is read anew.
+
+    Args:
+        settings: The settings.
+        path: The file; by default that of `--config-file`, if any.
 
     Raises:
         ConfigError: A value is malformed, or values do not go together; the text names the place.
     """
-    file = read_config_file(Path(settings.config_file)) if settings.config_file else None
+    if path is None and settings.config_file:
+        path = Path(settings.config_file)
+    file = None if path is None else read_config_file(path)
     found: dict[str, tuple[Any, str]] = {}
     if file is not None:
         found |= {
@@ -121,7 +141,7 @@ def nvidia_configuration(settings: NvidiaSettings) -> Configuration:
         }
     for key in NvidiaSettings.__struct_fields__:
         value = getattr(settings, key)
-        if value is not None:
+        if value is not None and key in {*_FIELDS, *_ACCESS_FIELDS}:
             found[key] = value, "--" + key.replace("_", "-")
     if settings.device_access is not None:
         found |= _former_access(settings, settings.device_access)
@@ -152,12 +172,6 @@ def former_names(settings: NvidiaSettings) -> str:
         f"--device-access {settings.device_access.value} goes with the next release: "
         f"give --device-list-strategy {strategy}{nodes}"
     )
-
-
-def needs_restart(before: Configuration, after: Configuration) -> bool:
-    """Whether a change needs another inventory, or endpoints that were not thought of before."""
-    is_known = possible_names(after) <= possible_names(before)
-    return before.mig_strategy is not after.mig_strategy or not is_known
 
 
 def check_twice(settings: NvidiaSettings, sources: Mapping[str, str], config: Path | None) -> None:

@@ -5,7 +5,7 @@ continues during suspend, and stays comparable over a restart of the agent;
 a reboot starts it again, hence the boot id.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -54,13 +54,13 @@ class HealthRules:
         xids: The table of XIDs by code.
         default: The rule for every other XID.
         recovery_seconds: How long probes must be clean.
-        takes_mig: Whether cards in MIG mode serve, with their instances.
+        takes_mig: UUIDs of the cards in MIG mode that serve, with their instances.
     """
 
     xids: Mapping[int, XidRule]
     default: XidRule
     recovery_seconds: float
-    takes_mig: bool = False
+    takes_mig: Collection[str] = frozenset()
 
     def rule(self, code: int) -> XidRule:
         """The rule for an XID."""

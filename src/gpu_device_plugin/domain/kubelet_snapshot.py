@@ -150,14 +150,15 @@ def passed_on(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> Gran
 
 
 def filled(grant: Grant, reported: Mapping[_Place, frozenset[str]], ledger: Ledger) -> Grant:
-    """The grant with units that the kubelet says it holds, and that no other grant has.
+    """The grant with units that the kubelet says it holds, and that no other pod has.
 
-    They are missing if our file had to be read from the write before the last. Units that an init
-    container of the pod left belong to no other pod.
+    They are missing if our file had to be read from the write before the last. What another grant
+    of the same pod has is no obstacle: an init container leaves its units to a later one, and may
+    not be known as one yet.
     """
     for (uid, container, resource), ids in reported.items():
         is_its = (uid, container) == (grant.pod.uid, grant.container)
-        if is_its and not grant.ids(resource) and ids.isdisjoint(ledger.before(grant.pod).ids()):
+        if is_its and not grant.ids(resource) and not ledger.rivals(grant.pod, ids):
             grant = grant.with_ids(resource, ids)
     return grant
 

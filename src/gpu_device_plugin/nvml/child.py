@@ -62,13 +62,18 @@ class Child:
 
     def run(self) -> None:
         """Watch NVML until the parent is gone; without a driver, try again from time to time."""
+        is_slow = True
         while self._lifeline.holds():
-            self._tell(kind="starting")
+            # The simulated driver opens at once: one that hangs then is found out as at any time.
+            if is_slow:
+                self._tell(kind="starting")
             around = nvml.surroundings(self._kernel_module)
             try:
                 with nvml.opened(self._library, self._kernel_module) as driver:
                     self._watch(driver, around)
+                    is_slow = False
             except NvmlError as error:
+                is_slow = True
                 self._tell(kind="no_driver", error=str(error))
                 self._lifeline.pause(self._pace.wait_seconds)
 

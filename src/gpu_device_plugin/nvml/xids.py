@@ -31,15 +31,12 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default: _Row | None = None
 
 
-def health_rules(
-    recovery_seconds: float, operator_file: Path | None = None, *, takes_mig: bool = False
-) -> HealthRules:
+def health_rules(recovery_seconds: float, operator_file: Path | None = None) -> HealthRules:
     """The rules for the health of cards.
 
     Args:
         recovery_seconds: How long probes must be clean (`--recovery-seconds`).
         operator_file: YAML of the same form as xids.yaml, whose rows take precedence.
-        takes_mig: Whether cards in MIG mode serve.
 
     Raises:
         ConfigError: The file cannot be read, or a key in it is unknown or wrong.
@@ -55,7 +52,7 @@ def health_rules(
         tables.append(_parse(text, str(operator_file)))
     rows = {row.code: _rule(row.code, row) for table in tables for row in table.xids}
     default = next(table.default for table in reversed(tables) if table.default is not None)
-    return HealthRules(rows, _rule(0, default), recovery_seconds, takes_mig)
+    return HealthRules(rows, _rule(0, default), recovery_seconds)
 
 
 def _parse(text: str, name: str) -> _Table:

@@ -27,6 +27,7 @@ class Facts:
         nodes: Name, mode and cards of each node.
         reserved: Pods that are being bound.
         is_ready: Whether /readyz answers 200.
+        is_current: Whether kube-scheduler is answered: the ledger is loaded and not stale.
         leads: Whether this replica serves kube-scheduler.
         certificate_ends: When its certificate ends, seconds since 1970; None without TLS.
     """
@@ -34,6 +35,7 @@ class Facts:
     nodes: Sequence[tuple[str, str, Sequence[Room]]]
     reserved: int = 0
     is_ready: bool = False
+    is_current: bool = False
     leads: bool = False
     certificate_ends: float | None = None
 
@@ -60,10 +62,33 @@ class ControllerMetrics:
         )
         for outcome in ("bound", "conflict", "failed"):
             self._bindings.labels(outcome)
+        self._calls = Counter(
+            "gpu_controller_calls",
+            "Calls of kube-scheduler and the API server, by the HTTP status of the answer.",
+            ["verb", "code"],
+            registry=self._registry,
+        )
+        self._calls.labels("mutate", "200")
+        self._admitted = Counter(
+            "gpu_controller_webhook_pods",
+            "Pods that the webhook judged: admitted, changed or not, or refused.",
+            ["outcome"],
+            registry=self._registry,
+        )
+        for outcome in ("admitted", "refused"):
+            self._admitted.labels(outcome)
 
     def took(self, verb: str, seconds: float) -> None:
         """A call was answered."""
         self._latency.labels(verb).observe(seconds)
+
+    def answered(self, verb: str, status: int) -> None:
+        """A call ended with this HTTP status."""
+        self._calls.labels(verb, str(status)).inc()
+
+    def admitted(self, outcome: str) -> None:
+        """The webhook judged a pod: `admitted` or `refused`."""
+        self._admitted.labels(outcome).inc()
 
     def bound(self, outcome: str) -> None:
         """A binding ended."""
@@ -104,6 +129,9 @@ class _Gauges(Collector):
         """The families, for prometheus_client."""
         facts = self._facts
         yield _one("gpu_controller_ready", "Whether /readyz answers 200.", facts.is_ready)
+        yield _one(
+            "gpu_controller_current", "Whether its ledger is loaded and current.", facts.is_current
+        )
         yield _one(
             "gpu_controller_leader", "Whether this replica serves kube-scheduler.", facts.leads
         )

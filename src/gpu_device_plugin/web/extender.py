@@ -28,9 +28,11 @@ class Handlers:
         bind: The same for bind.
         inspect: A node's name, or None for all -> status and body.
         mutate: Body of an AdmissionReview -> body of the answer; None where none is served.
-        trouble: Why nothing can be answered now, or "".
+        trouble: Why kube-scheduler cannot be answered now, or "".
+        webhook_trouble: Why the API server cannot be, or "".
         standby: Why this replica does not serve kube-scheduler, or "".
         took: Verb and seconds of each call that was answered.
+        answered: Verb and HTTP status of every call.
     """
 
     filter: Callable[[bytes], bytes]
@@ -41,7 +43,9 @@ class Handlers:
     trouble: Callable[[], str]
     standby: Callable[[], str] = lambda: ""
     mutate: _Handler | None = None
+    webhook_trouble: Callable[[], str] = lambda: ""
     took: Callable[[str, float], None] = lambda _verb, _seconds: None
+    answered: Callable[[str, int], None] = lambda _verb, _status: None
 
 
 class ExtenderServer:
@@ -105,13 +109,28 @@ class ExtenderServer:
 
     def _called(self, verb: str, handler: _Handler, *, is_open: bool = False) -> Handler:
         async def answer(request: web.Request) -> web.Response:
-            if not is_open:
+            if is_open:
+                trouble = self._handlers.webhook_trouble()
+            else:
                 self._admit(request)
-                if standby := self._handlers.standby():
-                    return _unavailable(standby)
+                trouble = self._handlers.standby() or self._handlers.trouble()
+            if trouble:
+                return _unavailable(trouble)
             return await self._answered(request, verb, handler)
 
-        return answer
+        async def counted(request: web.Request) -> web.Response:
+            status = 500
+            try:
+                response = await answer(request)
+                status = response.status
+            except web.HTTPException as refused:
+                status = refused.status
+                raise
+            finally:
+                self._handlers.answered(verb, status)
+            return response
+
+        return counted
 
     def _admit(self, request: web.Request) -> None:
         """Only kube-scheduler: whoever may bind decides where pods run."""
@@ -130,8 +149,6 @@ class ExtenderServer:
         return web.Response(body=body, status=status, content_type=_JSON)
 
     async def _answered(self, request: web.Request, verb: str, handler: _Handler) -> web.Response:
-        if trouble := self._handlers.trouble():
-            return _unavailable(trouble)
         if (request.content_length or 0) > self._max_body_bytes:
             # Unread: a body that is too long must not be paid for.
             raise web.HTTPRequestEntityTooLarge(

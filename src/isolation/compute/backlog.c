@@ -39,10 +39,13 @@ static uint64_t first_due_ns(const struct meter *meter)
 
 bool backlog_holds(const struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
-	if (!events_first(meter))
+	const struct timed_event *first = events_first(meter);
+
+	if (!first)
 		return false;
 	return meter->worst_ns + worst_ns > MOST_NS ||
-	       now_ns - meter->progress_ns > first_due_ns(meter) * LATE_TIMES + LATE_NS;
+	       (first->work.launches &&
+		now_ns - meter->progress_ns > first_due_ns(meter) * LATE_TIMES + LATE_NS);
 }
 
 uint64_t backlog_nap_ns(struct meter *meter, uint64_t now_ns)

@@ -26,7 +26,10 @@ enum { REPRICE_TIMES = 2 };
 /* Half a turn, which is 1,024 us by default, and may be set longer. */
 #define SHORT_NS 500000u
 #define LONG_NS (8ull * SHORT_NS)
-#define ODD_NS (16ull * SHORT_NS)
+#define GROWN_NS (16ull * SHORT_NS)
+
+/* So long between two launches is worth an event. */
+#define GAP_NS 5000u
 
 /* Longer than neighbours' turns: what began so late waited for work of ours. */
 #define DELAY_NS 20000000u
@@ -171,10 +174,16 @@ static uint64_t claim(const struct meter *meter, const struct timed_event *timed
 	if (work->is_alike && !timed->known_ns && work->launches) {
 		if (work->launches == 1 && meter->has_lead)
 			estimate_sample(work->what, took_ns);
-		estimate_learn_solo(work->what, took_ns / work->launches);
+		estimate_learn_solo(work->what, took_ns / work->launches, now_ns);
 		solo_ns = estimate_of(work->what).solo_ns * work->launches;
 	}
 	return solo_ns < there_ns ? solo_ns : there_ns;
+}
+
+/* So much longer than known is nobody's turn: its kernels take longer than they used to. */
+static bool has_grown(uint64_t claimed_ns, uint64_t there_ns)
+{
+	return there_ns > claimed_ns + GROWN_NS;
 }
 
 /*
@@ -186,8 +195,7 @@ static bool is_exact(const struct timed_event *timed, uint64_t claimed_ns, uint6
 {
 	const uint64_t each_ns = claimed_ns / timed->work.launches;
 
-	/* So long is nobody's turn: they take longer than they used to. */
-	if (there_ns > claimed_ns + ODD_NS)
+	if (has_grown(claimed_ns, there_ns))
 		return false;
 	return each_ns < SHORT_NS ||
 	       (each_ns < LONG_NS && estimate_of(timed->work.what).has_waited);
@@ -201,23 +209,34 @@ static void charge_measured(struct meter *meter, const struct timed_event *timed
 	place_stretch(meter, took_ns, now_ns, &from_ns, &to_ns);
 	if (to_ns <= from_ns)
 		return;
-	const uint64_t claimed_ns = claim(meter, timed, took_ns, to_ns - from_ns, now_ns);
-	const bool is_sure = is_exact(timed, claimed_ns, to_ns - from_ns);
+	const uint64_t there_ns = to_ns - from_ns;
+	const uint64_t claimed_ns = claim(meter, timed, took_ns, there_ns, now_ns);
+	const bool is_sure = is_exact(timed, claimed_ns, there_ns);
 	const uint64_t part_ns = is_sure ? claimed_ns
 					 : neighbours_our_part(meter->card, from_ns, to_ns,
 							       meter->place, &meter->mine);
 
-	tell(meter, from_ns, to_ns, claimed_ns);
+	tell(meter, from_ns, to_ns, has_grown(claimed_ns, there_ns) ? there_ns : claimed_ns);
 	/* What is longer than samples say was no kernel: nobody's time may be left over to us. */
 	if (!is_sure || !timed->work.is_sampled)
 		correction_note(meter, from_ns, to_ns, part_ns, is_sure);
 	spend(meter, part_ns);
 	/* What the busy period was longer than this work is not its. */
 	learn(meter, timed,
-	      to_ns - from_ns > took_ns
-		      ? (uint64_t)((double)part_ns * (double)took_ns / (double)(to_ns - from_ns))
-		      : part_ns);
+	      there_ns > took_ns ? (uint64_t)((double)part_ns * (double)took_ns / (double)there_ns)
+				 : part_ns);
 	meter->cursor_ns = to_ns;
+}
+
+/* A copy, or nothing: look for more of them, of launches that are short too. */
+static void pass_gap(struct meter *meter, uint64_t took_ns, uint64_t now_ns)
+{
+	uint64_t from_ns, to_ns;
+
+	place_stretch(meter, took_ns, now_ns, &from_ns, &to_ns);
+	meter->cursor_ns = to_ns > meter->cursor_ns ? to_ns : meter->cursor_ns;
+	if (took_ns >= GAP_NS)
+		meter->wary = WARY_LAUNCHES;
 }
 
 /* The first event has been reached: charge the busy period up to it. */
@@ -225,8 +244,11 @@ static void settle_mark(struct meter *meter, uint64_t now_ns)
 {
 	const struct timed_event *timed = events_first(meter);
 	uint64_t took_ns;
+	const bool is_known = events_took(meter, &took_ns);
 
-	if (events_took(meter, &took_ns))
+	if (!timed->work.launches)
+		pass_gap(meter, is_known ? took_ns : 0, now_ns);
+	else if (is_known)
 		charge_measured(meter, timed, took_ns, now_ns);
 	else
 		charge_estimate(meter, timed->work.work_ns, now_ns);

@@ -15,8 +15,14 @@
 /* Not beyond the short buckets. */
 #define CORRECT_OLDEST_NS 110000000u
 
-/* Of what nobody claims, so much may be because claims are spread over more time than they took. */
-enum { SPREAD_PART = 16 };
+/* Several rounds of turns: within one, a tenant may have had one turn more than another. */
+#define WINDOW_NS (2 * ACTIVITY_LONG_NS)
+
+/*
+ * A claim is spread over all the time in which its kernels ran or waited. So what nobody claims
+ * at one moment may be what was paid too much at another, and counts only beyond that.
+ */
+#define SPREAD_NS 20000000
 
 void correction_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t part_ns,
 		     bool is_sure)
@@ -26,20 +32,24 @@ void correction_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint
 }
 
 /* Kernels took longer than known: what nobody else claims was theirs. */
-static int64_t left_over(const struct meter *meter, uint64_t from_ns, uint64_t to_ns,
-			 uint64_t now_ns)
+static int64_t left_over(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
 {
 	const struct neighbours_share share =
 		neighbours_share_again(meter->card, from_ns, to_ns, now_ns, meter->place,
 				       &meter->mine, &meter->sure_there);
 	const uint64_t paid_ns = activity_between(&meter->sure_paid, from_ns, to_ns, now_ns);
-	const uint64_t spread_ns = share.is_alone ? 0 : share.there_ns / SPREAD_PART;
 
-	return share.left_ns > paid_ns + spread_ns ? (int64_t)(share.left_ns - paid_ns) : 0;
+	meter->left_ns += (int64_t)share.left_ns - (int64_t)paid_ns;
+	const int64_t more_ns = meter->left_ns > 0 ? meter->left_ns : 0;
+
+	meter->left_ns -= more_ns;
+	if (meter->left_ns < -SPREAD_NS)
+		meter->left_ns = -SPREAD_NS;
+	return more_ns;
 }
 
 /* What the pages say now, less what was charged. */
-static int64_t due_in(const struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
+static int64_t due_in(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
 {
 	const struct neighbours_share share = neighbours_share_again(
 		meter->card, from_ns, to_ns, now_ns, meter->place, &meter->mine, &meter->there);
@@ -59,9 +69,8 @@ void correction_run(struct meter *meter, uint64_t now_ns)
 			(now_ns - CORRECT_OLDEST_NS) / ACTIVITY_LONG_NS * ACTIVITY_LONG_NS;
 	if (meter->is_running && meter->cursor_ns < upto_ns)
 		upto_ns = meter->cursor_ns;
-	for (; meter->corrected_ns + ACTIVITY_LONG_NS <= upto_ns;
-	     meter->corrected_ns += ACTIVITY_LONG_NS)
-		due_ns += due_in(meter, meter->corrected_ns, meter->corrected_ns + ACTIVITY_LONG_NS,
-				 now_ns);
+	for (; meter->corrected_ns + WINDOW_NS <= upto_ns; meter->corrected_ns += WINDOW_NS)
+		due_ns +=
+			due_in(meter, meter->corrected_ns, meter->corrected_ns + WINDOW_NS, now_ns);
 	credit_correct(meter->card, due_ns);
 }

@@ -4,7 +4,15 @@
 #include <string.h>
 
 enum { PLACES = 8192, WEIGHT = 4, WORST_FADES = 64, SURPRISE = 2 };
-enum { SOLO_FALLS = 2, SOLO_NEARS = 8, SOLO_RISES = 4096, SOLO_STEADY = 16, SOLO_WAITED = 256 };
+
+/*
+ * What a kind takes alone is the least that was seen in a window of time, and of launches, and
+ * in the one before. One that took so much more has waited: by a half, or by an eighth where a
+ * quarter of them take the least.
+ */
+#define SOLO_WINDOW_NS 1000000000u
+enum { SOLO_LAUNCHES = 128, SOLO_STEADY = 16, SOLO_WAITED = 256 };
+enum { SOLO_MORE = 2, SOLO_LITTLE_MORE = 8, SOLO_SAME = 32, SOLO_ALL = 4096 };
 
 /* Until it was seen once: long enough that only few strangers run at a time. */
 #define UNKNOWN_NS 5000000u
@@ -15,10 +23,10 @@ enum { SOLO_FALLS = 2, SOLO_NEARS = 8, SOLO_RISES = 4096, SOLO_STEADY = 16, SOLO
  * launches with a third of that, after twice as many with a seventh, and in the
  * end with 100 times what it takes, or 10 ms. One that surprises begins anew.
  */
-#define DOUBT_NS 200000000u
-#define DOUBT_STEADY_NS 10000000u
+#define WORST_AT_FIRST_NS 200000000u
+#define WORST_STEADY_NS 10000000u
 #define SURPRISE_NS 20000u
-enum { DOUBT_STEADY_TIMES = 100, STEADY_LAUNCHES = 4096, SURPRISE_TIMES = 4 };
+enum { WORST_STEADY_TIMES = 100, STEADY_LAUNCHES = 4096, SURPRISE_TIMES = 4 };
 
 /*
  * Longer kernels take longer than their launch. Each kind is sampled at first after so many
@@ -28,11 +36,20 @@ enum { DOUBT_STEADY_TIMES = 100, STEADY_LAUNCHES = 4096, SURPRISE_TIMES = 4 };
 #define SAMPLE_NEAR_NS 500u
 enum { SAMPLE_FROM = 16, SAMPLE_UPTO = 4096, SAMPLE_LASTS = 4 * SAMPLE_UPTO, SAMPLE_NEAR = 4 };
 
+/* What is seen in a window of time. */
+struct least {
+	uint64_t since_ns, first_ns, second_ns;
+	uint32_t count;
+};
+
 struct place {
 	uint64_t what;
 	uint64_t duration_ns;
 	uint64_t worst_ns;      /* of late */
 	uint64_t solo_ns;       /* 0: not known */
+	struct least recent;    /* of one window, */
+	uint64_t before_ns;     /* and of the one before it */
+	int32_t often_least;    /* how many of late took the least, of SOLO_ALL */
 	uint32_t waited;        /* measurements until it is forgotten that one took longer */
 	uint64_t steady;        /* launches since it last took much longer than it used to */
 	uint64_t samples_ns[2]; /* the last two; 0: none */
@@ -60,11 +77,12 @@ static uint64_t larger(uint64_t one, uint64_t other)
 
 static uint64_t backlog_of(const struct place *place)
 {
-	const uint64_t hundredfold_ns = place->duration_ns * DOUBT_STEADY_TIMES;
+	const uint64_t hundredfold_ns = place->duration_ns * WORST_STEADY_TIMES;
 	const uint64_t least_ns =
-		hundredfold_ns < DOUBT_STEADY_NS ? hundredfold_ns : DOUBT_STEADY_NS;
+		hundredfold_ns < WORST_STEADY_NS ? hundredfold_ns : WORST_STEADY_NS;
 	const double steady = (double)place->steady / (double)STEADY_LAUNCHES;
-	const uint64_t worst_ns = (uint64_t)((double)DOUBT_NS / (1 + steady + steady * steady));
+	const uint64_t worst_ns =
+		(uint64_t)((double)WORST_AT_FIRST_NS / (1 + steady + steady * steady));
 
 	return larger(larger(worst_ns, least_ns), place->worst_ns);
 }
@@ -124,32 +142,62 @@ void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches)
 	place->worst_ns = larger(place->worst_ns - place->worst_ns / WORST_FADES, measured_ns);
 }
 
+/* No single odd figure makes it. */
+static uint64_t second_least_ns(const struct least *least)
+{
+	return least->count > 1 ? least->second_ns : least->first_ns;
+}
+
+static void keep_least(struct place *place, uint64_t passed_ns, uint64_t now_ns)
+{
+	struct least *recent = &place->recent;
+
+	if (recent->count >= SOLO_LAUNCHES && now_ns - recent->since_ns >= SOLO_WINDOW_NS) {
+		place->before_ns = second_least_ns(recent);
+		recent->count = 0;
+	}
+	if (!recent->count) {
+		*recent = (struct least){.since_ns = now_ns, .first_ns = passed_ns};
+	} else if (passed_ns < recent->first_ns) {
+		recent->second_ns = recent->first_ns;
+		recent->first_ns = passed_ns;
+	} else if (recent->count == 1 || passed_ns < recent->second_ns) {
+		recent->second_ns = passed_ns;
+	}
+	recent->count++;
+	if (!place->before_ns)
+		place->before_ns = ESTIMATE_UNKNOWN_NS;
+}
+
+static void note_waiting(struct place *place, uint64_t passed_ns)
+{
+	const bool is_least = passed_ns <= place->solo_ns + place->solo_ns / SOLO_SAME;
+	const bool is_often_least = place->often_least > SOLO_ALL / 4;
+	const uint64_t more_ns = place->solo_ns / (is_often_least ? SOLO_LITTLE_MORE : SOLO_MORE);
+
+	place->often_least += ((is_least ? SOLO_ALL : 0) - place->often_least) / 32;
+	if (passed_ns > place->solo_ns + more_ns)
+		place->waited = SOLO_WAITED;
+	else if (place->waited)
+		place->waited--;
+}
+
 /*
- * Nobody's turns make it shorter, so it is near the least that is seen; it falls
- * fast and rises slowly, and no single odd figure makes it.
+ * Nobody's turns make it shorter, so it is the least that is seen of late; and neighbours
+ * that have a share wait for it now and then, so that is seen within the window.
  */
-void estimate_learn_solo(uint64_t what, uint64_t passed_ns)
+void estimate_learn_solo(uint64_t what, uint64_t passed_ns, uint64_t now_ns)
 {
 	struct place *place = place_of(what);
 
 	if (place->what != what)
 		return;
-	if (passed_ns > place->solo_ns + place->solo_ns / SOLO_FALLS)
-		place->waited = SOLO_WAITED;
-	else if (place->waited)
-		place->waited--;
-	if (!place->solo_ns) {
-		place->solo_ns = passed_ns;
-	} else if (passed_ns < place->solo_ns) {
-		place->solo_ns -= (place->solo_ns - passed_ns) / SOLO_FALLS;
-	} else if (!is_as_sampled(place)) {
-		const uint64_t more_ns = (passed_ns - place->solo_ns) / SOLO_NEARS;
-		const uint64_t most_ns = place->solo_ns / SOLO_RISES;
+	note_waiting(place, passed_ns);
+	keep_least(place, passed_ns ? passed_ns : 1, now_ns);
+	const uint64_t least_ns = smaller(second_least_ns(&place->recent), place->before_ns);
 
-		place->solo_ns += more_ns < most_ns ? more_ns : most_ns;
-	}
-	if (!place->solo_ns)
-		place->solo_ns = 1;
+	if (least_ns < place->solo_ns || !place->solo_ns || !is_as_sampled(place))
+		place->solo_ns = least_ns;
 	/* So late is no launch. */
 	if (passed_ns > 2 * place->solo_ns + SURPRISE_NS)
 		place->sample_every = SAMPLE_FROM;

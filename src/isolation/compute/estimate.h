@@ -19,7 +19,7 @@ struct estimate estimate_of(uint64_t what);
 /* So many launches took so long, each. */
 void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches);
 /* From the begin of one to its end this passed, neighbours' turns included. */
-void estimate_learn_solo(uint64_t what, uint64_t passed_ns);
+void estimate_learn_solo(uint64_t what, uint64_t passed_ns, uint64_t now_ns);
 
 /*
  * One is launched: should it be measured by itself, on an idle card? Between launches that

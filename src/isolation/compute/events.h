@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 /* More contexts than the memory of any card has room for: none goes unmetered. */
-enum { METER_EVENTS = 64, METERS = 512, METER_STREAMS = 8 };
+enum { METER_EVENTS = 128, METERS = 512, METER_STREAMS = 8 };
 
 /* Launches in a row. */
 struct work {
@@ -25,7 +25,7 @@ struct work {
 
 struct timed_event {
 	CUevent event;
-	struct work work;  /* since the event before */
+	struct work work;  /* since the event before; no launches: a gap, which is no work */
 	uint64_t known_ns; /* estimates of all but one stranger; 0: no stranger among others */
 	uint64_t worst_ns; /* what is certain when it is reached; see compute/backlog.c */
 };
@@ -55,9 +55,10 @@ struct meter {
 	uint64_t worst_ns,
 		untimed_ns; /* see compute/backlog.c: of all that was launched, and behind events */
 	struct untimed untimed[METER_STREAMS];
-	uint32_t wary;       /* so many launches get an event each: something took far too long */
-	bool has_unmeasured; /* since the last event something was charged as estimated */
-	uint64_t queued_ns;  /* estimates of all events */
+	uint32_t wary;   /* so many launches get an event each: gaps, or far too long a launch */
+	uint32_t groups; /* of launches behind one event each */
+	bool has_unmeasured;         /* since the last event something was charged as estimated */
+	uint64_t queued_ns;          /* estimates of all events */
 	uint64_t told_until_ns;      /* neighbours believe us at work until then; 0: idle */
 	uint64_t counted_ns, others; /* how many others there were, and when that was */
 	struct work tail;            /* behind the last event */
@@ -73,6 +74,7 @@ struct meter {
 	CUstream stream;       /* of the last launch; it may be gone */
 	uint64_t mixed_ns;     /* when launches last went from one stream to another */
 	uint64_t corrected_ns; /* and was looked at again up to here */
+	int64_t left_ns;       /* left over by neighbours, less what was paid */
 };
 
 /* The meter of a context, made if it has none; the last one is shared when all are taken. */

@@ -31,6 +31,10 @@
 #define EVENT_EVERY_NS 5000000u
 enum { EVENT_LAUNCHES = 16 };
 
+/* Shorter launches are told from gaps by samples; see compute/estimate.c. */
+#define GAP_FROM_NS 50000u
+enum { GAP_EVERY = 8 };
+
 /* How often one without a cap looks for neighbours. */
 #define BESIDE_EVERY_NS 20000000u
 #define BESIDE_NS 2000000000u
@@ -227,6 +231,21 @@ void meter_await(CUstream stream)
 	scope_end(launch.there);
 }
 
+/*
+ * Copies between two launches of a stream are no kernels, nor is its standing idle: an event
+ * behind them, before the launch. Before short launches only now and then, until one is found.
+ */
+static void set_gap_event(struct meter *meter, const struct meter_launch *launch)
+{
+	const bool is_long = launch->work_ns >= EVENT_WORK_NS;
+
+	if (meter->tail.launches || meter->stream != launch->stream ||
+	    launch->work_ns < GAP_FROM_NS || launch->now_ns - meter->mixed_ns < BUSY_MIXED_NS)
+		return;
+	if (is_long || meter->wary || ++meter->groups % GAP_EVERY == 0)
+		events_set(meter, launch->stream, 0, launch->now_ns);
+}
+
 static void begin(struct meter *meter, struct meter_launch *launch)
 {
 	const struct estimate estimate = estimate_of(launch->what);
@@ -238,6 +257,8 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	launch->solo_ns = estimate.solo_ns;
 	launch->worst_ns = estimate.worst_ns;
 	launch->is_sampled = estimate.is_sampled;
+	if (meter->is_running)
+		set_gap_event(meter, launch);
 	backlog_add(meter, launch->stream, launch->worst_ns, launch->now_ns);
 	if (!meter->is_running) {
 		begin_busy(meter, launch);

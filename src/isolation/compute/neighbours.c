@@ -276,7 +276,6 @@ struct neighbours_share neighbours_share_again(int card, uint64_t from_ns, uint6
 		.there_ns = guests.weight,
 		.part_ns = guests.weight * part_of(&guests) / ACTIVITY_ONE,
 		.left_ns = guests.weight * left / ACTIVITY_ONE,
-		.is_alone = guests.sum == 0,
 	};
 }
 

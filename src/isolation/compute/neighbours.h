@@ -20,7 +20,6 @@ struct neighbours_share {
 	uint64_t there_ns;
 	uint64_t part_ns; /* ours, as above */
 	uint64_t left_ns; /* what nobody else claims */
-	bool is_alone;    /* there was nobody else */
 };
 struct neighbours_share neighbours_share_again(int card, uint64_t from_ns, uint64_t to_ns,
 					       uint64_t now_ns, int place,

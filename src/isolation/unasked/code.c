@@ -137,6 +137,12 @@ CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 	MAY_CHANGE(true, cuda.cuLibraryGetModule(pMod, library));
 }
 
+CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
+{
+	ENTER(cuFuncGetAttribute, pi, attrib, hfunc);
+	MAY_BRING(hfunc, cuda.cuFuncGetAttribute(pi, attrib, hfunc));
+}
+
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
 {
 	ENTER(cuFuncSetAttribute, hfunc, attrib, value);

@@ -117,7 +117,9 @@ static CUresult set_attribute(const void *handle, CUfunction_attribute attribute
 
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function)
 {
-	return get_attribute(value, attribute, function);
+	const CUresult result = get_attribute(value, attribute, function);
+
+	return result == CUDA_SUCCESS ? function_load(function) : result;
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)

@@ -48,6 +48,8 @@ class Rig:
         self.state, self.run, self.library = root / "state", root / "run", root / "lib"
         self.process: asyncio.subprocess.Process | None = None
         self.environment: dict[str, str] = {}
+        self.enter: tuple[str, ...] = ()
+        """A command that runs the agent somewhere, in namespaces of its own for instance."""
         self.log = root / "agent.log"
         self.port = 0
         self._serial = 0
@@ -70,6 +72,7 @@ class Rig:
         flags = [flag for flag in flags if not flag.endswith(("=None", "=False"))]
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
+                *self.enter,
                 sys.executable,
                 "-m",
                 "gpu_device_plugin",
@@ -152,6 +155,7 @@ class Rig:
             "placement": "ack.node.gpu.placement",
             "compute_policy": "gpu-device-plugin/compute-policy",
             "max_pod": "ack.node.gpu.max-pod",
+            "config": "nvidia.com/device-plugin.config",
         }
         node = {
             "metadata": {"name": NODE, "labels": {names[k]: v for k, v in labels.items()}},

@@ -11,6 +11,7 @@ from pathlib import Path
 from aiohttp import web
 from tests.apps.controller.objects import UNITS, Json, node, path, pod
 from tests.apps.controller.replica import Running, a_replica
+from tests.apps.controller.test_webhook import S0_POD, mutated
 from tests.fakes.api_server import FakeApiServer, Seen, running
 from tests.waiting import until
 
@@ -213,7 +214,7 @@ async def test_what_was_reserved_for_a_pod_that_ended_unseen_is_free_again(
 
 
 async def test_a_view_that_nothing_renews_counts_as_none_after_a_while(tmp_path: Path) -> None:
-    """The replica leaves its Services, and says why; it is back with the watch."""
+    """kube-scheduler gets 503 and the page says why; the webhook needs no pods and goes on."""
     times = Times(_QUICK.lease, stale_seconds=0.2)
     async with running() as (server, _), a_replica(server, tmp_path, "one", times) as one:
         await until(lambda: one.controller.leader.leads)
@@ -230,13 +231,15 @@ async def test_a_view_that_nothing_renews_counts_as_none_after_a_while(tmp_path:
 
         async def is_stale() -> bool:
             status, text = await page()
-            return status == 503 and "not current: watch of /api/v1/pods: 403 no rights" in text
+            return status == 200 and "not current: watch of /api/v1/pods: 403 no rights" in text
 
         await until(is_stale)
         assert (await one.get("/gpushare-scheduler/inspect"))[0] == 503
+        assert (await one.filter(pod("new", 2, 30), "n1"))[0] == 503
+        assert (await mutated(one, S0_POD))["spec"]["affinity"]
         server.fault = lambda _: None
 
-        async def is_ready() -> bool:
-            return (await page())[0] == 200
+        async def leads_again() -> bool:
+            return "; leads" in (await page())[1]
 
-        await until(is_ready)
+        await until(leads_again)

@@ -22,6 +22,10 @@ CONTAINERD = "2.4.2"
 HELM = "3.22.0"
 KUBE_SCORE = "1.20.0"
 SYFT = "1.52.0"
+NVIDIA = "0.17.4"
+NVIDIA_COMMANDS = ("nvidia-device-plugin", "config-manager", "gpu-feature-discovery")
+# The version that it requires cannot be had everywhere; the labeller writes to a file without it.
+NVIDIA_REPLACED = {"sigs.k8s.io/node-feature-discovery": "0.15.4"}
 KUBERNETES_COMMANDS = (
     "kubelet",
     "kube-apiserver",
@@ -121,6 +125,29 @@ def provide_syft() -> Path:
     return _provided_tool(_tool_path("syft", SYFT), "github.com/anchore/syft", SYFT, flags)
 
 
+def nvidia_path(command: str) -> Path:
+    """Where a program of NVIDIA's device plugin stands once it is built."""
+    return cache_directory() / f"nvidia-device-plugin-{NVIDIA}" / "bin" / command
+
+
+def provide_nvidia() -> Path:
+    """Build NVIDIA's device plugin, which ours is compared with, and say where it stands.
+
+    Raises:
+        BinaryError: It cannot be built here: it needs a C compiler and modules of its own.
+    """
+    cache, module = cache_directory(), "github.com/NVIDIA/k8s-device-plugin"
+    flags = ("-ldflags", f"-s -w -X {module}/internal/info.version=v{NVIDIA}")
+    with _one_builder(cache):
+        missing = [name for name in NVIDIA_COMMANDS if not nvidia_path(name).exists()]
+        if missing:
+            with _workspace(cache, module, NVIDIA, NVIDIA_REPLACED) as workspace:
+                for name in missing:
+                    target = nvidia_path(name).parent
+                    _build(workspace, f"{module}/cmd/{name}", target, flags, is_cgo=True)
+    return nvidia_path("").parent
+
+
 def _tool_path(name: str, version: str) -> Path:
     return cache_directory() / f"{name}-{version}" / "bin" / name
 
@@ -182,7 +209,9 @@ def _version_flags(version: str) -> str:
 
 
 @contextmanager
-def _workspace(cache: Path, module: str, version: str) -> Iterator[Path]:
+def _workspace(
+    cache: Path, module: str, version: str, replaced: Mapping[str, str] | None = None
+) -> Iterator[Path]:
     """A module of our own for one build, which no later run mistakes for a result."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as name:
         workspace = Path(name)
@@ -190,6 +219,7 @@ def _workspace(cache: Path, module: str, version: str) -> Iterator[Path]:
         listed = _go(workspace, "mod", "download", "-json", f"{module}@v{version}")
         described = _go(workspace, "mod", "edit", "-json", json.loads(listed)["GoMod"])
         lines = module_file(module, version, json.loads(described))
+        lines += [f"replace {one} => {one} v{other}" for one, other in (replaced or {}).items()]
         (workspace / "go.mod").write_text("\n".join(lines) + "\n")
         yield workspace
 
@@ -211,20 +241,24 @@ def module_file(module: str, version: str, described: Mapping[str, Any]) -> list
     return lines
 
 
-def _build(workspace: Path, package: str, target: Path, flags: Sequence[str]) -> None:
+def _build(
+    workspace: Path, package: str, target: Path, flags: Sequence[str], *, is_cgo: bool = False
+) -> None:
     name = package.rpartition("/")[2]
     sys.stderr.write(f"building {package}; the first time takes minutes\n")
-    _go(workspace, "build", "-mod=mod", "-trimpath", *flags, "-o", f"{workspace}/{name}", package)
+    words = ("build", "-mod=mod", "-trimpath", *flags, "-o", f"{workspace}/{name}", package)
+    _go(workspace, *words, is_cgo=is_cgo)
     target.mkdir(parents=True, exist_ok=True)
     # The workspace is on the cache's file system, so a program appears whole or not at all.
     (workspace / name).rename(target / name)
 
 
-def _go(workspace: Path, *arguments: str) -> str:
+def _go(workspace: Path, *arguments: str, is_cgo: bool = False) -> str:
     cache = cache_directory()
     environment = {
         **os.environ,
-        "CGO_ENABLED": "0",
+        "CGO_ENABLED": "1" if is_cgo else "0",
+        "CGO_LDFLAGS": "-Wl,-z,lazy",  # NVML's functions are looked up when they are called
         "GOFLAGS": "-buildvcs=false -modcacherw",
         "GOCACHE": str(cache / "go-build"),
         "GOMODCACHE": str(cache / "go-modules"),
@@ -250,7 +284,11 @@ def main() -> None:
     """Build what is missing and say where it stands."""
     built = provide(kubernetes_version())
     tools = (provide_helm(), provide_linter(), provide_syft())
-    places = (built.kubernetes, built.containerd, *tools)
+    places: tuple[Path, ...] = (built.kubernetes, built.containerd, *tools)
+    try:
+        places += (provide_nvidia(),)
+    except BinaryError as error:
+        sys.stderr.write(f"left out: NVIDIA's device plugin, to compare with: {error}\n")
     sys.stdout.write("".join(f"{place}\n" for place in places))
 
 

@@ -749,6 +749,8 @@ static void do_ask(char *words[])
 	if (!result && !strcmp(words[1], "attribute"))
 		result = CALL(cuFuncSetAttribute, spin,
 			      CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 0);
+	else if (!result && !strcmp(words[1], "registers"))
+		result = CALL(cuFuncGetAttribute, &value, CU_FUNC_ATTRIBUTE_NUM_REGS, spin);
 	else if (!result && !strcmp(words[1], "occupancy"))
 		result = CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor, &value, spin, 128, 0);
 	else if (!result)
@@ -908,6 +910,20 @@ static CUresult launch_plain(uint64_t duration_ns)
 	return launch(duration_ns, 0);
 }
 
+/* Data to the card, a kernel, data back; all in one stream, nothing waited for. */
+static CUresult launch_between_copies(uint64_t duration_ns)
+{
+	static char data[1 << 20];
+	static CUdeviceptr there;
+	CUresult result = there ? CUDA_SUCCESS : CALL(cuMemAlloc_v2, &there, sizeof(data));
+
+	if (!result)
+		result = CALL(cuMemcpyHtoDAsync_v2, there, data, sizeof(data), NULL);
+	if (!result)
+		result = launch(duration_ns, 0);
+	return result ? result : CALL(cuMemcpyDtoHAsync_v2, data, there, sizeof(data), NULL);
+}
+
 static CUresult launch_graph(uint64_t duration_ns)
 {
 	(void)duration_ns;
@@ -950,6 +966,7 @@ static const struct kind kinds[] = {
 	{"ex_ptsz", launch_ex_per_thread, 200, 0},
 	{"cooperative", launch_cooperative, 200, 0},
 	{"retained", launch_retained, 200, 0},
+	{"copies", launch_between_copies, 20, 0},
 	{"cooperative_ptsz", launch_cooperative_per_thread, 200, 0},
 };
 

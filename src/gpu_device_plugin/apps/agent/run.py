@@ -183,6 +183,7 @@ class Agent:
         wiring.schemes.check_size(wiring.node_store.read())
         await wiring.node_checks.has_checked.wait()
         await wiring.reconciler.repair_files()
+        wiring.layout.run()
         wiring.node_store.subscribe(wiring.device_lists.publish)
         wiring.device_lists.publish(wiring.node_store.read())
         wiring.readiness.is_prepared = True

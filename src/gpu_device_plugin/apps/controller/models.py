@@ -5,20 +5,17 @@ from collections.abc import Callable, Sequence
 
 from gpu_device_plugin.apps.controller.model_rules import ModelRules
 from gpu_device_plugin.apps.controller.series_labels import SeriesLabels
-from gpu_device_plugin.apps.controller.webhook import Webhook
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.events import Events
-from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.models.catalogue import Catalogue
 
 
 class Models:
-    """Every replica answers the webhook; the leader writes nodes' labels.
+    """Every replica follows the rules; the leader writes nodes' labels.
 
     Attributes:
         rules: The catalogue and the profile.
         labels: The nodes' series.
-        webhook: What answers the API server.
     """
 
     def __init__(
@@ -27,7 +24,6 @@ class Models:
         identity: str,
         cards: Callable[[str], Sequence[str] | None],
         leads: Callable[[], bool],
-        koordinator_unit: MemoryUnit | None = None,
     ) -> None:
         """Begin with the packaged catalogue and no profile.
 
@@ -36,13 +32,11 @@ class Models:
             identity: Of this replica, for Events.
             cards: Node -> what its cards are called, or None where that is not known.
             leads: Whether this replica is the one that writes.
-            koordinator_unit: Size of a memory unit, where Koordinator's names are translated.
         """
         self._leads = leads
         self._events = Events(api, identity)
         self.labels = SeriesLabels(api, cards, self._catalogue)
         self.rules = ModelRules(api, self._events.post, self.labels.all_changed)
-        self.webhook = Webhook(self.rules, koordinator_unit)
 
     async def run(self) -> None:
         """Follow, and write, until cancelled."""

@@ -17,12 +17,13 @@ from gpu_device_plugin.apps.controller.leader import Leader
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
 from gpu_device_plugin.apps.controller.models import Models
 from gpu_device_plugin.apps.controller.unhealthy_cards import Neighbours, UnhealthyCards
+from gpu_device_plugin.apps.controller.webhook import Webhook
 from gpu_device_plugin.apps.controller.webhook_trust import WebhookTrust
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterNode, ClusterWatch
 from gpu_device_plugin.cluster.leader_label import LeaderLabel
 from gpu_device_plugin.cluster.lease import Lease, LeaseName, LeasePace
-from gpu_device_plugin.config.controller import ControllerSettings, UnhealthyConfigMaps
+from gpu_device_plugin.config.controller import ControllerSettings, Koordinator, UnhealthyConfigMaps
 from gpu_device_plugin.web.controller_metrics import ControllerMetrics, Facts
 from gpu_device_plugin.web.extender import ExtenderServer, Handlers
 from gpu_device_plugin.web.server import Pages, WebServer
@@ -60,8 +61,7 @@ class Controller:
         view = View(self._watch.read, lambda: self.leader.standby, self._metrics.bound)
         self._binder = Binder(self.ledger, self._api, view)
         identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
-        unit = settings.koordinator.unit
-        self.models = Models(self._api, identity, self._cards, lambda: self.leader.leads, unit)
+        self.models = Models(self._api, identity, self._cards, lambda: self.leader.leads)
         self.leader = Leader(
             Lease(self._api, LeaseName(settings.namespace, LEASE, identity), self._times.lease),
             LeaderLabel(self._api, settings.namespace, settings.pod_name),
@@ -79,7 +79,7 @@ class Controller:
         self.certificates = None if settings.plain_http else Certificates(settings, self._api)
         self.server = ExtenderServer(
             settings.address,
-            self._handlers(),
+            self._handlers(settings.koordinator),
             settings.max_body * _MIB,
             self.certificates.tls if self.certificates else None,
             settings.client_name,
@@ -89,19 +89,22 @@ class Controller:
             Pages(self._metrics_page, lambda: True, self._readiness),
         )
 
-    def _handlers(self) -> Handlers:
+    def _handlers(self, koordinator: Koordinator) -> Handlers:
         """Who answers what on the address."""
         extender = Extender(self.ledger)
+        webhook = Webhook(self.models.rules, koordinator.unit, self._metrics.admitted)
         return Handlers(
             filter=extender.filter,
             prioritize=extender.prioritize,
             preempt=extender.preempt,
             bind=self._binder.bind,
             inspect=extender.inspect,
-            mutate=self.models.webhook.mutate,
+            mutate=webhook.mutate,
             trouble=self._trouble,
+            webhook_trouble=lambda: self.models.rules.trouble,
             standby=lambda: self.leader.standby,
             took=self._metrics.took,
+            answered=self._metrics.answered,
         )
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
@@ -139,10 +142,16 @@ class Controller:
         name = self._webhook_configuration
         return WebhookTrust(self._api, name, lambda: certificates.authority)
 
-    def _trouble(self) -> str:
-        """Before the ledger is whole, an answer would be a guess."""
+    def _not_loaded(self) -> str:
+        """Why the ledger is not whole yet, or ""."""
         if not (self._watch.is_synced and self._unhealthy.reflection.is_synced):
             return self._watch.trouble or "the ledger is not loaded"
+        return ""
+
+    def _trouble(self) -> str:
+        """Before the ledger is whole, and when it is stale, an answer would be a guess."""
+        if not_loaded := self._not_loaded():
+            return not_loaded
         if self._watch.trouble_seconds > self._times.stale_seconds:
             return f"the ledger is not current: {self._watch.trouble}"
         if not self._is_counted:
@@ -166,9 +175,11 @@ class Controller:
         self._unhealthy.all_changed(self.ledger.offers)
 
     def _readiness(self) -> tuple[bool, str]:
-        trouble = self._trouble() or self.models.rules.trouble
-        role = self.leader.standby or "leads"
-        return not trouble, trouble or f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
+        """A replica with a stale ledger stays ready: it serves the webhook with what it knows."""
+        if not_loaded := self._not_loaded() or self.models.rules.trouble:
+            return False, not_loaded
+        role = self._trouble() or self.leader.standby or "leads"
+        return True, f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
 
     async def _metrics_page(self, accept: str) -> tuple[bytes, str]:
         return await self._metrics.page(accept)
@@ -183,6 +194,7 @@ class Controller:
             ),
             reserved=self.ledger.reserved,
             is_ready=is_ready,
+            is_current=not self._trouble(),
             leads=self.leader.leads,
             certificate_ends=ends.timestamp() if ends else None,
         )

@@ -1,6 +1,6 @@
 """The webhook for pods: models, drivers and profiles by label."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from gpu_device_plugin.cluster.admission_wire import (
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.models.admission import Denied, admit
 from gpu_device_plugin.domain.schemes.aliyun.koordinator import CORE, MEMORY, translated
-from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger("webhook")
 
@@ -25,37 +24,46 @@ _log = structlog.get_logger("webhook")
 class Webhook:
     """Answers what the API server asks before a pod is stored; it changes nothing by itself."""
 
-    def __init__(self, rules: ModelRules, koordinator_unit: MemoryUnit | None) -> None:
+    def __init__(
+        self,
+        rules: ModelRules,
+        koordinator_unit: MemoryUnit | None,
+        judged: Callable[[str], None],
+    ) -> None:
         """Judge by these rules.
 
         Args:
             rules: The catalogue and the profile.
             koordinator_unit: Size of a memory unit, where Koordinator's names are translated.
+            judged: Called with `admitted` or `refused` for every pod.
         """
-        self._rules, self._unit = rules, koordinator_unit
+        self._rules, self._unit, self._judged = rules, koordinator_unit, judged
 
     async def mutate(self, body: bytes) -> bytes:
         """The answer to one AdmissionReview.
 
         Raises:
-            ClusterError: The body is none, or the rules are not known yet. The API server then
-                does what the webhook's failurePolicy says.
+            ClusterError: The body is none. The API server then does what the webhook's
+                failurePolicy says.
         """
         review = read_review(body)
         if review.pod is None:
             return allowed(review.uid)
-        if trouble := self._rules.trouble:
-            raise ClusterError(trouble)
         namespace = await self._rules.namespace_labels(review.namespace)
         pod = replace(review.pod, namespace=namespace)
         found = admit(pod, self._rules.profile, self._rules.catalogue)
-        if isinstance(found, Denied):
-            _log.info("pod refused", namespace=review.namespace, error=found.text)
-            return denied(review.uid, found.text)
         resources = self._translated(review)
+        if isinstance(found, Denied):
+            return self._refused(review, found)
         if isinstance(resources, Denied):
-            return denied(review.uid, resources.text)
+            return self._refused(review, resources)
+        self._judged("admitted")
         return patched(review, found, resources)
+
+    def _refused(self, review: Review, why: Denied) -> bytes:
+        self._judged("refused")
+        _log.info("pod refused", namespace=review.namespace, error=why.text)
+        return denied(review.uid, why.text)
 
     def _translated(self, review: Review) -> dict[str, Mapping[str, Any]] | Denied:
         """Path -> resources, of containers that use Koordinator's names (R-590)."""

@@ -18,6 +18,7 @@ from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import Pool, UnitCount
+from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.shares import Demand, Holder
 
 GrantedIn: TypeAlias = tuple[NodeMode, MemoryUnit]
@@ -46,10 +47,12 @@ class Layout:
     Attributes:
         problem: Why nothing can be offered, or "".
         left_out: What is not offered, and why.
+        waiting: What a changed configuration waits for, card by card.
     """
 
     problem: str = ""
     left_out: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
 
 
 class Scheme(ABC):
@@ -64,6 +67,15 @@ class Scheme(ABC):
     @abstractmethod
     def resources(self) -> Collection[str]:
         """Every resource that it may ever offer."""
+
+    def recalls(self, resource: str) -> bool:
+        """Whether a grant of an earlier run may hold units of it."""
+        return resource in self.resources
+
+    def takes_mig(self, card: CardReport, mode: NodeMode | None) -> bool:
+        """Whether it offers the instances of this card, which is in MIG mode, now."""
+        del card, mode
+        return False
 
     @abstractmethod
     def pools(self, state: NodeState) -> tuple[Pool, ...]:

@@ -89,6 +89,11 @@ class ModeFollower:
             self.settle()
         return bad
 
+    @property
+    def labels(self) -> Mapping[str, str] | None:
+        """Those of the node that decide, also as the last run knew them; None while unknown."""
+        return self._labels
+
     def serve_settings(self) -> None:
         """Without an API server (`--standalone`) the operator's settings decide."""
         self._labels, self._is_from_label, self._is_synced = {}, False, True
@@ -115,8 +120,9 @@ class ModeFollower:
 
     def follow(self, labels: Mapping[str, str]) -> None:
         """Take the labels of the node from the API server."""
-        wanted = (MODE_LABEL, PLACEMENT_LABEL, MAX_PODS_LABEL, COMPUTE_POLICY_KEY)
+        own = (MODE_LABEL, PLACEMENT_LABEL, MAX_PODS_LABEL, COMPUTE_POLICY_KEY)
         self._is_synced = True
+        wanted = (*own, self._settings.node_label)
         self._labels = {key: labels[key] for key in wanted if key in labels}
         self.settle()
 

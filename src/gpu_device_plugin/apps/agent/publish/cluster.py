@@ -1,7 +1,7 @@
 """The agent's side of the Kubernetes API; with `--standalone` there is none."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -118,7 +118,7 @@ class Place:
 
     node: str
     own_pod: tuple[str, str]
-    resources: frozenset[str]
+    resources: Collection[str]
     own_names: frozenset[str]
 
 
