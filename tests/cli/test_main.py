@@ -27,6 +27,7 @@ COMMANDS = (
     "clear-nodes",
     "controller",
     "demo",
+    "mig",
     "recover",
     "simulate",
     "uninstall",
