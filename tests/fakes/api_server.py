@@ -30,7 +30,7 @@ _COLLECTION = re.compile(
     r"|/apis/apps/v1(?:/namespaces/[^/]+)?/daemonsets"
     r"|/apis/node\.k8s\.io/v1/runtimeclasses"
     r"|/apis/admissionregistration\.k8s\.io/v1/validatingadmissionpolicies"
-    r"|/apis/resource\.k8s\.io/v1/resourceslices)(?:/(?P<name>[^/]+))?(?:/binding)?"
+    r"|/apis/resource\.k8s\.io/v1/(?:resourceslices|namespaces/[^/]+/resourceclaims))(?:/(?P<name>[^/]+))?(?:/binding)?"
 )
 
 
@@ -167,6 +167,9 @@ class FakeApiServer:
         found = self.objects.get(seen.path)
         if found is None:
             return status(404, f"{seen.path} not found")
+        if seen.method == "DELETE":
+            await self.delete(seen.path)
+            return web.json_response(found)
         if seen.method == "PUT":
             return await self._replace(seen, found)
         if seen.method == "PATCH":

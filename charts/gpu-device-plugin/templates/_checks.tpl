@@ -58,6 +58,15 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.controller.tls.secretName .Values.scheduler.enabled (not .Values.controller.tls.clientSecretName) }}
 {{- fail "controller.tls.secretName with scheduler.enabled needs controller.tls.clientSecretName: the Secret of the scheduler's own certificate" }}
 {{- end }}
+{{- if and .Values.dra.enabled (semverCompare "<1.36-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "dra.enabled needs Kubernetes 1.36 or later, this cluster has %s: its API server changes no pods by policy, and its scheduler does not divide cards; set dra.enabled to false" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- if and (eq .Values.door "dra") (not .Values.dra.enabled) }}
+{{- fail "door dra needs dra.enabled: without it no pod gets a claim" }}
+{{- end }}
+{{- if and .Values.dra.enabled (not .Values.policies.enabled) }}
+{{- fail "dra.enabled needs policies.enabled: without them a claim written by hand passes every rule" }}
+{{- end }}
 {{- range compact (list .Values.kubeletDir .Values.libraryDir .Values.driverRoot .Values.nvmlLibrary) }}
 {{- if or (eq . "/etc") (eq . "/usr") (eq . "/var") (has ".." (splitList "/" .)) }}
 {{- fail (printf "%s is no path for this: name the thing itself, without .." .) }}

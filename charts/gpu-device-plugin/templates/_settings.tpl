@@ -17,6 +17,10 @@ config.yaml: |
   driver_capabilities: {{ .Values.driverCapabilities | quote }}
   allow_other_plugin: {{ .Values.allowOtherPlugin }}
   recovery_seconds: {{ .Values.recoverySeconds }}
+  {{- if .Values.dra.enabled }}
+  door: {{ .Values.door }}
+  cdi_dir: {{ .Values.dra.cdiDir }}
+  {{- end }}
   kubelet_dir: {{ .Values.kubeletDir }}
   library_dir: {{ .Values.libraryDir }}
   {{- if .Values.simulate.profile }}

@@ -15,7 +15,10 @@ from gpu_device_plugin.errors import EdgeError
 
 @click.group()
 def mig() -> None:
-    """Cut the cards of this node into MIG instances; the agent itself never does."""
+    """Cut the cards of this node into MIG instances.
+
+    The agent itself never does.
+    """
 
 
 @mig.command("apply")

@@ -15,6 +15,7 @@ from gpu_device_plugin.config.nvidia_settings import (
 )
 from gpu_device_plugin.config.sources import LogFormat, load, says
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
@@ -82,6 +83,16 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
             "With `on` containers get limits and the isolation library; if it is missing, cards are unhealthy."
         ),
     ] = Isolation.ON
+    door: Annotated[
+        Door,
+        says(
+            "By what requests reach the node, if it has no label `gpu-device-plugin/door`: the device plugin "
+            "API, or claims (Kubernetes 1.36 or later)."
+        ),
+    ] = Door.DEVICE_PLUGIN
+    cdi_dir: Annotated[
+        str, says("Directory of the container runtime's CDI files, for the claims of door `dra`.")
+    ] = "/var/run/cdi"
     driver_capabilities: Annotated[
         str,
         says(
@@ -190,7 +201,7 @@ def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
 
 
 def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
-    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "simulator_dir"):
+    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "cdi_dir", "simulator_dir"):
         value = getattr(settings, key)
         is_left_out = key == "simulator_dir" and not value
         if not is_left_out and not Path(value).is_absolute():

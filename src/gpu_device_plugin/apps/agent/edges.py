@@ -14,9 +14,9 @@ from gpu_device_plugin.apps.agent.publish.cluster import (
     ApiCluster,
     Cluster,
     ClusterSignals,
-    NoCluster,
     Place,
 )
+from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.config.agent import Settings, may_take_mig
 from gpu_device_plugin.domain.container_edits import Mount

@@ -167,6 +167,7 @@ class Agent:
             wiring.publisher.run(),
             wiring.node_checks.run(),
             admin_socket.run(),
+            wiring.claim_door.run(),
             self._prepare_and_offer(),
         ]
         tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
@@ -197,6 +198,7 @@ class Agent:
         wiring.node_store.subscribe(wiring.device_lists.publish)
         wiring.device_lists.publish(wiring.node_store.read())
         wiring.readiness.is_prepared = True
+        wiring.claim_door.begin()
         # Objects that exist now stay: no garbage collection should walk them during a call.
         gc.freeze()
         await wiring.reconciler.run()

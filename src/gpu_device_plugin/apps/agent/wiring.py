@@ -38,6 +38,7 @@ from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
 from gpu_device_plugin.apps.agent.wiring_checks import node_checks
+from gpu_device_plugin.apps.agent.wiring_claims import claim_door, offered_pools
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
@@ -88,6 +89,7 @@ class Wiring:
         self._wire_state()
         self._wire_admission()
         self._wire_kubelet()
+        self.claim_door = claim_door(self)
         self._wire_readers()
         self._wire_lifecycle()
 
@@ -196,7 +198,7 @@ class Wiring:
         service = Service(self.session, self.recorded, self.prestart, self.schemes, self.metrics)
         self.device_lists = DeviceLists(
             lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed),
-            self.schemes.pools,
+            partial(offered_pools, self),
         )
         self.reconciler.checkpoint_stale.subscribe(lambda _: self.device_lists.send_again())
 

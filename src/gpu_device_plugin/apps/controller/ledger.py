@@ -44,9 +44,8 @@ class ClusterLedger:
     def __init__(self, default_policy: PlacementPolicy) -> None:
         self._default_policy = default_policy
         self.processors = Processors(self._processor_changed)
-        self._nodes: dict[str, ClusterNode] = {}
+        self._told: dict[str, NodeOffer] = {}
         self._taken_out: dict[str, frozenset[int]] = {}
-        self._sick: dict[str, frozenset[int]] = {}
         self._offers: dict[str, NodeOffer] = {}
         self._bound: dict[str, dict[PodRef, PodHold]] = {}
         self._reserved: dict[str, dict[PodRef, PodHold]] = {}
@@ -66,9 +65,12 @@ class ClusterLedger:
 
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
         """A node with cards is there, has changed, or (None) is gone or has none any more."""
-        self._nodes.pop(name, None)
-        if node is not None:
-            self._nodes[name] = node
+        self._told.pop(name, None)
+        try:
+            if node is not None:
+                self._told[name] = parse_offer(name, node.cards, node.labels)
+        except StateError as error:
+            _log.warning("node left out", node=name, error=str(error))
         self._offer(name)
 
     def taken_out(self, name: str, cards: frozenset[int]) -> None:
@@ -80,24 +82,20 @@ class ClusterLedger:
 
     def sick(self, name: str) -> frozenset[int] | None:
         """Cards of a node that its agent found unhealthy; None where it says nothing."""
-        return self._sick.get(name)
+        offer = self._told.get(name)
+        if offer is None:
+            return None
+        return frozenset(card.index for card in offer.cards) - offer.healthy
 
     def _offer(self, name: str) -> None:
         self._changed(name)
         self._offers.pop(name, None)
         self._by_fgd.discard(name)
-        self._sick.pop(name, None)
-        node = self._nodes.get(name)
-        if node is None:
+        offer = self._told.get(name)
+        if offer is None:
             return
-        try:
-            offer = parse_offer(name, node.cards, node.labels)
-        except StateError as error:
-            _log.warning("node left out", node=name, error=str(error))
-            return
-        self._sick[name] = frozenset(card.index for card in offer.cards) - offer.healthy
-        healthy = offer.healthy - self._taken_out.get(name, frozenset())
-        self._offers[name] = replace(offer, healthy=healthy)
+        out = self._taken_out.get(name)
+        self._offers[name] = replace(offer, healthy=offer.healthy - out) if out else offer
         if offer.policy is PlacementPolicy.FGD:
             self._by_fgd.add(name)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gpu_device_plugin.domain.caller import Asker, Call
+from gpu_device_plugin.domain.claims import AllocatedDevice, Capacity
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
 from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
 from gpu_device_plugin.domain.devices import Card
@@ -230,6 +231,18 @@ class Decides(Scheme):
 
         Raises:
             DoesNotFitError: No device has room, or those chosen have none.
+        """
+
+    @abstractmethod
+    def capacity(self, card: Card, state: NodeState) -> Capacity | None:
+        """What claims may divide of a card; None where they may not."""
+
+    @abstractmethod
+    def claim_demand(self, devices: Sequence[AllocatedDevice], state: NodeState) -> Demand:
+        """What a claim needs, from what is allocated to it on each of its devices, at least one.
+
+        Raises:
+            RequestError: The amounts are none of this node's.
         """
 
     @abstractmethod
