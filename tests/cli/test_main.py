@@ -28,6 +28,7 @@ COMMANDS = (
     "controller",
     "demo",
     "mig",
+    "page",
     "recover",
     "simulate",
     "uninstall",
