@@ -17,9 +17,6 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if ne .Values.migStrategy "none" }}
 {{- fail (printf "migStrategy %s is not served by this chart yet: cards in MIG mode are left out; set migStrategy to none" .Values.migStrategy) }}
 {{- end }}
-{{- if .Values.gfd.enabled }}
-{{- fail "gfd.enabled is not served yet: this chart brings no GPU feature discovery; set gfd.enabled to false and install NVIDIA's" }}
-{{- end }}
 {{- include "gpu-device-plugin.checkImage" . }}
 {{- if and .Values.driverRoot (not .Values.nvmlLibrary) }}
 {{- fail "driverRoot needs nvmlLibrary, the path of libnvidia-ml.so.1 below it: for instance driverRoot /home/kubernetes/bin/nvidia with nvmlLibrary lib64/libnvidia-ml.so.1" }}

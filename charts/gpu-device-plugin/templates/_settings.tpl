@@ -14,6 +14,9 @@ config.yaml: |
   {{- with include "gpu-device-plugin.passesNodes" . }}
   pass_device_specs: {{ . }}
   {{- end }}
+  {{- if .Values.gfd.enabled }}
+  gfd: "on"
+  {{- end }}
   driver_capabilities: {{ .Values.driverCapabilities | quote }}
   allow_other_plugin: {{ .Values.allowOtherPlugin }}
   recovery_seconds: {{ .Values.recoverySeconds }}

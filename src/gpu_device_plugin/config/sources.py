@@ -44,6 +44,9 @@ OWN_VARIABLES = {
     "imex_channel_ids": "IMEX_CHANNEL_IDS",
     "imex_required": "IMEX_REQUIRED",
     "mps_root": "MPS_ROOT",
+    "gfd_output_file": "GFD_OUTPUT_FILE",
+    "machine_type_file": "GFD_MACHINE_TYPE_FILE",
+    "gfd_no_timestamp": "GFD_NO_TIMESTAMP",
 }
 """The variables of settings that have another one beside that with our prefix."""
 _YES = frozenset({"1", "true", "yes", "on"})
