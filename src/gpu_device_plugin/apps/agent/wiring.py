@@ -28,6 +28,7 @@ from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
+from gpu_device_plugin.apps.agent.publish.features import FeatureLabels
 from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher
 from gpu_device_plugin.apps.agent.publish.usage import UsageReader
 from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
@@ -216,6 +217,14 @@ class Wiring:
         )
         self.publisher = Publisher(
             self.metrics, self.cluster, facts, self.node_store.read, self.schemes
+        )
+        self.features = FeatureLabels(
+            lambda: self.configuration.current.features,
+            self.schemes.feature_labels,
+            lambda: self.cards.machine,
+            self.node_store.read,
+            self.cluster,
+            self.recorder,
         )
         self.node_store.subscribe(self.publisher.changed)
         self.ledger_store.changed.subscribe(self.publisher.changed)

@@ -35,6 +35,7 @@ def _disk_checks(of: Wiring, library: checking.LibraryCheck) -> list[checking.Di
             (of.cards, of.mode),
         ),
         library,
+        of.features,
         checking.SecurityLabelCheck(partial(of.writer.run, labels.ensure), node_store, recorder),
     ]
 
