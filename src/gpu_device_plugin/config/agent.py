@@ -138,6 +138,13 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     run_dir: Annotated[
         str, says("Files of the slices, and the admin socket; empty after a boot.")
     ] = "/run/gpu-device-plugin"
+    node_settings_dir: Annotated[
+        str,
+        says(
+            "Directory of files `node-NAME.yaml`, settings for nodes with the label "
+            "`gpu-device-plugin/settings: NAME`; they take precedence over those of `--config`."
+        ),
+    ] = ""
     metrics_address: Annotated[str, says("Address of /metrics, /healthz and /readyz.")] = ":9445"
     log_level: Annotated[
         str, says("debug, info, warning or error.", pattern="^(debug|info|warning|error)$")
@@ -146,14 +153,17 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def load_settings(
-    flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: Path | None,
+    over: Path | None = None,
 ) -> Settings:
-    """Merge flags, environment and file into checked settings; see `sources.load`.
+    """Merge flags, environment and files into checked settings; see `sources.load`.
 
     Raises:
         ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
     """
-    settings, sources = load(Settings, flags, environ, file)
+    settings, sources = load(Settings, flags, environ, file, over)
     _check_combination(settings, sources)
     check_twice(settings, sources, file)
     nvidia_configuration(settings)
