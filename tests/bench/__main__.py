@@ -14,6 +14,7 @@ from tests.bench import (
     extender,
     footprint,
     health,
+    nvidia,
     placement,
     refusals,
     rejections,
@@ -37,6 +38,7 @@ _ON_NODE: Mapping[str, Callable[[BenchNode], Awaitable[Chapter]]] = {
 }
 _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "health": health.measure,
+    "nvidia": nvidia.measure,
     "churn": churn.measure,
     "rejections": rejections.measure,
     "refusals": refusals.measure,
