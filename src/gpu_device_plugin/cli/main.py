@@ -64,16 +64,21 @@ def agent(config: Path | None, **flags: object) -> None:
     Node over all of them.
 
     Exit codes: 0 ended on request, 1 failed, 2 wrong settings or a second agent on this node,
-    75 to be started again because the driver has changed.
+    75 to be started again because the driver, or which settings the node's label names, has
+    changed.
     """
+    from gpu_device_plugin.apps.agent.lifecycle.node_settings import choose, file_of
     from gpu_device_plugin.apps.agent.run import run_agent
 
-    settings = load_settings(flags, os.environ, config)
+    settings, chosen = load_settings(flags, os.environ, config), ""
     configure_logs(settings.log_level, settings.log_format)
+    if settings.node_settings_dir and not settings.standalone:
+        chosen = asyncio.run(choose(settings))
+        settings = load_settings(flags, os.environ, config, file_of(settings, chosen))
     former = former_names(settings)
     if former:
         structlog.get_logger("settings").warning(former)
-    sys.exit(asyncio.run(run_agent(settings)))
+    sys.exit(asyncio.run(run_agent(settings, chosen=chosen)))
 
 
 setting_options(Settings, agent)
