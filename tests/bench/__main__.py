@@ -15,6 +15,7 @@ from tests.bench import (
     footprint,
     health,
     nvidia,
+    page,
     placement,
     refusals,
     rejections,
@@ -44,6 +45,7 @@ _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "refusals": refusals.measure,
     "placement": placement.measure,
     "extender": extender.measure,
+    "page": page.measure,
     "isolation": _isolation,
 }
 
