@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.chart.rendering import manifests
-from tests.e2e.cluster.binaries import CERT_MANAGER, module_directory
+from tests.e2e.cluster.binaries import provide_cert_manager
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.waiting import wait_for
 
@@ -19,7 +19,7 @@ _ON = ("controller.enabled=true", _CHOSEN + "enabled=true", "controller.clusterI
 @pytest.fixture(scope="module", name="defined")
 def _defined(cluster: Cluster) -> Cluster:
     """The cluster with the two definitions that the chart uses."""
-    folder = module_directory("github.com/cert-manager/cert-manager", CERT_MANAGER) / "deploy/crds"
+    folder = provide_cert_manager() / "deploy/crds"
     for kind in ("issuers", "certificates"):
         found: dict[str, Any] = yaml.safe_load((folder / f"crd-{kind}.yaml").read_text())
         # Labels and annotations are templates of cert-manager's chart.
