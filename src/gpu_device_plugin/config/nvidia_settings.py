@@ -117,7 +117,7 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         bool | None, says("Accepted; IMEX channels are not looked for on the host.")
     ] = None
     mps_root: Annotated[
-        str | None, says("The host directory of the MPS daemon; MPS is not served yet.")
+        str | None, says("The host directory of the MPS daemon; needed with sharing.mps.")
     ] = None
 
 
