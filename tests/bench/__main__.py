@@ -14,6 +14,7 @@ from tests.bench import (
     extender,
     footprint,
     health,
+    page,
     placement,
     refusals,
     rejections,
@@ -42,6 +43,7 @@ _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "refusals": refusals.measure,
     "placement": placement.measure,
     "extender": extender.measure,
+    "page": page.measure,
     "isolation": _isolation,
 }
 

@@ -9,11 +9,13 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and (eq .Values.gpuMemoryUnit "128MiB") (ne .Values.mode "share") }}
 {{- fail (printf "gpuMemoryUnit 128MiB does not go with mode %s: it is for mode share only, where a card serves more than 16 pods; set mode to share or gpuMemoryUnit to GiB" .Values.mode) }}
 {{- end }}
+{{- range $name, $settings := .Values.nodeSettings.map }}
+{{- if and (eq ($settings.gpuMemoryUnit | default $.Values.gpuMemoryUnit) "128MiB") (ne ($settings.mode | default $.Values.mode) "share") }}
+{{- fail (printf "nodeSettings.map.%s: gpuMemoryUnit 128MiB goes with mode share only; set both there" $name) }}
+{{- end }}
+{{- end }}
 {{- if ne .Values.migStrategy "none" }}
 {{- fail (printf "migStrategy %s is not served by this chart yet: cards in MIG mode are left out; set migStrategy to none" .Values.migStrategy) }}
-{{- end }}
-{{- if .Values.gfd.enabled }}
-{{- fail "gfd.enabled is not served yet: this chart brings no GPU feature discovery; set gfd.enabled to false and install NVIDIA's" }}
 {{- end }}
 {{- include "gpu-device-plugin.checkImage" . }}
 {{- if and .Values.driverRoot (not .Values.nvmlLibrary) }}

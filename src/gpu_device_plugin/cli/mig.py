@@ -15,7 +15,7 @@ from gpu_device_plugin.errors import EdgeError
 
 @click.group()
 def mig() -> None:
-    """Cut the cards of this node into MIG instances; the agent itself never does."""
+    """Cut this node's cards into MIG instances; agents never do."""
 
 
 @mig.command("apply")

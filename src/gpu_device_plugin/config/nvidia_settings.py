@@ -5,18 +5,25 @@ environment go before both files.
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from gpu_device_plugin.config.nvidia import ConfigFile, read_config_file
+from gpu_device_plugin.config.nvidia_fields import (
+    ACCESS_FIELDS,
+    FEATURE_FIELDS,
+    FIELDS,
+    converted,
+)
 from gpu_device_plugin.config.sources import says
-from gpu_device_plugin.domain.container_edits import DeviceAccess, ListStrategy
+from gpu_device_plugin.domain.container_edits import DeviceAccess
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     AllocationPolicy,
     Configuration,
+    FeatureSettings,
     IdStrategy,
     MigStrategy,
     check,
@@ -25,6 +32,7 @@ from gpu_device_plugin.errors import ConfigError
 
 __all__ = [
     "Configuration",
+    "FeatureSettings",
     "NvidiaSettings",
     "check_twice",
     "former_names",
@@ -116,6 +124,22 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     imex_required: Annotated[
         bool | None, says("Accepted; IMEX channels are not looked for on the host.")
     ] = None
+    gfd: Annotated[
+        bool | None,
+        says(
+            "Whether NVIDIA's feature labels (`nvidia.com/gpu.product` and others) are written to the node; by default not."
+        ),
+    ] = None
+    gfd_output_file: Annotated[
+        str | None, says("A file for them as well, as node feature discovery reads it.")
+    ] = None
+    machine_type_file: Annotated[
+        str | None,
+        says("The file that names the machine; by default `/sys/class/dmi/id/product_name`."),
+    ] = None
+    gfd_no_timestamp: Annotated[
+        bool | None, says("Whether the label `nvidia.com/gfd.timestamp` is left out.")
+    ] = None
     mps_root: Annotated[
         str | None, says("The host directory of the MPS daemon; needed with sharing.mps.")
     ] = None
@@ -141,7 +165,7 @@ def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> 
         }
     for key in NvidiaSettings.__struct_fields__:
         value = getattr(settings, key)
-        if value is not None and key in {*_FIELDS, *_ACCESS_FIELDS}:
+        if value is not None and key in {*FIELDS, *ACCESS_FIELDS, *FEATURE_FIELDS}:
             found[key] = value, "--" + key.replace("_", "-")
     if settings.device_access is not None:
         found |= _former_access(settings, settings.device_access)
@@ -196,8 +220,9 @@ def check_twice(settings: NvidiaSettings, sources: Mapping[str, str], config: Pa
 
 
 def _checked(found: Mapping[str, tuple[Any, str]], file: ConfigFile | None) -> Configuration:
-    fields = _converted(found, _FIELDS)
-    fields["access"] = DeviceAccess(**_converted(found, _ACCESS_FIELDS))
+    fields = converted(found, FIELDS)
+    fields["access"] = DeviceAccess(**converted(found, ACCESS_FIELDS))
+    fields["features"] = FeatureSettings(**converted(found, FEATURE_FIELDS))
     if file is not None:
         fields |= {
             "sharing": file.sharing,
@@ -210,74 +235,3 @@ def _checked(found: Mapping[str, tuple[Any, str]], file: ConfigFile | None) -> C
     except ConfigError as error:
         raise ConfigError(f"{file.path}: {error}" if file else str(error)) from error
     return configuration
-
-
-def _converted(
-    found: Mapping[str, tuple[Any, str]],
-    table: Mapping[str, tuple[str, Callable[[Any], Any]]],
-) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for key, (name, convert) in table.items():
-        if key in found:
-            value, source = found[key]
-            try:
-                fields[name] = convert(value)
-            except (ValueError, ConfigError) as error:
-                raise ConfigError(f"{source}: {error}") from error
-    return fields
-
-
-def _one_of(kind: type[enum.StrEnum]) -> Callable[[Any], enum.StrEnum]:
-    def converted(value: str) -> enum.StrEnum:
-        if value not in [str(member) for member in kind]:
-            raise ConfigError(f"{value!r} is not valid: wanted one of {', '.join(kind)}")
-        return kind(value)
-
-    return converted
-
-
-def _strategies(value: str | tuple[str, ...]) -> tuple[enum.StrEnum, ...]:
-    names = value.split(",") if isinstance(value, str) else value
-    if not names:
-        raise ConfigError(f"the list is empty: wanted some of {', '.join(ListStrategy)}")
-    return tuple(dict.fromkeys(_one_of(ListStrategy)(name.strip()) for name in names))
-
-
-def _channels(value: str | tuple[int, ...]) -> tuple[int, ...]:
-    numbers = value.split(",") if isinstance(value, str) else value
-    channels = tuple(int(number) for number in numbers if str(number).strip())
-    if channels not in {(), (0,)}:
-        raise ConfigError(f"{value!r} is not valid: wanted no channel, or 0")
-    return channels
-
-
-def _discovery(value: str) -> str:
-    if value not in {"auto", "nvml"}:
-        raise ConfigError(f"{value!r} is not valid: wanted auto or nvml; Tegra is not served")
-    return value
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-_ACCESS_FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "device_list_strategy": ("strategies", _strategies),
-    "pass_device_specs": ("passes_nodes", _as_it_is),
-    "cdi_annotation_prefix": ("annotation_prefix", _as_it_is),
-}
-_FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "mig_strategy": ("mig_strategy", _one_of(MigStrategy)),
-    "fail_on_init_error": ("fails_on_init_error", _as_it_is),
-    "device_id_strategy": ("id_strategy", _one_of(IdStrategy)),
-    "shared_devices_allocation_policy": ("allocation_policy", _one_of(AllocationPolicy)),
-    "gdrcopy_enabled": ("is_gdrcopy_on", _as_it_is),
-    "gds_enabled": ("is_gds_on", _as_it_is),
-    "mofed_enabled": ("is_mofed_on", _as_it_is),
-    "imex_channel_ids": ("imex_channels", _channels),
-    "imex_required": ("is_imex_required", _as_it_is),
-    "mps_root": ("mps_root", _as_it_is),
-    "driver_root": ("driver_root", _as_it_is),
-    "dev_root": ("dev_root", _as_it_is),
-    "device_discovery_strategy": ("discovery", _discovery),
-}

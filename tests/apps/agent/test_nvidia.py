@@ -300,3 +300,60 @@ async def test_names_that_we_registered_in_an_earlier_run_are_not_another_plugin
         other = {**counted, "status": {"capacity": {SEVENTH: "4"}, "nodeInfo": {}}}
         await rig.api.put(f"/api/v1/nodes/{NODE}", other)
         await rig.until_page(f"{SEVENTH}: 4")
+
+
+PRODUCT, REPLICAS = "nvidia.com/gpu.product", "nvidia.com/gpu.replicas"
+
+
+def labels_of(rig: Rig) -> dict[str, str]:
+    """NVIDIA's labels on the node, but for the time."""
+    found: dict[str, str] = rig.api.objects[f"/api/v1/nodes/{NODE}"]["metadata"].get("labels", {})
+    return {
+        key: value
+        for key, value in found.items()
+        if key.startswith("nvidia.com/") and key != "nvidia.com/gfd.timestamp"
+    }
+
+
+async def test_feature_labels_are_written_to_node_and_file_and_removed_when_off(
+    tmp_path: Path,
+) -> None:
+    """R-740: somebody else's stay, with an Event; another run knows which are ours."""
+    out, machine = tmp_path / "features.d" / "gfd", tmp_path / "product_name"
+    machine.write_text("PowerEdge (R750)\n")
+    settings: dict[str, Any] = {"mode": "default", "gfd_output_file": out}
+    async with running_rig("a100-mig", is_started=False) as rig:
+        node = rig.api.objects[f"/api/v1/nodes/{NODE}"]
+        theirs = {"nvidia.com/gpu.family": "theirs", "nvidia.com/other": "x"}
+        await rig.api.put(
+            f"/api/v1/nodes/{NODE}", {**node, "metadata": {"name": NODE, "labels": theirs}}
+        )
+        await rig.start_agent(gfd="on", machine_type_file=machine, mig_strategy="mixed", **settings)
+        await until(lambda: PRODUCT in labels_of(rig), 20)
+        found = labels_of(rig)
+        assert found["nvidia.com/gpu.family"] == "theirs"
+        assert found["nvidia.com/gpu.machine"] == "PowerEdge-R750"
+        assert found["nvidia.com/mig-1g.5gb.count"] == "56"
+        assert "nvidia.com/gpu.family" in rig.events("FeatureLabelsTaken")[0]["message"]
+        lines = out.read_text().splitlines()
+        assert f"{PRODUCT}={found[PRODUCT]}" in lines
+        assert any(line.startswith("nvidia.com/gfd.timestamp=") for line in lines)
+        await rig.stop_agent()
+        await rig.start_agent(mig_strategy="single", **settings)
+        await until(lambda: labels_of(rig) == theirs, 20, lambda: labels_of(rig))
+        await until(lambda: not out.exists(), 20)
+
+
+async def test_feature_labels_follow_the_configuration_and_never_vanish(tmp_path: Path) -> None:
+    """R-742: one patch a change."""
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1")
+    async with running_rig(mode="default", config_file=file, gfd=True) as rig:
+        await until(lambda: labels_of(rig).get(REPLICAS) == "1", 20)
+        seen = len(rig.api.seen("PATCH", f"/api/v1/nodes/{NODE}"))
+        file.write_text(TIME_SLICING)
+        await until(lambda: labels_of(rig).get(REPLICAS) == "10", 20)
+        assert labels_of(rig)[PRODUCT].endswith("-SHARED")
+        patches = rig.api.seen("PATCH", f"/api/v1/nodes/{NODE}")[seen:]
+        written = [p.body["metadata"].get("labels", {}) for p in patches]
+        assert not [each for each in written if None in each.values()]

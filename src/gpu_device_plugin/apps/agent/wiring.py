@@ -28,6 +28,7 @@ from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
+from gpu_device_plugin.apps.agent.publish.features import FeatureLabels
 from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher
 from gpu_device_plugin.apps.agent.publish.usage import UsageReader
 from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
@@ -37,14 +38,13 @@ from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
-from gpu_device_plugin.apps.agent.wiring_checks import node_checks
+from gpu_device_plugin.apps.agent.wiring_checks import node_checks, rules_of_health
 from gpu_device_plugin.apps.agent.wiring_claims import claim_door, offered_pools
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
-from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.store.region import read_region
@@ -115,12 +115,11 @@ class Wiring:
         grants = GrantStore(state_dir, edges.boot_id, schemes=self.schemes)
         self.ledger_store = LedgerStore(grants, self.writer)
         self.snapshots = SnapshotReader(edges.pods.list, edges.checkpoint)
-        table = Path(settings.xid_table) if settings.xid_table else None
         self.cards = CardInventory(
             self.node_store,
             self.recorder,
             Memory(MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id), self.writer),
-            health_rules(settings.recovery_seconds, table),
+            rules_of_health(settings),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
@@ -216,6 +215,14 @@ class Wiring:
         )
         self.publisher = Publisher(
             self.metrics, self.cluster, facts, self.node_store.read, self.schemes
+        )
+        self.features = FeatureLabels(
+            lambda: self.configuration.current.features,
+            self.schemes.feature_labels,
+            lambda: self.cards.machine,
+            self.node_store.read,
+            self.cluster,
+            self.recorder,
         )
         self.node_store.subscribe(self.publisher.changed)
         self.ledger_store.changed.subscribe(self.publisher.changed)

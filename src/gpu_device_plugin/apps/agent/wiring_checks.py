@@ -1,4 +1,4 @@
-"""The checks of one agent, connected to its parts: the second half of `wiring`."""
+"""The checks of one agent and the rules of its cards' health: the second half of `wiring`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
 from gpu_device_plugin.apps.agent.lifecycle.mps_check import MpsCheck
 from gpu_device_plugin.apps.agent.lifecycle.other_plugin import SocketCheck
+from gpu_device_plugin.config.agent import Settings, xid_choice
+from gpu_device_plugin.domain.health_values import HealthRules
+from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.selinux import SecurityLabels
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ def _disk_checks(of: Wiring, library: checking.LibraryCheck) -> list[checking.Di
             (of.cards, of.mode),
         ),
         library,
+        of.features,
         checking.SecurityLabelCheck(partial(of.writer.run, labels.ensure), node_store, recorder),
     ]
 
@@ -58,3 +62,13 @@ def _checks(of: Wiring) -> list[checking.Check]:
     if not settings.simulator_dir:
         checks.append(checking.ExposureCheck(Exposure(os.environ), of.cluster, recorder))
     return checks
+
+
+def rules_of_health(settings: Settings) -> HealthRules:
+    """The table of XIDs, and what the settings make of it."""
+    return health_rules(
+        settings.recovery_seconds,
+        Path(settings.xid_table) if settings.xid_table else None,
+        xid_choice(settings.disable_healthchecks),
+        xid_choice(settings.enable_healthchecks),
+    )

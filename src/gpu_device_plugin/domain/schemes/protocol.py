@@ -13,6 +13,7 @@ from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAcces
 from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
@@ -77,6 +78,13 @@ class Scheme(ABC):
         """Whether it offers the instances of this card, which is in MIG mode, now."""
         del card, mode
         return False
+
+    def feature_labels(
+        self, cards: Sequence[Card], mode: NodeMode | None, machine: Machine
+    ) -> Mapping[str, str]:
+        """What it says of a node's cards as labels."""
+        del cards, mode, machine
+        return {}
 
     @abstractmethod
     def pools(self, state: NodeState) -> tuple[Pool, ...]:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
@@ -23,9 +24,7 @@ from gpu_device_plugin.errors import RequestError, StateError
 
 # Reasons for which nothing is registered at all: another plugin owns the cards, the kubelet could
 # not receive the list, or it is not known what to offer.
-NO_CONFIGURATION = "ConfigurationMissing"
-"""The fault of a node whose label has not chosen a configuration yet."""
-WITHDRAWING = frozenset({"OtherPlugin", "DeviceListTooLong", NO_CONFIGURATION})
+WITHDRAWING = frozenset({"OtherPlugin", "DeviceListTooLong", "ConfigurationMissing"})
 
 
 Owner: TypeAlias = Callable[[Card, NodeState], int]
@@ -154,6 +153,15 @@ class Schemes:
     def takes_mig(self, card: CardReport, mode: NodeMode | None) -> bool:
         """Whether the instances of this card, which is in MIG mode, are offered now."""
         return any(scheme.takes_mig(card, mode) for scheme in self._schemes)
+
+    def feature_labels(
+        self, cards: Sequence[Card], state: NodeState, machine: Machine
+    ) -> Mapping[str, str]:
+        """What the schemes say of every card that NVML shows, as labels of the node."""
+        found: dict[str, str] = {}
+        for scheme in self._schemes:
+            found |= scheme.feature_labels(cards, state.mode, machine)
+        return found
 
     def layout(self, state: NodeState) -> Layout:
         """What is in the way of the offers of this node."""

@@ -109,6 +109,14 @@ class CardInventory:
         cut = (report for report in inventory.cards if report.is_mig)
         return frozenset(report.uuid for report in cut if self._takes_mig(report))
 
+    @property
+    def machine(self) -> tuple[Sequence[Card], str, str] | None:
+        """Every card that NVML shows, those left out too, driver and CUDA version; None while unknown."""
+        if self._inventory is None:
+            return None
+        cards = tuple(self._card(report, 0) for report in self._inventory.cards)
+        return cards, self.driver_version, self.cuda_version
+
     def recover(self, uuid: str) -> bool:
         """Clear a card's faults at the operator's word; returns whether the card is known.
 
@@ -149,7 +157,10 @@ class CardInventory:
         self.has_inventory = True
         self.missing = "" if served else "the driver shows no card that can be shared"
         shown = {report.uuid for report in served}
-        cards = [self._card(report) for report in self._numbered(served, known)]
+        cards = [
+            self._card(report, self._numbers[report.uuid])
+            for report in self._numbered(served, known)
+        ]
         # A card that is gone stays in the list, unhealthy, while the kubelet may still count it;
         # one whose instances are offered no more does not, because a card in MIG mode is no device.
         left_out = {report.uuid for report in inventory.cards} - shown
@@ -168,10 +179,11 @@ class CardInventory:
             name = f"card {report.index} ({report.uuid})"
             self._recorder.node_note(reason, f"{name} is left out: {found.text}")
 
-    def _card(self, report: CardReport) -> Card:
+    @staticmethod
+    def _card(report: CardReport, number: int) -> Card:
         return Card(
             uuid=report.uuid,
-            number=self._numbers[report.uuid],
+            number=number,
             index=report.index,
             minor=report.minor,
             model=report.model,

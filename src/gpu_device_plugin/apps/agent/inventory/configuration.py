@@ -13,7 +13,6 @@ from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.config.config_choice import Found, read_if_changed
 from gpu_device_plugin.config.nvidia_settings import Configuration, nvidia_configuration
-from gpu_device_plugin.domain.schemes.registry import NO_CONFIGURATION
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.store.writer import Writer
 
@@ -61,7 +60,7 @@ class ConfigurationFollower:
         """Begin to take another file, unless that is going on."""
         if not self._is_in_force and self._found.result is None:
             text = f"the node's label {self._settings.node_label} has not been read yet"
-            self._node_store.set_fault(NO_CONFIGURATION, text)
+            self._node_store.set_fault("ConfigurationMissing", text)
         has_file = self._settings.config_file or self._settings.config_file_srcdir
         is_busy = self._reading is not None and not self._reading.done()
         if has_file and not is_busy:
@@ -87,7 +86,7 @@ class ConfigurationFollower:
             text = f"{error}; the configuration before stays in force"
             self._recorder().node_note("ConfigurationRefused", text)
         else:
-            self._recorder().fault(self._node_store, NO_CONFIGURATION, str(error))
+            self._recorder().fault(self._node_store, "ConfigurationMissing", str(error))
 
     def _take(self, wanted: Configuration) -> None:
         if wanted == self.current and self._is_in_force:
@@ -96,5 +95,5 @@ class ConfigurationFollower:
         if was_in_force:
             text = f"{self._found.path or 'the empty configuration'} is in force"
             self._recorder().node_note("ConfigurationChanged", text, is_warning=False)
-        self._recorder().fault(self._node_store, NO_CONFIGURATION, None)
+        self._recorder().fault(self._node_store, "ConfigurationMissing", None)
         self._on_change()

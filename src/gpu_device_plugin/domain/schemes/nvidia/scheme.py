@@ -14,6 +14,7 @@ from gpu_device_plugin.domain.held_devices import (
     TOPOLOGY_GPU,
     devices_annotation,
 )
+from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import ContainerKind
@@ -27,6 +28,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     MigStrategy,
     SharingKind,
 )
+from gpu_device_plugin.domain.schemes.nvidia.feature_labels import feature_labels
 from gpu_device_plugin.domain.schemes.nvidia.held import with_held
 from gpu_device_plugin.domain.schemes.nvidia.mps import as_client, while_served
 from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
@@ -79,6 +81,15 @@ class NvidiaScheme(Records):
         strategy = self._configuration().mig_strategy
         is_offered = mode is NodeMode.MIG or strategy is not MigStrategy.NONE
         return is_offered or any(each.uuid in held for each in card.hardware.instances)
+
+    def feature_labels(
+        self, cards: Sequence[Card], mode: NodeMode | None, machine: Machine
+    ) -> Mapping[str, str]:
+        """As NVIDIA's GPU feature discovery has them."""
+        configuration = self._configuration()
+        if mode is NodeMode.MIG:
+            configuration = _mixed_by_default(configuration)
+        return feature_labels(cards, configuration, machine)
 
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
         """Every device, a card that is out as well."""
@@ -212,6 +223,10 @@ def _cut_only(cards: Sequence[Card], configuration: Configuration) -> Offers:
     """Mode mig: strategy mixed unless single is set, and at least one card in MIG mode."""
     if not any(card.hardware.is_mig for card in cards):
         return Offers(problem="no card of this node is in MIG mode")
+    return offers(cards, _mixed_by_default(configuration))
+
+
+def _mixed_by_default(configuration: Configuration) -> Configuration:
     if configuration.mig_strategy is MigStrategy.NONE:
-        configuration = replace(configuration, mig_strategy=MigStrategy.MIXED)
-    return offers(cards, configuration)
+        return replace(configuration, mig_strategy=MigStrategy.MIXED)
+    return configuration
