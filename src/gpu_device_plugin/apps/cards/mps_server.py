@@ -6,7 +6,7 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from contextlib import suppress
 from pathlib import Path
 
-from gpu_device_plugin.domain.schemes.nvidia.mps import Server, pipe_directory
+from gpu_device_plugin.domain.schemes.nvidia.mps import ASK, Server, pipe_directory
 from gpu_device_plugin.errors import EdgeError, StorageError
 
 _ANSWER_SECONDS = 20.0
@@ -90,7 +90,7 @@ class ControlDaemon:
                 f"{self._directories[1]}"
             )
         try:
-            await self._tell("get_default_active_thread_percentage")
+            await self._tell(ASK)
         except EdgeError:
             return False
         return True

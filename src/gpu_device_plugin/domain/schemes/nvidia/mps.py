@@ -9,6 +9,8 @@ from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers
 
 _CONTAINER_ROOT = "/mps"
 _MIB_SUFFIX = "M"
+ASK = "get_default_active_thread_percentage"
+"""A command that changes nothing: whoever answers it serves."""
 
 
 @dataclass(frozen=True, slots=True)
