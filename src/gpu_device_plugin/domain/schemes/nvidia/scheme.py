@@ -28,6 +28,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     MigStrategy,
     SharingKind,
 )
+from gpu_device_plugin.domain.schemes.nvidia.cutting import uncut
 from gpu_device_plugin.domain.schemes.nvidia.feature_labels import feature_labels
 from gpu_device_plugin.domain.schemes.nvidia.held import with_held
 from gpu_device_plugin.domain.schemes.nvidia.mps import as_client, while_served
@@ -198,7 +199,10 @@ class NvidiaScheme(Records):
     def _offers(self, state: NodeState) -> Offers:
         if not state.cards or state.mode in {None, NodeMode.DISABLED}:
             return Offers()
-        return with_held(self._configured(state), state.cards, self._held())
+        asked = self._configuration().mig_profile if is_whole(state.mode) else ""
+        problem = uncut(state.cards, asked) if asked else ""
+        found = Offers(problem=problem) if problem else self._configured(state)
+        return with_held(found, state.cards, self._held())
 
     def _configured(self, state: NodeState) -> Offers:
         configuration, cards = self._configuration(), state.cards
