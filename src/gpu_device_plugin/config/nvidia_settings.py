@@ -147,7 +147,7 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         bool | None, says("Whether the label `nvidia.com/gfd.timestamp` is left out.")
     ] = None
     mps_root: Annotated[
-        str | None, says("The host directory of the MPS daemon; MPS is not served yet.")
+        str | None, says("The host directory of the MPS daemon; needed with sharing.mps.")
     ] = None
 
 
