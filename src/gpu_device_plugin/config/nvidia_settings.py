@@ -164,7 +164,7 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     gfd_sleep_interval: Annotated[str | None, says(_WITHOUT_EFFECT)] = None
     use_node_feature_api: Annotated[bool | None, says(_WITHOUT_EFFECT)] = None
     mps_root: Annotated[
-        str | None, says("The host directory of the MPS daemon; MPS is not served yet.")
+        str | None, says("The host directory of the MPS daemon; needed with sharing.mps.")
     ] = None
 
 
