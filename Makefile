@@ -20,7 +20,7 @@ SEED ?= 0
 help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
-demo: $(STAMP) $(NATIVE) ## Two nodes of simulated GPUs, from allocatable to what a pod receives
+demo: $(STAMP) $(NATIVE) ## Three nodes of simulated GPUs, from allocatable to what a pod receives
 	@$(BIN)/gpu-device-plugin demo
 
 test: $(STAMP) $(NATIVE) ## Unit, property, contract and fault tests

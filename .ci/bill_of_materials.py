@@ -22,8 +22,12 @@ from tests.e2e.cluster.binaries import provide_syft
 UNKNOWN = {"NOASSERTION", "NONE"}
 CLASSIFIER = "License :: OSI Approved :: "
 METADATA = re.compile(r"/dist-packages/[^/]+\.dist-info/METADATA$")
-# SPDX's names for those of the classifiers.
-LICENCES = {"MIT License": "MIT", "Apache Software License": "Apache-2.0"}
+# SPDX's names for those of the classifiers; the only BSD licence here is Jinja2's, with three clauses.
+LICENCES = {
+    "MIT License": "MIT",
+    "Apache Software License": "Apache-2.0",
+    "BSD License": "BSD-3-Clause",
+}
 
 
 def scan(archive: Path) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from tests.bench import (
     extender,
     footprint,
     health,
+    nvidia,
+    page,
     placement,
     refusals,
     rejections,
@@ -37,11 +39,13 @@ _ON_NODE: Mapping[str, Callable[[BenchNode], Awaitable[Chapter]]] = {
 }
 _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "health": health.measure,
+    "nvidia": nvidia.measure,
     "churn": churn.measure,
     "rejections": rejections.measure,
     "refusals": refusals.measure,
     "placement": placement.measure,
     "extender": extender.measure,
+    "page": page.measure,
     "isolation": _isolation,
 }
 

@@ -21,6 +21,7 @@ from tests.fakes.api_server import kubeconfig, running
 _NODES, _CARDS, _PODS = 5000, 8, 20000
 _ROUNDS = 300
 _BURST = 64
+_NODE_CPU, _POD_CPU = "96", "4"
 _WHOLE_ROUNDS = 5
 _SEED = 7
 _SHAPES = ((1, 5), (2, 10), (2, 30), (4, 50), (8, 50), (15, 100))
@@ -41,11 +42,12 @@ async def measure() -> Chapter:
         drawn = random.Random(_SEED)  # noqa: S311
         names = [f"n{number:05}" for number in range(_NODES)]
         for name in names:
-            server.preload(f"/api/v1/nodes/{name}", node(name, _CARDS))
+            server.preload(f"/api/v1/nodes/{name}", node(name, _CARDS, cpu=_NODE_CPU))
         for number in range(_PODS):
             units, percent = drawn.choice(_SHAPES[:3])
             told = held(number // _NODES * 2 % _CARDS, units, percent)
-            each = pod(f"p{number}", units, percent, on=names[number % _NODES], annotations=told)
+            on = names[number % _NODES]
+            each = pod(f"p{number}", units, percent, on=on, annotations=told, cpu=_POD_CPU)
             server.preload(path(each), each)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         config = kubeconfig(folder / "k", f"http://127.0.0.1:{server.port}", {"token": "t"})
@@ -127,11 +129,14 @@ async def _rounds(
         await server.put(path(each), each)
         units, percent = _SHAPES[number % len(_SHAPES)]
         body = json.dumps(
-            {"Pod": pod("new", units, percent), "NodeNames": drawn.sample(list(names), count)}
+            {
+                "Pod": pod("new", units, percent, cpu=_POD_CPU),
+                "NodeNames": drawn.sample(list(names), count),
+            }
         ).encode()
         began = time.perf_counter()
         answer = await caller.ask("filter", body)
-        kept = {"Pod": pod("new", units, percent), "NodeNames": answer["NodeNames"]}
+        kept = {"Pod": pod("new", units, percent, cpu=_POD_CPU), "NodeNames": answer["NodeNames"]}
         await caller.ask("prioritize", json.dumps(kept).encode())
         found.append(time.perf_counter() - began)
     return found

@@ -1,10 +1,12 @@
 """The agent asks its node for nothing but what docs/adr lists, whatever the values are."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from tests.chart.rendering import agent, manifests, one, rights
+from tests.domain.nvidia.nodes import card, sevenths, whole
 from tests.held import changed, fraction
 
 from gpu_device_plugin.domain.annotations import (
@@ -14,12 +16,14 @@ from gpu_device_plugin.domain.annotations import (
 )
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
-from gpu_device_plugin.domain.labels import NODE_LABELS
+from gpu_device_plugin.domain.labels import FEATURES_ANNOTATION, NODE_LABELS, Machine
 from gpu_device_plugin.domain.models.admission import MODEL_LABEL
 from gpu_device_plugin.domain.models.series_label import SERIES_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration, MigStrategy
+from gpu_device_plugin.domain.schemes.nvidia.feature_labels import feature_labels
 
 CHOICES: Mapping[str, Sequence[str]] = {
     "default": (),
@@ -152,9 +156,35 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
     # The mark and the series it may only remove, which tests/e2e/test_policies.py holds it to.
     assert keys(allowed(nodes, "labelsAllowed")) == {*NODE_LABELS, MODEL_LABEL}
     removed = {UNINSTALL_ANNOTATION, SERIES_ANNOTATION}
-    assert keys(allowed(nodes, "annotationsAllowed")) == {*answered, *removed}
+    assert keys(allowed(nodes, "annotationsAllowed")) == {*answered, *removed, FEATURES_ANNOTATION}
     assert keys(allowed(pods, "labelsAllowed")) == set()
     assert keys(allowed(pods, "annotationsAllowed")) == {*written, DEVICES_ANNOTATION}
+
+
+def test_the_agent_may_write_every_feature_label_and_no_other_of_nvidias() -> None:
+    """Only remove them where gfd.enabled is off; the form of the keys stands in the policy."""
+    cards = [*sevenths(1), *whole(2), card(3, "1g.5gb+me", "3g.20gb")]
+    written = set[str]()
+    for strategy in MigStrategy:
+        of = Configuration(mig_strategy=strategy)
+        written |= feature_labels(cards, of, Machine("535.1.2", "12.2", "x", 1)).keys()
+        written |= feature_labels(sevenths(1), of, Machine("535.1.2", "12.2")).keys()
+
+    def wrong(*values: str) -> str:
+        policy = one(
+            manifests(*values), "ValidatingAdmissionPolicy", "gpu-device-plugin-agent-nodes"
+        )
+        (found,) = (v for v in policy["spec"]["variables"] if v["name"] == "labelsWrong")
+        return str(found["expression"])
+
+    on, off = wrong("gfd.enabled=true"), wrong()
+    (pattern,) = re.findall(r"k\.matches\('(.*?)'\)", on)
+    assert {key for key in written if not re.search(pattern, key)} == set()
+    for key in ("nvidia.com/gpu.deploy.driver", "nvidia.com/gpu.present", "a.nvidia.com/gpu.count"):
+        assert not re.search(pattern, key)
+    assert pattern in off
+    assert "&& !(k in variables.labels)" in off
+    assert "&& !(k in variables.labels)" not in on
 
 
 def keys(text: str) -> set[str]:

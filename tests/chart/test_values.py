@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from tests.chart.rendering import CHART, NAME, RefusedError, agent, manifests, one, render
 from tests.e2e.cluster.binaries import HELM
 
+from gpu_device_plugin.apps.agent.lifecycle.node_settings import file_of
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.config.nvidia_settings import NvidiaSettings
 from gpu_device_plugin.config.sources import field_names
@@ -23,10 +25,12 @@ REFUSED = {
     "gpuMemoryUnit=128MiB": "gpuMemoryUnit 128MiB does not go with mode core_mem: it is for mode share only",
     "mode=disabled,gpuMemoryUnit=128MiB": "gpuMemoryUnit 128MiB does not go with mode disabled",
     "gpuMemoryUnit=256MiB": "at '/gpuMemoryUnit': value must be one of 'GiB', '128MiB'",
+    "nodeSettings.map.small.gpuMemoryUnit=128MiB": "nodeSettings.map.small: gpuMemoryUnit 128MiB goes with",
+    "nodeSettings.map.small.unit=GiB": "additional properties 'unit' not allowed",
+    "nodeSettings.map.small.deviceListStrategy=volume-mounts": "at '/nodeSettings/map/small/deviceListStrategy'",
     "migStrategy=single": "migStrategy single is not served by this chart yet",
     "migStrategy=mixed": "migStrategy mixed is not served by this chart yet",
     "migStrategy=both": "at '/migStrategy': value must be one of",
-    "gfd.enabled=true": "gfd.enabled is not served yet",
     "mode=mps": "mode mps is not served by this chart yet",
     "mode=exclusive": "at '/mode': value must be one of",
     "placement=pack": "at '/placement': value must be one of 'binpack', 'spread'",
@@ -63,6 +67,7 @@ NOT_IN_THE_FILE = {
     "kubeconfig",  # the pod's service account
     "standalone",  # a chart is for a cluster
     "xid_table",  # by xidTable only
+    "node_settings_dir",  # by nodeSettings.map only
     "state_dir",  # its default; a hostPath
     "run_dir",  # its default; a hostPath
     "nvml_library",  # by driverRoot only
@@ -145,6 +150,7 @@ def test_the_drivers_library_lies_below_its_root() -> None:
         (["deviceListStrategy={envvar,cdi-cri}"], "device_list_strategy", "envvar,cdi-cri"),
         (["compatWithCPUManager=true"], "pass_device_specs", True),
         (["deviceAccess=cdi"], "device_list_strategy", "cdi-cri"),
+        (["gfd.enabled=true"], "gfd", True),
         (["deviceAccess=device-specs"], "pass_device_specs", True),
         (["allowOtherPlugin=true"], "allow_other_plugin", True),
         (["recoverySeconds=90"], "recovery_seconds", 90),
@@ -379,3 +385,29 @@ def test_a_quota_admits_the_critical_pods_where_the_cluster_wants_one() -> None:
     both = one(manifests("resourceQuota.enabled=true", "controller.enabled=true"), "ResourceQuota")
     (scope,) = both["spec"]["scopeSelector"]["matchExpressions"]
     assert scope["values"] == ["system-node-critical", "system-cluster-critical"]
+
+
+def test_a_kind_of_nodes_has_settings_of_its_own(tmp_path: Path) -> None:
+    """The agent finds them beside its file, by the value of the node's label."""
+    values = {
+        "small": {"mode": "share", "gpuMemoryUnit": "128MiB", "isolation": {"enabled": False}},
+        "cdi": {"deviceListStrategy": "cdi-cri", "recoverySeconds": 90},
+    }
+    data = one(manifests(values={"nodeSettings": {"map": values}}), "ConfigMap")["data"]
+    for key, text in data.items():
+        (tmp_path / key).write_text(text)
+    common = load_settings({}, {"NODE_NAME": "n1"}, tmp_path / "config.yaml")
+    mounted = agent(manifests())["containers"][0]["volumeMounts"][0]["mountPath"]
+    assert common.node_settings_dir == mounted
+    here = msgspec.structs.replace(common, node_settings_dir=str(tmp_path))
+
+    def chosen(label: str) -> Settings:
+        over = file_of(here, label)
+        return load_settings({}, {"NODE_NAME": "n1"}, tmp_path / "config.yaml", over)
+
+    small, cdi = chosen("small"), chosen("cdi")
+    assert (small.mode.value, small.memory_unit.value) == ("share", "128MiB")
+    assert small.isolation.value == "off"
+    assert (small.recovery_seconds, cdi.recovery_seconds) == (30, 90)
+    assert (cdi.device_list_strategy, cdi.memory_unit.value) == ("cdi-cri", "GiB")
+    assert chosen("") == common

@@ -7,12 +7,16 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 import yaml
 from tests.apps.controller.objects import node
 from tests.fakes.api_server import kubeconfig, running
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_A_NODE = ("grpc", "google", "pynvml", "prometheus_client", "asyncinotify", "kubernetes")
@@ -46,15 +50,24 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "content"
 
 
+def command(unpacked: Path, *words: str) -> list[str]:
+    """A plugin, from the wheel's content."""
+    (information,) = unpacked.glob("*.dist-info")
+    return [sys.executable, "-c", PROGRAM, str(unpacked), str(information), *words]
+
+
+def environment(unpacked: Path, kubeconfig_file: Path) -> dict[str, str]:
+    """The content is compared afterwards, so nothing may be written beside it."""
+    quiet = {"PYTHONPATH": str(unpacked), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, **quiet, "KUBECONFIG": str(kubeconfig_file)}
+
+
 async def plugin(unpacked: Path, kubeconfig_file: Path, *words: str) -> str:
     """What a plugin prints."""
-    (information,) = unpacked.glob("*.dist-info")
-    # The content is compared afterwards, so nothing may be written beside it.
-    environment = {**os.environ, "PYTHONPATH": str(unpacked), "PYTHONDONTWRITEBYTECODE": "1"}
     found = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-c", PROGRAM, str(unpacked), str(information), *words],
-        env={**environment, "KUBECONFIG": str(kubeconfig_file)},
+        command(unpacked, *words),
+        env=environment(unpacked, kubeconfig_file),
         capture_output=True,
         text=True,
         timeout=120,
@@ -62,6 +75,24 @@ async def plugin(unpacked: Path, kubeconfig_file: Path, *words: str) -> str:
     )
     assert found.returncode == 0, found.stderr
     return found.stdout
+
+
+@asynccontextmanager
+async def started(
+    unpacked: Path, kubeconfig_file: Path, *words: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A plugin that goes on."""
+    process = await asyncio.create_subprocess_exec(
+        *command(unpacked, *words),
+        env={**environment(unpacked, kubeconfig_file), "PYTHONUNBUFFERED": "1"},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 async def test_both_plugins_run_from_the_wheel_alone(unpacked: Path, tmp_path: Path) -> None:
@@ -73,13 +104,52 @@ async def test_both_plugins_run_from_the_wheel_alone(unpacked: Path, tmp_path: P
         assert "0/30 (0%)" in await plugin(unpacked, config, "kubectl-inspect-cgpu")
 
 
+async def test_the_page_is_served_from_the_wheel_alone(unpacked: Path, tmp_path: Path) -> None:
+    """Templates, script and stylesheet are in it."""
+    async with running() as (server, _):
+        await server.put("/api/v1/nodes/gpu-a", node("gpu-a"))
+        config = kubeconfig(tmp_path / "config", f"http://127.0.0.1:{server.port}", {})
+        words = ("kubectl-gpu", "page", "--address", "127.0.0.1:0")
+        async with started(unpacked, config, *words) as process:
+            assert process.stdout is not None
+            url = (await process.stdout.readline()).decode().split()[-1]
+
+            async def shows_the_node() -> bool:
+                async with aiohttp.ClientSession() as session, session.get(url) as answer:
+                    return 'id="node-gpu-a"' in await answer.text()
+
+            await until(shows_the_node, 30)
+            async with aiohttp.ClientSession() as session:
+                for name in ("page.js", "page.css"):
+                    async with session.get(f"{url}static/{name}") as answer:
+                        assert answer.status == 200
+            process.terminate()
+            assert await process.wait() == 0
+
+
 def test_nothing_of_a_node_is_in_the_wheel(unpacked: Path) -> None:
     """Else it grows with everything that a node needs."""
     parts = {path.name for path in (unpacked / "gpu_device_plugin").iterdir()}
-    assert parts == {"__init__.py", "apps", "cli", "cluster", "domain", "errors.py", "py.typed"}
+    assert parts == {
+        "__init__.py",
+        "apps",
+        "cli",
+        "cluster",
+        "domain",
+        "errors.py",
+        "py.typed",
+        "web",
+    }
     assert {path.name for path in (unpacked / "gpu_device_plugin" / "apps").iterdir()} == {
         "__init__.py",
         "overview",
+        "page",
+    }
+    assert {path.name for path in (unpacked / "gpu_device_plugin" / "web").iterdir()} == {
+        "__init__.py",
+        "page",
+        "server.py",
+        "tls.py",
     }
     names = [path.name for path in unpacked.rglob("*")]
     assert not [name for name in names if name.endswith((".so", ".pyc"))]

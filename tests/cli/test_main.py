@@ -27,6 +27,8 @@ COMMANDS = (
     "clear-nodes",
     "controller",
     "demo",
+    "mig",
+    "page",
     "recover",
     "simulate",
     "uninstall",

@@ -28,7 +28,8 @@ RULES = (
     ("", ("nodes",), ("list", "watch", "patch")),
     ("", ("pods",), ("get", "list", "watch", "patch")),
     ("", ("events",), ("create", "patch")),
-    ("resource.k8s.io", ("resourceslices",), ("list", "watch")),
+    ("resource.k8s.io", ("resourceslices",), ("list", "watch", "create", "update", "delete")),
+    ("resource.k8s.io", ("resourceclaims",), ("get", "list")),
 )
 
 

@@ -168,3 +168,14 @@ def test_the_sources_pod_of_an_instance_lists_exactly_one(
         uuid = card.removeprefix("GPU 0: NVIDIA A100-SXM4-40GB (UUID: ").removesuffix(")")
         assert uuid in agent.uuids()
         assert re.fullmatch(r" +MIG 1g\.5gb +Device +0: \(UUID: MIG-[0-9a-f-]{36}\)", instance)
+
+
+def test_a_pod_of_two_on_a_dgx_1_gets_the_two_that_are_linked_twice_without_waste(
+    cluster: Cluster, node: Node, serve: Serve
+) -> None:
+    """R-703: cards 0 and 3, as NVIDIA's own choice on its hybrid cube mesh."""
+    with serve("dgx-1") as agent:
+        wait_until_offered(cluster, node, {GPU: "8"})
+        cluster.apply(asking("pair", GPU, 2))
+        seen = [line.rpartition("UUID: ")[2].removesuffix(")") for line in listed(cluster, "pair")]
+        assert seen == [agent.uuids()[0], agent.uuids()[3]]

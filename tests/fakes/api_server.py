@@ -30,7 +30,7 @@ _COLLECTION = re.compile(
     r"|/apis/apps/v1(?:/namespaces/[^/]+)?/daemonsets"
     r"|/apis/node\.k8s\.io/v1/runtimeclasses"
     r"|/apis/admissionregistration\.k8s\.io/v1/validatingadmissionpolicies"
-    r"|/apis/resource\.k8s\.io/v1/resourceslices)(?:/(?P<name>[^/]+))?(?:/binding)?"
+    r"|/apis/resource\.k8s\.io/v1/(?:resourceslices|namespaces/[^/]+/resourceclaims))(?:/(?P<name>[^/]+))?(?:/binding)?"
 )
 
 
@@ -167,6 +167,9 @@ class FakeApiServer:
         found = self.objects.get(seen.path)
         if found is None:
             return status(404, f"{seen.path} not found")
+        if seen.method == "DELETE":
+            await self.delete(seen.path)
+            return web.json_response(found)
         if seen.method == "PUT":
             return await self._replace(seen, found)
         if seen.method == "PATCH":
@@ -226,7 +229,10 @@ class FakeApiServer:
             end = start + self.page_size
             meta |= {"continue": str(end)} if end < len(items) else {}
             items = items[start:end]
-        return web.json_response({"kind": "List", "metadata": meta, "items": items or None})
+        # client-go takes the list of nodes only by its own name.
+        kind = "NodeList" if seen.path == "/api/v1/nodes" else "List"
+        names = {"kind": kind, "apiVersion": "v1"}
+        return web.json_response({**names, "metadata": meta, "items": items or None})
 
     async def _watch(self, request: web.Request, seen: Seen) -> web.StreamResponse:
         epoch, at = self._epoch, int(seen.query["resourceVersion"])

@@ -45,6 +45,11 @@ def make_machine(place: Path, cards: SimulatedNode) -> None:
         files = place / "pci" / f"{domain:04x}:{bus:02x}:{device:02x}.0"
         files.mkdir(parents=True)
         (files / "vendor").write_text(f"{_NVIDIA:#06x}\n")
+        model = int(fields[f"cards.{slot}.pci_device_id"]) >> 16
+        (files / "device").write_text(f"{model:#06x}\n")
+        (files / "resource").write_text(
+            "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
+        )
         (files / "class").write_text(f"{_COMPUTE:#08x}\n")
         (files / "config").write_bytes(bytes(_CONFIG_BYTES))
         (files / "numa_node").write_text(f"{slot * 2 // count}\n")

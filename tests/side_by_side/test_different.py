@@ -62,7 +62,7 @@ async def test_over_a_layout_that_strategy_single_cannot_show_theirs_exits_and_o
 
 async def test_a_card_heals_here_and_stays_unhealthy_there() -> None:
     """R-709: until theirs is started again."""
-    async with both("v100", {}) as (theirs, rig):
+    async with both("v100", {}, recovery_seconds=1) as (theirs, rig):
         await settled(theirs, rig)
         rig.cards.xid(2, 48)
         await until(lambda: counted(theirs.kubelet) == {GPU: 3}, 20)

@@ -146,9 +146,9 @@ def test_an_unsupported_function_says_so(node: SimulatedNode) -> None:
         node,
         """
         library = ctypes.CDLL("libnvidia-ml.so.1")
-        before = library.nvmlDeviceGetNvLinkState(None, 0, None)
+        before = library.nvmlDeviceGetNvLinkVersion(None, 0, None)
         nvml.nvmlInit()
-        say([before, library.nvmlDeviceGetNvLinkState(None, 0, None)])
+        say([before, library.nvmlDeviceGetNvLinkVersion(None, 0, None)])
         """,
     )
 

@@ -9,11 +9,13 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and (eq .Values.gpuMemoryUnit "128MiB") (ne .Values.mode "share") }}
 {{- fail (printf "gpuMemoryUnit 128MiB does not go with mode %s: it is for mode share only, where a card serves more than 16 pods; set mode to share or gpuMemoryUnit to GiB" .Values.mode) }}
 {{- end }}
+{{- range $name, $settings := .Values.nodeSettings.map }}
+{{- if and (eq ($settings.gpuMemoryUnit | default $.Values.gpuMemoryUnit) "128MiB") (ne ($settings.mode | default $.Values.mode) "share") }}
+{{- fail (printf "nodeSettings.map.%s: gpuMemoryUnit 128MiB goes with mode share only; set both there" $name) }}
+{{- end }}
+{{- end }}
 {{- if ne .Values.migStrategy "none" }}
 {{- fail (printf "migStrategy %s is not served by this chart yet: cards in MIG mode are left out; set migStrategy to none" .Values.migStrategy) }}
-{{- end }}
-{{- if .Values.gfd.enabled }}
-{{- fail "gfd.enabled is not served yet: this chart brings no GPU feature discovery; set gfd.enabled to false and install NVIDIA's" }}
 {{- end }}
 {{- include "gpu-device-plugin.checkImage" . }}
 {{- if and .Values.driverRoot (not .Values.nvmlLibrary) }}
@@ -50,8 +52,20 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.scheduler.enabled (not .Values.controller.enabled) }}
 {{- fail "scheduler.enabled needs controller.enabled: that scheduler asks the controller" }}
 {{- end }}
+{{- if and .Values.controller.tls.certManager.enabled (or .Values.controller.tls.secretName .Values.controller.tls.clientSecretName) }}
+{{- fail "controller.tls.certManager.enabled makes the Secrets itself: leave controller.tls.secretName and clientSecretName empty" }}
+{{- end }}
 {{- if and .Values.controller.tls.secretName .Values.scheduler.enabled (not .Values.controller.tls.clientSecretName) }}
 {{- fail "controller.tls.secretName with scheduler.enabled needs controller.tls.clientSecretName: the Secret of the scheduler's own certificate" }}
+{{- end }}
+{{- if and .Values.dra.enabled (semverCompare "<1.36-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "dra.enabled needs Kubernetes 1.36 or later, this cluster has %s: its API server changes no pods by policy, and its scheduler does not divide cards; set dra.enabled to false" .Capabilities.KubeVersion.Version) }}
+{{- end }}
+{{- if and (eq .Values.door "dra") (not .Values.dra.enabled) }}
+{{- fail "door dra needs dra.enabled: without it no pod gets a claim" }}
+{{- end }}
+{{- if and .Values.dra.enabled (not .Values.policies.enabled) }}
+{{- fail "dra.enabled needs policies.enabled: without them a claim written by hand passes every rule" }}
 {{- end }}
 {{- range compact (list .Values.kubeletDir .Values.libraryDir .Values.driverRoot .Values.nvmlLibrary) }}
 {{- if or (eq . "/etc") (eq . "/usr") (eq . "/var") (has ".." (splitList "/" .)) }}

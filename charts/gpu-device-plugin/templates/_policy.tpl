@@ -2,17 +2,23 @@
 {{- define "gpu-device-plugin.cel" -}}
 {{- $cel := regexReplaceAll `mem\((\w+)\)` . `quantity(limits(${1})[?'aliyun.com/gpu-mem'].orValue('0')).asInteger()` }}
 {{- $cel = regexReplaceAll `core\((\w+)\)` $cel `quantity(limits(${1})[?'aliyun.com/gpu-core.percentage'].orValue('0')).asInteger()` }}
-{{- $cel = regexReplaceAll `limits\((\w+)\)` $cel `${1}.resources.limits` }}
+{{- $cel = regexReplaceAll `limits\((\w+)\)` $cel `${1}.?resources.?limits.orValue({})` }}
 {{- $cel = regexReplaceAll `ours\(([\w.]+)\)` $cel `('..' in ${1}.split('/') || ['/etc/ld.so.preload/', '/run/gpu-device-plugin/', '/var/run/gpu-device-plugin/', '/usr/local/lib/gpu-device-plugin/'].exists(our, ('/' + ${1}.split('/').filter(s, !(s in ['', '.'])).join('/') + '/').startsWith(our)))` }}
 {{- $cel = regexReplaceAll `reaches\((\w+)\)` $cel `[${1}.split('/').filter(s, !(s in ['', '.'])).map(s, s + '/').join('')].exists(at, variables.directories.exists(our, ('/' + at).startsWith(our) || our.startsWith('/' + at)))` }}
 {{- $cel }}
 {{- end }}
 
-{{/* The containers of .pod (CEL) that ask for any of our resources: .macro exists, or filter. */}}
+{{/*
+The containers of .pod (CEL) that ask for any of our resources: .macro exists, or filter. With .claims also those
+whose request was made into a claim.
+*/}}
 {{- define "gpu-device-plugin.asks" -}}
 ({{ .pod }}.spec.containers + {{ .pod }}.spec.?initContainers.orValue([])).{{ .macro }}(c,
   ['aliyun.com/gpu-mem', 'aliyun.com/gpu-core.percentage', 'aliyun.com/gpu-count'].exists(r,
-    r in c.?resources.?limits.orValue({})))
+    r in c.?resources.?limits.orValue({}))
+  {{- if .claims }}
+  || {{ include "gpu-device-plugin.holdsClaim" . }}
+  {{- end }})
 {{- end }}
 
 {{/* The validations that the values leave switched on. */}}

@@ -14,9 +14,16 @@ config.yaml: |
   {{- with include "gpu-device-plugin.passesNodes" . }}
   pass_device_specs: {{ . }}
   {{- end }}
+  {{- if .Values.gfd.enabled }}
+  gfd: "on"
+  {{- end }}
   driver_capabilities: {{ .Values.driverCapabilities | quote }}
   allow_other_plugin: {{ .Values.allowOtherPlugin }}
   recovery_seconds: {{ .Values.recoverySeconds }}
+  {{- if .Values.dra.enabled }}
+  door: {{ .Values.door }}
+  cdi_dir: {{ .Values.dra.cdiDir }}
+  {{- end }}
   kubelet_dir: {{ .Values.kubeletDir }}
   library_dir: {{ .Values.libraryDir }}
   {{- if .Values.simulate.profile }}
@@ -27,9 +34,30 @@ config.yaml: |
   {{- if .Values.xidTable }}
   xid_table: /etc/gpu-device-plugin/xid-table.yaml
   {{- end }}
+  {{- if .Values.nodeSettings.map }}
+  node_settings_dir: /etc/gpu-device-plugin
+  {{- end }}
   metrics_address: ":{{ .Values.metrics.port }}"
   log_level: {{ .Values.logLevel }}
   log_format: {{ .Values.logFormat }}
+{{- range $name, $settings := .Values.nodeSettings.map }}
+node-{{ $name }}.yaml: |
+  {{- with $settings.mode }}
+  mode: {{ . }}
+  {{- end }}
+  {{- with $settings.gpuMemoryUnit }}
+  memory_unit: {{ . }}
+  {{- end }}
+  {{- with $settings.isolation }}
+  isolation: {{ ternary "on" "off" .enabled | quote }}
+  {{- end }}
+  {{- with $settings.deviceListStrategy }}
+  device_list_strategy: {{ . }}
+  {{- end }}
+  {{- with $settings.recoverySeconds }}
+  recovery_seconds: {{ . }}
+  {{- end }}
+{{- end }}
 {{- with .Values.xidTable }}
 xid-table.yaml: |
   {{- toYaml . | nindent 2 }}

@@ -22,9 +22,10 @@ _GRPC = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
 def demo() -> None:
     """Show what this project does, in half a minute without a GPU.
 
-    Runs an agent on each of two simulated nodes and shows what they offer, which pod gets which
-    slice and why, what a container receives, and a card that fails and recovers. If this
-    machine has an NVIDIA driver, its cards are listed too, and not touched.
+    Runs an agent on each of three simulated nodes and shows what they offer, which pod gets which
+    slice and why, what a container receives, a card that fails and recovers, and MIG instances
+    and replicas under NVIDIA's names. If this machine has an NVIDIA driver, its cards are listed
+    too, and not touched.
 
     Needs no Kubernetes and no root, and leaves nothing behind. Everything is checked while it
     is shown: the exit code is 0 only if all of it is true.

@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
@@ -16,6 +16,7 @@ from gpu_device_plugin.apps.demo.telling import (
     CardRow,
     ComputeShare,
     GpuView,
+    NamedOffer,
     Offered,
     Promise,
     RealCard,
@@ -78,6 +79,22 @@ class Screen:
         for offer in offers:
             amounts = ["-" if amount is None else str(amount) for amount in offer.amounts]
             table.add_row(offer.node, offer.mode, offer.cards, *amounts)
+        self._draw(table)
+
+    def named_offers(self, offers: Sequence[NamedOffer]) -> None:
+        """One line a change; a number that has changed stands out."""
+        table = _table("after", "allocatable of nvidia.com/")
+        before: Mapping[str, int] = {}
+        for offer in offers:
+            shown = Text()
+            for name, count in offer.seen.items():
+                is_new = before.get(name) != count
+                shown.append(", " if shown else "")
+                shown.append(
+                    f"{name.removeprefix('nvidia.com/')}: {count}", "green" if is_new else "dim"
+                )
+            table.add_row(offer.what, shown)
+            before = offer.seen
         self._draw(table)
 
     def verdicts(self, verdicts: Sequence[Verdict]) -> None:

@@ -16,6 +16,9 @@ from gpu_device_plugin.cli.demo import demo
 from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
+from gpu_device_plugin.cli.mig import mig
+from gpu_device_plugin.cli.mps import mps_daemon
+from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.cli.setting_options import setting_options
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.config.agent import Settings, load_settings
@@ -35,10 +38,10 @@ _run_dir = directory_option("run_dir", "The --run-dir of the agent on this node.
 def cli() -> None:
     """Share GPUs between pods by memory and compute, with enforced limits.
 
-    `agent` runs on every GPU node, `controller` once in a cluster. `why` and `recover` are for
-    a person on a GPU node, or in the agent's pod. The chart's hooks run `uninstall`,
-    `clear-nodes` and `check-upgrade`; `cleanup` removes what an uninstall leaves on a node. `demo`
-    and `simulate` need no GPU.
+    `agent` runs on every GPU node, `controller` once in a cluster. `page` shows the whole
+    cluster in a browser. `why` and `recover` are for a person on a GPU node, or in the agent's
+    pod. The chart's hooks run `uninstall`, `clear-nodes` and `check-upgrade`; `cleanup` removes
+    what an uninstall leaves on a node. `demo` and `simulate` need no GPU.
     """
 
 
@@ -62,16 +65,21 @@ def agent(config: Path | None, **flags: object) -> None:
     Node over all of them.
 
     Exit codes: 0 ended on request, 1 failed, 2 wrong settings or a second agent on this node,
-    75 to be started again because the driver has changed.
+    75 to be started again because the driver, or which settings the node's label names, has
+    changed.
     """
+    from gpu_device_plugin.apps.agent.lifecycle.node_settings import choose, file_of
     from gpu_device_plugin.apps.agent.run import run_agent
 
-    settings = load_settings(flags, os.environ, config)
+    settings, chosen = load_settings(flags, os.environ, config), ""
     configure_logs(settings.log_level, settings.log_format)
+    if settings.node_settings_dir and not settings.standalone:
+        chosen = asyncio.run(choose(settings))
+        settings = load_settings(flags, os.environ, config, file_of(settings, chosen))
     former = former_names(settings)
     if former:
         structlog.get_logger("settings").warning(former)
-    sys.exit(asyncio.run(run_agent(settings)))
+    sys.exit(asyncio.run(run_agent(settings, chosen=chosen)))
 
 
 setting_options(Settings, agent)
@@ -142,7 +150,17 @@ def version() -> None:
     click.echo(f"library {own_version() or 'not built'}")
 
 
-for _command in (simulate, demo, uninstall, clear_nodes, check_upgrade, cleanup):
+for _command in (
+    page,
+    simulate,
+    demo,
+    uninstall,
+    clear_nodes,
+    check_upgrade,
+    cleanup,
+    mig,
+    mps_daemon,
+):
     cli.add_command(_command)
 
 

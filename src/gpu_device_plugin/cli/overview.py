@@ -16,6 +16,7 @@ import click
 from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
 from gpu_device_plugin.cli.overview_json import json_cards
+from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.errors import ConfigError, GpuPluginError
 
 # What reads and draws is imported when it is used, so that help comes at once.
@@ -129,8 +130,8 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
 @gpu.command()
 @click.option(
     "--prometheus",
-    metavar="NAMESPACE/SERVICE:PORT",
-    help="Ask this Service of Prometheus instead of each agent.",
+    metavar="URL|NAMESPACE/SERVICE:PORT",
+    help="Ask this Prometheus instead of each agent.",
 )
 @_kubeconfig
 def top(prometheus: str | None, **access: Any) -> None:
@@ -233,6 +234,7 @@ def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """`kubectl gpu`."""
+    gpu.add_command(page)
     _guarded(gpu, "kubectl gpu", arguments)
 
 

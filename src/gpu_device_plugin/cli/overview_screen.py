@@ -1,6 +1,6 @@
 """Draws what `kubectl gpu` finds: 80 columns are enough, colours are not needed."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
@@ -17,7 +17,6 @@ from gpu_device_plugin.apps.overview.usage import SliceUse
 from gpu_device_plugin.apps.overview.why import NodeVerdict, PodStory
 from gpu_device_plugin.domain.pods import PodRef
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan")
 _BAR = 16
 _WIDE_BAR = 32
@@ -43,7 +42,7 @@ class OverviewScreen:
             parts += _node(node, width, is_wide=is_wide)
         for name, why in cluster.unreadable:
             parts.append(Text(f"{name}: {why}", style="red"))
-        parts.append(Text(_summary(cluster.nodes)))
+        parts.append(Text(cluster.summary))
         return Group(*parts)
 
     @contextmanager
@@ -114,10 +113,7 @@ class OverviewScreen:
 
 
 def _node(node: NodeView, width: int, *, is_wide: bool) -> Iterator[RenderableType]:
-    models = ", ".join(f"{count} x {model}" for model, count in _models(node.cards))
-    unit = "1 GiB" if node.unit_mib == 1024 else f"{node.unit_mib} MiB"
-    units = "" if node.is_whole else f"units of {unit}, "
-    yield Text.assemble((node.name, "bold"), f"  {node.mode}, {units}{models}")
+    yield Text.assemble((node.name, "bold"), f"  {node.kind_text}")
     yield Padding(_card_table(node, width, is_wide=is_wide), (0, 0, 0, 3), expand=False)
     for uuid, pod in node.instances:
         yield Padding(Text(f"instance {uuid}: {pod}"), (0, 0, 0, 3))
@@ -128,7 +124,7 @@ def _node(node: NodeView, width: int, *, is_wide: bool) -> Iterator[RenderableTy
 
 
 def _card_table(node: NodeView, width: int, *, is_wide: bool) -> Table:
-    marks = _marks(node.cards)
+    marks = _marks(node.letters)
     amounts = ("units", "compute") if node.has_compute else ("units",)
     table = _table("card", "memory", right=() if node.is_whole else amounts)
     if is_wide:
@@ -147,21 +143,11 @@ def _card_table(node: NodeView, width: int, *, is_wide: bool) -> Table:
     return table
 
 
-def _models(cards: Iterable[CardView]) -> list[tuple[str, int]]:
-    counts: dict[str, int] = {}
-    for card in cards:
-        counts[card.model] = counts.get(card.model, 0) + 1
-    return list(counts.items())
-
-
-def _marks(cards: Iterable[CardView]) -> dict[PodRef, tuple[str, str]]:
-    """A letter and a colour for each pod of a node; when letters run out, they begin again."""
-    pods = dict.fromkeys(
-        pod for card in cards for pod in (*card.pods, *(holder.pod for holder in card.holders))
-    )
+def _marks(letters: Mapping[PodRef, str]) -> dict[PodRef, tuple[str, str]]:
+    """Each pod of a node with its letter and a colour."""
     return {
-        pod: (_LETTERS[n % len(_LETTERS)], _COLOURS[n % len(_COLOURS)])
-        for n, pod in enumerate(pods)
+        pod: (letter, _COLOURS[n % len(_COLOURS)])
+        for n, (pod, letter) in enumerate(letters.items())
     }
 
 
@@ -205,21 +191,6 @@ def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool)
             who.append(f" ({holder.units} units{compute})")
         who.append("" if holder.is_granted else " (reserved)")
     return who if card.is_healthy else Text.assemble(("out of service: ", "red"), who)
-
-
-def _summary(nodes: Sequence[NodeView]) -> str:
-    cards = sum(len(node.cards) for node in nodes)
-    shared = [node for node in nodes if not node.is_whole]
-    whole = [card for node in nodes if node.is_whole for card in node.cards]
-    parts = []
-    if shared or not whole:
-        held, units = sum(node.held_units for node in shared), sum(node.units for node in shared)
-        percent = 100 * held // units if units else 0
-        parts.append(f"{held} of {units} units held ({percent} %)")
-    if whole:
-        given = sum(bool(card.pods) for card in whole)
-        parts.append(f"{given} of {len(whole)} whole cards held")
-    return f"{len(nodes)} nodes, {cards} cards: {', '.join(parts)}"
 
 
 def _use(use: SliceUse) -> list[str]:

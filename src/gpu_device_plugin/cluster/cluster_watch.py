@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -282,7 +283,8 @@ def _understood(pod: Pod) -> ClusterPod:
     """
     return ClusterPod(
         scheduled_request(pod),
-        pod.spec.node_name,
+        # One string a node, and not one a pod.
+        sys.intern(pod.spec.node_name),
         pod.metadata.annotations or {},
         pod.metadata.resource_version,
     )

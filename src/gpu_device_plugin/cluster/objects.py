@@ -32,10 +32,14 @@ class NodeMetadata:
         """Want these; returns at once."""
         self._labels.update(labels or {})
         self._annotations.update(annotations or {})
+        self._passing_labels -= self._labels.keys()
+        self._passing -= self._annotations.keys()
         self._queue.mark(self._node_name)
 
     def drop(self, *, label: str = "", annotation: str = "") -> None:
-        """Remove a label or an annotation once; a later one is left alone."""
+        """Want a label or an annotation no more and remove it once; a later one is left alone."""
+        self._labels.pop(label, None)
+        self._annotations.pop(annotation, None)
         self._passing_labels |= {label} - {""}
         self._passing |= {annotation} - {""}
         self._queue.mark(self._node_name)

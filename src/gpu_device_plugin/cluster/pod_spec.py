@@ -1,5 +1,6 @@
 """The pod spec: a pod's JSON as the request that the domain uses."""
 
+import sys
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -36,7 +37,7 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         for index, container in enumerate(pod.spec.containers)
     ]
     return PodRequest(
-        ref=PodRef(meta.namespace, meta.name, annotations.get(MIRROR) or meta.uid),
+        ref=PodRef(sys.intern(meta.namespace), meta.name, annotations.get(MIRROR) or meta.uid),
         containers=tuple(containers),
         card_count_label=(meta.labels or {}).get(COUNT_LABEL),
         wish=wish_of(annotations, len(pod.spec.containers)),

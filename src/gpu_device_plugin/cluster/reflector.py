@@ -5,18 +5,19 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, overload
 
 import msgspec
 import structlog
 
 from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
-from gpu_device_plugin.cluster.wire import Bare, Item, ListOf, Status, WatchLine
+from gpu_device_plugin.cluster.wire import Bare, Item, RawList, Status, WatchLine
 from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger(__name__)
 _GONE = 410
 _line = msgspec.json.Decoder(WatchLine)
+_list = msgspec.json.Decoder(RawList)
 _bare = msgspec.json.Decoder(Bare)
 _status = msgspec.json.Decoder(Status)
 
@@ -54,6 +55,27 @@ class Listener(Generic[Item]):
     lists: Callable[[], None] = lambda: None
 
 
+class _Decoded(Sequence[Item]):
+    """Objects of a list, decoded one by one: tens of thousands at once are a peak of memory."""
+
+    def __init__(self, raw: Sequence[msgspec.Raw], decoder: msgspec.json.Decoder[Item]) -> None:
+        self._raw, self._decoder = raw, decoder
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    @overload
+    def __getitem__(self, at: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Item]: ...
+
+    def __getitem__(self, at: int | slice) -> Item | Sequence[Item]:
+        if isinstance(at, slice):
+            return _Decoded(self._raw[at], self._decoder)
+        return self._decoder.decode(self._raw[at])
+
+
 class Reflection(Generic[Item]):
     """Calls back with every object of a list, then with every change, until cancelled.
 
@@ -74,7 +96,6 @@ class Reflection(Generic[Item]):
         self._source = source
         self._listener = listener
         self._item = msgspec.json.Decoder(item)
-        self._list = msgspec.json.Decoder(ListOf[item])  # type: ignore[valid-type]
         self._version = ""
         # The first list may come from the server's cache, as other node agents' lists do;
         # after 410 that cache is not trusted.
@@ -132,10 +153,13 @@ class Reflection(Generic[Item]):
         if not answer.is_success:
             raise ClusterError(f"list of {self._source.path}: {answer.text}")
         try:
-            listed = self._list.decode(answer.body)
+            listed = _list.decode(answer.body)
+            items = _Decoded(listed.items or [], self._item)
+            for _ in items:
+                pass  # The listener must not meet an error half way.
         except msgspec.MsgspecError as error:
             raise ClusterError(f"list of {self._source.path}: {error}") from error
-        self._listener.replace(listed.items or [])
+        self._listener.replace(items)
         self.is_synced = True
         self.trouble = ""
         self._relists_done = wanted

@@ -1,15 +1,12 @@
 """A whole cluster, read once for a person."""
 
-from collections.abc import Iterator
-from urllib.parse import quote
-
-import msgspec
+from collections.abc import Sequence
 
 from gpu_device_plugin.cluster.api import ApiServer, Request
-from gpu_device_plugin.cluster.listing import decoded, list_items, read_object, served
+from gpu_device_plugin.cluster.listing import list_items, read_object, served
+from gpu_device_plugin.cluster.prometheus import Series, instant_query
 from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.cluster.wire import Bare
-from gpu_device_plugin.errors import ClusterError
 
 _POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 _RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
@@ -63,33 +60,9 @@ class Survey:
         answer = await self._api.call(Request("GET", path))
         return served(answer, path).body.decode("utf-8", "replace")
 
-    async def prometheus(self, service: str, query: str) -> Iterator[tuple[dict[str, str], float]]:
-        """Labels and value of each series of an instant query, through the API server's proxy.
-
-        Args:
-            service: `NAMESPACE/SERVICE:PORT` of Prometheus.
-            query: In PromQL.
-        """
-        namespace, slash, name = service.partition("/")
-        if not slash or ":" not in name:
-            raise ClusterError(f"{service!r} is not NAMESPACE/SERVICE:PORT")
-        path = f"/api/v1/namespaces/{quote(namespace)}/services/{quote(name)}/proxy/api/v1/query"
-        answer = served(await self._api.call(Request("GET", path, {"query": query})), path)
-        result: _Result = decoded(answer, _Result)
-        return ((each.metric, float(each.value[1])) for each in result.data.result)
+    async def prometheus(self, where: str, query: str) -> Sequence[Series]:
+        """Labels and value of each series of an instant query; see `instant_query`."""
+        return await instant_query(self._api, where, query)
 
     async def _names(self, path: str) -> frozenset[str]:
         return frozenset([each.metadata.name async for each in list_items(self._api, path, Bare)])
-
-
-class _Series(msgspec.Struct):
-    metric: dict[str, str]
-    value: tuple[float, str]
-
-
-class _Data(msgspec.Struct):
-    result: list[_Series]
-
-
-class _Result(msgspec.Struct):
-    data: _Data

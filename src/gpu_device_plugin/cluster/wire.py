@@ -145,6 +145,13 @@ class ListOf(msgspec.Struct, Generic[Item]):
     items: list[Item] | None = None
 
 
+class RawList(msgspec.Struct):
+    """A list answer whose objects are decoded one by one."""
+
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    items: list[msgspec.Raw] | None = None
+
+
 class WatchLine(msgspec.Struct):
     """One line of a watch; `object` is decoded once `type` is known."""
 

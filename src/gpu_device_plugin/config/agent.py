@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import yaml
 
+from gpu_device_plugin.config.config_choice import fallbacks
 from gpu_device_plugin.config.nvidia_settings import (
     NvidiaSettings,
     check_twice,
@@ -14,6 +15,8 @@ from gpu_device_plugin.config.nvidia_settings import (
 )
 from gpu_device_plugin.config.sources import LogFormat, load, says
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
+from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.health_values import XidChoice
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
@@ -81,6 +84,16 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
             "With `on` containers get limits and the isolation library; if it is missing, cards are unhealthy."
         ),
     ] = Isolation.ON
+    door: Annotated[
+        Door,
+        says(
+            "By what requests reach the node, if it has no label `gpu-device-plugin/door`: the device plugin "
+            "API, or claims (Kubernetes 1.36 or later)."
+        ),
+    ] = Door.DEVICE_PLUGIN
+    cdi_dir: Annotated[
+        str, says("Directory of the container runtime's CDI files, for the claims of door `dra`.")
+    ] = "/var/run/cdi"
     driver_capabilities: Annotated[
         str,
         says(
@@ -110,6 +123,12 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     xid_table: Annotated[
         str, says("A YAML file with rows that replace or extend the built-in table of XIDs.")
     ] = ""
+    disable_healthchecks: Annotated[
+        str, says("XIDs that do nothing to their card, with commas; `all` or `xids` for every one.")
+    ] = ""
+    enable_healthchecks: Annotated[
+        str, says("XIDs that take their card out, also of those that are disabled; `all` likewise.")
+    ] = ""
     kubelet_dir: Annotated[
         str, says("The kubelet's directory, which has device-plugins/ and pod-resources/.")
     ] = "/var/lib/kubelet"
@@ -119,6 +138,13 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     run_dir: Annotated[
         str, says("Files of the slices, and the admin socket; empty after a boot.")
     ] = "/run/gpu-device-plugin"
+    node_settings_dir: Annotated[
+        str,
+        says(
+            "Directory of files `node-NAME.yaml`, settings for nodes with the label "
+            "`gpu-device-plugin/settings: NAME`; they take precedence over those of `--config`."
+        ),
+    ] = ""
     metrics_address: Annotated[str, says("Address of /metrics, /healthz and /readyz.")] = ":9445"
     log_level: Annotated[
         str, says("debug, info, warning or error.", pattern="^(debug|info|warning|error)$")
@@ -127,24 +153,51 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def load_settings(
-    flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: Path | None,
+    over: Path | None = None,
 ) -> Settings:
-    """Merge flags, environment and file into checked settings; see `sources.load`.
+    """Merge flags, environment and files into checked settings; see `sources.load`.
 
     Raises:
         ConfigError: A key is unknown, a value is malformed, or a combination is impossible.
     """
-    settings, sources = load(Settings, flags, environ, file)
+    settings, sources = load(Settings, flags, environ, file, over)
     _check_combination(settings, sources)
     check_twice(settings, sources, file)
     nvidia_configuration(settings)
+    fallbacks(settings)
+    for key in ("disable_healthchecks", "enable_healthchecks"):
+        try:
+            xid_choice(getattr(settings, key))
+        except ConfigError as error:
+            raise ConfigError(f"{sources[key]}: {error}") from error
     return settings
 
 
-def takes_mig(settings: Settings) -> bool:
-    """Whether cards in MIG mode serve; that cannot change while the agent runs."""
+def xid_choice(text: str) -> XidChoice:
+    """XIDs as `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` of NVIDIA's plugin name them.
+
+    Raises:
+        ConfigError: A part is neither a number nor one of the two words.
+
+    >>> xid_choice("79, 48") == XidChoice(frozenset({48, 79}))
+    True
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    numbers = [part for part in parts if part not in {"all", "xids"}]
+    wrong = [part for part in numbers if not (part.isascii() and part.isdecimal())]
+    if wrong:
+        raise ConfigError(f"{wrong[0]!r} is not valid: wanted numbers of XIDs, all or xids")
+    return XidChoice(frozenset(map(int, numbers)), is_all=len(numbers) < len(parts))
+
+
+def may_take_mig(settings: Settings) -> bool:
+    """Whether cards in MIG mode may serve: so by settings and file, or a label decides."""
     strategy = nvidia_configuration(settings).mig_strategy
-    return settings.mode is NodeMode.MIG or strategy is not MigStrategy.NONE
+    is_chosen = bool(settings.config_file_srcdir)
+    return is_chosen or settings.mode is NodeMode.MIG or strategy is not MigStrategy.NONE
 
 
 def mode_in(text: str) -> NodeMode | None:
@@ -164,7 +217,12 @@ def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
         check_unit(settings.mode, settings.memory_unit)
     except ConfigError as error:
         raise ConfigError(f"{sources['memory_unit']}: {error}") from error
-    for one, other in (("standalone", "kubeconfig"), ("simulator_dir", "nvml_library")):
+    exclusive = (
+        ("standalone", "kubeconfig"),
+        ("simulator_dir", "nvml_library"),
+        ("config_file", "config_file_srcdir"),
+    )
+    for one, other in exclusive:
         if getattr(settings, one) and getattr(settings, other):
             both = f"{sources[one]} and {sources[other]}"
             raise ConfigError(f"{both} exclude each other: give one of them")
@@ -172,7 +230,7 @@ def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
 
 
 def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
-    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "simulator_dir"):
+    for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "cdi_dir", "simulator_dir"):
         value = getattr(settings, key)
         is_left_out = key == "simulator_dir" and not value
         if not is_left_out and not Path(value).is_absolute():

@@ -5,31 +5,37 @@ environment go before both files.
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from gpu_device_plugin.config.nvidia import ConfigFile, read_config_file
+from gpu_device_plugin.config.nvidia_fields import (
+    ACCESS_FIELDS,
+    FEATURE_FIELDS,
+    FIELDS,
+    converted,
+)
 from gpu_device_plugin.config.sources import says
-from gpu_device_plugin.domain.container_edits import DeviceAccess, ListStrategy
+from gpu_device_plugin.domain.container_edits import DeviceAccess
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     AllocationPolicy,
     Configuration,
+    FeatureSettings,
     IdStrategy,
     MigStrategy,
     check,
 )
-from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.errors import ConfigError
 
 __all__ = [
     "Configuration",
+    "FeatureSettings",
     "NvidiaSettings",
     "check_twice",
     "former_names",
-    "needs_restart",
     "nvidia_configuration",
 ]
 
@@ -57,8 +63,30 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     config_file: Annotated[
         str, says("NVIDIA's configuration file, version v1, for modes default, mig and topology.")
     ] = ""
+    config_file_srcdir: Annotated[
+        str,
+        says("Directory of such files, one of which the node's label `--node-label` chooses."),
+    ] = ""
+    default_config: Annotated[
+        str, says("The file of that directory where the node has no such label.")
+    ] = ""
+    fallback_strategies: Annotated[
+        str,
+        says(
+            "What counts without label and default, in this order: `named` (the file `default`), `single` (the only file), `empty`."
+        ),
+    ] = "named,single"
+    node_label: Annotated[str, says("The node's label that chooses.")] = (
+        "nvidia.com/device-plugin.config"
+    )
     mig_strategy: Annotated[
         MigStrategy | None, says("How MIG instances are offered; by default not at all.")
+    ] = None
+    mig_profile: Annotated[
+        str | None,
+        says(
+            "MIG1g, MIG2g, MIG3g, MIG4g, MIG7g or a model's own profile: in modes default and mig nothing is offered while the cards are not all cut so. The node's label `gpu-device-plugin/mig-profile` goes before it."
+        ),
     ] = None
     fail_on_init_error: Annotated[
         bool | None,
@@ -102,18 +130,40 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     imex_required: Annotated[
         bool | None, says("Accepted; IMEX channels are not looked for on the host.")
     ] = None
+    gfd: Annotated[
+        bool | None,
+        says(
+            "Whether NVIDIA's feature labels (`nvidia.com/gpu.product` and others) are written to the node; by default not."
+        ),
+    ] = None
+    gfd_output_file: Annotated[
+        str | None, says("A file for them as well, as node feature discovery reads it.")
+    ] = None
+    machine_type_file: Annotated[
+        str | None,
+        says("The file that names the machine; by default `/sys/class/dmi/id/product_name`."),
+    ] = None
+    gfd_no_timestamp: Annotated[
+        bool | None, says("Whether the label `nvidia.com/gfd.timestamp` is left out.")
+    ] = None
     mps_root: Annotated[
-        str | None, says("The host directory of the MPS daemon; MPS is not served yet.")
+        str | None, says("The host directory of the MPS daemon; needed with sharing.mps.")
     ] = None
 
 
-def nvidia_configuration(settings: NvidiaSettings) -> Configuration:
-    """The configuration in force, with NVIDIA's file read anew.
+def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> Configuration:
+    """The configuration of the settings and of NVIDIA's file, which is read anew.
+
+    Args:
+        settings: The settings.
+        path: The file; by default that of `--config-file`, if any.
 
     Raises:
         ConfigError: A value is malformed, or values do not go together; the text names the place.
     """
-    file = read_config_file(Path(settings.config_file)) if settings.config_file else None
+    if path is None and settings.config_file:
+        path = Path(settings.config_file)
+    file = None if path is None else read_config_file(path)
     found: dict[str, tuple[Any, str]] = {}
     if file is not None:
         found |= {
@@ -121,7 +171,7 @@ def nvidia_configuration(settings: NvidiaSettings) -> Configuration:
         }
     for key in NvidiaSettings.__struct_fields__:
         value = getattr(settings, key)
-        if value is not None:
+        if value is not None and key in {*FIELDS, *ACCESS_FIELDS, *FEATURE_FIELDS}:
             found[key] = value, "--" + key.replace("_", "-")
     if settings.device_access is not None:
         found |= _former_access(settings, settings.device_access)
@@ -154,12 +204,6 @@ def former_names(settings: NvidiaSettings) -> str:
     )
 
 
-def needs_restart(before: Configuration, after: Configuration) -> bool:
-    """Whether a change needs another inventory, or endpoints that were not thought of before."""
-    is_known = possible_names(after) <= possible_names(before)
-    return before.mig_strategy is not after.mig_strategy or not is_known
-
-
 def check_twice(settings: NvidiaSettings, sources: Mapping[str, str], config: Path | None) -> None:
     """Check that no setting stands in both files.
 
@@ -182,8 +226,9 @@ def check_twice(settings: NvidiaSettings, sources: Mapping[str, str], config: Pa
 
 
 def _checked(found: Mapping[str, tuple[Any, str]], file: ConfigFile | None) -> Configuration:
-    fields = _converted(found, _FIELDS)
-    fields["access"] = DeviceAccess(**_converted(found, _ACCESS_FIELDS))
+    fields = converted(found, FIELDS)
+    fields["access"] = DeviceAccess(**converted(found, ACCESS_FIELDS))
+    fields["features"] = FeatureSettings(**converted(found, FEATURE_FIELDS))
     if file is not None:
         fields |= {
             "sharing": file.sharing,
@@ -196,74 +241,3 @@ def _checked(found: Mapping[str, tuple[Any, str]], file: ConfigFile | None) -> C
     except ConfigError as error:
         raise ConfigError(f"{file.path}: {error}" if file else str(error)) from error
     return configuration
-
-
-def _converted(
-    found: Mapping[str, tuple[Any, str]],
-    table: Mapping[str, tuple[str, Callable[[Any], Any]]],
-) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for key, (name, convert) in table.items():
-        if key in found:
-            value, source = found[key]
-            try:
-                fields[name] = convert(value)
-            except (ValueError, ConfigError) as error:
-                raise ConfigError(f"{source}: {error}") from error
-    return fields
-
-
-def _one_of(kind: type[enum.StrEnum]) -> Callable[[Any], enum.StrEnum]:
-    def converted(value: str) -> enum.StrEnum:
-        if value not in [str(member) for member in kind]:
-            raise ConfigError(f"{value!r} is not valid: wanted one of {', '.join(kind)}")
-        return kind(value)
-
-    return converted
-
-
-def _strategies(value: str | tuple[str, ...]) -> tuple[enum.StrEnum, ...]:
-    names = value.split(",") if isinstance(value, str) else value
-    if not names:
-        raise ConfigError(f"the list is empty: wanted some of {', '.join(ListStrategy)}")
-    return tuple(dict.fromkeys(_one_of(ListStrategy)(name.strip()) for name in names))
-
-
-def _channels(value: str | tuple[int, ...]) -> tuple[int, ...]:
-    numbers = value.split(",") if isinstance(value, str) else value
-    channels = tuple(int(number) for number in numbers if str(number).strip())
-    if channels not in {(), (0,)}:
-        raise ConfigError(f"{value!r} is not valid: wanted no channel, or 0")
-    return channels
-
-
-def _discovery(value: str) -> str:
-    if value not in {"auto", "nvml"}:
-        raise ConfigError(f"{value!r} is not valid: wanted auto or nvml; Tegra is not served")
-    return value
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-_ACCESS_FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "device_list_strategy": ("strategies", _strategies),
-    "pass_device_specs": ("passes_nodes", _as_it_is),
-    "cdi_annotation_prefix": ("annotation_prefix", _as_it_is),
-}
-_FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
-    "mig_strategy": ("mig_strategy", _one_of(MigStrategy)),
-    "fail_on_init_error": ("fails_on_init_error", _as_it_is),
-    "device_id_strategy": ("id_strategy", _one_of(IdStrategy)),
-    "shared_devices_allocation_policy": ("allocation_policy", _one_of(AllocationPolicy)),
-    "gdrcopy_enabled": ("is_gdrcopy_on", _as_it_is),
-    "gds_enabled": ("is_gds_on", _as_it_is),
-    "mofed_enabled": ("is_mofed_on", _as_it_is),
-    "imex_channel_ids": ("imex_channels", _channels),
-    "imex_required": ("is_imex_required", _as_it_is),
-    "mps_root": ("mps_root", _as_it_is),
-    "driver_root": ("driver_root", _as_it_is),
-    "dev_root": ("dev_root", _as_it_is),
-    "device_discovery_strategy": ("discovery", _discovery),
-}

@@ -27,7 +27,12 @@ OWN_VARIABLES = {
     "driver_root": "NVIDIA_DRIVER_ROOT",
     "dev_root": "NVIDIA_DEV_ROOT",
     "config_file": "CONFIG_FILE",
+    "config_file_srcdir": "CONFIG_FILE_SRCDIR",
+    "default_config": "DEFAULT_CONFIG",
+    "fallback_strategies": "FALLBACK_STRATEGIES",
+    "node_label": "NODE_LABEL",
     "mig_strategy": "MIG_STRATEGY",
+    "mig_profile": "MIG_PROFILE",
     "fail_on_init_error": "FAIL_ON_INIT_ERROR",
     "device_list_strategy": "DEVICE_LIST_STRATEGY",
     "device_id_strategy": "DEVICE_ID_STRATEGY",
@@ -40,6 +45,11 @@ OWN_VARIABLES = {
     "imex_channel_ids": "IMEX_CHANNEL_IDS",
     "imex_required": "IMEX_REQUIRED",
     "mps_root": "MPS_ROOT",
+    "disable_healthchecks": "DP_DISABLE_HEALTHCHECKS",
+    "enable_healthchecks": "DP_ENABLE_HEALTHCHECKS",
+    "gfd_output_file": "GFD_OUTPUT_FILE",
+    "machine_type_file": "GFD_MACHINE_TYPE_FILE",
+    "gfd_no_timestamp": "GFD_NO_TIMESTAMP",
 }
 """The variables of settings that have another one beside that with our prefix."""
 _YES = frozenset({"1", "true", "yes", "on"})
@@ -68,15 +78,20 @@ def describe(kind: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def load(
-    kind: type[Kind], flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+    kind: type[Kind],
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    file: Path | None,
+    over: Path | None = None,
 ) -> tuple[Kind, dict[str, str]]:
-    """Merge flags, environment and file.
+    """Merge flags, environment and files.
 
     Args:
         kind: The settings.
         flags: Values of the flags that were given, by key (`some_name`).
         environ: The process environment.
         file: A YAML file of keys, or None.
+        over: Another one, which takes precedence over it.
 
     Returns:
         The settings, and where each value that was given came from, by key.
@@ -84,7 +99,9 @@ def load(
     Raises:
         ConfigError: A key is unknown, or a value is malformed.
     """
-    merged = _from_file(kind, file) if file is not None else {}
+    merged = {
+        key: value for each in (file, over) if each for key, value in _from_file(kind, each).items()
+    }
     merged |= _from_environment(kind, environ)
     merged |= {key: (str(value), _flag(key)) for key, value in flags.items() if value is not None}
     return _convert(kind, merged), {key: source for key, (_, source) in merged.items()}

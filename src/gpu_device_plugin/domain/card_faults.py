@@ -1,5 +1,6 @@
 """How the faults of one card begin and end; `health` says what follows for the node."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from gpu_device_plugin.domain.health_values import CardHealth, Fault, Recovery
@@ -35,10 +36,13 @@ def still_asked(card: CardHealth) -> str:
     return ""
 
 
-def unshareable(report: CardReport, now_seconds: float, *, takes_mig: bool) -> Fault | None:
+def unshareable(report: CardReport, now_seconds: float, takes_mig: Collection[str]) -> Fault | None:
     """Why a card that the driver shows cannot be shared; None if it can."""
-    if report.is_mig and not takes_mig:
-        text = "the card is in MIG mode, whose instances this node's mode cannot share"
+    if report.is_mig and report.uuid not in takes_mig:
+        text = (
+            "the card is in MIG mode, and its instances are not offered: the MIG strategy is none, "
+            "or pods hold what the card was before"
+        )
         return Fault("MigEnabled", text, Recovery.INVENTORY, now_seconds, now_seconds)
     if report.memory_mib <= 0:
         text = "NVML does not report how much memory the card has"
@@ -57,10 +61,10 @@ def missing_fault(inventory: Inventory, now_seconds: float) -> Fault:
 
 
 def shown(
-    card: CardHealth, report: CardReport, now_seconds: float, *, takes_mig: bool
+    card: CardHealth, report: CardReport, now_seconds: float, takes_mig: Collection[str]
 ) -> CardHealth:
     """The card with exactly those faults of an inventory that this one has."""
-    found = unshareable(report, now_seconds, takes_mig=takes_mig)
+    found = unshareable(report, now_seconds, takes_mig)
     if found is not None:
         card = with_fault(card, found)
     kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or _is(f, found))

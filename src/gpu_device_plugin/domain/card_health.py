@@ -20,7 +20,7 @@ turn one broken card into a broken node. If NVML as a whole does not answer (`NV
 `DriverMissing`), that is no fault of a card, but takes all out while it lasts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from gpu_device_plugin.domain.card_faults import (
@@ -62,7 +62,7 @@ def observe(
     """Health after a report, and what that changed."""
     match report:
         case Inventory():
-            after = _enumerated(health, report, now_seconds, takes_mig=rules.takes_mig)
+            after = _enumerated(health, report, now_seconds, rules.takes_mig)
         case Probe():
             after = _probed(health, report, now_seconds, rules.recovery_seconds)
         case Xid():
@@ -127,7 +127,7 @@ def restored(saved: Health, boot_id: str) -> Health:
 
 
 def _enumerated(
-    health: Health, inventory: Inventory, now_seconds: float, *, takes_mig: bool
+    health: Health, inventory: Inventory, now_seconds: float, takes_mig: Collection[str]
 ) -> Health:
     """The driver shows these cards; a fresh load of it has reset them all."""
     driver = f"{inventory.driver_version}/{inventory.driver_load}"
@@ -136,7 +136,7 @@ def _enumerated(
     gone = missing_fault(inventory, now_seconds)
     for report in inventory.cards:
         card = known.get(report.uuid, CardHealth(report.uuid))
-        found = shown(card, report, now_seconds, takes_mig=takes_mig)
+        found = shown(card, report, now_seconds, takes_mig)
         known[report.uuid] = replace(found, is_shown=True)
     for uuid in known.keys() - {card.uuid for card in inventory.cards}:
         card = with_fault(known[uuid], gone)

@@ -2,7 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from gpu_device_plugin.domain.devices import Card
 
@@ -16,7 +17,28 @@ ACS_DRIVER_LABEL = "alibabacloud.com/gpu-driver-version"
 NODE_LABELS = (COUNT_LABEL, MEMORY_LABEL, NAME_LABEL, DRIVER_LABEL, CUDA_LABEL, ACS_DRIVER_LABEL)
 """Every label that is ours to write; those that `node_labels` leaves out are to be removed."""
 
+FEATURES_ANNOTATION = "gpu-device-plugin/feature-labels"
+"""On a node: which of NVIDIA's feature labels are ours, without their prefix."""
+
 _LONGEST_VALUE = 63
+_FEATURE_PREFIX = "nvidia.com/"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What labels say beside the cards.
+
+    Attributes:
+        driver_version: For instance `535.309.01`.
+        cuda_version: For instance `12.2`; empty where the driver does not tell.
+        type: Content of the machine type file; empty without one.
+        timestamp: Unix time in seconds; None for no such label.
+    """
+
+    driver_version: str
+    cuda_version: str
+    type: str = ""
+    timestamp: int | None = None
 
 
 def node_labels(cards: Sequence[Card], driver_version: str, cuda_version: str) -> dict[str, str]:
@@ -55,3 +77,21 @@ def label_value(text: str) -> str:
     """
     kept = re.sub(r"[^A-Za-z0-9._-]", "", re.sub(r"\s+", "-", text.strip()))
     return kept.strip("._-")[:_LONGEST_VALUE].strip("._-")
+
+
+def named_features(labels: Iterable[str]) -> str:
+    """The value of `FEATURES_ANNOTATION`.
+
+    >>> named_features(["nvidia.com/gpu.count", "nvidia.com/cuda.driver.major"])
+    'cuda.driver.major,gpu.count'
+    """
+    return ",".join(sorted(label.removeprefix(_FEATURE_PREFIX) for label in labels))
+
+
+def listed_features(text: str) -> frozenset[str]:
+    """The labels that `FEATURES_ANNOTATION` names.
+
+    >>> sorted(listed_features("gpu.count,mig.capable"))
+    ['nvidia.com/gpu.count', 'nvidia.com/mig.capable']
+    """
+    return frozenset(f"{_FEATURE_PREFIX}{name}" for name in text.split(",") if name)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.compute_policy import ComputePolicy, parse_compute_policy
 from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_isolated
 
@@ -50,6 +51,8 @@ class NodeState:
         driver_capabilities: The operator's `--driver-capabilities`.
         library_version: Version of the isolation library that is mounted, or "".
         mark: The uninstall mark that this agent acts on, or "".
+        mps_served: What a living MPS daemon serves, as it says; "" without one.
+        door: By what requests reach the node.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
     """
 
@@ -68,6 +71,8 @@ class NodeState:
     driver_capabilities: str = "compute,utility"
     library_version: str = ""
     mark: str = ""
+    mps_served: str = ""
+    door: Door = Door.DEVICE_PLUGIN
     kept: tuple[str, ...] | None = None
 
     @property

@@ -22,8 +22,6 @@ class Processors:
         self._allocatable: dict[str, int] = {}
         self._taken: Counter[str] = Counter()
         self._pods: dict[str, tuple[str, int]] = {}
-        # One string a node, and not one a pod.
-        self._names: dict[str, str] = {}
 
     def node_changed(self, name: str, allocatable_milli: int | None) -> None:
         """What a node has for pods in all; None where it is gone or does not say."""
@@ -40,7 +38,7 @@ class Processors:
             return
         self.drop(uid)
         if node and milli:
-            self._pods[uid] = (self._names.setdefault(node, node), milli)
+            self._pods[uid] = (node, milli)
             self._taken[node] += milli
             self._on_change(node)
 
@@ -51,7 +49,7 @@ class Processors:
             return
         self._taken[node] -= milli
         if not self._taken[node]:
-            del self._taken[node], self._names[node]
+            del self._taken[node]
         self._on_change(node)
 
     def keep(self, uids: Collection[str]) -> None:

@@ -7,7 +7,7 @@ a file that can be parsed is whole.
 
 import base64
 import binascii
-from collections.abc import Collection, Mapping
+from collections.abc import Container, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -43,7 +43,7 @@ _DECODER = msgspec.json.Decoder(_File)
 
 
 def read_checkpoint(
-    path: Path, resources: Collection[str] = OUR_RESOURCES
+    path: Path, resources: Container[str] = OUR_RESOURCES
 ) -> tuple[CheckpointEntry, ...] | None:
     """Read the entries of our resources from the kubelet's checkpoint at `path`.
 
@@ -63,7 +63,7 @@ def read_checkpoint(
 
 
 def parse_checkpoint(
-    content: bytes, resources: Collection[str] = OUR_RESOURCES, name: str = FILE_NAME
+    content: bytes, resources: Container[str] = OUR_RESOURCES, name: str = FILE_NAME
 ) -> tuple[CheckpointEntry, ...]:
     """The entries of our resources in a checkpoint's text.
 

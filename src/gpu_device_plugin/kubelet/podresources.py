@@ -1,7 +1,7 @@
 """A client of the kubelet's PodResources API: which pods hold what."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ class PodResources:
         resources: Names of the resources that are ours; what others hold is left out.
     """
 
-    def __init__(self, socket: Path, resources: Collection[str] = OUR_RESOURCES) -> None:
+    def __init__(self, socket: Path, resources: Container[str] = OUR_RESOURCES) -> None:
         self._socket = socket
-        self._resources = frozenset(resources)
+        self._resources = resources
         self._channel: Any = None
 
     def identity(self) -> SocketIdentity | None:

@@ -155,6 +155,9 @@ class Rig:
             "placement": "ack.node.gpu.placement",
             "compute_policy": "gpu-device-plugin/compute-policy",
             "max_pod": "ack.node.gpu.max-pod",
+            "config": "nvidia.com/device-plugin.config",
+            "mig_profile": "gpu-device-plugin/mig-profile",
+            "settings": "gpu-device-plugin/settings",
         }
         node = {
             "metadata": {"name": NODE, "labels": {names[k]: v for k, v in labels.items()}},

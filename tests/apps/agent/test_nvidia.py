@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.apps.agent.rig import MEM, NODE, Rig, running_rig
+from tests.apps.agent.rig import CORE, MEM, NODE, Rig, running_rig
 from tests.waiting import until
 
 GPU, SHARED, SEVENTH = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
@@ -26,7 +26,7 @@ sharing:
 
 async def offered(rig: Rig, **expected: int) -> None:
     """Wait until the kubelet shows exactly so many, and no fractions."""
-    names = {"gpu": GPU, "shared": SHARED, "seventh": SEVENTH}
+    names = {"gpu": GPU, "shared": SHARED, "seventh": SEVENTH, "fast": "nvidia.com/fast"}
     wanted = {names[key]: amount for key, amount in expected.items()}
 
     def found() -> dict[str, int]:
@@ -145,8 +145,8 @@ async def test_an_xid_takes_out_every_replica_of_its_card_and_heals(tmp_path: Pa
         await offered(rig, gpu=40)
 
 
-async def test_a_changed_file_is_taken_when_no_pod_holds_a_device(tmp_path: Path) -> None:
-    """R-730: within seconds on a free node; a bad file leaves the one before in force."""
+async def test_a_changed_file_changes_every_card_but_those_that_are_held(tmp_path: Path) -> None:
+    """R-730: within seconds, also to a name never offered before; a bad file changes nothing."""
     file = tmp_path / "config.yaml"
     file.write_text(TIME_SLICING)
     async with running_rig(mode="default", config_file=file) as rig:
@@ -157,11 +157,102 @@ async def test_a_changed_file_is_taken_when_no_pod_holds_a_device(tmp_path: Path
         await offered(rig, gpu=40)
         assert (await rig.admit("holder", {GPU: 1})).is_admitted
         await annotated(rig, "holder")
-        file.write_text(TIME_SLICING.replace("replicas: 10", "replicas: 2"))
+        file.write_text(TIME_SLICING.replace("replicas: 10", "replicas: 2, rename: fast"))
+        await offered(rig, gpu=1, fast=6)
         await until(lambda: bool(rig.events("ConfigurationWaits")), 20)
         assert "default/holder" in rig.events("ConfigurationWaits")[0]["message"]
+        await rig.stop_agent()
+        await rig.start_agent(mode="default", config_file=file)
+        await offered(rig, gpu=1, fast=6)
+        assert not (await rig.admit("second", {GPU: 1})).is_admitted
         await rig.delete(rig.uid("holder"))
+        await offered(rig, fast=8)
+
+
+async def test_another_mig_strategy_needs_no_restart(tmp_path: Path) -> None:
+    """The cards in MIG mode are taken or left; an instance that is held keeps its name meanwhile."""
+    file = tmp_path / "config.yaml"
+    file.write_text("flags: {migStrategy: none}")
+    async with running_rig("a100-mig", is_started=False) as rig:
+        await rig.start_agent(mode="default", config_file=file)
+        await until(lambda: bool(rig.events("MigCardSkipped")), 20)
+        file.write_text("flags: {migStrategy: single}")
+        await offered(rig, gpu=56)
+        assert (await rig.admit("holder", {GPU: 1})).is_admitted
+        await annotated(rig, "holder")
+        file.write_text("flags: {migStrategy: mixed}")
+        await offered(rig, gpu=1, seventh=49)
+        await rig.delete(rig.uid("holder"))
+        await offered(rig, seventh=56)
+        file.write_text("flags: {migStrategy: none}")
+        await offered(rig)
+
+
+async def test_a_card_put_into_mig_mode_changes_sides_when_nobody_holds_anything_of_it() -> None:
+    """Fractions and instances of one card are never offered together."""
+    async with running_rig("a100-mig", is_started=False) as rig:
+        for index in range(8):
+            rig.cards.cut(index, None)
+        await rig.start_agent(mode="core_mem", mig_strategy="mixed")
+        await rig.until_ready()
+        assert (await rig.admit("holder", {MEM: 1, CORE: 5})).is_admitted
+        card = rig.card_of("holder")
+        index = [each.uuid for each in rig.cards.view().cards].index(card)
+        rig.cards.cut(index, ["1g.5gb"] * 7)
+        await until(lambda: rig.kubelet.allocatable(CORE) == 700, 20)
+        assert not rig.kubelet.allocatable(SEVENTH)
+        await rig.delete(rig.uid("holder"))
+        await until(lambda: rig.kubelet.allocatable(SEVENTH) == 7, 20)
+
+
+FAST = "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 10}]}}"
+SLOW = FAST.replace("10", "2")
+
+
+def configurations(directory: Path) -> dict[str, Any]:
+    """Settings of an agent with four configurations to choose from."""
+    for name, text in (("default", "version: v1"), ("fast", FAST), ("slow", SLOW), ("bad", "x: 1")):
+        (directory / name).write_text(text)
+    return {"mode": "default", "config_file_srcdir": directory}
+
+
+async def test_a_label_of_the_node_chooses_the_configuration(tmp_path: Path) -> None:
+    """R-730: nothing is offered before it was read; without it the default counts."""
+    async with running_rig(is_started=False) as rig:
+        await rig.api.stop()
+        await rig.start_agent(**configurations(tmp_path))
+        await rig.until_page("mode: waiting for the node's labels")
+        assert not rig.kubelet.registry.links
+        await rig.set_labels(config="fast")
+        await rig.api.start()
+        await offered(rig, gpu=40)
+        await rig.set_labels(config="slow")
         await offered(rig, gpu=8)
+        await rig.set_labels()
+        await offered(rig, gpu=4)
+
+
+async def test_a_bad_or_unknown_choice_leaves_the_one_before_in_force(tmp_path: Path) -> None:
+    """After a restart the agent is up and not ready, until the choice is good."""
+    settings = configurations(tmp_path)
+    async with running_rig(is_started=False) as rig:
+        await rig.set_labels(config="fast")
+        await rig.start_agent(**settings)
+        await offered(rig, gpu=40)
+        await rig.set_labels(config="nowhere")
+        await until(lambda: bool(rig.events("ConfigurationRefused")), 20)
+        refused = rig.events("ConfigurationRefused")[0]["message"]
+        assert "specified config nowhere does not exist" in refused
+        await rig.set_labels(config="bad")
+        await until(lambda: len(rig.events("ConfigurationRefused")) > 1, 20)
+        await offered(rig, gpu=40)
+        await rig.stop_agent()
+        await rig.start_agent(**settings)
+        await rig.until_page("x: unknown key")
+        assert rig.is_running
+        await rig.set_labels(config="slow")
+        await offered(rig, gpu=8)
+        await rig.until_ready()
 
 
 @contextmanager
@@ -209,3 +300,95 @@ async def test_names_that_we_registered_in_an_earlier_run_are_not_another_plugin
         other = {**counted, "status": {"capacity": {SEVENTH: "4"}, "nodeInfo": {}}}
         await rig.api.put(f"/api/v1/nodes/{NODE}", other)
         await rig.until_page(f"{SEVENTH}: 4")
+
+
+PRODUCT, REPLICAS = "nvidia.com/gpu.product", "nvidia.com/gpu.replicas"
+
+
+def labels_of(rig: Rig) -> dict[str, str]:
+    """NVIDIA's labels on the node, but for the time."""
+    found: dict[str, str] = rig.api.objects[f"/api/v1/nodes/{NODE}"]["metadata"].get("labels", {})
+    return {
+        key: value
+        for key, value in found.items()
+        if key.startswith("nvidia.com/") and key != "nvidia.com/gfd.timestamp"
+    }
+
+
+async def test_feature_labels_are_written_to_node_and_file_and_removed_when_off(
+    tmp_path: Path,
+) -> None:
+    """R-740: somebody else's stay, with an Event; another run knows which are ours."""
+    out, machine = tmp_path / "features.d" / "gfd", tmp_path / "product_name"
+    machine.write_text("PowerEdge (R750)\n")
+    settings: dict[str, Any] = {"mode": "default", "gfd_output_file": out}
+    async with running_rig("a100-mig", is_started=False) as rig:
+        node = rig.api.objects[f"/api/v1/nodes/{NODE}"]
+        theirs = {"nvidia.com/gpu.family": "theirs", "nvidia.com/other": "x"}
+        await rig.api.put(
+            f"/api/v1/nodes/{NODE}", {**node, "metadata": {"name": NODE, "labels": theirs}}
+        )
+        await rig.start_agent(gfd="on", machine_type_file=machine, mig_strategy="mixed", **settings)
+        await until(lambda: PRODUCT in labels_of(rig), 20)
+        found = labels_of(rig)
+        assert found["nvidia.com/gpu.family"] == "theirs"
+        assert found["nvidia.com/gpu.machine"] == "PowerEdge-R750"
+        assert found["nvidia.com/mig-1g.5gb.count"] == "56"
+        assert "nvidia.com/gpu.family" in rig.events("FeatureLabelsTaken")[0]["message"]
+        lines = out.read_text().splitlines()
+        assert f"{PRODUCT}={found[PRODUCT]}" in lines
+        assert any(line.startswith("nvidia.com/gfd.timestamp=") for line in lines)
+        await rig.stop_agent()
+        await rig.start_agent(mig_strategy="single", **settings)
+        await until(lambda: labels_of(rig) == theirs, 20, lambda: labels_of(rig))
+        await until(lambda: not out.exists(), 20)
+
+
+async def test_feature_labels_follow_the_configuration_and_never_vanish(tmp_path: Path) -> None:
+    """R-742: one patch a change."""
+    file = tmp_path / "config.yaml"
+    file.write_text("version: v1")
+    async with running_rig(mode="default", config_file=file, gfd=True) as rig:
+        await until(lambda: labels_of(rig).get(REPLICAS) == "1", 20)
+        seen = len(rig.api.seen("PATCH", f"/api/v1/nodes/{NODE}"))
+        file.write_text(TIME_SLICING)
+        await until(lambda: labels_of(rig).get(REPLICAS) == "10", 20)
+        assert labels_of(rig)[PRODUCT].endswith("-SHARED")
+        patches = rig.api.seen("PATCH", f"/api/v1/nodes/{NODE}")[seen:]
+        written = [p.body["metadata"].get("labels", {}) for p in patches]
+        assert not [each for each in written if None in each.values()]
+
+
+async def test_nothing_is_offered_while_the_cards_are_not_cut_into_the_profile() -> None:
+    """R-203: /readyz says by which commands they are; the label goes before the setting."""
+    settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed", "mig_profile": "MIG7g"}
+    async with running_rig("a100-mig", is_started=False) as rig:
+        rig.cards.cut(3, ["3g.20gb"] * 2)
+        await rig.set_labels(mig_profile="MIG1g")
+        await rig.start_agent(**settings)
+        await rig.until_page("1 of 8 cards are not cut as the MIG profile MIG1g says")
+        text = (await rig.page("readyz"))[1]
+        assert "gpu-device-plugin mig apply MIG1g" in text
+        assert "nvidia-smi mig -i 3 -cgi 1g.5gb,1g.5gb,1g.5gb" in text
+        await offered(rig)
+        rig.cards.cut(3, ["1g.5gb"] * 7)
+        await offered(rig, seventh=56)
+
+
+async def test_a_profile_does_not_change_while_pods_hold_anything() -> None:
+    """R-204: also over a restart; an Event names the pods."""
+    settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed"}
+    async with running_rig("a100-mig", is_started=False) as rig:
+        await rig.set_labels(mig_profile="MIG1g")
+        await rig.start_agent(**settings)
+        await offered(rig, seventh=56)
+        assert (await rig.admit("holder", {SEVENTH: 1})).is_admitted
+        await annotated(rig, "holder")
+        await rig.stop_agent()
+        await rig.set_labels(mig_profile="MIG2g")
+        await rig.start_agent(**settings)
+        await until(lambda: bool(rig.events("MigProfileRefused")), 20)
+        assert "default/holder" in rig.events("MigProfileRefused")[0]["message"]
+        await offered(rig, seventh=56)
+        await rig.delete(rig.uid("holder"))
+        await rig.until_page("8 of 8 cards are not cut as the MIG profile MIG2g says")

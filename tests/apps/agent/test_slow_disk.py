@@ -266,9 +266,11 @@ async def test_a_configuration_file_that_does_not_answer_stops_nothing(tmp_path:
     file, notes = tmp_path / "config.yaml", list[EventNote]()
     file.write_text("version: v1\n")
     settings = load_settings({"node_name": "n1", "config_file": str(file)}, {}, None)
-    state = NodeStore(first_state(settings)).read
-    recorder = EventRecorder(AgentMetrics(""), notes.append, state, lambda: 0.0, Schemes())
-    follower = ConfigurationFollower(settings, tuple, lambda: recorder, lambda: None)
+    store = NodeStore(first_state(settings))
+    recorder = EventRecorder(AgentMetrics(""), notes.append, store.read, lambda: 0.0, Schemes())
+    follower = ConfigurationFollower(
+        settings, store, lambda: None, tuple, lambda: recorder, lambda: None
+    )
     file.unlink()
     os.mkfifo(file)  # whoever reads it waits for somebody who writes
     go, is_written = threading.Event(), threading.Event()

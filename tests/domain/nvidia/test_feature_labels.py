@@ -5,6 +5,7 @@ from tests.domain.nvidia.nodes import card, sevenths, whole
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.hardware import Hardware
+from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     Configuration,
@@ -13,7 +14,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.schemes.nvidia.feature_labels import Machine, family, feature_labels
+from gpu_device_plugin.domain.schemes.nvidia.feature_labels import family, feature_labels
 
 MACHINE = Machine("535.309.01", "12.2", "PowerEdge (R750)", timestamp=1700000000)
 SINGLE, MIXED = MigStrategy.SINGLE, MigStrategy.MIXED

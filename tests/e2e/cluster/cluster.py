@@ -159,7 +159,7 @@ class Cluster:
     def collect(self, directory: Path) -> None:
         """Keep what helps to understand a failure: objects, checkpoint, logs of pods."""
         directory.mkdir(parents=True, exist_ok=True)
-        for kind in ("pods", "events", "nodes"):
+        for kind in ("pods", "events", "nodes", "resourceclaims", "resourceslices"):
             try:
                 text = self.kubectl("get", kind, "-A", "-o", "yaml")
             except ProgramError as error:

@@ -89,6 +89,11 @@ class Node:
         return self.place.directory / "kubelet"
 
     @property
+    def cdi_directory(self) -> Path:
+        """Where containerd finds CDI files."""
+        return self._file("cdi")
+
+    @property
     def static_pods(self) -> Path:
         """The directory whose manifests the kubelet runs without the API."""
         return self.place.directory / "static-pods"
@@ -125,8 +130,8 @@ class Node:
 
     def add_cdi_spec(self, name: str, content: str) -> None:
         """Make devices known to containerd, which looks at the directory for every container."""
-        self._file("cdi").mkdir(exist_ok=True)
-        self._file(f"cdi/{name}.json").write_text(content)
+        self.cdi_directory.mkdir(exist_ok=True)
+        (self.cdi_directory / f"{name}.json").write_text(content)
 
     def restart_kubelet(self, *, kill: bool = False) -> None:
         """End the kubelet, politely or not, and start it again; running pods are left alone."""
@@ -268,7 +273,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
   enable_cdi = true
-  cdi_spec_dirs = ["{self._file("cdi")}"]
+  cdi_spec_dirs = ["{self.cdi_directory}"]
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["{self._binaries.cni}"]
     conf_dir = "{self._file("networks")}"

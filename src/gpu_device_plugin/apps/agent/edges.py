@@ -14,11 +14,11 @@ from gpu_device_plugin.apps.agent.publish.cluster import (
     ApiCluster,
     Cluster,
     ClusterSignals,
-    NoCluster,
     Place,
 )
+from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.config.agent import Settings, takes_mig
+from gpu_device_plugin.config.agent import Settings, may_take_mig
 from gpu_device_plugin.domain.container_edits import Mount
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.pods import ListedPod, PodRef
@@ -156,13 +156,13 @@ def _cluster(
     if settings.standalone:
         return NoCluster()
     api = ApiServer.at(Path(settings.kubeconfig) if settings.kubeconfig else None)
-    place = Place(settings.node_name, own_pod(), frozenset(resources), _own(settings, resources))
+    place = Place(settings.node_name, own_pod(), resources, _own(settings, resources))
     return ApiCluster(api, place, signals, on_drop)
 
 
 def _own(settings: Settings, resources: Collection[str]) -> frozenset[str]:
     """Without NVIDIA's names; those of MIG instances are ours where we offer them."""
-    ours = "nvidia.com/mig-" if takes_mig(settings) else "nvidia.com//"
+    ours = "nvidia.com/mig-" if may_take_mig(settings) else "nvidia.com//"
     return frozenset(r for r in resources if r.startswith(ours) or not r.startswith("nvidia.com/"))
 
 

@@ -18,17 +18,19 @@ import structlog
 
 from gpu_device_plugin.apps.agent.edges import Edges, own_pod
 from gpu_device_plugin.apps.agent.lifecycle.admin_socket import SOCKET_NAME, AdminSocket
+from gpu_device_plugin.apps.agent.lifecycle.node_settings import is_other
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.card_numbers import known_numbers
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
+from gpu_device_plugin.domain.modes import SETTINGS_LABEL
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.errors import KubeletError, StorageError
 from gpu_device_plugin.web.server import Pages, WebServer
 
 EXIT_FOR_REINJECTION = 75
-"""EX_TEMPFAIL: to be started again by the container runtime, with the current driver."""
+"""EX_TEMPFAIL: to be started again by the container runtime, with the current driver or settings."""
 INVENTORY_SECONDS = 5.0
 RECOVER_SECONDS = 4.0
 _END_SECONDS = 2.0
@@ -40,12 +42,20 @@ class Agent:
     """One node's agent."""
 
     def __init__(
-        self, settings: Settings, edges: Edges | None = None, schemes: Schemes | None = None
+        self,
+        settings: Settings,
+        edges: Edges | None = None,
+        schemes: Schemes | None = None,
+        *,
+        chosen: str = "",
     ) -> None:
         self._settings = settings
+        self._chosen = chosen
         self._stop = asyncio.Event()
         self._exit_code = 0
         self._wiring = Wiring(settings, edges, schemes, on_driver_changed=self._driver_changed)
+        if settings.node_settings_dir:
+            self._wiring.signals.node_changed.subscribe(self._follow_settings)
 
     async def run(self) -> int:
         """Serve until asked to end; returns the exit code.
@@ -157,6 +167,7 @@ class Agent:
             wiring.publisher.run(),
             wiring.node_checks.run(),
             admin_socket.run(),
+            wiring.claim_door.run(),
             self._prepare_and_offer(),
         ]
         tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
@@ -183,9 +194,11 @@ class Agent:
         wiring.schemes.check_size(wiring.node_store.read())
         await wiring.node_checks.has_checked.wait()
         await wiring.reconciler.repair_files()
+        wiring.layout.run()
         wiring.node_store.subscribe(wiring.device_lists.publish)
         wiring.device_lists.publish(wiring.node_store.read())
         wiring.readiness.is_prepared = True
+        wiring.claim_door.begin()
         # Objects that exist now stay: no garbage collection should walk them during a call.
         gc.freeze()
         await wiring.reconciler.run()
@@ -216,11 +229,30 @@ class Agent:
         self._exit_code = EXIT_FOR_REINJECTION
         self._stop.set()
 
+    def _follow_settings(self, _: None) -> None:
+        """End the process where the node's label names other settings than those it runs with."""
+        node = self._wiring.cluster.node
+        if node is not None and is_other(self._settings, self._chosen, node.labels):
+            text = f"label {SETTINGS_LABEL} is no longer {self._chosen or 'absent'}"
+            _log.warning("ending, to be started with other settings", text=text)
+            self._exit_code = EXIT_FOR_REINJECTION
+            self._stop.set()
+
 
 async def run_agent(
-    settings: Settings, edges: Edges | None = None, schemes: Schemes | None = None
+    settings: Settings,
+    edges: Edges | None = None,
+    schemes: Schemes | None = None,
+    *,
+    chosen: str = "",
 ) -> int:
     """Run an agent in this process; see `Agent.run`.
+
+    Args:
+        settings: What the operator decided.
+        edges: What is outside the process; by default the real ones.
+        schemes: Ways of sharing; by default those of this release.
+        chosen: Value of the node's label that chose settings, or empty.
 
     Raises:
         ConfigError: Another agent serves this node.
@@ -230,4 +262,4 @@ async def run_agent(
         Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"{error.filename}: cannot be made: {error.strerror}") from error
-    return await Agent(settings, edges, schemes).run()
+    return await Agent(settings, edges, schemes, chosen=chosen).run()

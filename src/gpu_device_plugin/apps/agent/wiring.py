@@ -3,7 +3,6 @@
 No part knows this one: each gets what it needs, and nothing is put into a part afterwards.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -24,13 +23,12 @@ from gpu_device_plugin.apps.agent.inventory.configuration import ConfigurationFo
 from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
 from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
 from gpu_device_plugin.apps.agent.lifecycle.admin_commands import AdminCommands
-from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
 from gpu_device_plugin.apps.agent.lifecycle.node_follower import NodeFollower
-from gpu_device_plugin.apps.agent.lifecycle.other_plugin import SocketCheck
 from gpu_device_plugin.apps.agent.lifecycle.readiness import Readiness
 from gpu_device_plugin.apps.agent.lifecycle.withdrawal import Withdrawal
 from gpu_device_plugin.apps.agent.publish.cluster import ClusterSignals
 from gpu_device_plugin.apps.agent.publish.device_lists import DeviceLists
+from gpu_device_plugin.apps.agent.publish.features import FeatureLabels
 from gpu_device_plugin.apps.agent.publish.publisher import Facts, Publisher
 from gpu_device_plugin.apps.agent.publish.usage import UsageReader
 from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
@@ -40,17 +38,18 @@ from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
-from gpu_device_plugin.config.agent import Settings, takes_mig
+from gpu_device_plugin.apps.agent.wiring_checks import node_checks, rules_of_health
+from gpu_device_plugin.apps.agent.wiring_claims import claim_door, offered_pools
+from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
-from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.store.region import read_region
 from gpu_device_plugin.store.remains import Remains
-from gpu_device_plugin.store.selinux import Kernel, SecurityLabels
+from gpu_device_plugin.store.selinux import Kernel
 from gpu_device_plugin.store.slices import SliceFiles
 from gpu_device_plugin.store.state_file import Memory, MemoryFile
 from gpu_device_plugin.store.state_records import CardsRecord, NodeRecord
@@ -71,18 +70,13 @@ class Wiring:
         kernel: Kernel | None = None,
     ) -> None:
         self.settings = settings
-        self.configuration = ConfigurationFollower(
-            settings,
-            lambda: self.reconciler.holders,
-            lambda: self.recorder,
-            lambda: self.device_lists.publish(self.node_store.read()),
-        )
-        self.schemes = schemes or Schemes(*shipped(lambda: self.configuration.current))
+        self.node_store = NodeStore(first_state(settings))
+        self.configuration = self._configured()
+        self.schemes = schemes or self._shipped()
         self.edges = edges or real_edges(settings, self.schemes.resources)
         self._on_driver_changed = on_driver_changed
-        self._kernel = kernel or Kernel()
+        self.kernel = kernel or Kernel()
         self.metrics = AgentMetrics(__version__)
-        self.node_store = NodeStore(first_state(settings))
         self.signals = ClusterSignals()
         self.cluster = self.edges.cluster(self.signals, self.metrics.count_dropped_event)
         self.recorder = EventRecorder(
@@ -95,8 +89,24 @@ class Wiring:
         self._wire_state()
         self._wire_admission()
         self._wire_kubelet()
+        self.claim_door = claim_door(self)
         self._wire_readers()
         self._wire_lifecycle()
+
+    def _configured(self) -> ConfigurationFollower:
+        return ConfigurationFollower(
+            self.settings,
+            self.node_store,
+            lambda: self.mode.labels,
+            lambda: self.reconciler.holders,
+            lambda: self.recorder,
+            self._configuration_changed,
+        )
+
+    def _shipped(self) -> Schemes:
+        """The schemes of this release, which ask for the configuration and the holders of now."""
+        held = lambda: self.ledger_store.living.grants.values()  # noqa: E731
+        return Schemes(*shipped(lambda: self.configuration.current, held))
 
     def _wire_state(self) -> None:
         settings, edges, state_dir = self.settings, self.edges, Path(self.settings.state_dir)
@@ -105,15 +115,15 @@ class Wiring:
         grants = GrantStore(state_dir, edges.boot_id, schemes=self.schemes)
         self.ledger_store = LedgerStore(grants, self.writer)
         self.snapshots = SnapshotReader(edges.pods.list, edges.checkpoint)
-        table = Path(settings.xid_table) if settings.xid_table else None
         self.cards = CardInventory(
             self.node_store,
             self.recorder,
             Memory(MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id), self.writer),
-            health_rules(settings.recovery_seconds, table, takes_mig=takes_mig(settings)),
+            rules_of_health(settings),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
+            takes_mig=lambda card: self.schemes.takes_mig(card, self.node_store.read().mode),
             on_driver_changed=self._on_driver_changed,
         )
         self.nvml = edges.nvml(self.cards.observe)
@@ -160,7 +170,9 @@ class Wiring:
                 kubelet_identity=edges.kubelet_identity,
                 gate=gate,
                 on_settled=self.identifier.remember_too,
-                is_waited_for=lambda: self.mode.is_waiting or state().is_leaving,
+                is_waited_for=lambda: (
+                    self.mode.is_waiting or state().is_leaving or self.layout.is_waiting
+                ),
                 wall_seconds=edges.clock.wall_seconds,
                 schemes=self.schemes,
             )
@@ -185,7 +197,7 @@ class Wiring:
         service = Service(self.session, self.recorded, self.prestart, self.schemes, self.metrics)
         self.device_lists = DeviceLists(
             lambda name: Endpoint(name, service, edges.plugins, self._endpoint_changed),
-            self.schemes.pools,
+            partial(offered_pools, self),
         )
         self.reconciler.checkpoint_stale.subscribe(lambda _: self.device_lists.send_again())
 
@@ -204,6 +216,14 @@ class Wiring:
         self.publisher = Publisher(
             self.metrics, self.cluster, facts, self.node_store.read, self.schemes
         )
+        self.features = FeatureLabels(
+            lambda: self.configuration.current.features,
+            self.schemes.feature_labels,
+            lambda: self.cards.machine,
+            self.node_store.read,
+            self.cluster,
+            self.recorder,
+        )
         self.node_store.subscribe(self.publisher.changed)
         self.ledger_store.changed.subscribe(self.publisher.changed)
         self.reconciler.passed.subscribe(self.publisher.changed)
@@ -211,6 +231,9 @@ class Wiring:
 
     def _wire_lifecycle(self) -> None:
         settings = self.settings
+        self.layout = checking.LayoutCheck(
+            self.schemes, self.node_store, self.recorder, self._publish_lists
+        )
         library = checking.LibraryCheck(self.library, self.node_store, self.recorder)
         self.withdrawal = Withdrawal(
             self.node_store,
@@ -222,7 +245,7 @@ class Wiring:
             Remains(Path(settings.state_dir), Path(settings.run_dir)),
             self.schemes.resources,
         )
-        self.node_checks = checking.NodeChecks(self._checks(), self._disk_checks(library))
+        self.node_checks = node_checks(self, library)
         follower = NodeFollower(
             self.cluster, self.mode, self.withdrawal, self.node_store.read, settings
         )
@@ -238,50 +261,23 @@ class Wiring:
             self.recorder, self.ledger_store, self.cards, self.node_store.read
         )
         self.signals.node_changed.subscribe(follower.node_changed)
+        self.signals.node_changed.subscribe(lambda _: self.configuration.run())
         self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)
-
-    def _disk_checks(self, library: checking.LibraryCheck) -> list[checking.DiskBoundCheck]:
-        settings, recorder, node_store = self.settings, self.recorder, self.node_store
-        places = [settings.run_dir, settings.library_dir, settings.state_dir]
-        labels = SecurityLabels([Path(place) for place in places], self._kernel)
-        return [
-            SocketCheck(self.edges.plugins, self.mode, settings),
-            checking.StateDirectoryCheck(
-                partial(self.writer.run, self.lock.keep),
-                settings.state_dir,
-                recorder,
-                self.ledger_store,
-                (self.cards, self.mode),
-            ),
-            library,
-            checking.SecurityLabelCheck(
-                partial(self.writer.run, labels.ensure), node_store, recorder
-            ),
-        ]
-
-    def _checks(self) -> list[checking.Check]:
-        settings, recorder, node_store = self.settings, self.recorder, self.node_store
-        checks: list[checking.Check] = [
-            checking.CallCheck(self.withdrawal.follow),
-            checking.DiskCheck(self.ledger_store, node_store, recorder),
-            checking.DeviceListCheck(self.schemes, node_store, recorder),
-            self.configuration,
-            checking.LayoutCheck(self.schemes, node_store, recorder),
-            checking.KubeletCheck(self.cluster, recorder),
-            checking.CallCheck(self.mode.settle_if_waiting),
-            checking.CallCheck(self.reconciler.cut_back_if_filling),
-            checking.CallCheck(lambda: self.metrics.show_nvml_restarts(self.nvml.restarts)),
-        ]
-        if not settings.simulator_dir:
-            checks.append(checking.ExposureCheck(Exposure(os.environ), self.cluster, recorder))
-        return checks
 
     async def metrics_page(self, accept: str) -> tuple[bytes, str]:
         """The metrics page, made at each scrape, so that it costs nothing without one."""
         await self.usage.refresh()
         self.publisher.show()
         return self.metrics.page(accept, is_ready=self.readiness.tell()[0])
+
+    def _publish_lists(self) -> None:
+        self.device_lists.publish(self.node_store.read())
+
+    def _configuration_changed(self) -> None:
+        self.cards.follow_mig()
+        self.layout.run()  # before the lists: what waits now is published again when it has ended
+        self._publish_lists()
 
     def _pod_synced(self, pod: PodRef) -> None:
         """The spec of a pod arrived: a grant that was made without it can be checked now."""

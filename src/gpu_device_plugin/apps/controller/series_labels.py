@@ -27,7 +27,8 @@ class SeriesLabels:
             catalogue: The catalogue; None while nothing is to be written.
         """
         self._models, self._catalogue = models, catalogue
-        self._nodes: dict[str, ClusterNode] = {}
+        # The series as the node's label has it, and as we wrote it.
+        self._nodes: dict[str, tuple[str | None, str | None]] = {}
         self._queue: PatchQueue[str] = PatchQueue(api, self._difference, lambda _: None)
 
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
@@ -36,7 +37,7 @@ class SeriesLabels:
             self._nodes.pop(name, None)
             self._queue.drop(name)
             return
-        self._nodes[name] = node
+        self._nodes[name] = node.labels.get(MODEL_LABEL), node.series
         self._queue.mark(name)
 
     def all_changed(self) -> None:
@@ -54,7 +55,7 @@ class SeriesLabels:
         if node is None or catalogue is None or models is None:
             return None
         series = catalogue.series_of(models)
-        change = series_change(node.labels.get(MODEL_LABEL), node.series, series)
+        change = series_change(*node, series)
         if change is None:
             return None
         metadata: dict[str, object] = {"annotations": dict(change.annotations)}

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,12 +45,21 @@ class Surroundings:
 
 
 class DemoNode:
-    """A node; `simulated` is None where the cards are this machine's own."""
+    """A node; `simulated` is None where the cards are this machine's own.
+
+    `labels` are those that its Node object starts with, `settings` further flags of its agent.
+    """
 
     def __init__(
-        self, name: str, mode: NodeMode, around: Surroundings, simulated: SimulatedNode | None
+        self,
+        name: str,
+        mode: NodeMode,
+        around: Surroundings,
+        simulated: SimulatedNode | None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
+        self.labels = {MODE_LABEL: str(mode)}
         self.mode = mode
         self.simulated = simulated
         self.is_isolated = around.library_dir is not None
@@ -59,12 +69,12 @@ class DemoNode:
         self._dir.mkdir(exist_ok=True)
         self._kubelet_dir = self._dir / "k"
         self.kubelet = StandInKubelet(self._kubelet_dir)
-        self.agent = AgentProcess(self._flags(around), self._dir / "agent.log")
+        self.agent = AgentProcess(self._flags(around, settings or {}), self._dir / "agent.log")
 
     async def start(self) -> None:
         """Make the Node object, start the kubelet, then the agent."""
-        labels = {MODE_LABEL: str(self.mode)}
-        self._api.put(self._path, {"metadata": {"uid": f"uid-{self.name}", "labels": labels}})
+        metadata = {"uid": f"uid-{self.name}", "labels": self.labels}
+        self._api.put(self._path, {"metadata": metadata})
         await self.kubelet.start()
         await self.agent.start()
 
@@ -93,6 +103,20 @@ class DemoNode:
         """
         self.agent.check_runs()
         return tuple(self.kubelet.allocatable(resource) for resource in Resource)
+
+    def relabel(self, key: str, value: str) -> None:
+        """Change a label of the Node object."""
+        self._api.patch(self._path, {"metadata": {"labels": {key: value}}})
+
+    def named(self) -> dict[str, int]:
+        """What the kubelet counts as allocatable, by resource; without those of which it has none.
+
+        Raises:
+            EdgeError: The agent has ended.
+        """
+        self.agent.check_runs()
+        counts = {name: self.kubelet.allocatable(name) for name in self.kubelet.registry.links}
+        return {name: count for name, count in sorted(counts.items()) if count}
 
     async def admit(self, role: Role) -> Admission:
         """Bind the pod to this node, and let the kubelet admit it."""
@@ -175,8 +199,9 @@ class DemoNode:
     def _run_dir(self) -> Path:
         return self._dir / "run"
 
-    def _flags(self, around: Surroundings) -> list[str]:
+    def _flags(self, around: Surroundings, settings: Mapping[str, str]) -> list[str]:
         flags = {
+            **settings,
             "--node-name": self.name,
             "--kubeconfig": around.kubeconfig,
             "--kubelet-dir": self._kubelet_dir,

@@ -11,6 +11,7 @@ from gpu_device_plugin.apps.demo.at_work import run_in_slices
 from gpu_device_plugin.apps.demo.cast import CORE_MEM_NODE, OFFERS, PROFILE
 from gpu_device_plugin.apps.demo.fault import break_and_recover
 from gpu_device_plugin.apps.demo.node import DemoNode, Surroundings
+from gpu_device_plugin.apps.demo.nvidia_names import serve_nvidia_names
 from gpu_device_plugin.apps.demo.promises import Promises
 from gpu_device_plugin.apps.demo.story import Story
 from gpu_device_plugin.apps.demo.telling import Promise, Teller
@@ -64,19 +65,24 @@ async def _play(teller: Teller, promises: Promises) -> None:
         await story.offers()
         if promises.broken:
             return  # without agents that serve there is nothing more to see
-        await story.admissions()
-        await story.card_maps()
-        await story.why()
-        await story.receipts()
-        await story.refusals()
+        await _fractions(story)
         await run_in_slices(nodes[CORE_MEM_NODE], root, teller, promises)
         await break_and_recover(nodes[CORE_MEM_NODE], teller, promises)
+        await serve_nvidia_names(around, teller, promises)
         with teller.waiting("looking for cards of this machine"):
             found = await looking
         if isinstance(found, Inventory):
             await real_cards.show(found, around, teller, promises)
         else:
             teller.chapter("This machine's own cards", f"None to show: {found}.")
+
+
+async def _fractions(story: Story) -> None:
+    await story.admissions()
+    await story.card_maps()
+    await story.why()
+    await story.receipts()
+    await story.refusals()
 
 
 async def _surroundings(root: Path, stage: AsyncExitStack) -> Surroundings:

@@ -38,6 +38,15 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedOffer:
+    """What a node must offer after a change, and what its kubelet counts, by resource name."""
+
+    what: str
+    expected: Mapping[str, int]
+    seen: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """How the admission of a pod ended; `gets` names cards and memory, or why it was refused."""
 
@@ -137,6 +146,9 @@ class Teller(Protocol):
 
     def offers(self, offers: Sequence[Offered]) -> None:
         """Show what nodes offer."""
+
+    def named_offers(self, offers: Sequence[NamedOffer]) -> None:
+        """Show what a node offers after one change after the other."""
 
     def verdicts(self, verdicts: Sequence[Verdict]) -> None:
         """Show what became of pods."""

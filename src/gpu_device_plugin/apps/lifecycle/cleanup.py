@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.edges import boot_id
-from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.apps.lifecycle.kubelet_pods import kubelet_snapshot, pod_directories
 from gpu_device_plugin.domain.grant_lifetime import live
 from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot, completed
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.errors import KubeletError
-from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
-from gpu_device_plugin.kubelet.podresources import PodResources
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.library import LibraryVersions
 from gpu_device_plugin.store.lock import NodeLock
@@ -126,19 +124,13 @@ async def _clean(places: Places, patience_seconds: float | None) -> Outcome:
 
 
 async def _snapshot(kubelet: Path) -> KubeletSnapshot:
-    pods = PodResources(kubelet / "pod-resources" / "kubelet.sock")
     try:
-        snapshots = SnapshotReader(
-            pods.list, lambda: read_checkpoint(kubelet / "device-plugins" / FILE_NAME)
-        )
-        return await snapshots.take()
+        return await kubelet_snapshot(kubelet)
     except KubeletError as error:
         raise KubeletError(
             f"the kubelet does not say which slices are in use ({error}): nothing is removed. "
             f"Give its directory with --kubelet-dir, or --force if no pod with a slice is left"
         ) from error
-    finally:
-        await pods.close()
 
 
 async def _used(
@@ -147,7 +139,7 @@ async def _used(
     """What stays, once no pod is about to be forgotten by the kubelet."""
     deadline = time.monotonic() + patience_seconds
     while True:
-        used = _in_use(ledger, present, await _snapshot(kubelet), _pod_directories(kubelet))
+        used = _in_use(ledger, present, await _snapshot(kubelet), pod_directories(kubelet))
         if not used.is_ending or time.monotonic() > deadline:
             return used
         await asyncio.sleep(_LOOK_SECONDS)
@@ -185,13 +177,6 @@ def _in_use(
         return _InUse(frozenset(slices), frozenset(versions), is_ending)
     # Without a checkpoint it is not known to which pods the slices without a grant belong.
     return _InUse(frozenset(slices) | (present - frozenset(ledger.grants)), None, is_ending)
-
-
-def _pod_directories(kubelet: Path) -> frozenset[str] | None:
-    try:
-        return frozenset(entry.name for entry in (kubelet / "pods").iterdir())
-    except OSError:
-        return None
 
 
 def _in_words(slice_id: str, ledger: Ledger) -> str:

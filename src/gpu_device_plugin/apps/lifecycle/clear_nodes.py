@@ -15,7 +15,7 @@ from gpu_device_plugin.domain.annotations import (
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
 )
-from gpu_device_plugin.domain.labels import NODE_LABELS
+from gpu_device_plugin.domain.labels import FEATURES_ANNOTATION, NODE_LABELS, listed_features
 from gpu_device_plugin.domain.models.admission import MODEL_LABEL
 from gpu_device_plugin.domain.models.series_label import (
     SERIES_ANNOTATION,
@@ -25,7 +25,7 @@ from gpu_device_plugin.domain.models.series_label import (
 from gpu_device_plugin.errors import ClusterError
 
 LOOK_SECONDS = 2.0
-_AGENTS = (CARDS_ANNOTATION, UNINSTALL_ANNOTATION, WITHDRAWN_ANNOTATION)
+_AGENTS = (CARDS_ANNOTATION, FEATURES_ANNOTATION, UNINSTALL_ANNOTATION, WITHDRAWN_ANNOTATION)
 
 
 def leftovers(node: SurveyedNode, installations: Collection[str]) -> NodeChange:
@@ -42,6 +42,7 @@ def leftovers(node: SurveyedNode, installations: Collection[str]) -> NodeChange:
     series = withdrawn_series(node.labels.get(MODEL_LABEL), node.annotations.get(SERIES_ANNOTATION))
     # An agent removes its labels before its annotation of cards: without it they are somebody else's.
     labels = NODE_LABELS if CARDS_ANNOTATION in node.annotations else ()
+    labels = (*labels, *listed_features(node.annotations.get(FEATURES_ANNOTATION, "")))
     return NodeChange(
         {**series.labels, **{key: None for key in labels if key in node.labels}},
         {**series.annotations, **{key: None for key in _AGENTS if key in node.annotations}},

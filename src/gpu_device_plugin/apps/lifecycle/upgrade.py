@@ -8,7 +8,7 @@ from gpu_device_plugin.cluster.fleet import Fleet, FleetNode
 from gpu_device_plugin.config.agent import mode_in
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, counted_unit_mib, served_mode
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode
+from gpu_device_plugin.domain.modes import MODE_LABEL, SETTINGS_LABEL, NodeMode
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.upgrade_check import NodeStanding, holders_by_node, upgrade_obstacles
@@ -60,7 +60,8 @@ async def check_upgrade(fleet: Fleet, mode: NodeMode, unit: MemoryUnit) -> int:
     nodes = [
         _standing(node, holders.get(node.name, ()))
         for node in await fleet.nodes()
-        if node.name in agents
+        # With settings of its own a node keeps its unit and mode while pods hold slices there.
+        if node.name in agents and SETTINGS_LABEL not in node.labels
     ]
     is_other_mode = before is not None and before is not mode
     obstacles = upgrade_obstacles(nodes, unit, mode, is_other_mode=is_other_mode)

@@ -1,7 +1,7 @@
 """The nodes and their cards as the API server's watch tells of them, for as long as someone looks."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView, node_view
@@ -9,7 +9,6 @@ from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
-from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import ClusterError, StateError
 
 UNBOUND = ""
@@ -102,9 +101,10 @@ class LiveCluster:
         waiting = [e.pod for e in by_name if not e.asking.node and e.pod.status.phase == "Pending"]
         return tuple(waiting), tuple(each.pod for each in by_name if each.is_refused)
 
-    def refs(self) -> Iterable[PodRef]:
-        """The pods that ask for anything of ours."""
-        return (each.asking.request.ref for each in self._pods.values())
+    def nodes_of(self, pods: Collection[tuple[str, str]]) -> set[str]:
+        """The nodes of pods, given by namespace and name."""
+        asking = [each.asking for each in self._pods.values()]
+        return {pod.node for pod in asking if pod.node and pod.request.ref.key in pods}
 
     def _counted(self, name: str) -> NodeView | str | None:
         node = self.nodes.get(name)

@@ -7,6 +7,8 @@ for while they have not.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
+from string import ascii_letters
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.domain.held_devices import (
@@ -24,6 +26,7 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
 )
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import Share
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import StateError
@@ -110,6 +113,25 @@ class NodeView:
         return self.offer.unit.mib
 
     @property
+    def kind_text(self) -> str:
+        """Mode, unit and how many cards of which models, for people."""
+        unit = "1 GiB" if self.unit_mib == 1024 else f"{self.unit_mib} MiB"
+        units = "" if self.is_whole else f"units of {unit}, "
+        counts = Counter(card.model for card in self.cards)
+        models = ", ".join(f"{count} x {model}" for model, count in counts.items())
+        return f"{self.mode}, {units}{models}"
+
+    @property
+    def letters(self) -> Mapping[PodRef, str]:
+        """A letter for each pod on its cards; when letters run out, they begin again."""
+        pods = dict.fromkeys(
+            pod
+            for card in self.cards
+            for pod in (*card.pods, *(holder.pod for holder in card.holders))
+        )
+        return dict(zip(pods, cycle(ascii_letters), strict=False))
+
+    @property
     def mode(self) -> str:
         """Its mode."""
         return self.offer.mode.value
@@ -142,6 +164,23 @@ class ClusterCards:
     nodes: tuple[NodeView, ...]
     unreadable: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def summary(self) -> str:
+        """How much of it is held, in one line."""
+        cards = sum(len(node.cards) for node in self.nodes)
+        shared = [node for node in self.nodes if not node.is_whole]
+        whole = [card for node in self.nodes if node.is_whole for card in node.cards]
+        parts = []
+        if shared or not whole:
+            held = sum(node.held_units for node in shared)
+            units = sum(node.units for node in shared)
+            percent = 100 * held // units if units else 0
+            parts.append(f"{held} of {units} units held ({percent} %)")
+        if whole:
+            given = sum(bool(card.pods) for card in whole)
+            parts.append(f"{given} of {len(whole)} whole cards held")
+        return f"{len(self.nodes)} nodes, {cards} cards: {', '.join(parts)}"
+
 
 def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> ClusterCards:
     """The cards of these nodes, by name; finished pods hold nothing."""
@@ -173,9 +212,10 @@ def node_view(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeView:
         for hold in holds
         if any(demand.mem_units for demand in hold.unplaced)
     ]
+    shares = [(hold.pod, hold.by_card()) for hold in holds]
     devices = _devices(pods)
     cards = tuple(
-        _card(room, _holders(room.card.index, holds, granted), devices.get(room.card.uuid, ()))
+        _card(room, _holders(room.card.index, shares, granted), devices.get(room.card.uuid, ()))
         for room in rooms
     )
     known = {card.uuid for card in cards}
@@ -198,11 +238,11 @@ def _devices(pods: Iterable[ClusterPod]) -> Mapping[str, tuple[PodRef, ...]]:
     return {uuid: tuple(refs) for uuid, refs in found.items()}
 
 
-def _holders(index: int, holds: Iterable[PodHold], granted: set[PodRef]) -> tuple[Holder, ...]:
+def _holders(
+    index: int, shares: Iterable[tuple[PodRef, Mapping[int, Share]]], granted: set[PodRef]
+) -> tuple[Holder, ...]:
     found = [
-        Holder(hold.pod, *shares[index], hold.pod in granted)
-        for hold in holds
-        if index in (shares := hold.by_card())
+        Holder(pod, *by_card[index], pod in granted) for pod, by_card in shares if index in by_card
     ]
     return tuple(sorted(found, key=lambda holder: (-holder.units, str(holder.pod))))
 

@@ -139,7 +139,7 @@ async def read_uses(
 
     Args:
         api: The API server.
-        prometheus: `NAMESPACE/SERVICE:PORT`, or None to ask the agents.
+        prometheus: Its address, `NAMESPACE/SERVICE:PORT`, or None to ask the agents.
 
     Raises:
         ClusterError: The API server does not serve the pods, or Prometheus does not answer.

@@ -72,9 +72,9 @@ async def from_agents(
     return uses, tuple(each for each in found if isinstance(each, str))
 
 
-async def from_prometheus(survey: Survey, service: str) -> tuple[SliceUse, ...]:
-    """Every slice, by Prometheus; `service` is NAMESPACE/SERVICE:PORT."""
-    found = await survey.prometheus(service, f'{{__name__=~"{_PREFIX}.+"}}')
+async def from_prometheus(survey: Survey, prometheus: str) -> tuple[SliceUse, ...]:
+    """Every slice, by Prometheus: its address, or NAMESPACE/SERVICE:PORT."""
+    found = await survey.prometheus(prometheus, f'{{__name__=~"{_PREFIX}.+"}}')
     return slices((labels.get("__name__", ""), labels, value) for labels, value in found)
 
 

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gpu_device_plugin.domain.caller import Asker, Call
+from gpu_device_plugin.domain.claims import AllocatedDevice, Capacity
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
 from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import Pool, UnitCount
+from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.shares import Demand, Holder
 
 GrantedIn: TypeAlias = tuple[NodeMode, MemoryUnit]
@@ -46,10 +49,12 @@ class Layout:
     Attributes:
         problem: Why nothing can be offered, or "".
         left_out: What is not offered, and why.
+        waiting: What a changed configuration waits for, card by card.
     """
 
     problem: str = ""
     left_out: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
 
 
 class Scheme(ABC):
@@ -64,6 +69,22 @@ class Scheme(ABC):
     @abstractmethod
     def resources(self) -> Collection[str]:
         """Every resource that it may ever offer."""
+
+    def recalls(self, resource: str) -> bool:
+        """Whether a grant of an earlier run may hold units of it."""
+        return resource in self.resources
+
+    def takes_mig(self, card: CardReport, mode: NodeMode | None) -> bool:
+        """Whether it offers the instances of this card, which is in MIG mode, now."""
+        del card, mode
+        return False
+
+    def feature_labels(
+        self, cards: Sequence[Card], mode: NodeMode | None, machine: Machine
+    ) -> Mapping[str, str]:
+        """What it says of a node's cards as labels."""
+        del cards, mode, machine
+        return {}
 
     @abstractmethod
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
@@ -218,6 +239,18 @@ class Decides(Scheme):
 
         Raises:
             DoesNotFitError: No device has room, or those chosen have none.
+        """
+
+    @abstractmethod
+    def capacity(self, card: Card, state: NodeState) -> Capacity | None:
+        """What claims may divide of a card; None where they may not."""
+
+    @abstractmethod
+    def claim_demand(self, devices: Sequence[AllocatedDevice], state: NodeState) -> Demand:
+        """What a claim needs, from what is allocated to it on each of its devices, at least one.
+
+        Raises:
+            RequestError: The amounts are none of this node's.
         """
 
     @abstractmethod

@@ -1,17 +1,19 @@
 """The schemes of a node, and which of them a call, a grant or a card belongs to."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import Pool, UnitCount
+from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.aliyun.scheme import AliyunScheme
 from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration
 from gpu_device_plugin.domain.schemes.nvidia.scheme import NvidiaScheme
@@ -20,9 +22,9 @@ from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.schemes.scope import Scope
 from gpu_device_plugin.errors import RequestError, StateError
 
-# Reasons for which nothing is registered at all: another plugin owns the cards, or the kubelet
-# could not receive the list.
-WITHDRAWING = frozenset({"OtherPlugin", "DeviceListTooLong"})
+# Reasons for which nothing is registered at all: another plugin owns the cards, the kubelet could
+# not receive the list, or it is not known what to offer.
+WITHDRAWING = frozenset({"OtherPlugin", "DeviceListTooLong", "ConfigurationMissing"})
 
 
 Owner: TypeAlias = Callable[[Card, NodeState], int]
@@ -31,16 +33,34 @@ Owner: TypeAlias = Callable[[Card, NodeState], int]
 
 def shipped(
     configuration: Callable[[], Configuration] | None = None,
+    held: Callable[[], Iterable[Grant]] = lambda: (),
 ) -> tuple[tuple[Scheme, ...], Owner]:
     """The schemes of this release, and which of them serves a card: the place to register one.
 
     Args:
         configuration: NVIDIA's, asked at each call; None for fractions alone.
+        held: What pods hold, asked at each call.
     """
     if configuration is None:
         return (AliyunScheme(),), lambda _card, _state: 0
-    schemes: tuple[Scheme, ...] = (AliyunScheme(), NvidiaScheme(configuration))
+    schemes: tuple[Scheme, ...] = (AliyunScheme(), NvidiaScheme(configuration, held))
     return schemes, lambda card, state: int(is_whole(state.mode) or card.hardware.is_mig)
+
+
+class _Names(Collection[str]):
+    """The resources of the schemes as they are now: a configuration may bring more."""
+
+    def __init__(self, schemes: Sequence[Scheme]) -> None:
+        self._schemes = schemes
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in scheme.resources for scheme in self._schemes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(frozenset().union(*(scheme.resources for scheme in self._schemes)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class Schemes:
@@ -55,16 +75,13 @@ class Schemes:
         ours, by_default = shipped()
         self._schemes = ours if schemes is None else tuple(schemes)
         self._owner = owner or by_default
-        self._by_resource = {name: each for each in self._schemes for name in each.resources}
-
-    @property
-    def resources(self) -> frozenset[str]:
-        """Every resource that this node may ever offer: ours, and no other plugin's."""
-        return frozenset(self._by_resource)
+        self.resources: Collection[str] = _Names(self._schemes)
+        """Every resource that this node may ever offer: ours, and no other plugin's; it grows."""
 
     def of(self, resource: str) -> Scheme:
         """The scheme of a resource."""
-        return self._by_resource.get(resource, self._schemes[0])
+        mine = (each for each in self._schemes if resource in each.resources)
+        return next(mine, self._schemes[0])
 
     def of_grant(self, grant: Grant) -> Scheme:
         """The scheme of a grant, by what it holds."""
@@ -133,12 +150,26 @@ class Schemes:
             )
         return scheme, view
 
+    def takes_mig(self, card: CardReport, mode: NodeMode | None) -> bool:
+        """Whether the instances of this card, which is in MIG mode, are offered now."""
+        return any(scheme.takes_mig(card, mode) for scheme in self._schemes)
+
+    def feature_labels(
+        self, cards: Sequence[Card], state: NodeState, machine: Machine
+    ) -> Mapping[str, str]:
+        """What the schemes say of every card that NVML shows, as labels of the node."""
+        found: dict[str, str] = {}
+        for scheme in self._schemes:
+            found |= scheme.feature_labels(cards, state.mode, machine)
+        return found
+
     def layout(self, state: NodeState) -> Layout:
         """What is in the way of the offers of this node."""
         found = [scheme.layout(self.view(scheme, state)) for scheme in self._schemes]
         return Layout(
             next((each.problem for each in found if each.problem), ""),
             tuple(text for each in found for text in each.left_out),
+            tuple(text for each in found for text in each.waiting),
         )
 
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
@@ -210,7 +241,7 @@ class Schemes:
             StateError: It has what this release does not know; the text names the key.
         """
         for name, ids in grant.units.items():
-            if name not in self._by_resource:
+            if not any(each.recalls(name) for each in self._schemes):
                 raise StateError(f"{list(ids)} are no units of {name} - at `$.units`")
         return self.of_grant(grant).restored(grant, record)
 

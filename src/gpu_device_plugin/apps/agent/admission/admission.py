@@ -53,6 +53,11 @@ class Admission:
         """All grants, now."""
         return self._ledger_store.ledger
 
+    @property
+    def may_lack_grants(self) -> bool:
+        """Whether grants may have been lost with a damaged file."""
+        return self._ledger_store.may_lack_grants
+
     async def reserve(self, holder: Holder, demand: Demand, devices: Collection[str] = ()) -> Grant:
         """The grant of a holder; the same one again if it has it already.
 

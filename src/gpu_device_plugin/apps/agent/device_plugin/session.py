@@ -17,12 +17,13 @@ from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.domain.caller import Asker, Call, who_allocates
 from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.domain.decision import Offer, Pending, check_in_service
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.protocol import Decides
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.errors import DoesNotFitError, RefusalError
+from gpu_device_plugin.errors import DoesNotFitError, RefusalError, RequestError
 from gpu_device_plugin.store.failpoints import failpoint
 
 _SESSION_SECONDS = 10.0  # the calls of the kubelet for one container follow each other at once
@@ -85,6 +86,7 @@ class Session:
     async def _prefer(self, call: Call, available: frozenset[str]) -> Sequence[str]:
         scheme, view = self._schemes.deciding(call.resource, self._state())
         open_pending = self._open(call.resource)
+        _check_door(view, open_pending)
         session = open_pending.asker if open_pending else None
         scope = self._schemes.scope(scheme)
         found = await self._identifier.identify(call, session, scope, self._admitting())
@@ -140,8 +142,10 @@ class Session:
             if isinstance(found, Grant):
                 return await self._admission.again(found)
             self._asker = found
+            _check_door(view, self._open(call.resource))
             pending = await self._unasked(found, call, scheme, view)
         self._asker = pending.asker
+        _check_door(view, pending)
         check_in_service(pending, state)
         grant = await self._admission.grant(pending, call, state)
         pending.granted.add(call.resource)
@@ -219,3 +223,17 @@ class Session:
     def _session(self, resource: str) -> Asker | None:
         pending = self._open(resource)
         return pending.asker if pending else None
+
+
+def _check_door(state: NodeState, pending: Pending | None) -> None:
+    """Nothing new is given where cards go by claims; who has the first resource gets the second one.
+
+    Raises:
+        RequestError: The node's door is `dra`.
+    """
+    if state.door is Door.DRA and not (pending and pending.slice_id):
+        raise RequestError(
+            "this node gives its cards by claims (door dra); use a namespace with the "
+            "ResourceClaimTemplate gpu-slice, or another node",
+            reason="OtherDoor",
+        )

@@ -39,6 +39,7 @@ class CardInventory:
         *,
         boot_seconds: Callable[[], float],
         held_numbers: Callable[[], Collection[int] | None],
+        takes_mig: Callable[[CardReport], bool],
         on_driver_changed: Callable[[DriverChanged], None],
     ) -> None:
         self._node_store = node_store
@@ -50,6 +51,8 @@ class CardInventory:
         self._health = Health(boot_id)
         self._boot_seconds = boot_seconds
         self._held_numbers = held_numbers
+        self._takes_mig = takes_mig
+        self._inventory: Inventory | None = None
         self._on_driver_changed = on_driver_changed
         self.driver_version = ""
         self.cuda_version = ""
@@ -81,6 +84,8 @@ class CardInventory:
                 self._on_driver_changed(report)
                 return
             case Inventory():
+                self._inventory = report
+                self._rules = replace(self._rules, takes_mig=self._taken(report))
                 cards = self._enumerate(report)
             case DriverMissing():
                 self.missing = report.reason
@@ -93,6 +98,24 @@ class CardInventory:
             self._publish(cards)
         for change in changes:
             self._recorder.card_changed(change)
+
+    def follow_mig(self) -> None:
+        """Take or leave cards in MIG mode, where configuration or holders have changed that."""
+        found = self._inventory
+        if found is not None and self._taken(found) != self._rules.takes_mig:
+            self.observe(found)
+
+    def _taken(self, inventory: Inventory) -> frozenset[str]:
+        cut = (report for report in inventory.cards if report.is_mig)
+        return frozenset(report.uuid for report in cut if self._takes_mig(report))
+
+    @property
+    def machine(self) -> tuple[Sequence[Card], str, str] | None:
+        """Every card that NVML shows, those left out too, driver and CUDA version; None while unknown."""
+        if self._inventory is None:
+            return None
+        cards = tuple(self._card(report, 0) for report in self._inventory.cards)
+        return cards, self.driver_version, self.cuda_version
 
     def recover(self, uuid: str) -> bool:
         """Clear a card's faults at the operator's word; returns whether the card is known.
@@ -127,30 +150,40 @@ class CardInventory:
         served = [
             report
             for report in inventory.cards
-            if unshareable(report, 0, takes_mig=self._rules.takes_mig) is None
+            if unshareable(report, 0, self._rules.takes_mig) is None
         ]
         for report in inventory.cards:
             self._note_left_out(report, known)
         self.has_inventory = True
         self.missing = "" if served else "the driver shows no card that can be shared"
         shown = {report.uuid for report in served}
-        cards = [self._card(report) for report in self._numbered(served, known)]
-        # A card that is gone stays in the list, unhealthy, while the kubelet may still count it.
-        kept = [replace(card, index=-1) for card in known if card.uuid not in shown]
+        cards = [
+            self._card(report, self._numbers[report.uuid])
+            for report in self._numbered(served, known)
+        ]
+        # A card that is gone stays in the list, unhealthy, while the kubelet may still count it;
+        # one whose instances are offered no more does not, because a card in MIG mode is no device.
+        left_out = {report.uuid for report in inventory.cards} - shown
+        kept = [
+            replace(card, index=-1)
+            for card in known
+            if card.uuid not in shown and not (card.hardware.is_mig and card.uuid in left_out)
+        ]
         return tuple(sorted([*cards, *kept], key=lambda card: card.index))
 
     def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:
         """Report a card that was never offered; for others their health does."""
-        found = unshareable(report, 0, takes_mig=self._rules.takes_mig)
+        found = unshareable(report, 0, self._rules.takes_mig)
         if found is not None and all(card.uuid != report.uuid for card in known):
             reason = "MigCardSkipped" if report.is_mig else "CardSkipped"
             name = f"card {report.index} ({report.uuid})"
             self._recorder.node_note(reason, f"{name} is left out: {found.text}")
 
-    def _card(self, report: CardReport) -> Card:
+    @staticmethod
+    def _card(report: CardReport, number: int) -> Card:
         return Card(
             uuid=report.uuid,
-            number=self._numbers[report.uuid],
+            number=number,
             index=report.index,
             minor=report.minor,
             model=report.model,

@@ -1,114 +1,130 @@
-"""The configuration in force: NVIDIA's file is read again when it changes.
+"""The configuration in force: NVIDIA's file, named by a setting or chosen by a label of the node.
 
-The disk of the file may be stuck: a thread of its own reads it, and nobody waits for that. A
-change acts when no pod holds a device under the configuration before, as a change of the mode does; what needs other endpoints or another inventory waits for the agent's next start.
+The disk of the files may be stuck: a thread of its own reads them, and nobody waits for that. What
+a pod holds of a card keeps that card from changing (`domain.schemes.nvidia.held`).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TypeAlias
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config.agent import Settings
-from gpu_device_plugin.config.nvidia_settings import (
-    Configuration,
-    needs_restart,
-    nvidia_configuration,
-)
+from gpu_device_plugin.config.config_choice import Found, read_if_changed
+from gpu_device_plugin.config.nvidia_settings import Configuration, nvidia_configuration
+from gpu_device_plugin.domain.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.store.writer import Writer
 
-_Stamp: TypeAlias = tuple[int, int, int] | None
-
 
 class ConfigurationFollower:
-    """Follows NVIDIA's configuration file.
+    """Follows NVIDIA's configuration file, and the label that chooses it among several.
 
     Attributes:
-        current: What is in force.
+        current: What is in force; the settings alone while no file was read.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what a configuration depends on
         self,
         settings: Settings,
+        node_store: NodeStore,
+        labels: Callable[[], Mapping[str, str] | None],
         holders: Callable[[], Sequence[PodRef] | None],
         recorder: Callable[[], EventRecorder],
         on_change: Callable[[], None],
     ) -> None:
+        """Args.
+
+        settings: Which file, or which directory and label.
+        node_store: Gets the fault while no configuration is in force.
+        labels: The node's, remembered ones too; None while they are not known.
+        holders: Pods that hold anything; None while that is not known.
+        recorder: What writes Events.
+        on_change: Called when another configuration is in force.
+        """
         self._settings = settings
+        self._node_store = node_store
+        self._labels = labels
         self._holders = holders
         self._recorder = recorder
         self._on_change = on_change
-        self._read_at = _stamp(settings)
         self._thread = Writer()
         self._reading: asyncio.Task[None] | None = None
-        self.current = nvidia_configuration(settings)
-        self._wanted = self.current
-        self._waits_for = ""
+        self.current = self._base = nvidia_configuration(settings)
+        self._has_profile = False
+        self._refused = ""
+        self._found = Found()
+        self._is_in_force = not settings.config_file_srcdir
+        if settings.config_file:
+            self._found = read_if_changed(settings, None, self._found)
 
     def run(self) -> None:
-        """Begin to take a changed file, or one that waits, unless that is going on."""
+        """Begin to take another file, unless that is going on."""
+        if not self._is_in_force and self._found.result is None:
+            text = f"the node's label {self._settings.node_label} has not been read yet"
+            self._node_store.set_fault("ConfigurationMissing", text)
+        has_file = self._settings.config_file or self._settings.config_file_srcdir
         is_busy = self._reading is not None and not self._reading.done()
-        if self._settings.config_file and not is_busy:
+        if not self._has_profile and self._labels() is not None:
+            self._has_profile = True
+            self.current = replace(self.current, mig_profile=self._asked_profile())
+        if not has_file:
+            self._take(self._base)
+        elif not is_busy:
             self._reading = asyncio.get_running_loop().create_task(self._follow())
 
     async def _follow(self) -> None:
-        before = self._read_at
-        job = partial(_read_if_changed, self._settings, before)
-        self._read_at, found = await self._thread.run(job)
-        if self._read_at != before:
-            self._wanted = self._taken(found)
-        if self._wanted != self.current:
-            self._settle()
+        labels, name = self._labels(), None
+        if self._settings.config_file_srcdir:
+            if labels is None:
+                return  # not read yet
+            name = labels.get(self._settings.node_label, "")
+        job = partial(read_if_changed, self._settings, name, self._found)
+        found = await self._thread.run(job)
+        is_new, self._found = found is not self._found, found
+        if isinstance(found.result, ConfigError):
+            if is_new:
+                self._refuse(found.result)
+        elif found.result is not None:
+            self._take(found.result)
 
-    def _taken(self, wanted: Configuration | ConfigError) -> Configuration:
-        """The file's configuration; that in force where the file's cannot be taken."""
-        if isinstance(wanted, ConfigError):
-            return self._kept(str(wanted))
-        if needs_restart(self.current, wanted):
-            return self._kept("it has another MIG strategy or resource name; restart the agent")
-        return wanted
+    def _refuse(self, error: ConfigError) -> None:
+        if self._is_in_force:
+            text = f"{error}; the configuration before stays in force"
+            self._recorder().node_note("ConfigurationRefused", text)
+        else:
+            self._recorder().fault(self._node_store, "ConfigurationMissing", str(error))
 
-    def _kept(self, why: str) -> Configuration:
-        text = f"{self._settings.config_file} is not taken, the configuration before stays: {why}"
-        self._recorder().node_note("ConfigurationRefused", text)
-        return self.current
+    def _asked_profile(self) -> str:
+        return (self._labels() or {}).get(MIG_PROFILE_LABEL, self._base.mig_profile)
 
-    def _settle(self) -> None:
+    def _profile(self, holders: Sequence[PodRef]) -> str:
+        """The MIG profile: on a node in use it does not change (R-204)."""
+        asked, kept = self._asked_profile(), self.current.mig_profile
+        if asked == kept or not holders:
+            self._refused = ""
+            return asked
+        pods = ", ".join(sorted({str(pod) for pod in holders}))
+        text = f"the MIG profile stays {kept or 'unset'} and does not become {asked or 'unset'}: {pods}"
+        if text != self._refused:
+            self._recorder().node_note("MigProfileRefused", f"{text} hold cards; drain the node")
+        self._refused = text
+        return kept
+
+    def _take(self, base: Configuration) -> None:
         holders = self._holders()
         if holders is None:
-            return  # it is not known yet
-        names = ", ".join(sorted({str(pod) for pod in holders}))
-        if names:
-            if names != self._waits_for:
-                text = f"{self._settings.config_file} has changed and waits for pods: {names}"
-                self._recorder().node_note("ConfigurationWaits", text)
-            self._waits_for = names
+            return  # who holds what now is not known
+        self._base = base
+        wanted = replace(base, mig_profile=self._profile(holders))
+        if wanted == self.current and self._is_in_force:
             return
-        self.current, self._waits_for = self._wanted, ""
-        text = f"{self._settings.config_file} is in force"
-        self._recorder().node_note("ConfigurationChanged", text, is_warning=False)
+        self.current, was_in_force, self._is_in_force = wanted, self._is_in_force, True
+        if was_in_force:
+            text = f"{self._found.path or 'another configuration'} is in force"
+            self._recorder().node_note("ConfigurationChanged", text, is_warning=False)
+        self._recorder().fault(self._node_store, "ConfigurationMissing", None)
         self._on_change()
-
-
-def _read_if_changed(
-    settings: Settings, read_at: _Stamp
-) -> tuple[_Stamp, Configuration | ConfigError]:
-    """The file's stamp and, where that is another one, what the file says."""
-    stamp = _stamp(settings)
-    try:
-        return stamp, Configuration() if stamp == read_at else nvidia_configuration(settings)
-    except ConfigError as error:
-        return stamp, error
-
-
-def _stamp(settings: Settings) -> _Stamp:
-    """Differs when the file does; a ConfigMap replaces the directory that a link leads to."""
-    try:
-        found = Path(settings.config_file).stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -15,13 +15,16 @@ from gpu_device_plugin.domain.compute_policy import (
     ComputePolicy,
     parse_compute_policy,
 )
+from gpu_device_plugin.domain.doors import DOOR_LABEL, Door, has_claims_api, parse_door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     MAX_PODS_LABEL,
+    MIG_PROFILE_LABEL,
     MODE_LABEL,
     PLACEMENT_LABEL,
     NodeMode,
     PlacementPolicy,
+    is_whole,
     next_mode,
     next_unit,
     parse_max_pods,
@@ -61,6 +64,7 @@ class ModeFollower:
         self._is_from_label = False
         self._is_synced = False
         self._foreign = self._answering = ""
+        self._kubelet_version = ""
         self.registered: frozenset[str] = frozenset()
         """Resources that this node registered with the kubelet, also in earlier runs."""
         self._last_notes: dict[str, str] = {}
@@ -89,6 +93,11 @@ class ModeFollower:
             self.settle()
         return bad
 
+    @property
+    def labels(self) -> Mapping[str, str] | None:
+        """Those of the node that decide, also as the last run knew them; None while unknown."""
+        return self._labels
+
     def serve_settings(self) -> None:
         """Without an API server (`--standalone`) the operator's settings decide."""
         self._labels, self._is_from_label, self._is_synced = {}, False, True
@@ -113,10 +122,15 @@ class ModeFollower:
             self.registered |= {resource}
             self._remember()
 
+    def note_kubelet(self, version: str) -> None:
+        """The version of the node's kubelet, for instance `v1.36.3`; it decides with the labels."""
+        self._kubelet_version = version
+
     def follow(self, labels: Mapping[str, str]) -> None:
         """Take the labels of the node from the API server."""
-        wanted = (MODE_LABEL, PLACEMENT_LABEL, MAX_PODS_LABEL, COMPUTE_POLICY_KEY)
+        own = (MODE_LABEL, PLACEMENT_LABEL, MAX_PODS_LABEL, COMPUTE_POLICY_KEY, DOOR_LABEL)
         self._is_synced = True
+        wanted = (*own, MIG_PROFILE_LABEL, self._settings.node_label)
         self._labels = {key: labels[key] for key in wanted if key in labels}
         self.settle()
 
@@ -145,6 +159,7 @@ class ModeFollower:
             policy=self._policy(),
             compute_policy=self._compute_policy(),
             max_pods=self._max_pods(),
+            door=self._door(mode.mode),
         )
         # A fault ends only when its mode has: in between the node would offer the other's cards.
         self._check_foreign()
@@ -195,6 +210,36 @@ class ModeFollower:
             else None,
         )
         return wanted or kept
+
+    def _door(self, mode: NodeMode) -> Door:
+        text = (self._labels or {}).get(DOOR_LABEL)
+        wanted, kept = parse_door(text or self._settings.door), self._node_store.read().door
+        known = ", ".join(Door)
+        self._note(
+            "unknown door",
+            "UnknownDoor",
+            f"label {DOOR_LABEL}={text} names no door; it stays {kept}. Known: {known}"
+            if wanted is None
+            else None,
+        )
+        missing = self._lacks_claims(mode) if wanted is Door.DRA else ""
+        self._note(
+            "door",
+            "DoorNotAvailable",
+            f"door {Door.DRA} is asked for, but {missing}; the device plugin serves"
+            if missing
+            else None,
+        )
+        return Door.DEVICE_PLUGIN if missing else wanted or kept
+
+    def _lacks_claims(self, mode: NodeMode) -> str:
+        if self._settings.standalone:
+            return "claims need an API server (--standalone)"
+        if is_whole(mode):
+            return f"mode {mode} gives whole cards"
+        if self._kubelet_version and not has_claims_api(self._kubelet_version):
+            return f"the kubelet is {self._kubelet_version}, and claims need 1.36 or later"
+        return ""
 
     def _check_foreign(self) -> None:
         """A node that is disabled gives nothing away: there another plugin is no fault."""

@@ -257,13 +257,26 @@ class DeviceListCheck:
 
 
 class LayoutCheck:
-    """The node's devices must fit what it is to offer; what is left out is reported once."""
+    """The node's devices must fit what it is to offer; what is left out or waits is reported once."""
 
-    def __init__(self, schemes: Schemes, node_store: NodeStore, recorder: EventRecorder) -> None:
+    def __init__(
+        self,
+        schemes: Schemes,
+        node_store: NodeStore,
+        recorder: EventRecorder,
+        on_waited: Callable[[], None],
+    ) -> None:
         self._schemes = schemes
         self._node_store = node_store
         self._recorder = recorder
+        self._on_waited = on_waited
         self._reported: tuple[str, ...] = ()
+        self._waiting: tuple[str, ...] = ()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a card waits for its pods."""
+        return bool(self._waiting)
 
     def run(self) -> None:
         """Check the layout."""
@@ -273,3 +286,9 @@ class LayoutCheck:
             if text not in self._reported:
                 self._recorder.node_note("DeviceLeftOut", text)
         self._reported = found.left_out
+        for text in found.waiting:
+            if text not in self._waiting:
+                self._recorder.node_note("ConfigurationWaits", text)
+        if found.waiting != self._waiting:
+            self._waiting = found.waiting
+            self._on_waited()

@@ -39,6 +39,7 @@ class NodeFollower:
         self._mode.note_foreign(f"{foreign.text}; {CURE}" if foreign else "")
         # Before the labels: a withdrawn node must not be offered meanwhile.
         self._withdrawal.follow()
+        self._mode.note_kubelet(node.kubelet_version)
         self._mode.follow(node.labels)
 
     def _foreign(self, labels: Mapping[str, str]) -> ForeignPlugin | None:

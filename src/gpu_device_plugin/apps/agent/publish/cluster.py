@@ -1,20 +1,25 @@
 """The agent's side of the Kubernetes API; with `--standalone` there is none."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gpu_device_plugin.apps.agent.state.signal import Signal
 from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.claims import fetch_claim
 from gpu_device_plugin.cluster.events import EventNote, Events
 from gpu_device_plugin.cluster.node import ForeignPlugin, NodeView, NodeWatch
 from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations, Wanted
 from gpu_device_plugin.cluster.pods import PodWatch
+from gpu_device_plugin.cluster.resource_slices import ResourceSlices
 from gpu_device_plugin.domain.caller import Specs
+from gpu_device_plugin.domain.claims import Claim, OfferedDevice
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 
 GET_SECONDS = 1.0
+CLAIM_SECONDS = 5.0
+"""The kubelet waits longer for a claim, and asks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,18 @@ class Cluster(Protocol):
         """
         ...
 
+    async def fetch_claim(self, namespace: str, name: str, /) -> Claim | None:
+        """One GET with a deadline; None if there is no such claim.
+
+        Raises:
+            ClusterError: The API did not answer in time.
+        """
+        ...
+
+    def offer_devices(self, devices: Sequence[OfferedDevice], driver_version: str, /) -> None:
+        """Offer these to the scheduler for claims, and nothing else."""
+        ...
+
     def post(self, note: EventNote, /) -> None:
         """Write an Event when possible."""
         ...
@@ -118,7 +135,7 @@ class Place:
 
     node: str
     own_pod: tuple[str, str]
-    resources: frozenset[str]
+    resources: Collection[str]
     own_names: frozenset[str]
 
 
@@ -146,6 +163,7 @@ class ApiCluster:
         self._node_name = node
         self._metadata = NodeMetadata(api, node, lambda: self._node.view)
         self._annotations = PodAnnotations(api, self._pods.watched)
+        self._resource_slices = ResourceSlices(api, node)
         self._events = Events(api, node, api_uid=self._api_uid, on_drop=on_drop)
         api.reach.subscribe(lambda: signals.reach_changed.emit(None))
 
@@ -200,6 +218,19 @@ class ApiCluster:
         """
         return await self._pods.get(namespace, name, GET_SECONDS)
 
+    async def fetch_claim(self, namespace: str, name: str) -> Claim | None:
+        """One GET with a deadline; None if there is no such claim.
+
+        Raises:
+            ClusterError: The API did not answer in time.
+        """
+        return await fetch_claim(self._api, namespace, name, CLAIM_SECONDS)
+
+    def offer_devices(self, devices: Sequence[OfferedDevice], driver_version: str) -> None:
+        """Offer these to the scheduler for claims, and nothing else."""
+        view = self._node.view
+        self._resource_slices.offer(devices, driver_version, view.uid if view else "")
+
     def post(self, note: EventNote) -> None:
         """Write an Event when possible."""
         self._events.post(note)
@@ -226,6 +257,7 @@ class ApiCluster:
             self._metadata.run(),
             self._annotations.run(),
             self._events.run(),
+            self._resource_slices.run(),
             self._close_at_end(),
         ]
 
@@ -252,47 +284,3 @@ class ApiCluster:
     def _node_changed(self) -> None:
         self._metadata.observe()
         self._signals.node_changed.emit(None)
-
-
-class NoCluster:
-    """The null object for `--standalone`, where there is no API server."""
-
-    node: NodeView | None = None
-    node_trouble = ""
-    installation = ""
-    runtime_class: str | None = None
-    is_reachable: bool | None = None
-
-    def foreign_plugin(self, _is_ours: Callable[[str], bool], /) -> ForeignPlugin | None:
-        """None is known."""
-        return None
-
-    def specs(self) -> Specs:
-        """No pod specs."""
-        return {}
-
-    def is_synced(self) -> bool:
-        """Never."""
-        return False
-
-    async def fetch_spec(self, _namespace: str, _name: str, /) -> PodRequest | None:
-        """No pod spec."""
-        return None
-
-    def post(self, _note: EventNote, /) -> None:
-        """Nothing to do; the log has it already."""
-
-    def describe_node(
-        self, *, labels: Wanted | None = None, annotations: Wanted | None = None
-    ) -> None:
-        """Nothing to do."""
-
-    def drop(self, *, label: str = "", annotation: str = "") -> None:
-        """Nothing to do: there is none."""
-
-    def annotate_pod(self, _ref: PodRef, _annotations: Wanted, /) -> None:
-        """Nothing to do."""
-
-    def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """Nothing runs."""
-        return []

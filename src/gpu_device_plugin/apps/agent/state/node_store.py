@@ -7,6 +7,7 @@ from typing import TypedDict, Unpack
 from gpu_device_plugin.config.agent import Isolation, Settings
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.node_state import NodeState
@@ -25,6 +26,8 @@ class NodeChange(TypedDict, total=False):
     faults: Mapping[str, str]
     library_version: str
     mark: str
+    mps_served: str
+    door: Door
     kept: tuple[str, ...] | None
 
 

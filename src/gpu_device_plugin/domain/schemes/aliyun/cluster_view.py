@@ -4,9 +4,11 @@ Amounts only: unit ids are the node's own.
 """
 
 import json
+import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -30,7 +32,7 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     V1_ASSIGNED,
     V1_INDEX,
 )
-from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share, one_copy
 from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
@@ -134,10 +136,14 @@ def parse_offer(
         mode=mode,
         unit=unit,
         cards=tuple(sorted(cards, key=lambda card: card.index)),
-        healthy=frozenset(healthy),
+        healthy=_shared(tuple(sorted(healthy))),
         policy=parse_policy(labels.get(PLACEMENT_LABEL, "")),
         max_pods=parse_max_pods(labels.get(MAX_PODS_LABEL, "")),
     )
+
+
+_shared: Callable[[tuple[int, ...]], frozenset[int]] = lru_cache(maxsize=1024)(frozenset)
+"""One set for all nodes of a kind: thousands of them have the same."""
 
 
 def _card(node: str, entry: object) -> tuple[Card, bool]:
@@ -151,7 +157,9 @@ def _card(node: str, entry: object) -> tuple[Card, bool]:
             and (type(index) is int and 0 <= index < _MOST_CARDS)
             and (type(memory) is int and 0 <= memory <= _MOST_MIB)
         ):
-            return Card(uuid, index, index, -1, model, memory), entry.get("healthy") is True
+            return Card(uuid, index, index, -1, sys.intern(model), memory), entry.get(
+                "healthy"
+            ) is True
     raise StateError(f"node {node}: annotation of cards has {entry!r:.200}, which is no card")
 
 
@@ -195,10 +203,10 @@ def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
             left.append(container)
     return PodHold(
         pod.ref,
-        take.apps,
-        take.extra(),
+        one_copy(take.apps),
+        one_copy({0: take.extra()})[0],
         _unplaced(pod, left),
-        inits=take.inits,
+        inits=one_copy(take.inits),
         is_exclusive=wants_whole_card(pod),
     )
 

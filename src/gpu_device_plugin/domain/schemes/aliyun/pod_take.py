@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest
 
@@ -56,3 +57,15 @@ class PodTake:
                 found[card] = (before[0] - units, before[1] - percent)
         positive = {c: (max(0, u), max(0, p)) for c, (u, p) in found.items()}
         return {card: share for card, share in positive.items() if any(share)}
+
+
+def one_copy(shares: Mapping[int, Mapping[int, Share]]) -> Mapping[int, Mapping[int, Share]]:
+    """The same mapping for all that are equal: tens of thousands of pods hold alike."""
+    return _one_copy(tuple((number, tuple(cards.items())) for number, cards in shares.items()))
+
+
+@lru_cache(maxsize=4096)
+def _one_copy(
+    shares: tuple[tuple[int, tuple[tuple[int, Share], ...]], ...],
+) -> Mapping[int, Mapping[int, Share]]:
+    return {number: dict(cards) for number, cards in shares}

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.caller import Asker, Call
+from gpu_device_plugin.domain.claims import AllocatedDevice, Capacity
 from gpu_device_plugin.domain.compute_policy import (
     COMPUTE_POLICY_KEY,
     KNOWN_POLICIES,
@@ -21,6 +22,7 @@ from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool
 from gpu_device_plugin.domain.schemes.aliyun.adoption import adopt
 from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
+from gpu_device_plugin.domain.schemes.aliyun.claim_amounts import capacity, claim_demand
 from gpu_device_plugin.domain.schemes.aliyun.decision import (
     check_parts,
     choose_units,
@@ -122,6 +124,14 @@ class AliyunScheme(Decides):
     ) -> Reservation:
         """One card, or as many as the demand says, by amounts."""
         return reserve(holder, demand, live, state, devices)
+
+    def capacity(self, card: Card, state: NodeState) -> Capacity | None:
+        """Memory in units, and compute where the mode divides it."""
+        return capacity(card, state.terms) if state.mode else None
+
+    def claim_demand(self, devices: Sequence[AllocatedDevice], state: NodeState) -> Demand:
+        """In units and percent, the same of each card."""
+        return claim_demand(devices, state.terms)
 
     def grant(self, chosen: Reservation, new: NewGrant, state: NodeState) -> Grant:
         """The decision, in units and percent."""

@@ -122,6 +122,23 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
+class FeatureSettings:
+    """What is asked of the feature labels.
+
+    Attributes:
+        is_on: Whether they are written to the node.
+        output_file: Where they are written as well; empty for no file.
+        machine_type_file: The file that names the machine.
+        has_timestamp: Whether one of them is the time of their last change.
+    """
+
+    is_on: bool = False
+    output_file: str = ""
+    machine_type_file: str = "/sys/class/dmi/id/product_name"
+    has_timestamp: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """What decides over offers and answers; a default is that of NVIDIA's plugin.
 
@@ -140,6 +157,8 @@ class Configuration:
         imex_channels: IMEX channels that every container gets: none, or 0.
         is_imex_required: Whether a missing channel is an error.
         mps_root: The host directory of the MPS daemon; empty without one.
+        mig_profile: Into which profile every card is to be cut; empty for any.
+        features: NVIDIA's feature labels.
         sharing: Replicas.
         gpu_patterns: Models and their resource names, before the default `*`.
         mig_patterns: Profiles and their resource names, before the defaults.
@@ -159,6 +178,8 @@ class Configuration:
     imex_channels: tuple[int, ...] = ()
     is_imex_required: bool = False
     mps_root: str = ""
+    mig_profile: str = ""
+    features: FeatureSettings = field(default_factory=FeatureSettings)
     sharing: Sharing = field(default_factory=Sharing)
     gpu_patterns: tuple[Pattern, ...] = ()
     mig_patterns: tuple[Pattern, ...] = ()

@@ -3,10 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.hardware import Instance
+from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     PREFIX,
@@ -31,23 +31,6 @@ _FAMILIES: Mapping[int, str] = {
     13: "rubin",
 }
 _SPLIT_FAMILIES = {7: (5, "volta", "turing"), 8: (9, "ampere", "ada-lovelace")}
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What labels say beside the cards.
-
-    Attributes:
-        driver_version: For instance `535.309.01`.
-        cuda_version: For instance `12.2`; empty where the driver does not tell.
-        type: Content of the machine type file; empty without one.
-        timestamp: Unix time in seconds; None for no such label.
-    """
-
-    driver_version: str
-    cuda_version: str
-    type: str = ""
-    timestamp: int | None = None
 
 
 def feature_labels(

@@ -64,11 +64,13 @@ class Offers:
         resources: Resource -> its devices, by card and instance.
         problem: Why nothing is offered, or "".
         notes: What is left out, and why.
+        waiting: Which cards wait for their pods.
     """
 
     resources: Resources = field(default_factory=dict)
     problem: str = ""
     notes: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
 
 
 def offers(cards: Sequence[Card], configuration: Configuration) -> Offers:

@@ -1,7 +1,7 @@
 """Whole cards, replicas and MIG instances, under the names of NVIDIA's own device plugin."""
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.caller import Call
@@ -14,17 +14,24 @@ from gpu_device_plugin.domain.held_devices import (
     TOPOLOGY_GPU,
     devices_annotation,
 )
+from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import ContainerKind
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool
+from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.nvidia.answers import answer
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
+    PREFIX,
     Configuration,
     MigStrategy,
     SharingKind,
 )
+from gpu_device_plugin.domain.schemes.nvidia.cutting import uncut
+from gpu_device_plugin.domain.schemes.nvidia.feature_labels import feature_labels
+from gpu_device_plugin.domain.schemes.nvidia.held import with_held
+from gpu_device_plugin.domain.schemes.nvidia.mps import as_client, while_served
 from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of, offers
 from gpu_device_plugin.domain.schemes.nvidia.preferred import preferred
@@ -39,16 +46,51 @@ class NvidiaScheme(Records):
 
     Args:
         configuration: What is in force; asked at each call.
+        held: What pods hold of the node's devices; asked at each call.
     """
 
-    def __init__(self, configuration: Callable[[], Configuration]) -> None:
+    def __init__(
+        self,
+        configuration: Callable[[], Configuration],
+        held: Callable[[], Iterable[Grant]] = lambda: (),
+    ) -> None:
         self._configuration = configuration
-        self._names = possible_names(configuration())
+        self._held = held
+        self._seen: Configuration | None = None
+        self._names: set[str] = set()
 
     @property
     def resources(self) -> Collection[str]:
-        """Every name under the configuration of the start, for whatever cards."""
+        """Every name under every configuration since the start, for whatever cards."""
+        configuration = self._configuration()
+        if configuration is not self._seen:
+            self._seen = configuration
+            self._names |= possible_names(configuration)
         return self._names
+
+    def recalls(self, resource: str) -> bool:
+        """Its own under a configuration of an earlier run too: only we write grants."""
+        if resource.startswith(PREFIX):
+            self._names.add(resource)
+        return resource in self.resources
+
+    def takes_mig(self, card: CardReport, mode: NodeMode | None) -> bool:
+        """By mode and strategy; a card changes sides only when no pod holds anything of it."""
+        held = {uuid for grant in self._held() for uuid in grant.devices}
+        if card.uuid in held:
+            return False
+        strategy = self._configuration().mig_strategy
+        is_offered = mode is NodeMode.MIG or strategy is not MigStrategy.NONE
+        return is_offered or any(each.uuid in held for each in card.hardware.instances)
+
+    def feature_labels(
+        self, cards: Sequence[Card], mode: NodeMode | None, machine: Machine
+    ) -> Mapping[str, str]:
+        """As NVIDIA's GPU feature discovery has them."""
+        configuration = self._configuration()
+        if mode is NodeMode.MIG:
+            configuration = _mixed_by_default(configuration)
+        return feature_labels(cards, configuration, machine)
 
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
         """Every device, a card that is out as well."""
@@ -64,7 +106,6 @@ class NvidiaScheme(Records):
                 ),
             )
             for resource, devices in self._offers(state).resources.items()
-            if resource in self._names
         )
 
     def serves(self, resource: str, state: NodeState) -> bool:
@@ -83,7 +124,9 @@ class NvidiaScheme(Records):
             return Layout()
         found = self._offers(state)
         return Layout(
-            found.problem if self._configuration().fails_on_init_error else "", found.notes
+            found.problem if self._configuration().fails_on_init_error else "",
+            found.notes,
+            found.waiting,
         )
 
     def annotations(
@@ -143,34 +186,51 @@ class NvidiaScheme(Records):
             each for each in self._devices(call.resource, state) if each.id in call.must_include
         ]
         answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
-        return answer(devices, self._configuration(), paths, answer_id)
+        configuration = self._configuration()
+        found = answer(devices, configuration, paths, answer_id)
+        is_client = configuration.sharing.kind is SharingKind.MPS
+        if is_client and any(device.replicas > 1 for device in devices):
+            return as_client(found, call.resource, configuration.mps_root)
+        return found
 
     def _devices(self, resource: str, state: NodeState) -> tuple[Offered, ...]:
         return self._offers(state).resources.get(resource, ())
 
     def _offers(self, state: NodeState) -> Offers:
+        if not state.cards or state.mode in {None, NodeMode.DISABLED}:
+            return Offers()
+        asked = self._configuration().mig_profile if is_whole(state.mode) else ""
+        problem = uncut(state.cards, asked) if asked else ""
+        found = Offers(problem=problem) if problem else self._configured(state)
+        return with_held(found, state.cards, self._held())
+
+    def _configured(self, state: NodeState) -> Offers:
         configuration, cards = self._configuration(), state.cards
         if configuration.mig_strategy is not MigStrategy.NONE:
             # A card of the last run, of which NVML has not said yet how it is cut.
             cards = tuple(card for card in cards if card.hardware != UNKNOWN)
-        if not cards or state.mode in {None, NodeMode.DISABLED, NodeMode.MPS}:
+        if not cards or state.mode is NodeMode.MPS:
             return Offers()
         if state.mode is NodeMode.TOPOLOGY:
             whole = offers(cards, Configuration())
             return replace(whole, resources={TOPOLOGY_GPU: whole.resources.get(GPU, ())})
-        if configuration.sharing.kind is SharingKind.MPS:
-            return Offers(problem="sharing.mps is not served yet: no MPS daemon is managed")
         if state.mode is NodeMode.MIG:
             return _cut_only(cards, configuration)
         is_beside = not is_whole(state.mode)
         is_left_out = is_beside and configuration.mig_strategy is not MigStrategy.MIXED
-        return Offers() if is_left_out else offers(cards, configuration)
+        if is_left_out:
+            return Offers()
+        return while_served(offers(cards, configuration), configuration, state.mps_served)
 
 
 def _cut_only(cards: Sequence[Card], configuration: Configuration) -> Offers:
     """Mode mig: strategy mixed unless single is set, and at least one card in MIG mode."""
     if not any(card.hardware.is_mig for card in cards):
         return Offers(problem="no card of this node is in MIG mode")
+    return offers(cards, _mixed_by_default(configuration))
+
+
+def _mixed_by_default(configuration: Configuration) -> Configuration:
     if configuration.mig_strategy is MigStrategy.NONE:
-        configuration = replace(configuration, mig_strategy=MigStrategy.MIXED)
-    return offers(cards, configuration)
+        return replace(configuration, mig_strategy=MigStrategy.MIXED)
+    return configuration

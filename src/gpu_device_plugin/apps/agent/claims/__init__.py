@@ -1,0 +1,1 @@
+"""The front of claims (DRA): cards offered to the scheduler, and claims prepared for containers."""

@@ -1,0 +1,168 @@
+"""The door of claims: open while the node's door is `dra`, and until the last claim has ended."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from gpu_device_plugin.apps.agent.claims.parts import ClaimParts
+from gpu_device_plugin.apps.agent.claims.preparation import Preparation
+from gpu_device_plugin.domain.claims import (
+    ClaimRef,
+    OfferedDevice,
+    PreparedDevice,
+    cards_for_claims,
+    has_claims,
+    taints,
+)
+from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.errors import GpuPluginError, RequestError
+
+if TYPE_CHECKING:
+    from gpu_device_plugin.kubelet.dra_server import ClaimServer
+
+CDI_FAULT = "CdiDirNotWritable"
+CHECK_SECONDS = 30.0
+_TOGETHER_SECONDS = 0.05
+_log = structlog.get_logger("claims")
+
+
+class ClaimDoor:
+    """Serves claims, and offers cards to the scheduler; answers as `kubelet.dra_servicer.ClaimService`."""
+
+    def __init__(self, parts: ClaimParts, kubelet_dir: Path) -> None:
+        self._kubelet_dir = kubelet_dir
+        self._preparation = Preparation(parts)
+        self._parts = parts
+        self._wake = asyncio.Event()
+        self._server: ClaimServer | None = None
+        self._is_offering = False
+        self._had_claims = False
+        self._told: Sequence[tuple[str, str]] = ()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether claims are given here, or are still held."""
+        return self._parts.node_store.read().door is Door.DRA or has_claims(
+            self._parts.admission.ledger
+        )
+
+    @property
+    def trouble(self) -> str:
+        """Why claims cannot be served now; empty if they can, or are not."""
+        return self._server.trouble if self._server else ""
+
+    def changed(self, _: object) -> None:
+        """The node or its grants have changed."""
+        self._wake.set()
+
+    def held_changed(self, ledger: Ledger) -> None:
+        """What each door may give of a card follows from who holds it by the other one."""
+        state, had_claims = self._parts.node_store.read(), self._had_claims
+        self._had_claims = has_claims(ledger)
+        if self._is_offering and (state.door is Door.DRA or had_claims or self._had_claims):
+            self._parts.republish(state)
+            self._wake.set()
+
+    def begin(self) -> None:
+        """What the node has is known: cards may be offered."""
+        self._is_offering = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            await self._until_woken(None if not self.is_needed else CHECK_SECONDS)
+            if self._is_offering and self.is_needed:
+                await self._serve()
+
+    async def _serve(self) -> None:
+        """From the first claim that may come until the last one has ended."""
+        self._restore()
+        self._server = self._opened()
+        serving = asyncio.ensure_future(self._server.run())
+        try:
+            while self.is_needed and not serving.done():
+                self._check_directory()
+                self._offer()
+                await self._until_woken(CHECK_SECONDS)
+                await asyncio.sleep(_TOGETHER_SECONDS)
+        finally:
+            serving.cancel()
+            with suppress(asyncio.CancelledError):
+                await serving
+            self._server = None
+        self._parts.recorder.fault(self._parts.node_store, CDI_FAULT, None)
+        self._parts.cluster.offer_devices((), "")
+
+    def _opened(self) -> "ClaimServer":
+        # Not at the top: an agent without claims does not load their calls.
+        from gpu_device_plugin.kubelet.dra_server import ClaimServer
+
+        return ClaimServer(self._kubelet_dir, self)
+
+    async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
+        """The claim's devices; a refusal is told in log and Events."""
+        try:
+            return await self._preparation.prepare(ref)
+        except GpuPluginError as error:
+            _log.warning("claim is not prepared", claim=str(ref), uid=ref.uid, error=str(error))
+            raise
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        """The claim's containers have ended."""
+        await self._preparation.unprepare(ref)
+
+    def health(self) -> tuple[str, Sequence[tuple[str, str]]]:
+        """Our pool, and each of its devices with what is wrong with it, or ""."""
+        state = self._parts.node_store.read()
+        return state.node, self._told
+
+    def offered(self) -> list[OfferedDevice]:
+        """The cards as claims may get them now."""
+        state = self._parts.node_store.read()
+        try:
+            scheme, view = self._parts.schemes.reserving(state)
+        except RequestError:
+            return []
+        found = []
+        for uuid, other_door in cards_for_claims(state, self._parts.admission.ledger).items():
+            card = view.card(uuid)
+            capacity = scheme.capacity(card, view) if card else None
+            if card and capacity:
+                why = taints(uuid, other_door, state)
+                found.append(OfferedDevice(card, str(state.mode), capacity, why))
+        return found
+
+    def _offer(self) -> None:
+        devices = self.offered()
+        self._parts.cluster.offer_devices(devices, self._parts.driver_version())
+        state = self._parts.node_store.read()
+        faults = state.faults.items()
+        of_node = "; ".join(f"{reason}: {text}" for reason, text in faults)
+        told = [(d.name, of_node or state.unhealthy.get(d.card.uuid, "")) for d in devices]
+        if told != self._told and self._server is not None:
+            self._told = told
+            self._server.tell_health()
+
+    def _check_directory(self) -> None:
+        self._parts.recorder.fault(
+            self._parts.node_store, CDI_FAULT, self._parts.cdi.check() or None
+        )
+
+    def _restore(self) -> None:
+        """A claim that cannot be restored is prepared again by the kubelet, or ends."""
+        try:
+            self._preparation.restore()
+        except GpuPluginError as error:
+            _log.warning("CDI files are not restored", error=str(error))
+
+    async def _until_woken(self, seconds: float | None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()

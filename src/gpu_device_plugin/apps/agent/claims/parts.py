@@ -1,0 +1,40 @@
+"""What the front of claims works with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpu_device_plugin.apps.agent.admission.admission import Admission
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.publish.cluster import Cluster
+from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
+from gpu_device_plugin.apps.agent.state.node_store import NodeStore
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.store.cdi import CdiFiles
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimParts:
+    """What claims are prepared with.
+
+    Attributes:
+        admission: Makes and ends grants.
+        cdi: Files that container runtimes read.
+        cluster: The API server.
+        node_store: The node state.
+        schemes: The rules of what is shared.
+        recorder: Where events go.
+        gate: Keeps the calls of the other door away.
+        driver_version: Of the NVIDIA driver.
+        republish: Sends the device lists of the other door again, where they have changed.
+    """
+
+    admission: Admission
+    cdi: CdiFiles
+    cluster: Cluster
+    node_store: NodeStore
+    schemes: Schemes
+    recorder: EventRecorder
+    gate: CallGate
+    driver_version: Callable[[], str]
+    republish: Callable[[NodeState], None]

@@ -1,0 +1,122 @@
+"""A claim becomes a grant with a CDI file, and ends with its containers."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from gpu_device_plugin.apps.agent.claims.parts import ClaimParts
+from gpu_device_plugin.domain.claims import (
+    DRIVER,
+    AllocatedDevice,
+    Claim,
+    ClaimRef,
+    PreparedDevice,
+    cards_by_name,
+    cdi_spec,
+    check_door,
+    prepared,
+)
+from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.shares import Holder
+from gpu_device_plugin.errors import NodeError, RequestError, StorageError
+from gpu_device_plugin.store.failpoints import failpoint
+
+
+class Preparation:
+    """Prepares claims and gives them back; each call of the kubelet's is about one of them."""
+
+    def __init__(self, parts: ClaimParts) -> None:
+        self._admission = parts.admission
+        self._cdi = parts.cdi
+        self._cluster = parts.cluster
+        self._state = parts.node_store.read
+        self._schemes = parts.schemes
+        self._gate = parts.gate
+
+    async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
+        """A durable grant of exactly the cards that the scheduler chose, and its CDI file.
+
+        Asked again, for instance after a restart of the kubelet, it is the same slice.
+
+        Raises:
+            RequestError: The claim is gone, is another one, or holds nothing of this node.
+            DoesNotFitError: Another claim still has that part of the card.
+            NodeError: Nothing durable can be made.
+            ClusterError: The API server does not show the claim in time.
+        """
+        claim = await self._cluster.fetch_claim(ref.namespace, ref.name)
+        if claim is None or claim.ref.uid != ref.uid:
+            found = "is gone" if claim is None else f"has another uid now, {claim.ref.uid}"
+            raise RequestError(f"claim {ref} (uid {ref.uid}) {found}", reason="ClaimGone")
+        ours = self._ours(claim)
+        async with self._gate.lock:  # the calls of the other door decide on the same ledger
+            grant = await self._reserved(claim, ours)
+        edits = self._admission.edits(grant, self._state())
+        self.write(ref.uid, grant)
+        failpoint("prepare.before-answer")
+        return prepared(claim, ours, edits)
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        """End the grant at once, and remove what it left.
+
+        Raises:
+            NodeError: The disk refuses; the claim holds its slice as before.
+            StorageError: The CDI file cannot be removed.
+        """
+        failpoint("unprepare.before-release")
+        await self._admission.release(Holder(PodRef(ref.namespace, ""), claim=ref.uid))
+        self._cdi.remove(ref.uid)
+
+    def write(self, uid: str, grant: Grant) -> None:
+        """Write the CDI file of a claim that holds a grant.
+
+        Raises:
+            NodeError: The directory takes no files, or a card has gone.
+        """
+        try:
+            self._cdi.write(uid, cdi_spec(uid, self._admission.edits(grant, self._state())))
+        except StorageError as error:
+            raise NodeError(str(error), reason="CdiDirNotWritable") from error
+
+    def restore(self) -> None:
+        """After a start: each claim's file is there as its grant says, and no other one.
+
+        Files without a grant stay where grants may have been lost.
+        """
+        held = {g.holder.claim: g for g in self._admission.ledger.grants.values() if g.holder.claim}
+        for uid, grant in held.items():
+            self.write(uid, grant)
+        if not self._admission.may_lack_grants:
+            for uid in self._cdi.present() - held.keys():
+                self._cdi.remove(uid)
+
+    async def _reserved(self, claim: Claim, ours: Sequence[AllocatedDevice]) -> Grant:
+        state = self._state()
+        by_name = cards_by_name(state)
+        uuids = [by_name[each.device].uuid for each in ours]
+        holder = Holder(claim.pod or PodRef(claim.ref.namespace, ""), claim=claim.ref.uid)
+        if not self._admission.ledger.of_holder(holder):
+            check_door(uuids, state, self._admission.ledger)
+        scheme, view = self._schemes.reserving(state)
+        return await self._admission.reserve(holder, scheme.claim_demand(ours, view), uuids)
+
+    def _ours(self, claim: Claim) -> Sequence[AllocatedDevice]:
+        """What the claim has of this node's cards.
+
+        Raises:
+            RequestError: Nothing, or a device that is not known here.
+        """
+        state = self._state()
+        ours = [each for each in claim.devices if each.driver == DRIVER and each.pool == state.node]
+        refuse = partial(RequestError, reason="ForeignClaim")
+        if claim.pod is None:
+            raise refuse(f"claim {claim.ref} is not reserved for one pod")
+        if not ours:
+            told = ", ".join(f"{d.driver} {d.pool}/{d.device}" for d in claim.devices) or "nothing"
+            raise refuse(
+                f"claim {claim.ref} holds no device of {DRIVER} on node {state.node}, but {told}"
+            )
+        unknown = [each.device for each in ours if each.device not in cards_by_name(state)]
+        if unknown:
+            raise refuse(f"claim {claim.ref}: node {state.node} has no {', '.join(unknown)}")
+        return ours

@@ -1,0 +1,136 @@
+"""NVIDIA's feature labels on our node, and in a file where one is asked for.
+
+The node's annotation names the labels that are ours. It is written with them, in one patch: so
+another run of the agent, or the uninstall, removes exactly those, and never another's.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.publish.cluster import Cluster
+from gpu_device_plugin.config.nvidia_settings import FeatureSettings
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.labels import (
+    FEATURES_ANNOTATION,
+    Machine,
+    listed_features,
+    named_features,
+)
+from gpu_device_plugin.domain.node_state import NodeState, StateReader
+from gpu_device_plugin.store.writer import Writer
+
+_log = structlog.get_logger("features")
+
+
+class FeatureLabels:
+    """Keeps the labels to cards and configuration.
+
+    A change of a label is one patch, so that no label vanishes in between.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what feature labels depend on
+        self,
+        settings: Callable[[], FeatureSettings],
+        labels_of: Callable[[Sequence[Card], NodeState, Machine], Mapping[str, str]],
+        machine: Callable[[], tuple[Sequence[Card], str, str] | None],
+        state: StateReader,
+        cluster: Cluster,
+        recorder: EventRecorder,
+    ) -> None:
+        """Args.
+
+        settings: What is asked for now.
+        labels_of: The labels of cards.
+        machine: Every card that NVML shows, driver and CUDA version; None while not known.
+        state: The node.
+        cluster: Where they are written.
+        recorder: What writes Events.
+        """
+        self._settings = settings
+        self._labels_of = labels_of
+        self._machine = machine
+        self._state = state
+        self._cluster = cluster
+        self._recorder = recorder
+        self._thread = Writer()
+        self._written: dict[str, str] = {}
+        self._stamp = 0
+        self._in_file: tuple[str, str] | None = None
+        self._taken: tuple[str, ...] = ()
+
+    async def run(self) -> None:
+        """Write what has changed."""
+        settings, state = self._settings(), self._state()
+        if not settings.is_on or state.mark:
+            self._want({})
+            await self._write(settings.output_file, None)
+            return
+        found = self._machine()
+        if found is None or "ConfigurationMissing" in state.faults:
+            return  # what stands there stays
+        cards, driver, cuda = found
+        kind = await self._thread.run(partial(_read, settings.machine_type_file))
+        labels = dict(self._labels_of(cards, state, Machine(driver, cuda, kind)))
+        if labels != self._written:
+            self._written, self._stamp = labels, int(time.time())
+        if settings.has_timestamp:
+            stamped = self._labels_of((), state, Machine("", "", timestamp=self._stamp))
+            labels = {**stamped, **labels}
+        self._want(labels)
+        text = "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))
+        await self._write(settings.output_file, text)
+
+    def _want(self, labels: Mapping[str, str]) -> None:
+        node = self._cluster.node
+        if node is None:
+            return
+        ours = listed_features(node.annotations.get(FEATURES_ANNOTATION, ""))
+        taken = tuple(sorted(key for key in labels if key in node.labels and key not in ours))
+        if taken and taken != self._taken:
+            text = f"labels that somebody else has set on this node stay as they are: {', '.join(taken)}"
+            self._recorder.node_note("FeatureLabelsTaken", text)
+        self._taken = taken
+        wanted = {key: value for key, value in labels.items() if key not in taken}
+        for key in ours - wanted.keys():
+            self._cluster.drop(label=key)
+        if wanted:
+            named = {FEATURES_ANNOTATION: named_features(wanted)}
+            self._cluster.describe_node(labels=wanted, annotations=named)
+        elif FEATURES_ANNOTATION in node.annotations:
+            self._cluster.drop(annotation=FEATURES_ANNOTATION)
+
+    async def _write(self, path: str, text: str | None) -> None:
+        """The file as it should be; None for no file."""
+        if path and self._in_file != (path, text or ""):
+            error = await self._thread.run(partial(_replace, Path(path), text))
+            if error:
+                _log.warning("the file of feature labels cannot be written", path=path, error=error)
+            self._in_file = (path, text or "")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _replace(path: Path, text: str | None) -> str:
+    """Write the file whole, or remove it; returns what went wrong, or ""."""
+    try:
+        if text is None:
+            path.unlink(missing_ok=True)
+            return ""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A name with a dot first: NFD does not read it before it is complete.
+        draft = path.with_name(f".{path.name}.new")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,1 @@
+"""Commands that change cards: cutting them, and the MPS daemon."""

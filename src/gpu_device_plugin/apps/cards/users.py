@@ -1,0 +1,36 @@
+"""Who uses a card, by everything that knows: nothing is changed on a card that is somebody's."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_device_plugin.apps.lifecycle.kubelet_pods import pods_with_gpus
+from gpu_device_plugin.domain.reports import CardReport
+from gpu_device_plugin.errors import EdgeError
+from gpu_device_plugin.nvml.session import Session
+
+
+class InUseError(EdgeError):
+    """A card is not changed, because somebody uses it; the text names every user."""
+
+
+async def refuse_users(nvml: Session, cards: Sequence[CardReport], kubelet: Path) -> None:
+    """Check that nobody uses these cards, and that no pod of the node holds a GPU.
+
+    Args:
+        nvml: NVML.
+        cards: The cards that will be changed.
+        kubelet: The kubelet's directory.
+
+    Raises:
+        InUseError: Somebody does.
+        KubeletError: The kubelet does not say.
+        NvmlError: NVML does not say.
+    """
+    users = [f"{pod} holds GPUs" for pod in await pods_with_gpus(kubelet)]
+    users += [
+        f"{user} uses card {card.index} ({card.uuid})"
+        for card in cards
+        for user in nvml.users(card)
+    ]
+    if users:
+        raise InUseError("in use, and not changed:" + "".join(f"\n  {user}" for user in users))

@@ -1,0 +1,1 @@
+"""The page for the cluster: nodes, cards and slices in a browser; nothing is written."""

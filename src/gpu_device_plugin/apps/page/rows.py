@@ -1,0 +1,233 @@
+"""What the page shows of a node: cards as bars, with the places of slices on them in percent."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpu_device_plugin.apps.overview.node_cards import CardView, Holder, NodeView
+from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.domain.pods import PodRef
+
+COLOURS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a pod uses of its slice of a card.
+
+    Attributes:
+        memory: Percent of the slice; None while it is not known.
+        compute: Percent of the card's time; None as above.
+    """
+
+    memory: int | None = None
+    compute: int | None = None
+
+
+UseOf = Callable[[PodRef, int], Use]
+
+
+class Colours:
+    """A colour for each namespace, 0 to 7, in the order in which they are first asked for.
+
+    >>> colours = Colours()
+    >>> colours.of("search"), colours.of("vision"), colours.of("search")
+    (0, 1, 0)
+    """
+
+    def __init__(self) -> None:
+        self._by_namespace: dict[str, int] = {}
+
+    def of(self, namespace: str) -> int:
+        """The namespace's; beyond eight namespaces, colours are given again."""
+        return self._by_namespace.setdefault(namespace, len(self._by_namespace) % COLOURS)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRow:
+    """A pod's part of a bar.
+
+    Attributes:
+        pod: `namespace/name`.
+        name: Its name.
+        letter: The pod's letter on this node, as `kubectl gpu map` has it.
+        kind: Classes of the stylesheet: the namespace's colour, and whether it is only reserved.
+        start: Where it begins, in percent of the bar.
+        width: How wide it is, as above.
+        text: For people, all of it.
+        memory: Percent of its memory that is used, at most 100; None while it is not known.
+    """
+
+    pod: str
+    name: str
+    letter: str
+    kind: str
+    start: float
+    width: float
+    text: str
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CardRow:
+    """A card.
+
+    Attributes:
+        card: The card.
+        held: Memory units that are held.
+        percent: Percent of compute that is held; None where the mode does not divide it.
+        slices: Its slices, from the left.
+        asked_start: Where the part begins that pods without a card ask for, in percent of the bar.
+        asked_width: How wide that part is; 0 for none.
+    """
+
+    card: CardView
+    held: int
+    percent: int | None
+    slices: tuple[SliceRow, ...]
+    asked_start: float
+    asked_width: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node.
+
+    Attributes:
+        name: Its name.
+        kind: Mode, unit and models, for people.
+        marks: What is wrong with it, each in one or two words.
+        states: For the filter: free, full, waiting, faulty.
+        namespaces: Of the pods on it.
+        held: Memory units that are held.
+        units: Memory units that it has; 0 where it gives whole cards, replicas or instances.
+        cards: Its cards.
+        waiting: Pods bound to it that have no card yet, with the units they ask for.
+        instances: MIG instances, with who holds them.
+        trouble: Why its cards cannot be read; empty if they can.
+    """
+
+    name: str
+    kind: str = ""
+    marks: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    held: int = 0
+    units: int = 0
+    cards: tuple[CardRow, ...] = ()
+    waiting: tuple[tuple[PodRef, int], ...] = ()
+    instances: tuple[tuple[str, PodRef], ...] = ()
+    trouble: str = ""
+
+    @property
+    def percent(self) -> int:
+        """Percent of its memory units that are held."""
+        return 100 * self.held // self.units if self.units else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PodRow:
+    """A pod without a node, or one that a node has refused.
+
+    Attributes:
+        namespace: Of the pod.
+        name: Its name.
+        why: In a few words.
+        is_refused: A node has refused it; else it waits.
+    """
+
+    namespace: str
+    name: str
+    why: str
+    is_refused: bool
+
+
+def node_row(node: SurveyedNode, view: NodeView | str, use_of: UseOf, colours: Colours) -> NodeRow:
+    """A node with its cards, or with the reason why they cannot be read."""
+    name, marks = node.metadata.name, tuple(_marks(node))
+    if isinstance(view, str):
+        return NodeRow(name, marks=marks, states=("faulty",), trouble=view)
+    sick = sum(not card.is_healthy for card in view.cards)
+    if sick:
+        marks += (f"{sick} out of service",)
+    pods = {*view.letters, *(pod for pod, _ in view.waiting), *(pod for _, pod in view.instances)}
+    return NodeRow(
+        name,
+        view.kind_text,
+        marks,
+        tuple(_states(view, has_marks=bool(marks))),
+        tuple(sorted({pod.namespace for pod in pods})),
+        view.held_units,
+        0 if view.is_whole else view.units,
+        tuple(_cards(view, use_of, colours)),
+        view.waiting,
+        view.instances,
+    )
+
+
+def pod_row(pod: SurveyedPod, *, is_refused: bool) -> PodRow:
+    """A pod without a card."""
+    why = f"on {pod.spec.node_name}" if is_refused else pod.condition("PodScheduled").reason
+    return PodRow(pod.metadata.namespace, pod.metadata.name, why, is_refused)
+
+
+def _marks(node: SurveyedNode) -> Iterator[str]:
+    if not node.is_ready:
+        yield "not ready"
+    if node.spec.unschedulable:
+        yield "cordoned"
+
+
+def _states(view: NodeView, *, has_marks: bool) -> Iterator[str]:
+    healthy = [card for card in view.cards if card.is_healthy]
+    is_free = any(not c.pods if view.is_whole else c.free_units > 0 for c in healthy)
+    yield "free" if is_free else "full"
+    if view.waiting:
+        yield "waiting"
+    if has_marks:
+        yield "faulty"
+
+
+def _cards(view: NodeView, use_of: UseOf, colours: Colours) -> Iterator[CardRow]:
+    letters, has_compute = view.letters, view.has_compute
+    for card in view.cards:
+        slices, held = [], 0
+        whole = max(card.units, card.held_units, 1)
+        for holder in card.holders:
+            use = use_of(holder.pod, card.index)
+            place = (100 * held / whole, 100 * holder.units / whole)
+            state = "" if holder.is_granted else " reserved"
+            kind = f"c{colours.of(holder.pod.namespace)}{state}"
+            text = _slice_text(card, holder, use)
+            slices.append(_slice(holder.pod, letters, kind, place, (text, use.memory)))
+            held += holder.units
+        for number, pod in enumerate(card.pods):
+            place = (100 * number / len(card.pods), 100 / len(card.pods))
+            part = "the whole card" if len(card.pods) == 1 else "a replica"
+            kind = f"c{colours.of(pod.namespace)}"
+            slices.append(_slice(pod, letters, kind, place, (f"{pod}: {part}", None)))
+        has_asked = card.is_healthy and not view.is_whole
+        asked = max(0, card.units - held - card.free_units) if has_asked else 0
+        percent = sum(holder.percent for holder in card.holders) if has_compute else None
+        start, width = round(100 * held / whole, 2), round(100 * asked / whole, 2)
+        yield CardRow(card, held, percent, tuple(slices), start, width)
+
+
+def _slice(
+    pod: PodRef,
+    letters: Mapping[PodRef, str],
+    kind: str,
+    place: tuple[float, float],
+    told: tuple[str, int | None],
+) -> SliceRow:
+    start, width = round(place[0], 2), round(place[1], 2)
+    text, memory = told
+    used = None if memory is None else min(memory, 100)
+    return SliceRow(str(pod), pod.name, letters[pod], kind, start, width, text, used)
+
+
+def _slice_text(card: CardView, holder: Holder, use: Use) -> str:
+    text = f"{holder.pod}: {holder.units} of {card.units} units"
+    text += f", {holder.percent} % compute" if holder.percent else ""
+    text += f", uses {use.memory} % of its memory" if use.memory is not None else ""
+    text += f", {use.compute} % of the card's time" if use.compute is not None else ""
+    return text if holder.is_granted else text + ", reserved"

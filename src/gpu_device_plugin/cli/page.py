@@ -1,0 +1,65 @@
+"""`page`: the cluster's cards in a browser, from one's own machine or in a pod."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.errors import ConfigError
+
+
+@click.command()
+@click.option(
+    "--address",
+    default="127.0.0.1:9448",
+    metavar="HOST:PORT",
+    show_default=True,
+    help="Where to listen. On any but a loopback address each request needs a bearer token.",
+)
+@click.option(
+    "--prometheus",
+    metavar="URL|NAMESPACE/SERVICE:PORT",
+    default="",
+    help="Show what slices use, by this Prometheus.",
+)
+@click.option("--name", metavar="TEXT", default="", help="The cluster's name, for the heading.")
+@click.option("--tls-cert-file", type=click.Path(path_type=Path), help="Serve HTTPS with this.")
+@click.option("--tls-key-file", type=click.Path(path_type=Path), help="Its private key.")
+def page(
+    address: str,
+    prometheus: str,
+    name: str,
+    tls_cert_file: Path | None,
+    tls_key_file: Path | None,
+    **access: Any,
+) -> None:
+    """Show nodes, cards and slices in a browser, until SIGTERM.
+
+    It reads only, with the rights of your kubeconfig: list and watch nodes and pods, list Events.
+    On a loopback address everybody on this machine may look. On another one each request has to
+    show a bearer token whose owner may list nodes, pods and Events (TokenReview and
+    SubjectAccessReview).
+    """
+    from gpu_device_plugin.apps.page.run import PageSettings, run_page
+
+    if bool(tls_cert_file) != bool(tls_key_file):
+        raise ConfigError("--tls-cert-file and --tls-key-file go together")
+    settings = PageSettings(
+        address=address,
+        cluster=name or access["context"],
+        prometheus=prometheus,
+        certificate=tls_cert_file,
+        key=tls_key_file,
+    )
+    scheme, host = "https" if tls_cert_file else "http", address.rpartition(":")[0] or "0.0.0.0"  # noqa: S104 what is said
+
+    def tell(port: int) -> None:
+        click.echo(f"the page: {scheme}://{host}:{port}/")
+
+    asyncio.run(run_page(settings, KubeconfigChoice(**access).api(), tell))
+
+
+for _option in reversed(KUBECONFIG_OPTIONS):
+    page = _option(page)

@@ -1,0 +1,70 @@
+"""Instant queries of a Prometheus: at its own address, or behind the API server's proxy."""
+
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
+from gpu_device_plugin.cluster.listing import served
+from gpu_device_plugin.errors import ClusterError
+
+_SECONDS = 10.0
+Series = tuple[dict[str, str], float]
+
+
+class _Series(msgspec.Struct):
+    metric: dict[str, str]
+    value: tuple[float, str]
+
+
+class _Data(msgspec.Struct):
+    result: list[_Series]
+
+
+class _Result(msgspec.Struct):
+    data: _Data
+
+
+async def instant_query(api: ApiServer, prometheus: str, query: str) -> Sequence[Series]:
+    """Labels and value of each series.
+
+    Args:
+        api: The API server.
+        prometheus: An address (`http://…`), or `NAMESPACE/SERVICE:PORT` behind `api`.
+        query: In PromQL.
+
+    Raises:
+        ClusterError: No answer, or none that a Prometheus gives; the text names which was asked.
+    """
+    if prometheus.startswith(("http://", "https://")):
+        path = prometheus.rstrip("/") + "/api/v1/query"
+        answer = await _direct(path, query)
+    else:
+        path = _proxy_path(prometheus)
+        answer = await api.call(Request("GET", path, {"query": query}))
+    try:
+        found = msgspec.json.decode(served(answer, path).body, type=_Result).data.result
+        return [(each.metric, float(each.value[1])) for each in found]
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ClusterError(f"{path}: not the answer of a Prometheus: {error}") from error
+
+
+def _proxy_path(service: str) -> str:
+    namespace, slash, name = service.partition("/")
+    if not slash or ":" not in name:
+        raise ClusterError(f"{service!r} is neither http://… nor NAMESPACE/SERVICE:PORT")
+    return f"/api/v1/namespaces/{quote(namespace)}/services/{quote(name)}/proxy/api/v1/query"
+
+
+async def _direct(url: str, query: str) -> Answer:
+    timeout = aiohttp.ClientTimeout(total=_SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(url, params={"query": query}) as response,
+        ):
+            return Answer(response.status, await response.read())
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise ClusterError(f"{url}: {str(error) or type(error).__name__}") from error

@@ -1,0 +1,244 @@
+"""Claims (DRA): what is offered for them, what is allocated to one, and what its containers receive."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpu_device_plugin.domain.container_edits import ContainerEdits, Mount
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.pools import DeviceGroup, Pool
+from gpu_device_plugin.errors import DoesNotFitError
+
+DRIVER = "gpu-device-plugin"
+CDI_KIND = f"{DRIVER}/slice"
+CDI_VERSION = "0.6.0"
+MAX_SLOTS = 16
+"""Most claims a card, as the scheduler counts them."""
+_MOUNT_OPTIONS = ("nosuid", "nodev", "rbind")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """A ResourceClaim, by name."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedDevice:
+    """One entry of a claim's allocation.
+
+    Attributes:
+        driver: Whose device.
+        pool: The pool that it is of; ours is named after the node.
+        device: Its name there.
+        request: The request of the claim that it is for.
+        share_id: The share of the device.
+        memory_mib: Memory that the claim consumes of it.
+        core_percent: Compute that it consumes; 0 where the device has no such capacity.
+    """
+
+    driver: str
+    pool: str
+    device: str
+    request: str = ""
+    share_id: str = ""
+    memory_mib: int = 0
+    core_percent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ResourceClaim as the API server has it.
+
+    Attributes:
+        ref: Which one.
+        pod: The pod that it is reserved for; None where there is none, or several.
+        devices: What is allocated to it, of all drivers.
+    """
+
+    ref: ClaimRef
+    pod: PodRef | None = None
+    devices: tuple[AllocatedDevice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """A device that is ready for containers; `cdi_ids` are the names by which a runtime finds it."""
+
+    of: AllocatedDevice
+    cdi_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What claims may divide of a card.
+
+    Attributes:
+        memory_mib: Memory.
+        step_mib: What its amounts are multiples of.
+        core_percent: Compute; 0 where it is not divided.
+        core_step: What its amounts are multiples of.
+        slots: Most claims on the card.
+    """
+
+    memory_mib: int
+    step_mib: int
+    core_percent: int = 0
+    core_step: int = 1
+    slots: int = MAX_SLOTS
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedDevice:
+    """A card as claims may get it.
+
+    Attributes:
+        card: The card.
+        mode: The node's mode.
+        capacity: What of it may be divided.
+        taints: Key -> value: why nothing new may be allocated of it.
+    """
+
+    card: Card
+    mode: str
+    capacity: Capacity
+    taints: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name in the pool."""
+        return device_name(self.card)
+
+
+def device_name(card: Card) -> str:
+    """The name of a card's device: by its number, which stays."""
+    return f"gpu-{card.number}"
+
+
+def cards_for_claims(state: NodeState, ledger: Ledger) -> dict[str, str]:
+    """UUIDs of the cards that claims may know of, with why nothing new of them is given, or "".
+
+    One card has one door. With door `dra` a card is offered once no units of it are held; with the
+    other door, only until the last claim on it has ended.
+    """
+    if state.door is Door.DRA:
+        taken = _held(ledger, by_claims=False)
+        return {c.uuid: "" for c in state.cards if c.is_shown and c.uuid not in taken}
+    held = _held(ledger, by_claims=True)
+    return {card.uuid: str(state.door) for card in state.cards if card.uuid in held}
+
+
+def cards_by_name(state: NodeState) -> dict[str, Card]:
+    """The node's cards by the names of their devices."""
+    return {device_name(card): card for card in state.cards}
+
+
+def check_door(uuids: Sequence[str], state: NodeState, ledger: Ledger) -> None:
+    """Check that no units of these cards are held: a card that was handed over serves one door.
+
+    Raises:
+        DoesNotFitError: Containers still hold units of one; the kubelet asks again.
+    """
+    for uuid in _held(ledger, by_claims=False).intersection(uuids):
+        pods = ", ".join(sorted({str(g.pod) for g in ledger.grants.values() if uuid in g.devices}))
+        raise DoesNotFitError(
+            f"card {uuid} of node {state.node} is still held through the device plugin by {pods}; "
+            f"claims get it when they have ended",
+            reason="OtherDoor",
+        )
+
+
+def taints(uuid: str, other_door: str, state: NodeState) -> dict[str, str]:
+    """Why nothing new may be allocated of a card: key -> value."""
+    reason = next(iter(state.faults), "") or state.unhealthy.get(uuid, "")
+    found = {
+        f"{DRIVER}/unhealthy": reason,
+        f"{DRIVER}/door": other_door,
+        f"{DRIVER}/uninstall": "true" if state.mark else "",
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def pools_behind(pools: Sequence[Pool], door: Door, ledger: Ledger) -> tuple[Pool, ...]:
+    """What the device plugin still offers: with door `dra` the units that are held, and no more.
+
+    With its own door all but the cards that claims still hold.
+    """
+    if door is Door.DRA:
+        ids = ledger.ids()
+        return tuple(
+            replace(pool, groups=tuple(left for g in pool.groups if (left := _only(g, ids)).ids))
+            for pool in pools
+        )
+    held = _held(ledger, by_claims=True)
+    if not held:
+        return tuple(pools)
+    return tuple(
+        replace(pool, groups=tuple(group for group in pool.groups if group.card not in held))
+        for pool in pools
+    )
+
+
+def has_claims(ledger: Ledger) -> bool:
+    """Whether any claim holds a slice."""
+    return any(grant.holder.claim for grant in ledger.grants.values())
+
+
+def cdi_spec(uid: str, edits: ContainerEdits) -> dict[str, object]:
+    """The CDI file of a claim: what an Allocate would answer, as edits of one device."""
+    content: dict[str, object] = {
+        "env": [f"{name}={value}" for name, value in edits.envs.items()],
+        "mounts": [_mount(mount) for mount in edits.mounts],
+        "deviceNodes": [
+            {"path": d.container_path, "hostPath": d.host_path, "permissions": d.permissions}
+            for d in edits.devices
+        ],
+    }
+    shown = {key: value for key, value in content.items() if value}
+    return {
+        "cdiVersion": CDI_VERSION,
+        "kind": CDI_KIND,
+        "devices": [{"name": uid, "containerEdits": shown}],
+    }
+
+
+def prepared(
+    claim: Claim, ours: Sequence[AllocatedDevice], edits: ContainerEdits
+) -> list[PreparedDevice]:
+    """What the kubelet is told: the first device carries everything that the containers receive."""
+    # An annotation is the kubelet's to make, and it makes none for claims.
+    by_annotation = [name for value in edits.annotations.values() for name in value.split(",")]
+    names = tuple(dict.fromkeys((f"{CDI_KIND}={claim.ref.uid}", *edits.cdi_names, *by_annotation)))
+    return [PreparedDevice(of, names if number == 0 else ()) for number, of in enumerate(ours)]
+
+
+def _held(ledger: Ledger, *, by_claims: bool) -> frozenset[str]:
+    """Devices of which a claim, or a container by its units, holds anything."""
+    return frozenset(
+        device
+        for grant in ledger.grants.values()
+        if bool(grant.holder.claim) is by_claims
+        for device in grant.devices
+    )
+
+
+def _only(group: DeviceGroup, ids: frozenset[str]) -> DeviceGroup:
+    return replace(group, ids=tuple(text for text in group.ids if text in ids))
+
+
+def _mount(mount: Mount) -> dict[str, object]:
+    return {
+        "containerPath": mount.container_path,
+        "hostPath": mount.host_path,
+        "options": ["ro" if mount.is_read_only else "rw", *_MOUNT_OPTIONS],
+    }

@@ -1,0 +1,102 @@
+"""The sockets by which the kubelet finds the driver of claims, and asks it.
+
+The kubelet watches `plugins_registry/`. It calls a socket that it finds there, at its own start as
+well, and forgets the driver when the socket goes. It deletes the ResourceSlices of a driver that is
+away for 30 s, and at its own start those of all.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+
+from gpu_device_plugin.domain.claims import DRIVER
+from gpu_device_plugin.errors import KubeletError
+from gpu_device_plugin.kubelet.directory import is_socket
+from gpu_device_plugin.kubelet.dra_servicer import ClaimService, ClaimServicer
+
+LOOK_SECONDS = 1.0
+RETRY_SECONDS = 2.0
+CLOSE_SECONDS = 1.0
+_LOG = structlog.get_logger(__name__)
+
+
+class ClaimServer:
+    """Serves claims to the kubelet for as long as `run` runs.
+
+    Args:
+        kubelet_dir: The kubelet's directory.
+        service: Answers the calls.
+        on_registered: Called when the kubelet has taken the driver (True, "") or not (False, why).
+    """
+
+    def __init__(
+        self,
+        kubelet_dir: Path,
+        service: ClaimService,
+        on_registered: Callable[[bool, str], None] = lambda _is_taken, _why: None,
+    ) -> None:
+        self._socket = kubelet_dir / "plugins" / DRIVER / "dra.sock"
+        self._registry_socket = kubelet_dir / "plugins_registry" / f"{DRIVER}-reg.sock"
+        self._on_registered = on_registered
+        self._service = service
+        self._health_changed = asyncio.Event()
+        self.trouble = "not served yet"
+        """Why the kubelet cannot reach the driver; empty once it has taken it."""
+
+    def tell_health(self) -> None:
+        """The health of a device has changed."""
+        self._health_changed.set()
+        self._health_changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until cancelled; made again where somebody removes a socket."""
+        while True:
+            try:
+                await self._serve_once()
+            except KubeletError as error:
+                if self.trouble != str(error):
+                    self.trouble = str(error)
+                    _LOG.warning("claims are not served", error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _serve_once(self) -> None:
+        servicer = ClaimServicer(
+            self._service, str(self._socket), lambda: self._health_changed, self._registered
+        )
+        servers: list[Any] = []
+        try:
+            # The kubelet dials the second one as soon as it finds the first.
+            servers.append(await _listen(self._socket, *servicer.method_tables()))
+            servers.append(await _listen(self._registry_socket, servicer.registration_table()))
+            while is_socket(self._socket) and is_socket(self._registry_socket):
+                await asyncio.sleep(LOOK_SECONDS)
+            self.trouble = "a socket was removed"
+        finally:
+            for server, path in zip(servers, (self._socket, self._registry_socket), strict=False):
+                path.unlink(missing_ok=True)
+                await server.stop(CLOSE_SECONDS)
+
+    def _registered(self, is_taken: bool, why: str) -> None:  # noqa: FBT001 - as the kubelet tells it
+        self.trouble = "" if is_taken else why
+        _LOG.info("claims", is_registered=is_taken, error=why)
+        self._on_registered(is_taken, why)
+
+
+async def _listen(path: Path, *tables: grpc.GenericRpcHandler) -> Any:
+    """A server on a socket; one that a killed agent has left there is replaced."""
+    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    server.add_generic_rpc_handlers(tables)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            path.unlink()
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+    except (OSError, RuntimeError) as error:
+        raise KubeletError(f"cannot listen on {path}: {error}") from error
+    return server

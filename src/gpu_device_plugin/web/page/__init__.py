@@ -1,0 +1,1 @@
+"""The page's server: addresses, headers, templates, one script and one stylesheet."""

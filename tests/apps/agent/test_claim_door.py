@@ -1,0 +1,268 @@
+"""The front of claims: what the scheduler allocated becomes a durable slice, and ends when it is given back."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from tests.held import fraction
+from tests.waiting import until
+
+from gpu_device_plugin.apps.agent.edges import real_edges
+from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
+from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.config.agent import load_settings
+from gpu_device_plugin.domain.claims import AllocatedDevice, Claim, ClaimRef, OfferedDevice
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.doors import DOOR_LABEL, Door
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
+from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
+
+CARDS = tuple(Card(f"GPU-{i}", i, i, i, "V100", 16160) for i in range(2))
+
+
+@dataclass
+class ClaimsOnly(NoCluster):
+    """An API server that has claims, and takes what is offered for them."""
+
+    claims: dict[str, Claim] = field(default_factory=dict)
+    offers: list[Sequence[OfferedDevice]] = field(default_factory=list)
+
+    async def fetch_claim(self, _namespace: str, name: str, /) -> Claim | None:
+        return self.claims.get(name)
+
+    def offer_devices(self, devices: Sequence[OfferedDevice], _version: str, /) -> None:
+        self.offers.append(devices)
+
+    def allocate(self, name: str, card: int, units: int = 2, percent: int = 30) -> ClaimRef:
+        """What the scheduler writes into a claim."""
+        ref = ClaimRef("default", name, f"uid-{name}")
+        of = AllocatedDevice(
+            "gpu-device-plugin", "n1", f"gpu-{card}", "slice", f"s-{name}", units * 1024, percent
+        )
+        self.claims[name] = Claim(ref, PodRef("default", f"pod-{name}", f"pod-uid-{name}"), (of,))
+        return ref
+
+
+@dataclass
+class Node:
+    """One agent's parts on a node of two cards, and its API server."""
+
+    directory: Path
+    wiring: Wiring
+    cluster: ClaimsOnly
+
+    @property
+    def files(self) -> list[str]:
+        """Uids of the claims that a container runtime finds."""
+        return sorted(p.stem.removeprefix("gpu-device-plugin-") for p in self.cdi.glob("*.json"))
+
+    @property
+    def cdi(self) -> Path:
+        return self.directory / "cdi"
+
+    def offered(self) -> dict[str, dict[str, str]]:
+        """Device -> taints, as last offered."""
+        return {each.name: dict(each.taints) for each in self.cluster.offers[-1]}
+
+    async def hold_units(self, name: str, card: int) -> None:
+        """A container holds two units of a card through the device plugin."""
+        units = {str(Resource.MEM): unit_ids(Resource.MEM, card, 2)}
+        pod = PodRef("default", name, f"uid-{name}")
+        grant = fraction(name, pod, "main", units=units, cards=(f"GPU-{card}",), core_percent=30)
+        await self.wiring.ledger_store.hold(grant)
+
+
+def node_at(directory: Path, cluster: ClaimsOnly, door: Door = Door.DRA) -> Node:
+    """The parts of an agent, started or started again on what is in `directory`."""
+    names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
+    paths = {name: str(directory / name) for name in names}
+    for path in paths.values():
+        Path(path).mkdir(exist_ok=True)
+    values = {"node_name": "n1", "cdi_dir": str(directory / "cdi"), **paths}
+    settings = load_settings(values, {}, None)
+    wiring = Wiring(settings, replace(real_edges(settings), cluster=lambda *_: cluster))
+    version = directory / "library_dir" / "0.0.1"
+    version.mkdir(exist_ok=True)
+    (version / "libgpuslice.so").write_bytes(b"")
+    (version / "ld.so.preload").write_text("")
+    wiring.node_store.update(
+        mode=NodeMode.CORE_MEM, cards=CARDS, library_version="0.0.1", door=door
+    )
+    return Node(directory, wiring, cluster)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return node_at(tmp_path, ClaimsOnly())
+
+
+@asynccontextmanager
+async def open_door(node: Node) -> AsyncIterator[None]:
+    """The front at work."""
+    node.wiring.claim_door.begin()
+    task = asyncio.ensure_future(node.wiring.claim_door.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def test_a_prepared_claim_has_a_durable_grant_files_and_a_cdi_file(node: Node) -> None:
+    """Asked again it is the same slice; given back, nothing is left."""
+    ref, door = node.cluster.allocate("a", 1), node.wiring.claim_door
+    (device,) = await door.prepare(ref)
+    again = await door.prepare(ref)
+
+    (grant,) = node.wiring.ledger_store.ledger.grants.values()
+    assert again == [device]
+    assert device.cdi_ids == ("gpu-device-plugin/slice=uid-a",)
+    assert (grant.devices, grant.core_percent, str(grant.pod)) == (("GPU-1",), 30, "default/pod-a")
+    written = json.loads((node.cdi / "gpu-device-plugin-uid-a.json").read_text())
+    edits = written["devices"][0]["containerEdits"]
+    assert "NVIDIA_VISIBLE_DEVICES=GPU-1" in edits["env"]
+    sources = [mount["hostPath"] for mount in edits["mounts"]]
+    assert all(Path(source).exists() for source in sources), sources
+    for _ in range(2):
+        await door.unprepare(ref)
+    assert node.files == []
+    assert not node.wiring.ledger_store.ledger.grants
+
+
+async def test_each_wrong_claim_is_refused_with_its_reason(node: Node) -> None:
+    """Gone, replaced by one of the same name, another driver's, another node's, not reserved."""
+    door, claims = node.wiring.claim_door, node.cluster.claims
+    with pytest.raises(RequestError, match="is gone"):
+        await door.prepare(ClaimRef("default", "nothing", "u"))
+    ref = node.cluster.allocate("a", 0)
+    with pytest.raises(RequestError, match="another uid"):
+        await door.prepare(replace(ref, uid="of-before"))
+    (of,) = claims["a"].devices
+    for other in (replace(of, driver="gpu.nvidia.com"), replace(of, pool="n2")):
+        claims["a"] = replace(claims["a"], devices=(other,))
+        with pytest.raises(RequestError, match="holds no device of gpu-device-plugin on node n1"):
+            await door.prepare(ref)
+    claims["a"] = replace(claims["a"], devices=(replace(of, device="gpu-7"),))
+    with pytest.raises(RequestError, match="node n1 has no gpu-7"):
+        await door.prepare(ref)
+    claims["a"] = replace(claims["a"], devices=(of,), pod=None)
+    with pytest.raises(RequestError, match="not reserved for one pod"):
+        await door.prepare(ref)
+    assert not node.wiring.ledger_store.ledger.grants
+
+
+async def test_a_claim_beyond_its_card_waits_until_the_other_one_is_given_back(node: Node) -> None:
+    """A forced deletion frees a claim at the scheduler while its container still runs."""
+    door = node.wiring.claim_door
+    first = node.cluster.allocate("a", 0, units=10, percent=80)
+    second = node.cluster.allocate("b", 0, units=10, percent=80)
+    await door.prepare(first)
+    with pytest.raises(DoesNotFitError, match="card 0: 5 of 15 units free"):
+        await door.prepare(second)
+    await door.unprepare(first)
+    await door.prepare(second)
+
+    assert node.files == ["uid-b"]
+
+
+async def test_an_agent_that_starts_again_has_every_claim_and_no_file_too_many(
+    node: Node, tmp_path: Path
+) -> None:
+    """After a boot the directory of CDI files is empty; what was half given back is removed."""
+    await node.wiring.claim_door.prepare(node.cluster.allocate("a", 0))
+    (node.cdi / "gpu-device-plugin-uid-a.json").unlink()
+    (node.cdi / "gpu-device-plugin-uid-gone.json").write_text("{}")
+    (node.cdi / "nvidia.json").write_text("{}")
+    later = node_at(tmp_path, node.cluster)
+    await later.wiring.ledger_store.load(0.0)
+    async with open_door(later):
+        await until(lambda: later.files == ["nvidia", "uid-a"])
+
+
+async def test_files_stay_where_grants_may_have_been_lost(node: Node) -> None:
+    """Never delete on missing knowledge: the containers may still run."""
+    await node.wiring.claim_door.prepare(node.cluster.allocate("a", 0))
+    store = node.wiring.ledger_store
+    store.amend((), list(store.ledger.grants))
+    store.may_lack_grants = True
+    async with open_door(node):
+        await until(lambda: node.cluster.offers)
+        assert node.files == ["uid-a"]
+
+
+async def test_cards_are_offered_once_no_units_of_them_are_held(node: Node) -> None:
+    """And a sick one is tainted, at once."""
+    await node.hold_units("classic", 0)
+    async with open_door(node):
+        await until(lambda: node.cluster.offers and node.offered() == {"gpu-1": {}})
+        node.wiring.ledger_store.amend((), ["classic"])
+        await until(lambda: node.offered() == {"gpu-0": {}, "gpu-1": {}})
+        node.wiring.node_store.update(unhealthy={"GPU-1": "XID79"})
+        await until(lambda: node.offered()["gpu-1"] == {"gpu-device-plugin/unhealthy": "XID79"})
+        assert node.wiring.claim_door.health() == ("n1", [("gpu-0", ""), ("gpu-1", "XID79")])
+
+
+async def test_prepared_claims_keep_the_driver_serving_when_the_door_goes_back(node: Node) -> None:
+    """Tainted, until the last claim has ended; then nothing is offered for claims."""
+    ref = node.cluster.allocate("a", 0)
+    async with open_door(node):
+        await node.wiring.claim_door.prepare(ref)
+        node.wiring.node_store.update(door=Door.DEVICE_PLUGIN)
+        taint = {"gpu-device-plugin/door": "device-plugin"}
+        await until(lambda: node.cluster.offers and node.offered() == {"gpu-0": taint})
+        await node.wiring.claim_door.unprepare(ref)
+        await until(lambda: node.offered() == {})
+        assert not node.wiring.claim_door.is_needed
+
+
+async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(
+    node: Node, tmp_path: Path
+) -> None:
+    (tmp_path / "cdi").write_text("")
+    with pytest.raises(NodeError, match="cannot be written"):
+        await node.wiring.claim_door.prepare(node.cluster.allocate("early", 1))
+    async with open_door(node):
+        await until(lambda: "CdiDirNotWritable" in node.wiring.node_store.read().faults)
+        fault = {"gpu-device-plugin/unhealthy": "CdiDirNotWritable"}
+        await until(lambda: node.offered() == {"gpu-0": fault, "gpu-1": fault})
+        with pytest.raises(DoesNotFitError, match="unhealthy"):
+            await node.wiring.claim_door.prepare(node.cluster.allocate("a", 0))
+        (tmp_path / "cdi").unlink()
+        node.wiring.claim_door.changed(None)
+        await until(lambda: not node.wiring.node_store.read().faults)
+
+
+async def test_with_door_dra_the_device_plugin_gives_nothing_new(node: Node) -> None:
+    """From the first moment: the kubelet may not have seen the shorter list yet."""
+    free = unit_ids(Resource.MEM, 0, 15)
+    with pytest.raises(RequestError, match="gives its cards by claims"):
+        await node.wiring.session.prefer(str(Resource.MEM), free, (), 2)
+
+
+def doors(node: Node, *labels: str, version: str = "v1.36.3") -> list[str]:
+    """The node's door after each of these labels."""
+    found = []
+    for text in labels:
+        node.wiring.mode.note_kubelet(version)
+        node.wiring.mode.follow({DOOR_LABEL: text} if text else {})
+        found.append(str(node.wiring.node_store.read().door))
+    return found
+
+
+async def test_the_label_decides_and_an_unknown_door_keeps_the_old_one(tmp_path: Path) -> None:
+    """A kubelet without it, or a mode of whole cards: the device plugin serves."""
+    node = node_at(tmp_path, ClaimsOnly(), Door.DEVICE_PLUGIN)
+
+    assert doors(node, "dra", "window", "device-plugin", "window") == [
+        "dra", "dra", "device-plugin", "device-plugin",
+    ]  # fmt: skip
+    assert doors(node, "dra", version="v1.35.4") == ["device-plugin"]
+    whole = node_at(tmp_path, ClaimsOnly())
+    whole.wiring.mode.follow({DOOR_LABEL: "dra", "ack.node.gpu.schedule": "default"})
+    assert whole.wiring.node_store.read().door is Door.DEVICE_PLUGIN

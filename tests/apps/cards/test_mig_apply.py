@@ -1,0 +1,150 @@
+"""Cards are cut as asked, or as the node's label asks, and never while somebody uses one.
+
+On simulated cards, with the stand-in kubelet; the command runs as a person starts it.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.apps.agent.rig import NODE, Rig, running_rig
+from tests.simulator.programs import end, hear, start
+from tests.waiting import until
+
+GPU = "nvidia.com/gpu"
+OCCUPY = 'control("gpusim_occupy", 0, ctypes.c_uint32(0xffffffff), ctypes.c_uint64(MIB)); say("holds"); sys.stdin.read()'
+
+
+async def mig(rig: Rig, *arguments: str, answer: bytes = b"") -> tuple[int, str]:
+    """`mig apply` on the rig's node; exit code and all it wrote."""
+    process = await asyncio.create_subprocess_exec(
+        *command(rig, *arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate(answer)
+    return process.returncode or 0, output.decode()
+
+
+def command(rig: Rig, *arguments: str) -> tuple[str, ...]:
+    places = (f"--nvml-library={rig.cards.library}", f"--kubelet-dir={rig.root / 'k'}")
+    return (sys.executable, "-m", "gpu_device_plugin", "mig", "apply", *arguments, *places)
+
+
+def cut(rig: Rig) -> list[list[str]]:
+    """The instances of each card."""
+    return [[each.profile for each in card.instances] for card in rig.cards.view().cards]
+
+
+async def test_cards_are_cut_after_what_goes_was_said_and_agreed_to() -> None:
+    """Nothing happens with --dry-run or without a yes; what is cut so stays as it is."""
+    async with running_rig("a100", is_started=False) as rig:
+        rig.cards.cut(0, ["3g.20gb"])
+        old = rig.cards.view().cards[0].instances[0].uuid
+        rig.cards.cut(1, ["1g.5gb"] * 7)
+        kept = {each.uuid for each in rig.cards.view().cards[1].instances}
+
+        code, text = await mig(rig, "MIG1g", "--dry-run")
+        assert code == 0
+        assert f"1 instances are destroyed (3g.20gb {old}); it is cut into 7 x 1g.5gb" in text
+        assert "MIG mode is turned on; it is cut into 7 x 1g.5gb" in text
+        assert "is cut into 7 x 1g.5gb already" in text
+        code, text = await mig(rig, "MIG1g", answer=b"n\n")
+        assert (code, cut(rig)[0]) == (1, ["3g.20gb"])
+
+        code, text = await mig(rig, "MIG1g", answer=b"y\n")
+        assert code == 0, text
+        assert cut(rig) == [["1g.5gb"] * 7] * 8
+        assert {each.uuid for each in rig.cards.view().cards[1].instances} == kept
+
+        assert (await mig(rig, "MIG1g"))[0] == 0  # nothing to do, and nothing is asked
+        assert (await mig(rig, "3g.20gb", "--yes"))[0] == 0
+        assert cut(rig) == [["3g.20gb"] * 2] * 8
+
+
+async def test_a_pod_with_a_gpu_keeps_every_card_as_it_is() -> None:
+    """By the kubelet, and by name; without an answer of the kubelet nothing is known."""
+    async with running_rig("a100", mode="default") as rig:
+        assert (await rig.admit("holder", {GPU: 1})).is_admitted
+        code, text = await mig(rig, "MIG7g", "--yes")
+        assert code == 1
+        assert "default/holder holds GPUs" in text
+        assert cut(rig) == [[]] * 8
+        await rig.kubelet.stop()
+        code, text = await mig(rig, "MIG7g", "--yes")
+        assert code == 1
+        assert "PodResources List" in text
+        assert cut(rig) == [[]] * 8
+
+
+async def test_a_process_on_a_card_keeps_every_card_as_it_is() -> None:
+    """Also one of the host that no pod stands for; it is named with its card."""
+    async with running_rig("a100", is_started=False) as rig:
+        user = start(rig.cards, OCCUPY)
+        try:
+            assert hear(user) == "holds"
+            code, text = await mig(rig, "MIG7g", "--yes")
+            assert code == 1
+            assert f"process {user.pid} uses card 0 (GPU-" in text
+            assert cut(rig) == [[]] * 8
+        finally:
+            end(user)
+        assert (await mig(rig, "MIG7g", "--yes"))[0] == 0
+        assert cut(rig) == [["7g.40gb"]] * 8
+
+
+async def test_a_profile_that_no_card_has_is_refused_with_those_there_are() -> None:
+    """Exit code 2, and nothing is changed; so on cards that cannot be cut."""
+    async with running_rig("a100", is_started=False) as rig:
+        code, text = await mig(rig, "2g.7gb", "--yes")
+        assert code == 2
+        assert "MIG profile '2g.7gb' is none of" in text
+        assert "1g.5gb" in text
+        assert (await mig(rig))[0] == 2
+        assert (await mig(rig, "MIG1g", "--watch"))[0] == 2
+    async with running_rig("v100", is_started=False) as rig:
+        code, text = await mig(rig, "MIG1g", "--yes")
+        assert code == 2
+        assert "no card of this node can be in MIG mode; it has Tesla-V100-SXM2-16GB" in text
+
+
+@asynccontextmanager
+async def watching(rig: Rig) -> AsyncIterator[None]:
+    """`mig apply --watch` beside the test."""
+    more = ("--watch", f"--node-name={NODE}", f"--kubeconfig={rig.root / 'kubeconfig'}")
+    process = await asyncio.create_subprocess_exec(*command(rig, *more))
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+
+
+async def label(rig: Rig, profile: str | None) -> None:
+    """The node's label; None removes it."""
+    labels = {} if profile is None else {"gpu-device-plugin/mig-profile": profile}
+    node: dict[str, Any] = {"metadata": {"name": NODE, "labels": labels}, "status": {}}
+    await rig.api.put(f"/api/v1/nodes/{NODE}", json.loads(json.dumps(node)))
+
+
+async def test_the_watch_follows_the_nodes_label_and_waits_for_users() -> None:
+    """With an Event for each; a node without the label is left alone."""
+    async with running_rig("a100", is_started=False) as rig, watching(rig):
+        user = start(rig.cards, OCCUPY)
+        try:
+            assert hear(user) == "holds"
+            await label(rig, "MIG3g")
+            await until(lambda: bool(rig.events("MigProfileWaits")), 60)
+            assert f"process {user.pid}" in rig.events("MigProfileWaits")[0]["message"]
+            assert cut(rig) == [[]] * 8
+        finally:
+            end(user)
+        await label(rig, None)
+        await label(rig, "MIG2g")
+        await until(lambda: cut(rig) == [["2g.10gb"] * 3] * 8, 60)
+        await until(lambda: bool(rig.events("MigProfileApplied")), 60)

@@ -1,0 +1,88 @@
+"""Claims are opt-in: without `dra.enabled` the chart has nothing of them, with it all that they need."""
+
+import pytest
+from tests.chart.rendering import RefusedError, agent, manifests, one, render, rights
+
+ON = "dra.enabled=true"
+
+
+def kinds(*settings: str) -> dict[str, list[str]]:
+    """Kind -> names of the objects that only claims need."""
+    found: dict[str, list[str]] = {}
+    for made in manifests(*settings):
+        if made["kind"].startswith(("Mutating", "DeviceClass", "ResourceClaim")):
+            found.setdefault(made["kind"], []).append(made["metadata"]["name"])
+    return found
+
+
+def test_nothing_of_claims_is_there_unless_they_are_asked_for() -> None:
+    assert kinds() == {}
+    text = render()
+    assert "resourceclaims" not in text
+    assert "plugins_registry" not in text
+    assert "door:" not in text
+
+
+def test_policies_classes_and_a_template_for_each_namespace() -> None:
+    """And a class for whole cards, where a name for them is given."""
+    found = kinds(ON, "dra.namespaces={team-a,team-b}", "dra.wholeCards=nvidia.com/gpu")
+
+    assert found["DeviceClass"] == ["gpu-slice", "gpu-memory", "gpu-card"]
+    assert found["MutatingAdmissionPolicy"] == [
+        "gpu-device-plugin-slices",
+        "gpu-device-plugin-claims",
+    ]
+    assert found["ResourceClaimTemplate"] == ["gpu-slice", "gpu-slice"]
+    made = manifests(ON, "dra.wholeCards=nvidia.com/gpu")
+    assert one(made, "DeviceClass", "gpu-card")["spec"]["extendedResourceName"] == "nvidia.com/gpu"
+    assert one(made, "DeviceClass", "gpu-slice")["spec"].keys() == {"selectors"}
+
+
+def test_the_agent_gets_its_directories_and_rights() -> None:
+    """Of other nodes' slices it may change nothing, by policy."""
+    made = manifests(ON, "door=dra", "dra.cdiDir=/etc/cdi", "kubeletDir=/data/kubelet")
+    (main,) = agent(made)["containers"]
+    mounts = {mount["mountPath"] for mount in main["volumeMounts"]}
+    settings = one(made, "ConfigMap")["data"]["config.yaml"]
+
+    assert {
+        "/data/kubelet/plugins_registry",
+        "/data/kubelet/plugins/gpu-device-plugin",
+        "/etc/cdi",
+    } <= mounts
+    assert "door: dra\n" in settings
+    assert "cdi_dir: /etc/cdi\n" in settings
+    more = rights(one(made, "ClusterRole")) - rights(one(manifests(), "ClusterRole"))
+    group = "resource.k8s.io"
+    assert more == {
+        *((group, "resourceslices", verb) for verb in ("create", "update", "delete")),
+        *((group, "resourceclaims", verb) for verb in ("get", "list")),
+    }
+    policy = one(made, "ValidatingAdmissionPolicy", "gpu-device-plugin-agent-slices")
+    assert "variables.node" in policy["spec"]["validations"][0]["expression"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ((ON, "policies.enabled=false"), "dra.enabled needs policies.enabled"),
+        (("door=dra",), "door dra needs dra.enabled"),
+        ((ON, "dra.namespaces={Team_A}"), "at '/dra/namespaces/0'"),
+        ((ON, "dra.cdiDir=cdi"), "at '/dra/cdiDir'"),
+        ((ON, "dra.claimMakers=null"), "missing property 'claimMakers'"),
+        (("door=window",), "at '/door'"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_with_the_reason(
+    settings: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(RefusedError, match=words):
+        render(*settings)
+
+
+def test_a_cluster_before_1_36_is_told_why_not() -> None:
+    assert "MutatingAdmissionPolicy" in render(ON, kubernetes="1.36.0")
+    with pytest.raises(
+        RefusedError, match=r"needs Kubernetes 1\.36 or later, this cluster has v1\.35"
+    ):
+        render(ON, kubernetes="1.35.4")

@@ -1,0 +1,130 @@
+"""Our node's ResourceSlice is at the API server as it is wanted, whoever removes or changes it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.fakes.api_server import FakeApiServer, running, working
+from tests.waiting import until
+
+from gpu_device_plugin.cluster.claims import fetch_claim
+from gpu_device_plugin.cluster.resource_slices import ResourceSlices
+from gpu_device_plugin.domain.claims import Capacity, OfferedDevice
+from gpu_device_plugin.domain.devices import Card
+
+LIST = "/apis/resource.k8s.io/v1/resourceslices"
+PATH = f"{LIST}/n1-gpu-device-plugin"
+CLAIM = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/p1-slice"
+
+
+def device(number: int, **taints: str) -> OfferedDevice:
+    """A V100 as mode core_mem offers it."""
+    card = Card(f"GPU-{number}", number, number, number, "Tesla-V100-SXM2-16GB", 16160)
+    return OfferedDevice(card, "core_mem", Capacity(15360, 1024, 100, 5), taints)
+
+
+@asynccontextmanager
+async def at_work() -> AsyncIterator[tuple[FakeApiServer, ResourceSlices]]:
+    """The server, and the writer at work."""
+    async with running() as (server, api):
+        slices = ResourceSlices(api, "n1")
+        async with working(slices.run):
+            yield server, slices
+
+
+def names(server: FakeApiServer) -> list[str]:
+    """The devices that stand at the server."""
+    found = server.objects.get(PATH)
+    return [each["name"] for each in found["spec"]["devices"]] if found else []
+
+
+async def test_nothing_is_asked_of_the_server_before_something_is_offered() -> None:
+    """An agent without claims costs the API server nothing."""
+    async with at_work() as (server, slices):
+        await asyncio.sleep(0)
+        assert server.requests == []
+        slices.offer([device(0)], "535.1", "uid-n1")
+        await until(lambda: names(server) == ["gpu-0"])
+
+
+async def test_the_slice_says_what_claims_may_divide() -> None:
+    async with at_work() as (server, slices):
+        slices.offer(
+            [device(0), device(1, **{"gpu-device-plugin/unhealthy": "XID 79!"})], "535.1", "u"
+        )
+        await until(lambda: names(server) == ["gpu-0", "gpu-1"])
+        made: dict[str, Any] = server.objects[PATH]
+
+    assert made["spec"]["pool"] == {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+    assert (made["spec"]["driver"], made["spec"]["nodeName"]) == ("gpu-device-plugin", "n1")
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "u"
+    first, second = made["spec"]["devices"]
+    assert first["allowMultipleAllocations"] is True
+    assert first["attributes"]["uuid"] == {"string": "GPU-0"}
+    assert first["capacity"] == {
+        "memory": {"value": "15360Mi", "requestPolicy": {
+            "default": "15360Mi", "validRange": {"min": "1024Mi", "step": "1024Mi", "max": "15360Mi"}}},
+        "cores": {"value": "100", "requestPolicy": {
+            "default": "100", "validRange": {"min": "5", "step": "5", "max": "100"}}},
+        "slots": {"value": "16", "requestPolicy": {
+            "default": "1", "validRange": {"min": "1", "step": "1", "max": "16"}}},
+    }  # fmt: skip
+    assert "taints" not in first
+    taint = {"key": "gpu-device-plugin/unhealthy", "value": "XID-79", "effect": "NoSchedule"}
+    assert second["taints"] == [taint]
+
+
+async def test_a_kubelet_that_starts_removes_the_slice_and_it_is_written_again() -> None:
+    async with at_work() as (server, slices):
+        slices.offer([device(0)], "535.1", "uid-n1")
+        await until(lambda: names(server) == ["gpu-0"])
+        await server.delete(PATH)
+        await until(lambda: names(server) == ["gpu-0"])
+
+
+async def test_a_change_is_written_and_the_same_again_is_not() -> None:
+    async with at_work() as (server, slices):
+        slices.offer([device(0)], "535.1", "uid-n1")
+        await until(lambda: names(server) == ["gpu-0"])
+        slices.offer([device(0)], "535.1", "uid-n1")
+        slices.offer([device(0), device(1)], "535.1", "uid-n1")
+        await until(lambda: names(server) == ["gpu-0", "gpu-1"])
+        assert (len(server.seen("POST")), len(server.seen("PUT"))) == (1, 1)
+        slices.offer([], "535.1", "uid-n1")
+        await until(lambda: PATH not in server.objects)
+
+
+async def test_a_slice_of_another_name_that_an_earlier_release_left_is_removed() -> None:
+    async with at_work() as (server, slices):
+        spec = {"driver": "gpu-device-plugin", "nodeName": "n1"}
+        server.preload(f"{LIST}/old", {"metadata": {"name": "old"}, "spec": spec})
+        slices.offer([device(0)], "535.1", "uid-n1")
+        await until(lambda: names(server) == ["gpu-0"] and f"{LIST}/old" not in server.objects)
+
+
+async def test_a_claim_is_read_with_what_is_allocated_to_it_and_its_pod() -> None:
+    """Quantities come in any notation."""
+    result = {
+        "driver": "gpu-device-plugin", "pool": "n1", "device": "gpu-3", "request": "slice",
+        "shareID": "s-1", "consumedCapacity": {"memory": "2Gi", "cores": "30", "slots": "1"},
+    }  # fmt: skip
+    status = {
+        "allocation": {"devices": {"results": [result]}},
+        "reservedFor": [{"resource": "pods", "name": "p1", "uid": "uid-p1"}],
+    }
+    async with running() as (server, api):
+        meta = {"name": "p1-slice", "namespace": "default", "uid": "u1"}
+        server.preload(CLAIM, {"metadata": meta, "status": status})
+        server.preload(f"{CLAIM}-new", {"metadata": {**meta, "name": "p1-slice-new"}})
+        found = await fetch_claim(api, "default", "p1-slice", 5)
+        new = await fetch_claim(api, "default", "p1-slice-new", 5)
+        gone = await fetch_claim(api, "default", "nothing", 5)
+
+    assert gone is None
+    assert found is not None
+    assert new is not None
+    assert (new.pod, new.devices) == (None, ())
+    assert (str(found.pod), found.ref.uid) == ("default/p1", "u1")
+    (of,) = found.devices
+    assert (of.device, of.memory_mib, of.core_percent, of.share_id) == ("gpu-3", 2048, 30, "s-1")

@@ -1,0 +1,259 @@
+"""Both doors on one ledger: a card serves one of them at a time, and nothing of it is given twice."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.held import fraction
+
+from gpu_device_plugin.domain.claims import (
+    AllocatedDevice,
+    Claim,
+    ClaimRef,
+    cards_by_name,
+    cards_for_claims,
+    cdi_spec,
+    check_door,
+    pools_behind,
+    prepared,
+    taints,
+)
+from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceNode, Mount
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.doors import Door, has_claims_api, parse_door
+from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.node_state import NodeState
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
+from gpu_device_plugin.domain.schemes.protocol import NewGrant
+from gpu_device_plugin.domain.schemes.registry import Schemes
+from gpu_device_plugin.domain.shares import Holder
+from gpu_device_plugin.errors import DoesNotFitError, RequestError
+
+CARDS = tuple(Card(f"GPU-{i}", i, i, i, "V100", 16160) for i in range(3))
+NODE = NodeState("n1", NodeMode.CORE_MEM, cards=CARDS, library_version="0.1")
+SCHEMES = Schemes()
+
+
+def allocated(card: int, units: int, percent: int) -> AllocatedDevice:
+    """What the scheduler has counted for a claim on a card."""
+    return AllocatedDevice(
+        "gpu-device-plugin", "n1", f"gpu-{card}", "slice", "", units * 1024, percent
+    )
+
+
+def by_units(name: str, card: int, units: int, percent: int) -> Ledger:
+    """A container that holds units of a card."""
+    ids = {
+        str(Resource.MEM): unit_ids(Resource.MEM, card, units),
+        str(Resource.CORE): unit_ids(Resource.CORE, card, percent),
+    }
+    pod = PodRef("default", name, f"uid-{name}")
+    return Ledger().hold(fraction(name, pod, "main", units=ids, cards=(f"GPU-{card}",)))
+
+
+def with_claim(ledger: Ledger, uid: str, devices: list[AllocatedDevice]) -> Ledger:
+    """The ledger after a claim was prepared, as the agent does it.
+
+    Raises:
+        DoesNotFitError: It is refused.
+    """
+    scheme, view = SCHEMES.reserving(NODE)
+    uuids = [cards_by_name(NODE)[each.device].uuid for each in devices]
+    check_door(uuids, NODE, ledger)
+    holder = Holder(PodRef("default", uid, uid), claim=uid)
+    chosen = scheme.reserve(holder, scheme.claim_demand(devices, view), ledger, view, uuids)
+    return ledger.hold(scheme.grant(chosen, NewGrant(uid, 0.0, is_isolated=True), view))
+
+
+Step = st.tuples(
+    st.sampled_from(["units", "claim", "end", "dra", "device-plugin"]),
+    st.integers(0, 2),
+    st.integers(1, 15),
+    st.integers(1, 20).map(lambda fives: fives * 5),
+)
+
+
+def with_units(ledger: Ledger, state: NodeState, name: str, step: tuple[int, int, int]) -> Ledger:
+    """The ledger after a container took units of a card, if as many are offered and free."""
+    card, units, percent = step
+    pools = {pool.resource: pool for pool in pools_behind(SCHEMES.pools(state), state.door, ledger)}
+    held: dict[str, tuple[str, ...]] = {}
+    for resource, amount in ((str(Resource.MEM), units), (str(Resource.CORE), percent)):
+        groups = [group for group in pools[resource].groups if group.card == f"GPU-{card}"]
+        free = [text for group in groups for text in group.ids if text not in ledger.ids()]
+        held[resource] = tuple(free[:amount])
+        if len(free) < amount:
+            return ledger
+    pod = PodRef("default", name, name)
+    return ledger.hold(fraction(name, pod, "main", units=held, cards=(f"GPU-{card}",)))
+
+
+def with_allocated(
+    ledger: Ledger, state: NodeState, name: str, step: tuple[int, int, int]
+) -> Ledger:
+    """The ledger after a claim of a card that is offered, which is refused where it does not fit."""
+    card, units, percent = step
+    if cards_for_claims(state, ledger).get(f"GPU-{card}") != "":
+        return ledger
+    try:
+        return with_claim(ledger, name, [allocated(card, units, percent)])
+    except DoesNotFitError:
+        return ledger
+
+
+@given(st.lists(Step, max_size=25))
+def test_whatever_the_doors_do_no_card_serves_both_and_none_is_given_beyond_what_it_has(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    """Containers take units that are offered, claims what the scheduler thinks is free, doors switch."""
+    ledger, state = Ledger(), NODE
+    for number, (what, *step) in enumerate(steps):
+        card, units, percent = step
+        if what == "units":
+            ledger = with_units(ledger, state, f"h{number}", (card, units, percent))
+        elif what == "claim":
+            ledger = with_allocated(ledger, state, f"h{number}", (card, units, percent))
+        elif what != "end":
+            state = replace(state, door=Door(what))
+        elif ledger.grants:
+            ledger = ledger.release([sorted(ledger.grants)[card % len(ledger.grants)]])
+        for device, use in ledger.use().items():
+            holders = [grant for grant in ledger.grants.values() if device in grant.devices]
+            assert len({bool(grant.holder.claim) for grant in holders}) == 1
+            assert use.memory_mib <= 15 * 1024
+            assert use.core_percent <= 100
+
+
+def test_with_door_dra_the_device_plugin_offers_what_is_held_and_claims_get_the_other_cards() -> (
+    None
+):
+    """A card is handed over when its last unit is given back."""
+    state, ledger = replace(NODE, door=Door.DRA), by_units("a", 1, 2, 30)
+    pools = pools_behind(SCHEMES.pools(state), state.door, ledger)
+
+    assert {p.resource: sum(len(g.ids) for g in p.groups) for p in pools} == {
+        Resource.MEM: 2,
+        Resource.CORE: 30,
+        Resource.COUNT: 0,
+    }
+    assert cards_for_claims(state, ledger) == {"GPU-0": "", "GPU-2": ""}
+    assert cards_for_claims(state, Ledger()) == {"GPU-0": "", "GPU-1": "", "GPU-2": ""}
+
+
+def test_back_at_the_device_plugin_a_card_with_claims_is_offered_by_nobody() -> None:
+    """Claims know it with a taint, until the last of them has ended."""
+    ledger = with_claim(Ledger(), "c", [allocated(1, 2, 30)])
+    pools = pools_behind(SCHEMES.pools(NODE), NODE.door, ledger)
+
+    assert {group.card for pool in pools for group in pool.groups} == {"GPU-0", "GPU-2"}
+    assert cards_for_claims(NODE, ledger) == {"GPU-1": "device-plugin"}
+    assert taints("GPU-1", "device-plugin", NODE) == {"gpu-device-plugin/door": "device-plugin"}
+    assert pools_behind(SCHEMES.pools(NODE), NODE.door, Ledger()) == SCHEMES.pools(NODE)
+
+
+def test_a_claim_waits_for_the_units_of_its_card() -> None:
+    """The scheduler may have seen an older slice of the node."""
+    with pytest.raises(DoesNotFitError, match="still held through the device plugin by default/a"):
+        with_claim(by_units("a", 1, 2, 30), "c", [allocated(1, 2, 30)])
+
+
+def test_a_sick_card_is_tainted_with_its_reason_and_a_node_fault_taints_every_card() -> None:
+    sick = replace(NODE, unhealthy={"GPU-1": "XID79"})
+    broken = replace(NODE, faults={"StateNotWritable": "disk full"})
+
+    assert taints("GPU-1", "", sick) == {"gpu-device-plugin/unhealthy": "XID79"}
+    assert taints("GPU-0", "", sick) == {}
+    assert taints("GPU-0", "", broken) == {"gpu-device-plugin/unhealthy": "StateNotWritable"}
+    assert taints("GPU-0", "", replace(NODE, mark="uid")) == {"gpu-device-plugin/uninstall": "true"}
+
+
+def test_what_a_card_offers_follows_mode_unit_and_the_most_pods() -> None:
+    """Whole units; compute where the mode divides it; nothing in other modes."""
+    scheme = SCHEMES.reserving(NODE)[0]
+    share = replace(NODE, mode=NodeMode.SHARE, max_pods=3)
+
+    capacity = scheme.capacity(CARDS[0], NODE)
+    assert capacity is not None
+    assert (capacity.memory_mib, capacity.step_mib) == (15 * 1024, 1024)
+    assert (capacity.core_percent, capacity.core_step, capacity.slots) == (100, 5, 16)
+    of_share = scheme.capacity(CARDS[0], share)
+    assert of_share is not None
+    assert (of_share.core_percent, of_share.slots) == (0, 3)
+    assert scheme.capacity(CARDS[0], replace(NODE, max_pods=0)) is None
+    assert scheme.capacity(CARDS[0], replace(NODE, mode=NodeMode.DISABLED)) is None
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        [allocated(0, 0, 30)],
+        [allocated(0, 2, 0)],
+        [replace(allocated(0, 2, 30), memory_mib=1500)],
+        [allocated(0, 2, 30), allocated(1, 3, 30)],
+    ],
+)
+def test_amounts_of_another_mode_or_unit_are_refused(devices: list[AllocatedDevice]) -> None:
+    scheme, view = SCHEMES.reserving(NODE)
+    with pytest.raises(RequestError, match="another mode or unit"):
+        scheme.claim_demand(devices, view)
+
+
+def test_a_claim_of_several_cards_holds_the_same_of_each() -> None:
+    """As the label for several cards does."""
+    state = replace(NODE, mode=NodeMode.CGPU)
+    scheme, view = SCHEMES.reserving(state)
+    needed = scheme.claim_demand([allocated(0, 4, 0), allocated(2, 4, 0)], view)
+
+    assert (needed.mem_units, needed.cards, needed.core_percent) == (8, 2, 0)
+
+
+def test_the_cdi_file_says_what_an_allocate_would_answer() -> None:
+    """And the first device of the claim carries it, so that a container gets it once."""
+    edits = ContainerEdits(
+        envs={"A": "1"},
+        mounts=(
+            Mount("/in", "/out", is_read_only=True),
+            Mount("/region", "/r", is_read_only=False),
+        ),
+        devices=(DeviceNode("/dev/nvidia0", "/dev/nvidia0", "rw"),),
+        cdi_names=("nvidia.com/gpu=GPU-0",),
+        annotations={"cdi.k8s.io/x": "nvidia.com/gpu=GPU-0,nvidia.com/gpu=GPU-1"},
+    )
+    claim = Claim(ClaimRef("default", "c", "u1"))
+
+    assert cdi_spec("u1", edits) == {
+        "cdiVersion": "0.6.0",
+        "kind": "gpu-device-plugin/slice",
+        "devices": [
+            {
+                "name": "u1",
+                "containerEdits": {
+                    "env": ["A=1"],
+                    "mounts": [
+                        {"containerPath": "/in", "hostPath": "/out",
+                         "options": ["ro", "nosuid", "nodev", "rbind"]},
+                        {"containerPath": "/region", "hostPath": "/r",
+                         "options": ["rw", "nosuid", "nodev", "rbind"]},
+                    ],
+                    "deviceNodes": [
+                        {"path": "/dev/nvidia0", "hostPath": "/dev/nvidia0", "permissions": "rw"}
+                    ],
+                },
+            }
+        ],
+    }  # fmt: skip
+    first, second = prepared(claim, [allocated(0, 2, 30), allocated(1, 2, 30)], edits)
+    names = ("gpu-device-plugin/slice=u1", "nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-1")
+    assert (first.cdi_ids, second.cdi_ids) == (names, ())
+
+
+def test_a_door_has_a_name_and_needs_a_kubelet_that_has_it() -> None:
+    assert [parse_door(text) for text in ("dra", "device-plugin", "DRA", "")] == [
+        Door.DRA, Door.DEVICE_PLUGIN, None, None,
+    ]  # fmt: skip
+    assert [has_claims_api(text) for text in ("v1.36.0", "v1.35.9", "v2.0.0", "x")] == [
+        True, False, False, False,
+    ]  # fmt: skip

@@ -1,0 +1,278 @@
+"""Classic manifests through claims (DRA): the stock scheduler chooses one card, and nothing else is installed.
+
+The chart's policies make `aliyun.com/gpu-mem` and `aliyun.com/gpu-core.percentage` into claims; the
+agent's cards are devices that several claims divide.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.agent import Agent, AgentDirectories, wait_for_allocatable
+from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.waiting import wait_for
+from tests.e2e.conftest import STATE
+from tests.e2e.helm import NOBODY, Helm
+from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
+from tests.e2e.tenants import SLICE_MIB, Tenant, cuda_images, row, tenant_pod
+from tests.nvidia_smi import NvidiaSmi
+from tests.told import compile_program
+
+from gpu_device_plugin.simulation.containers import cdi_spec
+from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
+from gpu_device_plugin.store.native import native_library
+
+DRA = ("dra.enabled=true", "dra.namespaces={default}")
+
+
+@pytest.fixture(scope="module")
+def claims_agent(
+    cluster: Cluster,
+    serving_agent: Agent,
+    nvidia_smi: NvidiaSmi,
+    results: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Agent]:
+    """In the usual agent's place one whose door is `dra`, with the chart's policies in the cluster."""
+    serving_agent.stop()
+    flags = {"device-access": "cdi", "door": "dra", "cdi-dir": str(cluster.node.cdi_directory)}
+    agent = Agent(cluster, AgentDirectories(STATE / "claims", results / "claims"), flags)
+    agent.prepare("--driver-version", nvidia_smi.driver_version)
+    node = SimulatedNode(agent.directories.simulated_node / STATE_NAME)
+    spec = cdi_spec(node, {"/usr/bin/nvidia-smi": nvidia_smi.path})
+    cluster.node.add_cdi_spec("nvidia", json.dumps(spec))
+    program = compile_program(tmp_path_factory.mktemp("client"))
+    libraries = [*node.state.parent.glob("*.so.1"), native_library("libgpuslice.so")]
+    for image in cuda_images(program, [nvidia_smi.path, *libraries]):
+        cluster.node.load(image)
+    helm = Helm(cluster)
+    helm.install(NOBODY, *DRA)
+    agent.start()
+    yield agent
+    agent.stop()
+    helm.uninstall()
+
+
+@pytest.fixture
+def claims(cluster: Cluster, claims_agent: Agent) -> Iterator[Agent]:
+    """That agent at work on an empty node; whatever a test leaves is removed."""
+    if not claims_agent.program.running():
+        claims_agent.start()
+    wait_for("four cards are offered", lambda: len(devices(cluster)) == 4, 30)
+    yield claims_agent
+    for kind in ("deployment", "job", "pod"):
+        cluster.kubectl("delete", kind, "--all", "--wait=true", "--grace-period=1")
+    wait_for("no claim is left", lambda: not cluster.every("resourceclaim"), 60)
+    wait_for("no grant is left", lambda: not claims_agent.grants(), 30)
+
+
+def devices(cluster: Cluster) -> list[dict[str, Any]]:
+    """The devices of our driver, as the scheduler sees them."""
+    return [
+        device
+        for each in cluster.every("resourceslice")
+        if each["spec"]["driver"] == "gpu-device-plugin"
+        for device in each["spec"]["devices"]
+    ]
+
+
+def deployment(replicas: int, template: dict[str, Any]) -> dict[str, Any]:
+    """A Deployment of a pod."""
+    spec = {**template["spec"], "restartPolicy": "Always"}
+    labels = template["metadata"]["labels"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": template["metadata"]["name"]},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def running(cluster: Cluster) -> list[str]:
+    """Names of the pods that run."""
+    return [
+        p["metadata"]["name"] for p in cluster.every("pod") if p["status"]["phase"] == "Running"
+    ]
+
+
+def cards_of(cluster: Cluster) -> Counter[str]:
+    """Device -> how many claims have a share of it."""
+    return Counter(
+        result["device"]
+        for claim in cluster.every("resourceclaim")
+        for result in claim["status"].get("allocation", {}).get("devices", {}).get("results", ())
+    )
+
+
+def test_a_classic_deployment_gets_its_slice_of_one_card(cluster: Cluster, claims: Agent) -> None:
+    """Unchanged: 2 units and 30 %; nvidia-smi in the container shows the slice."""
+    cluster.apply(deployment(1, tenant_pod("classic", slice_of(2, 30))))
+    wait_for("the pod runs", lambda: running(cluster), 90, 0.5)
+    (name,) = running(cluster)
+    made = cluster.get("pod", name)
+    tenant = Tenant(cluster, name)
+    wait_for(f"{name} listens", lambda: "out" in tenant.run("ls", "/told").split())
+    tenant.open()
+    tenant.hold(337)
+
+    assert made["spec"]["containers"][0]["resources"] == {"claims": [{"name": "slice-2-30-c0"}]}
+    assert made["metadata"]["annotations"]["gpu-device-plugin/asked"] == "main: 2, 30 %"
+    assert row(tenant.nvidia_smi())["memory"] == f"337MiB / {SLICE_MIB}MiB"
+    (grant,) = claims.grants()
+    (share,) = grant.shares
+    assert (share.core_percent, share.memory_bytes) == (30, SLICE_MIB << 20)
+    assert (grant.pod.name, bool(grant.holder.claim)) == (name, True)
+
+
+def test_of_fourteen_pods_of_thirty_percent_twelve_run_three_a_card(
+    cluster: Cluster, claims: Agent
+) -> None:
+    """Two stay Pending; when one that runs is deleted, one of them takes its place."""
+    cluster.apply(*(pod(f"p{n}", container("main", resources=slice_of(2, 30))) for n in range(14)))
+    wait_for("12 pods run", lambda: len(running(cluster)) == 12, 150, 1)
+
+    assert sorted(cards_of(cluster).values()) == [3, 3, 3, 3]
+    assert len(claims.grants()) == 12
+    phases = Counter(p["status"]["phase"] for p in cluster.every("pod"))
+    assert phases == {"Running": 12, "Pending": 2}
+    gone = running(cluster)[0]
+    cluster.kubectl("delete", "pod", gone, "--wait=true", "--grace-period=1")
+    wait_for("another one runs", lambda: len(running(cluster)) == 12, 60, 0.5)
+    assert gone not in running(cluster)
+
+
+def holding(name: str, **spec: Any) -> dict[str, Any]:
+    """A pod with a slice that stays, and starts again after a restart of its node."""
+    spec = {"restartPolicy": "Always", **spec}
+    return pod(name, container("main", resources=slice_of(2, 30)), **spec)
+
+
+def slice_uid(cluster: Cluster) -> str:
+    """Uid of the node's ResourceSlice; "" while there is none."""
+    found = cluster.every("resourceslice")
+    return str(found[0]["metadata"]["uid"]) if found else ""
+
+
+def test_restarts_of_agent_kubelet_and_node_harm_nothing_that_runs(
+    cluster: Cluster, claims: Agent
+) -> None:
+    """The same slice before and after; a pod that is deleted meanwhile goes when the agent is back."""
+    cluster.apply(holding("stays"), holding("leaves"))
+    for name in ("stays", "leaves"):
+        cluster.wait_for_phase(name, "Running", seconds=90)
+    before = {grant.pod.name: grant.slice_id for grant in claims.grants()}
+    claims.kill()
+    cluster.kubectl("delete", "pod", "leaves", "--wait=false", "--grace-period=1")
+    claims.start()
+    wait_for("the deleted pod is gone", lambda: cluster.find("pod", "leaves") is None, 90, 0.5)
+
+    offered = slice_uid(cluster)
+    cluster.restart_kubelet(kill=True)
+    wait_for("the slice is written again", lambda: slice_uid(cluster) not in ("", offered), 90, 0.3)
+    cluster.apply(holding("later"))
+    cluster.wait_for_phase("later", "Running", seconds=120)
+    assert cluster.get("pod", "stays")["status"]["containerStatuses"][0]["restartCount"] == 0
+
+    claims.kill()
+    cluster.node.power_off()
+    for file in cluster.node.cdi_directory.glob("gpu-device-plugin-*"):
+        file.unlink()
+    cluster.node.power_on()
+    claims.start()
+
+    def runs_again() -> bool:
+        status = cluster.get("pod", "stays")["status"]["containerStatuses"][0]
+        return status["restartCount"] > 0 and "running" in status["state"]
+
+    wait_for("the pod runs again", runs_again, 180, 1)
+    after = {grant.pod.name: grant.slice_id for grant in claims.grants()}
+    assert after["stays"] == before["stays"]
+    assert set(after) == {"stays", "later"}
+
+
+@pytest.fixture
+def plain(cluster: Cluster) -> Iterator[str]:
+    """A namespace without the template; the node's label for its door goes with it."""
+    cluster.kubectl("create", "namespace", "plain")
+    yield "plain"
+    cluster.kubectl("label", "node", NODE, "gpu-device-plugin/door-")
+    cluster.kubectl("delete", "namespace", "plain", "--ignore-not-found=true")
+
+
+def set_door(cluster: Cluster, door: str) -> None:
+    """Label the node."""
+    cluster.kubectl("label", "node", NODE, "--overwrite", f"gpu-device-plugin/door={door}")
+
+
+def test_a_node_changes_its_door_under_running_pods(
+    cluster: Cluster, claims: Agent, plain: str
+) -> None:
+    """One card, one door: what is held stays where it is, and what is free goes over."""
+    cluster.apply(holding("claimed"))
+    cluster.wait_for_phase("claimed", "Running", seconds=90)
+    (own,) = cards_of(cluster)
+    set_door(cluster, "device-plugin")
+    wait_for("its card alone is offered", lambda: taints(cluster) == {own: "device-plugin"}, 60)
+    wait_for_allocatable(cluster, {MEMORY: "45", CORE: "300", COUNT: "3"}, 60)
+    classic = holding("classic")
+    classic["metadata"]["namespace"] = plain
+    cluster.apply(classic)
+    wait_for("it runs", lambda: phase(cluster, "classic", plain) == "Running", 90, 0.5)
+
+    set_door(cluster, "dra")
+    wait_for_allocatable(cluster, {MEMORY: "2", CORE: "30", COUNT: "0"}, 60)
+    wait_for("three cards are offered", lambda: len(taints(cluster)) == 3, 60)
+    cluster.apply(holding("next"))
+    cluster.wait_for_phase("next", "Running", seconds=90)
+    assert phase(cluster, "claimed", "default") == phase(cluster, "classic", plain) == "Running"
+    held = {grant.pod.name: grant.devices for grant in claims.grants()}
+    assert not set(held["classic"]) & {*held["claimed"], *held["next"]}
+
+    cluster.kubectl("delete", "namespace", plain)
+    wait_for("all cards are offered", lambda: len(taints(cluster)) == 4, 150, 1)
+    assert set(taints(cluster).values()) == {""}
+
+
+def test_memory_on_several_cards_is_on_distinct_cards(cluster: Cluster, claims: Agent) -> None:
+    """With the label for several cards, on a node in mode cgpu."""
+    cluster.kubectl("label", "node", NODE, "--overwrite", "ack.node.gpu.schedule=cgpu")
+    try:
+        wait_for("the cards are offered in mode cgpu", lambda: modes(cluster) == {"cgpu"}, 90, 0.5)
+        several = pod("several", container("main", resources=slice_of(12, None)))
+        several["metadata"]["labels"][COUNT] = "3"
+        cluster.apply(several)
+        cluster.wait_for_phase("several", "Running", seconds=90)
+
+        (grant,) = claims.grants()
+        assert len(set(grant.devices)) == 3
+        assert {share.memory_mib for share in grant.shares} == {4096}
+        cluster.kubectl("delete", "pod", "several", "--wait=true", "--grace-period=1")
+    finally:
+        cluster.kubectl("label", "node", NODE, "--overwrite", "ack.node.gpu.schedule=core_mem")
+        wait_for("the mode is back", lambda: modes(cluster) == {"core_mem"}, 90, 0.5)
+
+
+def phase(cluster: Cluster, name: str, namespace: str) -> str:
+    """Of a pod."""
+    found = cluster.find("pod", name, namespace)
+    return str(found["status"].get("phase")) if found else ""
+
+
+def taints(cluster: Cluster) -> dict[str, str]:
+    """Device -> value of its only taint, or ""."""
+    return {
+        device["name"]: next((taint["value"] for taint in device.get("taints", ())), "")
+        for device in devices(cluster)
+    }
+
+
+def modes(cluster: Cluster) -> set[str]:
+    """The mode that the devices tell."""
+    return {device["attributes"]["mode"]["string"] for device in devices(cluster)}

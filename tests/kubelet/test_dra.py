@@ -1,0 +1,207 @@
+"""The kubelet's side of claims: it finds the driver by its socket, and asks for claims one by one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tests.kubelet.rig import until
+
+from gpu_device_plugin.domain.claims import AllocatedDevice, ClaimRef, PreparedDevice
+from gpu_device_plugin.errors import DoesNotFitError
+from gpu_device_plugin.kubelet._proto import dra_pb2, drahealth_pb2, pluginregistration_pb2
+from gpu_device_plugin.kubelet.dra_server import ClaimServer
+from gpu_device_plugin.kubelet.dra_servicer import HEALTH_NAME, REGISTRATION_NAME, SERVICE_NAME
+
+
+@dataclass
+class SimpleClaims:
+    """Prepares every claim but those named `full`."""
+
+    prepared: dict[str, int] = field(default_factory=dict)
+    sick: dict[str, str] = field(default_factory=dict)
+
+    async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
+        if ref.name == "full":
+            raise DoesNotFitError("card 0 is full", reason="NoRoom")
+        self.prepared[ref.uid] = self.prepared.get(ref.uid, 0) + 1
+        of = AllocatedDevice("gpu-device-plugin", "n1", "gpu-0", "slice", "share-1")
+        return [PreparedDevice(of, (f"gpu-device-plugin/slice={ref.uid}",))]
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        self.prepared.pop(ref.uid, None)
+
+    def health(self) -> tuple[str, Sequence[tuple[str, str]]]:
+        return "n1", [("gpu-0", self.sick.get("gpu-0", "")), ("gpu-1", "")]
+
+
+@dataclass
+class Kubelet:
+    """What a kubelet does with the sockets in its directory."""
+
+    root: Path
+
+    @property
+    def registry_socket(self) -> Path:
+        return next((self.root / "plugins_registry").glob("*"), Path("/none"))
+
+    async def info(self) -> Any:
+        pb = pluginregistration_pb2
+        path = f"/{REGISTRATION_NAME}/GetInfo"
+        return await call(self.registry_socket, path, pb.InfoRequest(), pb.PluginInfo)
+
+    async def register(self) -> Path:
+        """Takes the driver; returns the socket on which it serves."""
+        pb, info = pluginregistration_pb2, await self.info()
+        status = pb.RegistrationStatus(plugin_registered=True)
+        path = f"/{REGISTRATION_NAME}/NotifyRegistrationStatus"
+        await call(self.registry_socket, path, status, pb.RegistrationStatusResponse)
+        return Path(info.endpoint)
+
+    async def prepare(self, *names: str) -> Any:
+        request = dra_pb2.NodePrepareResourcesRequest(claims=[claim(name) for name in names])
+        path, kind = f"/{SERVICE_NAME}/NodePrepareResources", dra_pb2.NodePrepareResourcesResponse
+        return (await call(await self.register(), path, request, kind)).claims
+
+    async def unprepare(self, *names: str) -> Any:
+        request = dra_pb2.NodeUnprepareResourcesRequest(claims=[claim(name) for name in names])
+        path = f"/{SERVICE_NAME}/NodeUnprepareResources"
+        kind = dra_pb2.NodeUnprepareResourcesResponse
+        return (await call(await self.register(), path, request, kind)).claims
+
+
+def claim(name: str) -> Any:
+    return dra_pb2.Claim(namespace="default", name=name, uid=f"uid-{name}")
+
+
+async def call(socket: Path, path: str, request: Any, answer: Any) -> Any:
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        method = channel.unary_unary(
+            path, request_serializer=lambda m: m.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )  # fmt: skip
+        return await method(request, timeout=20, wait_for_ready=True)
+
+
+@pytest.fixture
+def claims() -> SimpleClaims:
+    return SimpleClaims()
+
+
+@pytest.fixture
+async def server(tmp_path: Path, claims: SimpleClaims) -> AsyncIterator[ClaimServer]:
+    """A driver that runs beside a kubelet's directory."""
+    made = ClaimServer(tmp_path, claims)
+    task = asyncio.ensure_future(made.run())
+    await until(lambda: Kubelet(tmp_path).registry_socket.exists())
+    yield made
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def test_the_kubelet_finds_the_driver_and_what_it_serves(
+    tmp_path: Path, server: ClaimServer
+) -> None:
+    kubelet = Kubelet(tmp_path)
+    info = await kubelet.info()
+    assert server.trouble
+    await kubelet.register()
+
+    assert (info.type, info.name, list(info.supported_versions)) == (
+        "DRAPlugin",
+        "gpu-device-plugin",
+        ["v1.DRAPlugin"],
+    )
+    assert server.trouble == ""
+
+
+async def test_a_claim_is_answered_with_its_devices_and_an_error_stays_with_its_claim(
+    tmp_path: Path,
+    server: ClaimServer,  # noqa: ARG001 - serves
+    claims: SimpleClaims,
+) -> None:
+    answers = await Kubelet(tmp_path).prepare("a", "full", "b")
+
+    assert {uid: answer.error for uid, answer in answers.items()} == {
+        "uid-a": "",
+        "uid-full": "card 0 is full",
+        "uid-b": "",
+    }
+    (device,) = answers["uid-a"].devices
+    assert (device.pool_name, device.device_name, device.share_id) == ("n1", "gpu-0", "share-1")
+    assert list(device.request_names) == ["slice"]
+    assert list(device.cdi_device_ids) == ["gpu-device-plugin/slice=uid-a"]
+    assert set(claims.prepared) == {"uid-a", "uid-b"}
+    ended = await Kubelet(tmp_path).unprepare("a", "never-seen")
+    assert {uid: answer.error for uid, answer in ended.items()} == {
+        "uid-a": "",
+        "uid-never-seen": "",
+    }
+    assert set(claims.prepared) == {"uid-b"}
+
+
+@pytest.mark.parametrize("which", ["plugins_registry", "plugins/gpu-device-plugin"])
+async def test_a_socket_that_somebody_removes_is_there_again(
+    tmp_path: Path,
+    server: ClaimServer,  # noqa: ARG001 - serves
+    which: str,
+) -> None:
+    """The kubelet's directory may be emptied; the kubelet calls what appears there."""
+    kubelet = Kubelet(tmp_path)
+    await kubelet.register()
+    (gone,) = (tmp_path / which).glob("*.sock")
+    before = gone.stat().st_ino, gone.stat().st_mtime_ns
+    gone.unlink()
+    await until(lambda: gone.exists() and (gone.stat().st_ino, gone.stat().st_mtime_ns) != before)
+    await until(lambda: kubelet.registry_socket.exists())
+
+    assert (await kubelet.prepare("a"))["uid-a"].error == ""
+
+
+async def test_a_socket_that_a_killed_agent_left_is_replaced(
+    tmp_path: Path, claims: SimpleClaims
+) -> None:
+    for path in (
+        "plugins/gpu-device-plugin/dra.sock",
+        "plugins_registry/gpu-device-plugin-reg.sock",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text("")
+    task = asyncio.ensure_future(ClaimServer(tmp_path, claims).run())
+    await until(lambda: Kubelet(tmp_path).registry_socket.is_socket())
+
+    assert (await Kubelet(tmp_path).prepare("a"))["uid-a"].error == ""
+    task.cancel()
+    await asyncio.wait({task})
+    assert not Kubelet(tmp_path).registry_socket.exists()
+
+
+async def test_health_is_told_at_once_and_at_every_change(
+    tmp_path: Path, server: ClaimServer, claims: SimpleClaims
+) -> None:
+    pb = drahealth_pb2
+    socket = await Kubelet(tmp_path).register()
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        watch = channel.unary_stream(
+            f"/{HEALTH_NAME}/NodeWatchResources",
+            request_serializer=lambda m: m.SerializeToString(),
+            response_deserializer=pb.NodeWatchResourcesResponse.FromString,
+        )
+        stream = watch(pb.NodeWatchResourcesRequest())
+        first = await stream.read()
+        claims.sick["gpu-0"] = "XID 79"
+        server.tell_health()
+        second = await stream.read()
+        stream.cancel()
+
+    assert [(d.device.device_name, d.health) for d in first.devices] == [
+        ("gpu-0", pb.HEALTHY),
+        ("gpu-1", pb.HEALTHY),
+    ]
+    assert [(d.health, d.message) for d in second.devices] == [
+        (pb.UNHEALTHY, "XID 79"),
+        (pb.HEALTHY, ""),
+    ]
