@@ -39,4 +39,6 @@ def claim_door(of: Wiring) -> ClaimDoor:
 
 def offered_pools(of: Wiring, state: NodeState) -> tuple[Pool, ...]:
     """What the device plugin offers beside the claims."""
-    return pools_behind(of.schemes.pools(state), state.door, of.ledger_store.ledger)
+    return pools_behind(
+        of.schemes.pools(state), state.door, of.ledger_store.ledger, of.claim_door.withheld
+    )

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from gpu_device_plugin.apps.agent.state.signal import Signal
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.claims import fetch_claim
+from gpu_device_plugin.cluster.claims import fetch_claim, list_claims
 from gpu_device_plugin.cluster.events import EventNote, Events
 from gpu_device_plugin.cluster.node import ForeignPlugin, NodeView, NodeWatch
 from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations, Wanted
@@ -95,8 +95,21 @@ class Cluster(Protocol):
         """
         ...
 
+    async def every_claim(self) -> Sequence[Claim]:
+        """Every claim of the cluster.
+
+        Raises:
+            ClusterError: The API server does not answer.
+        """
+        ...
+
     def offer_devices(self, devices: Sequence[OfferedDevice], driver_version: str, /) -> None:
         """Offer these to the scheduler for claims, and nothing else."""
+        ...
+
+    @property
+    def has_offered(self) -> bool:
+        """Whether the API server has the last offer."""
         ...
 
     def post(self, note: EventNote, /) -> None:
@@ -225,6 +238,19 @@ class ApiCluster:
             ClusterError: The API did not answer in time.
         """
         return await fetch_claim(self._api, namespace, name, CLAIM_SECONDS)
+
+    async def every_claim(self) -> Sequence[Claim]:
+        """Every claim of the cluster.
+
+        Raises:
+            ClusterError: The API server does not answer.
+        """
+        return await list_claims(self._api)
+
+    @property
+    def has_offered(self) -> bool:
+        """Whether the API server has the last offer."""
+        return self._resource_slices.is_written
 
     def offer_devices(self, devices: Sequence[OfferedDevice], driver_version: str) -> None:
         """Offer these to the scheduler for claims, and nothing else."""

@@ -19,6 +19,7 @@ class NoCluster:
     installation = ""
     runtime_class: str | None = None
     is_reachable: bool | None = None
+    has_offered = True
 
     def foreign_plugin(self, _is_ours: Callable[[str], bool], /) -> ForeignPlugin | None:
         """None is known."""
@@ -39,6 +40,10 @@ class NoCluster:
     async def fetch_claim(self, _namespace: str, _name: str, /) -> Claim | None:
         """No claim."""
         return None
+
+    async def every_claim(self) -> Sequence[Claim]:
+        """None."""
+        return ()
 
     def offer_devices(self, _devices: Sequence[OfferedDevice], _version: str, /) -> None:
         """Nothing to do: nobody would allocate them."""
