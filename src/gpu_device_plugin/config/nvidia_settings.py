@@ -82,6 +82,12 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     mig_strategy: Annotated[
         MigStrategy | None, says("How MIG instances are offered; by default not at all.")
     ] = None
+    mig_profile: Annotated[
+        str | None,
+        says(
+            "MIG1g, MIG2g, MIG3g, MIG4g, MIG7g or a model's own profile: in modes default and mig nothing is offered while the cards are not all cut so. The node's label `gpu-device-plugin/mig-profile` goes before it."
+        ),
+    ] = None
     fail_on_init_error: Annotated[
         bool | None,
         says("Whether a node that cannot serve its configuration is not ready; by default it is."),
@@ -141,7 +147,7 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         bool | None, says("Whether the label `nvidia.com/gfd.timestamp` is left out.")
     ] = None
     mps_root: Annotated[
-        str | None, says("The host directory of the MPS daemon; MPS is not served yet.")
+        str | None, says("The host directory of the MPS daemon; needed with sharing.mps.")
     ] = None
 
 

@@ -32,6 +32,7 @@ OWN_VARIABLES = {
     "fallback_strategies": "FALLBACK_STRATEGIES",
     "node_label": "NODE_LABEL",
     "mig_strategy": "MIG_STRATEGY",
+    "mig_profile": "MIG_PROFILE",
     "fail_on_init_error": "FAIL_ON_INIT_ERROR",
     "device_list_strategy": "DEVICE_LIST_STRATEGY",
     "device_id_strategy": "DEVICE_ID_STRATEGY",

@@ -98,7 +98,7 @@ class Wiring:
             self.settings,
             self.node_store,
             lambda: self.mode.labels,
-            lambda: self.reconciler.holders is not None,
+            lambda: self.reconciler.holders,
             lambda: self.recorder,
             self._configuration_changed,
         )
