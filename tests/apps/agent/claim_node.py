@@ -8,6 +8,7 @@ from tests.held import fraction
 
 from gpu_device_plugin.apps.agent.edges import real_edges
 from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
+from gpu_device_plugin.apps.agent.publish.resource_claims import NoClaims
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.claims import AllocatedDevice, Claim, ClaimRef, OfferedDevice
@@ -22,22 +23,22 @@ CARDS = tuple(Card(f"GPU-{i}", i, i, i, "V100", 16160) for i in range(2))
 
 
 @dataclass
-class ClaimsOnly(NoCluster):
+class ClaimsOnly(NoClaims):
     """An API server that has claims, and takes what is offered for them."""
 
     claims: dict[str, Claim] = field(default_factory=dict)
     offers: list[Sequence[OfferedDevice]] = field(default_factory=list)
     is_away: bool = False
 
-    async def fetch_claim(self, _namespace: str, name: str, /) -> Claim | None:
+    async def fetch(self, _namespace: str, name: str, /) -> Claim | None:
         return self.claims.get(name)
 
-    async def every_claim(self) -> Sequence[Claim]:
+    async def every(self) -> Sequence[Claim]:
         if self.is_away:
             raise ClusterError("away")
         return list(self.claims.values())
 
-    def offer_devices(self, devices: Sequence[OfferedDevice], _version: str, /) -> None:
+    def offer(self, devices: Sequence[OfferedDevice], _version: str, /) -> None:
         self.offers.append(devices)
 
     def allocate(self, name: str, card: int, units: int = 2, percent: int = 30) -> ClaimRef:
@@ -79,6 +80,13 @@ class Node:
         await self.wiring.ledger_store.hold(grant)
 
 
+def with_claims(claims: ClaimsOnly) -> NoCluster:
+    """An API server that has nothing but claims."""
+    cluster = NoCluster()
+    cluster.resource_claims = claims
+    return cluster
+
+
 def node_at(directory: Path, cluster: ClaimsOnly, door: Door = Door.DRA) -> Node:
     """The parts of an agent, started or started again on what is in `directory`."""
     names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
@@ -87,7 +95,9 @@ def node_at(directory: Path, cluster: ClaimsOnly, door: Door = Door.DRA) -> Node
         Path(path).mkdir(exist_ok=True)
     values = {"node_name": "n1", "cdi_dir": str(directory / "cdi"), **paths}
     settings = load_settings(values, {}, None)
-    wiring = Wiring(settings, replace(real_edges(settings), cluster=lambda *_: cluster))
+    wiring = Wiring(
+        settings, replace(real_edges(settings), cluster=lambda *_: with_claims(cluster))
+    )
     version = directory / "l" / "0.0.1"
     version.mkdir(exist_ok=True)
     (version / "libgpuslice.so").write_bytes(b"")

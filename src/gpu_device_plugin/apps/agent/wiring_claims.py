@@ -22,7 +22,7 @@ def claim_door(of: Wiring) -> ClaimDoor:
         ClaimParts(
             admission=of.admission,
             cdi=CdiFiles(Path(of.settings.cdi_dir)),
-            cluster=of.cluster,
+            claims=of.cluster.resource_claims,
             node_store=of.node_store,
             schemes=of.schemes,
             recorder=of.recorder,

@@ -107,7 +107,7 @@ class ClaimDoor:
                 await serving
             self._server = None
         self._parts.recorder.fault(self._parts.node_store, CDI_FAULT, None)
-        self._parts.cluster.offer_devices((), "")
+        self._parts.claims.offer((), "")
 
     def _opened(self) -> "ClaimServer":
         # Not at the top: an agent without claims does not load their calls.
@@ -153,7 +153,7 @@ class ClaimDoor:
         state = self._parts.node_store.read()
         if state.door is Door.DRA:
             self.handover.offered(device.card.uuid for device in devices)
-        self._parts.cluster.offer_devices(devices, self._parts.driver_version())
+        self._parts.claims.offer(devices, self._parts.driver_version())
         faults = state.faults.items()
         of_node = "; ".join(f"{reason}: {text}" for reason, text in faults)
         told = [(d.name, of_node or state.unhealthy.get(d.card.uuid, "")) for d in devices]

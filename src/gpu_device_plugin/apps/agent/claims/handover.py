@@ -44,7 +44,7 @@ class Handover:
         state, now = self._parts.node_store.read(), asyncio.get_running_loop().time()
         if state.door is Door.DRA or not self.withheld:
             return False
-        if not self._parts.cluster.has_offered:
+        if not self._parts.claims.has_offered:
             self._written_at = None
             return False
         if self._written_at is None:
@@ -52,7 +52,7 @@ class Handover:
         if now - self._written_at < self.settle_seconds:
             return False
         try:
-            claims = await self._parts.cluster.every_claim()
+            claims = await self._parts.claims.every()
         except ClusterError as error:
             _log.info("claims cannot be read; cards are withheld", error=str(error))
             return False
