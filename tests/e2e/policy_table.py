@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
 
 POLICY = "ValidatingAdmissionPolicy"
+SAMPLES = sorted((Path(__file__).resolve().parents[2] / "samples").rglob("*.yaml"))
 SEVERAL_CARDS = "failed to parse request device count from pod label aliyun.com/gpu-count"
 
 

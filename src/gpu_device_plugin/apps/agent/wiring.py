@@ -98,7 +98,7 @@ class Wiring:
             self.settings,
             self.node_store,
             lambda: self.mode.labels,
-            lambda: self.reconciler.holders is not None,
+            lambda: self.reconciler.holders,
             lambda: self.recorder,
             self._configuration_changed,
         )
@@ -256,6 +256,7 @@ class Wiring:
             self.cluster,
             self.schemes.offers,
             settings.state_dir,
+            lambda: self.claim_door.trouble,
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
+from gpu_device_plugin.apps.agent.lifecycle.mps_check import MpsCheck
 from gpu_device_plugin.apps.agent.lifecycle.other_plugin import SocketCheck
 from gpu_device_plugin.config.agent import Settings, xid_choice
 from gpu_device_plugin.domain.health_values import HealthRules
@@ -50,6 +51,7 @@ def _checks(of: Wiring) -> list[checking.Check]:
         checking.DiskCheck(of.ledger_store, node_store, recorder),
         checking.DeviceListCheck(of.schemes, node_store, recorder),
         of.configuration,
+        MpsCheck(lambda: of.configuration.current, of.node_store),
         checking.CallCheck(of.cards.follow_mig),
         of.layout,
         checking.KubeletCheck(of.cluster, recorder),

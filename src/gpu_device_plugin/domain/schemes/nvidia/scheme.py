@@ -28,8 +28,10 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     MigStrategy,
     SharingKind,
 )
+from gpu_device_plugin.domain.schemes.nvidia.cutting import uncut
 from gpu_device_plugin.domain.schemes.nvidia.feature_labels import feature_labels
 from gpu_device_plugin.domain.schemes.nvidia.held import with_held
+from gpu_device_plugin.domain.schemes.nvidia.mps import as_client, while_served
 from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of, offers
 from gpu_device_plugin.domain.schemes.nvidia.preferred import preferred
@@ -184,7 +186,12 @@ class NvidiaScheme(Records):
             each for each in self._devices(call.resource, state) if each.id in call.must_include
         ]
         answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
-        return answer(devices, self._configuration(), paths, answer_id)
+        configuration = self._configuration()
+        found = answer(devices, configuration, paths, answer_id)
+        is_client = configuration.sharing.kind is SharingKind.MPS
+        if is_client and any(device.replicas > 1 for device in devices):
+            return as_client(found, call.resource, configuration.mps_root)
+        return found
 
     def _devices(self, resource: str, state: NodeState) -> tuple[Offered, ...]:
         return self._offers(state).resources.get(resource, ())
@@ -192,7 +199,10 @@ class NvidiaScheme(Records):
     def _offers(self, state: NodeState) -> Offers:
         if not state.cards or state.mode in {None, NodeMode.DISABLED}:
             return Offers()
-        return with_held(self._configured(state), state.cards, self._held())
+        asked = self._configuration().mig_profile if is_whole(state.mode) else ""
+        problem = uncut(state.cards, asked) if asked else ""
+        found = Offers(problem=problem) if problem else self._configured(state)
+        return with_held(found, state.cards, self._held())
 
     def _configured(self, state: NodeState) -> Offers:
         configuration, cards = self._configuration(), state.cards
@@ -204,13 +214,13 @@ class NvidiaScheme(Records):
         if state.mode is NodeMode.TOPOLOGY:
             whole = offers(cards, Configuration())
             return replace(whole, resources={TOPOLOGY_GPU: whole.resources.get(GPU, ())})
-        if configuration.sharing.kind is SharingKind.MPS:
-            return Offers(problem="sharing.mps is not served yet: no MPS daemon is managed")
         if state.mode is NodeMode.MIG:
             return _cut_only(cards, configuration)
         is_beside = not is_whole(state.mode)
         is_left_out = is_beside and configuration.mig_strategy is not MigStrategy.MIXED
-        return Offers() if is_left_out else offers(cards, configuration)
+        if is_left_out:
+            return Offers()
+        return while_served(offers(cards, configuration), configuration, state.mps_served)
 
 
 def _cut_only(cards: Sequence[Card], configuration: Configuration) -> Offers:
