@@ -14,6 +14,7 @@ from tests.bench import (
     extender,
     footprint,
     health,
+    nvidia,
     page,
     placement,
     refusals,
@@ -38,6 +39,7 @@ _ON_NODE: Mapping[str, Callable[[BenchNode], Awaitable[Chapter]]] = {
 }
 _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "health": health.measure,
+    "nvidia": nvidia.measure,
     "churn": churn.measure,
     "rejections": rejections.measure,
     "refusals": refusals.measure,

@@ -12,23 +12,24 @@ from gpu_device_plugin.errors import ConfigError
 FAILED = "no config was set, no default was provided, and all fallbacks failed"
 
 
-@pytest.mark.parametrize(
-    ("files", "label", "settings", "wanted"),
-    [
-        ("a b", "b", {}, "b"),
-        ("a b", "b", {"default_config": "a"}, "b"),
-        ("a b", "", {"default_config": "a"}, "a"),
-        ("a default", "", {}, "default"),
-        ("a", "", {}, "a"),
-        ("a", "", {"fallback_strategies": "empty,single"}, ""),
-        ("a b", "", {"fallback_strategies": "named,single,empty"}, ""),
-        ("a b", "", {}, FAILED),
-        ("a", "", {"fallback_strategies": ""}, FAILED),
-        ("a b", "c", {}, "specified config c does not exist"),
-        ("a b", "", {"default_config": "c"}, "specified config c does not exist"),
-        ("a b", "../a", {}, "specified config ../a does not exist"),
-    ],
+CHOICES: tuple[tuple[str, str, dict[str, str], str], ...] = (
+    ("a b", "b", {}, "b"),
+    ("a b", "b", {"default_config": "a"}, "b"),
+    ("a b", "", {"default_config": "a"}, "a"),
+    ("a default", "", {}, "default"),
+    ("a", "", {}, "a"),
+    ("a", "", {"fallback_strategies": "empty,single"}, ""),
+    ("a b", "", {"fallback_strategies": "named,single,empty"}, ""),
+    ("a b", "", {}, FAILED),
+    ("a", "", {"fallback_strategies": ""}, FAILED),
+    ("a b", "c", {}, "specified config c does not exist"),
+    ("a b", "", {"default_config": "c"}, "specified config c does not exist"),
+    ("a b", "../a", {}, "specified config ../a does not exist"),
 )
+"""Files, the node's label, settings, and the file that counts or why there is none."""
+
+
+@pytest.mark.parametrize(("files", "label", "settings", "wanted"), CHOICES)
 def test_the_file_that_counts(
     tmp_path: Path, files: str, label: str, settings: dict[str, str], wanted: str
 ) -> None:

@@ -11,6 +11,11 @@ from gpu_device_plugin.domain.labels import NODE_LABELS
 CHART = Path(__file__).resolve().parents[2] / "charts" / "gpu-device-plugin"
 RELEASE = "gpu-device-plugin"
 RELEASE_NAMESPACE = "gpu-device-plugin"
+# No pod of ours at all, hooks included: their image is not on this node.
+NOBODY = (
+    "nodeSelector.e2e=nowhere,hooks.uninstall.enabled=false,hooks.upgrade.enabled=false,"
+    "image.tag=on-no-node"
+)
 
 
 class Helm:

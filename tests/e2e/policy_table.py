@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
 
 POLICY = "ValidatingAdmissionPolicy"
+SAMPLES = sorted((Path(__file__).resolve().parents[2] / "samples").rglob("*.yaml"))
 SEVERAL_CARDS = "failed to parse request device count from pod label aliyun.com/gpu-count"
 
 
@@ -211,6 +213,22 @@ BAD_REQUESTS = [
         ["aliyun.com/gpu-count is counted on nodes but cannot be asked for"],
         rule="requests.countNotAsResource",
         mode="cgpu",
+    ),
+    *(
+        Row(
+            f"two-gpu-resources-{number}",
+            [container("main", resources={"limits": limits})],
+            ["container main asks for several GPU resources (", *limits],
+            rule="requests.oneGpuResource",
+        )
+        for number, limits in enumerate(
+            (
+                {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.5gb": "1"},
+                {"nvidia.com/gpu.shared": "1", "nvidia.com/gpu": "1"},
+                {"nvidia.com/gpu": "1", MEMORY: "2"},
+                {"aliyun.com/gpu": "1", MEMORY: "2"},
+            )
+        )
     ),
 ]
 

@@ -4,7 +4,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.e2e.cluster.cluster import Cluster
@@ -19,6 +19,7 @@ PATHS = {
 }
 # Of samples; no rule of ours is about them.
 OTHER_PATHS = {
+    "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims",
     "Service": "/api/v1/namespaces/default/services",
     "ResourceQuota": "/api/v1/namespaces/default/resourcequotas",
     "LimitRange": "/api/v1/namespaces/default/limitranges",
@@ -28,10 +29,15 @@ MERGE_PATCH = "application/merge-patch+json"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """HTTP status, and in words why not; the text is empty where it was accepted."""
+    """HTTP status, and in words why not; the text is empty where it was accepted.
+
+    Attributes:
+        made: What would be stored; nothing where it was refused.
+    """
 
     status: int
     text: str
+    made: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_accepted(self) -> bool:
@@ -49,9 +55,9 @@ class Submission:
         self._token = token or config["users"][0]["user"]["token"]
         self._tls = ssl.create_default_context(cafile=server["certificate-authority"])
 
-    def create(self, content: Mapping[str, Any]) -> Answer:
+    def create(self, content: Mapping[str, Any], namespace: str = "default") -> Answer:
         """Whether the server would create the object; every admission runs, nothing is kept."""
-        path = {**PATHS, **OTHER_PATHS}[content["kind"]]
+        path = {**PATHS, **OTHER_PATHS}[content["kind"]].replace("/default/", f"/{namespace}/")
         return self._send("POST", path, content, "application/json")
 
     def patch(self, path: str, content: Mapping[str, Any]) -> Answer:
@@ -67,5 +73,6 @@ class Submission:
             text = answer.read().decode()
         finally:
             connection.close()
-        told = "" if answer.status < 300 else str(json.loads(text)["message"])
-        return Answer(answer.status, told)
+        content = json.loads(text)
+        is_accepted = answer.status < 300
+        return Answer(answer.status, "" if is_accepted else str(content["message"]), content)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.agent import Agent, AgentDirectories
-from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.agent import Agent, AgentDirectories, wait_for_allocatable
+from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import STATE
-from tests.e2e.helm import Helm
-from tests.e2e.pods import container, pod, slice_of
+from tests.e2e.helm import NOBODY, Helm
+from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
 from tests.e2e.tenants import SLICE_MIB, Tenant, cuda_images, row, tenant_pod
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
@@ -25,7 +25,6 @@ from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
 from gpu_device_plugin.store.native import native_library
 
-NOBODY = "nodeSelector.e2e=nowhere,hooks.uninstall.enabled=false,hooks.upgrade.enabled=false"
 DRA = ("dra.enabled=true", "dra.namespaces={default}")
 
 
@@ -147,3 +146,133 @@ def test_of_fourteen_pods_of_thirty_percent_twelve_run_three_a_card(
     cluster.kubectl("delete", "pod", gone, "--wait=true", "--grace-period=1")
     wait_for("another one runs", lambda: len(running(cluster)) == 12, 60, 0.5)
     assert gone not in running(cluster)
+
+
+def holding(name: str, **spec: Any) -> dict[str, Any]:
+    """A pod with a slice that stays, and starts again after a restart of its node."""
+    spec = {"restartPolicy": "Always", **spec}
+    return pod(name, container("main", resources=slice_of(2, 30)), **spec)
+
+
+def slice_uid(cluster: Cluster) -> str:
+    """Uid of the node's ResourceSlice; "" while there is none."""
+    found = cluster.every("resourceslice")
+    return str(found[0]["metadata"]["uid"]) if found else ""
+
+
+def test_restarts_of_agent_kubelet_and_node_harm_nothing_that_runs(
+    cluster: Cluster, claims: Agent
+) -> None:
+    """The same slice before and after; a pod that is deleted meanwhile goes when the agent is back."""
+    cluster.apply(holding("stays"), holding("leaves"))
+    for name in ("stays", "leaves"):
+        cluster.wait_for_phase(name, "Running", seconds=90)
+    before = {grant.pod.name: grant.slice_id for grant in claims.grants()}
+    claims.kill()
+    cluster.kubectl("delete", "pod", "leaves", "--wait=false", "--grace-period=1")
+    claims.start()
+    wait_for("the deleted pod is gone", lambda: cluster.find("pod", "leaves") is None, 90, 0.5)
+
+    offered = slice_uid(cluster)
+    cluster.restart_kubelet(kill=True)
+    wait_for("the slice is written again", lambda: slice_uid(cluster) not in ("", offered), 90, 0.3)
+    cluster.apply(holding("later"))
+    cluster.wait_for_phase("later", "Running", seconds=120)
+    assert cluster.get("pod", "stays")["status"]["containerStatuses"][0]["restartCount"] == 0
+
+    claims.kill()
+    cluster.node.power_off()
+    for file in cluster.node.cdi_directory.glob("gpu-device-plugin-*"):
+        file.unlink()
+    cluster.node.power_on()
+    claims.start()
+
+    def runs_again() -> bool:
+        status = cluster.get("pod", "stays")["status"]["containerStatuses"][0]
+        return status["restartCount"] > 0 and "running" in status["state"]
+
+    wait_for("the pod runs again", runs_again, 180, 1)
+    after = {grant.pod.name: grant.slice_id for grant in claims.grants()}
+    assert after["stays"] == before["stays"]
+    assert set(after) == {"stays", "later"}
+
+
+@pytest.fixture
+def plain(cluster: Cluster) -> Iterator[str]:
+    """A namespace without the template; the node's label for its door goes with it."""
+    cluster.kubectl("create", "namespace", "plain")
+    yield "plain"
+    cluster.kubectl("label", "node", NODE, "gpu-device-plugin/door-")
+    cluster.kubectl("delete", "namespace", "plain", "--ignore-not-found=true")
+
+
+def set_door(cluster: Cluster, door: str) -> None:
+    """Label the node."""
+    cluster.kubectl("label", "node", NODE, "--overwrite", f"gpu-device-plugin/door={door}")
+
+
+def test_a_node_changes_its_door_under_running_pods(
+    cluster: Cluster, claims: Agent, plain: str
+) -> None:
+    """One card, one door: what is held stays where it is, and what is free goes over."""
+    cluster.apply(holding("claimed"))
+    cluster.wait_for_phase("claimed", "Running", seconds=90)
+    (own,) = cards_of(cluster)
+    set_door(cluster, "device-plugin")
+    wait_for("its card alone is offered", lambda: taints(cluster) == {own: "device-plugin"}, 60)
+    wait_for_allocatable(cluster, {MEMORY: "45", CORE: "300", COUNT: "3"}, 60)
+    classic = holding("classic")
+    classic["metadata"]["namespace"] = plain
+    cluster.apply(classic)
+    wait_for("it runs", lambda: phase(cluster, "classic", plain) == "Running", 90, 0.5)
+
+    set_door(cluster, "dra")
+    wait_for_allocatable(cluster, {MEMORY: "2", CORE: "30", COUNT: "0"}, 60)
+    wait_for("three cards are offered", lambda: len(taints(cluster)) == 3, 60)
+    cluster.apply(holding("next"))
+    cluster.wait_for_phase("next", "Running", seconds=90)
+    assert phase(cluster, "claimed", "default") == phase(cluster, "classic", plain) == "Running"
+    held = {grant.pod.name: grant.devices for grant in claims.grants()}
+    assert not set(held["classic"]) & {*held["claimed"], *held["next"]}
+
+    cluster.kubectl("delete", "namespace", plain)
+    wait_for("all cards are offered", lambda: len(taints(cluster)) == 4, 150, 1)
+    assert set(taints(cluster).values()) == {""}
+
+
+def test_memory_on_several_cards_is_on_distinct_cards(cluster: Cluster, claims: Agent) -> None:
+    """With the label for several cards, on a node in mode cgpu."""
+    cluster.kubectl("label", "node", NODE, "--overwrite", "ack.node.gpu.schedule=cgpu")
+    try:
+        wait_for("the cards are offered in mode cgpu", lambda: modes(cluster) == {"cgpu"}, 90, 0.5)
+        several = pod("several", container("main", resources=slice_of(12, None)))
+        several["metadata"]["labels"][COUNT] = "3"
+        cluster.apply(several)
+        cluster.wait_for_phase("several", "Running", seconds=90)
+
+        (grant,) = claims.grants()
+        assert len(set(grant.devices)) == 3
+        assert {share.memory_mib for share in grant.shares} == {4096}
+        cluster.kubectl("delete", "pod", "several", "--wait=true", "--grace-period=1")
+    finally:
+        cluster.kubectl("label", "node", NODE, "--overwrite", "ack.node.gpu.schedule=core_mem")
+        wait_for("the mode is back", lambda: modes(cluster) == {"core_mem"}, 90, 0.5)
+
+
+def phase(cluster: Cluster, name: str, namespace: str) -> str:
+    """Of a pod."""
+    found = cluster.find("pod", name, namespace)
+    return str(found["status"].get("phase")) if found else ""
+
+
+def taints(cluster: Cluster) -> dict[str, str]:
+    """Device -> value of its only taint, or ""."""
+    return {
+        device["name"]: next((taint["value"] for taint in device.get("taints", ())), "")
+        for device in devices(cluster)
+    }
+
+
+def modes(cluster: Cluster) -> set[str]:
+    """The mode that the devices tell."""
+    return {device["attributes"]["mode"]["string"] for device in devices(cluster)}

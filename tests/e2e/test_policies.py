@@ -15,7 +15,7 @@ import yaml
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
+from tests.e2e.helm import NOBODY, RELEASE, RELEASE_NAMESPACE, Helm
 from tests.e2e.pods import container, pod
 from tests.e2e.policy_table import BAD_REQUESTS, POLICY, ROWS, Row, asking, in_template, percentages
 from tests.e2e.submission import PATHS, Submission
@@ -29,8 +29,6 @@ from gpu_device_plugin.domain.schemes.aliyun.requests import demand
 from gpu_device_plugin.errors import RequestError
 
 NOWHERE = {"e2e": "nowhere"}
-# No pod of ours at all, hooks included: their image is not on this node.
-NOBODY = "nodeSelector.e2e=nowhere,hooks.uninstall.enabled=false,hooks.upgrade.enabled=false"
 OTHER_NODE = "n2"
 KINDS = tuple(PATHS)
 ROOT = Path(__file__).resolve().parents[2]

@@ -229,7 +229,10 @@ class FakeApiServer:
             end = start + self.page_size
             meta |= {"continue": str(end)} if end < len(items) else {}
             items = items[start:end]
-        return web.json_response({"kind": "List", "metadata": meta, "items": items or None})
+        # client-go takes the list of nodes only by its own name.
+        kind = "NodeList" if seen.path == "/api/v1/nodes" else "List"
+        names = {"kind": kind, "apiVersion": "v1"}
+        return web.json_response({**names, "metadata": meta, "items": items or None})
 
     async def _watch(self, request: web.Request, seen: Seen) -> web.StreamResponse:
         epoch, at = self._epoch, int(seen.query["resourceVersion"])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_device_plugin.config.agent import load_settings, xid_choice
 from gpu_device_plugin.domain.health_values import Recovery, XidAction, XidRule
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.nvml.xids import health_rules
@@ -72,3 +73,34 @@ def test_a_wrong_file_is_refused_by_the_key(tmp_path: Path, text: str, named: st
 def test_a_missing_file_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         health_rules(30, tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    ("disabled", "enabled", "faults"),
+    [
+        ("", "", {48, 79, 999}),
+        ("79", "", {48, 999}),
+        ("all", "", set()),
+        ("xids", "", set()),
+        ("all", "79,13", {13, 79}),
+        ("79", "79", {48, 79, 999}),
+        ("all", "all", {13, 48, 63, 79, 999}),
+        ("", "13", {13, 48, 79, 999}),
+    ],
+)
+def test_health_checks_are_disabled_and_enabled_by_xid(
+    disabled: str, enabled: str, faults: set[int]
+) -> None:
+    """R-709: what is enabled goes before what is disabled, also before `all`."""
+    rules = health_rules(30, None, xid_choice(disabled), xid_choice(enabled))
+    codes = (13, 48, 63, 79, 999)
+
+    assert {code for code in codes if rules.rule(code).action is XidAction.FAULT} == faults
+
+
+@pytest.mark.parametrize("text", ["some", "79,x", "-1"])
+def test_what_is_no_xid_is_an_error(text: str) -> None:
+    """And not dropped."""
+    flags = {"node_name": "n"}
+    with pytest.raises(ConfigError, match=r"DP_DISABLE_HEALTHCHECKS: '.*' is not valid: wanted"):
+        load_settings(flags, {"DP_DISABLE_HEALTHCHECKS": text}, None)

@@ -15,6 +15,15 @@ app.kubernetes.io/name: {{ include "gpu-device-plugin.name" . }}-scheduler
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- define "gpu-device-plugin.page" -}}
+{{ include "gpu-device-plugin.fullname" . }}-page
+{{- end }}
+
+{{- define "gpu-device-plugin.pageSelector" -}}
+app.kubernetes.io/name: {{ include "gpu-device-plugin.name" . }}-page
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
 {{/* Labels of an object of theirs: given are root and selector. */}}
 {{- define "gpu-device-plugin.ownLabels" -}}
 {{ .selector }}
@@ -35,22 +44,33 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- join "," $names }}
 {{- end }}
 
-{{/* Nothing of it runs as root or on a node of its own. */}}
+{{/* The Secrets that somebody else fills; "" where the controller makes its own certificates. */}}
+{{- define "gpu-device-plugin.controllerTls" -}}
+{{- $tls := .Values.controller.tls }}
+{{- ternary (printf "%s-tls" (include "gpu-device-plugin.controller" .)) $tls.secretName $tls.certManager.enabled }}
+{{- end }}
+
+{{- define "gpu-device-plugin.schedulerTls" -}}
+{{- $tls := .Values.controller.tls }}
+{{- ternary (printf "%s-client-tls" (include "gpu-device-plugin.controller" .)) $tls.clientSecretName $tls.certManager.enabled }}
+{{- end }}
+
+{{/* Nothing of it runs as root or on a node of its own: given are root and values, whose pod it is. */}}
 {{- define "gpu-device-plugin.ownPod" -}}
 enableServiceLinks: false
-{{- with .Values.imagePullSecrets }}
+{{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.controller.priorityClassName }}
+{{- with .values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
 nodeSelector:
   kubernetes.io/os: linux
-  {{- with .Values.controller.nodeSelector }}
+  {{- with .values.nodeSelector }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- with .Values.controller.tolerations }}
+{{- with .values.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -24,7 +24,8 @@ def demo() -> None:
 
     Runs an agent on each of three simulated nodes and shows what they offer, which pod gets which
     slice and why, what a container receives, a card that fails and recovers, and MIG instances
-    and replicas under NVIDIA's names. If this machine has an NVIDIA driver, its cards are listed too, and not touched.
+    and replicas under NVIDIA's names. If this machine has an NVIDIA driver, its cards are listed
+    too, and not touched.
 
     Needs no Kubernetes and no root, and leaves nothing behind. Everything is checked while it
     is shown: the exit code is 0 only if all of it is true.

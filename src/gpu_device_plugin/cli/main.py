@@ -17,6 +17,7 @@ from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.lifecycle import check_upgrade, cleanup, clear_nodes, uninstall
 from gpu_device_plugin.cli.logs import configure_logs
 from gpu_device_plugin.cli.mig import mig
+from gpu_device_plugin.cli.mps import mps_daemon
 from gpu_device_plugin.cli.page import page
 from gpu_device_plugin.cli.setting_options import setting_options
 from gpu_device_plugin.cli.simulate import simulate
@@ -149,7 +150,17 @@ def version() -> None:
     click.echo(f"library {own_version() or 'not built'}")
 
 
-for _command in (page, simulate, demo, uninstall, clear_nodes, check_upgrade, cleanup, mig):
+for _command in (
+    page,
+    simulate,
+    demo,
+    uninstall,
+    clear_nodes,
+    check_upgrade,
+    cleanup,
+    mig,
+    mps_daemon,
+):
     cli.add_command(_command)
 
 

@@ -16,6 +16,7 @@ from gpu_device_plugin.config.nvidia_settings import (
 from gpu_device_plugin.config.sources import LogFormat, load, says
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.health_values import XidChoice
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
@@ -122,6 +123,12 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     xid_table: Annotated[
         str, says("A YAML file with rows that replace or extend the built-in table of XIDs.")
     ] = ""
+    disable_healthchecks: Annotated[
+        str, says("XIDs that do nothing to their card, with commas; `all` or `xids` for every one.")
+    ] = ""
+    enable_healthchecks: Annotated[
+        str, says("XIDs that take their card out, also of those that are disabled; `all` likewise.")
+    ] = ""
     kubelet_dir: Annotated[
         str, says("The kubelet's directory, which has device-plugins/ and pod-resources/.")
     ] = "/var/lib/kubelet"
@@ -161,7 +168,29 @@ def load_settings(
     check_twice(settings, sources, file)
     nvidia_configuration(settings)
     fallbacks(settings)
+    for key in ("disable_healthchecks", "enable_healthchecks"):
+        try:
+            xid_choice(getattr(settings, key))
+        except ConfigError as error:
+            raise ConfigError(f"{sources[key]}: {error}") from error
     return settings
+
+
+def xid_choice(text: str) -> XidChoice:
+    """XIDs as `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` of NVIDIA's plugin name them.
+
+    Raises:
+        ConfigError: A part is neither a number nor one of the two words.
+
+    >>> xid_choice("79, 48") == XidChoice(frozenset({48, 79}))
+    True
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    numbers = [part for part in parts if part not in {"all", "xids"}]
+    wrong = [part for part in numbers if not (part.isascii() and part.isdecimal())]
+    if wrong:
+        raise ConfigError(f"{wrong[0]!r} is not valid: wanted numbers of XIDs, all or xids")
+    return XidChoice(frozenset(map(int, numbers)), is_all=len(numbers) < len(parts))
 
 
 def may_take_mig(settings: Settings) -> bool:
@@ -201,6 +230,12 @@ def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
 
 
 def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
+    served = f"{settings.kubelet_dir.rstrip('/')}/device-plugins/kubelet.sock"
+    if settings.kubelet_socket not in {None, "", served}:
+        raise ConfigError(
+            f"{sources['kubelet_socket']}: {settings.kubelet_socket!r} is not {served}: --kubelet-dir "
+            f"says where the kubelet is"
+        )
     for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "cdi_dir", "simulator_dir"):
         value = getattr(settings, key)
         is_left_out = key == "simulator_dir" and not value

@@ -94,6 +94,7 @@ FIELDS: Final[Table] = {
     "imex_channel_ids": ("imex_channels", _channels),
     "imex_required": ("is_imex_required", _as_it_is),
     "mps_root": ("mps_root", _as_it_is),
+    "mig_profile": ("mig_profile", _as_it_is),
     "driver_root": ("driver_root", _as_it_is),
     "dev_root": ("dev_root", _as_it_is),
     "device_discovery_strategy": ("discovery", _discovery),

@@ -6,7 +6,7 @@ a reboot starts it again, hence the boot id.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 UNASKED = "NVMLUnanswered"
@@ -47,6 +47,21 @@ class XidRule:
 
 
 @dataclass(frozen=True, slots=True)
+class XidChoice:
+    """Some XIDs, or all."""
+
+    codes: frozenset[int] = frozenset()
+    is_all: bool = False
+
+    def has(self, code: int) -> bool:
+        """Whether an XID is one of them."""
+        return self.is_all or code in self.codes
+
+
+NO_XID = XidChoice()
+
+
+@dataclass(frozen=True, slots=True)
 class HealthRules:
     """The operator's rules.
 
@@ -55,6 +70,8 @@ class HealthRules:
         default: The rule for every other XID.
         recovery_seconds: How long probes must be clean.
         takes_mig: UUIDs of the cards in MIG mode that serve, with their instances.
+        disabled: XIDs that do nothing, whatever the table says.
+        enabled: XIDs that take their card out, also where they are disabled.
     """
 
     xids: Mapping[int, XidRule]
@@ -62,9 +79,15 @@ class HealthRules:
     recovery_seconds: float
     takes_mig: Collection[str] = frozenset()
 
+    disabled: XidChoice = NO_XID
+    enabled: XidChoice = NO_XID
+
     def rule(self, code: int) -> XidRule:
-        """The rule for an XID."""
-        return self.xids.get(code, self.default)
+        """The rule for an XID: by the table, unless the operator enabled or disabled its check."""
+        rule = self.xids.get(code, self.default)
+        if self.enabled.has(code):
+            return replace(rule, action=XidAction.FAULT)
+        return replace(rule, action=XidAction.IGNORE) if self.disabled.has(code) else rule
 
 
 @dataclass(frozen=True, slots=True)

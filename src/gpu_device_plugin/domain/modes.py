@@ -13,6 +13,7 @@ PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
 """A pod's own policy, which takes precedence over its node's."""
 SETTINGS_LABEL = "gpu-device-plugin/settings"
 """Names settings of the operator's for this node."""
+MIG_PROFILE_LABEL = "gpu-device-plugin/mig-profile"
 MAX_PODS_LABEL = "ack.node.gpu.max-pod"
 
 

@@ -51,6 +51,7 @@ class NodeState:
         driver_capabilities: The operator's `--driver-capabilities`.
         library_version: Version of the isolation library that is mounted, or "".
         mark: The uninstall mark that this agent acts on, or "".
+        mps_served: What a living MPS daemon serves, as it says; "" without one.
         door: By what requests reach the node.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
     """
@@ -70,6 +71,7 @@ class NodeState:
     driver_capabilities: str = "compute,utility"
     library_version: str = ""
     mark: str = ""
+    mps_served: str = ""
     door: Door = Door.DEVICE_PLUGIN
     kept: tuple[str, ...] | None = None
 

@@ -41,6 +41,7 @@ _MEDIA_NUMBERS = {
     2: pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1,
 }
 _SHARED_ENGINES = 0
+_PROCESSES = 4096
 _PROCESS_LISTS = (
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetGraphicsRunningProcesses",
@@ -160,9 +161,28 @@ def _places(handle: Any) -> Iterator[Any]:
 
 
 def _listed(name: str, handle: Any) -> list[int] | None:
-    """Pids; None where NVML does not tell."""
-    found = ask(getattr(pynvml, name), handle)
-    return None if found is None else [int(process.pid) for process in found]
+    """Pids; None where NVML does not tell.
+
+    pynvml knows no drivers before 510 here: the function's name and the entry's size differ.
+    """
+    for version, entry_bytes in (("_v3", 24), ("_v2", 24), ("", 16)):
+        function = getattr(pynvml.nvmlLib, name + version, None)
+        if function is None:
+            continue
+        room = ctypes.c_uint(_PROCESSES)
+        entries = (ctypes.c_byte * (entry_bytes * _PROCESSES))()
+        result = function(handle, ctypes.byref(room), entries)
+        if result == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            continue
+        if result == pynvml.NVML_ERROR_NOT_SUPPORTED:
+            return None
+        if result != pynvml.NVML_SUCCESS:
+            raise pynvml.NVMLError(result)
+        return [
+            ctypes.c_uint.from_buffer(entries, place * entry_bytes).value
+            for place in range(room.value)
+        ]
+    return None
 
 
 def _profile_info(function: Any, *arguments: Any) -> Any:

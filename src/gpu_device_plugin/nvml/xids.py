@@ -6,7 +6,14 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from gpu_device_plugin.domain.health_values import HealthRules, Recovery, XidAction, XidRule
+from gpu_device_plugin.domain.health_values import (
+    NO_XID,
+    HealthRules,
+    Recovery,
+    XidAction,
+    XidChoice,
+    XidRule,
+)
 from gpu_device_plugin.errors import ConfigError
 
 
@@ -31,12 +38,19 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default: _Row | None = None
 
 
-def health_rules(recovery_seconds: float, operator_file: Path | None = None) -> HealthRules:
+def health_rules(
+    recovery_seconds: float,
+    operator_file: Path | None = None,
+    disabled: XidChoice = NO_XID,
+    enabled: XidChoice = NO_XID,
+) -> HealthRules:
     """The rules for the health of cards.
 
     Args:
         recovery_seconds: How long probes must be clean (`--recovery-seconds`).
         operator_file: YAML of the same form as xids.yaml, whose rows take precedence.
+        disabled: XIDs that do nothing.
+        enabled: XIDs that take their card out, also where they are disabled.
 
     Raises:
         ConfigError: The file cannot be read, or a key in it is unknown or wrong.
@@ -52,7 +66,9 @@ def health_rules(recovery_seconds: float, operator_file: Path | None = None) -> 
         tables.append(_parse(text, str(operator_file)))
     rows = {row.code: _rule(row.code, row) for table in tables for row in table.xids}
     default = next(table.default for table in reversed(tables) if table.default is not None)
-    return HealthRules(rows, _rule(0, default), recovery_seconds)
+    return HealthRules(
+        rows, _rule(0, default), recovery_seconds, disabled=disabled, enabled=enabled
+    )
 
 
 def _parse(text: str, name: str) -> _Table:

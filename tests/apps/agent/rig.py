@@ -156,6 +156,7 @@ class Rig:
             "compute_policy": "gpu-device-plugin/compute-policy",
             "max_pod": "ack.node.gpu.max-pod",
             "config": "nvidia.com/device-plugin.config",
+            "mig_profile": "gpu-device-plugin/mig-profile",
             "settings": "gpu-device-plugin/settings",
         }
         node = {

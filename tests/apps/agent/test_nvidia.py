@@ -357,3 +357,38 @@ async def test_feature_labels_follow_the_configuration_and_never_vanish(tmp_path
         patches = rig.api.seen("PATCH", f"/api/v1/nodes/{NODE}")[seen:]
         written = [p.body["metadata"].get("labels", {}) for p in patches]
         assert not [each for each in written if None in each.values()]
+
+
+async def test_nothing_is_offered_while_the_cards_are_not_cut_into_the_profile() -> None:
+    """R-203: /readyz says by which commands they are; the label goes before the setting."""
+    settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed", "mig_profile": "MIG7g"}
+    async with running_rig("a100-mig", is_started=False) as rig:
+        rig.cards.cut(3, ["3g.20gb"] * 2)
+        await rig.set_labels(mig_profile="MIG1g")
+        await rig.start_agent(**settings)
+        await rig.until_page("1 of 8 cards are not cut as the MIG profile MIG1g says")
+        text = (await rig.page("readyz"))[1]
+        assert "gpu-device-plugin mig apply MIG1g" in text
+        assert "nvidia-smi mig -i 3 -cgi 1g.5gb,1g.5gb,1g.5gb" in text
+        await offered(rig)
+        rig.cards.cut(3, ["1g.5gb"] * 7)
+        await offered(rig, seventh=56)
+
+
+async def test_a_profile_does_not_change_while_pods_hold_anything() -> None:
+    """R-204: also over a restart; an Event names the pods."""
+    settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed"}
+    async with running_rig("a100-mig", is_started=False) as rig:
+        await rig.set_labels(mig_profile="MIG1g")
+        await rig.start_agent(**settings)
+        await offered(rig, seventh=56)
+        assert (await rig.admit("holder", {SEVENTH: 1})).is_admitted
+        await annotated(rig, "holder")
+        await rig.stop_agent()
+        await rig.set_labels(mig_profile="MIG2g")
+        await rig.start_agent(**settings)
+        await until(lambda: bool(rig.events("MigProfileRefused")), 20)
+        assert "default/holder" in rig.events("MigProfileRefused")[0]["message"]
+        await offered(rig, seventh=56)
+        await rig.delete(rig.uid("holder"))
+        await rig.until_page("8 of 8 cards are not cut as the MIG profile MIG2g says")

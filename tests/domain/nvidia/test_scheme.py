@@ -76,7 +76,7 @@ def test_a_mode_decides_what_cards_are_offered_as(
     ("mode", "cards", "configuration", "words"),
     [
         (NodeMode.MIG, whole(1), MIXED, "no card of this node is in MIG mode"),
-        (NodeMode.DEFAULT, whole(1), MPS, "sharing.mps is not served yet"),
+        (NodeMode.DEFAULT, whole(1), MPS, "the MPS daemon of"),
         (NodeMode.DEFAULT, [*sevenths(1), card(1)], SINGLE, "the same migEnabled value"),
     ],
 )

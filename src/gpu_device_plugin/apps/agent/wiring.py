@@ -38,14 +38,13 @@ from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.slices.library import LibraryInstaller
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore, first_state
-from gpu_device_plugin.apps.agent.wiring_checks import node_checks
+from gpu_device_plugin.apps.agent.wiring_checks import node_checks, rules_of_health
 from gpu_device_plugin.apps.agent.wiring_claims import claim_door, offered_pools
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.reports import DriverChanged
 from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
 from gpu_device_plugin.kubelet.resource_server import Endpoint, EndpointState, Phase
-from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.lock import NodeLock
 from gpu_device_plugin.store.region import read_region
@@ -99,7 +98,7 @@ class Wiring:
             self.settings,
             self.node_store,
             lambda: self.mode.labels,
-            lambda: self.reconciler.holders is not None,
+            lambda: self.reconciler.holders,
             lambda: self.recorder,
             self._configuration_changed,
         )
@@ -116,12 +115,11 @@ class Wiring:
         grants = GrantStore(state_dir, edges.boot_id, schemes=self.schemes)
         self.ledger_store = LedgerStore(grants, self.writer)
         self.snapshots = SnapshotReader(edges.pods.list, edges.checkpoint)
-        table = Path(settings.xid_table) if settings.xid_table else None
         self.cards = CardInventory(
             self.node_store,
             self.recorder,
             Memory(MemoryFile(state_dir, "cards", CardsRecord, edges.boot_id), self.writer),
-            health_rules(settings.recovery_seconds, table),
+            rules_of_health(settings),
             edges.boot_id,
             boot_seconds=edges.clock.boot_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
@@ -259,6 +257,7 @@ class Wiring:
             self.cluster,
             self.schemes.offers,
             settings.state_dir,
+            lambda: self.claim_door.trouble,
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read

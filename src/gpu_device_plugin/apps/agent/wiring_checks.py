@@ -1,4 +1,4 @@
-"""The checks of one agent, connected to its parts: the second half of `wiring`."""
+"""The checks of one agent and the rules of its cards' health: the second half of `wiring`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 
 from gpu_device_plugin.apps.agent.lifecycle import node_checks as checking
 from gpu_device_plugin.apps.agent.lifecycle.exposure import Exposure
+from gpu_device_plugin.apps.agent.lifecycle.mps_check import MpsCheck
 from gpu_device_plugin.apps.agent.lifecycle.other_plugin import SocketCheck
+from gpu_device_plugin.config.agent import Settings, xid_choice
+from gpu_device_plugin.domain.health_values import HealthRules
+from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.selinux import SecurityLabels
 
 if TYPE_CHECKING:
@@ -47,6 +51,7 @@ def _checks(of: Wiring) -> list[checking.Check]:
         checking.DiskCheck(of.ledger_store, node_store, recorder),
         checking.DeviceListCheck(of.schemes, node_store, recorder),
         of.configuration,
+        MpsCheck(lambda: of.configuration.current, of.node_store),
         checking.CallCheck(of.cards.follow_mig),
         of.layout,
         checking.KubeletCheck(of.cluster, recorder),
@@ -57,3 +62,13 @@ def _checks(of: Wiring) -> list[checking.Check]:
     if not settings.simulator_dir:
         checks.append(checking.ExposureCheck(Exposure(os.environ), of.cluster, recorder))
     return checks
+
+
+def rules_of_health(settings: Settings) -> HealthRules:
+    """The table of XIDs, and what the settings make of it."""
+    return health_rules(
+        settings.recovery_seconds,
+        Path(settings.xid_table) if settings.xid_table else None,
+        xid_choice(settings.disable_healthchecks),
+        xid_choice(settings.enable_healthchecks),
+    )

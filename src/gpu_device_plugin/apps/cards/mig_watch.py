@@ -13,9 +13,9 @@ from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.events import EventNote, Events
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.wire import Node
+from gpu_device_plugin.domain.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.errors import GpuPluginError
 
-PROFILE_LABEL = "gpu-device-plugin/mig-profile"
 """On a node: how its cards are to be cut."""
 _log = structlog.get_logger(__name__)
 
@@ -92,7 +92,7 @@ class MigWatch:
             self._see(node)
 
     def _see(self, node: Node) -> None:
-        self._set((node.metadata.labels or {}).get(PROFILE_LABEL, ""))
+        self._set((node.metadata.labels or {}).get(MIG_PROFILE_LABEL, ""))
 
     def _set(self, profile: str) -> None:
         if profile != self._profile:

@@ -1,5 +1,6 @@
 """What every node's cards have left, kept from the watches and from what is being bound."""
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,14 +18,22 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     hold_of,
     parse_offer,
 )
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit, node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import (
+    Checked,
+    Fit,
+    Misfit,
+    checked,
+    fit,
+    node_rooms,
+    tried,
+)
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.errors import StateError
 
 NO_CARDS_TEXT = "node(s) have no cards of ours"
 _KEPT_SHAPES = 64
 _KEPT_ANSWERS = 100_000
-_KEPT_ROOMS = 1_000
+_KEPT_ROOMS = _KEPT_KINDS = 1_000
 _NO_CARDS = Misfit(NO_CARDS_TEXT, is_final=True)
 _Asked = tuple[object, str | None, str | None, str | None, int]
 _log = structlog.get_logger("ledger")
@@ -32,10 +41,11 @@ _log = structlog.get_logger("ledger")
 
 @dataclass(slots=True)
 class _Answers:
-    """What pods that ask alike were answered: by node, and by what a node has left."""
+    """What pods that ask alike were answered: by node, by what a node has left, by its rules."""
 
     by_node: dict[str, Fit | Misfit] = field(default_factory=dict)
-    by_room: dict[object, Fit | Misfit] = field(default_factory=dict)
+    by_room: dict[tuple[int, int], Fit | Misfit] = field(default_factory=dict)
+    by_rules: dict[object, Checked | Misfit] = field(default_factory=dict)
 
 
 class ClusterLedger:
@@ -56,6 +66,10 @@ class ClusterLedger:
         self._by_fgd: set[str] = set()
         self._pods: dict[PodRef, ClusterPod] = {}
         self._rooms: dict[str, tuple[Room, ...]] = {}
+        # Nodes with the same left have the same number, so that few are compared in full.
+        self._kinds: dict[object, int] = {}
+        self._kind_of: dict[str, int] = {}
+        self._numbers = itertools.count()
         self._answers: OrderedDict[_Asked, _Answers] = OrderedDict()
 
     @property
@@ -142,7 +156,12 @@ class ClusterLedger:
     def rooms(self, node: str) -> tuple[Room, ...]:
         """What the cards of a node have left."""
         if node not in self._rooms:
-            self._rooms[node] = node_rooms(self._offers[node], self.holds(node))
+            offer = self._offers[node]
+            rooms = self._rooms[node] = node_rooms(offer, self.holds(node))
+            if len(self._kinds) > _KEPT_KINDS:
+                self._kinds.clear()
+            kind = (offer.mode, offer.policy, tuple(map(_amounts, rooms)))
+            self._kind_of[node] = self._kinds.setdefault(kind, next(self._numbers))
         return self._rooms[node]
 
     def node_rooms(self) -> Mapping[str, tuple[Room, ...]]:
@@ -222,10 +241,17 @@ class ClusterLedger:
         self, node: str, pod: PodRequest, answers: "_Answers", free_milli: int
     ) -> Fit | Misfit:
         """The answer for a node; nodes that have the same left share it."""
-        offer, rooms = self._offers[node], self.rooms(node)
-        room = (offer.mode, offer.policy, free_milli, tuple(map(_amounts, rooms)))
+        rooms = self.rooms(node)
+        room = self._kind_of[node], free_milli
         if room not in answers.by_room:
-            answers.by_room[room] = self._counted(node, rooms, pod, free_milli)
+            offer = self._offers[node]
+            rules = offer.mode, offer.unit, offer.max_pods, offer.policy
+            if rules not in answers.by_rules:
+                answers.by_rules[rules] = checked(offer, pod, self._default_policy)
+            asked = answers.by_rules[rules]
+            answers.by_room[room] = (
+                asked if isinstance(asked, Misfit) else tried(offer, rooms, asked, free_milli)
+            )
         return answers.by_room[room]
 
     def _counted(

@@ -1,6 +1,6 @@
 """What the kubelet says of its pods, for commands that run beside it once."""
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
@@ -50,8 +50,14 @@ class GpuResources(Container[str]):
         return isinstance(name, str) and name.startswith(("nvidia.com/", "aliyun.com/gpu"))
 
 
-async def pods_with_gpus(kubelet: Path) -> tuple[str, ...]:
+async def pods_with_gpus(
+    kubelet: Path, counts: Callable[[str], bool] = lambda _: True
+) -> tuple[str, ...]:
     """The pods of this node that hold any GPU resource: `namespace/name`, or a uid.
+
+    Args:
+        kubelet: The kubelet's directory.
+        counts: Whether holding a unit of this id counts.
 
     Raises:
         KubeletError: The kubelet does not say; then any pod may.
@@ -61,7 +67,7 @@ async def pods_with_gpus(kubelet: Path) -> tuple[str, ...]:
     found = {
         str(entry.pod)
         for entry in snapshot.listed
-        if any(ids for held in entry.held.values() for ids in held.values())
+        if any(counts(i) for held in entry.held.values() for ids in held.values() for i in ids)
     }
     listed = {
         (container, resource, ids)
@@ -72,7 +78,7 @@ async def pods_with_gpus(kubelet: Path) -> tuple[str, ...]:
     found |= {
         f"pod with uid {entry.pod_uid}"
         for entry in snapshot.entries
-        if entry.ids
+        if any(map(counts, entry.ids))
         and (entry.container, entry.resource, entry.ids) not in listed
         and (known is None or entry.pod_uid in known)
     }

@@ -239,6 +239,8 @@ def _held_line(grant: Grant, text: str, card_of: Callable[[str], Card | None]) -
     """`  container main: 2 units, 30 % compute (fixed) on card 0 (GPU-…), slice 0a1b…`."""
     cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.devices)
     who = f"container {grant.container or '(not known)'}"
+    if grant.holder.claim:
+        who = f"claim {grant.holder.claim}"
     return f"  {who}: {text} on {cards}, slice {grant.slice_id}\n"
 
 

@@ -5,7 +5,8 @@ a pod holds of a card keeps that card from changing (`domain.schemes.nvidia.held
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
@@ -13,6 +14,8 @@ from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.config.config_choice import Found, read_if_changed
 from gpu_device_plugin.config.nvidia_settings import Configuration, nvidia_configuration
+from gpu_device_plugin.domain.modes import MIG_PROFILE_LABEL
+from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.store.writer import Writer
 
@@ -29,7 +32,7 @@ class ConfigurationFollower:
         settings: Settings,
         node_store: NodeStore,
         labels: Callable[[], Mapping[str, str] | None],
-        is_known: Callable[[], bool],
+        holders: Callable[[], Sequence[PodRef] | None],
         recorder: Callable[[], EventRecorder],
         on_change: Callable[[], None],
     ) -> None:
@@ -38,19 +41,21 @@ class ConfigurationFollower:
         settings: Which file, or which directory and label.
         node_store: Gets the fault while no configuration is in force.
         labels: The node's, remembered ones too; None while they are not known.
-        is_known: Whether it is known who holds what now.
+        holders: Pods that hold anything; None while that is not known.
         recorder: What writes Events.
         on_change: Called when another configuration is in force.
         """
         self._settings = settings
         self._node_store = node_store
         self._labels = labels
-        self._is_known = is_known
+        self._holders = holders
         self._recorder = recorder
         self._on_change = on_change
         self._thread = Writer()
         self._reading: asyncio.Task[None] | None = None
-        self.current = nvidia_configuration(settings)
+        self.current = self._base = nvidia_configuration(settings)
+        self._has_profile = False
+        self._refused = ""
         self._found = Found()
         self._is_in_force = not settings.config_file_srcdir
         if settings.config_file:
@@ -63,7 +68,12 @@ class ConfigurationFollower:
             self._node_store.set_fault("ConfigurationMissing", text)
         has_file = self._settings.config_file or self._settings.config_file_srcdir
         is_busy = self._reading is not None and not self._reading.done()
-        if has_file and not is_busy:
+        if not self._has_profile and self._labels() is not None:
+            self._has_profile = True
+            self.current = replace(self.current, mig_profile=self._asked_profile())
+        if not has_file:
+            self._take(self._base)
+        elif not is_busy:
             self._reading = asyncio.get_running_loop().create_task(self._follow())
 
     async def _follow(self) -> None:
@@ -78,7 +88,7 @@ class ConfigurationFollower:
         if isinstance(found.result, ConfigError):
             if is_new:
                 self._refuse(found.result)
-        elif found.result is not None and self._is_known():
+        elif found.result is not None:
             self._take(found.result)
 
     def _refuse(self, error: ConfigError) -> None:
@@ -88,12 +98,33 @@ class ConfigurationFollower:
         else:
             self._recorder().fault(self._node_store, "ConfigurationMissing", str(error))
 
-    def _take(self, wanted: Configuration) -> None:
+    def _asked_profile(self) -> str:
+        return (self._labels() or {}).get(MIG_PROFILE_LABEL, self._base.mig_profile)
+
+    def _profile(self, holders: Sequence[PodRef]) -> str:
+        """The MIG profile: on a node in use it does not change (R-204)."""
+        asked, kept = self._asked_profile(), self.current.mig_profile
+        if asked == kept or not holders:
+            self._refused = ""
+            return asked
+        pods = ", ".join(sorted({str(pod) for pod in holders}))
+        text = f"the MIG profile stays {kept or 'unset'} and does not become {asked or 'unset'}: {pods}"
+        if text != self._refused:
+            self._recorder().node_note("MigProfileRefused", f"{text} hold cards; drain the node")
+        self._refused = text
+        return kept
+
+    def _take(self, base: Configuration) -> None:
+        holders = self._holders()
+        if holders is None:
+            return  # who holds what now is not known
+        self._base = base
+        wanted = replace(base, mig_profile=self._profile(holders))
         if wanted == self.current and self._is_in_force:
             return
         self.current, was_in_force, self._is_in_force = wanted, self._is_in_force, True
         if was_in_force:
-            text = f"{self._found.path or 'the empty configuration'} is in force"
+            text = f"{self._found.path or 'another configuration'} is in force"
             self._recorder().node_note("ConfigurationChanged", text, is_warning=False)
         self._recorder().fault(self._node_store, "ConfigurationMissing", None)
         self._on_change()

@@ -19,6 +19,7 @@ from gpu_device_plugin.domain.doors import DOOR_LABEL, Door, has_claims_api, par
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     MAX_PODS_LABEL,
+    MIG_PROFILE_LABEL,
     MODE_LABEL,
     PLACEMENT_LABEL,
     NodeMode,
@@ -129,7 +130,7 @@ class ModeFollower:
         """Take the labels of the node from the API server."""
         own = (MODE_LABEL, PLACEMENT_LABEL, MAX_PODS_LABEL, COMPUTE_POLICY_KEY, DOOR_LABEL)
         self._is_synced = True
-        wanted = (*own, self._settings.node_label)
+        wanted = (*own, MIG_PROFILE_LABEL, self._settings.node_label)
         self._labels = {key: labels[key] for key in wanted if key in labels}
         self.settle()
 

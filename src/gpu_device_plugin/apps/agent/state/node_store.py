@@ -26,6 +26,7 @@ class NodeChange(TypedDict, total=False):
     faults: Mapping[str, str]
     library_version: str
     mark: str
+    mps_served: str
     door: Door
     kept: tuple[str, ...] | None
 

@@ -153,6 +153,22 @@ def fit(
         free_cpu_milli: Processor of the node that no other pod requests, in thousandths of a core;
             it counts for how good the node is by `fgd`, and never for whether the pod fits.
     """
+    asking = checked(offer, pod, default)
+    return asking if isinstance(asking, Misfit) else tried(offer, rooms, asking, free_cpu_milli)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A pod that breaks no rule of the nodes of one mode, unit, bound and policy."""
+
+    pod: PodRequest
+    policy: PlacementPolicy
+    default: PlacementPolicy
+    asking: Sequence[_Asking]
+
+
+def checked(offer: NodeOffer, pod: PodRequest, default: PlacementPolicy) -> Checked | Misfit:
+    """The first half of `fit`: what does not depend on what the node's cards have left."""
     if not resources_of(offer.mode):
         names = ", ".join(sorted(_asked(pod)))
         return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
@@ -163,12 +179,20 @@ def fit(
         is_mode = error.reason in _OTHER_MODE
         text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}"
         return Misfit(text, is_final=True)
-    trial = _placed(offer, rooms, pod, asking, policy)
+    return Checked(pod, policy, default, asking)
+
+
+def tried(
+    offer: NodeOffer, rooms: Sequence[Room], asked: Checked, free_cpu_milli: int
+) -> Fit | Misfit:
+    """The other half of `fit`."""
+    pod, policies = asked.pod, (asked.policy, asked.default)
+    trial = _placed(offer, rooms, pod, asked.asking, asked.policy)
     if isinstance(trial, Misfit):
         return trial
     before = Spared(rooms, free_cpu_milli)
     left = Spared(trial.rooms, free_cpu_milli - pod.cpu_milli)
-    score = scored(before, left, frozenset(trial.uuids), (policy, default))
+    score = scored(before, left, frozenset(trial.uuids), policies)
     take = trial.take
     alone = wants_whole_card(pod)
     return Fit(score, take.apps, take.extra(), take.inits, is_exclusive=alone)

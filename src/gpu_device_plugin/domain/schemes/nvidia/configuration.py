@@ -157,6 +157,7 @@ class Configuration:
         imex_channels: IMEX channels that every container gets: none, or 0.
         is_imex_required: Whether a missing channel is an error.
         mps_root: The host directory of the MPS daemon; empty without one.
+        mig_profile: Into which profile every card is to be cut; empty for any.
         features: NVIDIA's feature labels.
         sharing: Replicas.
         gpu_patterns: Models and their resource names, before the default `*`.
@@ -177,6 +178,7 @@ class Configuration:
     imex_channels: tuple[int, ...] = ()
     is_imex_required: bool = False
     mps_root: str = ""
+    mig_profile: str = ""
     features: FeatureSettings = field(default_factory=FeatureSettings)
     sharing: Sharing = field(default_factory=Sharing)
     gpu_patterns: tuple[Pattern, ...] = ()

@@ -28,8 +28,10 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     MigStrategy,
     SharingKind,
 )
+from gpu_device_plugin.domain.schemes.nvidia.cutting import uncut
 from gpu_device_plugin.domain.schemes.nvidia.feature_labels import feature_labels
 from gpu_device_plugin.domain.schemes.nvidia.held import with_held
+from gpu_device_plugin.domain.schemes.nvidia.mps import as_client, while_served
 from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of, offers
 from gpu_device_plugin.domain.schemes.nvidia.preferred import preferred
@@ -89,6 +91,11 @@ class NvidiaScheme(Records):
         if mode is NodeMode.MIG:
             configuration = _mixed_by_default(configuration)
         return feature_labels(cards, configuration, machine)
+
+    def replicas(self, state: NodeState) -> Mapping[str, int]:
+        """Of shared devices."""
+        offered = (d for devices in self._offers(state).resources.values() for d in devices)
+        return {device.uuid: device.replicas for device in offered if device.replicas > 1}
 
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
         """Every device, a card that is out as well."""
@@ -184,7 +191,12 @@ class NvidiaScheme(Records):
             each for each in self._devices(call.resource, state) if each.id in call.must_include
         ]
         answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
-        return answer(devices, self._configuration(), paths, answer_id)
+        configuration = self._configuration()
+        found = answer(devices, configuration, paths, answer_id)
+        is_client = configuration.sharing.kind is SharingKind.MPS
+        if is_client and any(device.replicas > 1 for device in devices):
+            return as_client(found, call.resource, configuration.mps_root)
+        return found
 
     def _devices(self, resource: str, state: NodeState) -> tuple[Offered, ...]:
         return self._offers(state).resources.get(resource, ())
@@ -192,7 +204,10 @@ class NvidiaScheme(Records):
     def _offers(self, state: NodeState) -> Offers:
         if not state.cards or state.mode in {None, NodeMode.DISABLED}:
             return Offers()
-        return with_held(self._configured(state), state.cards, self._held())
+        asked = self._configuration().mig_profile if is_whole(state.mode) else ""
+        problem = uncut(state.cards, asked) if asked else ""
+        found = Offers(problem=problem) if problem else self._configured(state)
+        return with_held(found, state.cards, self._held())
 
     def _configured(self, state: NodeState) -> Offers:
         configuration, cards = self._configuration(), state.cards
@@ -204,13 +219,13 @@ class NvidiaScheme(Records):
         if state.mode is NodeMode.TOPOLOGY:
             whole = offers(cards, Configuration())
             return replace(whole, resources={TOPOLOGY_GPU: whole.resources.get(GPU, ())})
-        if configuration.sharing.kind is SharingKind.MPS:
-            return Offers(problem="sharing.mps is not served yet: no MPS daemon is managed")
         if state.mode is NodeMode.MIG:
             return _cut_only(cards, configuration)
         is_beside = not is_whole(state.mode)
         is_left_out = is_beside and configuration.mig_strategy is not MigStrategy.MIXED
-        return Offers() if is_left_out else offers(cards, configuration)
+        if is_left_out:
+            return Offers()
+        return while_served(offers(cards, configuration), configuration, state.mps_served)
 
 
 def _cut_only(cards: Sequence[Card], configuration: Configuration) -> Offers:

@@ -1,0 +1,106 @@
+"""What an MPS server is told of the cards it shares, and what its clients receive (R-705)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gpu_device_plugin.domain.container_edits import ContainerEdits, Mount
+from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration, SharingKind
+from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers
+
+_CONTAINER_ROOT = "/mps"
+_MIB_SUFFIX = "M"
+ASK = "get_default_active_thread_percentage"
+"""A command that changes nothing: whoever answers it serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One MPS server: the replicas of one resource.
+
+    Attributes:
+        resource: Its name.
+        memory_mib: UUID of each of its cards, by index -> what a client may pin of it, in MiB.
+        thread_percent: Part of a card's threads that a client may use.
+    """
+
+    resource: str
+    memory_mib: Mapping[str, int]
+    thread_percent: int
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """For `nvidia-cuda-mps-control`; cards by their places among those that it shows."""
+        limits = enumerate(self.memory_mib.values())
+        return (
+            *(f"set_default_device_pinned_mem_limit {i} {n}{_MIB_SUFFIX}" for i, n in limits),
+            f"set_default_active_thread_percentage {self.thread_percent}",
+        )
+
+
+def servers(resources: Mapping[str, tuple[Offered, ...]]) -> tuple[Server, ...]:
+    """A server for each resource that has replicas.
+
+    >>> servers({})
+    ()
+    """
+    found = []
+    for resource, devices in resources.items():
+        shared = [device for device in devices if device.replicas > 1]
+        limits = {each.uuid: each.card.memory_mib // each.replicas for each in shared}
+        if limits:
+            found.append(Server(resource, limits, 100 * len(limits) // len(shared)))
+    return tuple(found)
+
+
+def served_text(resources: Mapping[str, tuple[Offered, ...]]) -> str:
+    """What the daemon and the agent must agree on: the servers and their limits, line by line."""
+    return "".join(
+        f"{server.resource} {server.thread_percent}% {uuid} {limit}{_MIB_SUFFIX}\n"
+        for server in servers(resources)
+        for uuid, limit in server.memory_mib.items()
+    )
+
+
+def while_served(found: Offers, configuration: Configuration, served: str) -> Offers:
+    """The offers, if a daemon serves exactly the replicas of `sharing.mps` in them.
+
+    Args:
+        found: By the configuration.
+        configuration: The configuration.
+        served: What a living daemon says it serves; "" without one.
+    """
+    is_mps = configuration.sharing.kind is SharingKind.MPS
+    if not is_mps or found.problem or served == served_text(found.resources):
+        return found
+    why = "serves another configuration: restart it" if served else "does not serve yet"
+    problem = f"the MPS daemon of {configuration.mps_root} {why}"
+    return Offers(problem=problem, notes=found.notes)
+
+
+def pipe_directory(root: str, resource: str) -> str:
+    """Where clients of a resource find its server.
+
+    >>> pipe_directory("/run/nvidia/mps", "nvidia.com/gpu")
+    '/run/nvidia/mps/nvidia.com/gpu/pipe'
+    """
+    return f"{root.rstrip('/')}/{resource}/pipe"
+
+
+def as_client(edits: ContainerEdits, resource: str, root: str) -> ContainerEdits:
+    """The answer for a container, which becomes a client of its resource's server.
+
+    Args:
+        edits: The answer without MPS.
+        resource: The resource that it holds replicas of.
+        root: The host directory of the MPS daemon.
+    """
+    pipe = pipe_directory(_CONTAINER_ROOT, resource)
+    mounts = (
+        Mount(pipe, pipe_directory(root, resource), is_read_only=False),
+        Mount("/dev/shm", f"{root.rstrip('/')}/shm", is_read_only=False),  # noqa: S108
+    )
+    return replace(
+        edits,
+        envs={**edits.envs, "CUDA_MPS_PIPE_DIRECTORY": pipe},
+        mounts=(*edits.mounts, *mounts),
+    )

@@ -1,0 +1,330 @@
+"""Classic requests become claims by the API server alone: none of our processes runs here.
+
+The chart is installed with `dra.enabled`, and the namespace `default` has the template.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import yaml
+from tests.e2e.agent import Agent
+from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.waiting import wait_for
+from tests.e2e.helm import NOBODY, Helm
+from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
+from tests.e2e.policy_table import ROWS, SAMPLES, asking, several
+from tests.e2e.submission import Submission
+
+DRA = ("dra.enabled=true", "dra.namespaces={default}", "dra.wholeCards=nvidia.com/gpu")
+NOWHERE = {"e2e": "nowhere"}
+POLICIES = ("claims-made", "claims-held", "agent-slices", "pods")
+MUTATING = ("slices", "claims")
+OWN_CLAIM = {"name": "disk", "resourceClaimTemplateName": "disks"}
+
+
+def sidecar(memory: int, core: int, name: str) -> dict[str, Any]:
+    """An init container that stays."""
+    return asking(memory, core, name=name, restartPolicy="Always")
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A pod, and the claim of each of its containers; "" where it has none."""
+
+    name: str
+    pod: Mapping[str, Any]
+    claims: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+MADE = [
+    Made("one", pod("p", asking(2, 30)), {"main": "slice-2-30-c0"}),
+    Made("memory", pod("p", asking(4)), {"main": "slice-4-0-c0"}),
+    Made("nothing", pod("p", container("main")), {"main": ""}),
+    Made(
+        "one-of-two",
+        pod("p", container("first"), asking(2, 30, name="second")),
+        {"first": "", "second": "slice-2-30-c1"},
+    ),
+    Made(
+        "two-alike",
+        pod("p", asking(2, 30), asking(2, 30, name="second")),
+        {"main": "slice-2-30-c0", "second": "slice-2-30-c1"},
+    ),
+    Made(
+        "init-shares-the-first-of-its-shape",
+        pod(
+            "p",
+            asking(1, 5),
+            asking(2, 30, name="second"),
+            asking(2, 30, name="third"),
+            initContainers=[asking(2, 30, name="before"), asking(3, 30, name="other")],
+        ),
+        {
+            "main": "slice-1-5-c0",
+            "second": "slice-2-30-c1",
+            "third": "slice-2-30-c2",
+            "before": "slice-2-30-c1",
+            "other": "slice-3-30-i1",
+        },
+    ),
+    Made(
+        "a-sidecar-has-its-own",
+        pod("p", asking(2, 30), initContainers=[sidecar(2, 30, "beside")]),
+        {"main": "slice-2-30-c0", "beside": "slice-2-30-i0"},
+    ),
+    Made("cards", pod("p", asking(8)), {"main": "slice-8-0-x2-c0"}, several("2")),
+    Made("one-card", pod("p", asking(8)), {"main": "slice-8-0-c0"}, several("1")),
+    *(
+        Made(f"spelt-{text}", pod("p", asking(text, 30)), {"main": f"slice-{units}-30-c0"})
+        for text, units in (("2000m", 2), ("1k", 1000), ("1Ki", 1024), ("2e1", 20), ("0.2e1", 2))
+    ),
+    Made(
+        "forty",
+        pod("p", *(asking(2, 30, name=f"c{n}") for n in range(40))),
+        {f"c{n}": f"slice-2-30-c{n}" for n in range(40)},
+    ),
+]
+
+
+def containers(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """All containers of a pod."""
+    return [*made["spec"]["containers"], *made["spec"].get("initContainers", ())]
+
+
+def claims_of(made: Mapping[str, Any]) -> dict[str, str]:
+    """Container -> names of its claims."""
+    return {
+        c["name"]: " ".join(claim["name"] for claim in c["resources"].get("claims", ()))
+        for c in containers(made)
+    }
+
+
+@pytest.fixture(scope="module")
+def server(cluster: Cluster, serving_agent: Agent) -> Iterator[Submission]:
+    """The API server with the chart's policies, and a namespace without the template."""
+    serving_agent.stop()
+    helm = Helm(cluster)
+    helm.install(NOBODY, *DRA)
+    cluster.kubectl("create", "namespace", "plain")
+    admin = Submission(cluster)
+    wait_for("pods are rewritten", lambda: "asked" in str(admin.create(MADE[0].pod).made))
+    wait_for("pods are judged", lambda: not admin.create(pod("p", asking(2, 7))).is_accepted)
+    made = claim_of_hand()
+    wait_for("claims are judged", lambda: not admin.create(made).is_accepted)
+    yield admin
+    cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
+    cluster.kubectl("delete", "namespace", "plain")
+    helm.uninstall()
+
+
+def claim_of_hand() -> dict[str, Any]:
+    """A claim that asks for a whole card, as a person writes it."""
+    request = {"name": "mine", "exactly": {"deviceClassName": "gpu-slice"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "by-hand"},
+        "spec": {"devices": {"requests": [request]}},
+    }
+
+
+def test_each_shape_of_a_pod_gets_the_claims_it_has_to(server: Submission) -> None:
+    """Limits and requests of ours are gone, everything else is as it was."""
+    wrong = []
+    for row in MADE:
+        made = json.loads(json.dumps(row.pod))
+        made["metadata"]["labels"] |= row.labels
+        answer = server.create(made)
+        found = claims_of(answer.made) if answer.is_accepted else {}
+        left = [key for c in containers(answer.made) for side in ("limits", "requests")
+                for key in c["resources"].get(side, {})] if found else []  # fmt: skip
+        named = {each["name"] for each in answer.made.get("spec", {}).get("resourceClaims", ())}
+        if found != row.claims or left or named != set(row.claims.values()) - {""}:
+            wrong.append(f"{row.name}: {answer} {found} {left} {named}")
+    assert not wrong
+
+
+def test_own_claims_and_other_resources_of_a_pod_stay(server: Submission) -> None:
+    mine = asking(2, 30)
+    mine["resources"] |= {"claims": [{"name": "disk"}]}
+    mine["resources"]["limits"]["cpu"] = "1"
+    made = server.create(pod("p", mine, resourceClaims=[OWN_CLAIM])).made
+
+    assert claims_of(made) == {"main": "disk slice-2-30-c0"}
+    assert OWN_CLAIM in made["spec"]["resourceClaims"]
+    (main,) = made["spec"]["containers"]
+    assert main["resources"]["limits"] == main["resources"]["requests"] == {"cpu": "1"}
+    assert made["metadata"]["annotations"]["gpu-device-plugin/asked"] == "main: 2, 30 %"
+
+
+def test_a_namespace_without_the_template_is_left_as_it_is(server: Submission) -> None:
+    made = server.create(pod("p", asking(2, 30)), "plain").made
+
+    assert claims_of(made) == {"main": ""}
+    assert made["spec"]["containers"][0]["resources"]["limits"] == {MEMORY: "2", CORE: "30"}
+
+
+def test_every_row_that_is_refused_elsewhere_is_refused_here_in_the_same_words(
+    server: Submission,
+) -> None:
+    """A privileged pod as well, although its limits are gone when the rules see it."""
+    wrong = []
+    for row in ROWS:
+        answer = server.create(row.pod())
+        if answer.is_accepted is bool(row.words) or not all(w in answer.text for w in row.words):
+            wrong.append(f"{row.name}: {answer}")
+    assert not wrong
+
+
+def test_a_pod_past_the_scheduler_is_refused(server: Submission) -> None:
+    """The kubelet would wait for ever for its claim."""
+    answer = server.create(pod("p", asking(2, 30), nodeName=NODE))
+
+    assert "use nodeSelector kubernetes.io/hostname" in answer.text
+    assert server.create(pod("p", container("main"), nodeName=NODE)).is_accepted
+
+
+def test_a_claim_by_hand_is_refused_whoever_writes_it(server: Submission) -> None:
+    """It would pass every rule for pods; other classes are nobody's business."""
+    other = claim_of_hand()
+    other["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = "disk"
+    hidden = claim_of_hand()
+    alternative = {"name": "a", "deviceClassName": "gpu-memory"}
+    hidden["spec"]["devices"]["requests"] = [{"name": "mine", "firstAvailable": [alternative]}]
+
+    assert "are made by kube-controller-manager" in server.create(claim_of_hand()).text
+    assert "are made by kube-controller-manager" in server.create(hidden).text
+    assert server.create(other).is_accepted
+
+
+def test_applying_a_bare_pod_again_changes_nothing_and_other_amounts_are_refused(
+    cluster: Cluster,
+    server: Submission,  # noqa: ARG001 - installs the policies
+) -> None:
+    """As without claims, where a pod's resources cannot be changed either."""
+    made = pod("bare", asking(2, 30), nodeSelector=NOWHERE)
+    cluster.apply(made)
+    before = cluster.get("pod", "bare")["spec"]
+    cluster.apply(made)
+    assert cluster.get("pod", "bare")["spec"] == before
+
+    more = json.loads(json.dumps(made).replace('"2"', '"3"'))
+    with pytest.raises(Exception, match="pod updates may not change fields"):
+        cluster.apply(more)
+
+
+def test_a_claim_says_what_its_name_says(
+    cluster: Cluster,
+    server: Submission,  # noqa: ARG001 - installs the policies
+) -> None:
+    """Made by kube-controller-manager from the one template; a name that lies makes none."""
+    cluster.apply(
+        pod("two", asking(2, 30), asking(1, 5, name="second"), nodeSelector=NOWHERE),
+        _with_label(pod("cards", asking(8), nodeSelector=NOWHERE), "2"),
+        _named("liar", "slice-2-31-c0"),
+    )
+    wait_for("three claims are made", lambda: len(_requests(cluster)) == 3, 60)
+
+    assert _requests(cluster) == {
+        "slice-2-30-c0": ("gpu-slice", 1, {"memory": "2Gi", "cores": "30"}),
+        "slice-1-5-c1": ("gpu-slice", 1, {"memory": "1Gi", "cores": "5"}),
+        "slice-8-0-x2-c0": ("gpu-memory", 2, {"memory": "4Gi"}),
+    }
+    text = "tells no slice"
+    wait_for("the lie is told", lambda: text in cluster.kubectl("get", "events"), 60)
+    cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
+
+
+def test_a_claim_is_its_own_pods_alone(
+    cluster: Cluster,
+    server: Submission,  # noqa: ARG001 - installs the policies
+) -> None:
+    """A second pod that names it would run with a slice that no rule has seen."""
+    cluster.apply(pod("owner", asking(2, 30), nodeSelector=NOWHERE))
+    wait_for("its claim is made", lambda: len(cluster.every("resourceclaim")) == 1, 60)
+    (claim,) = cluster.every("resourceclaim")
+    (owner,) = claim["metadata"]["ownerReferences"]
+    allocation = {
+        "devices": {"results": [{"request": "slice", "driver": "gpu-device-plugin", "pool": "n1",
+                                 "device": "gpu-0"}]},
+    }  # fmt: skip
+
+    def reserve(*uids: str) -> str:
+        held = [{"resource": "pods", "name": uid[:8], "uid": uid} for uid in uids]
+        status = {"status": {"allocation": allocation, "reservedFor": held}}
+        name = claim["metadata"]["name"]
+        patch = ("patch", "resourceclaim", name, "--subresource=status", "--type=merge")
+        return cluster.kubectl(*patch, "--dry-run=server", "-p", json.dumps(status))
+
+    assert "patched" in reserve(owner["uid"])
+    for uids in (("another",), (owner["uid"], "another")):
+        with pytest.raises(Exception, match="is for the pod that it was made for"):
+            reserve(*uids)
+    cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
+
+
+def test_the_sources_own_samples_become_claims_where_they_are_pods_of_slices(
+    server: Submission,
+) -> None:
+    """Unchanged; what they make is accepted, and pods of slices have claims."""
+    found = 0
+    for path in SAMPLES:
+        for made in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            if (
+                not made
+                or made.get("kind") != "Pod"
+                or MEMORY not in path.read_text(encoding="utf-8")
+            ):
+                continue
+            answer = server.create(made)
+            assert answer.is_accepted, (path, answer)
+            asked = [
+                c for c in containers(made) if MEMORY in c.get("resources", {}).get("limits", {})
+            ]
+            claims = claims_of(answer.made)
+            assert all(claims[c["name"]].startswith("slice-") for c in asked), path
+            found += bool(asked)
+    assert found
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_server_finds_nothing_wrong_with_the_text_of_a_policy(
+    cluster: Cluster,
+    server: Submission,  # noqa: ARG001 - installs the policies
+    name: str,
+) -> None:
+    def checked() -> list[Any]:
+        policy = cluster.get("validatingadmissionpolicy", f"gpu-device-plugin-{name}")
+        status = policy.get("status", {})
+        return [status["typeChecking"]] if "typeChecking" in status else []
+
+    assert wait_for("the policy is type-checked", checked) == [{}]
+
+
+def _with_label(made: dict[str, Any], count: str) -> dict[str, Any]:
+    made["metadata"]["labels"][COUNT] = count
+    return made
+
+
+def _named(name: str, claim: str) -> dict[str, Any]:
+    """A pod that names a claim itself."""
+    holding = container("main", resources={"claims": [{"name": claim}]})
+    mine = {"name": claim, "resourceClaimTemplateName": "gpu-slice"}
+    return pod(name, holding, resourceClaims=[mine], nodeSelector=NOWHERE)
+
+
+def _requests(cluster: Cluster) -> dict[str, tuple[str, int, Mapping[str, str]]]:
+    """Name in its pod -> class, count and capacities of each claim."""
+    found = {}
+    for claim in cluster.every("resourceclaim"):
+        name = claim["metadata"]["annotations"]["resource.kubernetes.io/pod-claim-name"]
+        (request,) = claim["spec"]["devices"]["requests"]
+        (constraint,) = claim["spec"]["devices"]["constraints"]
+        assert constraint == {"distinctAttribute": "gpu-device-plugin/uuid"}
+        asked = request["exactly"]
+        found[name] = (asked["deviceClassName"], asked["count"], asked["capacity"]["requests"])
+    return found

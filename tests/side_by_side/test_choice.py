@@ -1,0 +1,54 @@
+"""NVIDIA's config-manager makes the choices of configuration files that tests/config promises (R-730)."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from tests.config.test_config_choice import CHOICES
+from tests.e2e.cluster.binaries import nvidia_path
+from tests.fakes.api_server import FakeApiServer, kubeconfig
+
+LABEL = "nvidia.com/device-plugin.config"
+FALLBACKS = "named,single"  # which its chart sets
+
+
+@pytest.mark.parametrize(("files", "label", "settings", "wanted"), CHOICES)
+async def test_the_same_choice(
+    tmp_path: Path, files: str, label: str, settings: dict[str, str], wanted: str
+) -> None:
+    """Where there is none, theirs ends: the agent keeps the file before."""
+    api, sources, chosen = FakeApiServer(), tmp_path / "files", tmp_path / "chosen"
+    (sources / "..data").mkdir(parents=True)
+    for name in files.split():
+        (sources / name).write_text("version: v1")
+    await api.start()
+    labels = {LABEL: label} if label else {}
+    await api.put("/api/v1/nodes/n1", {"metadata": {"name": "n1", "labels": labels}})
+    kubeconfig(tmp_path / "kubeconfig", f"http://127.0.0.1:{api.port}", {"token": "t"})
+    flags = {
+        "kubeconfig": tmp_path / "kubeconfig",
+        "node-name": "n1",
+        "config-file-srcdir": sources,
+        "config-file-dst": chosen,
+        "default-config": settings.get("default_config", ""),
+        "fallback-strategies": settings.get("fallback_strategies", FALLBACKS),
+    }
+    try:
+        process = await asyncio.create_subprocess_exec(
+            str(nvidia_path("config-manager")),
+            *("--oneshot", "--send-signal=false"),
+            *(f"--{name}={value}" for name, value in flags.items() if value),
+            stderr=asyncio.subprocess.PIPE,
+            env={"PATH": os.environ["PATH"]},
+        )
+        async with asyncio.timeout(60):
+            _, errors = await process.communicate()
+    finally:
+        await api.stop()
+    if " " in wanted:
+        assert process.returncode == 1
+        assert wanted.split()[-1] in errors.decode()
+    else:
+        assert process.returncode == 0, errors.decode()
+        assert chosen.readlink() == (sources / wanted if wanted else Path("/dev/null"))
