@@ -26,15 +26,9 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True, slots=True)
 class CardSample:
-    """One card now.
+    """One card now; `index` as in `SliceSample.card`, `fault` why the card itself is out, or "".
 
-    Attributes:
-        index: As in `SliceSample.card`.
-        uuid: Its UUID.
-        is_healthy: Whether it can be given out.
-        units: Of each resource.
-        fault: Why the card itself is out, or "".
-        unexplained_bytes: Memory in use that no slice accounts for; None where that is not known.
+    `unexplained_bytes` is memory in use that no slice accounts for; None where that is not known.
     """
 
     index: int | str
@@ -232,9 +226,9 @@ def _card_gauges(cards: Iterable[CardSample]) -> Iterator[GaugeMetricFamily]:
         "Memory of a card in use that no slice on it accounts for.",
         ("card", "uuid"),
         [
-            ((str(card.index), card.uuid), card.unexplained_bytes)
-            for card in cards
-            if card.unexplained_bytes is not None
+            ((str(c.index), c.uuid), c.unexplained_bytes)
+            for c in cards
+            if c.unexplained_bytes is not None
         ],
     )
     yield _gauge(
