@@ -1,6 +1,7 @@
 """controller.enabled and scheduler.enabled bring what docs/controller.md says, and nothing by default."""
 
 import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -148,6 +149,35 @@ def test_the_controller_may_do_what_it_does_and_no_more() -> None:
     assert "secrets" not in {r for _, r, _ in rights(one(own, "Role", CONTROLLER))}
 
 
+def test_cert_manager_fills_the_secrets_that_the_pods_mount() -> None:
+    """By an authority of its own or the operator's; the controller then touches no Secret."""
+    chosen = "controller.tls.certManager."
+    own = manifests(*BOTH, chosen + "enabled=true", "controller.clusterIP=10.96.0.200")
+    theirs = manifests(
+        *BOTH,
+        chosen + "enabled=true",
+        chosen + "issuer.name=pki",
+        chosen + "issuer.kind=ClusterIssuer",
+    )
+    kinds = Counter(m["kind"] for m in own if m["apiVersion"] == "cert-manager.io/v1")
+    assert kinds == {"Issuer": 2, "Certificate": 3}
+    for made, kind, issuer in (
+        (own, "Issuer", f"{CONTROLLER}-ca"),
+        (theirs, "ClusterIssuer", "pki"),
+    ):
+        serving = one(made, "Certificate", CONTROLLER)["spec"]
+        client = one(made, "Certificate", f"{CONTROLLER}-client")["spec"]
+        for each, pod_name in ((serving, CONTROLLER), (client, SCHEDULER)):
+            assert each["issuerRef"] == {"group": "cert-manager.io", "kind": kind, "name": issuer}
+            mounted = [v["secret"] for v in pod_of(made, pod_name)["volumes"] if "secret" in v]
+            assert [secret["secretName"] for secret in mounted] == [each["secretName"]]
+        assert f"{CONTROLLER}-webhook.{NAME}.svc" in serving["dnsNames"]
+        (container,) = pod_of(made, CONTROLLER)["containers"]
+        assert f"--client-name={client['commonName']}" in container["args"]
+        assert "secrets" not in {r for _, r, _ in rights(one(made, "Role", CONTROLLER))}
+    assert one(own, "Certificate", CONTROLLER)["spec"]["ipAddresses"] == ["10.96.0.200"]
+
+
 @pytest.mark.parametrize("name", [CONTROLLER, SCHEDULER])
 def test_its_pods_have_no_privilege(name: str) -> None:
     pod = pod_of(manifests(*BOTH), name)
@@ -164,6 +194,10 @@ def test_its_pods_have_no_privilege(name: str) -> None:
     [
         (("scheduler.enabled=true",), "scheduler.enabled needs controller.enabled"),
         ((*BOTH, "controller.tls.secretName=mine"), "needs controller.tls.clientSecretName"),
+        (
+            (*BOTH, "controller.tls.secretName=mine", "controller.tls.certManager.enabled=true"),
+            "makes the Secrets itself",
+        ),
         (("controller.replicas=0",), "at '/controller/replicas'"),
         (("controller.clusterIP=my-host",), "at '/controller/clusterIP'"),
         (("controller.tls.secret=x",), "additional properties 'secret' not allowed"),

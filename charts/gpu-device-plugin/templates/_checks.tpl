@@ -64,6 +64,9 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.scheduler.enabled (not .Values.controller.enabled) }}
 {{- fail "scheduler.enabled needs controller.enabled: that scheduler asks the controller" }}
 {{- end }}
+{{- if and .Values.controller.tls.certManager.enabled (or .Values.controller.tls.secretName .Values.controller.tls.clientSecretName) }}
+{{- fail "controller.tls.certManager.enabled makes the Secrets itself: leave controller.tls.secretName and clientSecretName empty" }}
+{{- end }}
 {{- if and .Values.controller.tls.secretName .Values.scheduler.enabled (not .Values.controller.tls.clientSecretName) }}
 {{- fail "controller.tls.secretName with scheduler.enabled needs controller.tls.clientSecretName: the Secret of the scheduler's own certificate" }}
 {{- end }}

@@ -44,6 +44,17 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- join "," $names }}
 {{- end }}
 
+{{/* The Secrets that somebody else fills; "" where the controller makes its own certificates. */}}
+{{- define "gpu-device-plugin.controllerTls" -}}
+{{- $tls := .Values.controller.tls }}
+{{- ternary (printf "%s-tls" (include "gpu-device-plugin.controller" .)) $tls.secretName $tls.certManager.enabled }}
+{{- end }}
+
+{{- define "gpu-device-plugin.schedulerTls" -}}
+{{- $tls := .Values.controller.tls }}
+{{- ternary (printf "%s-client-tls" (include "gpu-device-plugin.controller" .)) $tls.clientSecretName $tls.certManager.enabled }}
+{{- end }}
+
 {{/* Nothing of it runs as root or on a node of its own: given are root and values, whose pod it is. */}}
 {{- define "gpu-device-plugin.ownPod" -}}
 enableServiceLinks: false

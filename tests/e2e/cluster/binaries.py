@@ -20,6 +20,7 @@ from typing import Any
 DEFAULT_KUBERNETES = "1.36.3"
 CONTAINERD = "2.4.2"
 HELM = "3.22.0"
+CERT_MANAGER = "1.18.2"
 KUBE_SCORE = "1.20.0"
 SYFT = "1.52.0"
 NVIDIA = "0.17.4"
@@ -97,6 +98,14 @@ def provide_helm() -> Path:
     """Build helm where the cache lacks it and say where it stands."""
     module = "helm.sh/helm/v3"
     return _provided_tool(helm_path(), module, HELM, ("-ldflags", _helm_flags(module)))
+
+
+def provide_cert_manager() -> Path:
+    """Where the files of cert-manager stand, after they were fetched where that was due."""
+    cache, module = cache_directory(), "github.com/cert-manager/cert-manager"
+    with _one_builder(cache):
+        told = _go(cache, "mod", "download", "-json", f"{module}@v{CERT_MANAGER}")
+    return Path(json.loads(told)["Dir"])
 
 
 def _helm_flags(module: str) -> str:
@@ -283,7 +292,7 @@ def _installed_go() -> str:
 def main() -> None:
     """Build what is missing and say where it stands."""
     built = provide(kubernetes_version())
-    tools = (provide_helm(), provide_linter(), provide_syft())
+    tools = (provide_helm(), provide_linter(), provide_syft(), provide_cert_manager())
     places: tuple[Path, ...] = (built.kubernetes, built.containerd, *tools)
     try:
         places += (provide_nvidia(),)

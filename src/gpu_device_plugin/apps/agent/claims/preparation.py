@@ -28,7 +28,7 @@ class Preparation:
     def __init__(self, parts: ClaimParts) -> None:
         self._admission = parts.admission
         self._cdi = parts.cdi
-        self._cluster = parts.cluster
+        self._claims = parts.claims
         self._state = parts.node_store.read
         self._schemes = parts.schemes
         self._gate = parts.gate
@@ -44,7 +44,7 @@ class Preparation:
             NodeError: Nothing durable can be made.
             ClusterError: The API server does not show the claim in time.
         """
-        claim = await self._cluster.fetch_claim(ref.namespace, ref.name)
+        claim = await self._claims.fetch(ref.namespace, ref.name)
         if claim is None or claim.ref.uid != ref.uid:
             found = "is gone" if claim is None else f"has another uid now, {claim.ref.uid}"
             raise RequestError(f"claim {ref} (uid {ref.uid}) {found}", reason="ClaimGone")
