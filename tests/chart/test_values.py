@@ -76,7 +76,11 @@ NOT_IN_THE_FILE = {
     "run_dir",  # its default; a hostPath
     "nvml_library",  # by driverRoot only
     "simulator_dir",  # by simulate.profile only
-    *field_names(NvidiaSettings),  # no values for them yet
+    *field_names(NvidiaSettings),  # NVIDIA's variables: tests/chart/test_nvidia.py
+    "door",  # with dra.enabled only
+    "cdi_dir",  # with dra.enabled only
+    "enable_healthchecks",  # DP_ENABLE_HEALTHCHECKS, by extraEnv
+    "disable_healthchecks",  # DP_DISABLE_HEALTHCHECKS, by extraEnv
 }
 
 
