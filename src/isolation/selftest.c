@@ -158,7 +158,7 @@ static bool device_of(const struct limits_card *card, CUdevice *device)
 	return false;
 }
 
-static void check_card(const struct limits_card *card)
+static void check_card(const struct limits_card *card, enum limits_policy policy)
 {
 	CUcontext context = NULL;
 	CUdevice device = 0;
@@ -168,7 +168,8 @@ static void check_card(const struct limits_card *card)
 		return;
 	}
 	if (card->core_percent < 100)
-		(void)printf("not checked  %s compute: %u %%\n", card->uuid, card->core_percent);
+		(void)printf("not checked  %s compute: %u %%, policy %s\n", card->uuid,
+			     card->core_percent, limits_policy_name(policy));
 	if (card->memory_bytes == LIMITS_NO_CAP) {
 		is_unchecked = is_unchecked || card->core_percent < 100;
 		return;
@@ -218,7 +219,7 @@ int main(void)
 
 	check(started == CUDA_SUCCESS, "cuInit answers %d", (int)started);
 	for (unsigned i = 0; started == CUDA_SUCCESS && i < limits.card_count; i++)
-		check_card(&limits.cards[i]);
+		check_card(&limits.cards[i], limits.policy);
 	return verdict == EFFECTIVE && is_unchecked ? CANNOT_TELL : verdict;
 }
 /* NOLINTEND(concurrency-mt-unsafe) */

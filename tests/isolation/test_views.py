@@ -203,7 +203,15 @@ def test_the_selftest_says_that_it_does_not_check_compute(
 
     assert ran.returncode == code, ran.stdout
     assert "not checked" in ran.stdout
-    assert "compute: 30 %" in ran.stdout
+    assert "compute: 30 %, policy fixed" in ran.stdout
+
+
+def test_the_selftest_names_the_compute_policy(box: Box) -> None:
+    """From inside a container nothing else says whether an idle card may be had whole."""
+    uuid = box.node.uuids[0]
+    box.write(f"version=1\nslice=a\npolicy=work-conserving\ndevice={uuid} core_percent=30\n")
+
+    assert "compute: 30 %, policy work-conserving" in selftest(box).stdout
 
 
 def test_the_selftest_says_when_there_is_no_slice(box: Box) -> None:

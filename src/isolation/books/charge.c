@@ -39,20 +39,12 @@ CUresult charge_more(struct charge *charge, uint64_t bytes)
 }
 
 /* Physical memory and pools are made of whole pages, managed memory comes and goes. */
-static void take_pages(const struct holding *entry)
+static void change_pages(const struct holding *entry, enum pages_change change)
 {
 	if (entry->kind == KIND_MEMORY && entry->tag != TAG_MANAGED)
-		pages_take(entry->card, entry->key, entry->bytes);
+		pages_placed(change, entry->card, entry->key, entry->bytes);
 	else if (entry->kind == KIND_ARRAY || entry->kind == KIND_MIPMAP)
-		pages_take_unplaced(entry->card, entry->bytes);
-}
-
-static void give_pages(const struct holding *entry)
-{
-	if (entry->kind == KIND_MEMORY && entry->tag != TAG_MANAGED)
-		pages_give(entry->card, entry->key, entry->bytes);
-	else if (entry->kind == KIND_ARRAY || entry->kind == KIND_MIPMAP)
-		pages_give_unplaced(entry->card, entry->bytes);
+		pages_unplaced(change, entry->card, entry->bytes);
 }
 
 static void keep(struct charge *charge, enum holding_kind kind, uint64_t key, uint64_t taken,
@@ -71,7 +63,7 @@ static void keep(struct charge *charge, enum holding_kind kind, uint64_t key, ui
 	};
 
 	KILLPOINT(keep_before_settle);
-	take_pages(&entry);
+	change_pages(&entry, PAGES_TAKEN);
 	account_settle(charge->card, ACCOUNT_USED, charge->bytes, taken);
 	KILLPOINT(keep_after_settle);
 	holdings_put(&entry);
@@ -118,7 +110,7 @@ static void release(const struct holding *entry)
 {
 	if (entry->tag == TAG_MANAGED && entry->card >= 0)
 		atomic_fetch_sub(&managed_bytes[entry->card], entry->bytes);
-	give_pages(entry);
+	change_pages(entry, PAGES_GIVEN);
 	account_release(entry->card, ACCOUNT_USED, entry->bytes);
 }
 

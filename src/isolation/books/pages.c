@@ -78,9 +78,9 @@ static int64_t remove_part(int card, uint64_t page, uint64_t part)
 }
 
 /* Pages that it fills hold nothing unasked: only the first and the last may be shared. */
-static void walk(int card, uint64_t address, uint64_t bytes,
-		 int64_t (*part_of)(int card, uint64_t page, uint64_t part))
+void pages_placed(enum pages_change way, int card, uint64_t address, uint64_t bytes)
 {
+	int64_t (*part_of)(int, uint64_t, uint64_t) = way == PAGES_TAKEN ? add_part : remove_part;
 	const uint64_t end = address + bytes;
 	const uint64_t first = address - address % PAGE_BYTES, last = end - end % PAGE_BYTES;
 	int64_t more = 0;
@@ -98,16 +98,6 @@ static void walk(int card, uint64_t address, uint64_t bytes,
 	change(card, more);
 }
 
-void pages_take(int card, uint64_t address, uint64_t bytes)
-{
-	walk(card, address, bytes, add_part);
-}
-
-void pages_give(int card, uint64_t address, uint64_t bytes)
-{
-	walk(card, address, bytes, remove_part);
-}
-
 /* Small ones lie in pages that others share: whose, cannot be known. */
 static int64_t rest_of_pages(int card, uint64_t bytes)
 {
@@ -119,14 +109,11 @@ static int64_t rest_of_pages(int card, uint64_t bytes)
 	return (int64_t)(PAGE_BYTES - rest);
 }
 
-void pages_take_unplaced(int card, uint64_t bytes)
+void pages_unplaced(enum pages_change way, int card, uint64_t bytes)
 {
-	change(card, rest_of_pages(card, bytes));
-}
+	const int64_t more = rest_of_pages(card, bytes);
 
-void pages_give_unplaced(int card, uint64_t bytes)
-{
-	change(card, -rest_of_pages(card, bytes));
+	change(card, way == PAGES_TAKEN ? more : -more);
 }
 
 uint64_t pages_unasked(int card)

@@ -11,12 +11,11 @@
  */
 
 /* Linear memory, by its address; the same once more, with the same figures, when it goes. */
-void pages_take(int card, uint64_t address, uint64_t bytes);
-void pages_give(int card, uint64_t address, uint64_t bytes);
+enum pages_change { PAGES_TAKEN, PAGES_GIVEN };
+void pages_placed(enum pages_change way, int card, uint64_t address, uint64_t bytes);
 
 /* Memory whose place nobody tells: arrays. */
-void pages_take_unplaced(int card, uint64_t bytes);
-void pages_give_unplaced(int card, uint64_t bytes);
+void pages_unplaced(enum pages_change way, int card, uint64_t bytes);
 
 /* This process's on a card, in bytes that nobody asked for: all of them, and those not counted. */
 uint64_t pages_unasked(int card);

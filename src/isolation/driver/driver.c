@@ -14,7 +14,7 @@
 struct cuda_driver cuda;
 struct nvml_driver nvml;
 
-static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool has_cuda, has_nvml;
 static __thread int depth_inside __attribute__((tls_model("initial-exec")));
 
@@ -36,7 +36,7 @@ bool driver_is_inside(void)
 /* Another thread of the parent may have held it; it does not exist here. */
 static void driver_in_child(void)
 {
-	loading = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	load_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
 bool driver_owns(const void *address)
@@ -59,35 +59,68 @@ static void *open_library(const char *soname, bool may_open)
 	return library;
 }
 
-static void resolve(void *library, const char *name, void *pointer)
+/* A library that is being loaded, and where it lies: asking whose an address is takes a while. */
+struct loading {
+	void *library;
+	const char *from, *to;
+};
+
+/* Where the object lies that the driver's function is in. */
+static void place(struct loading *loading, const void *function)
 {
-	void *found = libc_symbols()->dlsym(library, name);
+	Dl_info object;
+
+	if (!dladdr(function, &object))
+		return;
+	const ElfW(Ehdr) *header = object.dli_fbase;
+	const ElfW(Phdr) *parts = (const void *)((const char *)header + header->e_phoff);
+
+	const ElfW(Phdr) *first = NULL;
+
+	loading->from = object.dli_fbase;
+	for (unsigned i = 0; i < header->e_phnum; i++) {
+		if (parts[i].p_type != PT_LOAD)
+			continue;
+		first = first ? first : &parts[i];
+		loading->to = loading->from + parts[i].p_vaddr - first->p_vaddr + parts[i].p_memsz;
+	}
+}
+
+static void resolve(struct loading *loading, const char *name, void *pointer)
+{
+	void *found = libc_symbols()->dlsym(loading->library, name);
+	const char *address = found;
 
 	/* A dependency of the library cannot be meant, nor we ourselves. */
-	if (found && driver_owns(found))
-		*(void **)pointer = found;
+	if (address < loading->from || address >= loading->to) {
+		if (!driver_owns(found))
+			return;
+		if (!loading->to)
+			place(loading, found);
+	}
+	*(void **)pointer = found;
 }
 
 static bool load_cuda(bool may_open)
 {
-	void *library = open_library("libcuda.so.1", may_open);
+	struct loading loading = {.library = open_library("libcuda.so.1", may_open)};
 
-	if (!library)
+	if (!loading.library)
 		return false;
-#define CUDA_HOOK(name, base, since, streams) resolve(library, #name, &cuda.name);
-#define CUDA_CALL(name) resolve(library, #name, &cuda.name);
+#define CUDA_HOOK(name, base, since, streams) resolve(&loading, #name, &cuda.name);
+#define CUDA_CALL(name) resolve(&loading, #name, &cuda.name);
 #include "driver/symbols.def"
 	return true;
 }
 
 static bool load_nvml(bool may_open)
 {
-	void *library = open_library("libnvidia-ml.so.1", may_open);
+	struct loading loading = {.library = open_library("libnvidia-ml.so.1", may_open)};
 
-	if (!library)
+	if (!loading.library)
 		return false;
-#define NVML_HOOK(name) resolve(library, #name, &nvml.name);
-#define NVML_CALL(name) resolve(library, #name, &nvml.name);
+#define NVML_HOOK(name) resolve(&loading, #name, &nvml.name);
+#define NVML_CALL(name) resolve(&loading, #name, &nvml.name);
 #include "driver/symbols.def"
 	return true;
 }
@@ -97,14 +130,14 @@ static bool load_once(atomic_bool *is_loaded, bool (*load)(bool), bool may_open)
 	if (atomic_load_explicit(is_loaded, memory_order_acquire))
 		return true;
 	process_in_children(driver_in_child);
-	pthread_mutex_lock(&loading);
+	pthread_mutex_lock(&load_lock);
 	if (!atomic_load_explicit(is_loaded, memory_order_relaxed)) {
 		driver_go_inside();
 		if (load(may_open))
 			atomic_store_explicit(is_loaded, true, memory_order_release);
 		driver_come_back();
 	}
-	pthread_mutex_unlock(&loading);
+	pthread_mutex_unlock(&load_lock);
 	return atomic_load_explicit(is_loaded, memory_order_relaxed);
 }
 

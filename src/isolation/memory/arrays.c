@@ -15,85 +15,48 @@ static CUresult keep_array(struct charge *charge, CUresult result, const CUarray
 
 /* Threads may share all of these. */
 
+/* Descriptors differ by call; what they have no member for is 0. */
+#define SHAPE(array, ...)                                                                          \
+	{                                                                                          \
+		.format = (array)->Format, .channels = (array)->NumChannels,                       \
+		.width = (array)->Width, .height = (array)->Height, __VA_ARGS__                    \
+	}
+#define IN_3D(array) .flags = (array)->Flags, .depth = (array)->Depth
+#define FLAT .depth = 0
+
+#define CREATE(name, ...)                                                                          \
+	do {                                                                                       \
+		struct charge charge;                                                              \
+                                                                                                   \
+		ENTER_TO_GIVE(pHandle, name, pHandle, pAllocateArray);                             \
+		if (!pAllocateArray)                                                               \
+			return cuda.name(pHandle, pAllocateArray);                                 \
+		const struct array_shape shape = SHAPE(pAllocateArray, __VA_ARGS__);               \
+		const CUresult result = charge_current(&charge, array_bytes(&shape));              \
+                                                                                                   \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		return keep_array(&charge, cuda.name(pHandle, pAllocateArray), pHandle);           \
+	} while (0)
+
 CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAllocateArray)
 {
-	struct charge charge;
-
-	ENTER_TO_GIVE(pHandle, cuArrayCreate_v2, pHandle, pAllocateArray);
-	if (!pAllocateArray)
-		return cuda.cuArrayCreate_v2(pHandle, pAllocateArray);
-	const struct array_shape shape = {.format = pAllocateArray->Format,
-					  .channels = pAllocateArray->NumChannels,
-					  .width = pAllocateArray->Width,
-					  .height = pAllocateArray->Height};
-	const CUresult result = charge_current(&charge, array_bytes(&shape));
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	return keep_array(&charge, cuda.cuArrayCreate_v2(pHandle, pAllocateArray), pHandle);
+	CREATE(cuArrayCreate_v2, FLAT);
 }
 
 CUresult cuArrayCreate(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray)
 {
-	struct charge charge;
-
-	ENTER_TO_GIVE(pHandle, cuArrayCreate, pHandle, pAllocateArray);
-	if (!pAllocateArray)
-		return cuda.cuArrayCreate(pHandle, pAllocateArray);
-	const struct array_shape shape = {.format = pAllocateArray->Format,
-					  .channels = pAllocateArray->NumChannels,
-					  .width = pAllocateArray->Width,
-					  .height = pAllocateArray->Height};
-	const CUresult result = charge_current(&charge, array_bytes(&shape));
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	return keep_array(&charge, cuda.cuArrayCreate(pHandle, pAllocateArray), pHandle);
-}
-
-static struct array_shape shape_of_3d(const CUDA_ARRAY3D_DESCRIPTOR *array)
-{
-	return (struct array_shape){.format = array->Format,
-				    .channels = array->NumChannels,
-				    .flags = array->Flags,
-				    .width = array->Width,
-				    .height = array->Height,
-				    .depth = array->Depth};
+	CREATE(cuArrayCreate, FLAT);
 }
 
 CUresult cuArray3DCreate_v2(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR *pAllocateArray)
 {
-	struct charge charge;
-
-	ENTER_TO_GIVE(pHandle, cuArray3DCreate_v2, pHandle, pAllocateArray);
-	if (!pAllocateArray)
-		return cuda.cuArray3DCreate_v2(pHandle, pAllocateArray);
-	const struct array_shape shape = shape_of_3d(pAllocateArray);
-	const CUresult result = charge_current(&charge, array_bytes(&shape));
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	return keep_array(&charge, cuda.cuArray3DCreate_v2(pHandle, pAllocateArray), pHandle);
+	CREATE(cuArray3DCreate_v2, IN_3D(pAllocateArray));
 }
 
 CUresult cuArray3DCreate(CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray)
 {
-	struct charge charge;
-
-	ENTER_TO_GIVE(pHandle, cuArray3DCreate, pHandle, pAllocateArray);
-	if (!pAllocateArray)
-		return cuda.cuArray3DCreate(pHandle, pAllocateArray);
-	const struct array_shape shape = {.format = pAllocateArray->Format,
-					  .channels = pAllocateArray->NumChannels,
-					  .flags = pAllocateArray->Flags,
-					  .width = pAllocateArray->Width,
-					  .height = pAllocateArray->Height,
-					  .depth = pAllocateArray->Depth};
-	const CUresult result = charge_current(&charge, array_bytes(&shape));
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	return keep_array(&charge, cuda.cuArray3DCreate(pHandle, pAllocateArray), pHandle);
+	CREATE(cuArray3DCreate, IN_3D(pAllocateArray));
 }
 
 CUresult cuArrayDestroy(CUarray hArray)
@@ -118,7 +81,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle,
 		      numMipmapLevels);
 	if (!pMipmappedArrayDesc)
 		return cuda.cuMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
-	const struct array_shape shape = shape_of_3d(pMipmappedArrayDesc);
+	const struct array_shape shape = SHAPE(pMipmappedArrayDesc, IN_3D(pMipmappedArrayDesc));
 	CUresult result = charge_current(&charge, array_mipmap_bytes(&shape, numMipmapLevels));
 
 	if (result != CUDA_SUCCESS)

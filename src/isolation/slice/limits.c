@@ -165,20 +165,26 @@ static bool parse_device(struct parser *parser, struct span value)
 	return true;
 }
 
+const char *limits_policy_name(enum limits_policy policy)
+{
+	static const char *const names[] = {[POLICY_FIXED] = "fixed",
+					    [POLICY_WORK_CONSERVING] = "work-conserving",
+					    [POLICY_NATIVE] = "native"};
+
+	return names[policy];
+}
+
 static bool parse_policy(struct parser *parser, struct span value)
 {
-	if (is(value, "fixed"))
-		parser->limits->policy = POLICY_FIXED;
-	else if (is(value, "work-conserving"))
-		parser->limits->policy = POLICY_WORK_CONSERVING;
-	else if (is(value, "native"))
-		parser->limits->policy = POLICY_NATIVE;
-	else
-		return refuse(parser,
-			      "unknown policy \"%.*s\": there are fixed (ACK's number 3), "
-			      "work-conserving (1) and native (5)",
-			      (int)value.length, value.start);
-	return true;
+	for (unsigned policy = POLICY_FIXED; policy <= POLICY_NATIVE; policy++) {
+		parser->limits->policy = (enum limits_policy)policy;
+		if (is(value, limits_policy_name(parser->limits->policy)))
+			return true;
+	}
+	return refuse(parser,
+		      "unknown policy \"%.*s\": there are fixed (ACK's number 3), "
+		      "work-conserving (1) and native (5)",
+		      (int)value.length, value.start);
 }
 
 static bool once(struct parser *parser, bool *seen, struct span key)

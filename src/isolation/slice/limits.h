@@ -18,6 +18,9 @@ enum { CARD_FOREIGN = -1 }; /* none of its cards: the cap is 0 bytes */
 
 enum limits_policy { POLICY_FIXED, POLICY_WORK_CONSERVING, POLICY_NATIVE };
 
+/* As the limits file spells it. */
+const char *limits_policy_name(enum limits_policy policy);
+
 struct limits_card {
 	char uuid[LIMITS_UUID_BYTES]; /* "GPU-..." or "MIG-..." as NVML spells it */
 	uint64_t memory_bytes;        /* LIMITS_NO_CAP: none */

@@ -13,18 +13,4 @@
 
 #define CALL(name, ...) (((__typeof__(name) *)dlsym(driver, #name))(__VA_ARGS__))
 
-/* A graph's node for a kernel of blocks of one thread. */
-static inline CUDA_KERNEL_NODE_PARAMS kernel_node(CUfunction function, unsigned blocks,
-						  void **parameters)
-{
-	return (CUDA_KERNEL_NODE_PARAMS){.func = function,
-					 .gridDimX = blocks,
-					 .gridDimY = 1,
-					 .gridDimZ = 1,
-					 .blockDimX = 1,
-					 .blockDimY = 1,
-					 .blockDimZ = 1,
-					 .kernelParams = parameters};
-}
-
 #endif

@@ -115,15 +115,7 @@ static CUresult launch_together(void)
 	for (int i = 0; i < 2; i++) {
 		struct place *place = i ? &home : &other;
 
-		parts[i] = (CUDA_LAUNCH_PARAMS){.function = place->spin,
-						.gridDimX = 1,
-						.gridDimY = 1,
-						.gridDimZ = 1,
-						.blockDimX = 1,
-						.blockDimY = 1,
-						.blockDimZ = 1,
-						.hStream = place->stream,
-						.kernelParams = place->parameters};
+		parts[i] = launch_part(place->spin, place->stream, place->parameters);
 	}
 	return CALL(cuLaunchCooperativeKernelMultiDevice, parts, 2, 0);
 }

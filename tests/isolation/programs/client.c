@@ -6,7 +6,6 @@
  */
 #include "spin.h"
 
-#define __CUDA_API_VERSION_INTERNAL 1
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include <cuda.h>
 #include <nvml.h>
@@ -580,14 +579,7 @@ static void do_kernel_graph(char *words[])
 	uint64_t duration_ns = strtoull(words[2], NULL, 10);
 	void *parameters[] = {&duration_ns};
 	CUresult result = spin ? CUDA_SUCCESS : make_spin();
-	CUDA_KERNEL_NODE_PARAMS kernel = {.func = spin,
-					  .gridDimX = 1,
-					  .gridDimY = 1,
-					  .gridDimZ = 1,
-					  .blockDimX = 1,
-					  .blockDimY = 1,
-					  .blockDimZ = 1,
-					  .kernelParams = parameters};
+	const CUDA_KERNEL_NODE_PARAMS kernel = kernel_node(spin, 1, parameters);
 
 	if (!result)
 		result = CALL(cuGraphCreate, &graph, 0);

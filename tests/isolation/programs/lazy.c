@@ -79,15 +79,7 @@ static CUresult launch_together(void)
 	CUDA_LAUNCH_PARAMS parts[2] = {{0}};
 
 	for (int i = 0; i < 2; i++)
-		parts[i] = (CUDA_LAUNCH_PARAMS){.function = places[i].spin,
-						.gridDimX = 1,
-						.gridDimY = 1,
-						.gridDimZ = 1,
-						.blockDimX = 1,
-						.blockDimY = 1,
-						.blockDimZ = 1,
-						.hStream = places[i].stream,
-						.kernelParams = parameters};
+		parts[i] = launch_part(places[i].spin, places[i].stream, parameters);
 	return CALL(cuLaunchCooperativeKernelMultiDevice, parts, 2, 0);
 }
 

@@ -256,6 +256,7 @@ class Wiring:
             self.cluster,
             self.schemes.offers,
             settings.state_dir,
+            lambda: self.claim_door.trouble,
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read
