@@ -116,9 +116,12 @@ class Publisher:
         shown = tuple(card for card in state.cards if card.is_shown)
         if state.mode is not None and shown:
             found = node_labels(shown, *self._facts.driver())
+            cards = cards_annotation(
+                shown, state.healthy, state.terms, self._schemes.replicas(state)
+            )
             self._cluster.describe_node(
                 labels={key: found.get(key) for key in NODE_LABELS},
-                annotations={CARDS_ANNOTATION: cards_annotation(shown, state.healthy, state.terms)},
+                annotations={CARDS_ANNOTATION: cards},
             )
 
     def _drop_series(self) -> None:
