@@ -140,13 +140,13 @@ def test_every_setting_stands_in_the_table_with_its_default(
     for field in msgspec.structs.fields(kind):
         value = getattr(field.default, "value", field.default)
         variable = f"`{ENVIRONMENT_PREFIX}{field.name.upper()}`"
-        own = OWN_VARIABLES.get(field.name)
+        own = ", ".join(f"`{name}`" for name in OWN_VARIABLES.get(field.name, ()))
         members = getattr(kind_of(field), "__members__", {})
         choices = ", ".join(f"`{member.value}`" for member in members.values())
         expected.append(
             [
                 f"`--{field.name.replace('_', '-')}`",
-                f"`{own}`, {variable}" if own else variable,
+                f"{own}, {variable}" if own else variable,
                 f"`{field.name}`",
                 {"": "none", None: "none", False: "off"}.get(value, f"`{value}`"),
                 texts[field.name] + (f" One of {choices}." if choices else ""),
@@ -188,7 +188,11 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
     units = UnitCount("r", 1, 0)
     metrics.publish(
         Snapshot(
-            cards=(CardSample(0, "GPU-0", is_healthy=False, units=(units,), fault="XID79"),),
+            cards=(
+                CardSample(
+                    0, "GPU-0", is_healthy=False, units=(units,), fault="XID79", unexplained_bytes=1
+                ),
+            ),
             slices=(whole_slice(),),
             is_api_reachable=True,
             faults=("OtherPlugin",),

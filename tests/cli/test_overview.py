@@ -421,7 +421,9 @@ async def test_who_may_not_list_the_nodes_is_told(cluster: Cluster) -> None:
         await cluster.run("map")
 
 
-@pytest.mark.parametrize("words", [[], ["map"], ["top"], ["why"], ["doctor"], ["capacity"]])
+@pytest.mark.parametrize(
+    "words", [[], ["map"], ["top"], ["why"], ["doctor"], ["capacity"], ["page"]]
+)
 def test_help_fits_80_columns(words: list[str]) -> None:
     result = CliRunner().invoke(gpu, [*words, "--help"], terminal_width=80)
 

@@ -64,7 +64,7 @@ class NvidiaPlugin:
 
     async def labels(self, flags: Mapping[str, str]) -> dict[str, str]:
         """The labels that its labeller, gpu-feature-discovery, would give the node."""
-        once = {"oneshot": "true", "output-file": "", "machine-type-file": "/dev/null"}
+        once = {"oneshot": "true", "output-file": "", "no-timestamp": "true"}
         process = await asyncio.create_subprocess_exec(
             *self._command("gpu-feature-discovery", {**flags, **once}),
             stdout=asyncio.subprocess.PIPE,

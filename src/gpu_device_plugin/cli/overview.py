@@ -217,6 +217,9 @@ def capacity(units: int, percent: int, cards: int, output: str | None, **access:
     _screen().capacity(found, f"{units} units and {percent} %{over}")
 
 
+gpu.add_command(page)
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("node", default="")
 @click.option("-d", "--details", is_flag=True, help="A table a node, with its pods.")
@@ -234,7 +237,6 @@ def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """`kubectl gpu`."""
-    gpu.add_command(page)
     _guarded(gpu, "kubectl gpu", arguments)
 
 

@@ -5,7 +5,7 @@ import enum
 import click
 import msgspec
 
-from gpu_device_plugin.config.sources import describe, kind_of
+from gpu_device_plugin.config.sources import FLAG_ALIASES, describe, kind_of
 
 _SHORT = 16
 """Choices up to this length are shown in the flag itself, longer ones in its help text."""
@@ -17,7 +17,7 @@ def setting_options(kind: type[msgspec.Struct], command: click.Command) -> None:
     for field in reversed(msgspec.structs.fields(kind)):
         flag = "--" + field.name.replace("_", "-")
         option = click.Option(
-            [flag],
+            [flag, *FLAG_ALIASES.get(field.name, ())],
             is_flag=False,
             flag_value="true" if kind_of(field) is bool else None,
             default=None,

@@ -1,12 +1,12 @@
 """ResourceClaims, read one at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from gpu_device_plugin.cluster.api import ApiServer, Request
 from gpu_device_plugin.cluster.quantity import whole_number
-from gpu_device_plugin.cluster.wire import Bare
+from gpu_device_plugin.cluster.wire import Bare, ListOf
 from gpu_device_plugin.domain.claims import AllocatedDevice, Claim, ClaimRef
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
@@ -48,7 +48,9 @@ class _Claim(Bare):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
+_LIST = "/apis/resource.k8s.io/v1/resourceclaims"
 _claim = msgspec.json.Decoder(_Claim)
+_claims = msgspec.json.Decoder(ListOf[_Claim])
 
 
 async def fetch_claim(
@@ -69,6 +71,21 @@ async def fetch_claim(
         return _understood(_claim.decode(answer.body))
     except msgspec.MsgspecError as error:
         raise ClusterError(f"GET {path}: {error}") from error
+
+
+async def list_claims(api: ApiServer) -> Sequence[Claim]:
+    """Every claim of the cluster; the API server selects none by what is allocated.
+
+    Raises:
+        ClusterError: The API server does not answer, or not with claims.
+    """
+    answer = await api.call_in_turn(Request("GET", _LIST))
+    if not answer.is_success:
+        raise ClusterError(f"GET {_LIST}: {answer.text}")
+    try:
+        return [_understood(claim) for claim in _claims.decode(answer.body).items or ()]
+    except msgspec.MsgspecError as error:
+        raise ClusterError(f"GET {_LIST}: {error}") from error
 
 
 def _understood(claim: _Claim) -> Claim:

@@ -55,6 +55,11 @@ class ResourceSlices:
         self._is_begun.set()
         self._wake.set()
 
+    @property
+    def is_written(self) -> bool:
+        """Whether the server has what is wanted."""
+        return self._reflection.is_synced and self._difference() is None
+
     async def run(self) -> None:
         """Work until cancelled."""
         await self._is_begun.wait()

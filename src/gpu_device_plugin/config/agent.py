@@ -230,6 +230,12 @@ def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
 
 
 def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
+    served = f"{settings.kubelet_dir.rstrip('/')}/device-plugins/kubelet.sock"
+    if settings.kubelet_socket not in {None, "", served}:
+        raise ConfigError(
+            f"{sources['kubelet_socket']}: {settings.kubelet_socket!r} is not {served}: --kubelet-dir "
+            f"says where the kubelet is"
+        )
     for key in ("library_dir", "kubelet_dir", "state_dir", "run_dir", "cdi_dir", "simulator_dir"):
         value = getattr(settings, key)
         is_left_out = key == "simulator_dir" and not value

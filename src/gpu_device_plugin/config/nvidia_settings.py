@@ -57,6 +57,9 @@ _FORMER: Final[Mapping[FormerAccess, tuple[str, bool]]] = {
 }
 
 
+_WITHOUT_EFFECT = "Accepted without effect, for those who come from NVIDIA's plugin."
+
+
 class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of whole cards, replicas and MIG instances; defaults are NVIDIA's."""
 
@@ -146,6 +149,20 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     gfd_no_timestamp: Annotated[
         bool | None, says("Whether the label `nvidia.com/gfd.timestamp` is left out.")
     ] = None
+    device_discovery_strategy: Annotated[
+        str | None, says("auto or nvml; cards are found through NVML in either case.")
+    ] = None
+    kubelet_socket: Annotated[
+        str | None,
+        says("Accepted if it is the socket in `--kubelet-dir`, which says where the kubelet is."),
+    ] = None
+    nvidia_cdi_hook_path: Annotated[str | None, says(_WITHOUT_EFFECT)] = None
+    driver_root_ctr_path: Annotated[str | None, says(_WITHOUT_EFFECT)] = None
+    cdi_feature_flags: Annotated[str | None, says(_WITHOUT_EFFECT)] = None
+    cdi_disable_hooks: Annotated[str | None, says(_WITHOUT_EFFECT)] = None
+    gfd_oneshot: Annotated[bool | None, says(_WITHOUT_EFFECT)] = None
+    gfd_sleep_interval: Annotated[str | None, says(_WITHOUT_EFFECT)] = None
+    use_node_feature_api: Annotated[bool | None, says(_WITHOUT_EFFECT)] = None
     mps_root: Annotated[
         str | None, says("The host directory of the MPS daemon; needed with sharing.mps.")
     ] = None

@@ -18,40 +18,56 @@ import yaml
 from gpu_device_plugin.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "GPU_DEVICE_PLUGIN_"
-OWN_VARIABLES = {
-    "node_name": "NODE_NAME",
-    "kubeconfig": "KUBECONFIG",
-    "namespace": "POD_NAMESPACE",
-    "pod_name": "POD_NAME",
+OWN_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "node_name": ("NODE_NAME",),
+    "kubeconfig": ("KUBECONFIG",),
+    "namespace": ("POD_NAMESPACE",),
+    "pod_name": ("POD_NAME",),
     # As NVIDIA's plugin has them.
-    "driver_root": "NVIDIA_DRIVER_ROOT",
-    "dev_root": "NVIDIA_DEV_ROOT",
-    "config_file": "CONFIG_FILE",
-    "config_file_srcdir": "CONFIG_FILE_SRCDIR",
-    "default_config": "DEFAULT_CONFIG",
-    "fallback_strategies": "FALLBACK_STRATEGIES",
-    "node_label": "NODE_LABEL",
-    "mig_strategy": "MIG_STRATEGY",
-    "mig_profile": "MIG_PROFILE",
-    "fail_on_init_error": "FAIL_ON_INIT_ERROR",
-    "device_list_strategy": "DEVICE_LIST_STRATEGY",
-    "device_id_strategy": "DEVICE_ID_STRATEGY",
-    "pass_device_specs": "PASS_DEVICE_SPECS",
-    "shared_devices_allocation_policy": "SHARED_DEVICES_ALLOCATION_POLICY",
-    "cdi_annotation_prefix": "CDI_ANNOTATION_PREFIX",
-    "gdrcopy_enabled": "GDRCOPY_ENABLED",
-    "gds_enabled": "GDS_ENABLED",
-    "mofed_enabled": "MOFED_ENABLED",
-    "imex_channel_ids": "IMEX_CHANNEL_IDS",
-    "imex_required": "IMEX_REQUIRED",
-    "mps_root": "MPS_ROOT",
-    "disable_healthchecks": "DP_DISABLE_HEALTHCHECKS",
-    "enable_healthchecks": "DP_ENABLE_HEALTHCHECKS",
-    "gfd_output_file": "GFD_OUTPUT_FILE",
-    "machine_type_file": "GFD_MACHINE_TYPE_FILE",
-    "gfd_no_timestamp": "GFD_NO_TIMESTAMP",
+    "driver_root": ("NVIDIA_DRIVER_ROOT",),
+    "dev_root": ("NVIDIA_DEV_ROOT",),
+    "config_file": ("CONFIG_FILE",),
+    "config_file_srcdir": ("CONFIG_FILE_SRCDIR",),
+    "default_config": ("DEFAULT_CONFIG",),
+    "fallback_strategies": ("FALLBACK_STRATEGIES",),
+    "node_label": ("NODE_LABEL",),
+    "mig_strategy": ("MIG_STRATEGY",),
+    "mig_profile": ("MIG_PROFILE",),
+    "fail_on_init_error": ("FAIL_ON_INIT_ERROR",),
+    "device_list_strategy": ("DEVICE_LIST_STRATEGY",),
+    "device_id_strategy": ("DEVICE_ID_STRATEGY",),
+    "pass_device_specs": ("PASS_DEVICE_SPECS",),
+    "shared_devices_allocation_policy": ("SHARED_DEVICES_ALLOCATION_POLICY",),
+    "cdi_annotation_prefix": ("CDI_ANNOTATION_PREFIX",),
+    "gdrcopy_enabled": ("GDRCOPY_ENABLED",),
+    "gds_enabled": ("GDS_ENABLED",),
+    "mofed_enabled": ("MOFED_ENABLED",),
+    "imex_channel_ids": ("IMEX_CHANNEL_IDS",),
+    "imex_required": ("IMEX_REQUIRED",),
+    "mps_root": ("MPS_ROOT",),
+    "disable_healthchecks": ("DP_DISABLE_HEALTHCHECKS",),
+    "enable_healthchecks": ("DP_ENABLE_HEALTHCHECKS",),
+    "gfd_output_file": ("GFD_OUTPUT_FILE",),
+    "machine_type_file": ("GFD_MACHINE_TYPE_FILE",),
+    "gfd_no_timestamp": ("GFD_NO_TIMESTAMP",),
+    "device_discovery_strategy": ("DEVICE_DISCOVERY_STRATEGY",),
+    "kubelet_socket": ("KUBELET_SOCKET",),
+    "nvidia_cdi_hook_path": ("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
+    "driver_root_ctr_path": ("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
+    "cdi_feature_flags": ("CDI_FEATURE_FLAGS",),
+    "cdi_disable_hooks": ("CDI_DISABLE_HOOKS",),
+    "gfd_oneshot": ("GFD_ONESHOT",),
+    "gfd_sleep_interval": ("GFD_SLEEP_INTERVAL",),
+    "use_node_feature_api": ("GFD_USE_NODE_FEATURE_API",),
 }
-"""The variables of settings that have another one beside that with our prefix."""
+"""The variables of settings that have others beside that with our prefix; the first goes first."""
+FLAG_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "driver_root": ("--nvidia-driver-root",),
+    "dev_root": ("--nvidia-dev-root",),
+    "nvidia_cdi_hook_path": ("--nvidia-ctk-path",),
+    "driver_root_ctr_path": ("--container-driver-root",),
+}
+"""Further flags of a setting, as NVIDIA's plugin has them."""
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off", ""})
 
@@ -174,9 +190,10 @@ def _from_environment(
 ) -> dict[str, tuple[object, str]]:
     found: dict[str, tuple[object, str]] = {}
     for key in field_names(kind):
-        for name in (OWN_VARIABLES.get(key), ENVIRONMENT_PREFIX + key.upper()):
-            if name is not None and environ.get(name):
-                found[key] = (environ[name], name)
+        names = (ENVIRONMENT_PREFIX + key.upper(), *OWN_VARIABLES.get(key, ()))
+        given = next((name for name in names if environ.get(name)), None)
+        if given is not None:
+            found[key] = (environ[given], given)
     return found
 
 

@@ -1,6 +1,6 @@
 """Claims (DRA): what is offered for them, what is allocated to one, and what its containers receive."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.container_edits import ContainerEdits, Mount
@@ -17,6 +17,7 @@ CDI_KIND = f"{DRIVER}/slice"
 CDI_VERSION = "0.6.0"
 MAX_SLOTS = 16
 """Most claims a card, as the scheduler counts them."""
+_CLAIM_KEY, _SLICE_KEY = f"{DRIVER}/claim", f"{DRIVER}/slice"
 _MOUNT_OPTIONS = ("nosuid", "nodev", "rbind")
 
 
@@ -125,16 +126,23 @@ def device_name(card: Card) -> str:
     return f"gpu-{card.number}"
 
 
-def cards_for_claims(state: NodeState, ledger: Ledger) -> dict[str, str]:
+def cards_for_claims(
+    state: NodeState, ledger: Ledger, withheld: Collection[str] = ()
+) -> dict[str, str]:
     """UUIDs of the cards that claims may know of, with why nothing new of them is given, or "".
 
     One card has one door. With door `dra` a card is offered once no units of it are held; with the
     other door, only until the last claim on it has ended.
+
+    Args:
+        state: The node.
+        ledger: Who holds what.
+        withheld: UUIDs of cards of which a claim may be allocated that is not prepared yet.
     """
     if state.door is Door.DRA:
         taken = _held(ledger, by_claims=False)
         return {c.uuid: "" for c in state.cards if c.is_shown and c.uuid not in taken}
-    held = _held(ledger, by_claims=True)
+    held = _held(ledger, by_claims=True) | frozenset(withheld)
     return {card.uuid: str(state.door) for card in state.cards if card.uuid in held}
 
 
@@ -169,10 +177,12 @@ def taints(uuid: str, other_door: str, state: NodeState) -> dict[str, str]:
     return {key: value for key, value in found.items() if value}
 
 
-def pools_behind(pools: Sequence[Pool], door: Door, ledger: Ledger) -> tuple[Pool, ...]:
+def pools_behind(
+    pools: Sequence[Pool], door: Door, ledger: Ledger, withheld: Collection[str] = ()
+) -> tuple[Pool, ...]:
     """What the device plugin still offers: with door `dra` the units that are held, and no more.
 
-    With its own door all but the cards that claims still hold.
+    With its own door all but the cards that claims still hold, or may still be prepared on.
     """
     if door is Door.DRA:
         ids = ledger.ids()
@@ -180,7 +190,7 @@ def pools_behind(pools: Sequence[Pool], door: Door, ledger: Ledger) -> tuple[Poo
             replace(pool, groups=tuple(left for g in pool.groups if (left := _only(g, ids)).ids))
             for pool in pools
         )
-    held = _held(ledger, by_claims=True)
+    held = _held(ledger, by_claims=True) | frozenset(withheld)
     if not held:
         return tuple(pools)
     return tuple(
@@ -189,13 +199,27 @@ def pools_behind(pools: Sequence[Pool], door: Door, ledger: Ledger) -> tuple[Poo
     )
 
 
+def allocated_cards(claims: Iterable[Claim], state: NodeState) -> frozenset[str]:
+    """UUIDs of this node's cards of which any of these claims has a part."""
+    by_name = cards_by_name(state)
+    return frozenset(
+        by_name[each.device].uuid
+        for claim in claims
+        for each in claim.devices
+        if each.driver == DRIVER and each.pool == state.node and each.device in by_name
+    )
+
+
 def has_claims(ledger: Ledger) -> bool:
     """Whether any claim holds a slice."""
     return any(grant.holder.claim for grant in ledger.grants.values())
 
 
-def cdi_spec(uid: str, edits: ContainerEdits) -> dict[str, object]:
-    """The CDI file of a claim: what an Allocate would answer, as edits of one device."""
+def cdi_spec(ref: ClaimRef, slice_id: str, edits: ContainerEdits) -> dict[str, object]:
+    """The CDI file of a claim: what an Allocate would answer, as edits of one device.
+
+    Its annotations say whose it is, so that a lost grant can be made again.
+    """
     content: dict[str, object] = {
         "env": [f"{name}={value}" for name, value in edits.envs.items()],
         "mounts": [_mount(mount) for mount in edits.mounts],
@@ -208,8 +232,21 @@ def cdi_spec(uid: str, edits: ContainerEdits) -> dict[str, object]:
     return {
         "cdiVersion": CDI_VERSION,
         "kind": CDI_KIND,
-        "devices": [{"name": uid, "containerEdits": shown}],
+        "annotations": {_CLAIM_KEY: str(ref), _SLICE_KEY: slice_id},
+        "devices": [{"name": ref.uid, "containerEdits": shown}],
     }
+
+
+def claim_of_spec(uid: str, spec: Mapping[str, object]) -> tuple[ClaimRef, str] | None:
+    """The claim of a CDI file and the id of its slice; None where the file tells neither."""
+    told = spec.get("annotations")
+    if not isinstance(told, Mapping):
+        return None
+    namespace, _, name = str(told.get(_CLAIM_KEY, "")).partition("/")
+    slice_id = str(told.get(_SLICE_KEY, ""))
+    if not (namespace and name and slice_id.isalnum()):
+        return None
+    return ClaimRef(namespace, name, uid), slice_id
 
 
 def prepared(

@@ -2,99 +2,26 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.held import fraction
+from tests.apps.agent.claim_node import ClaimsOnly, Node, node_at
 from tests.waiting import until
 
-from gpu_device_plugin.apps.agent.edges import real_edges
-from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
-from gpu_device_plugin.apps.agent.wiring import Wiring
-from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.domain.claims import AllocatedDevice, Claim, ClaimRef, OfferedDevice
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.apps.agent.wiring_claims import offered_pools
+from gpu_device_plugin.domain.claims import ClaimRef
 from gpu_device_plugin.domain.doors import DOOR_LABEL, Door
-from gpu_device_plugin.domain.modes import NodeMode
-from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
 
-CARDS = tuple(Card(f"GPU-{i}", i, i, i, "V100", 16160) for i in range(2))
 
-
-@dataclass
-class ClaimsOnly(NoCluster):
-    """An API server that has claims, and takes what is offered for them."""
-
-    claims: dict[str, Claim] = field(default_factory=dict)
-    offers: list[Sequence[OfferedDevice]] = field(default_factory=list)
-
-    async def fetch_claim(self, _namespace: str, name: str, /) -> Claim | None:
-        return self.claims.get(name)
-
-    def offer_devices(self, devices: Sequence[OfferedDevice], _version: str, /) -> None:
-        self.offers.append(devices)
-
-    def allocate(self, name: str, card: int, units: int = 2, percent: int = 30) -> ClaimRef:
-        """What the scheduler writes into a claim."""
-        ref = ClaimRef("default", name, f"uid-{name}")
-        of = AllocatedDevice(
-            "gpu-device-plugin", "n1", f"gpu-{card}", "slice", f"s-{name}", units * 1024, percent
-        )
-        self.claims[name] = Claim(ref, PodRef("default", f"pod-{name}", f"pod-uid-{name}"), (of,))
-        return ref
-
-
-@dataclass
-class Node:
-    """One agent's parts on a node of two cards, and its API server."""
-
-    directory: Path
-    wiring: Wiring
-    cluster: ClaimsOnly
-
-    @property
-    def files(self) -> list[str]:
-        """Uids of the claims that a container runtime finds."""
-        return sorted(p.stem.removeprefix("gpu-device-plugin-") for p in self.cdi.glob("*.json"))
-
-    @property
-    def cdi(self) -> Path:
-        return self.directory / "cdi"
-
-    def offered(self) -> dict[str, dict[str, str]]:
-        """Device -> taints, as last offered."""
-        return {each.name: dict(each.taints) for each in self.cluster.offers[-1]}
-
-    async def hold_units(self, name: str, card: int) -> None:
-        """A container holds two units of a card through the device plugin."""
-        units = {str(Resource.MEM): unit_ids(Resource.MEM, card, 2)}
-        pod = PodRef("default", name, f"uid-{name}")
-        grant = fraction(name, pod, "main", units=units, cards=(f"GPU-{card}",), core_percent=30)
-        await self.wiring.ledger_store.hold(grant)
-
-
-def node_at(directory: Path, cluster: ClaimsOnly, door: Door = Door.DRA) -> Node:
-    """The parts of an agent, started or started again on what is in `directory`."""
-    names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
-    paths = {name: str(directory / name) for name in names}
-    for path in paths.values():
-        Path(path).mkdir(exist_ok=True)
-    values = {"node_name": "n1", "cdi_dir": str(directory / "cdi"), **paths}
-    settings = load_settings(values, {}, None)
-    wiring = Wiring(settings, replace(real_edges(settings), cluster=lambda *_: cluster))
-    version = directory / "library_dir" / "0.0.1"
-    version.mkdir(exist_ok=True)
-    (version / "libgpuslice.so").write_bytes(b"")
-    (version / "ld.so.preload").write_text("")
-    wiring.node_store.update(
-        mode=NodeMode.CORE_MEM, cards=CARDS, library_version="0.0.1", door=door
-    )
-    return Node(directory, wiring, cluster)
+@pytest.fixture(name="tmp_path")
+def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Names of sockets are at most 107 characters long."""
+    return tmp_path_factory.mktemp("n")
 
 
 @pytest.fixture
@@ -185,15 +112,24 @@ async def test_an_agent_that_starts_again_has_every_claim_and_no_file_too_many(
         await until(lambda: later.files == ["nvidia", "uid-a"])
 
 
-async def test_files_stay_where_grants_may_have_been_lost(node: Node) -> None:
-    """Never delete on missing knowledge: the containers may still run."""
-    await node.wiring.claim_door.prepare(node.cluster.allocate("a", 0))
-    store = node.wiring.ledger_store
+async def test_lost_grants_are_made_again_from_files_and_claims(node: Node) -> None:
+    """With the slice that the containers have mounted; a file whose claim is over stays."""
+    door, store = node.wiring.claim_door, node.wiring.ledger_store
+    for name in "ab":
+        await door.prepare(node.cluster.allocate(name, 0))
+    before = {g.holder.claim: g for g in store.ledger.grants.values()}
     store.amend((), list(store.ledger.grants))
     store.may_lack_grants = True
+    del node.cluster.claims["b"]
     async with open_door(node):
+        await until(lambda: store.ledger.grants)
         await until(lambda: node.cluster.offers)
-        assert node.files == ["uid-a"]
+
+    (grant,) = store.ledger.grants.values()
+    assert replace(grant, created_seconds=0) == replace(before["uid-a"], created_seconds=0)
+    assert node.files == ["uid-a", "uid-b"]
+    await door.unprepare(ClaimRef("default", "b", "uid-b"))
+    assert node.files == ["uid-a"]
 
 
 async def test_cards_are_offered_once_no_units_of_them_are_held(node: Node) -> None:
@@ -211,14 +147,46 @@ async def test_cards_are_offered_once_no_units_of_them_are_held(node: Node) -> N
 async def test_prepared_claims_keep_the_driver_serving_when_the_door_goes_back(node: Node) -> None:
     """Tainted, until the last claim has ended; then nothing is offered for claims."""
     ref = node.cluster.allocate("a", 0)
+    node.wiring.claim_door.handover.settle_seconds = 0.05
     async with open_door(node):
         await node.wiring.claim_door.prepare(ref)
+        await until(lambda: node.cluster.offers)
         node.wiring.node_store.update(door=Door.DEVICE_PLUGIN)
         taint = {"gpu-device-plugin/door": "device-plugin"}
         await until(lambda: node.cluster.offers and node.offered() == {"gpu-0": taint})
         await node.wiring.claim_door.unprepare(ref)
+        del node.cluster.claims["a"]
         await until(lambda: node.offered() == {})
         assert not node.wiring.claim_door.is_needed
+
+
+def by_units(node: Node) -> set[str]:
+    """The cards that the device plugin offers now."""
+    pools = offered_pools(node.wiring, node.wiring.node_store.read())
+    return {group.card for pool in pools for group in pool.groups}
+
+
+async def test_a_card_goes_back_when_no_claim_is_allocated_on_it(node: Node) -> None:
+    """A claim may be allocated and not prepared yet; without the API server nothing goes back."""
+    node.wiring.claim_door.handover.settle_seconds = 0.05
+    ref = node.cluster.allocate("a", 0)
+    async with open_door(node):
+        await until(lambda: node.cluster.offers)
+        node.cluster.is_away = True
+        node.wiring.node_store.update(door=Door.DEVICE_PLUGIN)
+        assert by_units(node) == set()
+        taint = {"gpu-device-plugin/door": "device-plugin"}
+        await until(lambda: node.offered() == {"gpu-0": taint, "gpu-1": taint})
+        assert by_units(node) == set()
+        node.cluster.is_away = False
+        await until(lambda: node.offered() == {"gpu-0": taint})
+        assert by_units(node) == {"GPU-1"}
+
+        await node.wiring.claim_door.prepare(ref)
+        assert by_units(node) == {"GPU-1"}
+        await node.wiring.claim_door.unprepare(ref)
+        del node.cluster.claims["a"]
+        await until(lambda: by_units(node) == {"GPU-0", "GPU-1"})
 
 
 async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(

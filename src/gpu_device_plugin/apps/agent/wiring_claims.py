@@ -22,7 +22,7 @@ def claim_door(of: Wiring) -> ClaimDoor:
         ClaimParts(
             admission=of.admission,
             cdi=CdiFiles(Path(of.settings.cdi_dir)),
-            cluster=of.cluster,
+            claims=of.cluster.resource_claims,
             node_store=of.node_store,
             schemes=of.schemes,
             recorder=of.recorder,
@@ -39,4 +39,6 @@ def claim_door(of: Wiring) -> ClaimDoor:
 
 def offered_pools(of: Wiring, state: NodeState) -> tuple[Pool, ...]:
     """What the device plugin offers beside the claims."""
-    return pools_behind(of.schemes.pools(state), state.door, of.ledger_store.ledger)
+    return pools_behind(
+        of.schemes.pools(state), state.door, of.ledger_store.ledger, of.claim_door.withheld
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from gpu_device_plugin.apps.agent.claims.handover import Handover
 from gpu_device_plugin.apps.agent.claims.parts import ClaimParts
 from gpu_device_plugin.apps.agent.claims.preparation import Preparation
 from gpu_device_plugin.domain.claims import (
@@ -43,13 +44,18 @@ class ClaimDoor:
         self._is_offering = False
         self._had_claims = False
         self._told: Sequence[tuple[str, str]] = ()
+        self.handover = Handover(parts)
 
     @property
     def is_needed(self) -> bool:
         """Whether claims are given here, or are still held."""
-        return self._parts.node_store.read().door is Door.DRA or has_claims(
-            self._parts.admission.ledger
-        )
+        is_open = self._parts.node_store.read().door is Door.DRA
+        return is_open or bool(self.withheld) or has_claims(self._parts.admission.ledger)
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        """UUIDs of cards that the other door does not get yet."""
+        return self.handover.withheld
 
     @property
     def trouble(self) -> str:
@@ -82,14 +88,19 @@ class ClaimDoor:
 
     async def _serve(self) -> None:
         """From the first claim that may come until the last one has ended."""
-        self._restore()
+        self.restore()
         self._server = self._opened()
         serving = asyncio.ensure_future(self._server.run())
         try:
             while self.is_needed and not serving.done():
                 self._check_directory()
+                await self._rebuild()
                 self._offer()
-                await self._until_woken(CHECK_SECONDS)
+                if await self.handover.advance():
+                    continue
+                await self._until_woken(
+                    self.handover.settle_seconds if self.withheld else CHECK_SECONDS
+                )
                 await asyncio.sleep(_TOGETHER_SECONDS)
         finally:
             serving.cancel()
@@ -97,7 +108,7 @@ class ClaimDoor:
                 await serving
             self._server = None
         self._parts.recorder.fault(self._parts.node_store, CDI_FAULT, None)
-        self._parts.cluster.offer_devices((), "")
+        self._parts.claims.offer((), "")
 
     def _opened(self) -> "ClaimServer":
         # Not at the top: an agent without claims does not load their calls.
@@ -129,8 +140,8 @@ class ClaimDoor:
             scheme, view = self._parts.schemes.reserving(state)
         except RequestError:
             return []
-        found = []
-        for uuid, other_door in cards_for_claims(state, self._parts.admission.ledger).items():
+        found, ledger = [], self._parts.admission.ledger
+        for uuid, other_door in cards_for_claims(state, ledger, self.withheld).items():
             card = view.card(uuid)
             capacity = scheme.capacity(card, view) if card else None
             if card and capacity:
@@ -140,8 +151,10 @@ class ClaimDoor:
 
     def _offer(self) -> None:
         devices = self.offered()
-        self._parts.cluster.offer_devices(devices, self._parts.driver_version())
         state = self._parts.node_store.read()
+        if state.door is Door.DRA:
+            self.handover.offered(device.card.uuid for device in devices)
+        self._parts.claims.offer(devices, self._parts.driver_version())
         faults = state.faults.items()
         of_node = "; ".join(f"{reason}: {text}" for reason, text in faults)
         told = [(d.name, of_node or state.unhealthy.get(d.card.uuid, "")) for d in devices]
@@ -154,12 +167,20 @@ class ClaimDoor:
             self._parts.node_store, CDI_FAULT, self._parts.cdi.check() or None
         )
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
         """A claim that cannot be restored is prepared again by the kubelet, or ends."""
         try:
             self._preparation.restore()
         except GpuPluginError as error:
             _log.warning("CDI files are not restored", error=str(error))
+
+    async def _rebuild(self) -> None:
+        """Where grants may have been lost; what cannot be made again now is tried again later."""
+        if self._parts.admission.may_lack_grants:
+            try:
+                await self._preparation.rebuild()
+            except GpuPluginError as error:
+                _log.warning("a lost grant is not made again", error=str(error))
 
     async def _until_woken(self, seconds: float | None) -> None:
         with suppress(TimeoutError):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.apps.agent.admission.admission import Admission
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
-from gpu_device_plugin.apps.agent.publish.cluster import Cluster
+from gpu_device_plugin.apps.agent.publish.resource_claims import ResourceClaims
 from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.node_state import NodeState
@@ -20,7 +20,7 @@ class ClaimParts:
     Attributes:
         admission: Makes and ends grants.
         cdi: Files that container runtimes read.
-        cluster: The API server.
+        claims: The API server.
         node_store: The node state.
         schemes: The rules of what is shared.
         recorder: Where events go.
@@ -31,7 +31,7 @@ class ClaimParts:
 
     admission: Admission
     cdi: CdiFiles
-    cluster: Cluster
+    claims: ResourceClaims
     node_store: NodeStore
     schemes: Schemes
     recorder: EventRecorder

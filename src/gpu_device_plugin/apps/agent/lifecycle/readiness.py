@@ -20,6 +20,7 @@ class Readiness:
         cluster: Cluster,
         offers: Callable[[NodeState], bool],
         state_dir: str,
+        claims_trouble: Callable[[], str],
     ) -> None:
         self._state = state
         self._cards = cards
@@ -27,6 +28,7 @@ class Readiness:
         self._cluster = cluster
         self._offers = offers
         self._state_dir = state_dir
+        self._claims_trouble = claims_trouble
         self.has_read_state = False
         self.is_prepared = False
 
@@ -57,6 +59,8 @@ class Readiness:
         if not self.is_prepared:
             problems.append("grants: still comparing with what the kubelet holds")
         problems += self._device_lists.not_ready(state)
+        if trouble := self._claims_trouble():
+            problems.append(f"claims: {trouble}")
         if problems:
             return False, "\n".join(problems)
         served = ", ".join(self._device_lists.served(state))

@@ -1,25 +1,21 @@
 """The agent's side of the Kubernetes API; with `--standalone` there is none."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from gpu_device_plugin.apps.agent.publish.resource_claims import ApiClaims, ResourceClaims
 from gpu_device_plugin.apps.agent.state.signal import Signal
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.claims import fetch_claim
 from gpu_device_plugin.cluster.events import EventNote, Events
 from gpu_device_plugin.cluster.node import ForeignPlugin, NodeView, NodeWatch
 from gpu_device_plugin.cluster.objects import NodeMetadata, PodAnnotations, Wanted
 from gpu_device_plugin.cluster.pods import PodWatch
-from gpu_device_plugin.cluster.resource_slices import ResourceSlices
 from gpu_device_plugin.domain.caller import Specs
-from gpu_device_plugin.domain.claims import Claim, OfferedDevice
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 
 GET_SECONDS = 1.0
-CLAIM_SECONDS = 5.0
-"""The kubelet waits longer for a claim, and asks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +83,9 @@ class Cluster(Protocol):
         """
         ...
 
-    async def fetch_claim(self, namespace: str, name: str, /) -> Claim | None:
-        """One GET with a deadline; None if there is no such claim.
-
-        Raises:
-            ClusterError: The API did not answer in time.
-        """
-        ...
-
-    def offer_devices(self, devices: Sequence[OfferedDevice], driver_version: str, /) -> None:
-        """Offer these to the scheduler for claims, and nothing else."""
+    @property
+    def resource_claims(self) -> ResourceClaims:
+        """The side of claims."""
         ...
 
     def post(self, note: EventNote, /) -> None:
@@ -163,7 +152,7 @@ class ApiCluster:
         self._node_name = node
         self._metadata = NodeMetadata(api, node, lambda: self._node.view)
         self._annotations = PodAnnotations(api, self._pods.watched)
-        self._resource_slices = ResourceSlices(api, node)
+        self.resource_claims = ApiClaims(api, node, lambda: self._node.view)
         self._events = Events(api, node, api_uid=self._api_uid, on_drop=on_drop)
         api.reach.subscribe(lambda: signals.reach_changed.emit(None))
 
@@ -218,19 +207,6 @@ class ApiCluster:
         """
         return await self._pods.get(namespace, name, GET_SECONDS)
 
-    async def fetch_claim(self, namespace: str, name: str) -> Claim | None:
-        """One GET with a deadline; None if there is no such claim.
-
-        Raises:
-            ClusterError: The API did not answer in time.
-        """
-        return await fetch_claim(self._api, namespace, name, CLAIM_SECONDS)
-
-    def offer_devices(self, devices: Sequence[OfferedDevice], driver_version: str) -> None:
-        """Offer these to the scheduler for claims, and nothing else."""
-        view = self._node.view
-        self._resource_slices.offer(devices, driver_version, view.uid if view else "")
-
     def post(self, note: EventNote) -> None:
         """Write an Event when possible."""
         self._events.post(note)
@@ -257,7 +233,7 @@ class ApiCluster:
             self._metadata.run(),
             self._annotations.run(),
             self._events.run(),
-            self._resource_slices.run(),
+            self.resource_claims.run(),
             self._close_at_end(),
         ]
 

@@ -1,18 +1,20 @@
 """The agent without an API server (`--standalone`)."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from gpu_device_plugin.apps.agent.publish.resource_claims import NoClaims, ResourceClaims
 from gpu_device_plugin.cluster.events import EventNote
 from gpu_device_plugin.cluster.node import ForeignPlugin, NodeView
 from gpu_device_plugin.cluster.objects import Wanted
 from gpu_device_plugin.domain.caller import Specs
-from gpu_device_plugin.domain.claims import Claim, OfferedDevice
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 
 
 class NoCluster:
     """The null object for `--standalone`, where there is no API server."""
+
+    resource_claims: ResourceClaims = NoClaims()
 
     node: NodeView | None = None
     node_trouble = ""
@@ -35,13 +37,6 @@ class NoCluster:
     async def fetch_spec(self, _namespace: str, _name: str, /) -> PodRequest | None:
         """No pod spec."""
         return None
-
-    async def fetch_claim(self, _namespace: str, _name: str, /) -> Claim | None:
-        """No claim."""
-        return None
-
-    def offer_devices(self, _devices: Sequence[OfferedDevice], _version: str, /) -> None:
-        """Nothing to do: nobody would allocate them."""
 
     def post(self, _note: EventNote, /) -> None:
         """Nothing to do; the log has it already."""

@@ -1,0 +1,108 @@
+"""One agent's parts on a node of two cards, with an API server that has claims."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tests.held import fraction
+
+from gpu_device_plugin.apps.agent.edges import real_edges
+from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
+from gpu_device_plugin.apps.agent.publish.resource_claims import NoClaims
+from gpu_device_plugin.apps.agent.wiring import Wiring
+from gpu_device_plugin.config.agent import load_settings
+from gpu_device_plugin.domain.claims import AllocatedDevice, Claim, ClaimRef, OfferedDevice
+from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.modes import NodeMode
+from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
+from gpu_device_plugin.errors import ClusterError
+
+CARDS = tuple(Card(f"GPU-{i}", i, i, i, "V100", 16160) for i in range(2))
+
+
+@dataclass
+class ClaimsOnly(NoClaims):
+    """An API server that has claims, and takes what is offered for them."""
+
+    claims: dict[str, Claim] = field(default_factory=dict)
+    offers: list[Sequence[OfferedDevice]] = field(default_factory=list)
+    is_away: bool = False
+
+    async def fetch(self, _namespace: str, name: str, /) -> Claim | None:
+        return self.claims.get(name)
+
+    async def every(self) -> Sequence[Claim]:
+        if self.is_away:
+            raise ClusterError("away")
+        return list(self.claims.values())
+
+    def offer(self, devices: Sequence[OfferedDevice], _version: str, /) -> None:
+        self.offers.append(devices)
+
+    def allocate(self, name: str, card: int, units: int = 2, percent: int = 30) -> ClaimRef:
+        """What the scheduler writes into a claim."""
+        ref = ClaimRef("default", name, f"uid-{name}")
+        of = AllocatedDevice(
+            "gpu-device-plugin", "n1", f"gpu-{card}", "slice", f"s-{name}", units * 1024, percent
+        )
+        self.claims[name] = Claim(ref, PodRef("default", f"pod-{name}", f"pod-uid-{name}"), (of,))
+        return ref
+
+
+@dataclass
+class Node:
+    """One agent's parts on a node of two cards, and its API server."""
+
+    directory: Path
+    wiring: Wiring
+    cluster: ClaimsOnly
+
+    @property
+    def files(self) -> list[str]:
+        """Uids of the claims that a container runtime finds."""
+        return sorted(p.stem.removeprefix("gpu-device-plugin-") for p in self.cdi.glob("*.json"))
+
+    @property
+    def cdi(self) -> Path:
+        return self.directory / "cdi"
+
+    def offered(self) -> dict[str, dict[str, str]]:
+        """Device -> taints, as last offered."""
+        return {each.name: dict(each.taints) for each in self.cluster.offers[-1]}
+
+    async def hold_units(self, name: str, card: int) -> None:
+        """A container holds two units of a card through the device plugin."""
+        units = {str(Resource.MEM): unit_ids(Resource.MEM, card, 2)}
+        pod = PodRef("default", name, f"uid-{name}")
+        grant = fraction(name, pod, "main", units=units, cards=(f"GPU-{card}",), core_percent=30)
+        await self.wiring.ledger_store.hold(grant)
+
+
+def with_claims(claims: ClaimsOnly) -> NoCluster:
+    """An API server that has nothing but claims."""
+    cluster = NoCluster()
+    cluster.resource_claims = claims
+    return cluster
+
+
+def node_at(directory: Path, cluster: ClaimsOnly, door: Door = Door.DRA) -> Node:
+    """The parts of an agent, started or started again on what is in `directory`."""
+    names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
+    paths = {name: str(directory / name[:1]) for name in names}
+    for path in paths.values():
+        Path(path).mkdir(exist_ok=True)
+    values = {"node_name": "n1", "cdi_dir": str(directory / "cdi"), **paths}
+    settings = load_settings(values, {}, None)
+    wiring = Wiring(
+        settings, replace(real_edges(settings), cluster=lambda *_: with_claims(cluster))
+    )
+    version = directory / "l" / "0.0.1"
+    version.mkdir(exist_ok=True)
+    (version / "libgpuslice.so").write_bytes(b"")
+    (version / "ld.so.preload").write_text("")
+    wiring.node_store.update(
+        mode=NodeMode.CORE_MEM, cards=CARDS, library_version="0.0.1", door=door
+    )
+    return Node(directory, wiring, cluster)
