@@ -1,6 +1,9 @@
 """The promise: what other parts and older tools read from the API is exactly what was given."""
 
+import json
+
 import pytest
+from tests.domain.nvidia.nodes import card
 from tests.domain.words import INIT, V100_MIB, cards, grant, terms
 from tests.held import changed
 
@@ -13,6 +16,7 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     pod_annotations,
     wish_of,
 )
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import parse_offer
 
 NODE = cards(V100_MIB, V100_MIB)
 NOW_NS = 1_700_000_000_000_000_000
@@ -35,6 +39,29 @@ def test_the_nodes_cards_are_compact_json() -> None:
         '{"index":1,"uuid":"GPU-1","model":"Tesla-V100-SXM2-16GB","memory_mib":16160,'
         '"units":15,"healthy":false}]}'
     )
+
+
+def test_instances_and_replicas_are_told_in_version_2() -> None:
+    """A reader of version 1 finds no room for fractions on a card that is cut."""
+    cut = [card(0, "3g.20gb", "3g.20gb"), card(1)]
+    healthy = dict.fromkeys(["GPU-0", "GPU-1"], True)
+    found = json.loads(cards_annotation(cut, healthy, terms(), {"MIG-0-1": 2, "GPU-1": 10}))
+
+    assert found["version"] == 2
+    assert [entry["units"] for entry in found["cards"]] == [0, 40]
+    assert [entry["healthy"] for entry in found["cards"]] == [False, True]
+    assert found["cards"][0]["instances"][1] == {
+        "uuid": "MIG-0-1",
+        "index": 1,
+        "profile": "3g.20gb",
+        "memory_mib": 14592,
+        "healthy": True,
+        "replicas": 2,
+    }
+    assert found["cards"][1]["replicas"] == 10
+    assert parse_offer("n1", cards_annotation(cut, healthy, terms()), {}).healthy == {1}
+    whole = json.loads(cards_annotation(cut, healthy, terms(NodeMode.DEFAULT)))
+    assert [entry["healthy"] for entry in whole["cards"]] == [True, True]
 
 
 def test_one_card_is_told_in_both_generations() -> None:

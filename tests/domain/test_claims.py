@@ -15,6 +15,7 @@ from gpu_device_plugin.domain.claims import (
     cards_for_claims,
     cdi_spec,
     check_door,
+    claim_of_spec,
     pools_behind,
     prepared,
     taints,
@@ -224,9 +225,10 @@ def test_the_cdi_file_says_what_an_allocate_would_answer() -> None:
     )
     claim = Claim(ClaimRef("default", "c", "u1"))
 
-    assert cdi_spec("u1", edits) == {
+    assert cdi_spec(claim.ref, "0a1b", edits) == {
         "cdiVersion": "0.6.0",
         "kind": "gpu-device-plugin/slice",
+        "annotations": {"gpu-device-plugin/claim": "default/c", "gpu-device-plugin/slice": "0a1b"},
         "devices": [
             {
                 "name": "u1",
@@ -245,6 +247,9 @@ def test_the_cdi_file_says_what_an_allocate_would_answer() -> None:
             }
         ],
     }  # fmt: skip
+    assert claim_of_spec("u1", cdi_spec(claim.ref, "0a1b", edits)) == (claim.ref, "0a1b")
+    for damaged in ({}, {"annotations": 1}, {"annotations": {"gpu-device-plugin/claim": "c"}}):
+        assert claim_of_spec("u1", damaged) is None
     first, second = prepared(claim, [allocated(0, 2, 30), allocated(1, 2, 30)], edits)
     names = ("gpu-device-plugin/slice=u1", "nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-1")
     assert (first.cdi_ids, second.cdi_ids) == (names, ())

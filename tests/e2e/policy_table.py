@@ -214,6 +214,22 @@ BAD_REQUESTS = [
         rule="requests.countNotAsResource",
         mode="cgpu",
     ),
+    *(
+        Row(
+            f"two-gpu-resources-{number}",
+            [container("main", resources={"limits": limits})],
+            ["container main asks for several GPU resources (", *limits],
+            rule="requests.oneGpuResource",
+        )
+        for number, limits in enumerate(
+            (
+                {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.5gb": "1"},
+                {"nvidia.com/gpu.shared": "1", "nvidia.com/gpu": "1"},
+                {"nvidia.com/gpu": "1", MEMORY: "2"},
+                {"aliyun.com/gpu": "1", MEMORY: "2"},
+            )
+        )
+    ),
 ]
 
 BAD_ISOLATION = [

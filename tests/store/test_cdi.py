@@ -19,6 +19,7 @@ def test_a_file_is_written_once_and_removed_once(tmp_path: Path) -> None:
 
     assert (made.name, made.stat().st_ino) == ("gpu-device-plugin-u1.json", before)
     assert files.present() == {"u1"}
+    assert (files.read("u1"), files.read("u2")) == (CONTENT, {})
     for _ in range(2):
         files.remove("u1")
     assert files.present() == frozenset()

@@ -2,6 +2,7 @@
 {{- define "gpu-device-plugin.cel" -}}
 {{- $cel := regexReplaceAll `mem\((\w+)\)` . `quantity(limits(${1})[?'aliyun.com/gpu-mem'].orValue('0')).asInteger()` }}
 {{- $cel = regexReplaceAll `core\((\w+)\)` $cel `quantity(limits(${1})[?'aliyun.com/gpu-core.percentage'].orValue('0')).asInteger()` }}
+{{- $cel = regexReplaceAll `gpus\(([\w.\[\]]+)\)` $cel `${1}.?resources.?limits.orValue({}).map(r, r).filter(r, (r in ['aliyun.com/gpu-mem', 'aliyun.com/gpu'] || r.startsWith('nvidia.com/gpu') || r.startsWith('nvidia.com/mig-')) && quantity(${1}.resources.limits[r]).isGreaterThan(quantity('0')))` }}
 {{- $cel = regexReplaceAll `limits\((\w+)\)` $cel `${1}.?resources.?limits.orValue({})` }}
 {{- $cel = regexReplaceAll `ours\(([\w.]+)\)` $cel `('..' in ${1}.split('/') || ['/etc/ld.so.preload/', '/run/gpu-device-plugin/', '/var/run/gpu-device-plugin/', '/usr/local/lib/gpu-device-plugin/'].exists(our, ('/' + ${1}.split('/').filter(s, !(s in ['', '.'])).join('/') + '/').startsWith(our)))` }}
 {{- $cel = regexReplaceAll `reaches\((\w+)\)` $cel `[${1}.split('/').filter(s, !(s in ['', '.'])).map(s, s + '/').join('')].exists(at, variables.directories.exists(our, ('/' + at).startsWith(our) || our.startsWith('/' + at)))` }}
@@ -19,6 +20,11 @@ whose request was made into a claim.
   {{- if .claims }}
   || {{ include "gpu-device-plugin.holdsClaim" . }}
   {{- end }})
+{{- end }}
+
+{{/* The containers of .pod (CEL) that ask for more than one GPU resource: .macro exists, or filter. */}}
+{{- define "gpu-device-plugin.mixes" -}}
+({{ .pod }}.spec.containers + {{ .pod }}.spec.?initContainers.orValue([])).{{ .macro }}(c, {{ include "gpu-device-plugin.cel" "gpus(c)" }}.size() > 1)
 {{- end }}
 
 {{/* The validations that the values leave switched on. */}}

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.modes import is_whole
 from gpu_device_plugin.domain.node_state import NodeTerms
 
 CARDS_ANNOTATION = "gpu-device-plugin/cards"
-CARDS_VERSION = 1
+CARDS_VERSION = 2
 UNINSTALL_ANNOTATION = "gpu-device-plugin/uninstall"
 """Marks a node for the agents of one installation. Its value is the uid of their DaemonSet, so
 that the mark of an earlier installation has no effect on a later one."""
@@ -15,32 +17,68 @@ WITHDRAWN_ANNOTATION = "gpu-device-plugin/withdrawn"
 WITHDRAWN_VERSION = 1
 
 
-def cards_annotation(cards: Sequence[Card], healthy: Mapping[str, bool], terms: NodeTerms) -> str:
+def cards_annotation(
+    cards: Sequence[Card],
+    healthy: Mapping[str, bool],
+    terms: NodeTerms,
+    replicas: Mapping[str, int] = MappingProxyType({}),
+) -> str:
     """The node's cards for schedulers, tools and people, as compact JSON.
+
+    Version 2 where a card is cut or replicated, and else version 1, whose readers need not know the
+    other: beside fractions, a card in MIG mode has no units and is not healthy for them.
 
     Args:
         cards: The node's cards.
         healthy: UUID -> whether the card may serve.
         terms: The node's mode and unit.
+        replicas: UUID of a card or instance -> how many replicas of it are offered.
     """
+    ordered = sorted(cards, key=lambda card: card.index)
+    entries = [_card(card, healthy.get(card.uuid, False), terms, replicas) for card in ordered]
+    is_plain = not any({"instances", "replicas"} & entry.keys() for entry in entries)
     return compact(
         {
-            "version": CARDS_VERSION,
+            "version": 1 if is_plain else CARDS_VERSION,
             "mode": terms.mode,
             "unit_mib": terms.unit.mib,
-            "cards": [
-                {
-                    "index": card.index,
-                    "uuid": card.uuid,
-                    "model": card.model,
-                    "memory_mib": card.memory_mib,
-                    "units": card.capacity(terms.unit),
-                    "healthy": healthy.get(card.uuid, False),
-                }
-                for card in sorted(cards, key=lambda card: card.index)
-            ],
+            "cards": entries,
         }
     )
+
+
+def _card(
+    card: Card,
+    is_healthy: bool,  # noqa: FBT001
+    terms: NodeTerms,
+    replicas: Mapping[str, int],
+) -> dict[str, object]:
+    is_cut = card.hardware.is_mig
+    entry: dict[str, object] = {
+        "index": card.index,
+        "uuid": card.uuid,
+        "model": card.model,
+        "memory_mib": card.memory_mib,
+        "units": 0 if is_cut else card.capacity(terms.unit),
+        "healthy": is_healthy and (is_whole(terms.mode) or not is_cut),
+    }
+    if is_cut:
+        entry["instances"] = [
+            {
+                "uuid": each.uuid,
+                "index": each.index,
+                "profile": each.profile,
+                "memory_mib": each.memory_mib,
+                "healthy": is_healthy,
+                **_replicas(each.uuid, replicas),
+            }
+            for each in card.hardware.instances
+        ]
+    return entry | _replicas(card.uuid, replicas)
+
+
+def _replicas(uuid: str, replicas: Mapping[str, int]) -> dict[str, object]:
+    return {"replicas": replicas[uuid]} if replicas.get(uuid, 1) > 1 else {}
 
 
 def withdrawn_annotation(mark: str, kept: Sequence[str]) -> str:

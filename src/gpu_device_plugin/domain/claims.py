@@ -17,6 +17,7 @@ CDI_KIND = f"{DRIVER}/slice"
 CDI_VERSION = "0.6.0"
 MAX_SLOTS = 16
 """Most claims a card, as the scheduler counts them."""
+_CLAIM_KEY, _SLICE_KEY = f"{DRIVER}/claim", f"{DRIVER}/slice"
 _MOUNT_OPTIONS = ("nosuid", "nodev", "rbind")
 
 
@@ -214,8 +215,11 @@ def has_claims(ledger: Ledger) -> bool:
     return any(grant.holder.claim for grant in ledger.grants.values())
 
 
-def cdi_spec(uid: str, edits: ContainerEdits) -> dict[str, object]:
-    """The CDI file of a claim: what an Allocate would answer, as edits of one device."""
+def cdi_spec(ref: ClaimRef, slice_id: str, edits: ContainerEdits) -> dict[str, object]:
+    """The CDI file of a claim: what an Allocate would answer, as edits of one device.
+
+    Its annotations say whose it is, so that a lost grant can be made again.
+    """
     content: dict[str, object] = {
         "env": [f"{name}={value}" for name, value in edits.envs.items()],
         "mounts": [_mount(mount) for mount in edits.mounts],
@@ -228,8 +232,21 @@ def cdi_spec(uid: str, edits: ContainerEdits) -> dict[str, object]:
     return {
         "cdiVersion": CDI_VERSION,
         "kind": CDI_KIND,
-        "devices": [{"name": uid, "containerEdits": shown}],
+        "annotations": {_CLAIM_KEY: str(ref), _SLICE_KEY: slice_id},
+        "devices": [{"name": ref.uid, "containerEdits": shown}],
     }
+
+
+def claim_of_spec(uid: str, spec: Mapping[str, object]) -> tuple[ClaimRef, str] | None:
+    """The claim of a CDI file and the id of its slice; None where the file tells neither."""
+    told = spec.get("annotations")
+    if not isinstance(told, Mapping):
+        return None
+    namespace, _, name = str(told.get(_CLAIM_KEY, "")).partition("/")
+    slice_id = str(told.get(_SLICE_KEY, ""))
+    if not (namespace and name and slice_id.isalnum()):
+        return None
+    return ClaimRef(namespace, name, uid), slice_id
 
 
 def prepared(

@@ -36,6 +36,14 @@ class CdiFiles:
         except OSError as error:
             raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
 
+    def read(self, uid: str) -> Mapping[str, object]:
+        """Content of a claim's file; empty where it cannot be read."""
+        try:
+            content = json.loads(self._path(uid).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
     def remove(self, uid: str) -> None:
         """Remove a claim's file, if it is there.
 

@@ -112,15 +112,24 @@ async def test_an_agent_that_starts_again_has_every_claim_and_no_file_too_many(
         await until(lambda: later.files == ["nvidia", "uid-a"])
 
 
-async def test_files_stay_where_grants_may_have_been_lost(node: Node) -> None:
-    """Never delete on missing knowledge: the containers may still run."""
-    await node.wiring.claim_door.prepare(node.cluster.allocate("a", 0))
-    store = node.wiring.ledger_store
+async def test_lost_grants_are_made_again_from_files_and_claims(node: Node) -> None:
+    """With the slice that the containers have mounted; a file whose claim is over stays."""
+    door, store = node.wiring.claim_door, node.wiring.ledger_store
+    for name in "ab":
+        await door.prepare(node.cluster.allocate(name, 0))
+    before = {g.holder.claim: g for g in store.ledger.grants.values()}
     store.amend((), list(store.ledger.grants))
     store.may_lack_grants = True
+    del node.cluster.claims["b"]
     async with open_door(node):
+        await until(lambda: store.ledger.grants)
         await until(lambda: node.cluster.offers)
-        assert node.files == ["uid-a"]
+
+    (grant,) = store.ledger.grants.values()
+    assert replace(grant, created_seconds=0) == replace(before["uid-a"], created_seconds=0)
+    assert node.files == ["uid-a", "uid-b"]
+    await door.unprepare(ClaimRef("default", "b", "uid-b"))
+    assert node.files == ["uid-a"]
 
 
 async def test_cards_are_offered_once_no_units_of_them_are_held(node: Node) -> None:

@@ -86,6 +86,11 @@ class Scheme(ABC):
         del cards, mode, machine
         return {}
 
+    def replicas(self, state: NodeState) -> Mapping[str, int]:
+        """UUID of a card or instance -> how many replicas of it are offered, where there are several."""
+        del state
+        return {}
+
     @abstractmethod
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
         """What it offers now, unhealthy units included; nothing while it may not serve."""

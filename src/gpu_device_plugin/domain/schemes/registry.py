@@ -163,6 +163,13 @@ class Schemes:
             found |= scheme.feature_labels(cards, state.mode, machine)
         return found
 
+    def replicas(self, state: NodeState) -> Mapping[str, int]:
+        """UUID of a card or instance -> how many replicas of it are offered, where there are several."""
+        found: dict[str, int] = {}
+        for scheme in self._schemes:
+            found |= scheme.replicas(self.view(scheme, state))
+        return found
+
     def layout(self, state: NodeState) -> Layout:
         """What is in the way of the offers of this node."""
         found = [scheme.layout(self.view(scheme, state)) for scheme in self._schemes]

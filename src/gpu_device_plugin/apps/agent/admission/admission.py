@@ -58,13 +58,16 @@ class Admission:
         """Whether grants may have been lost with a damaged file."""
         return self._ledger_store.may_lack_grants
 
-    async def reserve(self, holder: Holder, demand: Demand, devices: Collection[str] = ()) -> Grant:
+    async def reserve(
+        self, holder: Holder, demand: Demand, devices: Collection[str] = (), slice_id: str = ""
+    ) -> Grant:
         """The grant of a holder; the same one again if it has it already.
 
         Args:
             holder: A claim, or a container that no call of the kubelet's names units for.
             demand: What it needs, within the rules of the node's scheme.
             devices: UUIDs of the cards that somebody has chosen already; empty for our choice.
+            slice_id: Of the slice that it had before its grant was lost; empty for a new one.
 
         Raises:
             RefusalError: There is no room, or nothing durable can be made.
@@ -76,7 +79,7 @@ class Admission:
             state = self._state()
             scheme, view = self._schemes.reserving(state)
             chosen = scheme.reserve(holder, demand, self.ledger, view, devices)
-            slice_id = secrets.token_hex(_SLICE_ID_BYTES)
+            slice_id = slice_id or secrets.token_hex(_SLICE_ID_BYTES)
             new = NewGrant(slice_id, self._wall_seconds(), state.isolates)
             grant = scheme.sized(scheme.grant(chosen, new, view), view)
             _check_library(grant, state)

@@ -94,6 +94,7 @@ class ClaimDoor:
         try:
             while self.is_needed and not serving.done():
                 self._check_directory()
+                await self._rebuild()
                 self._offer()
                 if await self.handover.advance():
                     continue
@@ -172,6 +173,14 @@ class ClaimDoor:
             self._preparation.restore()
         except GpuPluginError as error:
             _log.warning("CDI files are not restored", error=str(error))
+
+    async def _rebuild(self) -> None:
+        """Where grants may have been lost; what cannot be made again now is tried again later."""
+        if self._parts.admission.may_lack_grants:
+            try:
+                await self._preparation.rebuild()
+            except GpuPluginError as error:
+                _log.warning("a lost grant is not made again", error=str(error))
 
     async def _until_woken(self, seconds: float | None) -> None:
         with suppress(TimeoutError):

@@ -13,6 +13,7 @@ from gpu_device_plugin.domain.claims import (
     cards_by_name,
     cdi_spec,
     check_door,
+    claim_of_spec,
     prepared,
 )
 from gpu_device_plugin.domain.grants import Grant
@@ -52,7 +53,7 @@ class Preparation:
         async with self._gate.lock:  # the calls of the other door decide on the same ledger
             grant = await self._reserved(claim, ours)
         edits = self._admission.edits(grant, self._state())
-        self.write(ref.uid, grant)
+        self.write(ref, grant)
         failpoint("prepare.before-answer")
         return prepared(claim, ours, edits)
 
@@ -67,14 +68,15 @@ class Preparation:
         await self._admission.release(Holder(PodRef(ref.namespace, ""), claim=ref.uid))
         self._cdi.remove(ref.uid)
 
-    def write(self, uid: str, grant: Grant) -> None:
+    def write(self, ref: ClaimRef, grant: Grant) -> None:
         """Write the CDI file of a claim that holds a grant.
 
         Raises:
             NodeError: The directory takes no files, or a card has gone.
         """
         try:
-            self._cdi.write(uid, cdi_spec(uid, self._admission.edits(grant, self._state())))
+            edits = self._admission.edits(grant, self._state())
+            self._cdi.write(ref.uid, cdi_spec(ref, grant.slice_id, edits))
         except StorageError as error:
             raise NodeError(str(error), reason="CdiDirNotWritable") from error
 
@@ -83,14 +85,38 @@ class Preparation:
 
         Files without a grant stay where grants may have been lost.
         """
-        held = {g.holder.claim: g for g in self._admission.ledger.grants.values() if g.holder.claim}
+        held = self._held()
         for uid, grant in held.items():
-            self.write(uid, grant)
+            known = claim_of_spec(uid, self._cdi.read(uid))
+            self.write(known[0] if known else ClaimRef(grant.pod.namespace, "", uid), grant)
         if not self._admission.may_lack_grants:
             for uid in self._cdi.present() - held.keys():
                 self._cdi.remove(uid)
 
-    async def _reserved(self, claim: Claim, ours: Sequence[AllocatedDevice]) -> Grant:
+    async def rebuild(self) -> None:
+        """Make lost grants again from the CDI files that are left, as far as their claims live.
+
+        Each gets the slice that its containers have mounted. A file whose claim is over stays until
+        the kubelet gives the claim back.
+
+        Raises:
+            GpuPluginError: The API server does not answer, or a claim does not fit.
+        """
+        for uid in self._cdi.present() - self._held().keys():
+            known = claim_of_spec(uid, self._cdi.read(uid))
+            claim = await self._claims.fetch(known[0].namespace, known[0].name) if known else None
+            if known and claim is not None and claim.ref.uid == uid:
+                async with self._gate.lock:
+                    await self._reserved(claim, self._ours(claim), known[1])
+
+    def _held(self) -> dict[str, Grant]:
+        """Claim's uid -> its grant."""
+        grants = self._admission.ledger.grants.values()
+        return {grant.holder.claim: grant for grant in grants if grant.holder.claim}
+
+    async def _reserved(
+        self, claim: Claim, ours: Sequence[AllocatedDevice], slice_id: str = ""
+    ) -> Grant:
         state = self._state()
         by_name = cards_by_name(state)
         uuids = [by_name[each.device].uuid for each in ours]
@@ -98,7 +124,8 @@ class Preparation:
         if not self._admission.ledger.of_holder(holder):
             check_door(uuids, state, self._admission.ledger)
         scheme, view = self._schemes.reserving(state)
-        return await self._admission.reserve(holder, scheme.claim_demand(ours, view), uuids)
+        needed = scheme.claim_demand(ours, view)
+        return await self._admission.reserve(holder, needed, uuids, slice_id)
 
     def _ours(self, claim: Claim) -> Sequence[AllocatedDevice]:
         """What the claim has of this node's cards.

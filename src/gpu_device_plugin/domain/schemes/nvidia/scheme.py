@@ -92,6 +92,11 @@ class NvidiaScheme(Records):
             configuration = _mixed_by_default(configuration)
         return feature_labels(cards, configuration, machine)
 
+    def replicas(self, state: NodeState) -> Mapping[str, int]:
+        """Of shared devices."""
+        offered = (d for devices in self._offers(state).resources.values() for d in devices)
+        return {device.uuid: device.replicas for device in offered if device.replicas > 1}
+
     def pools(self, state: NodeState) -> tuple[Pool, ...]:
         """Every device, a card that is out as well."""
         healthy = state.healthy
