@@ -11,6 +11,7 @@ from tests.waiting import until
 
 from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterPod, ClusterWatch
 from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.processors import Processors
 
 _PATH = "/api/v1/namespaces/ns/pods/"
 _LIMITS = {"limits": {"aliyun.com/gpu-mem": "2"}}
@@ -116,3 +117,29 @@ async def test_an_answer_that_comes_after_newer_news_changes_nothing(*, is_delet
             answer.go_on.set()
             assert await read is not None
             assert view.pods["new"] is known
+
+
+async def test_a_pod_that_ended_while_the_watch_was_away_gives_its_processors_back() -> None:
+    """Also one without a slice: after 410 the list counts, and nobody tells of its end."""
+    processors = Processors()
+    plain = {
+        "metadata": {"namespace": "ns", "name": "plain", "uid": "plain"},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "a", "resources": {"requests": {"cpu": "1500m"}}}],
+        },
+    }
+    cards = {"annotations": {"gpu-device-plugin/cards": "{}"}, "name": "n1"}
+    async with running() as (server, api):
+        watch = ClusterWatch(api, View().changes, processors)
+        node = {"metadata": cards, "status": {"allocatable": {"cpu": "4"}}}
+        await server.put("/api/v1/nodes/n1", node)
+        await server.put(_PATH + "plain", plain)
+        async with working(watch.run_nodes, watch.run_pods):
+            await until(lambda: processors.free("n1") == 2500)
+            server.fault = lambda _: web.json_response({"message": "away"}, status=503)
+            await server.drop_watches()
+            await server.delete(_PATH + "plain")
+            await server.compact()
+            server.fault = lambda _: None
+            await until(lambda: processors.free("n1") == 4000)

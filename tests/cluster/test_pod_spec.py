@@ -159,5 +159,5 @@ def test_processors_are_counted_as_kube_scheduler_counts_them(
 
 
 def test_a_processor_that_is_no_quantity_is_an_error() -> None:
-    with pytest.raises(ClusterError, match="'much' is not a Kubernetes quantity"):
+    with pytest.raises(ClusterError, match="container c: cpu: 'much' is not a Kubernetes quantity"):
         scheduled_request(parsed(spec={"containers": [_needs("much")]}))

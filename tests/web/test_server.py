@@ -1,5 +1,6 @@
 """The pages answer with the right status and text, and a bad address is named."""
 
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -112,11 +113,11 @@ def test_addresses_are_read_as_go_programs_write_them(
     address: str, expected: tuple[str, int]
 ) -> None:
     """The forms of `net.Listen`."""
-    assert parse_address(address) == expected
+    assert parse_address(address, "address") == expected
 
 
 @pytest.mark.parametrize("address", ["", "9445", "host", "host:", "host:http", "::1:80", ":65536"])
 def test_any_other_address_is_a_config_error(address: str) -> None:
     """With the key and the text that was given."""
-    with pytest.raises(ConfigError, match="metrics_address"):
-        parse_address(address)
+    with pytest.raises(ConfigError, match=re.escape(f"page_address: {address!r} is not")):
+        parse_address(address, "page_address")

@@ -63,20 +63,25 @@ def scheduled_request(pod: Pod) -> PodRequest:
     """
     beside, most = 0, 0
     for container in pod.spec.init_containers or ():
-        needs = _cpu(container.resources)
+        needs = _cpu(container.resources, container.name)
         is_sidecar = _init_kind(container) is ContainerKind.SIDECAR
         beside += needs if is_sidecar else 0
         most = max(most, beside if is_sidecar else beside + needs)
-    needed = max(most, beside + sum(_cpu(each.resources) for each in pod.spec.containers))
+    needed = max(most, beside + sum(_cpu(c.resources, c.name) for c in pod.spec.containers))
     whole = pod.spec.resources
     if whole is not None and "cpu" in (whole.requests or {}):
-        needed = _cpu(whole)
-    overhead = _cpu(Resources(requests=pod.spec.overhead))
+        needed = _cpu(whole, "")
+    overhead = _cpu(Resources(requests=pod.spec.overhead), "")
     return replace(pod_request(pod), cpu_milli=needed + overhead)
 
 
-def _cpu(resources: Resources) -> int:
-    return milli(str((resources.requests or {}).get("cpu", "0")))
+def _cpu(resources: Resources, container: str) -> int:
+    """`container` is for the error; empty for what is asked for the whole pod."""
+    try:
+        return milli(str((resources.requests or {}).get("cpu", "0")))
+    except ClusterError as error:
+        whose = f"container {container}" if container else "pod"
+        raise ClusterError(f"{whose}: cpu: {error}") from error
 
 
 def _init_kind(container: Container) -> ContainerKind:

@@ -41,7 +41,7 @@ class Listener:
             ConfigError: `address` has another form.
         """
         self._name, self._address, self._tls = name, address, tls
-        self._host, self._port = parse_address(address)
+        self._host, self._port = parse_address(address, name.replace(" ", "_"))
         self._runner: web.AppRunner | None = None
 
     @property
@@ -118,14 +118,14 @@ class WebServer:
         return web.Response(text=text.rstrip("\n") + "\n", status=200 if is_ready else 503)
 
 
-def parse_address(address: str) -> tuple[str, int]:
+def parse_address(address: str, key: str) -> tuple[str, int]:
     """Host and port of `:9445`, `127.0.0.1:9445` or `[::1]:9445`; no host is every interface.
 
     Raises:
-        ConfigError: `address` has another form.
+        ConfigError: `address` has another form; the text names it by `key`.
     """
     host, colon, port = address.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not is_bracketed):
-        raise ConfigError(f"metrics_address: {address!r} is not host:port, [ipv6]:port or :port")
+        raise ConfigError(f"{key}: {address!r} is not host:port, [ipv6]:port or :port")
     return host.strip("[]"), int(port)

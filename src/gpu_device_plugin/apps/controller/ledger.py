@@ -33,7 +33,7 @@ from gpu_device_plugin.errors import StateError
 NO_CARDS_TEXT = "node(s) have no cards of ours"
 _KEPT_SHAPES = 64
 _KEPT_ANSWERS = 100_000
-_KEPT_ROOMS = _KEPT_KINDS = 1_000
+_KEPT_KINDS = 1_000
 _NO_CARDS = Misfit(NO_CARDS_TEXT, is_final=True)
 _Asked = tuple[object, str | None, str | None, str | None, int]
 _log = structlog.get_logger("ledger")
@@ -44,7 +44,7 @@ class _Answers:
     """What pods that ask alike were answered: by node, by what a node has left, by its rules."""
 
     by_node: dict[str, Fit | Misfit] = field(default_factory=dict)
-    by_room: dict[tuple[int, int], Fit | Misfit] = field(default_factory=dict)
+    by_kind: dict[int, Fit | Misfit] = field(default_factory=dict)
     by_rules: dict[object, Checked | Misfit] = field(default_factory=dict)
 
 
@@ -194,8 +194,8 @@ class ClusterLedger:
         asked = (_shape(pod), pod.card_count_label, pod.placement, pod.card_label, cpu)
         answers = self._answers.setdefault(asked, _Answers())
         self._answers.move_to_end(asked)
-        if len(answers.by_room) > _KEPT_ROOMS:
-            answers.by_room.clear()
+        if len(answers.by_kind) > _KEPT_KINDS:
+            answers.by_kind.clear()
         while len(self._answers) > 1 and (
             len(self._answers) > _KEPT_SHAPES or self.kept_answers > _KEPT_ANSWERS
         ):
@@ -212,9 +212,10 @@ class ClusterLedger:
             elif name not in self._offers:
                 found[name] = _NO_CARDS
             else:
-                found[name] = answers.by_node[name] = self._alike(
-                    name, pod, answers, self._free_milli(name) if counts else PLENTY_CPU_MILLI
-                )
+                answer = self._alike(name, pod, answers)
+                if counts and isinstance(answer, Fit):
+                    answer = answer.beside(self._free_milli(name), pod.cpu_milli)
+                found[name] = answers.by_node[name] = answer
         return found
 
     def _counts_processors(self, pod: PodRequest) -> bool:
@@ -237,22 +238,19 @@ class ClusterLedger:
         rooms = node_rooms(self._offers[name], left)
         return isinstance(self._counted(name, rooms, pod, PLENTY_CPU_MILLI), Fit)
 
-    def _alike(
-        self, node: str, pod: PodRequest, answers: "_Answers", free_milli: int
-    ) -> Fit | Misfit:
-        """The answer for a node; nodes that have the same left share it."""
+    def _alike(self, node: str, pod: PodRequest, answers: "_Answers") -> Fit | Misfit:
+        """The answer for a node with plenty of processor; nodes with the same left share it."""
         rooms = self.rooms(node)
-        room = self._kind_of[node], free_milli
-        if room not in answers.by_room:
+        kind = self._kind_of[node]
+        if kind not in answers.by_kind:
             offer = self._offers[node]
             rules = offer.mode, offer.unit, offer.max_pods, offer.policy
             if rules not in answers.by_rules:
                 answers.by_rules[rules] = checked(offer, pod, self._default_policy)
             asked = answers.by_rules[rules]
-            answers.by_room[room] = (
-                asked if isinstance(asked, Misfit) else tried(offer, rooms, asked, free_milli)
-            )
-        return answers.by_room[room]
+            found = asked if isinstance(asked, Misfit) else tried(offer, rooms, asked)
+            answers.by_kind[kind] = found
+        return answers.by_kind[kind]
 
     def _counted(
         self, node: str, rooms: Sequence[Room], pod: PodRequest, free_milli: int

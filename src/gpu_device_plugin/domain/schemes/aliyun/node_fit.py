@@ -15,14 +15,14 @@ from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
-from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, Spared, scored
+from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, scored
 from gpu_device_plugin.domain.schemes.aliyun.placement import (
     NoRoom,
     Placement,
     place,
     place_ahead,
 )
-from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share, one_copy
 from gpu_device_plugin.domain.schemes.aliyun.requests import (
     demand,
     demand_ahead,
@@ -61,6 +61,10 @@ class Fit:
     extra: Mapping[int, Share] = field(default_factory=dict)
     inits: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
     is_exclusive: bool = False
+
+    def beside(self, free_cpu_milli: int, pod_cpu_milli: int) -> "Fit":
+        """The same where the node has this much processor free, and the pod takes that of it."""
+        return replace(self, score=self.score.beside(free_cpu_milli, pod_cpu_milli))
 
     def hold(self, pod: PodRef) -> PodHold:
         """What the pod will hold there."""
@@ -154,7 +158,8 @@ def fit(
             it counts for how good the node is by `fgd`, and never for whether the pod fits.
     """
     asking = checked(offer, pod, default)
-    return asking if isinstance(asking, Misfit) else tried(offer, rooms, asking, free_cpu_milli)
+    found = asking if isinstance(asking, Misfit) else tried(offer, rooms, asking)
+    return found if isinstance(found, Misfit) else found.beside(free_cpu_milli, pod.cpu_milli)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,20 +187,17 @@ def checked(offer: NodeOffer, pod: PodRequest, default: PlacementPolicy) -> Chec
     return Checked(pod, policy, default, asking)
 
 
-def tried(
-    offer: NodeOffer, rooms: Sequence[Room], asked: Checked, free_cpu_milli: int
-) -> Fit | Misfit:
-    """The other half of `fit`."""
+def tried(offer: NodeOffer, rooms: Sequence[Room], asked: Checked) -> Fit | Misfit:
+    """The other half of `fit`, on a node with plenty of processor."""
     pod, policies = asked.pod, (asked.policy, asked.default)
     trial = _placed(offer, rooms, pod, asked.asking, asked.policy)
     if isinstance(trial, Misfit):
         return trial
-    before = Spared(rooms, free_cpu_milli)
-    left = Spared(trial.rooms, free_cpu_milli - pod.cpu_milli)
-    score = scored(before, left, frozenset(trial.uuids), policies)
-    take = trial.take
+    score = scored(rooms, trial.rooms, frozenset(trial.uuids), policies)
     alone = wants_whole_card(pod)
-    return Fit(score, take.apps, take.extra(), take.inits, is_exclusive=alone)
+    shares, inits = one_copy(trial.take.apps), one_copy(trial.take.inits)
+    extra = one_copy({0: trial.take.extra()})[0]
+    return Fit(score, shares, extra, inits, is_exclusive=alone)
 
 
 def _placed(
