@@ -188,7 +188,11 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
     units = UnitCount("r", 1, 0)
     metrics.publish(
         Snapshot(
-            cards=(CardSample(0, "GPU-0", is_healthy=False, units=(units,), fault="XID79"),),
+            cards=(
+                CardSample(
+                    0, "GPU-0", is_healthy=False, units=(units,), fault="XID79", unexplained_bytes=1
+                ),
+            ),
             slices=(whole_slice(),),
             is_api_reachable=True,
             faults=("OtherPlugin",),

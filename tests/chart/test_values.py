@@ -28,10 +28,14 @@ REFUSED = {
     "nodeSettings.map.small.gpuMemoryUnit=128MiB": "nodeSettings.map.small: gpuMemoryUnit 128MiB goes with",
     "nodeSettings.map.small.unit=GiB": "additional properties 'unit' not allowed",
     "nodeSettings.map.small.deviceListStrategy=volume-mounts": "at '/nodeSettings/map/small/deviceListStrategy'",
-    "migStrategy=single": "migStrategy single is not served by this chart yet",
-    "migStrategy=mixed": "migStrategy mixed is not served by this chart yet",
+    "config.name=mine,config.map.a=x": "config.name and config.map exclude each other",
+    "config.default=b,config.map.a=x": "config.default b is none of config.map: it has a",
+    "mps.enabled=true": "mps.enabled needs config.map or config.name",
+    "mps.enabled=true,config.name=c,mps.config=a,migStrategy=mixed": "does not go with migStrategy mixed",
+    "mps.enabled=true,config.name=c,mps.config=a,simulate.profile=a100": "does not go with simulate.profile",
+    "deviceIDStrategy=name": "at '/deviceIDStrategy'",
     "migStrategy=both": "at '/migStrategy': value must be one of",
-    "mode=mps": "mode mps is not served by this chart yet",
+    "mode=mps": "mode mps is not served yet",
     "mode=exclusive": "at '/mode': value must be one of",
     "placement=pack": "at '/placement': value must be one of 'binpack', 'spread'",
     "computePolicy=2": "at '/computePolicy': value must be one of 'fixed', 'work-conserving'",
@@ -72,7 +76,11 @@ NOT_IN_THE_FILE = {
     "run_dir",  # its default; a hostPath
     "nvml_library",  # by driverRoot only
     "simulator_dir",  # by simulate.profile only
-    *field_names(NvidiaSettings),  # no values for them yet
+    *field_names(NvidiaSettings),  # NVIDIA's variables: tests/chart/test_nvidia.py
+    "door",  # with dra.enabled only
+    "cdi_dir",  # with dra.enabled only
+    "enable_healthchecks",  # DP_ENABLE_HEALTHCHECKS, by extraEnv
+    "disable_healthchecks",  # DP_DISABLE_HEALTHCHECKS, by extraEnv
 }
 
 

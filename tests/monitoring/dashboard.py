@@ -126,7 +126,8 @@ def nodes_and_cards() -> list[AnyPanel]:
             Head(
                 "Cards",
                 "Free and held units of each card. A pod fits only where one card has its whole "
-                "request: compare the largest number free, not the sum.",
+                "request: compare the largest number free, not the sum. Unexplained is memory in use "
+                "that no slice accounts for.",
                 24,
                 8,
             ),
@@ -137,6 +138,7 @@ def nodes_and_cards() -> list[AnyPanel]:
                 Column("memory held"): per(card, units(MEM, "held")),
                 Column("compute free", "percent"): per(card, units(CORE, "free")),
                 Column("compute held", "percent"): per(card, units(CORE, "held")),
+                Column("unexplained", "bytes"): per(card, metric("card_memory_unexplained_bytes")),
             },
         ),
         states(

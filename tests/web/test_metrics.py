@@ -19,6 +19,9 @@ gpu_device_plugin_card_healthy{card="1",uuid="GPU-b"} 0.0
 # HELP gpu_device_plugin_card_fault Why a card is out.
 # TYPE gpu_device_plugin_card_fault gauge
 gpu_device_plugin_card_fault{card="1",reason="XID79",uuid="GPU-b"} 1.0
+# HELP gpu_device_plugin_card_memory_unexplained_bytes Memory of a card in use that no slice on it accounts for.
+# TYPE gpu_device_plugin_card_memory_unexplained_bytes gauge
+gpu_device_plugin_card_memory_unexplained_bytes{card="0",uuid="GPU-a"} 0.0
 # HELP gpu_device_plugin_units Units of a resource on a card.
 # TYPE gpu_device_plugin_units gauge
 gpu_device_plugin_units{card="0",resource="aliyun.com/gpu-mem",state="free",uuid="GPU-a"} 13.0
@@ -107,7 +110,9 @@ def test_the_page_is_the_golden_one() -> None:
     metrics.publish(
         Snapshot(
             cards=(
-                CardSample(0, "GPU-a", is_healthy=True, units=(UnitCount(MEM, 13, 2),)),
+                CardSample(
+                    0, "GPU-a", is_healthy=True, units=(UnitCount(MEM, 13, 2),), unexplained_bytes=0
+                ),
                 CardSample(1, "GPU-b", is_healthy=False, fault="XID79"),
             ),
             slices=(SliceSample("ns", "p", "c", 0, 2154 * 2**20, 30, 337 * 2**20, 0.25, 3),),

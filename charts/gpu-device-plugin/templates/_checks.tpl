@@ -3,8 +3,8 @@ What the schema cannot say in words: combinations that make no sense, and values
 products know and this one does not serve yet. Every manifest that the agent needs includes it.
 */}}
 {{- define "gpu-device-plugin.check" -}}
-{{- if has .Values.mode (list "mps" "mig") }}
-{{- fail (printf "mode %s is not served by this chart yet: set mode to core_mem, cgpu, share, default, topology or disabled" .Values.mode) }}
+{{- if eq .Values.mode "mps" }}
+{{- fail "mode mps is not served yet: for replicas by MPS set mode to default, and config and mps.enabled" }}
 {{- end }}
 {{- if and (eq .Values.gpuMemoryUnit "128MiB") (ne .Values.mode "share") }}
 {{- fail (printf "gpuMemoryUnit 128MiB does not go with mode %s: it is for mode share only, where a card serves more than 16 pods; set mode to share or gpuMemoryUnit to GiB" .Values.mode) }}
@@ -14,8 +14,20 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- fail (printf "nodeSettings.map.%s: gpuMemoryUnit 128MiB goes with mode share only; set both there" $name) }}
 {{- end }}
 {{- end }}
-{{- if ne .Values.migStrategy "none" }}
-{{- fail (printf "migStrategy %s is not served by this chart yet: cards in MIG mode are left out; set migStrategy to none" .Values.migStrategy) }}
+{{- if and .Values.config.name .Values.config.map }}
+{{- fail "config.name and config.map exclude each other: name a ConfigMap of yours, or give the files" }}
+{{- end }}
+{{- if and .Values.config.default .Values.config.map (not (hasKey .Values.config.map .Values.config.default)) }}
+{{- fail (printf "config.default %s is none of config.map: it has %s" .Values.config.default (keys .Values.config.map | sortAlpha | join ", ")) }}
+{{- end }}
+{{- if and .Values.mps.enabled (not (and (include "gpu-device-plugin.nvidiaConfig" .) (or .Values.mps.config .Values.config.default))) }}
+{{- fail "mps.enabled needs config.map or config.name, and mps.config or config.default: the file there that has sharing.mps" }}
+{{- end }}
+{{- if and .Values.mps.enabled (eq .Values.migStrategy "mixed") }}
+{{- fail "mps.enabled does not go with migStrategy mixed: MPS knows no MIG instances" }}
+{{- end }}
+{{- if and .Values.mps.enabled .Values.simulate.profile }}
+{{- fail "mps.enabled does not go with simulate.profile: NVIDIA's control daemon does not run on simulated cards" }}
 {{- end }}
 {{- include "gpu-device-plugin.checkImage" . }}
 {{- if and .Values.driverRoot (not .Values.nvmlLibrary) }}

@@ -63,3 +63,34 @@ xid-table.yaml: |
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{/* The ConfigMap with NVIDIA's configuration files; empty without one. */}}
+{{- define "gpu-device-plugin.nvidiaConfig" -}}
+{{- if .Values.config.map }}{{ include "gpu-device-plugin.fullname" . }}-nvidia{{ else }}{{ .Values.config.name }}{{ end }}
+{{- end }}
+
+{{/* NVIDIA's settings under its variables, which stand over its files. */}}
+{{- define "gpu-device-plugin.nvidiaVariables" -}}
+{{- $found := list }}
+{{- if include "gpu-device-plugin.nvidiaConfig" . }}
+{{- $found = append $found (dict "name" "CONFIG_FILE_SRCDIR" "value" "/etc/nvidia-config") }}
+{{- $found = append $found (dict "name" "DEFAULT_CONFIG" "value" .Values.config.default) }}
+{{- $found = append $found (dict "name" "FALLBACK_STRATEGIES" "value" (join "," .Values.config.fallbackStrategies)) }}
+{{- $found = append $found (dict "name" "MPS_ROOT" "value" .Values.mps.root) }}
+{{- end }}
+{{- if ne .Values.migStrategy "none" }}
+{{- $found = append $found (dict "name" "MIG_STRATEGY" "value" .Values.migStrategy) }}
+{{- end }}
+{{- range $name, $value := dict "MIG_PROFILE" .Values.migProfile "DEVICE_ID_STRATEGY" .Values.deviceIDStrategy "NVIDIA_DRIVER_ROOT" .Values.nvidiaDriverRoot "NVIDIA_DEV_ROOT" .Values.nvidiaDevRoot }}
+{{- if $value }}{{ $found = append $found (dict "name" $name "value" $value) }}{{ end }}
+{{- end }}
+{{- range $name, $value := dict "FAIL_ON_INIT_ERROR" .Values.failOnInitError "GDRCOPY_ENABLED" .Values.gdrcopyEnabled "GDS_ENABLED" .Values.gdsEnabled "MOFED_ENABLED" .Values.mofedEnabled }}
+{{- if kindIs "bool" $value }}{{ $found = append $found (dict "name" $name "value" (toString $value)) }}{{ end }}
+{{- end }}
+{{- if $found }}{{ toYaml $found }}{{ end }}
+{{- end }}
+
+{{/* Not empty where the agent has to see the MIG instances of every card. */}}
+{{- define "gpu-device-plugin.monitorsMig" -}}
+{{- if and (or (ne .Values.migStrategy "none") (eq .Values.mode "mig")) (not .Values.simulate.profile) }}true{{ end }}
+{{- end }}

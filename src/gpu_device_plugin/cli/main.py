@@ -69,6 +69,11 @@ def agent(config: Path | None, **flags: object) -> None:
     changed.
     """
     from gpu_device_plugin.apps.agent.lifecycle.node_settings import choose, file_of
+
+    if "NVIDIA_MIG_MONITOR_DEVICES" in os.environ:
+        from gpu_device_plugin.store.capabilities import give_up_sys_admin
+
+        give_up_sys_admin()
     from gpu_device_plugin.apps.agent.run import run_agent
 
     settings, chosen = load_settings(flags, os.environ, config), ""

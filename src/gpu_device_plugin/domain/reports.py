@@ -4,7 +4,7 @@
 come and go.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.hardware import UNKNOWN, Hardware
 
@@ -74,11 +74,14 @@ class Probe:
         uuid: The card.
         error: NVML's error, None when the card answered.
         recovery_action: NVML's `nvmlDeviceGpuRecoveryAction_t` (0: none), None where unsupported.
+        used_bytes: Memory of the card that is in use, by whomever; None where NVML does not tell.
     """
 
     uuid: str
     error: str | None = None
     recovery_action: int | None = None
+    # Probes that say the same of a card's health are equal.
+    used_bytes: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,8 +169,13 @@ class Driver:
 
     def _probe_card(self, uuid: str, handle: Any) -> dict[str, object]:
         try:
-            ask(pynvml.nvmlDeviceGetMemoryInfo, handle)  # a lost card answers nothing
-            return {"uuid": uuid, "recovery_action": _recovery_action(handle)}
+            memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)  # a lost card answers nothing
+            used = None if memory is None else int(memory.used)
+            return {
+                "uuid": uuid,
+                "recovery_action": _recovery_action(handle),
+                "used_bytes": used,
+            }
         except pynvml.NVMLError as error:
             if error.value in _DRIVER:
                 raise

@@ -104,6 +104,7 @@ class ProbeLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uuid: str
     error: str | None = None
     recovery_action: int | None = None
+    used_bytes: int | None = None
 
 
 class ProbesLine(_Line, frozen=True, tag="probes"):
@@ -130,8 +131,10 @@ def reports(line: Line) -> tuple[NvmlReport, ...]:
         case InventoryLine():
             return (_inventory(line),)
         case ProbesLine():
-            cards = line.cards
-            return tuple(Probe(card.uuid, card.error, card.recovery_action) for card in cards)
+            return tuple(
+                Probe(card.uuid, card.error, card.recovery_action, card.used_bytes)
+                for card in line.cards
+            )
         case XidLine():
             return (Xid(line.uuid, line.code),)
         case NoDriver():

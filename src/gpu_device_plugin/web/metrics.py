@@ -26,13 +26,17 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True, slots=True)
 class CardSample:
-    """One card now; `index` as in `SliceSample.card`, `fault` why the card itself is out, or ""."""
+    """One card now; `index` as in `SliceSample.card`, `fault` why the card itself is out, or "".
+
+    `unexplained_bytes` is memory in use that no slice accounts for; None where that is not known.
+    """
 
     index: int | str
     uuid: str
     is_healthy: bool
     units: tuple[UnitCount, ...] = ()
     fault: str = ""
+    unexplained_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +220,16 @@ def _card_gauges(cards: Iterable[CardSample]) -> Iterator[GaugeMetricFamily]:
         "Why a card is out.",
         ("card", "uuid", "reason"),
         [((str(card.index), card.uuid, card.fault), 1) for card in cards if card.fault],
+    )
+    yield _gauge(
+        "card_memory_unexplained_bytes",
+        "Memory of a card in use that no slice on it accounts for.",
+        ("card", "uuid"),
+        [
+            ((str(c.index), c.uuid), c.unexplained_bytes)
+            for c in cards
+            if c.unexplained_bytes is not None
+        ],
     )
     yield _gauge(
         "units",

@@ -145,6 +145,16 @@ async def test_an_xid_takes_out_every_replica_of_its_card_and_heals(tmp_path: Pa
         await offered(rig, gpu=40)
 
 
+async def test_an_xid_in_an_instance_takes_out_its_whole_card_and_no_other() -> None:
+    """R-709: the fault may be the card's, whichever instance reported it."""
+    async with running_rig("a100-mig", mode="default", mig_strategy="mixed") as rig:
+        await offered(rig, seventh=56)
+        rig.cards.xid(2, 48, instance=3)
+        await offered(rig, seventh=49)
+        rig.cards.restore(2)
+        await offered(rig, seventh=56)
+
+
 async def test_a_changed_file_changes_every_card_but_those_that_are_held(tmp_path: Path) -> None:
     """R-730: within seconds, also to a name never offered before; a bad file changes nothing."""
     file = tmp_path / "config.yaml"

@@ -110,3 +110,43 @@ async def test_more_than_the_card_has_is_no_figure(boxes: Boxes) -> None:
             return (await figures(rig, USED)).keys() == {"honest"}
 
         await until(only_one_is_told, 20)
+
+
+UNEXPLAINED = "gpu_device_plugin_card_memory_unexplained_bytes"
+
+
+async def unexplained(rig: Rig) -> list[float]:
+    """By card."""
+    page = (await rig.page("metrics"))[1]
+    lines = [line for line in page.splitlines() if line.startswith(UNEXPLAINED + "{")]
+    return [float(line.split()[-1]) for line in lines]
+
+
+async def test_memory_that_no_grant_explains_shows_on_its_card(boxes: Boxes) -> None:
+    """A program that has a card without asking for one; what slices use is explained (R-722)."""
+    async with running_rig() as rig:
+        await rig.admit("busy", slice_of(2, 30))
+        held = rig.cards.view().cards.index(
+            next(c for c in rig.cards.view().cards if c.uuid == rig.card_of("busy"))
+        )
+        program = await boxes.start(rig, "busy")
+        assert program(f"alloc 0 {300 * MIB}") == [0]
+        rig.cards.use(1 if held == 0 else 0, memory_mib=700)
+        expected = [0.0] * 4
+        expected[1 if held == 0 else 0] = 700.0 * MIB
+
+        async def is_shown() -> bool:
+            return await unexplained(rig) == expected
+
+        await until(is_shown, 40)
+
+
+async def test_where_a_container_has_the_whole_card_nothing_is_said_of_it() -> None:
+    async with running_rig(isolation="off") as rig:
+        assert len(await unexplained(rig)) in (0, 4)
+        await rig.admit("whole", slice_of(2, 30))
+
+        async def is_left_out() -> bool:
+            return len(await unexplained(rig)) == 3
+
+        await until(is_left_out, 40)

@@ -67,6 +67,16 @@ async def test_cards_are_cut_after_what_goes_was_said_and_agreed_to() -> None:
         assert cut(rig) == [["3g.20gb"] * 2] * 8
 
 
+async def test_the_agent_offers_what_was_cut_beside_it() -> None:
+    """Without a restart; the agent itself is no user of a card."""
+    async with running_rig("a100", mode="default", mig_strategy="mixed") as rig:
+        await until(lambda: rig.kubelet.allocatable(GPU) == 8, 60)
+        code, text = await mig(rig, "MIG2g", "--yes")
+        assert code == 0, text
+        await until(lambda: rig.kubelet.allocatable("nvidia.com/mig-2g.10gb") == 24, 60)
+        await until(lambda: rig.kubelet.allocatable(GPU) == 0, 60)
+
+
 async def test_a_pod_with_a_gpu_keeps_every_card_as_it_is() -> None:
     """By the kubelet, and by name; without an answer of the kubelet nothing is known."""
     async with running_rig("a100", mode="default") as rig:

@@ -212,6 +212,7 @@ class Wiring:
             drift=lambda: self.reconciler.drift,
             wall_seconds=self.edges.clock.wall_seconds,
             usage=self.usage.of,
+            used_bytes=self.cards.used_bytes,
         )
         self.publisher = Publisher(
             self.metrics, self.cluster, facts, self.node_store.read, self.schemes

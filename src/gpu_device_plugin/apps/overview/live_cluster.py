@@ -9,6 +9,7 @@ from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold, hold_of
 from gpu_device_plugin.errors import ClusterError, StateError
 
 UNBOUND = ""
@@ -17,10 +18,11 @@ UNBOUND = ""
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """A pod that asks for anything of ours."""
+    """A pod that asks for anything of ours, and what it holds."""
 
     pod: SurveyedPod
     asking: ClusterPod
+    hold: PodHold
 
     @property
     def is_refused(self) -> bool:
@@ -111,9 +113,11 @@ class LiveCluster:
         with_cards = node.with_cards() if node else None
         if with_cards is None:
             return None
-        pods = [self._pods[uid].asking for uid in sorted(self._by_node.get(name, ()))]
+        bound = [self._pods[uid] for uid in sorted(self._by_node.get(name, ()))]
+        bound = [each for each in bound if not each.asking.request.is_finished]
+        pods, holds = [each.asking for each in bound], [each.hold for each in bound]
         try:
-            return node_view(with_cards, [pod for pod in pods if not pod.request.is_finished])
+            return node_view(with_cards, pods, holds)
         except StateError as error:
             return str(error)
 
@@ -156,7 +160,8 @@ class LiveCluster:
         except ClusterError:
             return
         if asking is not None:
-            self._pods[uid] = _Followed(pod, asking)
+            hold = hold_of(asking.request, asking.annotations)
+            self._pods[uid] = _Followed(pod, asking, hold)
             self._by_node.setdefault(asking.node, set()).add(uid)
             self._touch(asking.node)
             self._touch(UNBOUND)

@@ -197,15 +197,22 @@ def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> C
     return ClusterCards(tuple(views), tuple(unreadable))
 
 
-def node_view(node: ClusterNode, pods: Sequence[ClusterPod]) -> NodeView:
+def node_view(
+    node: ClusterNode, pods: Sequence[ClusterPod], holds: Sequence[PodHold] = ()
+) -> NodeView:
     """A node and the pods that are bound to it.
+
+    Args:
+        node: The node.
+        pods: The pods.
+        holds: What each of them holds, where that was found before.
 
     Raises:
         StateError: Its annotation of cards cannot be read.
     """
     offer = parse_offer(node.name, node.cards, node.labels)
     granted = {pod.request.ref for pod in pods if pod.annotations.get(ASSIGNED) == "true"}
-    holds = tuple(hold_of(pod.request, pod.annotations) for pod in pods)
+    holds = tuple(holds) or tuple(hold_of(pod.request, pod.annotations) for pod in pods)
     rooms = node_rooms(offer, holds)
     waiting = [
         (hold.pod, sum(demand.mem_units for demand in hold.unplaced))

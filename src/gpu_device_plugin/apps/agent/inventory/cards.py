@@ -20,6 +20,8 @@ from gpu_device_plugin.domain.reports import (
     DriverMissing,
     Inventory,
     NvmlReport,
+    Probe,
+    Stalled,
 )
 from gpu_device_plugin.errors import RequestError
 from gpu_device_plugin.store.state_file import Memory
@@ -53,6 +55,7 @@ class CardInventory:
         self._held_numbers = held_numbers
         self._takes_mig = takes_mig
         self._inventory: Inventory | None = None
+        self._used: dict[str, int | None] = {}
         self._on_driver_changed = on_driver_changed
         self.driver_version = ""
         self.cuda_version = ""
@@ -89,6 +92,10 @@ class CardInventory:
                 cards = self._enumerate(report)
             case DriverMissing():
                 self.missing = report.reason
+            case Probe():
+                self._used[report.uuid] = report.used_bytes
+            case Stalled():
+                self._used.clear()
             case _:
                 pass
         health, changes = observe(self._health, report, self._boot_seconds(), self._rules)
@@ -98,6 +105,10 @@ class CardInventory:
             self._publish(cards)
         for change in changes:
             self._recorder.card_changed(change)
+
+    def used_bytes(self, uuid: str) -> int | None:
+        """Memory of a card that is in use, by its last probe; None if that did not say."""
+        return self._used.get(uuid)
 
     def follow_mig(self) -> None:
         """Take or leave cards in MIG mode, where configuration or holders have changed that."""

@@ -44,6 +44,7 @@ class Facts:
         drift: What the last reconcile found.
         wall_seconds: The wall clock.
         usage: What a slice uses of a card, by slice id and UUID; None if it is not known.
+        used_bytes: Memory of a card in use, by its UUID; None if it is not known.
     """
 
     ledger: Callable[[], Ledger]
@@ -51,6 +52,7 @@ class Facts:
     drift: Callable[[], int]
     wall_seconds: Callable[[], float]
     usage: Callable[[str, str], SliceUsage | None] = lambda _slice, _uuid: None
+    used_bytes: Callable[[str], int | None] = lambda _uuid: None
 
 
 class Publisher:
@@ -89,7 +91,9 @@ class Publisher:
         state, ledger = self._state(), self._facts.ledger()
         self._metrics.publish(
             Snapshot(
-                cards=tuple(_card_samples(state, self._schemes.counts(state, ledger))),
+                cards=tuple(
+                    _card_samples(state, self._schemes.counts(state, ledger), ledger, self._facts)
+                ),
                 slices=tuple(_slice_samples(state, ledger, self._facts.usage)),
                 drift=self._facts.drift(),
                 is_api_reachable=self._cluster.is_reachable,
@@ -158,7 +162,7 @@ class Publisher:
 
 
 def _card_samples(
-    state: NodeState, counts: Mapping[str, Sequence[UnitCount]]
+    state: NodeState, counts: Mapping[str, Sequence[UnitCount]], ledger: Ledger, facts: Facts
 ) -> Iterable[CardSample]:
     healthy = state.healthy
     for card in state.cards:
@@ -169,7 +173,25 @@ def _card_samples(
             healthy[card.uuid],
             tuple(counts.get(card.uuid, ())),
             fault,
+            _unexplained(card, ledger, facts),
         )
+
+
+def _unexplained(card: Card, ledger: Ledger, facts: Facts) -> int | None:
+    """Memory of a card in use beside what its slices have written down.
+
+    Not known where a container has the card without a limit, or only an instance of it.
+    """
+    used = facts.used_bytes(card.uuid)
+    if used is None or card.hardware.is_mig:
+        return None
+    for grant in ledger.grants.values():
+        if card.uuid in grant.devices:
+            if not grant.is_isolated:
+                return None
+            usage = facts.usage(grant.slice_id, card.uuid)
+            used -= usage.memory_bytes if usage else 0
+    return max(0, used)
 
 
 def _card_label(card: Card) -> int | str:

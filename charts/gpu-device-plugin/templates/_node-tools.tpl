@@ -1,0 +1,149 @@
+{{/*
+A DaemonSet of a command that changes cards: privileged, because NVML changes nothing for anybody else, and in the
+host's pid namespace, because it has to see every process that uses a card.
+Takes a dict: root (the chart's), name, command, env, mounts and volumes (lists), account (whether it speaks to the API
+server), and which nodes: selector (labels) or label (one that a node has).
+*/}}
+{{- define "gpu-device-plugin.nodeTool" -}}
+{{- $root := .root }}
+{{- with $root }}
+apiVersion: apps/v1
+kind: DaemonSet
+metadata:
+  name: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
+  namespace: {{ include "gpu-device-plugin.namespace" . }}
+  labels:
+    {{- include "gpu-device-plugin.labels" . | nindent 4 }}
+spec:
+  selector:
+    matchLabels: &selector
+      app.kubernetes.io/name: {{ include "gpu-device-plugin.name" . }}-{{ $.name }}
+      app.kubernetes.io/instance: {{ .Release.Name }}
+  updateStrategy:
+    # The next one begins when this one has undone what it did.
+    type: RollingUpdate
+    rollingUpdate:
+      maxUnavailable: 1
+  template:
+    metadata:
+      labels: *selector
+      annotations:
+        gpu-device-plugin/settings-checksum: {{ .Values.config | toYaml | sha256sum }}
+    spec:
+      {{- if $.account }}
+      serviceAccountName: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
+      {{- end }}
+      automountServiceAccountToken: {{ $.account }}
+      enableServiceLinks: false
+      hostPID: true
+      {{- with .Values.imagePullSecrets }}
+      imagePullSecrets:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .Values.runtimeClassName }}
+      runtimeClassName: {{ . }}
+      {{- end }}
+      {{- with .Values.priorityClassName }}
+      priorityClassName: {{ . }}
+      {{- end }}
+      {{- with $.selector }}
+      nodeSelector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with $.label }}
+      affinity:
+        nodeAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution:
+            nodeSelectorTerms:
+              - matchExpressions:
+                  - {key: {{ . }}, operator: Exists}
+      {{- end }}
+      {{- with .Values.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      terminationGracePeriodSeconds: 60
+      containers:
+        - name: {{ $.name }}
+          image: {{ include "gpu-device-plugin.image" . }}
+          imagePullPolicy: {{ .Values.image.pullPolicy }}
+          command: {{ toJson $.command }}
+          env:
+            - name: NODE_NAME
+              valueFrom:
+                fieldRef:
+                  fieldPath: spec.nodeName
+            - name: GPU_DEVICE_PLUGIN_KUBELET_DIR
+              value: {{ .Values.kubeletDir }}
+            {{- if .Values.simulate.profile }}
+            - name: GPU_DEVICE_PLUGIN_NVML_LIBRARY
+              value: /run/gpu-device-plugin/simulator/libnvidia-ml.so.1
+            {{- else }}
+            - name: NVIDIA_VISIBLE_DEVICES
+              value: all
+            - name: NVIDIA_DRIVER_CAPABILITIES
+              value: compute,utility
+            {{- with .Values.driverRoot }}
+            - name: GPU_DEVICE_PLUGIN_NVML_LIBRARY
+              value: /driver-root/{{ $root.Values.nvmlLibrary }}
+            {{- end }}
+            {{- end }}
+            {{- with $.env }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+          securityContext:
+            privileged: true
+            readOnlyRootFilesystem: true
+          resources:
+            {{- toYaml .Values.resources | nindent 12 }}
+          volumeMounts:
+            - name: device-plugins
+              mountPath: {{ .Values.kubeletDir }}/device-plugins
+              readOnly: true
+            - name: pod-resources
+              mountPath: {{ .Values.kubeletDir }}/pod-resources
+              readOnly: true
+            - name: pods
+              mountPath: {{ .Values.kubeletDir }}/pods
+              readOnly: true
+            {{- if .Values.simulate.profile }}
+            - name: simulator
+              mountPath: /run/gpu-device-plugin/simulator
+            {{- else if .Values.driverRoot }}
+            - name: driver-root
+              mountPath: /driver-root
+              readOnly: true
+            {{- end }}
+            {{- with $.mounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+      volumes:
+        - name: device-plugins
+          hostPath:
+            path: /var/lib/kubelet/device-plugins
+            type: Directory
+        - name: pod-resources
+          hostPath:
+            path: {{ .Values.kubeletDir }}/pod-resources
+            type: Directory
+        # A pod that has ended still stands in the kubelet's checkpoint, but has no directory.
+        - name: pods
+          hostPath:
+            path: {{ .Values.kubeletDir }}/pods
+            type: Directory
+        {{- if .Values.simulate.profile }}
+        - name: simulator
+          hostPath:
+            path: /run/gpu-device-plugin/simulator
+            type: DirectoryOrCreate
+        {{- else if .Values.driverRoot }}
+        - name: driver-root
+          hostPath:
+            path: {{ .Values.driverRoot }}
+            type: Directory
+        {{- end }}
+        {{- with $.volumes }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+{{- end }}
+{{- end }}

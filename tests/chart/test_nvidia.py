@@ -1,0 +1,139 @@
+"""The chart takes NVIDIA's values, and what they ask for reaches the agent as NVIDIA's variables."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.chart.rendering import NAME, agent, manifests, one, rights
+
+from gpu_device_plugin.config.agent import Settings, load_settings
+from gpu_device_plugin.config.nvidia_settings import nvidia_configuration
+
+FILES = {"config": {"map": {"four": "version: v1\n", "two": {"version": "v1"}}, "default": "four"}}
+
+
+def variables(pod: dict[str, Any]) -> dict[str, str]:
+    """Those with a value of the first container."""
+    return {e["name"]: e["value"] for e in pod["containers"][0]["env"] if "value" in e}
+
+
+def settings(tmp_path: Path, *values: str) -> Settings:
+    """What the agent makes of its file and variables, NODE_NAME besides."""
+    made = manifests(*values)
+    file = tmp_path / "config.yaml"
+    file.write_text(one(made, "ConfigMap")["data"]["config.yaml"])
+    return load_settings({}, {**variables(agent(made)), "NODE_NAME": "n1"}, file)
+
+
+def test_the_values_of_the_source_are_taken(tmp_path: Path) -> None:
+    """R-208: `--set migStrategy=single --set gfd.enabled=true`."""
+    found = settings(tmp_path, "migStrategy=single", "gfd.enabled=true")
+
+    assert nvidia_configuration(found).mig_strategy == "single"
+    assert found.gfd is True
+
+
+def test_every_value_of_nvidias_chart_reaches_its_setting(tmp_path: Path) -> None:
+    """Also `false`, which is not the same as nothing said."""
+    found = settings(
+        tmp_path,
+        "failOnInitError=false",
+        "deviceIDStrategy=index",
+        "nvidiaDriverRoot=/run/nvidia/driver",
+        "nvidiaDevRoot=/host",
+        "gdrcopyEnabled=true",
+        "gdsEnabled=true",
+        "mofedEnabled=false",
+        "deviceListStrategy=cdi-cri",
+        "compatWithCPUManager=true",
+        "migProfile=MIG1g",
+        "mode=mig",
+    )
+    made = nvidia_configuration(found)
+
+    assert (made.fails_on_init_error, made.id_strategy) == (False, "index")
+    assert (made.driver_root, made.dev_root) == ("/run/nvidia/driver", "/host")
+    assert (made.is_gdrcopy_on, made.is_gds_on, made.is_mofed_on) == (True, True, False)
+    assert (made.access.strategies, made.access.passes_nodes) == (("cdi-cri",), True)
+    assert made.mig_profile == "MIG1g"
+
+
+def test_configuration_files_are_mounted_and_one_of_them_is_the_default() -> None:
+    """R-730: as text or as an object; a ConfigMap of the operator's stands in their place."""
+    made = manifests(values=FILES)
+    pod = agent(made)
+    data = one(made, "ConfigMap", f"{NAME}-nvidia")["data"]
+    mounts = {m["name"]: m["mountPath"] for m in pod["containers"][0]["volumeMounts"]}
+
+    assert {name: yaml.safe_load(text) for name, text in data.items()} == {
+        "four": {"version": "v1"},
+        "two": {"version": "v1"},
+    }
+    assert mounts["nvidia-config"] == variables(pod)["CONFIG_FILE_SRCDIR"]
+    assert mounts["mps"] == variables(pod)["MPS_ROOT"] == "/run/nvidia/mps"
+    assert variables(pod)["DEFAULT_CONFIG"] == "four"
+    assert variables(pod)["FALLBACK_STRATEGIES"] == "named,single"
+    theirs = agent(manifests("config.name=mine"))
+    assert {"name": "nvidia-config", "configMap": {"name": "mine"}} in theirs["volumes"]
+
+
+def test_nothing_of_it_is_there_by_default() -> None:
+    """Neither variables nor mounts, nor rights."""
+    pod = agent(manifests())
+
+    assert set(variables(pod)) == {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+    assert "add" not in pod["containers"][0]["securityContext"]["capabilities"]
+    assert not {"mps", "nvidia-config"} & {volume["name"] for volume in pod["volumes"]}
+
+
+@pytest.mark.parametrize("value", ["migStrategy=mixed", "mode=mig"])
+def test_instances_are_seen_only_with_a_right_that_the_agent_gives_up(value: str) -> None:
+    """docs/adr/0009-what-the-agent-may-do-on-its-node.md; simulated cards need none."""
+    container = agent(manifests(value))["containers"][0]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+    assert variables({"containers": [container]})["NVIDIA_MIG_MONITOR_DEVICES"] == "all"
+
+    simulated = agent(manifests(value, "simulate.profile=a100-mig"))["containers"][0]
+    assert "add" not in simulated["securityContext"]["capabilities"]
+
+
+def test_the_mps_daemon_serves_the_same_files_on_labelled_nodes() -> None:
+    """R-308: in the host's pid namespace, with its shared memory where clients get it."""
+    made = manifests("mps.enabled=true", values=FILES)
+    pod = one(made, "DaemonSet", f"{NAME}-mps")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+    hosts = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
+
+    assert container["command"] == [
+        "gpu-device-plugin",
+        "mps-daemon",
+        "--config-file=/etc/nvidia-config/four",
+        "--mps-root=/run/nvidia/mps",
+        "--mps-control=nvidia-cuda-mps-control",
+    ]
+    assert pod["nodeSelector"] == {"nvidia.com/mps.capable": "true"}
+    assert pod["hostPID"] is True
+    assert (mounts["shm"], hosts["shm"]) == ("/dev/shm", "/run/nvidia/mps/shm")  # noqa: S108
+    assert hosts["mps"] == mounts["mps"] == "/run/nvidia/mps"
+
+
+def test_the_mig_manager_runs_where_the_label_asks_and_may_little_at_the_api() -> None:
+    """R-203: off by default; its account follows nodes and writes Events."""
+    made = manifests("migManager.enabled=true")
+    name = f"{NAME}-mig-manager"
+    pod = one(made, "DaemonSet", name)["spec"]["template"]["spec"]
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+
+    assert pod["containers"][0]["command"] == ["gpu-device-plugin", "mig", "apply", "--watch"]
+    assert terms["nodeSelectorTerms"] == [
+        {"matchExpressions": [{"key": "gpu-device-plugin/mig-profile", "operator": "Exists"}]}
+    ]
+    assert rights(one(made, "ClusterRole", name)) == {
+        ("", "nodes", "list"),
+        ("", "nodes", "watch"),
+        ("", "events", "create"),
+        ("", "events", "patch"),
+    }
+    assert variables(pod)["NVIDIA_MIG_CONFIG_DEVICES"] == "all"
