@@ -82,6 +82,13 @@ async def test_filters_leave_the_nodes_that_match_all_of_them(seen: Seen) -> Non
     assert await tab.value(f"{other}.every(s => s.dataset.pod.startsWith('ads/'))")
     assert await tab.value("location.search") == "?namespace=ads"
 
+    await typed(tab, "text", "Asr")
+    named = "[...document.querySelectorAll('.slice:not(.dim)')].map(s => s.dataset.pod)"
+    both = f"{named}.length > 0 && {named}.every(p => p.startsWith('ads/asr'))"
+    assert await tab.value(both.replace(".slice", ".node:not([hidden]) .slice"))
+    lit = ".every(n => n.querySelector('.slice:not(.dim)'))"
+    assert await tab.value(f"[...document.querySelectorAll('.node:not([hidden])')]{lit}")
+
 
 async def test_a_person_without_a_mouse_gets_everywhere(seen: Seen) -> None:
     """/ to the text, j and k over nodes, h and l over slices, Enter opens, Esc closes."""

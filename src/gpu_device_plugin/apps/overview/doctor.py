@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpu_device_plugin.apps.overview.node_cards import ClusterCards
+from gpu_device_plugin.apps.overview.wording import few
 from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.modes import MODE_LABEL, is_whole
 
 _COMPONENT = "gpu-device-plugin"
-_NAMED = 5
 _NO_POLICY = "the API server admits pods that every node refuses"
 
 
@@ -93,7 +93,7 @@ def _missing(facts: Facts) -> Iterator[Finding]:
     lacking = [name for name in lacking if name not in served]
     if lacking:
         yield _problem(
-            f"no agent runs on nodes with the label {MODE_LABEL}: {_few(lacking)}",
+            f"no agent runs on nodes with the label {MODE_LABEL}: {few(lacking)}",
             "compare the chart's nodeSelector, affinity and tolerations with these nodes' labels "
             "and taints",
         )
@@ -145,7 +145,7 @@ def _cards(facts: Facts) -> Iterator[Finding]:
     if len(units) > 1:
         yield Finding(
             Level.NOTE,
-            f"nodes count in different memory units: {_few(f'{unit} MiB' for unit in sorted(units))}",
+            f"nodes count in different memory units: {few(f'{unit} MiB' for unit in sorted(units))}",
             f"give pods a nodeSelector ({MODE_LABEL}), for the same amount means different sizes",
         )
 
@@ -201,7 +201,7 @@ def _marks(facts: Facts) -> Iterator[Finding]:
     live = [n for n in facts.nodes if n.annotations.get(UNINSTALL_ANNOTATION) in uids]
     if live:
         yield _problem(
-            f"nodes are marked for uninstalling and offer nothing: {_few(marked)}",
+            f"nodes are marked for uninstalling and offer nothing: {few(marked)}",
             f"to keep the plugin: kubectl annotate nodes --all {UNINSTALL_ANNOTATION}-",
         )
 
@@ -237,9 +237,3 @@ _CHECKS: Sequence[Callable[[Facts], Iterable[Finding]]] = (
 
 def _problem(what: str, cure: str) -> Finding:
     return Finding(Level.PROBLEM, what, cure)
-
-
-def _few(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    return ", ".join(listed[:_NAMED]) + more

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.device_rooms import device_rooms, held_lines
 from gpu_device_plugin.apps.overview.node_cards import NodeView
+from gpu_device_plugin.apps.overview.wording import few
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
@@ -271,7 +272,7 @@ def _cures(
     pod: SurveyedPod, verdicts: Sequence[NodeVerdict], holds: Sequence[str]
 ) -> tuple[str, ...]:
     """What to do, by what is seen."""
-    fitting = ", ".join(verdict.node for verdict in verdicts if verdict.is_fit)
+    fitting = few(verdict.node for verdict in verdicts if verdict.is_fit)
     if pod.status.phase == "Failed":
         again = "delete it; its controller, if it has one, has made another one already"
         return (again,) if fitting else (again, _ASK_LESS)

@@ -10,37 +10,34 @@ let shown = []; // the nodes that the filters leave, in their order
 // Filters. They are in the address too, so that a view can be passed on.
 
 function wanted() {
-  return Object.fromEntries([...new FormData(filters)].map(([key, value]) => [key, value.trim()]));
+  return Object.fromEntries([...new FormData(filters)].map(([key, value]) => [key, value.trim().toLowerCase()]));
+}
+
+// What a text is looked for in: the node and its cards, or one of its pods.
+function isOfNode(node, text) {
+  node.own ??= [node.dataset.name, ...all(".card", node).map((card) => card.title)].join("\n").toLowerCase();
+  return node.own.includes(text);
+}
+
+function isOfPod(pod, want, ofNode) {
+  const isThere = !want.namespace || pod.startsWith(want.namespace + "/");
+  return isThere && (ofNode || pod.includes(want.text));
 }
 
 function matches(node, want) {
-  const { name, states, namespaces } = node.dataset;
+  const { name, states } = node.dataset;
   if (want.node && !name.includes(want.node)) return false;
   if (want.state && !states.split(" ").includes(want.state)) return false;
-  if (want.namespace && !namespaces.split(" ").includes(want.namespace)) return false;
-  return !want.text || haystack(node).includes(want.text.toLowerCase());
+  const ofNode = isOfNode(node, want.text);
+  if (ofNode && !want.namespace) return true;
+  node.pods ??= all("[data-pod]", node).map((each) => each.dataset.pod);
+  return node.pods.some((pod) => isOfPod(pod, want, ofNode));
 }
 
-function haystack(node) {
-  if (!node.haystack) {
-    const pods = all("[data-pod]", node).map((each) => each.dataset.pod);
-    const cards = all(".card", node).map((each) => each.title);
-    node.haystack = [node.dataset.name, ...pods, ...cards].join("\n").toLowerCase();
-  }
-  return node.haystack;
-}
-
-// Of a node that is shown, the slices that are not looked for step back. Where the text is of the
-// node or a card, all of its slices are.
+// Of a node that is shown, the slices that are not looked for step back.
 function dim(node, want) {
-  const text = want.text.toLowerCase();
-  const pods = all(".slice", node);
-  const isOfPod = text && pods.some((each) => each.dataset.pod.includes(text));
-  for (const each of pods) {
-    const pod = each.dataset.pod;
-    const isOther = want.namespace && !pod.startsWith(want.namespace + "/");
-    each.classList.toggle("dim", Boolean(isOther || (isOfPod && !pod.includes(text))));
-  }
+  const ofNode = isOfNode(node, want.text);
+  for (const each of all(".slice", node)) each.classList.toggle("dim", !isOfPod(each.dataset.pod, want, ofNode));
 }
 
 function filter() {
@@ -181,6 +178,8 @@ document.addEventListener("click", (event) => {
   show(pod.dataset.pod, pod);
 });
 
+const REACHED = ".slice:not(.dim), .waiting a";
+
 // Keys: j and k from node to node, h and l from slice to slice of a node.
 
 function step(list, from, by) {
@@ -197,7 +196,7 @@ function move(key) {
     next?.scrollIntoView({ block: "nearest" });
   } else if (node) {
     const forward = key === "l" || key === "ArrowRight";
-    step(all(".slice, .waiting a", node), document.activeElement, forward ? 1 : -1)?.focus();
+    step(all(REACHED, node), document.activeElement, forward ? 1 : -1)?.focus();
   }
 }
 
@@ -217,7 +216,7 @@ document.addEventListener("keydown", (event) => {
     event.preventDefault();
     move(event.key);
   } else if (event.key === "Enter" && event.target.matches(".node")) {
-    const first = find(".slice, .waiting a", event.target);
+    const first = find(REACHED, event.target);
     if (first) show(first.dataset.pod, first);
   }
 });
