@@ -77,6 +77,13 @@ def test_nothing_waits_where_the_configuration_offers_what_is_held() -> None:
     assert not found.waiting
 
 
+def test_a_node_that_cannot_be_served_says_why_and_not_who_waits() -> None:
+    """Nothing is offered, whoever holds what."""
+    problem = Offers(problem="no card of this node is in MIG mode")
+
+    assert with_held(problem, whole(1), [held(GPU, "GPU-0")]) == problem
+
+
 def test_an_instance_holds_its_whole_card() -> None:
     """Under the name of the strategy before; an instance that is gone holds nothing."""
     mixed = Configuration(mig_strategy=MigStrategy.MIXED)

@@ -85,11 +85,12 @@ class ConfigurationFollower:
         job = partial(read_if_changed, self._settings, name, self._found)
         found = await self._thread.run(job)
         is_new, self._found = found is not self._found, found
-        if isinstance(found.result, ConfigError):
-            if is_new:
-                self._refuse(found.result)
-        elif found.result is not None:
-            self._take(found.result)
+        if isinstance(found.result, Configuration):
+            self._base = found.result
+        elif found.result is not None and is_new:
+            self._refuse(found.result)
+        if self._is_in_force or isinstance(found.result, Configuration):
+            self._take(self._base)
 
     def _refuse(self, error: ConfigError) -> None:
         if self._is_in_force:
@@ -115,10 +116,10 @@ class ConfigurationFollower:
         return kept
 
     def _take(self, base: Configuration) -> None:
+        """Put it in force with the MIG profile that is asked for, once the holders are known."""
         holders = self._holders()
         if holders is None:
             return  # who holds what now is not known
-        self._base = base
         wanted = replace(base, mig_profile=self._profile(holders))
         if wanted == self.current and self._is_in_force:
             return

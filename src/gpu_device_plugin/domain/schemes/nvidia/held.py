@@ -20,6 +20,8 @@ def with_held(found: Offers, cards: Sequence[Card], grants: Iterable[Grant]) -> 
         cards: The node's.
         grants: What is held.
     """
+    if found.problem:
+        return found  # nothing of the node is offered, and the problem says why
     held = [*_held(cards, grants)]
     offered = {(name, d.id) for name, devices in found.resources.items() for d in devices}
     pods: dict[str, set[str]] = {}
