@@ -62,7 +62,7 @@ def served_text(resources: Mapping[str, tuple[Offered, ...]]) -> str:
 
 
 def while_served(found: Offers, configuration: Configuration, served: str) -> Offers:
-    """The offers, if a daemon serves exactly the replicas of `sharing.mps` in them.
+    """The offers, if a daemon serves each replica of `sharing.mps` in them, with the same limits.
 
     Args:
         found: By the configuration.
@@ -70,7 +70,9 @@ def while_served(found: Offers, configuration: Configuration, served: str) -> Of
         served: What a living daemon says it serves; "" without one.
     """
     is_mps = configuration.sharing.kind is SharingKind.MPS
-    if not is_mps or found.problem or served == served_text(found.resources):
+    wanted = set(served_text(found.resources).splitlines())
+    # A card that has gone since the daemon began is served, and not wanted any more.
+    if not is_mps or found.problem or wanted <= set(served.splitlines()):
         return found
     why = "serves another configuration: restart it" if served else "does not serve yet"
     problem = f"the MPS daemon of {configuration.mps_root} {why}"
