@@ -16,6 +16,7 @@ from gpu_device_plugin.domain.claims import ClaimRef
 from gpu_device_plugin.domain.doors import DOOR_LABEL, Door
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
+from gpu_device_plugin.kubelet.dra_server import ClaimServer
 
 
 @pytest.fixture(name="tmp_path")
@@ -234,3 +235,30 @@ async def test_the_label_decides_and_an_unknown_door_keeps_the_old_one(tmp_path:
     whole = node_at(tmp_path, ClaimsOnly())
     whole.wiring.mode.follow({DOOR_LABEL: "dra", "ack.node.gpu.schedule": "default"})
     assert whole.wiring.node_store.read().door is Door.DEVICE_PLUGIN
+
+
+async def test_it_ends_when_told_while_its_server_is_just_ending(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last claim has ended and the agent is stopped in the same moment."""
+    ending = asyncio.Event()
+
+    class SlowToEnd(ClaimServer):
+        async def run(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ending.set()
+                await asyncio.sleep(0.01)
+
+    monkeypatch.setattr("gpu_device_plugin.kubelet.dra_server.ClaimServer", SlowToEnd)
+    node.wiring.claim_door.handover.settle_seconds = 0.05
+    node.wiring.claim_door.begin()
+    task = asyncio.ensure_future(node.wiring.claim_door.run())
+    await until(lambda: node.cluster.offers)
+    node.wiring.node_store.update(door=Door.DEVICE_PLUGIN)
+    await until(ending.is_set)
+    task.cancel()
+
+    done, _ = await asyncio.wait({task}, timeout=10)
+    assert done

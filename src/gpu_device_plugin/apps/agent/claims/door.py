@@ -104,9 +104,11 @@ class ClaimDoor:
                 await asyncio.sleep(_TOGETHER_SECONDS)
         finally:
             serving.cancel()
-            with suppress(asyncio.CancelledError):
-                await serving
+            # Not `await serving`: a cancellation of this task in that moment would pass for its end.
+            await asyncio.wait({serving})
             self._server = None
+            if not serving.cancelled():
+                serving.result()
         self._parts.recorder.fault(self._parts.node_store, CDI_FAULT, None)
         self._parts.claims.offer((), "")
 
