@@ -11,6 +11,7 @@ from functools import partial
 from tests.bench import (
     allocate,
     churn,
+    claims,
     extender,
     footprint,
     health,
@@ -43,6 +44,7 @@ _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "churn": churn.measure,
     "rejections": rejections.measure,
     "refusals": refusals.measure,
+    "claims": claims.measure,
     "placement": placement.measure,
     "extender": extender.measure,
     "page": page.measure,

@@ -1,5 +1,8 @@
 """Claims are opt-in: without `dra.enabled` the chart has nothing of them, with it all that they need."""
 
+import json
+import re
+
 import pytest
 from tests.chart.rendering import RefusedError, agent, manifests, one, render, rights
 
@@ -36,6 +39,15 @@ def test_policies_classes_and_a_template_for_each_namespace() -> None:
     made = manifests(ON, "dra.wholeCards=nvidia.com/gpu")
     assert one(made, "DeviceClass", "gpu-card")["spec"]["extendedResourceName"] == "nvidia.com/gpu"
     assert one(made, "DeviceClass", "gpu-slice")["spec"].keys() == {"selectors"}
+
+
+def test_every_variable_that_a_policy_uses_is_one_of_its_own() -> None:
+    """A rule that is added has to work in every policy that looks at it."""
+    for made in manifests(ON):
+        if made["kind"].endswith("AdmissionPolicy"):
+            own = {variable["name"] for variable in made["spec"].get("variables", ())}
+            used = set(re.findall(r"variables\.([A-Za-z]+)", json.dumps(made["spec"])))
+            assert used <= own, made["metadata"]["name"]
 
 
 def test_the_agent_gets_its_directories_and_rights() -> None:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from tests.e2e.cluster.binaries import provide_helm
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.processes import command_output
 
+from gpu_device_plugin.domain.doors import has_claims_api
 from gpu_device_plugin.domain.labels import NODE_LABELS
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "gpu-device-plugin"
@@ -16,6 +18,27 @@ NOBODY = (
     "nodeSelector.e2e=nowhere,hooks.uninstall.enabled=false,hooks.upgrade.enabled=false,"
     "image.tag=on-no-node"
 )
+
+
+CLAIMS = ("dra.enabled=true", "dra.namespaces={default}", "dra.wholeCards=nvidia.com/gpu")
+
+
+def install_claims(cluster: Cluster) -> "Helm":
+    """The chart with claims and without a pod of ours, on an API server that has not seen it before.
+
+    One that has seen it go would not see the template of a later release (docs/dra.md).
+    """
+    version = cluster.binaries.kubernetes_version
+    if not has_claims_api(version):
+        pytest.skip(f"claims need Kubernetes 1.36 or later; this cluster has {version}")
+    server = cluster.control_plane.server
+    server.stop()
+    server.start()
+    cluster.control_plane.wait_until_ready()
+    cluster.wait_until_ready()
+    helm = Helm(cluster)
+    helm.install(NOBODY, *CLAIMS)
+    return helm
 
 
 class Helm:

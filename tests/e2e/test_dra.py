@@ -15,7 +15,7 @@ from tests.e2e.agent import Agent, AgentDirectories, wait_for_allocatable
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import STATE
-from tests.e2e.helm import NOBODY, Helm
+from tests.e2e.helm import install_claims
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
 from tests.e2e.tenants import SLICE_MIB, Tenant, cuda_images, row, tenant_pod
 from tests.nvidia_smi import NvidiaSmi
@@ -24,8 +24,6 @@ from tests.told import compile_program
 from gpu_device_plugin.simulation.containers import cdi_spec
 from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
 from gpu_device_plugin.store.native import native_library
-
-DRA = ("dra.enabled=true", "dra.namespaces={default}")
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +46,7 @@ def claims_agent(
     libraries = [*node.state.parent.glob("*.so.1"), native_library("libgpuslice.so")]
     for image in cuda_images(program, [nvidia_smi.path, *libraries]):
         cluster.node.load(image)
-    helm = Helm(cluster)
-    helm.install(NOBODY, *DRA)
+    helm = install_claims(cluster)
     agent.start()
     yield agent
     agent.stop()

@@ -13,12 +13,11 @@ import yaml
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import NOBODY, Helm
+from tests.e2e.helm import install_claims
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
 from tests.e2e.policy_table import ROWS, SAMPLES, asking, several
 from tests.e2e.submission import Submission
 
-DRA = ("dra.enabled=true", "dra.namespaces={default}", "dra.wholeCards=nvidia.com/gpu")
 NOWHERE = {"e2e": "nowhere"}
 POLICIES = ("claims-made", "claims-held", "agent-slices", "pods")
 MUTATING = ("slices", "claims")
@@ -107,8 +106,7 @@ def claims_of(made: Mapping[str, Any]) -> dict[str, str]:
 def server(cluster: Cluster, serving_agent: Agent) -> Iterator[Submission]:
     """The API server with the chart's policies, and a namespace without the template."""
     serving_agent.stop()
-    helm = Helm(cluster)
-    helm.install(NOBODY, *DRA)
+    helm = install_claims(cluster)
     cluster.kubectl("create", "namespace", "plain")
     admin = Submission(cluster)
     wait_for("pods are rewritten", lambda: "asked" in str(admin.create(MADE[0].pod).made))

@@ -62,15 +62,7 @@ spec:
       expression: object.spec.containers
     - name: inits
       expression: object.spec.?initContainers.orValue([])
-    - name: asking
-      expression: |-
-        {{- include "gpu-device-plugin.asks" (dict "pod" "object" "macro" "filter") | nindent 8 }}
-    - name: label
-      expression: object.?metadata.?labels[?'aliyun.com/gpu-count'].orValue('')
-    - name: cards
-      expression: |-
-        !variables.label.matches('^[0-9]+$') ? 0
-        : variables.label.matches('^[0-9]{1,9}$') ? int(variables.label) : 999999999
+    {{- include "gpu-device-plugin.ruleVariables" (dict "pod" "object") | nindent 4 }}
     - name: isRewritten
       expression: |-
         variables.cards < 100

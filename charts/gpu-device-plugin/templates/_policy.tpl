@@ -27,6 +27,23 @@ whose request was made into a claim.
 ({{ .pod }}.spec.containers + {{ .pod }}.spec.?initContainers.orValue([])).{{ .macro }}(c, {{ include "gpu-device-plugin.cel" "gpus(c)" }}.size() > 1)
 {{- end }}
 
+{{/* The variables of the rules for requests, of .pod (CEL); with .claims as for `asks`. */}}
+{{- define "gpu-device-plugin.ruleVariables" -}}
+- name: asking
+  expression: |-
+    {{- include "gpu-device-plugin.asks" (dict "pod" .pod "macro" "filter" "claims" .claims) | nindent 4 }}
+- name: mixing
+  expression: |-
+    {{ include "gpu-device-plugin.mixes" (dict "pod" .pod "macro" "filter") }}
+- name: label
+  expression: {{ .pod }}.?metadata.?labels[?'aliyun.com/gpu-count'].orValue('')
+- name: cards
+  # A number too long for any node is as good as any number that divides nothing.
+  expression: |-
+    !variables.label.matches('^[0-9]+$') ? 0
+    : variables.label.matches('^[0-9]{1,9}$') ? int(variables.label) : 999999999
+{{- end }}
+
 {{/* The validations that the values leave switched on. */}}
 {{- define "gpu-device-plugin.validations" -}}
 {{- $all := .Files.Get "rules.yaml" | fromYaml }}
