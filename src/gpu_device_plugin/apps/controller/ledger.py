@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
-from gpu_device_plugin.domain.fragmentation import PLENTY_CPU_MILLI
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.processors import Processors
@@ -79,13 +78,17 @@ class ClusterLedger:
 
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
         """A node with cards is there, has changed, or (None) is gone or has none any more."""
-        self._told.pop(name, None)
+        told = None
         try:
             if node is not None:
-                self._told[name] = parse_offer(name, node.cards, node.labels)
+                told = parse_offer(name, node.cards, node.labels)
         except StateError as error:
             _log.warning("node left out", node=name, error=str(error))
-        self._offer(name)
+        before = self._told.pop(name, None)
+        if told is not None:
+            self._told[name] = told
+        if told != before:
+            self._offer(name)
 
     def taken_out(self, name: str, cards: frozenset[int]) -> None:
         """An operator takes these cards of a node out, and no others (R-542)."""
@@ -115,6 +118,9 @@ class ClusterLedger:
 
     def pod_changed(self, ref: PodRef, pod: ClusterPod | None) -> None:
         """A pod with a slice appeared, changed, or (None) ended."""
+        hold = hold_of(pod.request, pod.annotations) if pod and pod.node else None
+        if pod and hold and self._bound.get(pod.node, {}).get(ref) == hold:
+            return  # Its status has changed, or a list has it once more.
         before = self._node_of.pop(ref, None)
         if before is not None:
             _drop(self._bound, before, ref)
@@ -123,14 +129,14 @@ class ClusterLedger:
             self._pods.pop(ref, None)
             self.release(ref)
             return
-        if not pod.node:
+        if hold is None:
             self._pods[ref] = pod
             return
         # What the annotations say takes precedence over what was reserved.
         self._pods.pop(ref, None)
         self.release(ref)
         self._node_of[ref] = pod.node
-        self._bound.setdefault(pod.node, {})[ref] = hold_of(pod.request, pod.annotations)
+        self._bound.setdefault(pod.node, {})[ref] = hold
         self._changed(pod.node)
 
     def pod(self, ref: PodRef) -> ClusterPod | None:
@@ -200,17 +206,16 @@ class ClusterLedger:
             len(self._answers) > _KEPT_SHAPES or self.kept_answers > _KEPT_ANSWERS
         ):
             self._answers.popitem(last=False)
-        found = {}
+        found: dict[str, Fit | Misfit] = {}
         for name in names:
-            if pod.ref in self._reserved.get(name, ()):
+            if name not in self._offers:
+                found[name] = _NO_CARDS
+            elif pod.ref in self._reserved.get(name, ()):
                 # Its own reservation must not stand in its way.
                 others = [hold for hold in self.holds(name) if hold.pod != pod.ref]
-                rooms = node_rooms(self._offers[name], others) if name in self._offers else ()
-                found[name] = self._counted(name, rooms, pod, self._free_milli(name, pod.ref))
+                found[name] = self._beside(name, others, pod)
             elif name in answers.by_node:
                 found[name] = answers.by_node[name]
-            elif name not in self._offers:
-                found[name] = _NO_CARDS
             else:
                 answer = self._alike(name, pod, answers)
                 if counts and isinstance(answer, Fit):
@@ -235,8 +240,12 @@ class ClusterLedger:
         if name not in self._offers:
             return False
         left = [h for h in self.holds(name) if h.pod.uid not in gone and h.pod != pod.ref]
-        rooms = node_rooms(self._offers[name], left)
-        return isinstance(self._counted(name, rooms, pod, PLENTY_CPU_MILLI), Fit)
+        return isinstance(self._beside(name, left, pod), Fit)
+
+    def _beside(self, node: str, holds: Iterable[PodHold], pod: PodRequest) -> Fit | Misfit:
+        """The answer for a node with cards where nothing but this is held."""
+        offer, free = self._offers[node], self._free_milli(node, pod.ref)
+        return fit(offer, node_rooms(offer, holds), pod, self._default_policy, free)
 
     def _alike(self, node: str, pod: PodRequest, answers: "_Answers") -> Fit | Misfit:
         """The answer for a node with plenty of processor; nodes with the same left share it."""
@@ -251,14 +260,6 @@ class ClusterLedger:
             found = asked if isinstance(asked, Misfit) else tried(offer, rooms, asked)
             answers.by_kind[kind] = found
         return answers.by_kind[kind]
-
-    def _counted(
-        self, node: str, rooms: Sequence[Room], pod: PodRequest, free_milli: int
-    ) -> Fit | Misfit:
-        offer = self._offers.get(node)
-        if offer is None:
-            return _NO_CARDS
-        return fit(offer, rooms, pod, self._default_policy, free_milli)
 
     def _changed(self, node: str) -> None:
         """Forget what was counted of a node."""

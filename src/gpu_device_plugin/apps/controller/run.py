@@ -56,7 +56,6 @@ class Controller:
         self.ledger = ClusterLedger(settings.placement)
         changes = Changes(self._node_changed, self.ledger.pod_changed)
         self._watch = ClusterWatch(self._api, changes, self.ledger.processors)
-        self._is_counted = False
         self._metrics = ControllerMetrics(self._facts)
         view = View(self._watch.read, lambda: self.leader.standby, self._metrics.bound)
         self._binder = Binder(self.ledger, self._api, view)
@@ -84,10 +83,8 @@ class Controller:
             self.certificates.tls if self.certificates else None,
             settings.client_name,
         )
-        self.pages = WebServer(
-            settings.metrics_address,
-            Pages(self._metrics_page, lambda: True, self._readiness),
-        )
+        pages = Pages(self._metrics_page, lambda: True, self._readiness)
+        self.pages = WebServer(settings.metrics_address, pages)
 
     def _handlers(self, koordinator: Koordinator) -> Handlers:
         """Who answers what on the address."""
@@ -154,10 +151,6 @@ class Controller:
             return not_loaded
         if self._watch.trouble_seconds > self._times.stale_seconds:
             return f"the ledger is not current: {self._watch.trouble}"
-        if not self._is_counted:
-            # Once for all nodes, before the first call: afterwards only what changes is counted.
-            self.ledger.node_rooms()
-            self._is_counted = True
         return ""
 
     def _node_changed(self, name: str, node: ClusterNode | None) -> None:
@@ -171,6 +164,8 @@ class Controller:
 
     async def _catch_up(self) -> None:
         await self._watch.catch_up()
+        # Once for all nodes, before the first call: afterwards only what changes is counted.
+        self.ledger.node_rooms()
         self.models.labels.all_changed()
         self._unhealthy.all_changed(self.ledger.offers)
 
