@@ -219,6 +219,25 @@ async def test_the_map_shows_who_holds_whole_cards_replicas_and_instances(
     assert shown["instances"] == [{"uuid": "MIG-1", "namespace": "ns", "name": "cut"}]
 
 
+async def test_replicas_and_free_instances_are_counted_where_the_node_tells_them(
+    whole_cards: Cluster,
+) -> None:
+    made = ready(node("gpu-c", 2, mode="default"))
+    told = json.loads(made["metadata"]["annotations"]["gpu-device-plugin/cards"])
+    told["version"] = 2
+    told["cards"][0]["replicas"] = 4
+    told["cards"][1]["instances"] = [
+        {"uuid": "MIG-1", "profile": "3g.20gb"},
+        {"uuid": "MIG-2", "profile": "4g.20gb"},
+    ]
+    made["metadata"]["annotations"]["gpu-device-plugin/cards"] = json.dumps(told)
+    await whole_cards.server.put("/api/v1/nodes/gpu-c", made)
+    shown = (await whole_cards.run("map", "gpu-c")).output
+    assert "a=ns/eval, b=ns/train (2 of 4 replicas)" in shown
+    lines = [line.strip() for line in shown.splitlines()]
+    assert lines.count("card 1 3g.20gb: ns/cut") == lines.count("card 1 4g.20gb: free") == 1
+
+
 async def test_a_watched_map_shows_who_takes_a_whole_card() -> None:
     """Such a pod asks for nothing that placement knows: the annotation brings it into the map."""
     told: list[ClusterCards] = []

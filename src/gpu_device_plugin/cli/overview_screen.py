@@ -115,12 +115,25 @@ class OverviewScreen:
 def _node(node: NodeView, width: int, *, is_wide: bool) -> Iterator[RenderableType]:
     yield Text.assemble((node.name, "bold"), f"  {node.kind_text}")
     yield Padding(_card_table(node, width, is_wide=is_wide), (0, 0, 0, 3), expand=False)
-    for uuid, pod in node.instances:
-        yield Padding(Text(f"instance {uuid}: {pod}"), (0, 0, 0, 3))
+    for line in _instances(node):
+        yield Padding(Text(line), (0, 0, 0, 3))
     if node.waiting:
         listed = ", ".join(f"{pod} ({units} units)" for pod, units in node.waiting)
         yield Padding(Text(f"without a card yet: {listed}", style="yellow"), (0, 0, 0, 3))
     yield Text()
+
+
+def _instances(node: NodeView) -> Iterator[str]:
+    """A line a MIG instance, free ones too; of a node that does not tell them, those that are held."""
+    for uuid, told in node.told.items():
+        if told.profile:
+            of = f" of {told.replicas}" if told.replicas > 1 else ""
+            pods = node.pods_of(uuid)
+            held = ", ".join(map(str, pods)) + (f" ({len(pods)}{of} replicas)" if of else "")
+            yield f"card {told.card} {told.profile}: {held if pods else 'free'}"
+    for uuid, pod in node.instances:
+        if uuid not in node.told:
+            yield f"instance {uuid}: {pod}"
 
 
 def _card_table(node: NodeView, width: int, *, is_wide: bool) -> Table:
@@ -139,7 +152,10 @@ def _card_table(node: NodeView, width: int, *, is_wide: bool) -> Table:
             cells.append(f"{sum(holder.percent for holder in card.holders)} %")
         if is_wide:
             cells += [str(card.memory_mib), card.uuid]
-        table.add_row(*cells, _who(card, marks, is_wide=is_wide))
+        who = _who(card, marks, is_wide=is_wide)
+        if card.uuid in node.told:
+            who.append(f" ({len(card.pods)} of {node.told[card.uuid].replicas} replicas)")
+        table.add_row(*cells, who)
     return table
 
 

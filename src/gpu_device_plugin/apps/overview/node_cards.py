@@ -4,16 +4,19 @@ The rules are the controller's; what is held is what the agents have reported, o
 for while they have not.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from string import ascii_letters
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.domain.held_devices import (
     DEVICES_ANNOTATION,
+    Told,
     held_devices,
+    told_devices,
 )
 from gpu_device_plugin.domain.modes import is_whole
 from gpu_device_plugin.domain.pods import PodRef
@@ -95,6 +98,7 @@ class NodeView:
         cards: Its cards.
         waiting: Pods bound to it that have no card yet, with the units they ask for.
         instances: Devices that are no cards, which are MIG instances, with who holds them.
+        told: UUID -> replicas and instances, as the node tells them.
         devices_taken: Resource -> whole devices that its pods ask for.
     """
 
@@ -106,6 +110,7 @@ class NodeView:
     waiting: tuple[tuple[PodRef, int], ...]
     instances: tuple[tuple[str, PodRef], ...] = ()
     devices_taken: Mapping[str, int] = field(default_factory=dict)
+    told: Mapping[str, Told] = field(default_factory=dict)
 
     @property
     def unit_mib(self) -> int:
@@ -135,6 +140,10 @@ class NodeView:
     def mode(self) -> str:
         """Its mode."""
         return self.offer.mode.value
+
+    def pods_of(self, uuid: str) -> tuple[PodRef, ...]:
+        """Who holds an instance."""
+        return tuple(pod for each, pod in self.instances if each == uuid)
 
     @property
     def is_whole(self) -> bool:
@@ -227,12 +236,21 @@ def node_view(
     )
     known = {card.uuid for card in cards}
     instances = [(u, ref) for u, refs in devices.items() if u not in known for ref in refs]
+    view = NodeView(node.name, offer, rooms, holds, cards, tuple(waiting), tuple(sorted(instances)))
+    return replace(view, devices_taken=_taken(pods), told=_told(node))
+
+
+def _taken(pods: Iterable[ClusterPod]) -> Mapping[str, int]:
     taken: Counter[str] = Counter()
     for pod in pods:
         taken.update(pod.devices)
-    return NodeView(
-        node.name, offer, rooms, holds, cards, tuple(waiting), tuple(sorted(instances)), taken
-    )
+    return taken
+
+
+def _told(node: ClusterNode) -> Mapping[str, Told]:
+    """By an annotation that was parsed for the offer just before; most nodes have none of these."""
+    has_any = '"instances"' in node.cards or '"replicas"' in node.cards
+    return told_devices(json.loads(node.cards).get("cards")) if has_any else {}
 
 
 def _devices(pods: Iterable[ClusterPod]) -> Mapping[str, tuple[PodRef, ...]]:
