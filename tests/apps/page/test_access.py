@@ -1,8 +1,11 @@
 """On an address that others reach, the page is for those who may list what it shows; the API server decides."""
 
 import asyncio
+import datetime
 import re
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,6 +18,8 @@ from tests.waiting import until
 
 from gpu_device_plugin.apps.page.access import NEEDED, Access
 from gpu_device_plugin.apps.page.run import Page, PageSettings, PageTimes
+from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.web.certificates import renewed
 
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -182,3 +187,25 @@ async def test_guesses_do_not_fill_the_memory() -> None:
         for number in range(1010):
             await access.refusal(f"guess-{number}")
         assert len(access._answers) == 1000
+
+
+async def test_with_a_certificate_it_serves_https(tmp_path: Path) -> None:
+    """And without its files it does not start."""
+    now = datetime.datetime.now(datetime.UTC)
+    made = renewed({}, ["localhost", "127.0.0.1"], "client", now)
+    assert made is not None
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    settings = PageSettings("127.0.0.1:0", certificate=certificate, key=key)
+    async with running() as (server, api):
+        small(server)
+        with pytest.raises(ConfigError, match=r"tls\.crt: No such file"):
+            await Page(settings, api).run()
+        certificate.write_bytes(made["tls.crt"])
+        key.write_bytes(made["tls.key"])
+        page = Page(settings, api)
+        trusted = ssl.create_default_context(cadata=made["ca.crt"].decode())
+        async with working(page.run):
+            await until(lambda: page.server.port and page.readiness()[0])
+            code, text = await ask(f"https://127.0.0.1:{page.server.port}", ssl=trusted)
+            assert code == 200
+            assert "gpu-000" in text

@@ -17,6 +17,7 @@ from tests.apps.page.clusters import (
     add_pod,
     place,
     served,
+    slices_in_use,
     small,
     with_prometheus,
 )
@@ -218,6 +219,31 @@ async def test_use_is_shown_where_there_is_a_prometheus(cluster: Cluster) -> Non
         )
         assert found
         assert re.search(r"\d+ of \d+ MiB, \d+ %", await text_of(f"{url}/pod/{found[1]}?part"))
+
+
+async def test_a_prometheus_may_have_an_address_of_its_own(cluster: Cluster) -> None:
+    """Then the API server's proxy is not asked."""
+    server, api = cluster
+
+    async def answered(_: web.Request) -> web.Response:
+        return slices_in_use(server)
+
+    app = web.Application()
+    app.router.add_get("/prom/api/v1/query", answered)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        where = f"http://127.0.0.1:{runner.addresses[0][1]}/prom/"
+        async with served(api, {"prometheus": where}) as url:
+
+            async def shows_use() -> bool:
+                return 'class="use"' in await text_of(url)
+
+            await until(shows_use)
+    finally:
+        await runner.cleanup()
+    assert not [seen for seen in server.requests if "proxy" in seen.path]
 
 
 @pytest.mark.parametrize(
