@@ -43,6 +43,7 @@ class NodeState:
         unit: Size of one memory unit.
         max_pods: Most pods a card by the node's label, or None.
         cards: The cards that are there, by NVML index.
+        other_cards: How many cards more the node has, in a view of it with one scheme's cards.
         unhealthy: UUID -> reason of the cards that are out of service.
         faults: Reason -> text of each fault that keeps the whole node from serving.
         wants_isolation: The operator's `--isolation`.
@@ -63,6 +64,7 @@ class NodeState:
     unit: MemoryUnit = MemoryUnit.GIB
     max_pods: int | None = None
     cards: tuple[Card, ...] = ()
+    other_cards: int = 0
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
     wants_isolation: bool = True

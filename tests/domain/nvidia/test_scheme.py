@@ -60,6 +60,8 @@ def schemes(configuration: Configuration) -> Schemes:
             SINGLE,
             {"aliyun.com/gpu-mem": 40, "aliyun.com/gpu-count": 1},
         ),
+        (NodeMode.SHARE, sevenths(2), SINGLE, {GPU: 14}),
+        (NodeMode.SHARE, sevenths(2), Configuration(), {}),
     ],
 )
 def test_a_mode_decides_what_cards_are_offered_as(

@@ -91,8 +91,8 @@ class Schemes:
         """The node as `scheme` sees it: with its own cards only."""
         if len(self._schemes) == 1:
             return state
-        mine = (card for card in state.cards if self._schemes[self._owner(card, state)] is scheme)
-        return replace(state, cards=tuple(mine))
+        mine = tuple(c for c in state.cards if self._schemes[self._owner(c, state)] is scheme)
+        return replace(state, cards=mine, other_cards=len(state.cards) - len(mine))
 
     def deciding(self, resource: str, state: NodeState) -> tuple[Decides, NodeState]:
         """The scheme of `resource`, which decides, and its view of the node.

@@ -221,9 +221,12 @@ class NvidiaScheme(Records):
             return replace(whole, resources={TOPOLOGY_GPU: whole.resources.get(GPU, ())})
         if state.mode is NodeMode.MIG:
             return _cut_only(cards, configuration)
-        is_beside = not is_whole(state.mode)
-        is_left_out = is_beside and configuration.mig_strategy is not MigStrategy.MIXED
-        if is_left_out:
+        strategy = configuration.mig_strategy
+        # Beside fractions `nvidia.com/gpu` would be two things, but not where no card has fractions.
+        is_shown = strategy is MigStrategy.MIXED or (
+            strategy is MigStrategy.SINGLE and not state.other_cards
+        )
+        if not is_whole(state.mode) and not is_shown:
             return Offers()
         return while_served(offers(cards, configuration), configuration, state.mps_served)
 
