@@ -28,6 +28,7 @@ COMMANDS = (
     "controller",
     "demo",
     "mig",
+    "mps-daemon",
     "page",
     "recover",
     "simulate",

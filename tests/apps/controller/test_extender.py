@@ -350,6 +350,24 @@ async def test_pods_of_ever_new_shapes_leave_no_more_than_so_many_answers(tmp_pa
         assert ledger.kept_answers <= 64 * len(nodes)
 
 
+async def test_what_a_heartbeat_repeats_is_not_counted_again(tmp_path: Path) -> None:
+    """Status of nodes and pods changes all the time; what they offer and hold does not."""
+    here, holder = node("n1"), pod("a", 2, 30, on="n1", annotations=held(0, 2, 30))
+    async with a_controller(tmp_path, (here,), (holder,)) as found:
+        ledger = found.controller.ledger
+        await found.filter(pod("new", 2, 30), "n1")
+        rooms = ledger.rooms("n1")
+        await found.server.put("/api/v1/nodes/n1", here | {"status": {"conditions": []}})
+        await found.put(holder | {"status": {"phase": "Running"}})
+        await found.server.put("/api/v1/nodes/fence", node("fence"))
+        await found.put(pod("fence", 1, 5))
+        await until(lambda: "fence" in ledger.offers)
+        await until(lambda: ledger.pod(PodRef("ns", "fence", "uid-fence")))
+
+        assert ledger.rooms("n1") is rooms
+        assert ledger.kept_answers == 1
+
+
 async def test_metrics_tell_how_bindings_ended_and_what_still_fits(tmp_path: Path) -> None:
     """By names of ours, and those that R-580 publishes."""
     first, second = pod("first", 8, 100), pod("second", 15, 100)
