@@ -59,6 +59,10 @@ async def measure() -> Chapter:
         shown("FGD, this replay, at 100 % and 130 %", _two(curves["FGD"])),
         shown("FGD, published, at 100 % and 130 %", _two(published["FGD"])),
         shown("ours at 100 % and 130 %", _two(curves["ours"])),
+        shown(
+            "when 70 % have arrived: FGD, ours",
+            f"{curves['FGD'][70]:.2f} %, {curves['ours'][70]:.2f} %",
+        ),
         _at_least("ours at 100 %", curves["ours"][100], max(95.2, curves["FGD"][100] + 0.2), "%"),
         _at_least(
             "ours, all-fractional, at 130 %",

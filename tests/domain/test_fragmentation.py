@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.fragmentation import NodeRoom, Shape, Workload, graded
+from gpu_device_plugin.domain.fragmentation import EVEN_MIX, NodeRoom, Shape, Workload, graded
 
 _HALF = Shape(1000, 1, 500)
 _SMALL = Shape(1000, 1, 200)
@@ -66,3 +66,14 @@ def test_the_mix_can_leave_out_the_rarest_shapes() -> None:
     room = NodeRoom(96000, (500,))
     assert Workload(pods, 0.95).fragmentation(room) == 0
     assert Workload(pods).fragmentation(room) == pytest.approx(25)
+
+
+def test_a_node_that_is_whole_does_not_win_over_one_that_is_used() -> None:
+    """Else every pod would break one more node, and pods of eight cards would soon find none."""
+    part = Shape(12000, 1, 1000)
+    whole, used = NodeRoom(96000, (1000,) * 8), NodeRoom(60000, (0, 0, 0, *(1000,) * 5))
+
+    def grade(room: NodeRoom, card: int) -> float:
+        return graded(EVEN_MIX, room, room.take(part, [card]))
+
+    assert grade(used, 7) >= grade(whole, 7)

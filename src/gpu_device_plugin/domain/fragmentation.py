@@ -131,8 +131,9 @@ def graded(workload: Workload, before: NodeRoom, after: NodeRoom) -> float:
     gain = workload.fragmentation(before) - workload.fragmentation(after)
     steps = _SCORE_STEPS / (1.0 + math.exp(-gain / _SCORE_SCALE_MILLI))
     more_stranded = workload.stranded(after) - workload.stranded(before)
-    whole = after.cards.count(WHOLE_CARD_MILLI)
-    return math.floor(steps) - round(more_stranded / _STRANDED_STEP_MILLI) + whole / 1000
+    # The change, not what is left: a whole node must not win over one that is used already.
+    broken = before.cards.count(WHOLE_CARD_MILLI) - after.cards.count(WHOLE_CARD_MILLI)
+    return math.floor(steps) - round(more_stranded / _STRANDED_STEP_MILLI) - broken / 1000
 
 
 def _usual(pods: Mapping[Shape, int], part: float) -> list[tuple[Shape, float]]:
