@@ -64,6 +64,33 @@ async def test_a_foreign_change_is_undone() -> None:
             await until(lambda: labels(server) == {"a": "1"})
 
 
+async def test_a_refused_feature_label_keeps_nothing_else_from_the_node_and_is_told_once() -> None:
+    """The card list must not freeze because a machine has an odd name."""
+    feature, told = {"nvidia.com/gpu.machine": "x."}, list[str]()
+    async with running() as (server, api):
+        server.fault = lambda seen: (
+            status(422, "a valid label must end with a letter")
+            if seen.method == "PATCH" and "nvidia.com/gpu.machine" in str(seen.body)
+            else None
+        )
+        await server.put(NODE, {"metadata": {"name": "n1"}})
+        watch = NodeWatch(api, "n1", on_change=lambda: wanted.observe())
+        wanted = NodeMetadata(api, "n1", lambda: watch.view, told.append)
+        async with working(watch.run, wanted.run):
+            wanted.put(labels=feature, annotations={"gpu-device-plugin/feature-labels": "x"})
+            await until(lambda: told)
+            wanted.put(labels={"a": "1"})
+            await until(lambda: labels(server) == {"a": "1"})
+            wanted.put(labels=feature)
+            await until(lambda: len(server.seen("PATCH")) >= 3)
+            wanted.put(labels={"a": "2"})
+            await until(lambda: labels(server) == {"a": "2"})
+
+    assert told == [
+        "the node's feature labels cannot be written: 422 a valid label must end with a letter"
+    ]
+
+
 async def test_a_conflict_is_tried_again() -> None:
     """409 without a reason in our wish is a race with another writer."""
     async with running() as (server, api):

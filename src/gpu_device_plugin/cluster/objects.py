@@ -1,15 +1,24 @@
 """Labels and annotations of our node and its pods, written in the background."""
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.node import NodeView
 from gpu_device_plugin.cluster.patches import Patch, PatchQueue
 from gpu_device_plugin.cluster.pods import Key, WatchedPod
+from gpu_device_plugin.domain.labels import is_of_features
 from gpu_device_plugin.domain.pods import PodRef
 
 _MAX_PODS = 1024
 Wanted = Mapping[str, str | None]
+
+
+class _Part(StrEnum):
+    """What goes into one patch: a feature label that is refused keeps nothing else from the node."""
+
+    OWN = "the node's labels and annotations"
+    FEATURES = "the node's feature labels"
 
 
 class NodeMetadata:
@@ -19,14 +28,29 @@ class NodeMetadata:
     watch, so that changes by others are undone.
     """
 
-    def __init__(self, api: ApiServer, node_name: str, view: Callable[[], NodeView | None]) -> None:
+    def __init__(
+        self,
+        api: ApiServer,
+        node_name: str,
+        view: Callable[[], NodeView | None],
+        on_refused: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Args.
+
+        api: The API server.
+        node_name: Our node.
+        view: It, as the watch shows it.
+        on_refused: Called with what was refused, and why, once until another patch is refused.
+        """
         self._node_name = node_name
+        self._on_refused = on_refused
+        self._refused: dict[_Part, str] = {}
         self._view = view
         self._labels: dict[str, str | None] = {}
         self._annotations: dict[str, str | None] = {}
         self._passing_labels: set[str] = set()
         self._passing: set[str] = set()
-        self._queue = PatchQueue[str](api, self._difference, self._forget)
+        self._queue = PatchQueue[_Part](api, self._difference, self._forget, self._refuse)
 
     def put(self, *, labels: Wanted | None = None, annotations: Wanted | None = None) -> None:
         """Want these; returns at once."""
@@ -34,7 +58,7 @@ class NodeMetadata:
         self._annotations.update(annotations or {})
         self._passing_labels -= self._labels.keys()
         self._passing -= self._annotations.keys()
-        self._queue.mark(self._node_name)
+        self._mark()
 
     def drop(self, *, label: str = "", annotation: str = "") -> None:
         """Want a label or an annotation no more and remove it once; a later one is left alone."""
@@ -42,7 +66,7 @@ class NodeMetadata:
         self._annotations.pop(annotation, None)
         self._passing_labels |= {label} - {""}
         self._passing |= {annotation} - {""}
-        self._queue.mark(self._node_name)
+        self._mark()
 
     def observe(self) -> None:
         """The node has changed."""
@@ -51,18 +75,22 @@ class NodeMetadata:
             self._passing &= view.annotations.keys()
             self._passing_labels &= view.labels.keys()
         if self._labels or self._annotations:
-            self._queue.mark(self._node_name)
+            self._mark()
 
     async def run(self) -> None:
         """Work until cancelled."""
         await self._queue.run()
 
-    def _difference(self, name: str) -> Patch | None:
+    def _mark(self) -> None:
+        for part in _Part:
+            self._queue.mark(part)
+
+    def _difference(self, part: "_Part") -> Patch | None:
         view = self._view()
         if view is None:
             return None
-        labels = {**self._labels, **dict.fromkeys(self._passing_labels)}
-        annotations = {**self._annotations, **dict.fromkeys(self._passing)}
+        labels = _of(part, {**self._labels, **dict.fromkeys(self._passing_labels)})
+        annotations = _of(part, {**self._annotations, **dict.fromkeys(self._passing)})
         metadata = {
             key: missing
             for key, missing in (
@@ -71,9 +99,14 @@ class NodeMetadata:
             )
             if missing
         }
-        return Patch(f"/api/v1/nodes/{name}", dict(metadata)) if metadata else None
+        return Patch(f"/api/v1/nodes/{self._node_name}", dict(metadata)) if metadata else None
 
-    def _forget(self, _: str) -> None:
+    def _refuse(self, part: "_Part", text: str) -> None:
+        if self._refused.get(part) != text:
+            self._refused[part] = text
+            self._on_refused(f"{part} cannot be written: {text}")
+
+    def _forget(self, _: "_Part") -> None:
         """The node is gone, or a value was refused; the next `put` tries again."""
 
 
@@ -131,6 +164,14 @@ class PodAnnotations:
     def _drop(self, key: Key) -> None:
         self._wanted.pop(key, None)
         self._queue.drop(key)
+
+
+def _of(part: _Part, wanted: Wanted) -> Wanted:
+    return {
+        key: value
+        for key, value in wanted.items()
+        if is_of_features(key) == (part is _Part.FEATURES)
+    }
 
 
 def _missing(wanted: Wanted, present: Mapping[str, str]) -> dict[str, str | None]:

@@ -37,7 +37,8 @@ class PatchQueue(Generic[Key]):
     """Patches what differs, and checks again until nothing does.
 
     `difference` returns what is missing from the object of a key as the watch shows it, or None
-    for nothing (or if it is not known now: then `mark` the key again later). So repeated changes
+    for nothing (or if it is not known now: then `mark` the key again later). `on_refused` gets the
+    API server's words where trying again the same way does not help. So repeated changes
     become one PATCH, and a change by others is noticed and undone.
     """
 
@@ -46,9 +47,11 @@ class PatchQueue(Generic[Key]):
         api: ApiServer,
         difference: Callable[[Key], Patch | None],
         forget: Callable[[Key], None],
+        on_refused: Callable[[Key, str], None] = lambda _key, _text: None,
     ) -> None:
         self._api = api
         self._difference, self._forget = difference, forget
+        self._on_refused = on_refused
         self._work: dict[Key, _Work] = {}
         self._earliest: dict[Key, float] = {}
         self._wake = asyncio.Event()
@@ -105,6 +108,8 @@ class PatchQueue(Generic[Key]):
             return
         work.failures += 1
         _log.warning("patch refused", target=str(key), answer=answer.text, tries=work.failures)
+        if answer.status in (400, 403, 422):
+            self._on_refused(key, answer.text)
         if answer.status in (404, 422) or (
             answer.status == 409 and work.failures >= _MAX_CONFLICTS
         ):

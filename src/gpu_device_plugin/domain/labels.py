@@ -24,6 +24,11 @@ _LONGEST_VALUE = 63
 _FEATURE_PREFIX = "nvidia.com/"
 
 
+def is_of_features(key: str) -> bool:
+    """Whether it is a feature label, or the annotation that names them."""
+    return key == FEATURES_ANNOTATION or key.startswith(_FEATURE_PREFIX)
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What labels say beside the cards.

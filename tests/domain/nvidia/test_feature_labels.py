@@ -179,6 +179,23 @@ def test_of_two_models_the_labels_are_those_of_the_larger_group() -> None:
     assert labels([*t4, *whole(2)], Configuration())["gpu.family"] == "turing"
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("To be filled by O.E.M.", "To-be-filled-by-O.E.M"),
+        ("ThinkSystem SR670 V2 -[7Z22CTOLWW]-", "ThinkSystem-SR670-V2--7Z22CTOLWW"),
+        ("-[7X06CTO1WW]-", "7X06CTO1WW"),
+        ("a" * 62 + "-b", "a" * 62),
+        ("...", "unknown"),
+    ],
+)
+def test_a_value_begins_and_ends_as_the_api_server_wants_it(given: str, wanted: str) -> None:
+    """One refused value would keep every other label and annotation from the node."""
+    machine = Machine("535.309.01", "12.2", given)
+
+    assert feature_labels(whole(1), Configuration(), machine)["nvidia.com/gpu.machine"] == wanted
+
+
 def test_without_a_card_there_is_only_the_timestamp() -> None:
     """And not even that where it is switched off."""
     assert feature_labels([], Configuration(), Machine("", "")) == {}

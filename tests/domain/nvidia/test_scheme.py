@@ -94,6 +94,18 @@ def test_a_node_that_cannot_serve_is_not_ready_unless_it_may(
     assert (may.layout(state).problem, may.offers(state)) == ("", False)
 
 
+@pytest.mark.parametrize("profile", ["1g.34gb", "1g.24gb+gfx", "1g.24gb+me.all", "1g.24gb-me"])
+def test_what_is_offered_is_served_whatever_profiles_the_card_has(profile: str) -> None:
+    """Also those of models that we have no table of."""
+    every, state = schemes(MIXED), node(NodeMode.DEFAULT, [card(0, profile)])
+
+    (pool,) = every.pools(state)
+
+    assert pool.resource == f"nvidia.com/mig-{profile.replace('+', '.')}"
+    assert every.offers(state)
+    assert every.serving(pool.resource, state)[0] is every.recorder(pool.resource)
+
+
 def test_cards_of_the_last_run_are_not_taken_for_whole_ones() -> None:
     """Until NVML answers it is not known how they are cut."""
     remembered = Card("GPU-0", 0, 0, 0, "NVIDIA-A100-SXM4-40GB", 40960)

@@ -150,7 +150,7 @@ class ApiCluster:
         )
         self._node = NodeWatch(api, node, on_change=self._node_changed, resources=place.own_names)
         self._node_name = node
-        self._metadata = NodeMetadata(api, node, lambda: self._node.view)
+        self._metadata = NodeMetadata(api, node, lambda: self._node.view, self._node_refused)
         self._annotations = PodAnnotations(api, self._pods.watched)
         self.resource_claims = ApiClaims(api, node, lambda: self._node.view)
         self._events = Events(api, node, api_uid=self._api_uid, on_drop=on_drop)
@@ -256,6 +256,9 @@ class ApiCluster:
     def _pod_gone(self, ref: PodRef) -> None:
         self._annotations.forget(ref)
         self._signals.pod_gone.emit(ref)
+
+    def _node_refused(self, text: str) -> None:
+        self.post(EventNote(None, "NodePatchRefused", text))
 
     def _node_changed(self) -> None:
         self._metadata.observe()

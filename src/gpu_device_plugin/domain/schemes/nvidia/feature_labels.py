@@ -18,6 +18,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
 from gpu_device_plugin.domain.schemes.nvidia.mig import resource_of
 
 _LONGEST_VALUE = 63
+_NOT_AT_ENDS = "-_."
 _MODES = {0x0300: "graphics", 0x0302: "compute"}
 _FAMILIES: Mapping[int, str] = {
     1: "tesla",
@@ -49,14 +50,14 @@ def feature_labels(
     if cards:
         labels |= {
             **_versions(machine),
-            "gpu.machine": sanitised(machine.type) or "unknown",
+            "gpu.machine": _ends_trimmed(sanitised(machine.type)) or "unknown",
             "gpu.mode": _mode(cards),
             "mig.capable": _text(any(card.hardware.is_mig_capable for card in cards)),
             "mps.capable": _text(_is_mps_capable(cards, configuration)),
             **_gpu_labels(cards, configuration),
             **_mig_labels(cards, configuration),
         }
-    return {f"{PREFIX}{name}": value[:_LONGEST_VALUE] for name, value in labels.items()}
+    return {f"{PREFIX}{name}": _ends_trimmed(value) for name, value in labels.items()}
 
 
 def sanitised(text: str) -> str:
@@ -66,6 +67,11 @@ def sanitised(text: str) -> str:
     'NVIDIA-A100-SXM4-40GB'
     """
     return "-".join(re.sub(r"[^A-Za-z0-9\-_. ]", "", text).split())
+
+
+def _ends_trimmed(value: str) -> str:
+    """At most 63 characters, with a letter or digit at both ends: the API server wants that."""
+    return value.strip(_NOT_AT_ENDS)[:_LONGEST_VALUE].rstrip(_NOT_AT_ENDS)
 
 
 def family(capability: tuple[int, int]) -> str:

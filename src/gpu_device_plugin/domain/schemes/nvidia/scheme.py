@@ -207,7 +207,10 @@ class NvidiaScheme(Records):
         asked = self._configuration().mig_profile if is_whole(state.mode) else ""
         problem = uncut(state.cards, asked) if asked else ""
         found = Offers(problem=problem) if problem else self._configured(state)
-        return with_held(found, state.cards, self._held())
+        offered = with_held(found, state.cards, self._held())
+        # A profile of a card that we have no table of, or what is held under an earlier name.
+        self._names = self._names | offered.resources.keys()  # not in place: others iterate it
+        return offered
 
     def _configured(self, state: NodeState) -> Offers:
         configuration, cards = self._configuration(), state.cards
