@@ -167,7 +167,7 @@ async def test_a_list_in_pages_is_whole_and_followed_from_the_version_of_its_pag
 class Drip(web.Response):
     """An answer that comes byte by byte for half a second."""
 
-    async def write_eof(self, data: bytes = b"") -> None:
+    async def write_eof(self, data: bytes = b"") -> None:  # noqa: ARG002 aiohttp names it
         body = self.body
         assert isinstance(body, bytes)
         writer = self._payload_writer
