@@ -183,7 +183,7 @@ async def test_a_list_may_take_longer_than_a_call_while_bytes_keep_coming(
 ) -> None:
     """The list of a large cluster over a slow line."""
     for method in (ApiServer.call, ApiServer.call_in_turn):
-        monkeypatch.setitem(method.__kwdefaults__, "deadline_seconds", 0.2)
+        monkeypatch.setattr(method, "__kwdefaults__", {"deadline_seconds": 0.2})
     body = {"metadata": {"resourceVersion": "100"}, "items": [a_pod("slow")]}
 
     def fault(seen: Seen) -> web.Response | None:
