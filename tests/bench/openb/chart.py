@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 760, 420, 56, 16, 190, 44
+_WIDTH, _HEIGHT, _LEFT, _TOP, _RIGHT, _BOTTOM = 800, 420, 56, 16, 230, 44
 _FROM_X, _TO_X, _FROM_Y, _TO_Y = 70, 130, 65, 100
 _COLORS = ("#1b6ca8", "#c0392b", "#2e8b57", "#8e6bb0", "#b9770e", "#566573", "#16a085", "#7d3c98")
 
