@@ -112,12 +112,16 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield made
 
 
+async def put_set(cluster: Cluster, meta: Json, spec: Json) -> None:
+    """A DaemonSet of agents."""
+    value = {"metadata": meta, "spec": {"template": {"spec": spec}}}
+    await cluster.server.put(f"{SETS}/gpu", value)
+
+
 async def agents(cluster: Cluster, *, ready_on: str = "gpu-a gpu-b") -> None:
     """A DaemonSet with its pods, and what it needs."""
     meta = {"uid": "u1", "namespace": "gpu", "labels": {"app.kubernetes.io/version": __version__}}
-    await cluster.server.put(
-        f"{SETS}/gpu", {"metadata": meta, "spec": {"template": {"spec": AGENT}}}
-    )
+    await put_set(cluster, meta, AGENT)
     for name in ("gpu-a", "gpu-b"):
         is_ready = name in ready_on.split()
         condition = {"type": "Ready", "status": str(is_ready), "message": "containers: [agent]"}
@@ -289,6 +293,39 @@ async def test_why_knows_a_pod_that_is_gone_by_its_events(cluster: Cluster) -> N
     assert "no pod ns/nobody" in unknown.output
 
 
+async def test_why_says_when_no_node_offers_a_device(cluster: Cluster) -> None:
+    """Nodes do publish cards; they are of other modes."""
+    await cluster.add(asking_devices("whole", 1), "Pending")
+    found = await cluster.run("why", "ns/whole", columns=200)
+
+    assert "no node with cards offers nvidia.com/gpu; nodes of mode default or mig" in found.output
+
+
+async def test_why_gives_no_hint_of_one_card_to_a_pod_over_several(cluster: Cluster) -> None:
+    several = pod("several", 28)
+    several["metadata"]["labels"] = {"aliyun.com/gpu-count": "2"}
+    await cluster.add(several, "Pending")
+    found = await cluster.run("why", "ns/several")
+
+    assert "has no card with room for it" in found.output
+    assert "what fits:" not in found.output
+
+
+async def test_why_compares_the_container_that_finds_no_card(cluster: Cluster) -> None:
+    """The first one would fit; where each does, but not all of them, that is what is said."""
+    for name, second, text in (
+        ("mixed", 16, "card 2: 15 of 15 units, 100 % compute free, 1 units too few"),
+        ("full", 15, "has no room for all containers at once"),
+    ):
+        asking = pod(name, 2, 30)
+        limits = {"aliyun.com/gpu-mem": str(second), "aliyun.com/gpu-core.percentage": "90"}
+        for container in ("b", "c"):
+            more = {"name": container, "resources": {"limits": limits}}
+            asking["spec"]["containers"].append(more)
+        await cluster.add(asking, "Pending")
+        assert text in (await cluster.run("why", f"ns/{name}", columns=120)).output
+
+
 async def test_a_node_that_is_closed_is_said_to_be(cluster: Cluster) -> None:
     """Cordoned, or without a label that the pod selects."""
     await cluster.server.put("/api/v1/nodes/gpu-a", ready(node("gpu-a", 3), unschedulable=True))
@@ -307,6 +344,22 @@ async def test_capacity_counts_what_fits_beside_what_is_held(cluster: Cluster) -
     assert "gpu-a          3" in found
     assert "mode cgpu never takes such a pod" in found
     assert "3 more pods of 4 units and 30 % fit" in found
+
+
+@pytest.mark.parametrize(
+    ("condition", "spec", "why"),
+    [("True", {"unschedulable": True}, "cordoned"), ("Unknown", {}, "not ready")],
+)
+async def test_capacity_counts_no_node_that_takes_no_pods(
+    cluster: Cluster, condition: str, spec: Json, why: str
+) -> None:
+    closed = ready(node("gpu-a", 3), **spec)
+    closed["status"]["conditions"] = [{"type": "Ready", "status": condition}]
+    await cluster.server.put("/api/v1/nodes/gpu-a", closed)
+    found = (await cluster.run("capacity", "4", "30")).output
+
+    assert re.search(rf"gpu-a +0 +the node is {why}", found)
+    assert "0 more pods of 4 units and 30 % fit" in found
 
 
 async def test_top_shows_use_against_what_is_granted(cluster: Cluster) -> None:
@@ -374,6 +427,55 @@ async def test_doctor_takes_nvidias_names_for_ours_where_whole_cards_are_offered
     found = await cluster.run("doctor")
 
     assert "another plugin" not in found.output
+
+
+async def test_doctor_leaves_a_disabled_node_to_the_other_plugin(cluster: Cluster) -> None:
+    """As a node is while it moves in or back (docs/moving-in.md)."""
+    await agents(cluster)
+    disabled = ready(node("gpu-b", 2, mode="disabled"))
+    disabled["status"]["allocatable"] = {"nvidia.com/gpu": "8"}
+    await cluster.server.put("/api/v1/nodes/gpu-b", disabled)
+
+    assert "0 problems" in (await cluster.run("doctor")).output
+
+
+async def test_doctor_finds_an_installation_without_any_agent(cluster: Cluster) -> None:
+    """A DaemonSet whose labels no node has is no healthy installation."""
+    meta = {"uid": "u1", "namespace": "gpu"}
+    await put_set(cluster, meta, AGENT)
+    for name in ("gpu-a", "gpu-b"):
+        await cluster.server.put(f"/api/v1/nodes/{name}", ready({"metadata": {"name": name}}))
+    found = await cluster.run("doctor", columns=200)
+
+    assert "no node runs an agent of DaemonSet gpu/gpu" in found.output
+    assert found.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_meant"),
+    [
+        ({"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}, True),
+        ({"key": "nvidia.com/gpu.present", "operator": "In", "values": ["false"]}, False),
+        ({"key": "nvidia.com/gpu.present", "operator": "Exists"}, True),
+        # As with simulated cards, whose agents want no node in particular.
+        ({"key": "cards", "operator": "DoesNotExist"}, False),
+        ({"key": "nvidia.com/gpu.count", "operator": "Gt", "values": ["0"]}, False),
+    ],
+)
+async def test_doctor_names_a_node_that_an_agent_is_meant_for(
+    cluster: Cluster, expression: Json, *, is_meant: bool
+) -> None:
+    """By the DaemonSet's node affinity; a taint, for instance, may keep the agent away."""
+    await agents(cluster)
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    await put_set(cluster, {"uid": "u1", "namespace": "gpu"}, {**AGENT, "affinity": affinity})
+    labels = {"nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "4"}
+    bare = ready({"metadata": {"name": "gpu-new"}}, labels)
+    await cluster.server.put("/api/v1/nodes/gpu-new", bare)
+    found = await cluster.run("doctor", columns=200)
+
+    assert ("labels ask for one: gpu-new\n" in found.output) == is_meant
 
 
 async def test_doctor_names_the_cure_of_each_problem(cluster: Cluster) -> None:

@@ -203,13 +203,15 @@ def doctor(output: str | None, **access: Any) -> None:
 def capacity(units: int, percent: int, cards: int, output: str | None, **access: Any) -> None:
     """Show how many more pods of UNITS of memory and PERCENT of compute fit, and where.
 
-    Looks at the cards only, not at CPU, memory or taints of the nodes.
+    A node that is cordoned or not ready takes none. Looks at the cards only, not at CPU, memory
+    or taints of the nodes.
     """
     from gpu_device_plugin.apps.overview.capacity import capacities
     from gpu_device_plugin.apps.overview.questions import read_cluster
 
-    nodes = _ask(access, read_cluster).cards.nodes
-    found = capacities(nodes, units, percent, cards)
+    reading = _ask(access, read_cluster)
+    facts = {node.metadata.name: node for node in reading.nodes}
+    found = capacities(reading.cards.nodes, facts, units, percent, cards)
     if output == "json":
         _echo_json([dataclasses.asdict(each) for each in found])
         return

@@ -18,8 +18,10 @@ from gpu_device_plugin.cluster.wire import (
 )
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
+from gpu_device_plugin.domain.models.label_selector import Expression, Operator
 
 _AGENT_COMMAND = ["gpu-device-plugin", "agent"]
+_OPERATORS = frozenset(operator.value for operator in Operator)  # without Gt and Lt
 
 
 class Condition(msgspec.Struct):
@@ -78,6 +80,13 @@ class SurveyedNode(Node):
         """Whether its kubelet reports it ready; one without conditions counts as ready."""
         found = (c.status for c in self.status.conditions or () if c.type == "Ready")
         return next(found, "True") == "True"
+
+    @property
+    def closed(self) -> str:
+        """Why no new pod goes to it, whatever it asks; empty if nothing is known."""
+        if not self.is_ready:
+            return "the node is not ready"
+        return "the node is cordoned" if self.spec.unschedulable else ""
 
     def with_cards(self) -> ClusterNode | None:
         """The node as placement sees it, or None where no agent publishes cards."""
@@ -166,8 +175,53 @@ class SurveyedPod(Pod):
         return next((p.container_port for p in ports if p.name == "metrics"), 0)
 
 
+class _Expression(msgspec.Struct):
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class _Term(msgspec.Struct, rename="camel"):
+    match_expressions: list[_Expression] | None = None
+
+    def names(self, labels: Mapping[str, str]) -> bool:
+        """Whether these labels satisfy it, and one of them because it has to be there."""
+        found = self.match_expressions or []
+        if not any(each.operator in ("In", "Exists") for each in found):
+            return False
+        if any(each.operator not in _OPERATORS for each in found):
+            return False
+        return all(
+            Expression(e.key, Operator(e.operator), frozenset(e.values or ())).holds(labels)
+            for e in found
+        )
+
+
+class _Required(msgspec.Struct, rename="camel"):
+    node_selector_terms: list[_Term] = msgspec.field(default_factory=list)
+
+
+class _NodeAffinity(msgspec.Struct, rename="camel"):
+    required_during_scheduling_ignored_during_execution: _Required | None = None
+
+
+class _Affinity(msgspec.Struct, rename="camel"):
+    node_affinity: _NodeAffinity | None = None
+
+
+class _TemplateSpec(SurveyedPodSpec):
+    affinity: _Affinity | None = None
+
+    @property
+    def terms(self) -> list[_Term]:
+        """Of its node affinity."""
+        node = self.affinity.node_affinity if self.affinity else None
+        required = node.required_during_scheduling_ignored_during_execution if node else None
+        return required.node_selector_terms if required else []
+
+
 class _Template(msgspec.Struct):
-    spec: SurveyedPodSpec = msgspec.field(default_factory=SurveyedPodSpec)
+    spec: _TemplateSpec = msgspec.field(default_factory=_TemplateSpec)
 
 
 class _DaemonSetSpec(msgspec.Struct):
@@ -188,6 +242,15 @@ class AgentSet(Bare):
     def is_of_agents(self) -> bool:
         """Whether its pods run our agent."""
         return _agent(self.spec.template.spec) is not None
+
+    def looks_for(self, labels: Mapping[str, str]) -> bool:
+        """Whether its node affinity names labels that this node has.
+
+        Not so where it only says which labels nodes must not have, as with simulated cards.
+        """
+        spec = self.spec.template.spec
+        selected = (spec.node_selector or {}).items() <= labels.items()
+        return selected and any(term.names(labels) for term in spec.terms)
 
     @property
     def runtime_class(self) -> str:

@@ -1,9 +1,10 @@
 """How many more pods of a size fit, and where."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.apps.overview.node_cards import NodeView
+from gpu_device_plugin.cluster.survey_objects import SurveyedNode
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold
@@ -44,10 +45,28 @@ def sized_pod(name: str, units: int, percent: int, cards: int) -> PodRequest:
 
 
 def capacities(
-    nodes: Iterable[NodeView], units: int, percent: int, cards: int
+    nodes: Iterable[NodeView],
+    facts: Mapping[str, SurveyedNode],
+    units: int,
+    percent: int,
+    cards: int,
 ) -> tuple[NodeCapacity, ...]:
-    """For each node, how many pods of that size fit beside what it holds."""
-    return tuple(_capacity(node, units, percent, cards) for node in nodes)
+    """For each node, how many pods of that size fit beside what it holds.
+
+    Args:
+        nodes: The nodes with cards.
+        facts: All nodes, by name; one that is cordoned or not ready takes none.
+        units: As of `sized_pod`.
+        percent: As of `sized_pod`.
+        cards: As of `sized_pod`.
+    """
+    closed = {name: node.closed for name, node in facts.items() if node.closed}
+    return tuple(
+        NodeCapacity(node.name, 0, closed[node.name])
+        if node.name in closed
+        else _capacity(node, units, percent, cards)
+        for node in nodes
+    )
 
 
 def _capacity(node: NodeView, units: int, percent: int, cards: int) -> NodeCapacity:

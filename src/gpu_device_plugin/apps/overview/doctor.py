@@ -9,7 +9,7 @@ from gpu_device_plugin.apps.overview.node_cards import ClusterCards
 from gpu_device_plugin.apps.overview.wording import few
 from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
-from gpu_device_plugin.domain.modes import MODE_LABEL, is_whole
+from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
 
 _COMPONENT = "gpu-device-plugin"
 _NO_POLICY = "the API server admits pods that every node refuses"
@@ -89,14 +89,24 @@ def _not_ready(facts: Facts) -> Iterator[Finding]:
 
 def _missing(facts: Facts) -> Iterator[Finding]:
     served = {pod.spec.node_name for pod in facts.agents}
-    lacking = [n.metadata.name for n in facts.nodes if MODE_LABEL in n.labels]
+    lacking = [n.metadata.name for n in facts.nodes if _is_meant(n, facts.sets)]
     lacking = [name for name in lacking if name not in served]
     if lacking:
         yield _problem(
-            f"no agent runs on nodes with the label {MODE_LABEL}: {few(lacking)}",
+            f"no agent runs on nodes whose labels ask for one: {few(lacking)}",
             "compare the chart's nodeSelector, affinity and tolerations with these nodes' labels "
             "and taints",
         )
+    elif not facts.agents:
+        names = (f"{each.metadata.namespace}/{each.metadata.name}" for each in facts.sets)
+        yield _problem(
+            f"no node runs an agent of DaemonSet {few(names)}",
+            f"label the nodes with cards: kubectl label node NODE {MODE_LABEL}=MODE",
+        )
+
+
+def _is_meant(node: SurveyedNode, sets: Iterable[AgentSet]) -> bool:
+    return MODE_LABEL in node.labels or any(each.looks_for(node.labels) for each in sets)
 
 
 def _silent(facts: Facts) -> Iterator[Finding]:
@@ -162,8 +172,10 @@ def _node_events(facts: Facts) -> Iterator[Finding]:
 
 def _other_plugins(facts: Facts) -> Iterator[Finding]:
     # Where whole cards are offered, NVIDIA's names are our own, and beside fractions those of MIG
-    # instances may be: there the agent itself reports another plugin.
-    ours = {view.name for view in facts.cards.nodes if not is_whole(view.offer.mode)}
+    # instances may be: there the agent itself reports another plugin. A node that is disabled is
+    # the other plugin's (docs/moving-in.md).
+    giving = [view for view in facts.cards.nodes if view.offer.mode is not NodeMode.DISABLED]
+    ours = {view.name for view in giving if not is_whole(view.offer.mode)}
     for node in facts.nodes:
         for name, amount in sorted((node.status.allocatable or {}).items()):
             is_other = name.startswith("nvidia.com/gpu") and str(amount) != "0"

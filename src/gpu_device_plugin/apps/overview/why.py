@@ -30,6 +30,11 @@ _ELSEWHERE = (
     "by its cards it fits on {nodes}: what keeps it away is something else (CPU, memory, taints, "
     "affinity), which the scheduler names above"
 )
+_NO_CARDS = "no node publishes cards: run `kubectl gpu doctor`"
+_NOT_OFFERED = (
+    "no node with cards offers {names}; nodes of mode default or mig would offer nvidia.com/*, of "
+    "mode topology aliyun.com/gpu (docs/node-modes.md)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,8 @@ def story(
     holds = _holds(pod, nodes)
     needs_place = not holds or pod.status.phase in ("Pending", "Failed")
     shown = verdicts if needs_place and pod.status.phase != "Succeeded" else ()
-    cures = _cures(pod, shown, holds) if needs_place else ()
+    devices = asking.devices if nodes and not asking.request.asks else {}
+    cures = _cures(pod, shown, holds, devices) if needs_place else ()
     return PodStory(name, _state(pod), asks, holds, said, shown, cures)
 
 
@@ -221,23 +227,25 @@ def _verdict(
     others = [hold for hold in node.holds if not hold.pod.is_same_pod(request.ref)]
     rooms = node_rooms(node.offer, others)
     found = fit(node.offer, rooms, request, chosen)
-    cards = tuple(_card_line(room, wanted[0]) for room in rooms)
+    # Of several containers the first that no card has room for; each may find room, but not all.
+    lacking = [w for w in wanted if isinstance(place(rooms, w, chosen), NoRoom)]
+    compared = (lacking or wanted)[0]
+    cards = tuple(_card_line(room, compared) for room in rooms)
     if isinstance(found, Fit):
         index = ", ".join(str(card) for shares in found.shares.values() for card in shares)
         verdict = f"would fit (card {index}), but {closed}" if closed else f"fits, card {index}"
         return NodeVerdict(node.name, verdict, cards, is_fit=not closed)
-    verdict = "has no card with room for it" + (f", and {closed}" if closed else "")
-    return NodeVerdict(node.name, verdict, cards, hint=_hint(rooms, wanted[0], chosen))
+    lack = "has no card with room for it" if lacking else "has no room for all containers at once"
+    verdict = lack + (f", and {closed}" if closed else "")
+    return NodeVerdict(node.name, verdict, cards, hint=_hint(rooms, compared, chosen))
 
 
 def _closed(pod: SurveyedPod, node: SurveyedNode | None) -> str:
     """Why the pod cannot go to the node whatever its cards have; empty if nothing is known."""
     if node is None:
         return ""
-    if not node.is_ready:
-        return "the node is not ready"
-    if node.spec.unschedulable:
-        return "the node is cordoned"
+    if node.closed:
+        return node.closed
     for key, value in sorted((pod.spec.node_selector or {}).items()):
         if node.labels.get(key) != value:
             return f"the node has no label {key}={value}"
@@ -259,8 +267,8 @@ def _card_line(room: Room, wanted: Demand) -> str:
 
 def _hint(rooms: Sequence[Room], wanted: Demand, policy: PlacementPolicy) -> str:
     found = place(rooms, wanted, policy)
-    if not isinstance(found, NoRoom) or found.largest_card is None:
-        return ""
+    if not isinstance(found, NoRoom) or found.largest_card is None or wanted.cards > 1:
+        return ""  # the largest slice of one card says nothing of several
     compute = f" with {wanted.core_percent} %" if wanted.core_percent else ""
     return (
         f"{found.largest_units} units ({found.largest_mib} MiB){compute} on card "
@@ -269,7 +277,10 @@ def _hint(rooms: Sequence[Room], wanted: Demand, policy: PlacementPolicy) -> str
 
 
 def _cures(
-    pod: SurveyedPod, verdicts: Sequence[NodeVerdict], holds: Sequence[str]
+    pod: SurveyedPod,
+    verdicts: Sequence[NodeVerdict],
+    holds: Sequence[str],
+    devices: Iterable[str],
 ) -> tuple[str, ...]:
     """What to do, by what is seen."""
     fitting = few(verdict.node for verdict in verdicts if verdict.is_fit)
@@ -282,4 +293,5 @@ def _cures(
         return (_NO_SLICE_YET.format(node=pod.spec.node_name),)
     if fitting:
         return (_ELSEWHERE.format(nodes=fitting),)
-    return (_ASK_LESS if verdicts else "no node publishes cards: run `kubectl gpu doctor`",)
+    none = _NOT_OFFERED.format(names=few(sorted(devices))) if devices else _NO_CARDS
+    return (_ASK_LESS if verdicts else none,)
