@@ -36,7 +36,9 @@ then prioritize for a pod of one of {shapes} shapes, with the names of nodes dra
 pod moves to another node, so that the ledger changes. Both calls together, from sending to the decoded answer. Whole
 nodes: objects of 16 KB each, as kube-scheduler sends them where the extender is not `nodeCacheCapable`; the time
 of one filter call. First calls of a shape count every node and are among the rounds. Where others want the
-processors too, times are longer than the work takes; the controller's processor time (schedstat) is not."""
+processors too, times are longer than the work takes; the controller's processor time (schedstat) is not. These objects
+are small. With nodes of 15 KB and pods of 5 KB, which the server listed in pages of 500, the controller had 133 MiB resident
+and never more (2026-11-22); a server that ignores the size of a page costs the whole answer for a moment."""
 
 
 async def measure() -> Chapter:

@@ -9,6 +9,7 @@ from aiohttp.abc import AbstractStreamWriter
 from tests.fakes.api_server import Seen, running, working
 from tests.waiting import until
 
+from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterPod, ClusterWatch
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.processors import Processors
@@ -143,3 +144,55 @@ async def test_a_pod_that_ended_while_the_watch_was_away_gives_its_processors_ba
             await server.compact()
             server.fault = lambda _: None
             await until(lambda: processors.free("n1") == 4000)
+
+
+async def test_a_list_in_pages_is_whole_and_followed_from_the_version_of_its_pages() -> None:
+    """As a large cluster answers; past the server's cache, which ignores the size of a page."""
+    view = View()
+    async with running() as (server, api):
+        server.page_size = 2
+        for name in "abcde":
+            server.preload(_PATH + name, a_pod(name))
+        watch = ClusterWatch(api, view.changes)
+        async with working(watch.run_nodes, watch.run_pods):
+            await until(lambda: len(view.pods) == 5)
+            await server.put(_PATH + "late", a_pod("late"))
+            await until(lambda: "late" in view.pods)
+    lists = [s.query for s in server.seen("GET", "/api/v1/pods") if "watch" not in s.query]
+
+    assert [query.get("continue") for query in lists] == [None, "2", "4"]
+    assert all("resourceVersion" not in query for query in lists)
+
+
+class Drip(web.Response):
+    """An answer that comes byte by byte for half a second."""
+
+    async def write_eof(self, data: bytes = b"") -> None:  # noqa: ARG002 aiohttp names it
+        body = self.body
+        assert isinstance(body, bytes)
+        writer = self._payload_writer
+        assert writer is not None
+        for at in range(len(body)):
+            await writer.write(body[at : at + 1])
+            await asyncio.sleep(0.5 / len(body))
+        await writer.write_eof()
+
+
+async def test_a_list_may_take_longer_than_a_call_while_bytes_keep_coming(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The list of a large cluster over a slow line."""
+    for method in (ApiServer.call, ApiServer.call_in_turn):
+        monkeypatch.setattr(method, "__kwdefaults__", {"deadline_seconds": 0.2})
+    body = {"metadata": {"resourceVersion": "100"}, "items": [a_pod("slow")]}
+
+    def fault(seen: Seen) -> web.Response | None:
+        is_list = seen.path == "/api/v1/pods" and "watch" not in seen.query
+        return Drip(body=json.dumps(body).encode()) if is_list else None
+
+    view = View()
+    async with running() as (server, api):
+        server.fault = fault
+        watch = ClusterWatch(api, view.changes)
+        async with working(watch.run_nodes, watch.run_pods):
+            await until(lambda: view.pods.get("slow"))

@@ -1,7 +1,6 @@
 """Requests to the Kubernetes API: bytes out, bytes in."""
 
 import asyncio
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,17 +10,19 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
+from gpu_device_plugin.cluster.connections import open_session
 from gpu_device_plugin.cluster.credentials import Credentials, load_credentials
 from gpu_device_plugin.cluster.reach import Pace, Reach
 from gpu_device_plugin.cluster.throttle import Throttle
 from gpu_device_plugin.cluster.wire import Status
-from gpu_device_plugin.errors import AccessError, ClusterError, ThrottledError
+from gpu_device_plugin.errors import AccessError, ClusterError, GaveUpError, ThrottledError
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
 _CONNECT_SECONDS = 3.0
 _CALL_SECONDS = 10.0
+_SILENCE_SECONDS = 30.0  # for a list: a large one takes long, and bytes keep coming
 # A watch may be silent for as long as nothing happens; the server ends it by itself
 # (`timeoutSeconds`), and TCP keepalive finds a peer that vanished in about 30 s.
 _WATCH_MARGIN_SECONDS = 30.0
@@ -132,8 +133,10 @@ class ApiServer:
         if session is not None:
             await session.close()
 
-    async def call(self, request: Request, *, deadline_seconds: float = _CALL_SECONDS) -> Answer:
-        """Send `request` now.
+    async def call(
+        self, request: Request, *, deadline_seconds: float | None = _CALL_SECONDS
+    ) -> Answer:
+        """Send `request` now; without a deadline only silence ends the wait.
 
         Raises:
             ThrottledError: The server throttles this kind of call, or did a moment ago.
@@ -143,13 +146,17 @@ class ApiServer:
         seconds = self._throttle.wait_seconds(request.kind)
         if seconds > 0:
             raise ThrottledError(f"{_name(request)}: throttled for another {seconds:.1f} s")
-        timeout = aiohttp.ClientTimeout(total=deadline_seconds, sock_connect=_CONNECT_SECONDS)
+        timeout = aiohttp.ClientTimeout(
+            deadline_seconds, sock_connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS
+        )
         async with self._send(request, timeout) as response:
             answer = await _answer(response)
         self._note(request, answer)
         return answer
 
-    async def call_in_turn(self, request: Request) -> Answer:
+    async def call_in_turn(
+        self, request: Request, *, deadline_seconds: float | None = _CALL_SECONDS
+    ) -> Answer:
         """Send `request` when the server is not away and does not throttle it.
 
         Raises:
@@ -157,7 +164,7 @@ class ApiServer:
         """
         await self._turn(request)
         try:
-            return await self.call(request)
+            return await self.call(request, deadline_seconds=deadline_seconds)
         except ThrottledError:
             raise
         except ClusterError as error:
@@ -203,7 +210,8 @@ class ApiServer:
         if answer.is_throttling:
             self.reach.answered()
             seconds = self._throttle.refused(request.kind, answer.retry_after)
-            raise ThrottledError(f"{_name(request)}: {answer.text}; again in {seconds:.1f} s")
+            throttled = ThrottledError if answer.status == _TOO_MANY else GaveUpError
+            raise throttled(f"{_name(request)}: {answer.text}; again in {seconds:.1f} s")
         if answer.status in _AWAY:
             kind = AccessError if answer.status == _UNAUTHORIZED else ClusterError
             raise kind(f"{_name(request)}: {answer.text}")
@@ -233,30 +241,8 @@ class ApiServer:
                 self._credentials = await self._load()
                 await self.close()
             if self._session is None:
-                self._session = _session(self._credentials)
+                self._session = open_session(self._credentials.tls)
             return self._session, self._credentials
-
-
-def _session(credentials: Credentials) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(
-        ssl=credentials.tls or True, limit=16, socket_factory=_keepalive_socket
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        headers={"User-Agent": "gpu-device-plugin", "Accept": JSON},
-        cookie_jar=aiohttp.DummyCookieJar(),
-    )
-
-
-def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket that notices within about 30 s that its peer is gone."""
-    family, kind, protocol = address[:3]
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, option):  # not every system has all of them
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return made
 
 
 def _options(request: Request, credentials: Credentials) -> dict[str, Any]:

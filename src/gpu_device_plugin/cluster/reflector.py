@@ -11,11 +11,12 @@ import msgspec
 import structlog
 
 from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
-from gpu_device_plugin.cluster.wire import Bare, Item, RawList, Status, WatchLine
+from gpu_device_plugin.cluster.wire import Bare, Item, ListMeta, RawList, Status, WatchLine
 from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger(__name__)
 _GONE = 410
+_PAGE = "500"
 _line = msgspec.json.Decoder(WatchLine)
 _list = msgspec.json.Decoder(RawList)
 _bare = msgspec.json.Decoder(Bare)
@@ -58,7 +59,7 @@ class Listener(Generic[Item]):
 class _Decoded(Sequence[Item]):
     """Objects of a list, decoded one by one: tens of thousands at once are a peak of memory."""
 
-    def __init__(self, raw: Sequence[msgspec.Raw], decoder: msgspec.json.Decoder[Item]) -> None:
+    def __init__(self, raw: Sequence[bytes], decoder: msgspec.json.Decoder[Item]) -> None:
         self._raw, self._decoder = raw, decoder
 
     def __len__(self) -> int:
@@ -97,8 +98,9 @@ class Reflection(Generic[Item]):
         self._listener = listener
         self._item = msgspec.json.Decoder(item)
         self._version = ""
-        # The first list may come from the server's cache, as other node agents' lists do;
-        # after 410 that cache is not trusted.
+        # The first list of a node's objects may come from the server's cache: there are thousands
+        # of agents. After 410 that cache is not trusted, and it ignores the limit of a page, so
+        # lists of a whole cluster never ask for it.
         self._may_be_cached = True
         self._relists_wanted = self._relists_done = 0
         self._was_relisted = asyncio.Event()
@@ -142,30 +144,47 @@ class Reflection(Generic[Item]):
                 await asyncio.sleep(self._api.reach.pace.pause(failures))
 
     async def _relist(self) -> None:
-        query, wanted = dict(self._source.query), self._relists_wanted
-        if self._may_be_cached:
-            query["resourceVersion"] = "0"
+        wanted = self._relists_wanted
         self._listener.lists()
-        answer = await self._api.call_in_turn(Request("GET", self._source.path, query))
-        if self._source.is_optional and answer.status in (403, 404):
-            await self._do_without(answer)
-            return
+        found: list[bytes] = []
+        query = {**self._source.query, "limit": _PAGE}
+        if self._may_be_cached and self._source.selector:
+            query["resourceVersion"] = "0"
+        while True:
+            request = Request("GET", self._source.path, query)
+            answer = await self._api.call_in_turn(request, deadline_seconds=None)
+            if self._source.is_optional and answer.status in (403, 404):
+                await self._do_without(answer)
+                return
+            page = self._page(answer, found)
+            if not page.next_page:
+                break
+            # Every page shows the version of the first one; only that one may name a version.
+            query["continue"] = page.next_page
+            query.pop("resourceVersion", None)
+        self._replace(found, page.resource_version, wanted)
+
+    def _page(self, answer: Answer, found: list[bytes]) -> ListMeta:
+        """Add a page's objects to those found, with the fields that we read and no others."""
         if not answer.is_success:
             raise ClusterError(f"list of {self._source.path}: {answer.text}")
         try:
             listed = _list.decode(answer.body)
-            items = _Decoded(listed.items or [], self._item)
-            for _ in items:
-                pass  # The listener must not meet an error half way.
+            # The listener must not meet an error half way.
+            found += [msgspec.json.encode(self._item.decode(raw)) for raw in listed.items or ()]
         except msgspec.MsgspecError as error:
             raise ClusterError(f"list of {self._source.path}: {error}") from error
+        return listed.metadata
+
+    def _replace(self, found: Sequence[bytes], version: str, wanted: int) -> None:
+        items = _Decoded(found, self._item)
         self._listener.replace(items)
         self.is_synced = True
         self.trouble = ""
         self._relists_done = wanted
         self._was_relisted.set()
         if wanted == self._relists_wanted:
-            self._version = listed.metadata.resource_version
+            self._version = version
             self._may_be_cached = True
 
     def _tell(self, trouble: str) -> None:
