@@ -20,6 +20,7 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     ALLOCATION,
     ASSIGNED,
     CORE_ALLOCATION,
+    INIT_ALLOCATION,
 )
 
 
@@ -132,6 +133,17 @@ async def test_bind_writes_the_wish_and_the_node_in_one_request(tmp_path: Path) 
     assert bound["metadata"]["annotations"][ASSIGNED] == "false"
     assert bound["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
     assert seen.body["metadata"]["uid"] == "uid-new"
+
+
+async def test_a_copied_pods_annotations_say_nothing_of_the_pod_that_it_was(tmp_path: Path) -> None:
+    """A binding only adds annotations: those of its own that it has no use for are emptied."""
+    stale = {CORE_ALLOCATION: '{"0":{"1":90}}', INIT_ALLOCATION: '{"0":{"1":9}}'}
+    new = pod("new", 2, annotations=stale)
+    async with a_controller(tmp_path, (node("n1", mode="cgpu"),), (new,)) as found:
+        assert await found.bind(new, "n1") == ""
+        told = found.server.objects[path(new)]["metadata"]["annotations"]
+
+    assert (told[CORE_ALLOCATION], told[INIT_ALLOCATION]) == ("{}", "{}")
 
 
 async def test_binds_that_race_never_give_more_than_a_card_has(tmp_path: Path) -> None:
