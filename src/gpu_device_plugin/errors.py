@@ -14,6 +14,7 @@
     - KubeletError
     - ClusterError
       . ThrottledError       the API server asks to come later
+        - GaveUpError        it had begun: the call may have been carried out
       . AccessError          no kubeconfig, or it is not allowed        -> do not retry
     - StorageError
 """
@@ -89,6 +90,10 @@ class ClusterError(EdgeError):
 
 class ThrottledError(ClusterError):
     """The Kubernetes API serves, but asks this kind of call to come later."""
+
+
+class GaveUpError(ThrottledError):
+    """The Kubernetes API began with a call and failed; it may have been carried out."""
 
 
 class AccessError(ClusterError):

@@ -64,6 +64,9 @@ REFUSED = {
     "recoverySeconds=0": "at '/recoverySeconds'",
     "extraEnv[0].name=GPU_DEVICE_PLUGIN_MODE,extraEnv[0].value=share": "at '/extraEnv/0/name'",
     "image.digest=abc": "at '/image/digest'",
+    "xidTable.xids[0].code=74,xidTable.xids[0].name=x,xidTable.xids[0].action=ingore": "at '/xidTable/xids/0/action'",
+    "xidTable.xids[0].name=x,xidTable.xids[0].action=fault": "missing property 'code'",
+    "xidTable.default.name=x,xidTable.default.action=fault,xidTable.default.recovery=no": "at '/xidTable/default/recovery'",
     "service.enabled=true,serviceMonitor.enabled=true,podMonitor.enabled=true": "scraped twice",
 }
 NOT_IN_THE_FILE = {
@@ -324,6 +327,28 @@ def test_an_image_is_named_by_registry_and_digest_where_they_are_given() -> None
     assert images == {f"r.example:5000/localhost/gpu-device-plugin@{digest}"}
 
 
+def test_the_stock_scheduler_comes_from_that_registry_too() -> None:
+    values = ("controller.enabled=true", "scheduler.enabled=true")
+    text = render(*values, "global.imageRegistry=r.example:5000")
+
+    assert "image: r.example:5000/registry.k8s.io/kube-scheduler:v" in text
+
+
+def test_the_notes_say_where_the_agents_run_and_name_the_namespace() -> None:
+    for setting, where in (
+        ("simulate.profile=", "on nodes that carry a label of an NVIDIA card"),
+        ("simulate.profile=v100", "on nodes without a label of an NVIDIA card"),
+        ("affinity.nodeAffinity.x=y", "on the nodes that the value affinity names"),
+    ):
+        # helm shows notes at an installation only; here another object includes them.
+        words = '{{ include "gpu-device-plugin/templates/NOTES.txt" . | toJson }}'
+        beside = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}, "said": words}
+        made = one(manifests(setting, values={"extraObjects": [beside]}), "Secret", "x")
+        said = json.loads(made["said"])
+        assert said.startswith(f"The agent runs {where}"), said
+        assert f"`helm test {NAME} --namespace {NAME}`" in said
+
+
 def test_what_an_operator_adds_to_the_pods_is_there() -> None:
     proxy = {"name": "HTTPS_PROXY", "value": "http://proxy"}
     values = {"podLabels": {"team": "gpu"}, "podAnnotations": {"note": "x"}, "extraEnv": [proxy]}
@@ -390,6 +415,7 @@ def test_a_quota_admits_the_critical_pods_where_the_cluster_wants_one() -> None:
     quota = one(manifests("resourceQuota.enabled=true"), "ResourceQuota")
     (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
     assert scope["values"] == [agent(manifests())["priorityClassName"]]
+    assert "kind: ResourceQuota" not in render("resourceQuota.enabled=true", "priorityClassName=")
     both = one(manifests("resourceQuota.enabled=true", "controller.enabled=true"), "ResourceQuota")
     (scope,) = both["spec"]["scopeSelector"]["matchExpressions"]
     assert scope["values"] == ["system-node-critical", "system-cluster-critical"]

@@ -140,6 +140,32 @@ def test_mps_holds_requests_to_one_unless_the_file_says_otherwise(tmp_path: Path
     ).sharing.is_one_at_most
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version: v1\nflags:\n",
+        "version: v1\nresources:\n  gpus:\n  mig:\n",
+        "flags: {plugin: null, gfd: null}\nimex:\nsharing: {timeSlicing: , mps: }\n",
+        "version:\n",
+    ],
+)
+def test_an_empty_section_is_one_that_is_not_there(tmp_path: Path, text: str) -> None:
+    """NVIDIA's own examples have such."""
+    found = read(tmp_path, text)
+
+    assert (found.values, found.sharing, found.gpu_patterns) == ({}, Sharing(), ())
+
+
+def test_a_key_without_a_value_has_its_default(tmp_path: Path) -> None:
+    """Of an entry too; a list has no empty entries."""
+    entry = "{name: gpu, replicas: 2, rename: null, devices: null}"
+    text = f"sharing: {{timeSlicing: {{renameByDefault: null, resources: [{entry}]}}}}"
+
+    assert read(tmp_path, text).sharing.resources == (SharedResource(GPU, 2),)
+    with pytest.raises(ConfigError, match=r"resources\.mig"):
+        read(tmp_path, "resources: {mig: [null]}")
+
+
 def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
     """Its version is v1."""
     assert read(tmp_path, "").values == {}

@@ -101,3 +101,16 @@ def test_a_kubelet_elsewhere_is_named_by_its_directory() -> None:
     flags = {**NAMED, "kubelet_socket": "/data/kubelet.sock"}
     with pytest.raises(ConfigError, match=r"--kubelet-socket: .* --kubelet-dir says where"):
         load_settings(flags, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("flag", "values"),
+    [("device-list-strategy", ("envvar", "cdi-cri")), ("imex-channel-ids", ("0", "1"))],
+)
+def test_a_list_given_in_several_flags_is_one_list(flag: str, values: tuple[str, ...]) -> None:
+    """NVIDIA's flags may be repeated; the last one must not win without a word."""
+    key = flag.replace("-", "_")
+    repeated = [word for value in values for word in (f"--{flag}", value)]
+
+    assert agent.make_context("agent", repeated).params[key] == ",".join(values)
+    assert agent.make_context("agent", []).params[key] is None

@@ -22,7 +22,6 @@ OTHER_PATHS = {
     "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims",
     "Service": "/api/v1/namespaces/default/services",
     "ResourceQuota": "/api/v1/namespaces/default/resourcequotas",
-    "LimitRange": "/api/v1/namespaces/default/limitranges",
 }
 MERGE_PATCH = "application/merge-patch+json"
 

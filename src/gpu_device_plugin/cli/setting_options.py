@@ -5,7 +5,7 @@ import enum
 import click
 import msgspec
 
-from gpu_device_plugin.config.sources import FLAG_ALIASES, describe, kind_of
+from gpu_device_plugin.config.sources import FLAG_ALIASES, REPEATED_FLAGS, describe, kind_of
 
 _SHORT = 16
 """Choices up to this length are shown in the flag itself, longer ones in its help text."""
@@ -21,10 +21,19 @@ def setting_options(kind: type[msgspec.Struct], command: click.Command) -> None:
             is_flag=False,
             flag_value="true" if kind_of(field) is bool else None,
             default=None,
+            multiple=field.name in REPEATED_FLAGS,
+            callback=_joined if field.name in REPEATED_FLAGS else None,
             help=texts[field.name] + _choices(kind_of(field)) + _shown(field.default),
             metavar=_metavar(field.name, kind_of(field)),
         )
         command.params.insert(0, option)
+
+
+def _joined(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> str | None:
+    """One text; None where the flag is not given."""
+    return ",".join(values) if values else None
 
 
 def _metavar(name: str, kind: object) -> str | None:

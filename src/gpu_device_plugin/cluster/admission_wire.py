@@ -91,10 +91,17 @@ class Resources:
         return {name: whole_number(str(self.limits[name])) for name in names if name in self.limits}
 
     def renamed(self, gone: Collection[str], new: Mapping[str, int]) -> Mapping[str, Any]:
-        """The same, without some resources and with others, in limits and requests."""
+        """The same, without some resources and with others, in limits and requests.
+
+        Raises:
+            ClusterError: One of them is no object.
+        """
         found = dict(self.plain)
         for part in ("limits", "requests"):
-            kept = {key: value for key, value in (found.get(part) or {}).items() if key not in gone}
+            before = found.get(part) or {}
+            if not isinstance(before, dict):
+                raise ClusterError(f"container {self.container}: {part} are no object")
+            kept = {key: value for key, value in before.items() if key not in gone}
             found[part] = kept | {key: str(amount) for key, amount in new.items()}
         return found
 

@@ -15,7 +15,7 @@ from gpu_device_plugin.cluster.credentials import Credentials, load_credentials
 from gpu_device_plugin.cluster.reach import Pace, Reach
 from gpu_device_plugin.cluster.throttle import Throttle
 from gpu_device_plugin.cluster.wire import Status
-from gpu_device_plugin.errors import AccessError, ClusterError, ThrottledError
+from gpu_device_plugin.errors import AccessError, ClusterError, GaveUpError, ThrottledError
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -210,7 +210,8 @@ class ApiServer:
         if answer.is_throttling:
             self.reach.answered()
             seconds = self._throttle.refused(request.kind, answer.retry_after)
-            raise ThrottledError(f"{_name(request)}: {answer.text}; again in {seconds:.1f} s")
+            throttled = ThrottledError if answer.status == _TOO_MANY else GaveUpError
+            raise throttled(f"{_name(request)}: {answer.text}; again in {seconds:.1f} s")
         if answer.status in _AWAY:
             kind = AccessError if answer.status == _UNAUTHORIZED else ClusterError
             raise kind(f"{_name(request)}: {answer.text}")

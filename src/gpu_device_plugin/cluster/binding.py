@@ -5,6 +5,11 @@ from collections.abc import Mapping
 from gpu_device_plugin.cluster.api import ApiServer, Request
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.pods import pod_path
+from gpu_device_plugin.errors import AccessError, ClusterError, GaveUpError, ThrottledError
+
+
+class NotBoundError(ClusterError):
+    """The API server did not begin with the binding: the pod is not bound by it."""
 
 
 async def bind_pod(
@@ -20,7 +25,9 @@ async def bind_pod(
         Why the API server refused, or "" if the pod is bound.
 
     Raises:
-        ClusterError: No answer: the pod may be bound or not.
+        NotBoundError: It is throttled, or the server does not know us.
+        ClusterError: No answer, or one of a failure half way (5xx, for instance etcd's time ran
+            out): the pod may be bound or not.
     """
     ref = pod.request.ref
     body = {
@@ -36,5 +43,12 @@ async def bind_pod(
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }
     request = Request("POST", pod_path(ref) + "/binding", body=body)
-    answer = await api.call(request, deadline_seconds=deadline_seconds)
+    try:
+        answer = await api.call(request, deadline_seconds=deadline_seconds)
+    except GaveUpError:
+        raise
+    except (ThrottledError, AccessError) as error:
+        raise NotBoundError(str(error)) from error
+    if answer.status >= 500:
+        raise ClusterError(f"binding of {ref}: {answer.text}")
     return "" if answer.is_success else answer.text

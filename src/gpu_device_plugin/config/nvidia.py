@@ -146,7 +146,7 @@ def read_config_file(file: Path) -> ConfigFile:
         ConfigError: It cannot be read, or a key is unknown, malformed or impossible; the text
             has the file and the key's path.
     """
-    content = read_yaml(file)
+    content = _without_null(read_yaml(file))
     _check_kind(file, content)
     try:
         wire = msgspec.convert(content, _File)
@@ -156,6 +156,13 @@ def read_config_file(file: Path) -> ConfigFile:
         raise ConfigError(f"{file}: {path.rstrip('`') or 'the file'}: {what}") from error
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
+
+
+def _without_null(value: Any) -> Any:
+    """Without keys that have no value: an empty section is one that is not there."""
+    if isinstance(value, dict):
+        return {key: _without_null(each) for key, each in value.items() if each is not None}
+    return [_without_null(each) for each in value] if isinstance(value, list) else value
 
 
 def _check_kind(file: Path, content: Mapping[str, object]) -> None:

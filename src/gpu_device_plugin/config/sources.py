@@ -68,6 +68,16 @@ FLAG_ALIASES: Mapping[str, tuple[str, ...]] = {
     "driver_root_ctr_path": ("--container-driver-root",),
 }
 """Further flags of a setting, as NVIDIA's plugin has them."""
+REPEATED_FLAGS = frozenset(
+    {
+        "device_list_strategy",
+        "imex_channel_ids",
+        "fallback_strategies",
+        "cdi_feature_flags",
+        "cdi_disable_hooks",
+    }
+)
+"""Settings that are lists: given several times, as NVIDIA's plugin allows, their values are joined."""
 _YES = frozenset({"1", "true", "yes", "on"})
 _NO = frozenset({"0", "false", "no", "off", ""})
 

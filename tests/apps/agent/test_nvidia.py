@@ -240,6 +240,7 @@ async def test_a_label_of_the_node_chooses_the_configuration(tmp_path: Path) -> 
         await offered(rig, gpu=8)
         await rig.set_labels()
         await offered(rig, gpu=4)
+        assert not rig.events("ConfigurationMissingOver")
 
 
 async def test_a_bad_or_unknown_choice_leaves_the_one_before_in_force(tmp_path: Path) -> None:
@@ -260,6 +261,8 @@ async def test_a_bad_or_unknown_choice_leaves_the_one_before_in_force(tmp_path: 
         await rig.start_agent(**settings)
         await rig.until_page("x: unknown key")
         assert rig.is_running
+        await until(lambda: bool(rig.events("ConfigurationMissing")), 20)
+        assert "x: unknown key" in rig.events("ConfigurationMissing")[0]["message"]
         await rig.set_labels(config="slow")
         await offered(rig, gpu=8)
         await rig.until_ready()
@@ -381,6 +384,10 @@ async def test_nothing_is_offered_while_the_cards_are_not_cut_into_the_profile()
         assert "gpu-device-plugin mig apply MIG1g" in text
         assert "nvidia-smi mig -i 3 -cgi 1g.5gb,1g.5gb,1g.5gb" in text
         await offered(rig)
+        rig.cards.cut(4, ["3g.20gb"] * 2)
+        await until(lambda: len(rig.events("LayoutNotServed")) > 1, 20)
+        assert {event["message"][0] for event in rig.events("LayoutNotServed")} == {"1", "2"}
+        rig.cards.cut(4, ["1g.5gb"] * 7)
         rig.cards.cut(3, ["1g.5gb"] * 7)
         await offered(rig, seventh=56)
 

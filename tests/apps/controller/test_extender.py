@@ -10,15 +10,17 @@ import pytest
 from aiohttp import web
 from tests.apps.controller.objects import UNITS, held, node, path, pod
 from tests.apps.controller.replica import a_controller
-from tests.fakes.api_server import Seen
+from tests.fakes.api_server import Seen, status
 from tests.waiting import until
 
+from gpu_device_plugin.apps.controller import binder
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     ALLOCATION,
     ASSIGNED,
     CORE_ALLOCATION,
+    INIT_ALLOCATION,
 )
 
 
@@ -131,6 +133,17 @@ async def test_bind_writes_the_wish_and_the_node_in_one_request(tmp_path: Path) 
     assert bound["metadata"]["annotations"][ASSIGNED] == "false"
     assert bound["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "0"
     assert seen.body["metadata"]["uid"] == "uid-new"
+
+
+async def test_a_copied_pods_annotations_say_nothing_of_the_pod_that_it_was(tmp_path: Path) -> None:
+    """A binding only adds annotations: those of its own that it has no use for are emptied."""
+    stale = {CORE_ALLOCATION: '{"0":{"1":90}}', INIT_ALLOCATION: '{"0":{"1":9}}'}
+    new = pod("new", 2, annotations=stale)
+    async with a_controller(tmp_path, (node("n1", mode="cgpu"),), (new,)) as found:
+        assert await found.bind(new, "n1") == ""
+        told = found.server.objects[path(new)]["metadata"]["annotations"]
+
+    assert (told[CORE_ALLOCATION], told[INIT_ALLOCATION]) == ("{}", "{}")
 
 
 async def test_binds_that_race_never_give_more_than_a_card_has(tmp_path: Path) -> None:
@@ -273,6 +286,62 @@ async def test_a_binding_that_nobody_answers_keeps_its_room(tmp_path: Path) -> N
         # The pod itself may try again: its own reservation is not in its way.
         found.server.fault = lambda _: None
         assert await found.bind(first, "n1") == ""
+
+
+@pytest.mark.parametrize("code", [500, 503, 504])
+async def test_a_binding_that_failed_half_way_keeps_its_room(tmp_path: Path, code: int) -> None:
+    """The API server's time for etcd ran out, say: etcd may have it."""
+    first, second = pod("first", 15, 100), pod("second", 15, 100)
+    async with a_controller(tmp_path, (node("n1", 1),), (first, second)) as found:
+        found.server.fault = _answer_bindings_of("first", code)
+        assert f"{code} no time" in await found.bind(first, "n1")
+        assert found.controller.ledger.reserved == 1
+        answer = await found.filter(second, "n1")
+
+    assert answer["NodeNames"] == []
+
+
+async def test_a_binding_that_is_throttled_gives_its_room_back(tmp_path: Path) -> None:
+    """A 429 is answered before anything is done."""
+    first = pod("first", 15, 100)
+    async with a_controller(tmp_path, (node("n1", 1),), (first,)) as found:
+        found.server.fault = _answer_bindings_of("first", 429)
+        assert "429" in await found.bind(first, "n1")
+        assert found.controller.ledger.reserved == 0
+
+
+def _answer_bindings_of(name: str, code: int) -> Any:
+    def fault(seen: Seen) -> web.Response | None:
+        return status(code, "no time") if seen.path.endswith(f"/{name}/binding") else None
+
+    return fault
+
+
+async def test_a_pod_goes_nowhere_else_while_a_bindings_answer_is_missing(tmp_path: Path) -> None:
+    """Nor is its room given away by a refusal of the next attempt."""
+    first, second = pod("first", 15, 100), pod("second", 15, 100)
+    nodes = (node("n1", 1), node("n2", 1))
+    async with a_controller(tmp_path, nodes, (first, second)) as found:
+        found.server.fault = _answer_bindings_of("first", 502)
+        await found.bind(first, "n1")
+        assert "binding to n1 is still missing" in await found.bind(first, "n2")
+        found.server.fault = _answer_bindings_of("first", 403)
+        assert "403" in await found.bind(first, "n1")
+        assert "fits node n1 no more" in await found.bind(second, "n1")
+
+
+async def test_each_attempt_without_an_answer_starts_the_wait_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait counts from the last one: here it ends at once, and the first would take a minute."""
+    monkeypatch.setattr(binder, "_ASK_AGAIN_SECONDS", 0.01)
+    first = pod("first", 15, 100)
+    async with a_controller(tmp_path, (node("n1", 1),), (first,)) as found:
+        found.server.fault = _answer_bindings_of("first", 502)
+        await found.bind(first, "n1")
+        monkeypatch.setattr(binder, "_DOUBT_SECONDS", 0.0)
+        await found.bind(first, "n1")
+        await until(lambda: found.controller.ledger.reserved == 0)
 
 
 async def test_a_pod_that_was_bound_unseen_counts_from_the_first_look(tmp_path: Path) -> None:

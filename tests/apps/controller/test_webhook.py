@@ -214,6 +214,38 @@ async def test_koordinators_names_are_translated_where_that_is_asked(tmp_path: P
     assert off == in_koordinators_words()
 
 
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"koordinator.sh/gpu-core": "200"}, "200 is more than one card"),
+        ({"koordinator.sh/gpu-memory-ratio": "50"}, "gpu-memory-ratio is not translated"),
+        ({"koordinator.sh/gpu-memory": "-3"}, "koordinator.sh/gpu-memory: -3 is negative"),
+        ({"koordinator.sh/gpu-core": "zz"}, "'zz' is not a Kubernetes quantity"),
+    ],
+)
+async def test_what_has_no_translation_is_refused_with_the_reason(
+    tmp_path: Path, more: dict[str, str], text: str
+) -> None:
+    """Half a translation would be another pod; several cards are not one."""
+    async with a_controller(tmp_path, (), koordinator=Koordinator.GIB) as found:
+        answer = await ask(found, review(in_koordinators_words(**more)))
+
+    assert not answer["response"]["allowed"]
+    assert answer["response"]["status"]["message"].startswith("container a: ")
+    assert text in answer["response"]["status"]["message"]
+
+
+async def test_requests_that_are_no_object_are_a_bad_body(tmp_path: Path) -> None:
+    """Where Koordinator's names are translated, requests are written anew."""
+    bad = in_koordinators_words()
+    bad["spec"]["containers"][1]["resources"]["requests"] = "zz"
+    async with a_controller(tmp_path, (), koordinator=Koordinator.GIB) as found:
+        answer = await ask(found, review(bad))
+
+    assert answer[0] == 400
+    assert "container a: requests are no object" in answer[1]
+
+
 async def test_nothing_is_answered_before_the_rules_are_known(tmp_path: Path) -> None:
     """A pod must not slip past a profile that is not read yet; the failurePolicy decides."""
     is_refused = asyncio.Event()

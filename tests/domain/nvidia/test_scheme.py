@@ -14,6 +14,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     Configuration,
     MigStrategy,
+    Pattern,
     SharedResource,
     Sharing,
     SharingKind,
@@ -104,6 +105,39 @@ def test_what_is_offered_is_served_whatever_profiles_the_card_has(profile: str) 
     assert pool.resource == f"nvidia.com/mig-{profile.replace('+', '.')}"
     assert every.offers(state)
     assert every.serving(pool.resource, state)[0] is every.recorder(pool.resource)
+
+
+def test_a_card_that_single_leaves_out_beside_fractions_is_named() -> None:
+    """Else its instances would vanish without a word."""
+    state = node(NodeMode.CORE_MEM, [card(0), *sevenths(2)[1:]])
+
+    found = schemes(SINGLE).layout(state)
+
+    assert found.problem == ""
+    (note,) = found.left_out
+    assert note.startswith("card 1 (GPU-1) is in MIG mode and left out")
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        replace(MIXED, mig_patterns=(Pattern("*", GPU),)),
+        replace(
+            MIXED,
+            sharing=Sharing(SharingKind.TIME_SLICING, (SharedResource(SEVENTH, 2, rename=GPU),)),
+        ),
+    ],
+)
+def test_instances_beside_fractions_have_another_name_than_whole_cards(
+    configuration: Configuration,
+) -> None:
+    """By a pattern or a new name; a node without fractions may have it."""
+    beside = node(NodeMode.CORE_MEM, [card(0), *sevenths(2)[1:]])
+    every = schemes(configuration)
+
+    assert "give the instances another name" in every.layout(beside).problem
+    assert GPU not in {pool.resource for pool in every.pools(beside)}
+    assert every.layout(node(NodeMode.CORE_MEM, sevenths(2))).problem == ""
 
 
 def test_cards_of_the_last_run_are_not_taken_for_whole_ones() -> None:

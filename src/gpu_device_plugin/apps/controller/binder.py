@@ -3,18 +3,18 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
 
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.binding import bind_pod
+from gpu_device_plugin.cluster.binding import NotBoundError, bind_pod
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.extender_wire import binding_answer, read_binding
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.aliyun.cluster_view import wish_annotations
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold, wish_annotations
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Misfit
 from gpu_device_plugin.errors import ClusterError
 
@@ -41,6 +41,23 @@ class View:
     bound: Callable[[str], None]
 
 
+@dataclass(slots=True)
+class _Doubt:
+    """A binding without an answer.
+
+    Attributes:
+        node: Where to.
+        hold: What is reserved for it there.
+        until: The loop's clock; seen unbound then, the pod gives its room back.
+        task: Asks after it.
+    """
+
+    node: str
+    hold: PodHold
+    until: float
+    task: asyncio.Task[None]
+
+
 class _NoRoomError(ClusterError):
     """Somebody else has the room by now."""
 
@@ -62,13 +79,14 @@ class Binder:
         self._binding: set[PodRef] = set()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self._doubts: dict[PodRef, asyncio.Task[None]] = {}
+        self._doubts: dict[PodRef, _Doubt] = {}
 
     async def stop(self) -> None:
         """Give up asking after bindings that nobody answered."""
-        for task in self._doubts.values():
+        tasks = [doubt.task for doubt in self._doubts.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._doubts.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def settle(self) -> None:
         """Wait until no binding is under way."""
@@ -115,7 +133,7 @@ class Binder:
             refused = await self._attempt(pod, node)
             if not refused:
                 break
-            self._ledger.release(ref)
+            self._give_back(ref)
             # The pod has changed since: read it again.
             pod = None
         return refused
@@ -131,28 +149,44 @@ class Binder:
             raise ClusterError(standby)
         ref = pod.request.ref
         # kube-scheduler sends whatever has our resource in its spec, also "0" of it.
-        wish = self._reserved(pod, node) if pod.request.asks else {}
+        hold = self._reserved(pod, node) if pod.request.asks else None
+        wish = wish_annotations(hold, self._now_ns(), pod.annotations) if hold else {}
         try:
             return await bind_pod(self._api, pod, node, wish, _BIND_SECONDS)
+        except NotBoundError:
+            self._give_back(ref)
+            raise
         except ClusterError:
             if await self._has_come_about(ref, node):
                 return ""
-            self._doubt(ref)
+            if hold:
+                self._doubt(ref, node, hold)
             raise
 
-    def _reserved(self, pod: ClusterPod, node: str) -> Mapping[str, str]:
-        """Reserve what the pod will hold; the wish for it, as annotations.
+    def _give_back(self, ref: PodRef) -> None:
+        """What is reserved, unless an earlier binding of the pod may still come about."""
+        if ref not in self._doubts:
+            self._ledger.release(ref)
+
+    def _reserved(self, pod: ClusterPod, node: str) -> PodHold:
+        """Reserve what the pod will hold; where a binding is in doubt, the same again.
 
         Raises:
-            ClusterError: It does not fit.
+            ClusterError: It does not fit, or may be bound elsewhere any moment.
         """
         ref = pod.request.ref
+        if doubt := self._doubts.get(ref):
+            if doubt.node != node:
+                raise ClusterError(
+                    f"pod {ref}: the answer of the binding to {doubt.node} is still missing"
+                )
+            return doubt.hold
         found = self._ledger.fit_all([node], pod.request)[node]
         if isinstance(found, Misfit):
             raise _NoRoomError(f"pod {ref} fits node {node} no more: {found.text}")
         hold = found.hold(ref)
         self._ledger.reserve(node, hold, pod.request.cpu_milli)
-        return wish_annotations(hold, self._now_ns())
+        return hold
 
     async def _read(self, ref: PodRef) -> ClusterPod | None:
         return await self._view.read(ref, _READ_SECONDS)
@@ -165,27 +199,28 @@ class Binder:
             return False
         return pod is not None and pod.node == node
 
-    def _doubt(self, ref: PodRef) -> None:
+    def _doubt(self, ref: PodRef, node: str, hold: PodHold) -> None:
         """A binding without an answer: what is reserved stays until it is certain.
 
         The API server may carry it out after a GET that shows the pod unbound, so the room is given
-        back only when that has been so for a minute.
+        back only when that has been so for a minute after the last attempt.
         """
-        if ref not in self._doubts:
-            task = asyncio.ensure_future(self._settle(ref))
-            self._doubts[ref] = task
-            task.add_done_callback(lambda _: self._doubts.pop(ref, None))
+        until = asyncio.get_running_loop().time() + _DOUBT_SECONDS
+        if doubt := self._doubts.get(ref):
+            doubt.until = until
+            return
+        task = asyncio.ensure_future(self._settle(ref))
+        self._doubts[ref] = _Doubt(node, hold, until, task)
+        task.add_done_callback(lambda _: self._doubts.pop(ref, None))
 
     async def _settle(self, ref: PodRef) -> None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _DOUBT_SECONDS
+        loop, doubt = asyncio.get_running_loop(), self._doubts[ref]
         while True:
             with contextlib.suppress(ClusterError):
                 pod = await self._read(ref)
                 if pod is None or pod.node:
                     return
-                if loop.time() >= until:
+                if loop.time() >= doubt.until and ref not in self._binding:
                     break
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
-        if ref not in self._binding:
-            self._ledger.release(ref)
+        self._ledger.release(ref)

@@ -16,7 +16,14 @@ from gpu_device_plugin.cluster.admission_wire import (
 )
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.models.admission import Denied, admit
-from gpu_device_plugin.domain.schemes.aliyun.koordinator import CORE, MEMORY, translated
+from gpu_device_plugin.domain.schemes.aliyun.koordinator import (
+    CORE,
+    MEMORY,
+    NAMES,
+    refusal,
+    translated,
+)
+from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger("webhook")
 
@@ -69,7 +76,14 @@ class Webhook:
         """Path -> resources, of containers that use Koordinator's names (R-590)."""
         found: dict[str, Mapping[str, Any]] = {}
         for each in review.resources if self._unit else ():
-            new = translated(each.amounts((MEMORY, CORE)), self._unit or MemoryUnit.GIB)
+            try:
+                amounts = each.amounts(NAMES)
+                why = refusal(amounts)
+            except ClusterError as error:
+                amounts, why = {}, str(error)
+            if why:
+                return Denied(f"container {each.container}: {why}")
+            new = translated(amounts, self._unit or MemoryUnit.GIB)
             if both := sorted(new.keys() & each.limits.keys()):
                 names = ", ".join(both)
                 return Denied(

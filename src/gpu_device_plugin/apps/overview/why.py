@@ -21,7 +21,8 @@ from gpu_device_plugin.errors import RequestError
 
 _PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
 _SHOWN_EVENTS = 5
-_ASK_LESS = "ask less, free a slice, or add a node; what fits now is said above"
+_ASK_LESS = "ask less, free a slice, or add a node"
+_FITS_ABOVE = "; what fits now is said above"
 _NO_SLICE_YET = (
     "it is bound and has no slice yet: look at the agent with `kubectl gpu doctor`, and at the "
     "pod's Events with `kubectl describe pod` (the node is {node})"
@@ -284,9 +285,10 @@ def _cures(
 ) -> tuple[str, ...]:
     """What to do, by what is seen."""
     fitting = few(verdict.node for verdict in verdicts if verdict.is_fit)
+    less = _ASK_LESS + (_FITS_ABOVE if any(verdict.hint for verdict in verdicts) else "")
     if pod.status.phase == "Failed":
         again = "delete it; its controller, if it has one, has made another one already"
-        return (again,) if fitting else (again, _ASK_LESS)
+        return (again,) if fitting else (again, less)
     if holds:
         return ()
     if pod.spec.node_name:
@@ -294,4 +296,4 @@ def _cures(
     if fitting:
         return (_ELSEWHERE.format(nodes=fitting),)
     none = _NOT_OFFERED.format(names=few(sorted(devices))) if devices else _NO_CARDS
-    return (_ASK_LESS if verdicts else none,)
+    return (less if verdicts else none,)

@@ -150,7 +150,7 @@ class EventRecorder:
         self._post(EventNote(None, reason, text, is_warning=is_warning))
 
     def fault(self, node_store: NodeStore, reason: str, text: str | None) -> None:
-        """A fault keeps the whole node from serving, or (None) has ended; reported once."""
+        """A fault keeps the whole node from serving, or (None) has ended; each text is reported once."""
         if node_store.set_fault(reason, text):
             is_over = text is None
             over = f"{reason} is over"

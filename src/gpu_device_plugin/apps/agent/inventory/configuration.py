@@ -56,6 +56,7 @@ class ConfigurationFollower:
         self.current = self._base = nvidia_configuration(settings)
         self._has_profile = False
         self._refused = ""
+        self._is_missing_reported = False
         self._found = Found()
         self._is_in_force = not settings.config_file_srcdir
         if settings.config_file:
@@ -97,6 +98,7 @@ class ConfigurationFollower:
             text = f"{error}; the configuration before stays in force"
             self._recorder().node_note("ConfigurationRefused", text)
         else:
+            self._is_missing_reported = True
             self._recorder().fault(self._node_store, "ConfigurationMissing", str(error))
 
     def _asked_profile(self) -> str:
@@ -127,5 +129,8 @@ class ConfigurationFollower:
         if was_in_force:
             text = f"{self._found.path or 'another configuration'} is in force"
             self._recorder().node_note("ConfigurationChanged", text, is_warning=False)
-        self._recorder().fault(self._node_store, "ConfigurationMissing", None)
+        if self._is_missing_reported:
+            self._is_missing_reported = False
+            self._recorder().fault(self._node_store, "ConfigurationMissing", None)
+        self._node_store.set_fault("ConfigurationMissing", None)
         self._on_change()

@@ -79,6 +79,5 @@ class NodeStore:
         if faults.get(reason) == text:
             return False
         others = {key: value for key, value in faults.items() if key != reason}
-        is_news = (reason in faults) != (text is not None)
         self.update(faults=others if text is None else {**others, reason: text})
-        return is_news
+        return True

@@ -6,7 +6,7 @@ Amounts only: unit ids are the node's own.
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -236,7 +236,7 @@ def _card_count(pod: PodRequest) -> int:
     return max(1, int(text)) if text.isascii() and text.isdecimal() and len(text) < 4 else 1
 
 
-def wish_annotations(hold: PodHold, now_ns: int) -> dict[str, str]:
+def wish_annotations(hold: PodHold, now_ns: int, before: Collection[str] = ()) -> dict[str, str]:
     """The wish for a pod that is about to be bound (R-540): version 2, and 1 where it can say it.
 
     Neither names sidecars and init containers: they have an annotation of ours.
@@ -244,8 +244,11 @@ def wish_annotations(hold: PodHold, now_ns: int) -> dict[str, str]:
     Args:
         hold: The cards for the pod.
         now_ns: Wall clock.
+        before: Keys that the pod has already, for instance as the copy of another: a binding removes
+            none, so those of which the wish says nothing are emptied.
     """
     values = {
+        **{key: "{}" for key in (CORE_ALLOCATION, INIT_ALLOCATION) if key in before},
         ALLOCATION: _amounts(hold.by_container, 0),
         ASSIGNED: "false",
         ASSUME_TIME: str(now_ns),

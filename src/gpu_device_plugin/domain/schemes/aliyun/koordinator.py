@@ -6,7 +6,29 @@ from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
 MEMORY, CORE = "koordinator.sh/gpu-memory", "koordinator.sh/gpu-core"
+MEMORY_RATIO = "koordinator.sh/gpu-memory-ratio"
+NAMES = (MEMORY, CORE, MEMORY_RATIO)
 _MEBI = 1 << 20
+_WHOLE_CARD = 100
+
+
+def refusal(amounts: Mapping[str, int]) -> str:
+    """Why these amounts cannot be translated, or "".
+
+    >>> refusal({"koordinator.sh/gpu-core": 200})
+    'koordinator.sh/gpu-core: 200 is more than one card, which is not translated: ask at most 100'
+    """
+    for name, amount in sorted(amounts.items()):
+        if amount < 0:
+            return f"{name}: {amount} is negative"
+    if MEMORY_RATIO in amounts and len(amounts) > 1:
+        return f"{MEMORY_RATIO} is not translated: ask {MEMORY} in bytes beside {CORE}"
+    if amounts.get(CORE, 0) > _WHOLE_CARD:
+        return (
+            f"{CORE}: {amounts[CORE]} is more than one card, which is not translated: "
+            f"ask at most {_WHOLE_CARD}"
+        )
+    return ""
 
 
 def translated(amounts: Mapping[str, int], unit: MemoryUnit) -> dict[str, int]:

@@ -40,6 +40,11 @@ from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.shares import Share
 from gpu_device_plugin.errors import RequestError
 
+_TWO_MEANINGS = (
+    f"{GPU} would be MIG instances on a node whose other cards are divided; give the instances another "
+    f"name in the configuration (resources.mig, sharing.*.resources.rename)"
+)
+
 
 class NvidiaScheme(Records):
     """NVIDIA's resources, as its configuration has them.
@@ -224,14 +229,31 @@ class NvidiaScheme(Records):
             return replace(whole, resources={TOPOLOGY_GPU: whole.resources.get(GPU, ())})
         if state.mode is NodeMode.MIG:
             return _cut_only(cards, configuration)
-        strategy = configuration.mig_strategy
-        # Beside fractions `nvidia.com/gpu` would be two things, but not where no card has fractions.
-        is_shown = strategy is MigStrategy.MIXED or (
-            strategy is MigStrategy.SINGLE and not state.other_cards
-        )
-        if not is_whole(state.mode) and not is_shown:
-            return Offers()
-        return while_served(offers(cards, configuration), configuration, state.mps_served)
+        if is_whole(state.mode) or not state.other_cards:
+            is_shown = is_whole(state.mode) or configuration.mig_strategy is not MigStrategy.NONE
+            found = offers(cards, configuration) if is_shown else Offers()
+        else:
+            found = _beside_fractions(cards, configuration)
+        return while_served(found, configuration, state.mps_served)
+
+
+def _beside_fractions(cards: Sequence[Card], configuration: Configuration) -> Offers:
+    """There `nvidia.com/gpu` would be two things."""
+    if configuration.mig_strategy is MigStrategy.NONE:
+        return Offers()
+    if configuration.mig_strategy is MigStrategy.SINGLE:
+        return Offers(notes=tuple(_left_out_of_single(cards)))
+    found = offers(cards, configuration)
+    return Offers(problem=_TWO_MEANINGS, notes=found.notes) if GPU in found.resources else found
+
+
+def _left_out_of_single(cards: Sequence[Card]) -> Iterable[str]:
+    for card in cards:
+        if card.hardware.is_mig:
+            yield (
+                f"card {card.index} ({card.uuid}) is in MIG mode and left out: beside fractions the MIG "
+                f"strategy single offers instances only where every card of the node is in MIG mode"
+            )
 
 
 def _cut_only(cards: Sequence[Card], configuration: Configuration) -> Offers:
