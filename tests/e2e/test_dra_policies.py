@@ -332,8 +332,8 @@ def test_the_chart_works_again_after_an_uninstall_without_a_restart_of_the_serve
         helm.uninstall()
         wait_for("pods are left", lambda: not is_rewritten(server, "default"))
         helm.install(NOBODY, *chosen)
-        for namespace in ("default", "plain"):
-            wait_for("pods are rewritten", lambda of=namespace: is_rewritten(server, of))
+        wait_for("pods are rewritten", lambda: is_rewritten(server, "default"))
+        wait_for("and in the other namespace", lambda: is_rewritten(server, "plain"))
         cluster.apply(pod("again", asking(2, 30), nodeSelector=NOWHERE))
         wait_for("its claim is made", lambda: len(_requests(cluster)) == 1, 60)
         assert _requests(cluster)["slice-2-30-c0"][0] == "gpu-slice"
