@@ -142,7 +142,7 @@ def cards_for_claims(
     if state.door is Door.DRA:
         taken = _held(ledger, by_claims=False)
         return {c.uuid: "" for c in state.cards if c.is_shown and c.uuid not in taken}
-    held = _held(ledger, by_claims=True) | frozenset(withheld)
+    held = held_by_claims(ledger) | frozenset(withheld)
     return {card.uuid: str(state.door) for card in state.cards if card.uuid in held}
 
 
@@ -190,7 +190,7 @@ def pools_behind(
             replace(pool, groups=tuple(left for g in pool.groups if (left := _only(g, ids)).ids))
             for pool in pools
         )
-    held = _held(ledger, by_claims=True) | frozenset(withheld)
+    held = held_by_claims(ledger) | frozenset(withheld)
     if not held:
         return tuple(pools)
     return tuple(
@@ -213,6 +213,11 @@ def allocated_cards(claims: Iterable[Claim], state: NodeState) -> frozenset[str]
 def has_claims(ledger: Ledger) -> bool:
     """Whether any claim holds a slice."""
     return any(grant.holder.claim for grant in ledger.grants.values())
+
+
+def held_by_claims(ledger: Ledger) -> frozenset[str]:
+    """UUIDs of the cards of which a prepared claim has a part."""
+    return _held(ledger, by_claims=True)
 
 
 def cdi_spec(ref: ClaimRef, slice_id: str, edits: ContainerEdits) -> dict[str, object]:
