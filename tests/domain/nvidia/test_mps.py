@@ -13,6 +13,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
 )
 from gpu_device_plugin.domain.schemes.nvidia.mps import (
     as_client,
+    left_text,
     served_text,
     servers,
     while_served,
@@ -67,6 +68,21 @@ def test_time_slicing_needs_no_daemon() -> None:
     sliced = configured(4, SharingKind.TIME_SLICING)
 
     assert while_served(offers(whole(1), sliced), sliced, "").resources
+
+
+@pytest.mark.parametrize(
+    "served", [served_text(offered(1, 4).resources), left_text(["GPU-0"])], ids=["serves", "leaves"]
+)
+def test_a_card_that_the_daemon_has_not_given_back_waits(served: str) -> None:
+    """It is in exclusive mode still; the other one is offered."""
+    sliced = configured(4, SharingKind.TIME_SLICING)
+    found = while_served(offers(whole(2), sliced), sliced, served)
+
+    assert {each.card.uuid for each in found.resources[GPU]} == {"GPU-1"}
+    assert found.waiting == (
+        f"card 0 (GPU-0) waits for the MPS daemon of {ROOT}, which still serves it",
+    )
+    assert not found.problem
 
 
 def test_a_client_keeps_what_it_has_and_finds_the_server_of_its_resource() -> None:
