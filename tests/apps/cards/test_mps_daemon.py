@@ -55,10 +55,7 @@ class Mps:
         self.config = rig.root / "nvidia.yaml"
         self.config.write_text(text % self.root)
         self.choice = [f"--config-file={self.config}"]
-        self.control = rig.root / "mps-control"
-        program = f'exec {sys.executable} -m gpu_device_plugin.simulation.mps_control "$@"\n'
-        self.control.write_text(f"#!/bin/sh\n{program}")
-        self.control.chmod(0o755)
+        self.control = Path(rig.cards.library).with_name("nvidia-cuda-mps-control")
         self.log = rig.root / "mps.log"
 
     def choose_by_label(self, directory: Path) -> dict[str, Any]:
@@ -192,7 +189,10 @@ async def test_the_daemon_follows_the_nodes_label_when_no_pod_holds_a_replica(
 
 
 async def test_after_a_kill_nothing_is_offered_and_the_next_start_undoes_the_mode() -> None:
-    """The kernel releases the lock; a mode that the operator had set comes back, not ours."""
+    """The kernel releases the lock; a mode that the operator had set comes back, not ours.
+
+    Before that no card is offered, under whatever configuration.
+    """
     async with running_rig(is_started=False) as rig:
         mps = Mps(rig)
         set_mode = "nvml.nvmlInit(); say(nvml.nvmlDeviceSetComputeMode(nvml.nvmlDeviceGetHandleByIndex(1), 2))"
@@ -205,8 +205,11 @@ async def test_after_a_kill_nothing_is_offered_and_the_next_start_undoes_the_mod
             await allocatable(mps, 0)
             assert mps.modes() == [EXCLUSIVE] * 4
         mps.config.write_text(f"version: v1\nflags: {{mpsRoot: {mps.root}}}\n")
+        await until(lambda: bool(rig.events("ConfigurationWaits")), 60)
+        assert rig.kubelet.allocatable(GPU) == 0
         async with mps.running():
-            await until(lambda: mps.modes() == [DEFAULT, 2, DEFAULT, DEFAULT], 60)
+            await allocatable(mps, 4)
+            assert mps.modes() == [DEFAULT, 2, DEFAULT, DEFAULT]
         quit_control(mps)
 
 

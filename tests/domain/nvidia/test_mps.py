@@ -13,7 +13,6 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
 )
 from gpu_device_plugin.domain.schemes.nvidia.mps import (
     as_client,
-    left_text,
     served_text,
     servers,
     while_served,
@@ -70,8 +69,14 @@ def test_time_slicing_needs_no_daemon() -> None:
     assert while_served(offers(whole(1), sliced), sliced, "").resources
 
 
+def test_a_daemon_that_has_not_given_its_cards_back_serves_none_of_them() -> None:
+    found = while_served(offered(2, 4), configured(4), "GPU-0\nGPU-1\n")
+
+    assert found.problem == f"the MPS daemon of {ROOT} does not serve yet"
+
+
 @pytest.mark.parametrize(
-    "served", [served_text(offered(1, 4).resources), left_text(["GPU-0"])], ids=["serves", "leaves"]
+    "served", [served_text(offered(1, 4).resources), "GPU-0"], ids=["serves", "has it still"]
 )
 def test_a_card_that_the_daemon_has_not_given_back_waits(served: str) -> None:
     """It is in exclusive mode still; the other one is offered."""

@@ -17,7 +17,7 @@ from gpu_device_plugin.config.nvidia_settings import Configuration
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.nvidia.configuration import SharingKind
-from gpu_device_plugin.domain.schemes.nvidia.mps import Server, left_text, served_text, servers
+from gpu_device_plugin.domain.schemes.nvidia.mps import Server, served_text, servers
 from gpu_device_plugin.domain.schemes.nvidia.offers import device_of, offers
 from gpu_device_plugin.errors import EdgeError, GpuPluginError, StorageError
 from gpu_device_plugin.nvml.session import EXCLUSIVE_PROCESS, Session, session
@@ -111,7 +111,7 @@ class MpsDaemon:
             _log.info("mps is served", servers=text.splitlines())
             await self._until_replaced(configuration, {card.uuid for card in cards}, daemons)
         finally:
-            self._lock.serve(left_text(card.uuid for card in cards))
+            self._lock.serve("\n".join(card.uuid for card in cards))
             for daemon in daemons:
                 await daemon.stop()
             self._restore_modes()

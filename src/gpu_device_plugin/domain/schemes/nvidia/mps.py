@@ -1,6 +1,6 @@
 """What an MPS server is told of the cards it shares, and what its clients receive (R-705)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.container_edits import ContainerEdits, Mount
@@ -62,11 +62,6 @@ def served_text(resources: Mapping[str, tuple[Offered, ...]]) -> str:
     )
 
 
-def left_text(uuids: Iterable[str]) -> str:
-    """What a daemon says that ends its servers: these cards are nobody's yet."""
-    return "".join(f"leaves {uuid}\n" for uuid in uuids)
-
-
 def while_served(found: Offers, configuration: Configuration, served: str) -> Offers:
     """The offers, if a daemon serves each replica of `sharing.mps` in them, with the same limits.
 
@@ -75,7 +70,8 @@ def while_served(found: Offers, configuration: Configuration, served: str) -> Of
     Args:
         found: By the configuration.
         configuration: The configuration.
-        served: What a living daemon says it serves; "" without one.
+        served: What a living daemon says it serves; a line that is a UUID alone is a card that a
+            daemon has not given back.
     """
     if configuration.sharing.kind is not SharingKind.MPS:
         return _given_back(found, configuration, served) if served else found
@@ -83,7 +79,8 @@ def while_served(found: Offers, configuration: Configuration, served: str) -> Of
     # A card that has gone since the daemon began is served, and not wanted any more.
     if found.problem or wanted <= set(served.splitlines()):
         return found
-    why = "serves another configuration while pods hold its replicas" if served else _NOT_YET
+    is_serving = any(" " in line for line in served.splitlines())
+    why = "serves another configuration while pods hold its replicas" if is_serving else _NOT_YET
     problem = f"the MPS daemon of {configuration.mps_root} {why}"
     return Offers(problem=problem, notes=found.notes)
 
