@@ -65,11 +65,13 @@ class Claim:
         ref: Which one.
         pod: The pod that it is reserved for; None where there is none, or several.
         devices: What is allocated to it, of all drivers.
+        name_in_pod: Its name in the spec of the pod that it was made for; empty where none names it.
     """
 
     ref: ClaimRef
     pod: PodRef | None = None
     devices: tuple[AllocatedDevice, ...] = ()
+    name_in_pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)
