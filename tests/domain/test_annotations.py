@@ -65,6 +65,15 @@ def test_instances_and_replicas_are_told_in_version_2() -> None:
     assert [entry["healthy"] for entry in whole["cards"]] == [True, True]
 
 
+def test_a_card_that_is_given_by_claims_says_so() -> None:
+    """The version stays: who does not know the key reads the rest."""
+    found = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims=["GPU-1"])
+
+    assert [entry.get("door") for entry in json.loads(found)["cards"]] == [None, "dra"]
+    assert json.loads(found)["version"] == 1
+    assert parse_offer("n1", found, {}).by_claims == {1}
+
+
 def test_one_card_is_told_in_both_generations() -> None:
     """R-540: the second generation, and the first one for older tools."""
     held = [given_to(1, 7, "GPU-1", core=50), given_to(0, 1, "GPU-1", core=50)]

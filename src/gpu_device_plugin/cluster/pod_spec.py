@@ -67,7 +67,11 @@ def whole_request(pod: Pod) -> PodRequest:
         ClusterError: A limit of one of our resources is not a quantity.
     """
     request = pod_request(pod)
-    mine = [each for each in pod.spec.resource_claims or () if each.resource_claim_template_name == TEMPLATE]
+    mine = [
+        each
+        for each in pod.spec.resource_claims or ()
+        if each.resource_claim_template_name == TEMPLATE
+    ]
     shapes = [shape for each in mine if (shape := parse_claim_name(each.name))]
     by_place = {(shape.is_app, shape.index): shape for shape in shapes}
     if not by_place:

@@ -144,8 +144,17 @@ def cards_for_claims(
     if state.door is Door.DRA:
         taken = _held(ledger, by_claims=False)
         return {c.uuid: "" for c in state.cards if c.is_shown and c.uuid not in taken}
-    held = _held(ledger, by_claims=True) | frozenset(withheld)
+    held = cards_behind_claims(state, ledger, withheld)
     return {card.uuid: str(state.door) for card in state.cards if card.uuid in held}
+
+
+def cards_behind_claims(
+    state: NodeState, ledger: Ledger, withheld: Collection[str] = ()
+) -> frozenset[str]:
+    """UUIDs of the cards that the device plugin gives nothing new of: with door `dra` all."""
+    if state.door is Door.DRA:
+        return frozenset(card.uuid for card in state.cards)
+    return _held(ledger, by_claims=True) | frozenset(withheld)
 
 
 def cards_by_name(state: NodeState) -> dict[str, Card]:

@@ -120,7 +120,10 @@ class Preparation:
         state = self._state()
         by_name = cards_by_name(state)
         uuids = [by_name[each.device].uuid for each in ours]
-        pod, name = claim.pod or PodRef(claim.ref.namespace, ""), claim.name_in_pod or claim.ref.name
+        pod, name = (
+            claim.pod or PodRef(claim.ref.namespace, ""),
+            claim.name_in_pod or claim.ref.name,
+        )
         holder = Holder(pod, claim=claim.ref.uid, claim_name=name)
         if not self._admission.ledger.of_holder(holder):
             check_door(uuids, state, self._admission.ledger)
