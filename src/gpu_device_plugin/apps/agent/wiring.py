@@ -132,7 +132,7 @@ class Wiring:
             self.recorder,
             Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
             settings,
-            lambda: self.reconciler.holders,
+            lambda: self.reconciler.holders_of(self.mode.gives),
             self.schemes.check_unit,
         )
         self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
