@@ -32,7 +32,6 @@ from gpu_device_plugin.domain.modes import (
     parse_policy,
 )
 from gpu_device_plugin.domain.pods import PodRef
-from gpu_device_plugin.domain.schemes.nvidia.configuration import PREFIX as NVIDIA_PREFIX
 from gpu_device_plugin.domain.schemes.protocol import GrantedIn
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.store.state_file import Memory
@@ -122,13 +121,6 @@ class ModeFollower:
         if resource not in self.registered:
             self.registered |= {resource}
             self._remember()
-
-    def gives(self, resource: str) -> bool:
-        """Whether pods that hold this resource keep the node's mode.
-
-        Those of NVIDIA's own plugin do not: of `nvidia.com/*` this node gave only what it registered.
-        """
-        return resource in self.registered or not resource.startswith(NVIDIA_PREFIX)
 
     def note_kubelet(self, version: str) -> None:
         """The version of the node's kubelet, for instance `v1.36.3`; it decides with the labels."""
