@@ -82,7 +82,7 @@ class Fleet:
         body = {"metadata": {"labels": dict(labels), "annotations": dict(annotations)}}
         path = f"/api/v1/nodes/{name}"
         answer = await self.api.call(Request("PATCH", path, {}, body, MERGE_PATCH))
-        return None if answer.status == 404 else _shown(decoded(served(answer, path), Node))
+        return None if answer.is_not_found else _shown(decoded(served(answer, path), Node))
 
     async def requests(self) -> AsyncIterator[tuple[str, PodRequest]]:
         """Node and request of every pod of the cluster that has a node."""
