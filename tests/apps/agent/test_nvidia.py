@@ -306,6 +306,29 @@ async def test_nvidias_plugin_beside_ours_is_noticed_by_its_socket_and_a_stale_f
         await offered(rig, gpu=4)
 
 
+async def test_pods_of_nvidias_own_plugin_do_not_keep_the_mode(tmp_path: Path) -> None:
+    """An agent without the state of the first has never offered what they hold, and divides no such card."""
+    async with running_rig(mode="default") as rig:
+        await offered(rig, gpu=4)
+        assert (await rig.admit("theirs", {GPU: 1})).is_admitted
+        await rig.stop_agent()
+        await rig.set_labels(schedule="cgpu")
+        rig.state = tmp_path
+        await rig.start_agent()
+        await until(lambda: rig.kubelet.allocatable(MEM) == 60, 20)
+        await until(
+            lambda: "theirs" in "".join(f.read_text() for f in tmp_path.glob("grants*")), 20
+        )
+        await rig.set_labels(schedule="disabled")
+        await until(lambda: rig.kubelet.allocatable(MEM) == 0, 20)
+        await rig.set_labels(schedule="cgpu")
+        await until(lambda: rig.kubelet.allocatable(MEM) == 60, 20)
+        for place in range(3):
+            assert (await rig.admit(f"whole-{place}", {MEM: 15})).is_admitted
+        assert not (await rig.admit("one-too-many", {MEM: 1})).is_admitted
+        assert "theirs" not in str([each["message"] for each in rig.events("ModeSwitchRefused")])
+
+
 async def test_names_that_we_registered_in_an_earlier_run_are_not_another_plugins() -> None:
     """The kubelet counts whole cards for five minutes after a switch to fractions."""
     async with running_rig(mode="default") as rig:
