@@ -34,13 +34,18 @@ def claim_door(of: Wiring) -> ClaimDoor:
                 MemoryFile(Path(of.settings.state_dir), "claims", ClaimsRecord, of.edges.boot_id),
                 of.writer,
             ),
-            republish=of.device_lists.publish,
+            republish=lambda state: _republish(of, state),
         ),
         Path(of.settings.kubelet_dir),
     )
     of.node_store.subscribe(door.changed)
     of.ledger_store.changed.subscribe(door.held_changed)
     return door
+
+
+def _republish(of: Wiring, state: NodeState) -> None:
+    of.device_lists.publish(state)
+    of.publisher.changed()
 
 
 def offered_pools(of: Wiring, state: NodeState) -> tuple[Pool, ...]:
