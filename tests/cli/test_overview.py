@@ -175,6 +175,17 @@ async def test_a_watched_map_follows_every_change(cluster: Cluster, tmp_path: Pa
         await api.close()
 
 
+async def test_a_node_that_cannot_be_read_is_counted_and_named(cluster: Cluster) -> None:
+    """Also when it is asked for by its name; among others it is left out."""
+    broken = ready(node("gpu-z"))
+    broken["metadata"]["annotations"]["gpu-device-plugin/cards"] = "{}"
+    await cluster.server.put("/api/v1/nodes/gpu-z", broken)
+
+    assert "3 nodes (1 unreadable), 5 cards:" in (await cluster.run("map")).output
+    assert (await cluster.run("map", "gpu-z")).output.startswith("gpu-z: ")
+    assert "gpu-z" not in (await cluster.run("map", "gpu-a")).output
+
+
 async def test_the_map_as_json_has_every_holder(cluster: Cluster) -> None:
     found = json.loads((await cluster.run("map", "-o", "json")).output)
 

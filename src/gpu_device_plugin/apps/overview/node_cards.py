@@ -6,7 +6,7 @@ for while they have not.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from string import ascii_letters
@@ -188,7 +188,16 @@ class ClusterCards:
         if whole:
             given = sum(bool(card.pods) for card in whole)
             parts.append(f"{given} of {len(whole)} whole cards held")
-        return f"{len(self.nodes)} nodes, {cards} cards: {', '.join(parts)}"
+        nodes = f"{len(self.nodes) + len(self.unreadable)} nodes"
+        nodes += f" ({len(self.unreadable)} unreadable)" if self.unreadable else ""
+        return f"{nodes}, {cards} cards: {', '.join(parts)}"
+
+    def only(self, names: Collection[str]) -> "ClusterCards":
+        """The nodes of these names; all where none is given."""
+        if not names:
+            return self
+        nodes = tuple(node for node in self.nodes if node.name in names)
+        return ClusterCards(nodes, tuple(each for each in self.unreadable if each[0] in names))
 
 
 def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> ClusterCards:
