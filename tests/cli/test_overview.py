@@ -18,7 +18,8 @@ from tests.fakes.api_server import FakeApiServer, Json, Seen, kubeconfig, runnin
 from tests.waiting import until
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView
+from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
+from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
 from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main
 from gpu_device_plugin.cli.overview_screen import OverviewScreen

@@ -22,7 +22,7 @@ from gpu_device_plugin.errors import ConfigError, GpuPluginError
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
-    from gpu_device_plugin.apps.overview.node_cards import ClusterCards
+    from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
     from gpu_device_plugin.cli.overview_screen import OverviewScreen
     from gpu_device_plugin.cluster.api import ApiServer
 
