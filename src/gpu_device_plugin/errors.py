@@ -16,6 +16,7 @@
       . ThrottledError       the API server asks to come later
         - GaveUpError        it had begun: the call may have been carried out
       . AccessError          no kubeconfig, or it is not allowed        -> do not retry
+        - WrongServerError   its server has no address, or is not trusted
     - StorageError
 """
 
@@ -98,6 +99,10 @@ class GaveUpError(ThrottledError):
 
 class AccessError(ClusterError):
     """There is no usable kubeconfig, or the Kubernetes API does not let us do this."""
+
+
+class WrongServerError(AccessError):
+    """The kubeconfig's server has a name that nobody knows, or a certificate that is not trusted."""
 
 
 class StorageError(EdgeError):

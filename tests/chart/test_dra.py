@@ -6,6 +6,8 @@ import re
 import pytest
 from tests.chart.rendering import RefusedError, agent, manifests, one, render, rights
 
+from gpu_device_plugin.domain.doors import DOOR_LABEL
+
 ON = "dra.enabled=true"
 
 
@@ -39,6 +41,17 @@ def test_policies_classes_and_a_template_for_each_namespace() -> None:
     made = manifests(ON, "dra.wholeCards=nvidia.com/gpu")
     assert one(made, "DeviceClass", "gpu-card")["spec"]["extendedResourceName"] == "nvidia.com/gpu"
     assert one(made, "DeviceClass", "gpu-slice")["spec"].keys() == {"selectors"}
+
+
+def test_namespaces_are_chosen_by_a_label_and_by_nothing_that_the_server_stops_reading() -> None:
+    """An informer of parameters ends with the last policy and never starts again (ADR 18)."""
+    made = manifests(ON)
+    binding = one(made, "MutatingAdmissionPolicyBinding", "gpu-device-plugin-slices")
+
+    assert binding["spec"]["matchResources"]["namespaceSelector"]["matchLabels"] == {
+        DOOR_LABEL: "dra"
+    }
+    assert not [each for each in made if {"paramKind", "paramRef"} & each.get("spec", {}).keys()]
 
 
 def test_every_variable_that_a_policy_uses_is_one_of_its_own() -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.cluster.binaries import provide_helm
-from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.cluster import NAMESPACE, Cluster
 from tests.e2e.cluster.processes import command_output
 
-from gpu_device_plugin.domain.doors import has_claims_api
+from gpu_device_plugin.domain.doors import DOOR_LABEL, Door, has_claims_api
 from gpu_device_plugin.domain.labels import NODE_LABELS
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "gpu-device-plugin"
@@ -24,20 +24,13 @@ CLAIMS = ("dra.enabled=true", "dra.namespaces={default}", "dra.wholeCards=nvidia
 
 
 def install_claims(cluster: Cluster) -> "Helm":
-    """The chart with claims and without a pod of ours, on an API server that has not seen it before.
-
-    One that has seen it go would not see the template of a later release (docs/dra.md).
-    """
+    """The chart with claims and without a pod of ours; the namespace `default` uses them."""
     version = cluster.binaries.kubernetes_version
     if not has_claims_api(version):
         pytest.skip(f"claims need Kubernetes 1.36 or later; this cluster has {version}")
-    server = cluster.control_plane.server
-    server.stop()
-    server.start()
-    cluster.control_plane.wait_until_ready()
-    cluster.wait_until_ready()
     helm = Helm(cluster)
     helm.install(NOBODY, *CLAIMS)
+    cluster.kubectl("label", "namespace", NAMESPACE, "--overwrite", f"{DOOR_LABEL}={Door.DRA}")
     return helm
 
 

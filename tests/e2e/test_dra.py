@@ -196,7 +196,7 @@ def test_restarts_of_agent_kubelet_and_node_harm_nothing_that_runs(
 
 @pytest.fixture
 def plain(cluster: Cluster) -> Iterator[str]:
-    """A namespace without the template; the node's label for its door goes with it."""
+    """A namespace that uses no claims; the node's label for its door goes with it."""
     cluster.kubectl("create", "namespace", "plain")
     yield "plain"
     cluster.kubectl("label", "node", NODE, "gpu-device-plugin/door-")

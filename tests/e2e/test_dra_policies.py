@@ -1,6 +1,6 @@
 """Classic requests become claims by the API server alone: none of our processes runs here.
 
-The chart is installed with `dra.enabled`, and the namespace `default` has the template.
+The chart is installed with `dra.enabled`, and the namespace `default` uses claims.
 """
 
 import json
@@ -13,10 +13,12 @@ import yaml
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import install_claims
+from tests.e2e.helm import CLAIMS, NOBODY, Helm, install_claims
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
 from tests.e2e.policy_table import ROWS, SAMPLES, asking, several
 from tests.e2e.submission import Submission
+
+from gpu_device_plugin.domain.doors import DOOR_LABEL
 
 NOWHERE = {"e2e": "nowhere"}
 POLICIES = ("claims-made", "claims-held", "agent-slices", "pods")
@@ -104,7 +106,7 @@ def claims_of(made: Mapping[str, Any]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def server(cluster: Cluster, serving_agent: Agent) -> Iterator[Submission]:
-    """The API server with the chart's policies, and a namespace without the template."""
+    """The API server with the chart's policies, and a namespace that uses no claims."""
     serving_agent.stop()
     helm = install_claims(cluster)
     cluster.kubectl("create", "namespace", "plain")
@@ -159,11 +161,27 @@ def test_own_claims_and_other_resources_of_a_pod_stay(server: Submission) -> Non
     assert made["metadata"]["annotations"]["gpu-device-plugin/asked"] == "main: 2, 30 %"
 
 
-def test_a_namespace_without_the_template_is_left_as_it_is(server: Submission) -> None:
-    made = server.create(pod("p", asking(2, 30)), "plain").made
+def is_rewritten(server: Submission, namespace: str) -> bool:
+    """Whether a pod that is created there now gets a claim."""
+    made = server.create(pod("p", asking(2, 30)), namespace).made
+    limits = made["spec"]["containers"][0]["resources"].get("limits")
+    assert (claims_of(made), limits) in (
+        ({"main": "slice-2-30-c0"}, None),
+        ({"main": ""}, {MEMORY: "2", CORE: "30"}),
+    )
+    return limits is None
 
-    assert claims_of(made) == {"main": ""}
-    assert made["spec"]["containers"][0]["resources"]["limits"] == {MEMORY: "2", CORE: "30"}
+
+def test_a_namespace_uses_claims_while_it_has_the_label(
+    cluster: Cluster, server: Submission
+) -> None:
+    """Without it a pod is left as it is; what tenants may make themselves, the template, opens no door."""
+    assert not is_rewritten(server, "plain")
+    label = ("label", "namespace", "plain", "--overwrite")
+    cluster.kubectl(*label, f"{DOOR_LABEL}=dra")
+    wait_for("pods are rewritten", lambda: is_rewritten(server, "plain"))
+    cluster.kubectl(*label, f"{DOOR_LABEL}=device-plugin")
+    wait_for("pods are left", lambda: not is_rewritten(server, "plain"))
 
 
 def test_every_row_that_is_refused_elsewhere_is_refused_here_in_the_same_words(
@@ -301,6 +319,26 @@ def test_the_server_finds_nothing_wrong_with_the_text_of_a_policy(
         return [status["typeChecking"]] if "typeChecking" in status else []
 
     assert wait_for("the policy is type-checked", checked) == [{}]
+
+
+def test_the_chart_works_again_after_an_uninstall_without_a_restart_of_the_server(
+    cluster: Cluster, server: Submission
+) -> None:
+    """In the namespace of before and in another one; twice, as after a second thought."""
+    chosen = (*CLAIMS[:1], "dra.namespaces={default,plain}")
+    cluster.kubectl("label", "namespace", "plain", "--overwrite", f"{DOOR_LABEL}=dra")
+    helm = Helm(cluster)
+    for _ in range(2):
+        helm.uninstall()
+        wait_for("pods are left", lambda: not is_rewritten(server, "default"))
+        helm.install(NOBODY, *chosen)
+        wait_for("pods are rewritten", lambda: is_rewritten(server, "default"))
+        wait_for("and in the other namespace", lambda: is_rewritten(server, "plain"))
+        cluster.apply(pod("again", asking(2, 30), nodeSelector=NOWHERE))
+        wait_for("its claim is made", lambda: len(_requests(cluster)) == 1, 60)
+        assert _requests(cluster)["slice-2-30-c0"][0] == "gpu-slice"
+        cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
+        wait_for("its claim is gone", lambda: not _requests(cluster), 60)
 
 
 def _with_label(made: dict[str, Any], count: str) -> dict[str, Any]:

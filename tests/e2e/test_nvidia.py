@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 import yaml
 from tests.e2e.agent import Agent, AgentDirectories
+from tests.e2e.agent_image import AgentImage
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.images import Image
 from tests.e2e.cluster.node import Node
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import STATE
+from tests.e2e.helm import Helm
 from tests.e2e.pods import container, pod
 from tests.e2e.tenants import cuda_images
+from tests.e2e.test_image import NO_HOOKS
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
 
@@ -91,7 +94,7 @@ def wait_until_offered(cluster: Cluster, node: Node, expected: dict[str, str]) -
         told = cluster.get("node", node.name)["status"]["allocatable"]
         return expected == {n: v for n, v in told.items() if n.startswith("nvidia.") and v != "0"}
 
-    wait_for(f"{node.name} offers {expected}", offered, 30, 0.3)
+    wait_for(f"{node.name} offers {expected}", offered, 60, 0.3)
 
 
 def asking(name: str, resource: str, amount: int) -> dict[str, Any]:
@@ -179,3 +182,27 @@ def test_a_pod_of_two_on_a_dgx_1_gets_the_two_that_are_linked_twice_without_wast
         cluster.apply(asking("pair", GPU, 2))
         seen = [line.rpartition("UUID: ")[2].removesuffix(")") for line in listed(cluster, "pair")]
         assert seen == [agent.uuids()[0], agent.uuids()[3]]
+
+
+def test_the_sources_values_for_helm_offer_56_and_write_the_labels(
+    cluster: Cluster, node: Node, agent_image: AgentImage
+) -> None:
+    """R-208: migStrategy and gfd.enabled; all else says which image, which node and which cards."""
+    agent_image.load_into(node)
+    helm = Helm(cluster, "nvdp")
+    image = (f"image.repository={agent_image.repository}", f"image.tag={agent_image.tag}")
+    place = (r"nodeSelector.ack\.node\.gpu\.schedule=default", "simulate.profile=a100-mig")
+    try:
+        helm.install("migStrategy=single", "gfd.enabled=true", *image, *place, *NO_HOOKS)
+        wait_until_offered(cluster, node, {GPU: "56"})
+
+        def labels() -> dict[str, str]:
+            found: dict[str, str] = cluster.get("node", node.name)["metadata"]["labels"]
+            return found
+
+        wait_for("the labels are there", lambda: "nvidia.com/mig.strategy" in labels())
+        assert labels()["nvidia.com/mig.strategy"] == "single"
+        assert labels()["nvidia.com/gpu.count"] == "56"
+        assert labels()["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
+    finally:
+        helm.uninstall()

@@ -241,12 +241,13 @@ class FakeApiServer:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         while epoch == self._epoch:
+            upto = self._version  # a write may wait, and more change meanwhile
             for version, kind, path, value in list(self._changes):
-                if version > at and _is_in(path, value, seen):
+                if at < version <= upto and _is_in(path, value, seen):
                     line = json.dumps({"type": kind, "object": value}).encode() + b"\n"
                     await response.write(line[:7])  # lines arrive in pieces, as on a network
                     await response.write(line[7:])
-            at = self._version
+            at = upto
             async with self._changed:
                 if at == self._version and epoch == self._epoch:
                     await self._changed.wait()

@@ -25,8 +25,9 @@ async def test_pods_keep_their_cards_when_a_node_moves_over_and_back() -> None:
         await until(lambda: counted(rig.kubelet) == {GPU: 8}, 20)
         assert (await rig.admit("before", {GPU: 2})).is_admitted
         before = held(rig, "before")
-        await rig.set_labels(schedule="default")
+        await rig.set_labels(schedule="disabled")
         await rig.start_agent()
+        await rig.set_labels(schedule="default")
         await rig.until_page("another device plugin answers on nvidia-gpu.sock")
         assert rig.kubelet.registry.links[GPU].socket.name == "nvidia-gpu.sock"
 

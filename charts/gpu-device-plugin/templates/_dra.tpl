@@ -39,9 +39,6 @@ metadata:
 spec:
   failurePolicy: Fail
   reinvocationPolicy: IfNeeded
-  paramKind:
-    apiVersion: resource.k8s.io/v1
-    kind: ResourceClaimTemplate
   matchConstraints:
     resourceRules:
       - apiGroups: [""]

@@ -107,7 +107,7 @@ def clear_nodes(
     access = KubeconfigChoice(kubeconfig, context)
 
     async def work(fleet: "Fleet") -> None:
-        cleared = await clear(Survey(fleet.api), fleet, timeout)
+        cleared = await clear(Survey(fleet.api), fleet, timeout, click.echo)
         click.echo(f"labels and annotations removed from {len(cleared)} nodes")
         for name in cleared:
             click.echo(f"  {name}")

@@ -10,7 +10,7 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
-from gpu_device_plugin.cluster.connections import open_session
+from gpu_device_plugin.cluster.connections import connection_error, open_session
 from gpu_device_plugin.cluster.credentials import Credentials, load_credentials
 from gpu_device_plugin.cluster.reach import Pace, Reach
 from gpu_device_plugin.cluster.throttle import Throttle
@@ -28,7 +28,7 @@ _SILENCE_SECONDS = 30.0  # for a list: a large one takes long, and bytes keep co
 _WATCH_MARGIN_SECONDS = 30.0
 # Answers that only mean that the server cannot serve now.
 _AWAY = frozenset({401, 502, 503, 504})
-_UNAUTHORIZED, _TOO_MANY, _TIMEOUT = 401, 429, 504
+_UNAUTHORIZED, _NOT_FOUND, _TOO_MANY, _TIMEOUT = 401, 404, 429, 504
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,11 @@ class Answer:
     def is_success(self) -> bool:
         """Whether the status is 2xx."""
         return 200 <= self.status < 300
+
+    @property
+    def is_not_found(self) -> bool:
+        """Whether the API server has no such object; a 404 of another server says nothing."""
+        return self.status == _NOT_FOUND and self._status().code == _NOT_FOUND
 
     @property
     def is_throttling(self) -> bool:
@@ -231,9 +236,10 @@ class ApiServer:
                     self._credentials = None  # tokens and certificates rotate: read them again
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            server = self._credentials.server if self._credentials else "the API server"
             if isinstance(error, aiohttp.ClientSSLError):
                 self._credentials = None
-            raise ClusterError(f"{_name(request)}: {_text(error)}") from error
+            raise connection_error(server, _name(request), error) from error
 
     async def _open(self) -> tuple[aiohttp.ClientSession, Credentials]:
         async with self._lock:
@@ -279,7 +285,3 @@ async def _answer(response: aiohttp.ClientResponse) -> Answer:
 
 def _name(request: Request) -> str:
     return f"{request.method} {request.path}"
-
-
-def _text(error: BaseException) -> str:
-    return str(error) or type(error).__name__

@@ -6,6 +6,12 @@ from typing import Any
 
 import aiohttp
 
+from gpu_device_plugin.errors import ClusterError, WrongServerError
+
+# The resolver knows that there is no such name; any other trouble of it may pass.
+_NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+_BROKEN_OFF = (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, ConnectionResetError)
+
 
 def open_session(tls: ssl.SSLContext | None) -> aiohttp.ClientSession:
     """A pool without a connection yet; None for TLS by the system's authorities."""
@@ -26,3 +32,34 @@ def _keepalive_socket(address: tuple[Any, ...]) -> socket.socket:
         if hasattr(socket, option):  # not every system has all of them
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return made
+
+
+def connection_error(server: str, asked: str, error: Exception) -> ClusterError:
+    """What a failed request means, in words; a WrongServerError where no retry can help.
+
+    Args:
+        server: Base URL of the API server.
+        asked: Method and path.
+        error: Of aiohttp, ssl or the socket.
+    """
+    cause, place = getattr(error, "os_error", error), server
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        cause = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError) and error.host not in server:
+        place += f" through {error.host}:{error.port}"  # a proxy
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return WrongServerError(
+            f"the certificate of {server} is not trusted: {cause.verify_message or cause.reason}; is "
+            f"the kubeconfig's certificate-authority the one of this cluster?"
+        )
+    if isinstance(cause, socket.gaierror) and cause.errno in _NO_SUCH_NAME:
+        return WrongServerError(f"cannot reach {place}: no such host ({cause.strerror})")
+    if isinstance(cause, ConnectionRefusedError):
+        text = f"cannot reach {place}: connection refused"
+    elif isinstance(error, _BROKEN_OFF):
+        text = f"{server} broke off its answer to {asked}"
+    elif isinstance(error, TimeoutError):
+        text = f"{server} does not answer {asked} in time"
+    else:
+        text = f"{asked}: {str(error) or type(error).__name__}"
+    return ClusterError(text)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpu_device_plugin.cluster.kubeconfig import Context, named, one_line, read_context
-from gpu_device_plugin.errors import AccessError, ClusterError
+from gpu_device_plugin.errors import AccessError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -49,7 +49,7 @@ class Credentials:
         try:
             return f"Bearer {self.token_file.read_text(encoding='ascii').strip()}"
         except (OSError, ValueError) as error:
-            raise ClusterError(f"token file {self.token_file}: {error}") from error
+            raise AccessError(f"token file {self.token_file}: {error}") from error
 
 
 async def load_credentials(files: Sequence[Path], context: str = "") -> Credentials:

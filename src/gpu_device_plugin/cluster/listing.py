@@ -40,7 +40,7 @@ async def read_object(api: ApiServer, path: str, kind: type[_Object]) -> _Object
         ClusterError: The API server does not serve it.
     """
     answer = await api.call(Request("GET", path))
-    if answer.status == 404:
+    if answer.is_not_found:
         return None
     found: _Object = decoded(served(answer, path), kind)
     return found

@@ -158,7 +158,7 @@ async def fetch_pod(api: ApiServer, path: str, deadline_seconds: float) -> Pod |
         ClusterError: The API server did not answer in time, or with no pod.
     """
     answer = await api.call(Request("GET", path), deadline_seconds=deadline_seconds)
-    if answer.status == 404:
+    if answer.is_not_found:
         return None
     if not answer.is_success:
         raise ClusterError(f"GET {path}: {answer.text}")

@@ -65,11 +65,13 @@ class Claim:
         ref: Which one.
         pod: The pod that it is reserved for; None where there is none, or several.
         devices: What is allocated to it, of all drivers.
+        name_in_pod: Its name in the spec of the pod that it was made for; empty where none names it.
     """
 
     ref: ClaimRef
     pod: PodRef | None = None
     devices: tuple[AllocatedDevice, ...] = ()
+    name_in_pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,17 @@ def cards_for_claims(
     if state.door is Door.DRA:
         taken = _held(ledger, by_claims=False)
         return {c.uuid: "" for c in state.cards if c.is_shown and c.uuid not in taken}
-    held = _held(ledger, by_claims=True) | frozenset(withheld)
+    held = cards_behind_claims(state, ledger, withheld)
     return {card.uuid: str(state.door) for card in state.cards if card.uuid in held}
+
+
+def cards_behind_claims(
+    state: NodeState, ledger: Ledger, withheld: Collection[str] = ()
+) -> frozenset[str]:
+    """UUIDs of the cards that the device plugin gives nothing new of: with door `dra` all."""
+    if state.door is Door.DRA:
+        return frozenset(card.uuid for card in state.cards)
+    return _held(ledger, by_claims=True) | frozenset(withheld)
 
 
 def cards_by_name(state: NodeState) -> dict[str, Card]:

@@ -52,7 +52,9 @@ def kept(server: FakeApiServer, node: str) -> tuple[set[str], set[str]]:
 
 
 async def clear(api: ApiServer, seconds: float = PATIENCE_SECONDS) -> list[str]:
-    return list(await clear_nodes(Survey(api), Fleet(api, "gpu", "agents"), seconds, 0.02))
+    return list(
+        await clear_nodes(Survey(api), Fleet(api, "gpu", "agents"), seconds, lambda _: None, 0.02)
+    )
 
 
 async def test_mark_and_answer_of_an_installation_that_is_gone_are_removed() -> None:

@@ -10,13 +10,15 @@ from tests.fakes.api_server import FakeApiServer, Seen, running, status
 from tests.waiting import until
 
 from gpu_device_plugin.apps.lifecycle.uninstall import Uninstall
+from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.credentials import Credentials
 from gpu_device_plugin.cluster.fleet import Fleet
 from gpu_device_plugin.domain.annotations import (
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
     withdrawn_annotation,
 )
-from gpu_device_plugin.errors import AccessError, ClusterError
+from gpu_device_plugin.errors import AccessError, ClusterError, WrongServerError
 
 UID = "installation-1"
 DAEMONSET = "/apis/apps/v1/namespaces/gpu/daemonsets/agents"
@@ -135,7 +137,7 @@ async def test_an_api_server_that_is_away_is_waited_for() -> None:
         assert told[-2] == "there is no DaemonSet of agents: no node to ask"
 
 
-async def test_what_the_api_server_forbids_is_told_at_the_deadline() -> None:
+async def test_what_kept_it_from_asking_is_told_at_the_deadline() -> None:
     async with running(is_up=False) as (_, api):
         with pytest.raises(ClusterError, match="did not say which nodes have agents"):
             await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(1)
@@ -157,3 +159,49 @@ async def test_it_gives_up_at_once_where_it_has_no_right() -> None:
         server.fault = lambda _: status(403, "may not get daemonsets")
         with pytest.raises(AccessError, match="may not get daemonsets"):
             await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(3600)
+
+
+async def test_it_gives_up_at_once_where_the_server_is_not_the_clusters() -> None:
+    """An unknown name and a foreign certificate stay what they are."""
+
+    async def load() -> Credentials:
+        raise WrongServerError("https://nobody: no such host")
+
+    run = Uninstall(Fleet(ApiServer(load), "gpu", "agents"), lambda _: None, 3600)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        with pytest.raises(WrongServerError, match="no such host"):
+            await run.run(3600)
+
+
+async def test_a_server_that_never_answers_is_waited_for_as_long_as_a_restart_takes() -> None:
+    async with running(is_up=False) as (_, api):
+        told: list[str] = []
+        run = Uninstall(Fleet(api, "gpu", "agents"), told.append, 0.02, silent_seconds=0.5)
+        with pytest.raises(ClusterError, match=r"gave up after .* connection refused"):
+            await run.run(3600)
+        assert len(told) == 1
+        assert "trying again for 0.5 s" in told[0]
+
+
+async def test_a_server_that_answered_once_is_waited_for_until_the_deadline() -> None:
+    async with running() as (server, api):
+        await install(server, "a")
+        told: list[str] = []
+        run = Uninstall(Fleet(api, "gpu", "agents"), told.append, 0.02, silent_seconds=0.1)
+        work = asyncio.ensure_future(run.run(60))
+        await until(lambda: marks(server) == {"a": UID}, PATIENCE_SECONDS)
+        await server.stop()
+        await until(lambda: "trying again:" in told[-1], PATIENCE_SECONDS)
+        await server.start()
+        await answer(server, "a", UID)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await work
+
+
+async def test_a_404_of_another_server_is_no_missing_daemonset() -> None:
+    """Else a wrong address would say that nothing is installed."""
+    async with running() as (server, api):
+        server.fault = lambda _: web.Response(status=404, text="404 page not found")
+        run = Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02, silent_seconds=0.2)
+        with pytest.raises(ClusterError, match="404 page not found"):
+            await run.run(3600)

@@ -103,6 +103,10 @@ class Wiring:
             self._configuration_changed,
         )
 
+    def _keeps_mode(self, resource: str) -> bool:
+        """Whether pods that hold it keep the node's mode; not what another plugin must have given."""
+        return resource in self.mode.registered or not self.schemes.recorder(resource)
+
     def _shipped(self) -> Schemes:
         """The schemes of this release, which ask for the configuration and the holders of now."""
         held = lambda: self.ledger_store.living.grants.values()  # noqa: E731
@@ -132,7 +136,7 @@ class Wiring:
             self.recorder,
             Memory(MemoryFile(state_dir, "node", NodeRecord, edges.boot_id), self.writer),
             settings,
-            lambda: self.reconciler.holders,
+            lambda: self.reconciler.holders_of(self._keeps_mode),
             self.schemes.check_unit,
         )
         self.library = LibraryInstaller(Path(settings.library_dir), self.recorder, self.writer)
@@ -213,6 +217,7 @@ class Wiring:
             wall_seconds=self.edges.clock.wall_seconds,
             usage=self.usage.of,
             used_bytes=self.cards.used_bytes,
+            by_claims=self.claim_door.cards,
         )
         self.publisher = Publisher(
             self.metrics, self.cluster, facts, self.node_store.read, self.schemes

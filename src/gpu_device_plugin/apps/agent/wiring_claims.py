@@ -28,13 +28,18 @@ def claim_door(of: Wiring) -> ClaimDoor:
             recorder=of.recorder,
             gate=of.gate,
             driver_version=lambda: of.cards.driver_version,
-            republish=of.device_lists.publish,
+            republish=lambda state: _republish(of, state),
         ),
         Path(of.settings.kubelet_dir),
     )
     of.node_store.subscribe(door.changed)
     of.ledger_store.changed.subscribe(door.held_changed)
     return door
+
+
+def _republish(of: Wiring, state: NodeState) -> None:
+    of.device_lists.publish(state)
+    of.publisher.changed()
 
 
 def offered_pools(of: Wiring, state: NodeState) -> tuple[Pool, ...]:

@@ -5,8 +5,9 @@ mark is gone serves again. So they are removed after the agents.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
+from gpu_device_plugin.apps.lifecycle.patience import Patience
 from gpu_device_plugin.cluster.fleet import Fleet
 from gpu_device_plugin.cluster.survey import Survey
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode
@@ -50,21 +51,27 @@ def leftovers(node: SurveyedNode, installations: Collection[str]) -> NodeChange:
 
 
 async def clear_nodes(
-    survey: Survey, fleet: Fleet, deadline_seconds: float, look_seconds: float = LOOK_SECONDS
+    survey: Survey,
+    fleet: Fleet,
+    deadline_seconds: float,
+    tell: Callable[[str], None],
+    look_seconds: float = LOOK_SECONDS,
 ) -> Sequence[str]:
     """Wait until the agents have ended, then remove what they left; the nodes that changed.
 
     Raises:
         ClusterError: An agent still runs at the deadline, or the API server does not serve us.
     """
+    patience = Patience(tell)
     left = "the API server does not say whether agents still run"
     try:
         async with asyncio.timeout(deadline_seconds):
             while True:
                 try:
                     left = ", ".join(await _still_there(survey, fleet))
+                    patience.answered()
                 except ClusterError as error:
-                    # Rights that were granted a moment ago take effect a moment later.
+                    patience.failed(error)
                     left = str(error)
                 if not left:
                     break

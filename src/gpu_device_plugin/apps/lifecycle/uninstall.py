@@ -7,19 +7,18 @@ helm removes them.
 import asyncio
 from collections.abc import Callable, Mapping
 
+from gpu_device_plugin.apps.lifecycle.patience import SILENT_SECONDS, Patience
 from gpu_device_plugin.cluster.fleet import Fleet, FleetNode
 from gpu_device_plugin.domain.annotations import (
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
     kept_pods,
 )
-from gpu_device_plugin.errors import AccessError, ClusterError
+from gpu_device_plugin.errors import ClusterError
 
 LOOK_SECONDS = 2.0
 _AT_ONCE = 8
 """Concurrent requests to the API server, because a large cluster has many nodes."""
-
-_DENIALS = 3
 
 Tell = Callable[[str], None]
 
@@ -27,21 +26,26 @@ Tell = Callable[[str], None]
 class Uninstall:
     """One run over all nodes that have an agent."""
 
-    def __init__(self, fleet: Fleet, tell: Tell, look_seconds: float = LOOK_SECONDS) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        tell: Tell,
+        look_seconds: float = LOOK_SECONDS,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
         self._fleet = fleet
         self._tell = tell
         self._look_seconds = look_seconds
         self._done: dict[str, tuple[str, ...]] = {}
         self._waiting: Mapping[str, str] = {}
-        self._trouble = ""
-        self._denials = 0
+        self._patience = Patience(tell, silent_seconds)
 
     async def run(self, deadline_seconds: float) -> None:
         """Return when every agent has withdrawn, or its node is gone.
 
         Raises:
             ClusterError: Not all did so in time; the text names the nodes and what to do.
-            AccessError: There is no usable kubeconfig, or it has not the rights.
+            AccessError: There is no usable kubeconfig, it has not the rights, or its server is unknown.
         """
         try:
             async with asyncio.timeout(deadline_seconds):
@@ -55,18 +59,10 @@ class Uninstall:
         """Check once whether all have withdrawn; the API server may be away."""
         try:
             is_over = await self._look()
-        except AccessError:
-            # Rights that were granted a moment ago take effect a moment later.
-            self._denials += 1
-            if self._denials == _DENIALS:
-                raise
-            return False
         except ClusterError as error:
-            if str(error) != self._trouble:
-                self._tell(f"the API server does not serve us, trying again: {error}")
-            self._trouble = str(error)
+            self._patience.failed(error)
             return False
-        self._denials = 0
+        self._patience.answered()
         return is_over
 
     async def _look(self) -> bool:
@@ -82,7 +78,6 @@ class Uninstall:
         gate = asyncio.Semaphore(_AT_ONCE)
         await asyncio.gather(*(self._ask(gate, node, installation) for node in self._waiting))
         self._waiting = {n: pod for n, pod in self._waiting.items() if n not in self._done}
-        self._trouble = ""
         return not self._waiting
 
     async def _ask(self, gate: asyncio.Semaphore, name: str, installation: str) -> None:
@@ -118,7 +113,7 @@ class Uninstall:
         if not self._waiting:
             return (
                 f"within {deadline_seconds:g} s the API server did not say which nodes have agents; "
-                f"{self._trouble or 'it did not answer'}"
+                f"{self._patience.trouble or 'it did not answer'}"
             )
         named = ", ".join(f"{node} (pod {pod})" for node, pod in sorted(self._waiting.items()))
         return (

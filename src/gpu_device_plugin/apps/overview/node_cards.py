@@ -28,7 +28,7 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     parse_offer,
 )
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import Share
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource

@@ -11,7 +11,8 @@ from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, Survey
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
 from gpu_device_plugin.domain.pods import PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit, node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit
+from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text, demand
 from gpu_device_plugin.domain.schemes.aliyun.room import Room

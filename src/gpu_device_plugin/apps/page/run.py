@@ -12,9 +12,9 @@ from gpu_device_plugin.apps.overview.live_cluster import LiveCluster
 from gpu_device_plugin.apps.page.access import Access
 from gpu_device_plugin.apps.page.drawing import Drawing
 from gpu_device_plugin.apps.page.uses import Uses
-from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.cluster.api import ApiServer, Request
 from gpu_device_plugin.cluster.survey import Survey
-from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.errors import ClusterError, ConfigError, WrongServerError
 from gpu_device_plugin.web.page.html import Html
 from gpu_device_plugin.web.page.server import Content, PageServer
 from gpu_device_plugin.web.tls import ServingTls
@@ -126,6 +126,16 @@ class Page:
             raise ConfigError(f"{error.filename}: {error.strerror}") from error
 
 
+async def _find(api: ApiServer) -> None:
+    try:
+        await api.call(Request("GET", "/version"))
+    except WrongServerError:
+        await api.close()
+        raise
+    except ClusterError as error:
+        _log.warning("the API server does not serve us yet", error=str(error))
+
+
 async def run_page(
     settings: PageSettings, api: ApiServer, on_ready: Callable[[int], None] = lambda _: None
 ) -> None:
@@ -139,7 +149,10 @@ async def run_page(
     Raises:
         ConfigError: The certificate cannot be used.
         EdgeError: The address cannot be listened on.
+        WrongServerError: The API server's name is unknown, or its certificate not trusted. Any other
+            trouble is shown on the page.
     """
+    await _find(api)
     page = Page(settings, api)
     work = asyncio.ensure_future(page.run(lambda: on_ready(page.server.port)))
     loop = asyncio.get_running_loop()

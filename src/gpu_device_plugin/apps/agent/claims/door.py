@@ -15,12 +15,14 @@ from gpu_device_plugin.domain.claims import (
     ClaimRef,
     OfferedDevice,
     PreparedDevice,
+    cards_behind_claims,
     cards_for_claims,
     has_claims,
     taints,
 )
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.errors import GpuPluginError, RequestError
 
 if TYPE_CHECKING:
@@ -56,6 +58,10 @@ class ClaimDoor:
     def withheld(self) -> frozenset[str]:
         """UUIDs of cards that the other door does not get yet."""
         return self.handover.withheld
+
+    def cards(self, state: NodeState) -> frozenset[str]:
+        """UUIDs of the cards that the other door gives nothing new of."""
+        return cards_behind_claims(state, self._parts.admission.ledger, self.withheld)
 
     @property
     def trouble(self) -> str:

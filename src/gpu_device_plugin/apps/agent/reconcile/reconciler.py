@@ -126,10 +126,19 @@ class Reconciler:
         of a scheme that records is not in the ledger yet.
         Those too of whose units no grant could be made, for instance because their card is away.
         """
+        return self.holders_of(lambda _: True)
+
+    def holders_of(self, counts: Callable[[str], bool]) -> Sequence[PodRef] | None:
+        """Those of `holders` that hold a resource that `counts`, or units of which no grant could be made.
+
+        The other holders' cards stay theirs: a grant keeps every scheme from giving them away.
+        """
         store = self._parts.ledger_store
         if self._unread_answer is not None or not (self._has_passed or store.ledger.grants):
             return None
-        return (*store.holders, *self._unadopted)
+        grants = store.living.grants.values()
+        known = (each.pod for each in grants if not each.units or any(map(counts, each.units)))
+        return tuple(dict.fromkeys((*known, *self._unadopted)))
 
     @property
     def is_settled(self) -> bool:

@@ -1,13 +1,12 @@
 """The ledger in memory and on disk, changed in one place."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from gpu_device_plugin.apps.agent.state.signal import Signal
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
-from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import NodeError, StorageError
 from gpu_device_plugin.store.grants import GrantStore, Loaded
 from gpu_device_plugin.store.writer import Writer, report
@@ -49,11 +48,6 @@ class LedgerStore:
     def living(self) -> Ledger:
         """Grants of pods that were there at the last reconcile pass, and what was granted since."""
         return self._ledger.release(self._gone)
-
-    @property
-    def holders(self) -> Sequence[PodRef]:
-        """Pods that hold slices now."""
-        return tuple(dict.fromkeys(grant.pod for grant in self.living.grants.values()))
 
     def set_gone(self, slice_ids: frozenset[str]) -> None:
         """The last reconcile pass found the pods of these slices gone; their grants end later."""
