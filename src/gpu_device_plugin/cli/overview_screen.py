@@ -12,7 +12,8 @@ from gpu_device_plugin.apps.overview.capacity import NodeCapacity
 from gpu_device_plugin.apps.overview.doctor import Finding, Level
 from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards, NodeView
 from gpu_device_plugin.apps.overview.usage import SliceUse
-from gpu_device_plugin.apps.overview.why import NodeVerdict, PodStory
+from gpu_device_plugin.apps.overview.verdicts import NodeVerdict
+from gpu_device_plugin.apps.overview.why import PodStory
 from gpu_device_plugin.domain.pods import PodRef
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan")
