@@ -51,19 +51,19 @@ CHAPTERS: Mapping[str, Part] = {
         "10⁶ empty kernels",
         _fixed(first.EMPTIES_METHOD),
         (first.empties,),
-        "kernels of 2 to 100 µs (isolation.md, The compute cap)",
+        "kernels of 2 to 100 µs (isolation-details.md, How the card's time is measured)",
     ),
     "beside": Part(
         "Two tenants",
         _fixed(first.BESIDE_METHOD),
         (first.beside,),
-        "30 and 60 % beside each other in turns (isolation.md, The compute cap)",
+        "30 and 60 % beside each other in turns (isolation-details.md, How the card's time is measured)",
     ),
     "imports": Part(
         "Imported memory",
         _fixed(first.IMPORTS_METHOD),
         (first.imports,),
-        "whether NVML lists imported memory with the importer (isolation.md, What counts)",
+        "whether NVML lists imported memory with the importer (isolation-details.md, What counts)",
     ),
     "starting": Part(
         "The cost of a start",
