@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpu_device_plugin.cluster.pod_spec import pod_request, scheduled_request
+from gpu_device_plugin.cluster.pod_spec import pod_request, scheduled_request, whole_request
 from gpu_device_plugin.cluster.wire import Pod
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.pods import ContainerKind, PodRef
 from gpu_device_plugin.errors import ClusterError
 
@@ -46,6 +47,44 @@ def test_containers_come_in_the_order_of_admission_with_their_kinds() -> None:
         ("b", ContainerKind.APP, 1, 0, 0),
     ]
     assert request.ref == PodRef("ns", "p", "u1")
+
+
+def claim_of(name: str, template: str = "gpu-slice") -> dict[str, str]:
+    """An entry of `resourceClaims`."""
+    return {"name": name, "resourceClaimTemplateName": template}
+
+
+def test_a_rewritten_pod_asks_what_its_claims_are_named_after() -> None:
+    """Each claim counts once; nobody takes over what an init container's own claim holds."""
+    shared = {"claims": [{"name": "slice-2-30-c0"}]}
+    pod = parsed(
+        spec={
+            "resourceClaims": [
+                claim_of("slice-2-30-c0"),
+                claim_of("slice-3-30-i1"),
+                claim_of("slice-9-0-c1", "of-another"),
+                claim_of("disk"),
+            ],
+            "initContainers": [
+                {"name": "shares", "resources": shared},
+                {"name": "own", "resources": {"claims": [{"name": "slice-3-30-i1"}]}},
+            ],
+            "containers": [{"name": "a", "resources": shared}, {"name": "b"}],
+        }
+    )
+
+    request = whole_request(pod)
+
+    assert [(c.name, c.kind, c.amount(MEM), c.amount(CORE)) for c in request.containers] == [
+        ("shares", ContainerKind.INIT, 0, 0),
+        ("own", ContainerKind.SIDECAR, 3, 30),
+        ("a", ContainerKind.APP, 2, 30),
+        ("b", ContainerKind.APP, 0, 0),
+    ]
+    assert request.door is Door.DRA
+    assert scheduled_request(pod) == request
+    # To the agent's device plugin it is no caller: it holds no units.
+    assert not pod_request(pod).asks
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The promise: what other parts and older tools read from the API is exactly what was given."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.domain.nvidia.nodes import card
@@ -64,6 +65,15 @@ def test_instances_and_replicas_are_told_in_version_2() -> None:
     assert [entry["healthy"] for entry in whole["cards"]] == [True, True]
 
 
+def test_a_card_that_is_given_by_claims_says_so() -> None:
+    """The version stays: who does not know the key reads the rest."""
+    found = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims=["GPU-1"])
+
+    assert [entry.get("door") for entry in json.loads(found)["cards"]] == [None, "dra"]
+    assert json.loads(found)["version"] == 1
+    assert parse_offer("n1", found, {}).by_claims == {1}
+
+
 def test_one_card_is_told_in_both_generations() -> None:
     """R-540: the second generation, and the first one for older tools."""
     held = [given_to(1, 7, "GPU-1", core=50), given_to(0, 1, "GPU-1", core=50)]
@@ -99,6 +109,34 @@ def test_several_cards_are_told_in_the_second_generation_only() -> None:
         ASSIGNED: "true",
         "scheduler.framework.gpushare.assume-time": str(NOW_NS),
     }
+
+
+def claimed(name: str, units: int, *uuids: str, core: int = 0) -> Grant:
+    """What a claim of that name was given."""
+    held = changed(grant("a", ""), mem_units=units, cards=uuids, core_percent=core)
+    holder = replace(held.holder, container="", claim=f"uid-{name}", claim_name=name)
+    return replace(held, holder=holder)
+
+
+def test_claims_are_told_as_units_are() -> None:
+    """So every tool reads both; the claim's name says for which container."""
+    held = [
+        claimed("slice-3-30-i0", 3, "GPU-0", core=30),
+        claimed("slice-2-30-c1", 2, "GPU-1", core=30),
+        claimed("slice-1-5-c0", 1, "GPU-0", core=5),
+        claimed("by-hand", 4, "GPU-0"),
+    ]
+    written = pod_annotations(held, NODE, NOW_NS)
+
+    assert written == {
+        ALLOCATION: '{"0":{"0":1},"1":{"1":2}}',
+        ASSIGNED: "true",
+        "scheduler.framework.gpushare.assume-time": str(NOW_NS),
+        INIT_ALLOCATION: '{"0":{"0":3}}',
+        "gpushare.alibabacloud.com/core-percentage": '{"0":{"0":5},"1":{"1":30}}',
+    }
+    over_two = pod_annotations([claimed("slice-8-0-x2-c0", 8, "GPU-0", "GPU-1")], NODE, NOW_NS)
+    assert over_two[ALLOCATION] == '{"0":{"0":4,"1":4}}'
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
@@ -22,11 +23,12 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     wish_annotations,
 )
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import (
+    OTHER_DOOR_TEXT,
     Fit,
     Misfit,
     fit,
-    node_rooms,
 )
+from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, comparable
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.errors import StateError
@@ -88,6 +90,21 @@ def test_the_pod_decides_then_the_node_then_the_default(
 
     assert isinstance(found, Fit)
     assert list(found.shares[0]) == [card]
+
+
+def test_a_card_serves_requests_of_its_own_door_only() -> None:
+    """Whatever is free of it; without a door named, every card counts."""
+    node = replace(offer(2), by_claims=frozenset({1}))
+    for door, card in ((Door.DEVICE_PLUGIN, 0), (Door.DRA, 1)):
+        found = fit(node, node_rooms(node, [], door), pod((_APP, 9)), PlacementPolicy.BINPACK)
+        assert isinstance(found, Fit)
+        assert list(found.shares[0]) == [card]
+        rooms = node_rooms(
+            offer(2) if door is Door.DRA else replace(node, by_claims=frozenset({0, 1})), [], door
+        )
+        refused = fit(node, rooms, pod((_APP, 9)), PlacementPolicy.BINPACK)
+        assert refused == Misfit(OTHER_DOOR_TEXT, is_final=True)
+    assert not any(room.is_behind_other_door for room in node_rooms(node, []))
 
 
 def test_a_pod_that_names_no_policy_fits_nowhere() -> None:

@@ -7,6 +7,7 @@ charged blocks instead of time would let 20 ms kernels run two hundred times as 
 """
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
@@ -153,10 +154,10 @@ def test_small_kernels_get_their_share(
     assert had == pytest.approx([min(percent, free[0])], abs=POINTS)
 
 
-@pytest.mark.parametrize("percent", [70, 90])
-def test_bursts_get_their_share(make_box: MakeBox, percent: int) -> None:
-    """50 kernels of 100 us, then 4 ms on the host: the guard let five go, and had 55 % at 90."""
-    had = shares((alone(make_box, percent), "burst"), unit_ns=BURST_NS, seconds=4)
+@pytest.mark.parametrize("percent", [50, 70, 90, 95])
+def test_bursts_get_their_share_from_the_first_second(make_box: MakeBox, percent: int) -> None:
+    """50 kernels of 100 us, then 4 ms on the host: the guard let five go, and had 59 % at 90."""
+    had = shares((alone(make_box, percent), "burst"), unit_ns=BURST_NS, seconds=1)
 
     assert OF_SHARE * percent <= had[0] <= percent + POINTS, had
 
@@ -210,8 +211,14 @@ def test_graphs_of_one_card_do_not_wait_for_anothers_time(make_box: MakeBox) -> 
 RUN_AHEAD = 10
 
 
-@pytest.mark.parametrize("percent", [10, 30])
-@pytest.mark.parametrize("way", ["plain", "paced", "two", "streams", "graph"])
+# At 70 % paced ones are charged too little, and several streams too much: docs/isolation.md says so.
+WAYS = [
+    *itertools.product((10, 30), ("plain", "paced", "two", "streams", "graph")),
+    *itertools.product((70,), ("plain", "two", "graph")),
+]
+
+
+@pytest.mark.parametrize(("percent", "way"), WAYS)
 @pytest.mark.parametrize(
     "turns",
     [

@@ -12,6 +12,7 @@ from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
 
 _BYTES_PER_MIB = 1 << 20
+_NAME_IN_POD = "resource.kubernetes.io/pod-claim-name"
 
 
 class _Result(msgspec.Struct, rename="camel"):
@@ -93,7 +94,9 @@ def _understood(claim: _Claim) -> Claim:
     pods = [each for each in status.reserved_for or () if each.resource == "pods"]
     pod = PodRef(meta.namespace, pods[0].name, pods[0].uid) if len(pods) == 1 else None
     ref = ClaimRef(meta.namespace, meta.name, meta.uid)
-    return Claim(ref, pod, tuple(map(_device, status.allocation.devices.results or ())))
+    name_in_pod = (meta.annotations or {}).get(_NAME_IN_POD, "")
+    devices = tuple(map(_device, status.allocation.devices.results or ()))
+    return Claim(ref, pod, devices, name_in_pod)
 
 
 def _device(result: _Result) -> AllocatedDevice:

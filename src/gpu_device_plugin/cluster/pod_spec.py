@@ -7,10 +7,17 @@ from dataclasses import replace
 from gpu_device_plugin.cluster.quantity import milli, whole_number
 from gpu_device_plugin.cluster.wire import Container, Pod, Resources
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import init_wish_of, wish_of
+from gpu_device_plugin.domain.schemes.aliyun.claim_names import (
+    TEMPLATE,
+    ClaimShape,
+    parse_claim_name,
+)
 from gpu_device_plugin.domain.schemes.aliyun.requests import CARD_LABEL, COUNT_LABEL
+from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError
 
@@ -50,6 +57,41 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
     )
 
 
+def whole_request(pod: Pod) -> PodRequest:
+    """What a pod asks for, by its limits or by the claims that they were made into (docs/dra.md).
+
+    A claim counts once, for the container that it is named after: others share it. One of an init
+    container lasts as long as the pod, as what a sidecar holds does.
+
+    Raises:
+        ClusterError: A limit of one of our resources is not a quantity.
+    """
+    request = pod_request(pod)
+    mine = [
+        each
+        for each in pod.spec.resource_claims or ()
+        if each.resource_claim_template_name == TEMPLATE
+    ]
+    shapes = [shape for each in mine if (shape := parse_claim_name(each.name))]
+    by_place = {(shape.is_app, shape.index): shape for shape in shapes}
+    if not by_place:
+        return request
+    containers = [
+        _by_claim(each, by_place.get((each.kind is ContainerKind.APP, each.index)))
+        for each in request.containers
+    ]
+    return replace(request, containers=tuple(containers), door=Door.DRA)
+
+
+def _by_claim(container: ContainerRequest, shape: ClaimShape | None) -> ContainerRequest:
+    if shape is None:
+        return container
+    amounts = {str(Resource.MEM): shape.units, str(Resource.CORE): shape.percent}
+    kind = ContainerKind.APP if shape.is_app else ContainerKind.SIDECAR
+    asked = {name: amount for name, amount in amounts.items() if amount}
+    return replace(container, kind=kind, amounts=asked)
+
+
 def scheduled_request(pod: Pod) -> PodRequest:
     """The request with the processor that kube-scheduler counts for the pod.
 
@@ -72,7 +114,7 @@ def scheduled_request(pod: Pod) -> PodRequest:
     if whole is not None and "cpu" in (whole.requests or {}):
         needed = _cpu(whole, "")
     overhead = _cpu(Resources(requests=pod.spec.overhead), "")
-    return replace(pod_request(pod), cpu_milli=needed + overhead)
+    return replace(whole_request(pod), cpu_milli=needed + overhead)
 
 
 def _cpu(resources: Resources, container: str) -> int:

@@ -6,7 +6,7 @@ import msgspec
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.cluster.device_requests import devices_asked
-from gpu_device_plugin.cluster.pod_spec import pod_request
+from gpu_device_plugin.cluster.pod_spec import whole_request
 from gpu_device_plugin.cluster.wire import (
     Bare,
     Container,
@@ -156,7 +156,7 @@ class SurveyedPod(Pod):
         Raises:
             ClusterError: A limit of one of our resources is not a quantity.
         """
-        request = pod_request(self)
+        request = whole_request(self)
         devices = devices_asked(self)
         if not (request.asks or devices or DEVICES_ANNOTATION in self.annotations):
             return None

@@ -49,11 +49,19 @@ class EnvVar(msgspec.Struct):
     value: str = ""
 
 
+class PodClaim(msgspec.Struct, rename="camel"):
+    """One entry of a pod's `resourceClaims`, or, with its name only, of a container's `claims`."""
+
+    name: str
+    resource_claim_template_name: str = ""
+
+
 class Resources(msgspec.Struct):
     """`resources`; the kubelet's device manager looks at limits only, the scheduler at requests."""
 
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
+    claims: list[PodClaim] | None = None
 
 
 class Container(msgspec.Struct, rename="camel"):
@@ -74,6 +82,7 @@ class PodSpec(msgspec.Struct, rename="camel"):
     runtime_class_name: str = ""
     resources: Resources | None = None
     overhead: dict[str, str | int | float] | None = None
+    resource_claims: list[PodClaim] | None = None
 
 
 class PodStatus(msgspec.Struct):

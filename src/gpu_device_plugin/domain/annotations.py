@@ -1,10 +1,11 @@
 """Annotations, by which parts of the system communicate: a node's cards, a pod's slice."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.modes import is_whole
 from gpu_device_plugin.domain.node_state import NodeTerms
 
@@ -22,6 +23,7 @@ def cards_annotation(
     healthy: Mapping[str, bool],
     terms: NodeTerms,
     replicas: Mapping[str, int] = MappingProxyType({}),
+    by_claims: Collection[str] = (),
 ) -> str:
     """The node's cards for schedulers, tools and people, as compact JSON.
 
@@ -33,9 +35,14 @@ def cards_annotation(
         healthy: UUID -> whether the card may serve.
         terms: The node's mode and unit.
         replicas: UUID of a card or instance -> how many replicas of it are offered.
+        by_claims: UUIDs of the cards that are given by claims, and by nothing else.
     """
     ordered = sorted(cards, key=lambda card: card.index)
-    entries = [_card(card, healthy.get(card.uuid, False), terms, replicas) for card in ordered]
+    entries = [
+        _card(card, healthy.get(card.uuid, False), terms, replicas)
+        | ({"door": Door.DRA.value} if card.uuid in by_claims else {})
+        for card in ordered
+    ]
     is_plain = not any({"instances", "replicas"} & entry.keys() for entry in entries)
     return compact(
         {

@@ -65,11 +65,13 @@ class Claim:
         ref: Which one.
         pod: The pod that it is reserved for; None where there is none, or several.
         devices: What is allocated to it, of all drivers.
+        name_in_pod: Its name in the spec of the pod that it was made for; empty where none names it.
     """
 
     ref: ClaimRef
     pod: PodRef | None = None
     devices: tuple[AllocatedDevice, ...] = ()
+    name_in_pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,17 @@ def cards_for_claims(
     if state.door is Door.DRA:
         taken = _held(ledger, by_claims=False)
         return {c.uuid: "" for c in state.cards if c.is_shown and c.uuid not in taken}
-    held = _held(ledger, by_claims=True) | frozenset(withheld)
+    held = cards_behind_claims(state, ledger, withheld)
     return {card.uuid: str(state.door) for card in state.cards if card.uuid in held}
+
+
+def cards_behind_claims(
+    state: NodeState, ledger: Ledger, withheld: Collection[str] = ()
+) -> frozenset[str]:
+    """UUIDs of the cards that the device plugin gives nothing new of: with door `dra` all."""
+    if state.door is Door.DRA:
+        return frozenset(card.uuid for card in state.cards)
+    return held_by_claims(ledger) | frozenset(withheld)
 
 
 def cards_by_name(state: NodeState) -> dict[str, Card]:
@@ -190,7 +201,7 @@ def pools_behind(
             replace(pool, groups=tuple(left for g in pool.groups if (left := _only(g, ids)).ids))
             for pool in pools
         )
-    held = _held(ledger, by_claims=True) | frozenset(withheld)
+    held = held_by_claims(ledger) | frozenset(withheld)
     if not held:
         return tuple(pools)
     return tuple(
@@ -213,6 +224,11 @@ def allocated_cards(claims: Iterable[Claim], state: NodeState) -> frozenset[str]
 def has_claims(ledger: Ledger) -> bool:
     """Whether any claim holds a slice."""
     return any(grant.holder.claim for grant in ledger.grants.values())
+
+
+def held_by_claims(ledger: Ledger) -> frozenset[str]:
+    """UUIDs of the cards of which a prepared claim has a part."""
+    return _held(ledger, by_claims=True)
 
 
 def cdi_spec(ref: ClaimRef, slice_id: str, edits: ContainerEdits) -> dict[str, object]:

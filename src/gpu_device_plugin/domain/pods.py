@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gpu_device_plugin.domain.doors import Door
+
 
 class ContainerKind(Enum):
     """How the kubelet runs a container, and so which containers may reuse its units."""
@@ -86,6 +88,7 @@ class PodRequest:
         card_label: Value of the label `ack.gpushare.placement`, or None.
         cpu_milli: Processor that the scheduler counts for it, in thousandths of a core; only the
             controller asks, 0 elsewhere.
+        door: How what it asks for reaches a node.
     """
 
     ref: PodRef
@@ -99,6 +102,7 @@ class PodRequest:
     placement: str | None = None
     card_label: str | None = None
     cpu_milli: int = 0
+    door: Door = Door.DEVICE_PLUGIN
 
     @property
     def asks(self) -> bool:

@@ -37,6 +37,7 @@ class Holder:
         kind: Init, sidecar or app.
         index: The container's position in `spec.containers` (or `spec.initContainers`).
         claim: Uid of the ResourceClaim; empty for a container.
+        claim_name: The claim's name in its pod, or its own name where the pod names none.
     """
 
     pod: PodRef
@@ -44,6 +45,7 @@ class Holder:
     kind: ContainerKind = ContainerKind.APP
     index: int = 0
     claim: str = ""
+    claim_name: str = ""
 
     @property
     def is_handed_on(self) -> bool:

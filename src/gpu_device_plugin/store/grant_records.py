@@ -32,6 +32,7 @@ class HolderRecord(msgspec.Struct, frozen=True):
     kind: ContainerKind = ContainerKind.APP
     index: int = 0
     claim: str = ""
+    claim_name: str = ""
 
 
 class ShareRecord(msgspec.Struct, frozen=True):
@@ -72,6 +73,7 @@ def record_of(grant: Grant) -> GrantRecord:
             grant.kind,
             grant.index,
             grant.holder.claim,
+            grant.holder.claim_name,
         ),
         units={str(name): list(ids) for name, ids in sorted(grant.units.items())},
         shares=[ShareRecord(s.device, s.memory_bytes, s.is_exclusive) for s in grant.shares],
@@ -90,7 +92,9 @@ def grant_of(record: GrantRecord) -> Grant:
     pod = PodRef(holder.namespace, holder.pod, holder.uid)
     return Grant(
         slice_id=record.id,
-        holder=Holder(pod, holder.container, holder.kind, holder.index, holder.claim),
+        holder=Holder(
+            pod, holder.container, holder.kind, holder.index, holder.claim, holder.claim_name
+        ),
         units={name: tuple(ids) for name, ids in record.units.items()},
         shares=tuple(_share(s, core) for s in record.shares),
         is_isolated=record.is_isolated,

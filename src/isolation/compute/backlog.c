@@ -1,19 +1,21 @@
 /*
  * A launch is estimated by what its like took so far, and that may be wrong by
  * any factor. So what is queued and not yet measured is also counted at the
- * longest that it may take, and together that stays below a second: when all of
- * it does take so long, a slice has had a second too much, and is still for as
- * long as it takes to earn that.
+ * longest that it may take. While all of that runs, the slice earns its share of
+ * the time, so a slice of 90 % may queue ten times as much as one of nearly
+ * nothing: either has had a second too much when all of it does take so long,
+ * and is still for as long as it takes to earn that.
  *
  * Only an event that was reached makes any of it certain, and only of its own stream.
  */
 #include "compute/backlog.h"
 
-#define MOST_NS 1000000000u
-/* Half is followed by an event while the other half is being launched. */
-#define EVENT_FROM_NS (MOST_NS / 2)
-/* What has no event yet can hardly run any more: its stream may be gone. */
-#define LAPSE_NS (2ull * MOST_NS)
+#include "slice/slice.h"
+
+/* A second, less what the longest of them may take longer than that. */
+#define EXCESS_NS 900000000ull
+/* So much of it, and an event follows: one is soon measured, whatever the rest does. */
+#define EVENT_FROM_NS (EXCESS_NS / 2)
 
 /* The first event is late when it took four times as long as it should, and a little. */
 #define LATE_NS 1000000u
@@ -37,13 +39,21 @@ static uint64_t first_due_ns(const struct meter *meter)
 	return work_ns + work_ns * meter->others / ACTIVITY_ONE;
 }
 
+/* Only of a card with a cap; without one nothing is held. */
+static uint64_t most_ns(const struct meter *meter)
+{
+	const uint32_t percent = slice_limits()->cards[meter->card].core_percent;
+
+	return EXCESS_NS * 100 / (percent < 100 ? 100 - percent : 1);
+}
+
 bool backlog_holds(const struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
 	const struct timed_event *first = events_first(meter);
 
 	if (!first)
 		return false;
-	return meter->worst_ns + worst_ns > MOST_NS ||
+	return meter->worst_ns + worst_ns > most_ns(meter) ||
 	       (first->work.launches &&
 		now_ns - meter->progress_ns > first_due_ns(meter) * LATE_TIMES + LATE_NS);
 }
@@ -109,10 +119,12 @@ bool backlog_wants_event(struct meter *meter, CUstream stream, uint64_t now_ns)
 {
 	if (meter->untimed_ns < EVENT_FROM_NS)
 		return false;
+	/* What has no event for so long can hardly run any more: its stream may be gone. */
 	for (unsigned i = 0; i < METER_STREAMS; i++) {
 		struct untimed *place = &meter->untimed[i];
 
-		if (place != place_of(meter, stream) && now_ns - place->launched_ns > LAPSE_NS)
+		if (place != place_of(meter, stream) &&
+		    now_ns - place->launched_ns > 2 * most_ns(meter))
 			backlog_end(meter, take(meter, place, UINT64_MAX));
 	}
 	return meter->untimed_ns >= EVENT_FROM_NS;

@@ -47,7 +47,8 @@ class ClaimsOnly(NoClaims):
         of = AllocatedDevice(
             "gpu-device-plugin", "n1", f"gpu-{card}", "slice", f"s-{name}", units * 1024, percent
         )
-        self.claims[name] = Claim(ref, PodRef("default", f"pod-{name}", f"pod-uid-{name}"), (of,))
+        pod = PodRef("default", f"pod-{name}", f"pod-uid-{name}")
+        self.claims[name] = Claim(ref, pod, (of,), f"slice-{units}-{percent}-c0")
         return ref
 
 

@@ -21,8 +21,9 @@ def node(
     mode: str = "core_mem",
     sick: tuple[int, ...] = (),
     cpu: str | None = None,
+    by_claims: tuple[int, ...] = (),
 ) -> Json:
-    """A node whose agent has told its cards."""
+    """A node whose agent has told its cards; those `by_claims` have the door `dra`."""
     told = {
         "version": 1,
         "mode": mode,
@@ -35,6 +36,7 @@ def node(
                 "memory_mib": _MIB,
                 "units": UNITS,
                 "healthy": index not in sick,
+                **({"door": "dra"} if index in by_claims else {}),
             }
             for index in range(cards)
         ],
@@ -67,6 +69,22 @@ def pod(
         },
         "spec": {"nodeName": on, "containers": [{"name": "a", "resources": resources}]},
     }
+
+
+def claiming(
+    name: str,
+    units: int,
+    percent: int = 0,
+    *,
+    on: str = "",
+    annotations: Mapping[str, str] | None = None,
+) -> Json:
+    """A pod of one container, as the chart's policy rewrites it."""
+    made = pod(name, on=on, annotations=annotations)
+    claim = f"slice-{units}-{percent}-c0"
+    made["spec"]["resourceClaims"] = [{"name": claim, "resourceClaimTemplateName": "gpu-slice"}]
+    made["spec"]["containers"][0]["resources"] = {"claims": [{"name": claim}]}
+    return made
 
 
 def held(card: int, units: int, percent: int, *, assigned: str = "true") -> dict[str, str]:

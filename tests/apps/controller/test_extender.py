@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.apps.controller.objects import UNITS, held, node, path, pod
+from tests.apps.controller.objects import UNITS, claiming, held, node, path, pod
 from tests.apps.controller.replica import a_controller
 from tests.fakes.api_server import Seen, status
 from tests.waiting import until
@@ -75,6 +75,29 @@ async def test_fgd_follows_the_processors_that_every_pod_leaves(tmp_path: Path) 
         await until(lambda: found.controller.ledger.pod(PodRef("ns", "hungry", "uid-hungry")))
         assert await found.bind(pod("hungry"), "n2") == ""
         assert (await found.filter(asking, "n1", "n2"))["NodeNames"] == ["n1"]
+
+
+async def test_a_classic_pod_goes_to_no_card_that_is_given_by_claims(tmp_path: Path) -> None:
+    """n1 gives all by claims; n2 is on its way back: card 0 still has one, card 1 is free."""
+    nodes = (node("n1", by_claims=(0, 1)), node("n2", by_claims=(0,)))
+    on_claim = claiming("claimed", 2, 30, on="n2", annotations=held(0, 2, 30))
+    async with a_controller(tmp_path, nodes, (on_claim,)) as found:
+        answer = await found.filter(pod("new", 15, 30), "n1", "n2")
+        assert answer["NodeNames"] == ["n2"]
+        text = "node(s) serve such requests by the other door (docs/dra.md)"
+        assert answer["FailedAndUnresolvableNodes"] == {"n1": text}
+        await found.put(pod("q", 1, 5, on="n2", annotations=held(1, 1, 5)))
+        await until(lambda: len(found.controller.ledger.holds("n2")) == 2)
+        answer = await found.filter(pod("new", 15, 30), "n1", "n2")
+        assert not answer["NodeNames"]
+
+        await found.server.put("/api/v1/nodes/n2", node("n2"))
+        await until(lambda: not found.controller.ledger.offers["n2"].by_claims)
+        answer = await found.filter(pod("new", 13, 70), "n2")
+        assert answer["NodeNames"] == ["n2"]
+        answer = await found.filter(pod("new", 14, 70), "n2")
+        assert answer["NodeNames"] == ["n2"]
+        assert not (await found.filter(pod("new", 15, 70), "n2"))["NodeNames"]
 
 
 async def test_what_a_node_can_never_serve_is_told_apart(tmp_path: Path) -> None:

@@ -217,6 +217,7 @@ class Wiring:
             wall_seconds=self.edges.clock.wall_seconds,
             usage=self.usage.of,
             used_bytes=self.cards.used_bytes,
+            by_claims=self.claim_door.cards,
         )
         self.publisher = Publisher(
             self.metrics, self.cluster, facts, self.node_store.read, self.schemes

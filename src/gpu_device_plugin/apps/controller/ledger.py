@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.processors import Processors
@@ -23,9 +24,9 @@ from gpu_device_plugin.domain.schemes.aliyun.node_fit import (
     Misfit,
     checked,
     fit,
-    node_rooms,
     tried,
 )
+from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.errors import StateError
 
@@ -163,10 +164,10 @@ class ClusterLedger:
         """What the cards of a node have left."""
         if node not in self._rooms:
             offer = self._offers[node]
-            rooms = self._rooms[node] = node_rooms(offer, self.holds(node))
+            rooms = self._rooms[node] = node_rooms(offer, self.holds(node), Door.DEVICE_PLUGIN)
             if len(self._kinds) > _KEPT_KINDS:
                 self._kinds.clear()
-            kind = (offer.mode, offer.policy, tuple(map(_amounts, rooms)))
+            kind = (offer.mode, offer.policy, tuple(room.amounts for room in rooms))
             self._kind_of[node] = self._kinds.setdefault(kind, next(self._numbers))
         return self._rooms[node]
 
@@ -245,7 +246,8 @@ class ClusterLedger:
     def _beside(self, node: str, holds: Iterable[PodHold], pod: PodRequest) -> Fit | Misfit:
         """The answer for a node with cards where nothing but this is held."""
         offer, free = self._offers[node], self._free_milli(node, pod.ref)
-        return fit(offer, node_rooms(offer, holds), pod, self._default_policy, free)
+        rooms = node_rooms(offer, holds, Door.DEVICE_PLUGIN)
+        return fit(offer, rooms, pod, self._default_policy, free)
 
     def _alike(self, node: str, pod: PodRequest, answers: "_Answers") -> Fit | Misfit:
         """The answer for a node with plenty of processor; nodes with the same left share it."""
@@ -282,18 +284,3 @@ def _drop(held: dict[str, dict[PodRef, PodHold]], node: str, ref: PodRef) -> Non
 def _shape(pod: PodRequest) -> object:
     """All of a pod's containers that an answer depends on."""
     return tuple((c.kind, c.index, frozenset(c.amounts.items())) for c in pod.containers)
-
-
-def _amounts(room: Room) -> tuple[object, ...]:
-    """All that an answer depends on: cards that agree in it are the same to a pod."""
-    return (
-        room.card.index,
-        room.card.memory_mib,
-        room.unit,
-        room.is_healthy,
-        room.free_mem,
-        room.free_core,
-        room.pods,
-        room.max_pods,
-        room.is_closed,
-    )

@@ -15,12 +15,14 @@ from gpu_device_plugin.domain.claims import (
     ClaimRef,
     OfferedDevice,
     PreparedDevice,
+    cards_behind_claims,
     cards_for_claims,
     has_claims,
     taints,
 )
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.ledger import Ledger
+from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.errors import GpuPluginError, RequestError
 
 if TYPE_CHECKING:
@@ -50,12 +52,16 @@ class ClaimDoor:
     def is_needed(self) -> bool:
         """Whether claims are given here, or are still held."""
         is_open = self._parts.node_store.read().door is Door.DRA
-        return is_open or bool(self.withheld) or has_claims(self._parts.admission.ledger)
+        return is_open or self.handover.is_offered or has_claims(self._parts.admission.ledger)
 
     @property
     def withheld(self) -> frozenset[str]:
         """UUIDs of cards that the other door does not get yet."""
         return self.handover.withheld
+
+    def cards(self, state: NodeState) -> frozenset[str]:
+        """UUIDs of the cards that the other door gives nothing new of."""
+        return cards_behind_claims(state, self._parts.admission.ledger, self.withheld)
 
     @property
     def trouble(self) -> str:
@@ -99,7 +105,7 @@ class ClaimDoor:
                 if await self.handover.advance():
                     continue
                 await self._until_woken(
-                    self.handover.settle_seconds if self.withheld else CHECK_SECONDS
+                    self.handover.settle_seconds if self.handover.is_waiting else CHECK_SECONDS
                 )
                 await asyncio.sleep(_TOGETHER_SECONDS)
         finally:

@@ -120,7 +120,11 @@ class Preparation:
         state = self._state()
         by_name = cards_by_name(state)
         uuids = [by_name[each.device].uuid for each in ours]
-        holder = Holder(claim.pod or PodRef(claim.ref.namespace, ""), claim=claim.ref.uid)
+        pod, name = (
+            claim.pod or PodRef(claim.ref.namespace, ""),
+            claim.name_in_pod or claim.ref.name,
+        )
+        holder = Holder(pod, claim=claim.ref.uid, claim_name=name)
         if not self._admission.ledger.of_holder(holder):
             check_door(uuids, state, self._admission.ledger)
         scheme, view = self._schemes.reserving(state)

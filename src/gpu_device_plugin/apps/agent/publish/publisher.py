@@ -1,7 +1,7 @@
 """Publishes the node and its pods: metrics, labels, annotations. No admission waits for it."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.apps.agent.publish.cluster import Cluster
@@ -45,6 +45,7 @@ class Facts:
         wall_seconds: The wall clock.
         usage: What a slice uses of a card, by slice id and UUID; None if it is not known.
         used_bytes: Memory of a card in use, by its UUID; None if it is not known.
+        by_claims: UUIDs of the cards that are given by claims, and by nothing else.
     """
 
     ledger: Callable[[], Ledger]
@@ -53,6 +54,7 @@ class Facts:
     wall_seconds: Callable[[], float]
     usage: Callable[[str, str], SliceUsage | None] = lambda _slice, _uuid: None
     used_bytes: Callable[[str], int | None] = lambda _uuid: None
+    by_claims: Callable[[NodeState], Collection[str]] = lambda _state: ()
 
 
 class Publisher:
@@ -121,7 +123,11 @@ class Publisher:
         if state.mode is not None and shown:
             found = node_labels(shown, *self._facts.driver())
             cards = cards_annotation(
-                shown, state.healthy, state.terms, self._schemes.replicas(state)
+                shown,
+                state.healthy,
+                state.terms,
+                self._schemes.replicas(state),
+                self._facts.by_claims(state),
             )
             self._cluster.describe_node(
                 labels={key: found.get(key) for key in NODE_LABELS},

@@ -1,13 +1,15 @@
 """A pod's annotations: the slice that it was given, and the cards that a scheduler wishes for it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import TypeAlias
 
 from gpu_device_plugin.domain.annotations import compact
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import ContainerKind
+from gpu_device_plugin.domain.schemes.aliyun.claim_names import parse_claim_name
 from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of, units_per_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
@@ -38,34 +40,43 @@ def pod_annotations(
     Returns:
         Annotations to set; empty while no app container has units, or while a card is away.
     """
-    with_units = sorted((g for g in grants if g.ids(Resource.MEM)), key=lambda g: g.index)
-    apps = [g for g in with_units if g.kind is ContainerKind.APP]
+    placed = sorted(filter(None, map(_placed, grants)), key=itemgetter(1))
+    apps = [(index, grant) for is_app, index, grant in placed if is_app]
     by_uuid = {card.uuid: card for card in cards}
-    used = {uuid for grant in apps for uuid in grant.devices}
+    used = {uuid for _, grant in apps for uuid in grant.devices}
     if not apps or not used <= by_uuid.keys():
         return {}
-    inits = [g for g in with_units if g not in apps and by_uuid.keys() >= set(g.devices)]
+    inits = [(i, g) for is_app, i, g in placed if not is_app and by_uuid.keys() >= set(g.devices)]
     values = {
         ALLOCATION: _units(apps, by_uuid),
         ASSIGNED: "true",
         ASSUME_TIME: str(assume_time_ns),
     }
     core = {
-        str(g.index): dict.fromkeys(_on(g, by_uuid), g.core_percent) for g in apps if g.core_percent
+        str(index): dict.fromkeys(_on(g, by_uuid), g.core_percent)
+        for index, g in apps
+        if g.core_percent
     }
     if inits:
         values[INIT_ALLOCATION] = _units(inits, by_uuid)
     if core:
         values[CORE_ALLOCATION] = compact(core)
     if len(used) == 1:
-        values |= _first_generation(apps, by_uuid[used.pop()], assume_time_ns)
+        values |= _first_generation([g for _, g in apps], by_uuid[used.pop()], assume_time_ns)
     return values
 
 
-def _units(grants: Sequence[Grant], by_uuid: Mapping[str, Card]) -> str:
-    return compact(
-        {str(g.index): dict.fromkeys(_on(g, by_uuid), units_per_card(g)) for g in grants}
-    )
+def _placed(grant: Grant) -> tuple[bool, int, Grant] | None:
+    """Whether an app container has it, and at which position; None where it has no container's units."""
+    if not grant.holder.claim:
+        is_app = grant.kind is ContainerKind.APP
+        return (is_app, grant.index, grant) if grant.ids(Resource.MEM) else None
+    shape = parse_claim_name(grant.holder.claim_name)
+    return (shape.is_app, shape.index, grant) if shape else None
+
+
+def _units(grants: Iterable[tuple[int, Grant]], by_uuid: Mapping[str, Card]) -> str:
+    return compact({str(i): dict.fromkeys(_on(g, by_uuid), units_per_card(g)) for i, g in grants})
 
 
 def _on(grant: Grant, by_uuid: Mapping[str, Card]) -> Sequence[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     MAX_PODS_LABEL,
@@ -56,6 +57,7 @@ class NodeOffer:
         healthy: Indexes of the cards that may serve.
         policy: Placement policy of its label, or None.
         max_pods: Most pods a card by its label, or None.
+        by_claims: Indexes of the cards that are given by claims, and by nothing else.
     """
 
     name: str
@@ -65,6 +67,7 @@ class NodeOffer:
     healthy: frozenset[int]
     policy: PlacementPolicy | None = None
     max_pods: int | None = None
+    by_claims: frozenset[int] = frozenset()
 
     @property
     def terms(self) -> NodeTerms:
@@ -124,12 +127,13 @@ def parse_offer(
     entries = plain.get("cards")
     if not isinstance(entries, list):
         raise StateError(f"node {name}: annotation of cards has no list of cards")
-    cards, healthy = [], set()
+    cards, healthy, by_claims = [], set(), set()
     for entry in entries:
         card, is_healthy = _card(name, entry)
         cards.append(card)
         if is_healthy and card.index not in unhealthy:
             healthy.add(card.index)
+        by_claims |= {card.index} if entry.get("door") == Door.DRA else set()
     _check_once(name, cards)
     return NodeOffer(
         name=name,
@@ -139,6 +143,7 @@ def parse_offer(
         healthy=_shared(tuple(sorted(healthy))),
         policy=parse_policy(labels.get(PLACEMENT_LABEL, "")),
         max_pods=parse_max_pods(labels.get(MAX_PODS_LABEL, "")),
+        by_claims=_shared(tuple(sorted(by_claims))),
     )
 
 

@@ -4,13 +4,12 @@ Amounts only: unit ids are the node's own. What a node offers comes from its ann
 what a pod holds from the pod's annotations, or from its spec while it has none.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.fragmentation import PLENTY_CPU_MILLI
-from gpu_device_plugin.domain.ledger import Use, used
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold
@@ -29,15 +28,15 @@ from gpu_device_plugin.domain.schemes.aliyun.requests import (
     policy_of,
     wants_whole_card,
 )
-from gpu_device_plugin.domain.schemes.aliyun.room import Room, room_of
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.second_try import cards_for_all
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.domain.shares import Demand, Hold
-from gpu_device_plugin.domain.shares import Share as DeviceShare
+from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError
 
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
 NOT_ENOUGH_TEXT = "node(s) didn't have enough device resources to allocate"
+OTHER_DOOR_TEXT = "node(s) serve such requests by the other door (docs/dra.md)"
 _NO_RESOURCE_TEXT = "none(s) should have at least one resource in [{names}]"
 _NEVER_TEXT = "node(s) never serve what the pod asks for: "
 _OTHER_MODE = frozenset({"WrongMode", "MemoryOnly", "ComputeNotServed"})
@@ -83,58 +82,6 @@ class Misfit:
 
     text: str
     is_final: bool
-
-
-def node_rooms(offer: NodeOffer, holds: Iterable[PodHold]) -> tuple[Room, ...]:
-    """What each card of a node has left.
-
-    Unplaced demands are put where the node's own policy would put them, the first pod first; where
-    none has room, on the emptiest cards: somebody holds them, whatever we know.
-    """
-    by_index = {card.index: card for card in offer.cards}
-    taken: list[Hold] = []
-    waiting: list[tuple[PodHold, Demand]] = []
-
-    def take(hold: PodHold, card: Card, share: Share) -> None:
-        units, percent = share
-        mib = units * offer.unit.mib
-        held = DeviceShare(card.uuid, None, percent, hold.is_exclusive, mib)
-        taken.append(Hold(hold.pod, held))
-
-    for hold in holds:
-        for index, share in hold.by_card().items():
-            if index in by_index:
-                take(hold, by_index[index], share)
-            else:
-                waiting.append((hold, Demand(*share)))
-        waiting += [(hold, needed) for needed in hold.unplaced]
-    found = _rooms(offer, taken)
-    for hold, needed in waiting:
-        for card in _guessed(found, replace(needed, is_exclusive=hold.is_exclusive), offer):
-            take(hold, card, (needed.units_per_card, needed.core_percent))
-        found = _rooms(offer, taken)
-    return found
-
-
-def _rooms(offer: NodeOffer, holds: Iterable[Hold]) -> tuple[Room, ...]:
-    use, blank = used(holds), Use()
-    return tuple(
-        room_of(
-            card,
-            use.get(card.uuid, blank),
-            offer.terms,
-            is_healthy=card.index in offer.healthy,
-        )
-        for card in offer.cards
-    )
-
-
-def _guessed(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequence[Card]:
-    placed = place(rooms, needed, offer.policy or PlacementPolicy.BINPACK)
-    if not isinstance(placed, NoRoom):
-        return placed.cards
-    emptiest = sorted(rooms, key=lambda room: (-room.free_mem, room.card.index))
-    return [room.card for room in emptiest[: needed.cards]]
 
 
 def fit(
@@ -216,6 +163,8 @@ def _placed(
         trial = trial.after(container, needed, found.cards)
     else:
         return trial
+    if rooms and all(room.is_behind_other_door for room in rooms):
+        return Misfit(OTHER_DOOR_TEXT, is_final=True)
     whole = [card for card in offer.cards if card.index in offer.healthy]
     could = sum(card.capacity(offer.unit) >= needed.units_per_card for card in whole)
     refused = Misfit(NOT_ENOUGH_TEXT, is_final=could < needed.cards)

@@ -143,7 +143,8 @@ def _placement(chosen: Sequence[Room], why: str) -> Placement:
 
 
 def _no_room(rooms: Sequence[Room], demand: Demand, must: Collection[int]) -> NoRoom:
-    usable = [r for r in rooms if r.is_healthy and not r.is_full_of_pods and r.free_mem]
+    serving = [r for r in rooms if r.is_healthy and not r.is_behind_other_door]
+    usable = [r for r in serving if not r.is_full_of_pods and r.free_mem]
     with_core = [r for r in usable if r.free_core >= max(demand.core_percent, r.least_core)]
     best = max(with_core or usable, key=lambda r: (r.free_mem, -r.card.index), default=None)
     lacks = [(r.card.index, _lack_text(r, demand, must)) for r in rooms]

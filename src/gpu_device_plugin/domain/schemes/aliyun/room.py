@@ -32,6 +32,7 @@ class Room:
         max_pods: Most pods on the card, or None for no limit.
         least_core: Compute that every container of this mode takes at least.
         is_closed: Whether another pod has the card for itself: then nothing of it is free.
+        is_behind_other_door: Whether requests as the asking pod's are not served from this card.
     """
 
     card: Card
@@ -44,6 +45,23 @@ class Room:
     max_pods: int | None = None
     least_core: int = 0
     is_closed: bool = False
+    is_behind_other_door: bool = False
+
+    @property
+    def amounts(self) -> tuple[object, ...]:
+        """All that an answer depends on: rooms that agree in it are the same to a pod."""
+        return (
+            self.card.index,
+            self.card.memory_mib,
+            self.unit,
+            self.is_healthy,
+            self.free_mem,
+            self.free_core,
+            self.pods,
+            self.max_pods,
+            self.is_closed,
+            self.is_behind_other_door,
+        )
 
     @property
     def is_full_of_pods(self) -> bool:
@@ -57,7 +75,7 @@ class Room:
         Nothing, where no further pod may come.
         """
         is_full = self.max_pods is not None and self.pods >= self.max_pods
-        if not self.is_healthy or self.is_closed or is_full:
+        if not self.is_healthy or self.is_closed or self.is_behind_other_door or is_full:
             return 0
         free = WHOLE_CARD_MILLI * self.free_mem // max(1, self.card.capacity(self.unit))
         if self.least_core:
@@ -92,6 +110,8 @@ class Room:
         others = self.pods - self.holds_pod
         if not self.is_healthy:
             return "unhealthy"
+        if self.is_behind_other_door:
+            return "behind the other door (docs/dra.md)"
         if self.is_closed:
             return "held by a pod that wants no other beside it"
         if demand.is_exclusive and others:
