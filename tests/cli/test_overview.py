@@ -18,8 +18,9 @@ from tests.fakes.api_server import FakeApiServer, Json, Seen, kubeconfig, runnin
 from tests.waiting import until
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.overview.node_cards import ClusterCards
-from gpu_device_plugin.apps.overview.questions import follow_cards
+from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
+from gpu_device_plugin.apps.overview.node_cards import NodeView
+from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
 from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main
 from gpu_device_plugin.cli.overview_screen import OverviewScreen
 from gpu_device_plugin.cluster.api import ApiServer
@@ -154,17 +155,36 @@ async def test_the_map_of_named_nodes_shows_no_others(cluster: Cluster) -> None:
     assert "1 nodes, 2 cards: 3 of 30 units held (10 %)" in found.output
 
 
+def nodes_of(told: FollowedCards) -> tuple[NodeView, ...]:
+    """The nodes, which have been listed."""
+    assert told.cards is not None
+    return told.cards.nodes
+
+
 async def test_a_watched_map_follows_every_change(cluster: Cluster, tmp_path: Path) -> None:
-    told: list[ClusterCards] = []
+    told: list[FollowedCards] = []
     api = ApiServer.reached_by([tmp_path / "config"])
     try:
         async with working(lambda: follow_cards(api, told.append)):
-            await until(lambda: bool(told and told[-1].nodes), 30)
-            assert [str(each.pod) for each in told[-1].nodes[0].cards[1].holders] == ["ns/batch"]
+            await until(lambda: bool(told and told[-1].cards), 30)
+            assert [str(each.pod) for each in nodes_of(told[-1])[0].cards[1].holders] == [
+                "ns/batch"
+            ]
             await cluster.server.delete(path(pod("batch")))
-            await until(lambda: not told[-1].nodes[0].cards[1].holders, 30)
+            await until(lambda: not nodes_of(told[-1])[0].cards[1].holders, 30)
     finally:
         await api.close()
+
+
+async def test_a_node_that_cannot_be_read_is_counted_and_named(cluster: Cluster) -> None:
+    """Also when it is asked for by its name; among others it is left out."""
+    broken = ready(node("gpu-z"))
+    broken["metadata"]["annotations"]["gpu-device-plugin/cards"] = "{}"
+    await cluster.server.put("/api/v1/nodes/gpu-z", broken)
+
+    assert "3 nodes (1 unreadable), 5 cards:" in (await cluster.run("map")).output
+    assert (await cluster.run("map", "gpu-z")).output.startswith("gpu-z: ")
+    assert "gpu-z" not in (await cluster.run("map", "gpu-a")).output
 
 
 async def test_the_map_as_json_has_every_holder(cluster: Cluster) -> None:
@@ -244,14 +264,16 @@ async def test_replicas_and_free_instances_are_counted_where_the_node_tells_them
 
 async def test_a_watched_map_shows_who_takes_a_whole_card() -> None:
     """Such a pod asks for nothing that placement knows: the annotation brings it into the map."""
-    told: list[ClusterCards] = []
+    told: list[FollowedCards] = []
     async with running() as (server, api):
         await server.put("/api/v1/nodes/gpu-c", ready(node("gpu-c", 2, mode="default")))
         async with working(lambda: follow_cards(api, told.append)):
-            await until(lambda: told)
+            await until(lambda: told and told[-1].cards)
             taker = asking_devices("late", 1, "gpu-c", "GPU-gpu-c-1")
             await server.put(path(taker), taker)
-            await until(lambda: [str(p) for p in told[-1].nodes[0].cards[1].pods] == ["ns/late"])
+            await until(
+                lambda: [str(p) for p in nodes_of(told[-1])[0].cards[1].pods] == ["ns/late"]
+            )
 
 
 async def test_why_counts_whole_devices_as_the_scheduler_does(whole_cards: Cluster) -> None:

@@ -18,7 +18,7 @@ PLACE = SimpleNamespace(host="api.example", port=6443, ssl=True, is_ssl=True)
         (
             socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
             WrongServerError,
-            "cannot reach https://k8s: no host has the name of api.example:6443 (Name or service not known)",
+            "cannot reach https://k8s through api.example:6443: no such host (Name or service not known)",
         ),
         (
             socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
@@ -28,7 +28,7 @@ PLACE = SimpleNamespace(host="api.example", port=6443, ssl=True, is_ssl=True)
         (
             ConnectionRefusedError(111, "refused"),
             ClusterError,
-            "cannot reach https://k8s: api.example:6443 refuses connections",
+            "cannot reach https://k8s through api.example:6443: connection refused",
         ),
         (OSError(113, "No route to host"), ClusterError, "No route to host"),
     ],
@@ -44,6 +44,13 @@ def test_only_a_name_that_nobody_has_is_hopeless(
 
     assert type(found) is kind
     assert text in str(found)
+
+
+def test_the_servers_own_name_is_said_once() -> None:
+    refused = aiohttp.ClientConnectorError(PLACE, ConnectionRefusedError())  # type: ignore[arg-type]
+    found = connection_error("https://api.example:6443", "GET /api/v1/nodes", refused)
+
+    assert str(found) == "cannot reach https://api.example:6443: connection refused"
 
 
 def test_silence_names_what_was_asked() -> None:

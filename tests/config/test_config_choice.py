@@ -1,5 +1,7 @@
 """The promise: label, default and fallbacks choose a file as NVIDIA's config-manager does (R-730)."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,32 @@ def test_a_file_is_read_again_only_when_it_or_the_choice_changes(tmp_path: Path)
     assert read_if_changed(loaded, "a", first) is first
     assert read_if_changed(loaded, "b", bad) is bad
     assert read_if_changed(loaded, "c", none) is none
+
+
+def test_a_file_that_is_being_written_is_read_once_it_is_whole(tmp_path: Path) -> None:
+    """One that was only opened for writing is empty, which would be a valid configuration."""
+    file = tmp_path / "config.yaml"
+    file.write_text("flags: {migStrategy: mixed}")
+    loaded = load_settings({"node_name": "n", "config_file": str(file)}, {}, None)
+    before = read_if_changed(loaded, None, Found())
+    file.write_text("")
+    assert read_if_changed(loaded, None, before) is before
+
+    file.write_text("flags: {migStrategy: single}")
+    then = time.time() - 10
+    os.utime(file, (then, then))
+    after = read_if_changed(loaded, None, before)
+    assert getattr(after.result, "mig_strategy", None) is MigStrategy.SINGLE
+
+
+def test_a_file_with_a_time_in_the_future_is_read(tmp_path: Path) -> None:
+    """A clock that was set back keeps no configuration out."""
+    file = tmp_path / "config.yaml"
+    file.write_text("flags: {migStrategy: mixed}")
+    loaded = load_settings({"node_name": "n", "config_file": str(file)}, {}, None)
+    before = read_if_changed(loaded, None, Found())
+    file.write_text("flags: {migStrategy: single}")
+    then = time.time() + 1000
+    os.utime(file, (then, then))
+    after = read_if_changed(loaded, None, before)
+    assert getattr(after.result, "mig_strategy", None) is MigStrategy.SINGLE

@@ -30,7 +30,13 @@ _COLLECTION = re.compile(
     r"|/apis/apps/v1(?:/namespaces/[^/]+)?/daemonsets"
     r"|/apis/node\.k8s\.io/v1/runtimeclasses"
     r"|/apis/admissionregistration\.k8s\.io/v1/validatingadmissionpolicies"
-    r"|/apis/resource\.k8s\.io/v1/(?:resourceslices|namespaces/[^/]+/resourceclaims))(?:/(?P<name>[^/]+))?(?:/binding)?"
+    r"|/apis/resource\.k8s\.io/v1/(?:resourceslices|resourceclaims|namespaces/[^/]+/resourceclaims))(?:/(?P<name>[^/]+))?(?:/binding)?"
+)
+
+_OF_ALL_NAMESPACES = (
+    "/api/v1/pods",
+    "/apis/apps/v1/daemonsets",
+    "/apis/resource.k8s.io/v1/resourceclaims",
 )
 
 
@@ -241,12 +247,13 @@ class FakeApiServer:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         while epoch == self._epoch:
+            upto = self._version  # a write may wait, and more change meanwhile
             for version, kind, path, value in list(self._changes):
-                if version > at and _is_in(path, value, seen):
+                if at < version <= upto and _is_in(path, value, seen):
                     line = json.dumps({"type": kind, "object": value}).encode() + b"\n"
                     await response.write(line[:7])  # lines arrive in pieces, as on a network
                     await response.write(line[7:])
-            at = self._version
+            at = upto
             async with self._changed:
                 if at == self._version and epoch == self._epoch:
                     await self._changed.wait()
@@ -265,7 +272,7 @@ def status(code: int, message: str, retry_after: str = "") -> web.Response:
 def _is_in(path: str, value: Json, seen: Seen) -> bool:
     """Whether the object is of the list that was asked for, and passes its field selector."""
     collection = path.rsplit("/", 1)[0]
-    if seen.path in ("/api/v1/pods", "/apis/apps/v1/daemonsets"):
+    if seen.path in _OF_ALL_NAMESPACES:
         if not collection.endswith(seen.path.rpartition("/")[2]):
             return False
     elif collection != seen.path:

@@ -6,6 +6,7 @@ Events, and (for `top`) behind the API server's proxy.
 
 import asyncio
 import dataclasses
+import datetime
 import json
 import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -21,11 +22,11 @@ from gpu_device_plugin.errors import ConfigError, GpuPluginError
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
-    from gpu_device_plugin.apps.overview.node_cards import ClusterCards
+    from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
     from gpu_device_plugin.cli.overview_screen import OverviewScreen
     from gpu_device_plugin.cluster.api import ApiServer
 
-EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN = 1, 2, 3
+EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 130
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
 
@@ -69,14 +70,12 @@ def _chosen(found: "ClusterCards", names: Collection[str]) -> "ClusterCards":
     Raises:
         ConfigError: A name is of no node with cards.
     """
-    known = [node.name for node in found.nodes]
+    known = sorted([*(node.name for node in found.nodes), *(name for name, _ in found.unreadable)])
     unknown = [name for name in names if name not in known]
     if unknown:
         listed = ", ".join(known) or "none"
         raise ConfigError(f"no node {unknown[0]} publishes cards; nodes that do: {listed}")
-    if not names:
-        return found
-    return dataclasses.replace(found, nodes=tuple(n for n in found.nodes if n.name in names))
+    return found.only(names)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -100,7 +99,7 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
     A letter of a bar is a pod (with whole cards and replicas an equal part each), `.` is free, `?` is asked for by a pod that has no card yet, `x` is
     out of service.
     """
-    from gpu_device_plugin.apps.overview.questions import follow_cards, read_cluster
+    from gpu_device_plugin.apps.overview.questions import read_cluster
 
     if watch and output == "json":
         raise ConfigError("--watch draws on a terminal; it does not go with -o json")
@@ -114,17 +113,32 @@ def card_map(nodes: Sequence[str], output: str | None, *, watch: bool, **access:
             screen.cards(found, is_wide=is_wide)
         return
 
-    async def follow(api: "ApiServer") -> None:
-        with screen.live() as draw:
+    _ask(access, lambda api: _watched(api, found, nodes, is_wide=is_wide))
 
-            def tell(cards: "ClusterCards") -> None:
-                shown = [each for each in cards.nodes if not nodes or each.name in nodes]
-                left = dataclasses.replace(cards, nodes=tuple(shown))
-                draw(screen.drawn_cards(left, is_wide=is_wide))
 
-            await follow_cards(api, tell)
+async def _watched(
+    api: "ApiServer", first: "ClusterCards", nodes: Collection[str], *, is_wide: bool
+) -> None:
+    """Draw the nodes of these names (all where none is given) until cancelled, and `first` before."""
+    import logging
 
-    _ask(access, follow)
+    import structlog
+    from rich.console import Console
+
+    from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
+    from gpu_device_plugin.cli.overview_watch import WatchScreen, stale_text
+
+    # What the log would say of the API server is on the screen.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    with WatchScreen(Console(highlight=False), is_wide=is_wide).drawing() as draw:
+
+        def tell(found: FollowedCards) -> None:
+            now = datetime.datetime.now().astimezone()
+            stale = stale_text(found.trouble, found.trouble_seconds, now)
+            draw(first if found.cards is None else found.cards.only(nodes), stale)
+
+        draw(first, "")
+        await follow_cards(api, tell)
 
 
 @gpu.command()
@@ -261,12 +275,15 @@ def complete(arguments: Sequence[str] | None = None) -> None:
 def _guarded(command: click.Command, name: str, arguments: Sequence[str] | None) -> None:
     """An error that is ours becomes one line and an exit code."""
     try:
-        command(arguments, prog_name=name, standalone_mode=True)
+        sys.exit(command.main(arguments, prog_name=name, standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(EXIT_INTERRUPTED)
     except GpuPluginError as error:
         click.echo(f"{name}: {error}", err=True)
         sys.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED)
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def _echo_json(value: object) -> None:

@@ -1,20 +1,20 @@
 """Draws what `kubectl gpu` finds: 80 columns are enough, colours are not needed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from gpu_device_plugin.apps.overview.capacity import NodeCapacity
+from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
 from gpu_device_plugin.apps.overview.doctor import Finding, Level
-from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards, NodeView
+from gpu_device_plugin.apps.overview.node_cards import CardView, NodeView
 from gpu_device_plugin.apps.overview.usage import SliceUse
-from gpu_device_plugin.apps.overview.why import NodeVerdict, PodStory
+from gpu_device_plugin.apps.overview.verdicts import NodeVerdict
+from gpu_device_plugin.apps.overview.why import PodStory
 from gpu_device_plugin.domain.pods import PodRef
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan")
@@ -32,24 +32,19 @@ class OverviewScreen:
 
     def cards(self, cluster: ClusterCards, *, is_wide: bool = False) -> None:
         """Every node's cards with who holds them."""
-        self._console.print(self.drawn_cards(cluster, is_wide=is_wide), soft_wrap=False)
+        for part in self.drawn_nodes(cluster, is_wide=is_wide):
+            self._console.print(part, soft_wrap=False)
+        self._console.print(Text(cluster.summary))
 
-    def drawn_cards(self, cluster: ClusterCards, *, is_wide: bool = False) -> RenderableType:
-        """The same, to be drawn again and again."""
-        parts: list[RenderableType] = []
+    def drawn_nodes(
+        self, cluster: ClusterCards, *, is_wide: bool = False
+    ) -> Iterator[RenderableType]:
+        """Each node, drawn when it is asked for."""
         width = _WIDE_BAR if self._console.width >= _WIDE else _BAR
         for node in cluster.nodes:
-            parts += _node(node, width, is_wide=is_wide)
+            yield Group(*_node(node, width, is_wide=is_wide))
         for name, why in cluster.unreadable:
-            parts.append(Text(f"{name}: {why}", style="red"))
-        parts.append(Text(cluster.summary))
-        return Group(*parts)
-
-    @contextmanager
-    def live(self) -> Iterator[Callable[[RenderableType], None]]:
-        """A place on the terminal that is drawn again and again."""
-        with Live(console=self._console, auto_refresh=False, vertical_overflow="crop") as live:
-            yield lambda drawn: live.update(drawn, refresh=True)
+            yield Text(f"{name}: {why}", style="red")
 
     def uses(self, uses: Sequence[SliceUse], silent: Sequence[str]) -> None:
         """A line a slice, and what could not be asked."""

@@ -10,6 +10,7 @@ from gpu_device_plugin.errors import ClusterError, WrongServerError
 
 # The resolver knows that there is no such name; any other trouble of it may pass.
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+_BROKEN_OFF = (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, ConnectionResetError)
 
 
 def open_session(tls: ssl.SSLContext | None) -> aiohttp.ClientSession:
@@ -44,19 +45,21 @@ def connection_error(server: str, asked: str, error: Exception) -> ClusterError:
     cause, place = getattr(error, "os_error", error), server
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         cause = error.certificate_error
-    elif isinstance(error, aiohttp.ClientConnectorError):
-        place = f"{error.host}:{error.port}"  # of the proxy, where there is one
+    elif isinstance(error, aiohttp.ClientConnectorError) and error.host not in server:
+        place += f" through {error.host}:{error.port}"  # a proxy
     if isinstance(cause, ssl.SSLCertVerificationError):
         return WrongServerError(
             f"the certificate of {server} is not trusted: {cause.verify_message or cause.reason}; is "
             f"the kubeconfig's certificate-authority the one of this cluster?"
         )
     if isinstance(cause, socket.gaierror) and cause.errno in _NO_SUCH_NAME:
-        return WrongServerError(
-            f"cannot reach {server}: no host has the name of {place} ({cause.strerror})"
-        )
+        return WrongServerError(f"cannot reach {place}: no such host ({cause.strerror})")
     if isinstance(cause, ConnectionRefusedError):
-        return ClusterError(f"cannot reach {server}: {place} refuses connections")
-    if isinstance(error, TimeoutError):
-        return ClusterError(f"{server} does not answer {asked} in time")
-    return ClusterError(f"{asked}: {str(error) or type(error).__name__}")
+        text = f"cannot reach {place}: connection refused"
+    elif isinstance(error, _BROKEN_OFF):
+        text = f"{server} broke off its answer to {asked}"
+    elif isinstance(error, TimeoutError):
+        text = f"{server} does not answer {asked} in time"
+    else:
+        text = f"{asked}: {str(error) or type(error).__name__}"
+    return ClusterError(text)

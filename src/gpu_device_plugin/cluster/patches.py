@@ -1,6 +1,8 @@
 """A queue that brings objects into a wanted state, in the background."""
 
 import asyncio
+import heapq
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -54,13 +56,20 @@ class PatchQueue(Generic[Key]):
         self._on_refused = on_refused
         self._work: dict[Key, _Work] = {}
         self._earliest: dict[Key, float] = {}
+        # When, a number that keeps keys of one moment in order, and the key. What `_work` says
+        # otherwise meanwhile is passed over.
+        self._by_time: list[tuple[float, int, Key]] = []
+        self._numbers = itertools.count()
         self._wake = asyncio.Event()
 
     def mark(self, key: Key) -> None:
         """Compare `key` soon: its wanted state or the object has changed."""
-        work = self._work.setdefault(key, _Work(0.0))
-        if not work.failures:
-            work.due_seconds = self._earliest.get(key, 0.0)
+        work, due = self._work.get(key), self._earliest.get(key, 0.0)
+        if work is None:
+            work = self._work[key] = _Work(due)
+        elif work.failures or work.due_seconds == due:
+            return
+        self._wait(key, work, due)
         self._wake.set()
 
     def drop(self, key: Key) -> None:
@@ -72,16 +81,31 @@ class PatchQueue(Generic[Key]):
         """Work until cancelled."""
         while True:
             self._wake.clear()
-            key = min(self._work, key=lambda key: self._work[key].due_seconds, default=None)
-            if key is not None and self._work[key].due_seconds <= self._now():
+            due, key = self._next()
+            if key is not None and due is not None and due <= self._now():
                 await self._bring(key)
+                # Thousands of objects may be as they should be: others want the loop too.
+                await asyncio.sleep(0)
                 continue
-            due = None if key is None else self._work[key].due_seconds
             try:
                 async with asyncio.timeout_at(due):
                     await self._wake.wait()
             except TimeoutError:
                 continue
+
+    def _wait(self, key: Key, work: _Work, due: float) -> None:
+        work.due_seconds = due
+        heapq.heappush(self._by_time, (due, next(self._numbers), key))
+
+    def _next(self) -> tuple[float, Key] | tuple[None, None]:
+        """What is due first, and when; it stays first until it is dropped or waits anew."""
+        while self._by_time:
+            due, _, key = self._by_time[0]
+            work = self._work.get(key)
+            if work is not None and work.due_seconds == due:
+                return due, key
+            heapq.heappop(self._by_time)
+        return None, None
 
     async def _bring(self, key: Key) -> None:
         patch = self._difference(key)
@@ -103,7 +127,7 @@ class PatchQueue(Generic[Key]):
         pace = self._api.reach.pace
         if answer.is_success:
             work.failures = 0
-            work.due_seconds = self._now() + pace.settle_seconds
+            self._wait(key, work, self._now() + pace.settle_seconds)
             self._earliest[key] = self._now() + pace.first_seconds
             return
         work.failures += 1
@@ -118,9 +142,9 @@ class PatchQueue(Generic[Key]):
             self.drop(key)
             self._forget(key)
         elif answer.status in (400, 403):
-            work.due_seconds = self._now() + _REFUSED_SECONDS
+            self._wait(key, work, self._now() + _REFUSED_SECONDS)
         else:
-            work.due_seconds = self._now() + pace.pause(work.failures)
+            self._wait(key, work, self._now() + pace.pause(work.failures))
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -3,6 +3,7 @@
 The choice is that of NVIDIA's config-manager (R-730).
 """
 
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +17,8 @@ from gpu_device_plugin.config.nvidia_settings import (
 from gpu_device_plugin.errors import ConfigError
 
 _NAMED = "default"
+_WRITTEN_SECONDS = 1.0
+"""A file that changed so recently may be half written; it is read at the next check."""
 _Stamp: TypeAlias = tuple[str, tuple[int, int, int] | None]
 
 
@@ -45,6 +48,9 @@ class Found:
 def read_if_changed(settings: NvidiaSettings, name: str | None, before: Found) -> Found:
     """Read the file that counts now; `before` itself where it is the same and has not changed.
 
+    A file in force that somebody may still be writing is left for the next check: half of one, or
+    an empty one, may be a valid configuration.
+
     Args:
         settings: With the file, or with the directory.
         name: Value of the node's label, empty without one; None where a setting names the file.
@@ -55,7 +61,8 @@ def read_if_changed(settings: NvidiaSettings, name: str | None, before: Found) -
     except ConfigError as error:
         return before if before.stamp == str(error) else Found(str(error), "", error)
     stamp: _Stamp = (str(file or ""), _stamp(file))
-    if stamp == before.stamp:
+    is_same_file = before.result is not None and before.path == stamp[0]
+    if stamp == before.stamp or (is_same_file and _is_being_written(file)):
         return before
     try:
         return Found(stamp, stamp[0], nvidia_configuration(settings, file))
@@ -128,3 +135,11 @@ def _stamp(file: Path | None) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _is_being_written(file: Path | None) -> bool:
+    """By its age; a time in the future tells nothing."""
+    try:
+        return file is not None and 0 <= time.time() - file.stat().st_mtime < _WRITTEN_SECONDS
+    except OSError:
+        return False

@@ -165,11 +165,11 @@ async def test_it_gives_up_at_once_where_the_server_is_not_the_clusters() -> Non
     """An unknown name and a foreign certificate stay what they are."""
 
     async def load() -> Credentials:
-        raise WrongServerError("https://nobody: no host has the name of nobody:443")
+        raise WrongServerError("https://nobody: no such host")
 
     run = Uninstall(Fleet(ApiServer(load), "gpu", "agents"), lambda _: None, 3600)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        with pytest.raises(WrongServerError, match="no host has the name"):
+        with pytest.raises(WrongServerError, match="no such host"):
             await run.run(3600)
 
 
@@ -177,7 +177,7 @@ async def test_a_server_that_never_answers_is_waited_for_as_long_as_a_restart_ta
     async with running(is_up=False) as (_, api):
         told: list[str] = []
         run = Uninstall(Fleet(api, "gpu", "agents"), told.append, 0.02, silent_seconds=0.5)
-        with pytest.raises(ClusterError, match=r"gave up after .* refuses connections"):
+        with pytest.raises(ClusterError, match=r"gave up after .* connection refused"):
             await run.run(3600)
         assert len(told) == 1
         assert "trying again for 0.5 s" in told[0]

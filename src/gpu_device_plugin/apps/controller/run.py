@@ -1,6 +1,8 @@
 """The life of a controller: follow the cluster, answer kube-scheduler, end."""
 
 import asyncio
+import ctypes
+import gc
 import signal
 import socket
 import uuid
@@ -30,6 +32,7 @@ from gpu_device_plugin.web.server import Pages, WebServer
 
 LEASE = "gpu-device-plugin-controller"
 _MIB = 1024 * 1024
+_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 256 * 1024
 _log = structlog.get_logger("controller")
 
 
@@ -168,6 +171,8 @@ class Controller:
         self.ledger.node_rooms()
         self.models.labels.all_changed()
         self._unhealthy.all_changed(self.ledger.offers)
+        # What is loaded stays: no garbage collection should walk it while kube-scheduler waits.
+        gc.freeze()
 
     def _readiness(self) -> tuple[bool, str]:
         """A replica with a stale ledger stays ready: it serves the webhook with what it knows."""
@@ -202,6 +207,7 @@ async def run_controller(settings: ControllerSettings) -> None:
         ConfigError: The certificate cannot be used.
         EdgeError: An address cannot be listened on.
     """
+    _give_large_blocks_back()
     work = asyncio.ensure_future(Controller(settings).run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -210,3 +216,13 @@ async def run_controller(settings: ControllerSettings) -> None:
         await work
     except asyncio.CancelledError:
         _log.info("ended")
+
+
+def _give_large_blocks_back() -> None:
+    """Let memory of long lists and bodies return to the system as soon as it is free.
+
+    glibc raises its threshold to the longest block that was freed, and then keeps such blocks.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # musl has none
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)

@@ -43,7 +43,7 @@ class UnhealthyCards:
     def __init__(self, api: ApiServer, neighbours: Neighbours) -> None:
         self._api, self._neighbours = api, neighbours
         self._told: dict[str, tuple[frozenset[int], frozenset[int]]] = {}
-        self._due: set[str] = set()
+        self._due: dict[str, None] = {}  # in order
         self._wake = asyncio.Event()
         self.reflection = Reflection(
             api,
@@ -54,12 +54,12 @@ class UnhealthyCards:
 
     def node_changed(self, node: str) -> None:
         """The health of a node's cards may have changed."""
-        self._due.add(node)
+        self._due[node] = None
         self._wake.set()
 
     def all_changed(self, nodes: Iterable[str]) -> None:
         """It is this replica's turn to write."""
-        self._due.update(nodes)
+        self._due.update(dict.fromkeys(nodes))
         self._wake.set()
 
     async def run(self) -> None:
@@ -102,13 +102,15 @@ class UnhealthyCards:
             await self._wake.wait()
             self._wake.clear()
             while self._due and self._neighbours.writes() and self.reflection.is_synced:
-                node = min(self._due)
-                self._due.discard(node)
+                node = next(iter(self._due))
+                del self._due[node]
+                # Thousands of nodes may be as they should be: kube-scheduler waits meanwhile.
+                await asyncio.sleep(0)
                 try:
                     await self._bring(node)
                 except ClusterError as error:
                     _log.warning("not written", node=node, error=str(error))
-                    self._due.add(node)
+                    self._due[node] = None
                     await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _bring(self, node: str) -> None:
@@ -127,7 +129,7 @@ class UnhealthyCards:
             else await replace(self._api, path, body)
         )
         if written is None:  # changed meanwhile: look again
-            self._due.add(node)
+            self._due[node] = None
 
 
 def _with(before: Document | None, node: str, sick: frozenset[int]) -> Document:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from string import ascii_letters
 
+from gpu_device_plugin.apps.overview.wording import door_text
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.held_devices import (
     DEVICES_ANNOTATION,
     Told,
@@ -32,7 +34,8 @@ from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import Share
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.errors import StateError
+
+_Devices = Mapping[str, tuple[PodRef, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class CardView:
         is_healthy: Whether it may be given away.
         holders: Who holds the rest, the largest first.
         pods: Who holds it whole, or a replica of it.
+        door: By what requests reach it (docs/dra.md).
     """
 
     index: int
@@ -79,6 +83,7 @@ class CardView:
     is_healthy: bool
     holders: tuple[Holder, ...]
     pods: tuple[PodRef, ...] = ()
+    door: Door = Door.DEVICE_PLUGIN
 
     @property
     def held_units(self) -> int:
@@ -124,7 +129,8 @@ class NodeView:
         units = "" if self.is_whole else f"units of {unit}, "
         counts = Counter(card.model for card in self.cards)
         models = ", ".join(f"{count} x {model}" for model, count in counts.items())
-        return f"{self.mode}, {units}{models}"
+        door = door_text(len(self.offer.by_claims), len(self.cards))
+        return f"{self.mode}, {units}{models}{door}"
 
     @property
     def letters(self) -> Mapping[PodRef, str]:
@@ -166,46 +172,6 @@ class NodeView:
         return sum(card.held_units for card in self.cards)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterCards:
-    """Every node with cards, and those whose annotation cannot be read, with the reason."""
-
-    nodes: tuple[NodeView, ...]
-    unreadable: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def summary(self) -> str:
-        """How much of it is held, in one line."""
-        cards = sum(len(node.cards) for node in self.nodes)
-        shared = [node for node in self.nodes if not node.is_whole]
-        whole = [card for node in self.nodes if node.is_whole for card in node.cards]
-        parts = []
-        if shared or not whole:
-            held = sum(node.held_units for node in shared)
-            units = sum(node.units for node in shared)
-            percent = 100 * held // units if units else 0
-            parts.append(f"{held} of {units} units held ({percent} %)")
-        if whole:
-            given = sum(bool(card.pods) for card in whole)
-            parts.append(f"{given} of {len(whole)} whole cards held")
-        return f"{len(self.nodes)} nodes, {cards} cards: {', '.join(parts)}"
-
-
-def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> ClusterCards:
-    """The cards of these nodes, by name; finished pods hold nothing."""
-    by_node: dict[str, list[ClusterPod]] = {}
-    for pod in pods:
-        if pod.node and not pod.request.is_finished:
-            by_node.setdefault(pod.node, []).append(pod)
-    views, unreadable = [], []
-    for node in sorted(nodes, key=lambda node: node.name):
-        try:
-            views.append(node_view(node, by_node.get(node.name, ())))
-        except StateError as error:
-            unreadable.append((node.name, str(error)))
-    return ClusterCards(tuple(views), tuple(unreadable))
-
-
 def node_view(
     node: ClusterNode, pods: Sequence[ClusterPod], holds: Sequence[PodHold] = ()
 ) -> NodeView:
@@ -222,17 +188,16 @@ def node_view(
     offer = parse_offer(node.name, node.cards, node.labels)
     granted = {pod.request.ref for pod in pods if pod.annotations.get(ASSIGNED) == "true"}
     holds = tuple(holds) or tuple(hold_of(pod.request, pod.annotations) for pod in pods)
-    rooms = node_rooms(offer, holds)
+    devices = _devices(pods)
+    rooms = tuple(_beside_whole(room, offer, devices) for room in node_rooms(offer, holds))
     waiting = [
         (hold.pod, sum(demand.mem_units for demand in hold.unplaced))
         for hold in holds
         if any(demand.mem_units for demand in hold.unplaced)
     ]
     shares = [(hold.pod, hold.by_card()) for hold in holds]
-    devices = _devices(pods)
     cards = tuple(
-        _card(room, _holders(room.card.index, shares, granted), devices.get(room.card.uuid, ()))
-        for room in rooms
+        _card(room, offer, _holders(room.card.index, shares, granted), devices) for room in rooms
     )
     known = {card.uuid for card in cards}
     instances = [(u, ref) for u, refs in devices.items() if u not in known for ref in refs]
@@ -241,10 +206,7 @@ def node_view(
 
 
 def _taken(pods: Iterable[ClusterPod]) -> Mapping[str, int]:
-    taken: Counter[str] = Counter()
-    for pod in pods:
-        taken.update(pod.devices)
-    return taken
+    return sum((Counter(pod.devices) for pod in pods), Counter[str]())
 
 
 def _told(node: ClusterNode) -> Mapping[str, Told]:
@@ -253,7 +215,7 @@ def _told(node: ClusterNode) -> Mapping[str, Told]:
     return told_devices(json.loads(node.cards).get("cards")) if has_any else {}
 
 
-def _devices(pods: Iterable[ClusterPod]) -> Mapping[str, tuple[PodRef, ...]]:
+def _devices(pods: Iterable[ClusterPod]) -> _Devices:
     """UUID of a card or an instance -> the pods that hold it or a replica of it."""
     found: dict[str, list[PodRef]] = {}
     for pod in sorted(pods, key=lambda pod: str(pod.request.ref)):
@@ -272,7 +234,13 @@ def _holders(
     return tuple(sorted(found, key=lambda holder: (-holder.units, str(holder.pod))))
 
 
-def _card(room: Room, holders: tuple[Holder, ...], pods: tuple[PodRef, ...]) -> CardView:
+def _beside_whole(room: Room, offer: NodeOffer, devices: _Devices) -> Room:
+    """Nothing of a card is left where a claim has all of it."""
+    is_taken = room.card.index in offer.by_claims and room.card.uuid in devices
+    return replace(room, free_mem=0, free_core=0, is_closed=True) if is_taken else room
+
+
+def _card(room: Room, offer: NodeOffer, holders: tuple[Holder, ...], devices: _Devices) -> CardView:
     card = room.card
     return CardView(
         card.index,
@@ -284,5 +252,6 @@ def _card(room: Room, holders: tuple[Holder, ...], pods: tuple[PodRef, ...]) -> 
         room.free_core,
         room.is_healthy,
         holders,
-        pods,
+        devices.get(card.uuid, ()),
+        Door.DRA if card.index in offer.by_claims else Door.DEVICE_PLUGIN,
     )

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 from gpu_device_plugin.apps.overview import usage
+from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards, cluster_cards
 from gpu_device_plugin.apps.overview.doctor import Facts, Finding, findings
 from gpu_device_plugin.apps.overview.live_cluster import LiveCluster
-from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView, cluster_cards
+from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.why import PodStory, story
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
@@ -17,6 +19,7 @@ from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.errors import AccessError, ClusterError
 
 _LEAST_SECONDS_BETWEEN = 0.5
+_MOST_SECONDS_BETWEEN = 1.0
 _Value = TypeVar("_Value")
 
 
@@ -52,16 +55,33 @@ async def read_cluster(api: ApiServer) -> Reading:
     return Reading(nodes, pods, cluster_cards(with_cards, _asking(pods)))
 
 
-async def follow_cards(api: ApiServer, tell: Callable[[ClusterCards], None]) -> None:
-    """Tell the nodes with cards, again after every change, until cancelled."""
+@dataclass(frozen=True, slots=True)
+class FollowedCards:
+    """The nodes with cards, as they are followed.
+
+    Attributes:
+        cards: As they were last seen; None before both lists were read.
+        trouble: Why they may be out of date; empty if they are not.
+        trouble_seconds: For how long.
+    """
+
+    cards: ClusterCards | None
+    trouble: str
+    trouble_seconds: float
+
+
+async def follow_cards(api: ApiServer, tell: Callable[[FollowedCards], None]) -> None:
+    """Tell the nodes with cards after every change, and at least every second, until cancelled."""
     live = LiveCluster(api)
     async with asyncio.TaskGroup() as group:
         group.create_task(live.run())
         while True:
-            await live.changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_MOST_SECONDS_BETWEEN):
+                    await live.changed.wait()
             live.take_touched()
-            if live.is_synced:
-                tell(live.cards())
+            cards = live.cards() if live.is_synced else None
+            tell(FollowedCards(cards, live.trouble, live.trouble_seconds))
             await asyncio.sleep(_LEAST_SECONDS_BETWEEN)
 
 

@@ -14,3 +14,13 @@ def few(names: Iterable[str]) -> str:
     listed = list(names)
     more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
     return ", ".join(listed[:_NAMED]) + more
+
+
+def door_text(by_claims: int, cards: int) -> str:
+    """How many of a node's cards are given by claims (docs/dra.md), after other words of the node.
+
+    >>> door_text(0, 4), door_text(1, 4), door_text(4, 4)
+    ('', ', 1 of them given by claims', ', given by claims')
+    """
+    which = "" if by_claims == cards else f"{by_claims} of them "
+    return f", {which}given by claims" if by_claims else ""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from gpu_device_plugin.apps.overview.live_cluster import UNBOUND, LiveCluster
 from gpu_device_plugin.apps.overview.questions import NodesAndFacts, read_story
-from gpu_device_plugin.apps.overview.why import NodeVerdict
+from gpu_device_plugin.apps.overview.verdicts import NodeVerdict
 from gpu_device_plugin.apps.page.parts import Parts
 from gpu_device_plugin.apps.page.rows import Colours, node_row, pod_row
 from gpu_device_plugin.apps.page.uses import Uses, use_lines

@@ -1,0 +1,165 @@
+"""What each node has for a pod: whether it fits there, and what is missing."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpu_device_plugin.apps.overview.device_rooms import device_rooms
+from gpu_device_plugin.apps.overview.node_cards import NodeView
+from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
+from gpu_device_plugin.domain.pods import PodRequest
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit
+from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand
+from gpu_device_plugin.domain.schemes.aliyun.room import Room
+from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.errors import RequestError
+
+_PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
+_OTHER_DOOR = {
+    Door.DEVICE_PLUGIN: "never, by its limits: the cards of this node are given by claims",
+    Door.DRA: "never, by a claim: the cards of this node are given through the device plugin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """What a node has for the pod.
+
+    Attributes:
+        node: Its name.
+        verdict: In a few words.
+        cards: One line a card: what it has, and what is missing.
+        is_fit: Whether the pod would fit.
+        hint: The largest such slice that would fit, or "".
+        is_other_door: Whether the node serves such requests by the other door (docs/dra.md).
+    """
+
+    node: str
+    verdict: str
+    cards: tuple[str, ...] = ()
+    is_fit: bool = False
+    hint: str = ""
+    is_other_door: bool = False
+
+
+def device_verdicts(
+    asked: Mapping[str, int],
+    pod: SurveyedPod,
+    nodes: Sequence[NodeView],
+    facts: Mapping[str, SurveyedNode],
+) -> Iterable[NodeVerdict]:
+    """What each node that has such devices has left; the pod itself takes none of them."""
+    for view in nodes:
+        node = facts.get(view.name)
+        if node is None or not _may_go(pod, view.name):
+            continue
+        others = Counter(view.devices_taken)
+        if pod.spec.node_name == view.name and not _is_over(pod):
+            others.subtract(asked)
+        rooms = device_rooms(asked, node, others)
+        if not rooms:
+            continue
+        closed = _closed(pod, node)
+        has_room = not any(room.missing for room in rooms)
+        verdict = "has room" if has_room else "has too few"
+        yield NodeVerdict(
+            view.name,
+            f"{verdict}, but {closed}" if closed else verdict,
+            tuple(str(room) for room in rooms),
+            is_fit=has_room and not closed,
+        )
+
+
+def verdicts(
+    request: PodRequest,
+    pod: SurveyedPod,
+    nodes: Sequence[NodeView],
+    facts: Mapping[str, SurveyedNode],
+) -> tuple[NodeVerdict, ...]:
+    """What each node has for a pod that asks for slices."""
+    policy = parse_policy(pod.annotations.get(_PLACEMENT_ANNOTATION, ""))
+    places = [node for node in nodes if _may_go(pod, node.name)]
+    return tuple(_verdict(request, pod, node, facts, policy) for node in places)
+
+
+def _may_go(pod: SurveyedPod, node: str) -> bool:
+    """A pod that has ended would have to be created again, and may then go anywhere."""
+    return _is_over(pod) or pod.spec.node_name in ("", node)
+
+
+def _is_over(pod: SurveyedPod) -> bool:
+    return pod.status.phase in ("Failed", "Succeeded")
+
+
+def _verdict(
+    request: PodRequest,
+    pod: SurveyedPod,
+    node: NodeView,
+    facts: Mapping[str, SurveyedNode],
+    policy: PlacementPolicy | None,
+) -> NodeVerdict:
+    closed = _closed(pod, facts.get(node.name))
+    try:
+        wanted = [demand(request, c, node.offer.terms) for c in request.containers if c.asks]
+    except RequestError as error:
+        # What comes before is the pod, the node and the request: they stand above.
+        text = str(error).partition("): ")[2] or str(error)
+        return NodeVerdict(node.name, f"never, in mode {node.mode}: {text} [{error.reason}]")
+    chosen = policy or node.offer.policy or PlacementPolicy.BINPACK
+    others = [hold for hold in node.holds if not hold.pod.is_same_pod(request.ref)]
+    rooms = node_rooms(node.offer, others, request.door)
+    if rooms and all(room.is_behind_other_door for room in rooms):
+        return NodeVerdict(node.name, _OTHER_DOOR[request.door], is_other_door=True)
+    found = fit(node.offer, rooms, request, chosen)
+    # Of several containers the first that no card has room for; each may find room, but not all.
+    lacking = [w for w in wanted if isinstance(place(rooms, w, chosen), NoRoom)]
+    compared = (lacking or wanted)[0]
+    cards = tuple(_card_line(room, compared) for room in rooms)
+    if isinstance(found, Fit):
+        index = ", ".join(str(card) for shares in found.shares.values() for card in shares)
+        verdict = f"would fit (card {index}), but {closed}" if closed else f"fits, card {index}"
+        return NodeVerdict(node.name, verdict, cards, is_fit=not closed)
+    lack = "has no card with room for it" if lacking else "has no room for all containers at once"
+    verdict = lack + (f", and {closed}" if closed else "")
+    return NodeVerdict(node.name, verdict, cards, hint=_hint(rooms, compared, chosen))
+
+
+def _closed(pod: SurveyedPod, node: SurveyedNode | None) -> str:
+    """Why the pod cannot go to the node whatever its cards have; empty if nothing is known."""
+    if node is None:
+        return ""
+    if node.closed:
+        return node.closed
+    for key, value in sorted((pod.spec.node_selector or {}).items()):
+        if node.labels.get(key) != value:
+            return f"the node has no label {key}={value}"
+    return ""
+
+
+def _card_line(room: Room, wanted: Demand) -> str:
+    compute = f", {room.free_core} % compute" if room.least_core else ""
+    lack = room.lack(wanted)
+    is_out = room.is_full_of_pods or room.is_behind_other_door or not room.is_healthy
+    if lack is not None and is_out:
+        return f"card {room.card.index}: {lack}"
+    missing = wanted.units_per_card - room.free_mem
+    missing_core = wanted.core_percent - room.free_core
+    lacks = [f"{missing} units"] if missing > 0 else []
+    lacks += [f"{missing_core} % compute"] if missing_core > 0 else []
+    free = f"{room.free_mem} of {room.card.capacity(room.unit)} units{compute} free"
+    return f"card {room.card.index}: {free}" + (f", {' and '.join(lacks)} too few" if lacks else "")
+
+
+def _hint(rooms: Sequence[Room], wanted: Demand, policy: PlacementPolicy) -> str:
+    found = place(rooms, wanted, policy)
+    if not isinstance(found, NoRoom) or found.largest_card is None or wanted.cards > 1:
+        return ""  # the largest slice of one card says nothing of several
+    compute = f" with {wanted.core_percent} %" if wanted.core_percent else ""
+    return (
+        f"{found.largest_units} units ({found.largest_mib} MiB){compute} on card "
+        f"{found.largest_card.index}"
+    )

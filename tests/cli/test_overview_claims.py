@@ -1,0 +1,103 @@
+"""`kubectl gpu` counts what is held through claims, and says by which door a node serves."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.apps.controller.objects import Json, claiming, held, node, pod
+from tests.cli.test_overview import Cluster, asking_devices, ready
+from tests.fakes.api_server import kubeconfig, running
+
+from gpu_device_plugin.cli.overview import inspect_cgpu
+
+UNALLOCATED = "0/2 nodes are available: 2 cannot allocate all claims. no new claims to deallocate."
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A node for each door; slices are held on both."""
+    async with running() as (server, _):
+        await server.put("/api/v1/nodes/dra", ready(node("dra", 2, by_claims=(0, 1))))
+        await server.put("/api/v1/nodes/plain", ready(node("plain", 1)))
+        made = Cluster(server, kubeconfig(tmp_path / "c", f"http://127.0.0.1:{server.port}", {}))
+        await made.add(claiming("chat", 10, 60, on="dra", annotations=held(0, 10, 60)))
+        await made.add(claiming("soon", 2, 30, on="dra"), "Pending")
+        await made.add(pod("classic", 9, 50, on="plain", annotations=held(0, 9, 50)))
+        yield made
+
+
+async def words(cluster: Cluster, *command: str) -> str:
+    """What it prints, without line breaks."""
+    return " ".join((await cluster.run(*command, columns=200)).output.split())
+
+
+async def test_the_map_counts_claims_as_it_counts_units(cluster: Cluster) -> None:
+    shown = await words(cluster, "map")
+    assert "dra core_mem, units of 1 GiB, 2 x Tesla-V100-SXM2-16GB, given by claims" in shown
+    assert "a=ns/chat" in shown
+    assert "without a card yet: ns/soon (2 units)" in shown
+    assert "19 of 45 units held" in shown
+
+    cards = {n["name"]: n["cards"] for n in json.loads((await cluster.run("map", "-o", "json")).output)["nodes"]}  # fmt: skip
+    assert [(c["door"], c["free_units"], c["free_percent"]) for c in cards["dra"]] == [
+        ("dra", 3, 10),
+        ("dra", 15, 100),
+    ]
+    assert cards["plain"][0]["door"] == "device-plugin"
+    listed = (await cluster.run("dra", command=inspect_cgpu)).output
+    assert "10/15" in listed
+
+
+async def test_cards_on_their_way_back_are_counted_apart(cluster: Cluster) -> None:
+    await cluster.server.put("/api/v1/nodes/dra", ready(node("dra", 2, by_claims=(0,))))
+    assert "1 of them given by claims" in await words(cluster, "map", "dra")
+
+
+async def test_of_a_card_that_a_claim_has_whole_nothing_is_free(cluster: Cluster) -> None:
+    await cluster.add(asking_devices("whole", 1, "dra", "GPU-dra-1"))
+    shown = json.loads((await cluster.run("map", "dra", "-o", "json")).output)["nodes"][0]["cards"]
+    assert (shown[1]["free_units"], shown[1]["pods"]) == (0, [{"namespace": "ns", "name": "whole"}])
+    assert "0 more pods of 14 units" in await words(cluster, "capacity", "14")
+
+
+async def test_why_of_a_claim_that_waits_says_what_each_card_has(cluster: Cluster) -> None:
+    """kube-scheduler says of claims no more than that it cannot allocate them all."""
+    await cluster.add(claiming("big", 14, 80), "Pending")
+    await cluster.say("big", "FailedScheduling", UNALLOCATED, "default-scheduler")
+    await cluster.add(claiming("held", 15, 100, on="dra", annotations=held(1, 15, 100)))
+    shown = await words(cluster, "why", "ns/big")
+
+    assert "container a: aliyun.com/gpu-mem: 14" in shown
+    assert "through claims (docs/dra.md): slice-14-80-c0" in shown
+    assert "card 0: 3 of 15 units, 10 % compute free, 11 units and 70 % compute too few" in shown
+    assert (
+        "plain: never, by a claim: the cards of this node are given through the device plugin"
+        in shown
+    )
+    assert "cannot allocate all claims" in shown
+    assert "-> ask less, free a slice, or add a node" in shown
+
+
+async def test_why_names_the_door_where_no_node_has_the_pods(cluster: Cluster) -> None:
+    """Each way round, with what to label."""
+    await cluster.add(pod("limits", 2, 30), "Pending")
+    await cluster.server.put("/api/v1/nodes/plain", ready(node("plain", 1, by_claims=(0,))))
+    shown = await words(cluster, "why", "ns/limits")
+    assert "dra: never, by its limits: the cards of this node are given by claims" in shown
+    assert "-> label the pod's namespace gpu-device-plugin/door=dra and create the pod" in shown
+
+    await cluster.add(claiming("claim", 2, 30), "Pending")
+    for name in ("dra", "plain"):
+        await cluster.server.put(f"/api/v1/nodes/{name}", ready(node(name, 1)))
+    assert "-> label a node gpu-device-plugin/door=dra" in await words(cluster, "why", "ns/claim")
+
+
+async def test_why_of_a_pod_with_a_claim_says_what_it_holds(cluster: Cluster) -> None:
+    shown = await words(cluster, "why", "ns/chat")
+    assert "holds container a: 10773 MiB of card 0, 60 % of its compute" in shown
+
+
+async def test_capacity_counts_each_node_by_its_own_door(cluster: Cluster) -> None:
+    found: list[Json] = json.loads((await cluster.run("capacity", "3", "10", "-o", "json")).output)
+    assert {each["node"]: each["pods"] for each in found} == {"dra": 6, "plain": 2}
