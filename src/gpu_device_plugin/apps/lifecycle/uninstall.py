@@ -118,7 +118,8 @@ class Uninstall:
         named = ", ".join(f"{node} (pod {pod})" for node, pod in sorted(self._waiting.items()))
         return (
             f"no answer within {deadline_seconds:g} s from the agents of {len(self._waiting)} nodes: "
-            f"{named}. Check these pods, repair or delete the nodes, and uninstall again; or leave "
+            f"{named}. Check these pods, delete pods with claims on these nodes (Event "
+            f"WithdrawalWaits), repair or delete the nodes, and uninstall again; or leave "
             f"their files behind with `helm uninstall --no-hooks` and run `gpu-device-plugin "
             f"cleanup` on the nodes later. To stay installed instead, remove the marks: "
             f"`kubectl annotate nodes --all {UNINSTALL_ANNOTATION}-`"
