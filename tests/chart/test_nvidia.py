@@ -100,7 +100,7 @@ def test_instances_are_seen_only_with_a_right_that_the_agent_gives_up(value: str
 
 def test_the_mps_daemon_serves_the_same_files_on_labelled_nodes() -> None:
     """R-308: in the host's pid namespace, with its shared memory where clients get it."""
-    made = manifests("mps.enabled=true", values=FILES)
+    made = manifests("mps.enabled=true", "gfd.enabled=true", values=FILES)
     pod = one(made, "DaemonSet", f"{NAME}-mps")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
@@ -109,7 +109,9 @@ def test_the_mps_daemon_serves_the_same_files_on_labelled_nodes() -> None:
     assert container["command"] == [
         "gpu-device-plugin",
         "mps-daemon",
-        "--config-file=/etc/nvidia-config/four",
+        "--config-file-srcdir=/etc/nvidia-config",
+        "--default-config=four",
+        "--fallback-strategies=named,single",
         "--mps-root=/run/nvidia/mps",
         "--mps-control=nvidia-cuda-mps-control",
     ]
@@ -117,6 +119,22 @@ def test_the_mps_daemon_serves_the_same_files_on_labelled_nodes() -> None:
     assert pod["hostPID"] is True
     assert (mounts["shm"], hosts["shm"]) == ("/dev/shm", "/run/nvidia/mps/shm")  # noqa: S108
     assert hosts["mps"] == mounts["mps"] == "/run/nvidia/mps"
+    assert rights(one(made, "ClusterRole", f"{NAME}-mps")) == {
+        ("", "nodes", "list"),
+        ("", "nodes", "watch"),
+    }
+
+
+def test_on_simulated_cards_the_mps_daemon_has_a_stand_in_for_nvidias_program() -> None:
+    """`simulate create` puts it beside the driver's libraries, which the node tools have mounted."""
+    values = ("mps.enabled=true", "gfd.enabled=true", "simulate.profile=a100")
+    pod = one(manifests(*values, values=FILES), "DaemonSet", f"{NAME}-mps")["spec"]["template"][
+        "spec"
+    ]
+    (container,) = pod["containers"]
+    (place,) = (m["mountPath"] for m in container["volumeMounts"] if m["name"] == "simulator")
+
+    assert container["command"][-1] == f"--mps-control={place}/nvidia-cuda-mps-control"
 
 
 def test_the_mig_manager_runs_where_the_label_asks_and_may_little_at_the_api() -> None:

@@ -20,14 +20,14 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.config.default .Values.config.map (not (hasKey .Values.config.map .Values.config.default)) }}
 {{- fail (printf "config.default %s is none of config.map: it has %s" .Values.config.default (keys .Values.config.map | sortAlpha | join ", ")) }}
 {{- end }}
-{{- if and .Values.mps.enabled (not (and (include "gpu-device-plugin.nvidiaConfig" .) (or .Values.mps.config .Values.config.default))) }}
-{{- fail "mps.enabled needs config.map or config.name, and mps.config or config.default: the file there that has sharing.mps" }}
+{{- if and .Values.mps.enabled (not (include "gpu-device-plugin.nvidiaConfig" .)) }}
+{{- fail "mps.enabled needs config.map or config.name: a file there that has sharing.mps" }}
+{{- end }}
+{{- if and .Values.mps.enabled (not .Values.gfd.enabled) }}
+{{- fail "mps.enabled needs gfd.enabled: the MPS daemon runs on nodes labelled nvidia.com/mps.capable=true, which the feature labels say" }}
 {{- end }}
 {{- if and .Values.mps.enabled (eq .Values.migStrategy "mixed") }}
 {{- fail "mps.enabled does not go with migStrategy mixed: MPS knows no MIG instances" }}
-{{- end }}
-{{- if and .Values.mps.enabled .Values.simulate.profile }}
-{{- fail "mps.enabled does not go with simulate.profile: NVIDIA's control daemon does not run on simulated cards" }}
 {{- end }}
 {{- include "gpu-device-plugin.checkImage" . }}
 {{- if and .Values.driverRoot (not .Values.nvmlLibrary) }}

@@ -1,7 +1,8 @@
 {{/*
 A DaemonSet of a command that changes cards: privileged, because NVML changes nothing for anybody else, and in the
-host's pid namespace, because it has to see every process that uses a card.
-Takes a dict: root (the chart's), name, command, env, mounts and volumes (lists), account (whether it speaks to the API
+host's pid namespace, because it has to see every process that uses a card. With its account: it follows the label of its
+own node.
+Takes a dict: root (the chart's), name, command, env, mounts and volumes (lists), rules (of its account, at the API
 server), and which nodes: selector (labels) or label (one that a node has).
 */}}
 {{- define "gpu-device-plugin.nodeTool" -}}
@@ -27,13 +28,9 @@ spec:
   template:
     metadata:
       labels: *selector
-      annotations:
-        gpu-device-plugin/settings-checksum: {{ .Values.config | toYaml | sha256sum }}
     spec:
-      {{- if $.account }}
       serviceAccountName: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
-      {{- end }}
-      automountServiceAccountToken: {{ $.account }}
+      automountServiceAccountToken: true
       enableServiceLinks: false
       hostPID: true
       {{- with .Values.imagePullSecrets }}
@@ -145,5 +142,39 @@ spec:
         {{- with $.volumes }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
+  namespace: {{ include "gpu-device-plugin.namespace" . }}
+  labels:
+    {{- include "gpu-device-plugin.labels" . | nindent 4 }}
+{{- if .Values.rbac.create }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
+  labels:
+    {{- include "gpu-device-plugin.labels" . | nindent 4 }}
+rules:
+  {{- toYaml $.rules | nindent 2 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
+  labels:
+    {{- include "gpu-device-plugin.labels" . | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
+    namespace: {{ include "gpu-device-plugin.namespace" . }}
+{{- end }}
 {{- end }}
 {{- end }}

@@ -52,7 +52,8 @@ class NodeState:
         driver_capabilities: The operator's `--driver-capabilities`.
         library_version: Version of the isolation library that is mounted, or "".
         mark: The uninstall mark that this agent acts on, or "".
-        mps_served: What a living MPS daemon serves, as it says; "" without one.
+        mps_served: What a living MPS daemon serves, as it says; UUIDs alone are cards that a daemon has
+            not given back.
         door: By what requests reach the node.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
     """

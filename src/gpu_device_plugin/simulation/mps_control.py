@@ -1,4 +1,4 @@
-"""A stand-in for `nvidia-cuda-mps-control`: `python -m gpu_device_plugin.simulation.mps_control`.
+"""A stand-in for `nvidia-cuda-mps-control`, which `simulate create` puts beside the driver's libraries.
 
 With -f it serves the directory CUDA_MPS_PIPE_DIRECTORY in the foreground; without, it passes the
 lines of stdin to the one that does. It has no server: the simulated libcuda takes a process for a
@@ -11,11 +11,22 @@ import socket
 import sys
 from pathlib import Path
 
+MPS_CONTROL = "nvidia-cuda-mps-control"
 _NO_DAEMON = "Cannot find MPS control daemon process"
 _COMMANDS = re.compile(
     r"set_default_device_pinned_mem_limit \d+ \d+M|set_default_active_thread_percentage \d+"
     r"|get_default_active_thread_percentage|quit"
 )
+
+
+def write_program(path: Path) -> None:
+    """Write it as a program for the Python that runs now, in one step: it may be in use there."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(
+        f"#!{sys.executable}\nimport sys\n\nfrom {__name__} import main\n\nsys.exit(main())\n"
+    )
+    new.chmod(0o755)
+    new.replace(path)
 
 
 def main() -> int:
@@ -63,7 +74,3 @@ def _ask(directory: Path) -> int:
             if said.startswith("Unknown"):
                 return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,6 +14,7 @@ from typing import TypedDict, Unpack
 from gpu_device_plugin.errors import ConfigError, StorageError
 from gpu_device_plugin.simulation import library
 from gpu_device_plugin.simulation.mig import cut_lines
+from gpu_device_plugin.simulation.mps_control import MPS_CONTROL, write_program
 from gpu_device_plugin.simulation.profiles import driver_lines, node_lines
 from gpu_device_plugin.simulation.view import CardView, NodeView, node_view
 
@@ -236,7 +237,10 @@ def _prepare(state: Path, lines: list[str]) -> None:
 
 
 def _put_libraries(directory: Path, lines: list[str]) -> None:
-    """Those of the driver that the lines tell of; in a container a library is one's own."""
+    """Those of the driver that the lines tell of; in a container a library is one's own.
+
+    The MPS control daemon stands beside them.
+    """
     versions = dict(line.split("=", 1) for line in lines)
     for name in (library.NVML, library.CUDA):
         try:
@@ -244,3 +248,4 @@ def _put_libraries(directory: Path, lines: list[str]) -> None:
         except ConfigError:
             if name == library.NVML:
                 raise
+    write_program(directory / MPS_CONTROL)

@@ -158,6 +158,7 @@ class Rig:
             "config": "nvidia.com/device-plugin.config",
             "mig_profile": "gpu-device-plugin/mig-profile",
             "settings": "gpu-device-plugin/settings",
+            "door": "gpu-device-plugin/door",
         }
         node = {
             "metadata": {"name": NODE, "labels": {names[k]: v for k, v in labels.items()}},

@@ -11,9 +11,10 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.apps.agent.rig import Rig, running_rig
+from tests.apps.agent.rig import NODE, Rig, running_rig
 from tests.simulator.programs import end, hear, run, start
 from tests.waiting import until
 
@@ -53,11 +54,20 @@ class Mps:
         self.root = rig.root / "mps"
         self.config = rig.root / "nvidia.yaml"
         self.config.write_text(text % self.root)
-        self.control = rig.root / "mps-control"
-        program = f'exec {sys.executable} -m gpu_device_plugin.simulation.mps_control "$@"\n'
-        self.control.write_text(f"#!/bin/sh\n{program}")
-        self.control.chmod(0o755)
+        self.choice = [f"--config-file={self.config}"]
+        self.control = Path(rig.cards.library).with_name("nvidia-cuda-mps-control")
         self.log = rig.root / "mps.log"
+
+    def choose_by_label(self, directory: Path) -> dict[str, Any]:
+        """Write the files four, two and whole, and serve the one that the label names, else four."""
+        for name, replicas in (("four", 4), ("two", 2)):
+            text = CONFIG.replace("replicas: 4", f"replicas: {replicas}")
+            (directory / name).write_text(text % self.root)
+        (directory / "whole").write_text("version: v1\n")
+        where = {"config_file_srcdir": directory, "default_config": "four", "mps_root": self.root}
+        self.choice = [f"--{key.replace('_', '-')}={value}" for key, value in where.items()]
+        self.choice += [f"--node-name={NODE}", f"--kubeconfig={self.rig.root / 'kubeconfig'}"]
+        return where
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[asyncio.subprocess.Process]:
@@ -65,7 +75,7 @@ class Mps:
         with self.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "gpu_device_plugin", "mps-daemon"),
-                f"--config-file={self.config}",
+                *self.choice,
                 f"--nvml-library={self.rig.cards.library}",
                 f"--mps-control={self.control}",
                 f"--kubelet-dir={self.rig.root / 'k'}",
@@ -152,8 +162,37 @@ async def test_containers_become_clients_and_share_a_card_that_is_exclusive() ->
                 end(client)
 
 
+async def test_the_daemon_follows_the_nodes_label_when_no_pod_holds_a_replica(
+    tmp_path: Path,
+) -> None:
+    """R-730: agent and daemon take the same file of a directory; a bad choice leaves it in force."""
+    async with running_rig(is_started=False) as rig:
+        mps = Mps(rig)
+        where = mps.choose_by_label(tmp_path)
+        await rig.start_agent(mode="default", **where)
+        async with mps.running():
+            await allocatable(mps, 16)
+            assert (await rig.admit("client", {GPU: 1})).is_admitted
+            await rig.set_labels(config="two")
+            await mps.says("default/client holds GPUs")
+            assert mps.told()[-1] == "set_default_active_thread_percentage 25"
+            await rig.delete(rig.uid("client"))
+            await allocatable(mps, 8)
+            assert mps.told()[-1] == "set_default_active_thread_percentage 50"
+            await rig.set_labels(config="none")
+            await mps.says("specified config none does not exist")
+            assert mps.modes() == [EXCLUSIVE] * 4
+            await rig.set_labels(config="whole")
+            await allocatable(mps, 4)
+            assert mps.modes() == [DEFAULT] * 4
+            await mps.says("the configuration shares no card by MPS")
+
+
 async def test_after_a_kill_nothing_is_offered_and_the_next_start_undoes_the_mode() -> None:
-    """The kernel releases the lock; a mode that the operator had set comes back, not ours."""
+    """The kernel releases the lock; a mode that the operator had set comes back, not ours.
+
+    Before that no card is offered, under whatever configuration.
+    """
     async with running_rig(is_started=False) as rig:
         mps = Mps(rig)
         set_mode = "nvml.nvmlInit(); say(nvml.nvmlDeviceSetComputeMode(nvml.nvmlDeviceGetHandleByIndex(1), 2))"
@@ -166,8 +205,11 @@ async def test_after_a_kill_nothing_is_offered_and_the_next_start_undoes_the_mod
             await allocatable(mps, 0)
             assert mps.modes() == [EXCLUSIVE] * 4
         mps.config.write_text(f"version: v1\nflags: {{mpsRoot: {mps.root}}}\n")
+        await until(lambda: bool(rig.events("ConfigurationWaits")), 60)
+        assert rig.kubelet.allocatable(GPU) == 0
         async with mps.running():
-            await until(lambda: mps.modes() == [DEFAULT, 2, DEFAULT, DEFAULT], 60)
+            await allocatable(mps, 4)
+            assert mps.modes() == [DEFAULT, 2, DEFAULT, DEFAULT]
         quit_control(mps)
 
 

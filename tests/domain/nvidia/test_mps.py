@@ -69,6 +69,27 @@ def test_time_slicing_needs_no_daemon() -> None:
     assert while_served(offers(whole(1), sliced), sliced, "").resources
 
 
+def test_a_daemon_that_has_not_given_its_cards_back_serves_none_of_them() -> None:
+    found = while_served(offered(2, 4), configured(4), "GPU-0\nGPU-1\n")
+
+    assert found.problem == f"the MPS daemon of {ROOT} does not serve yet"
+
+
+@pytest.mark.parametrize(
+    "served", [served_text(offered(1, 4).resources), "GPU-0"], ids=["serves", "has it still"]
+)
+def test_a_card_that_the_daemon_has_not_given_back_waits(served: str) -> None:
+    """It is in exclusive mode still; the other one is offered."""
+    sliced = configured(4, SharingKind.TIME_SLICING)
+    found = while_served(offers(whole(2), sliced), sliced, served)
+
+    assert {each.card.uuid for each in found.resources[GPU]} == {"GPU-1"}
+    assert found.waiting == (
+        f"card 0 (GPU-0) waits for the MPS daemon of {ROOT}, which still serves it",
+    )
+    assert not found.problem
+
+
 def test_a_client_keeps_what_it_has_and_finds_the_server_of_its_resource() -> None:
     """R-705: its pipe directory and shared memory, from the daemon's directory on the host."""
     edits = as_client(ContainerEdits(envs={"A": "b"}), "nvidia.com/gpu.shared", ROOT + "/")

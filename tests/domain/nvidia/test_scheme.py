@@ -8,6 +8,7 @@ from tests.domain.nvidia.nodes import card, sevenths, whole
 
 from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
@@ -171,3 +172,22 @@ def test_of_a_device_that_is_not_offered_now_nobody_else_gets_a_part() -> None:
 
     assert share.is_exclusive
     assert share.memory_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "configuration", "served", "wanted"),
+    [
+        (NodeMode.DEFAULT, MPS, "", "true"),
+        (NodeMode.DEFAULT, SLICED, "", "false"),
+        (NodeMode.DEFAULT, SLICED, "nvidia.com/gpu 50% GPU-0 1M\n", "true"),
+        (NodeMode.CORE_MEM, MPS, "nvidia.com/gpu 50% GPU-0 1M\n", "false"),
+    ],
+)
+def test_the_mps_daemon_is_wanted_in_mode_default_until_its_cards_are_back(
+    mode: NodeMode, configuration: Configuration, served: str, wanted: str
+) -> None:
+    """Its DaemonSet selects nodes by that label; elsewhere it would take cards that are divided."""
+    state = replace(node(mode, whole(1)), mps_served=served)
+    labels = schemes(configuration).feature_labels(state.cards, state, Machine("535.1.2", "12.2"))
+
+    assert labels["nvidia.com/mps.capable"] == wanted

@@ -1,7 +1,6 @@
 """`gpu-device-plugin mig apply --watch`: cut the cards as the node's label asks, when they are free."""
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +8,12 @@ from pathlib import Path
 import structlog
 
 from gpu_device_plugin.apps.cards.mig_apply import apply
+from gpu_device_plugin.apps.cards.node_label import NodeLabel
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.events import EventNote, Events
-from gpu_device_plugin.cluster.reflector import Listener, Reflection, Source
-from gpu_device_plugin.cluster.wire import Node
 from gpu_device_plugin.domain.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.errors import GpuPluginError
 
-"""On a node: how its cards are to be cut."""
 _log = structlog.get_logger(__name__)
 
 
@@ -43,29 +40,24 @@ class MigWatch:
     def __init__(self, api: ApiServer, place: Place) -> None:
         self._place = place
         self._events = Events(api, place.name)
-        self._profile = ""
+        self._label = NodeLabel(api, place.name, MIG_PROFILE_LABEL)
         self._said = ""
-        self._changed = asyncio.Event()
-        listener: Listener[Node] = Listener(
-            replace=self._replace, put=self._see, remove=lambda _: self._set("")
-        )
-        source = Source("/api/v1/nodes", f"metadata.name={place.name}")
-        self._node = Reflection(api, source, Node, listener)
 
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._node.run())
+            group.create_task(self._label.run())
             group.create_task(self._events.run())
             group.create_task(self._work())
 
     async def _work(self) -> None:
         while True:
-            self._changed.clear()
-            is_settled = not self._profile or await self._try(self._profile)
+            self._label.changed.clear()
+            profile = self._label.value
+            is_settled = not profile or await self._try(profile)
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if is_settled else self._place.retry_seconds):
-                    await self._changed.wait()
+                    await self._label.changed.wait()
 
     async def _try(self, profile: str) -> bool:
         """Whether the cards are cut so; the reason goes to the log and into an Event."""
@@ -86,15 +78,3 @@ class MigWatch:
             self._said = text
             _log.warning("mig", text=text) if is_warning else _log.info("mig", text=text)
             self._events.post(EventNote(None, reason, text, is_warning))
-
-    def _replace(self, nodes: Sequence[Node]) -> None:
-        for node in nodes:
-            self._see(node)
-
-    def _see(self, node: Node) -> None:
-        self._set((node.metadata.labels or {}).get(MIG_PROFILE_LABEL, ""))
-
-    def _set(self, profile: str) -> None:
-        if profile != self._profile:
-            self._profile = profile
-            self._changed.set()

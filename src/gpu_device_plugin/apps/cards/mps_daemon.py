@@ -4,7 +4,7 @@ The agent offers replicas only while this process lives and serves what the agen
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.nvidia.configuration import SharingKind
 from gpu_device_plugin.domain.schemes.nvidia.mps import Server, served_text, servers
-from gpu_device_plugin.domain.schemes.nvidia.offers import offers
+from gpu_device_plugin.domain.schemes.nvidia.offers import device_of, offers
 from gpu_device_plugin.errors import EdgeError, GpuPluginError, StorageError
 from gpu_device_plugin.nvml.session import EXCLUSIVE_PROCESS, Session, session
 from gpu_device_plugin.store.mps_lock import ServingLock
@@ -37,6 +37,7 @@ class MpsPlaces:
         control: Path of `nvidia-cuda-mps-control`.
         kubelet: The kubelet's directory.
         retry_seconds: Time between attempts while it cannot serve.
+        poll_seconds: Time between two looks at the configuration while it serves.
     """
 
     root: Path
@@ -44,14 +45,18 @@ class MpsPlaces:
     control: str
     kubelet: Path
     retry_seconds: float = 10.0
+    poll_seconds: float = 2.0
 
 
 class MpsDaemon:
     """Serves until cancelled; what keeps it from serving is logged once, and tried again.
 
+    Another configuration is served once no pod holds a replica any more: a new server ends the
+    clients of the one before.
+
     Args:
         places: What it works with.
-        configuration: NVIDIA's configuration, read anew at each attempt.
+        configuration: NVIDIA's configuration as it is now; raises GpuPluginError while there is none.
     """
 
     def __init__(self, places: MpsPlaces, configuration: Callable[[], Configuration]) -> None:
@@ -65,29 +70,32 @@ class MpsDaemon:
         """Serve until cancelled, then undo what was changed.
 
         Raises:
-            ConfigError: Another daemon serves this directory, or the configuration is malformed.
+            ConfigError: Another daemon serves this directory.
         """
         self._lock.take()
-        self._configuration()
         _make_shared_memory(self._places.root / "shm")
         while True:
             try:
                 self._restore_modes()
                 await self._serve()
             except GpuPluginError as error:
-                if str(error) != self._said:
-                    self._said = str(error)
-                    _log.warning("mps is not served", reason=self._said)
-            await asyncio.sleep(self._places.retry_seconds)
+                self._say("mps is not served", str(error))
+                await asyncio.sleep(self._places.retry_seconds)
+
+    def _say(self, what: str, reason: str) -> None:
+        if reason != self._said:
+            self._said = reason
+            _log.warning(what, reason=reason)
 
     async def _serve(self) -> None:
-        """Serve until a server ends.
+        """Serve until another configuration is to be served.
 
         Raises:
-            EdgeError: It cannot serve, or a server has ended.
+            GpuPluginError: It cannot serve, or a server has ended.
         """
+        configuration = self._configuration()
         with session(self._places.library) as nvml:
-            text, wanted = self._wanted(nvml.cards)
+            text, wanted = _wanted(nvml.cards, configuration)
             cards = [card for card in nvml.cards if any(card.uuid in s.memory_mib for s in wanted)]
             await self._refuse_users(nvml, cards)
             self._modes.write({card.uuid: nvml.compute_mode(card) for card in cards})
@@ -101,26 +109,49 @@ class MpsDaemon:
             self._lock.serve(text)
             self._said = ""
             _log.info("mps is served", servers=text.splitlines())
-            raise EdgeError(await _first_end(daemons))
+            await self._until_replaced(configuration, {card.uuid for card in cards}, daemons)
         finally:
-            self._lock.serve("")
+            self._lock.serve("\n".join(card.uuid for card in cards))
             for daemon in daemons:
                 await daemon.stop()
             self._restore_modes()
+            self._lock.serve("")
 
-    def _wanted(self, found: Sequence[CardReport]) -> tuple[str, tuple[Server, ...]]:
-        configuration = self._configuration()
-        if configuration.sharing.kind is not SharingKind.MPS:
-            raise EdgeError("the configuration shares no card by MPS")
-        cards = [
-            Card(c.uuid, c.index, c.index, c.minor, c.model, c.memory_mib, c.hardware)
-            for c in found
-        ]
-        offered = offers(cards, configuration)
-        wanted = servers(offered.resources)
-        if not wanted:
-            raise EdgeError(offered.problem or "no card of this node is shared by MPS")
-        return served_text(offered.resources), wanted
+    async def _until_replaced(
+        self, configuration: Configuration, uuids: Set[str], daemons: Sequence[ControlDaemon]
+    ) -> None:
+        """Return when there is another configuration and no pod holds anything of these cards.
+
+        Raises:
+            EdgeError: A server has ended.
+        """
+        ends = [asyncio.ensure_future(daemon.ended()) for daemon in daemons]
+        try:
+            while not await self._is_replaced(configuration, uuids):
+                done, _ = await asyncio.wait(
+                    ends,
+                    timeout=self._places.poll_seconds,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if done:
+                    raise EdgeError(next(iter(done)).result())
+        finally:
+            for end in ends:
+                end.cancel()
+
+    async def _is_replaced(self, configuration: Configuration, uuids: Set[str]) -> bool:
+        """A configuration that cannot be read leaves the one before in force."""
+        try:
+            if self._configuration() == configuration:
+                self._said = ""
+                return False
+            holders = await pods_with_gpus(self._places.kubelet, lambda i: device_of(i) in uuids)
+        except GpuPluginError as error:
+            self._say("the configuration before is served", str(error))
+            return False
+        if holders:
+            self._say("another configuration waits", ", ".join(f"{p} holds GPUs" for p in holders))
+        return not holders
 
     async def _refuse_users(self, nvml: Session, cards: Sequence[CardReport]) -> None:
         """A client that waits for its server does not count: it holds a replica."""
@@ -155,12 +186,21 @@ def _make_shared_memory(directory: Path) -> None:
         raise StorageError(f"{directory}: {error.strerror}") from error
 
 
-async def _first_end(daemons: Sequence[ControlDaemon]) -> str:
-    """Why the first of them has ended."""
-    waiting = [asyncio.ensure_future(daemon.ended()) for daemon in daemons]
-    try:
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        return next(iter(done)).result()
-    finally:
-        for task in waiting:
-            task.cancel()
+def _wanted(
+    found: Sequence[CardReport], configuration: Configuration
+) -> tuple[str, tuple[Server, ...]]:
+    """What the agent must agree to, and the servers.
+
+    Raises:
+        EdgeError: No card is shared by MPS.
+    """
+    if configuration.sharing.kind is not SharingKind.MPS:
+        raise EdgeError("the configuration shares no card by MPS")
+    cards = [
+        Card(c.uuid, c.index, c.index, c.minor, c.model, c.memory_mib, c.hardware) for c in found
+    ]
+    offered = offers(cards, configuration)
+    wanted = servers(offered.resources)
+    if not wanted:
+        raise EdgeError(offered.problem or "no card of this node is shared by MPS")
+    return served_text(offered.resources), wanted

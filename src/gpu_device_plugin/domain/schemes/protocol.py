@@ -80,10 +80,10 @@ class Scheme(ABC):
         return False
 
     def feature_labels(
-        self, cards: Sequence[Card], mode: NodeMode | None, machine: Machine
+        self, cards: Sequence[Card], state: NodeState, machine: Machine
     ) -> Mapping[str, str]:
         """What it says of a node's cards as labels."""
-        del cards, mode, machine
+        del cards, state, machine
         return {}
 
     def replicas(self, state: NodeState) -> Mapping[str, int]:

@@ -160,7 +160,7 @@ class Schemes:
         """What the schemes say of every card that NVML shows, as labels of the node."""
         found: dict[str, str] = {}
         for scheme in self._schemes:
-            found |= scheme.feature_labels(cards, state.mode, machine)
+            found |= scheme.feature_labels(cards, state, machine)
         return found
 
     def replicas(self, state: NodeState) -> Mapping[str, int]:

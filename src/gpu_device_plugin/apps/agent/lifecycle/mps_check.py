@@ -5,7 +5,9 @@ from pathlib import Path
 
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config.nvidia_settings import Configuration
+from gpu_device_plugin.errors import StorageError
 from gpu_device_plugin.store.mps_lock import served
+from gpu_device_plugin.store.mps_modes import ModesFile
 
 
 class MpsCheck:
@@ -16,6 +18,13 @@ class MpsCheck:
         self._node_store = node_store
 
     def run(self) -> None:
-        """Publish what is served now."""
+        """Publish what is served now; of a daemon that was killed, which cards it has not given back."""
         root = self._configuration().mps_root
-        self._node_store.update(mps_served=served(Path(root)) if root else "")
+        self._node_store.update(mps_served=_served(Path(root)) if root else "")
+
+
+def _served(root: Path) -> str:
+    try:
+        return served(root) or "\n".join(ModesFile(root).read())
+    except StorageError:
+        return ""

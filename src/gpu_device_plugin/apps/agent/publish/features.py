@@ -71,7 +71,7 @@ class FeatureLabels:
             await self._write(settings.output_file, None)
             return
         found = self._machine()
-        if found is None or "ConfigurationMissing" in state.faults:
+        if found is None or state.mode is None or "ConfigurationMissing" in state.faults:
             return  # what stands there stays
         cards, driver, cuda = found
         kind = await self._thread.run(partial(_read, settings.machine_type_file))

@@ -31,6 +31,7 @@ _FAMILIES: Mapping[int, str] = {
     12: "blackwell",
     13: "rubin",
 }
+MPS_CAPABLE = f"{PREFIX}mps.capable"
 _SPLIT_FAMILIES = {7: (5, "volta", "turing"), 8: (9, "ampere", "ada-lovelace")}
 
 
@@ -53,7 +54,7 @@ def feature_labels(
             "gpu.machine": _ends_trimmed(sanitised(machine.type)) or "unknown",
             "gpu.mode": _mode(cards),
             "mig.capable": _text(any(card.hardware.is_mig_capable for card in cards)),
-            "mps.capable": _text(_is_mps_capable(cards, configuration)),
+            MPS_CAPABLE.removeprefix(PREFIX): _text(_is_mps_capable(cards, configuration)),
             **_gpu_labels(cards, configuration),
             **_mig_labels(cards, configuration),
         }

@@ -40,7 +40,10 @@ def with_held(found: Offers, cards: Sequence[Card], grants: Iterable[Grant]) -> 
     return replace(
         found,
         resources={name: tuple(devices) for name, devices in sorted(resources.items()) if devices},
-        waiting=tuple(_text(card, pods[card.uuid]) for card in cards if card.uuid in pods),
+        waiting=(
+            *found.waiting,
+            *(_text(card, pods[card.uuid]) for card in cards if card.uuid in pods),
+        ),
     )
 
 

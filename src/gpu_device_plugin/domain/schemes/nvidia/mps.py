@@ -9,6 +9,7 @@ from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers
 
 _CONTAINER_ROOT = "/mps"
 _MIB_SUFFIX = "M"
+_NOT_YET = "does not serve yet"
 ASK = "get_default_active_thread_percentage"
 """A command that changes nothing: whoever answers it serves."""
 
@@ -64,19 +65,40 @@ def served_text(resources: Mapping[str, tuple[Offered, ...]]) -> str:
 def while_served(found: Offers, configuration: Configuration, served: str) -> Offers:
     """The offers, if a daemon serves each replica of `sharing.mps` in them, with the same limits.
 
+    Under a configuration without `sharing.mps`: the offers without the cards that a daemon has not given back.
+
     Args:
         found: By the configuration.
         configuration: The configuration.
-        served: What a living daemon says it serves; "" without one.
+        served: What a living daemon says it serves; a line that is a UUID alone is a card that a
+            daemon has not given back.
     """
-    is_mps = configuration.sharing.kind is SharingKind.MPS
+    if configuration.sharing.kind is not SharingKind.MPS:
+        return _given_back(found, configuration, served) if served else found
     wanted = set(served_text(found.resources).splitlines())
     # A card that has gone since the daemon began is served, and not wanted any more.
-    if not is_mps or found.problem or wanted <= set(served.splitlines()):
+    if found.problem or wanted <= set(served.splitlines()):
         return found
-    why = "serves another configuration: restart it" if served else "does not serve yet"
+    is_serving = any(" " in line for line in served.splitlines())
+    why = "serves another configuration while pods hold its replicas" if is_serving else _NOT_YET
     problem = f"the MPS daemon of {configuration.mps_root} {why}"
     return Offers(problem=problem, notes=found.notes)
+
+
+def _given_back(found: Offers, configuration: Configuration, served: str) -> Offers:
+    devices = [each for offered in found.resources.values() for each in offered]
+    words = set(served.split())
+    kept = {each.card.uuid: each.card.index for each in devices if each.card.uuid in words}
+    resources = {
+        name: tuple(each for each in offered if each.card.uuid not in kept)
+        for name, offered in found.resources.items()
+    }
+    text = f"waits for the MPS daemon of {configuration.mps_root}, which still serves it"
+    return replace(
+        found,
+        resources={name: offered for name, offered in resources.items() if offered},
+        waiting=tuple(f"card {index} ({uuid}) {text}" for uuid, index in kept.items()),
+    )
 
 
 def pipe_directory(root: str, resource: str) -> str:

@@ -29,7 +29,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     SharingKind,
 )
 from gpu_device_plugin.domain.schemes.nvidia.cutting import uncut
-from gpu_device_plugin.domain.schemes.nvidia.feature_labels import feature_labels
+from gpu_device_plugin.domain.schemes.nvidia.feature_labels import MPS_CAPABLE, feature_labels
 from gpu_device_plugin.domain.schemes.nvidia.held import with_held
 from gpu_device_plugin.domain.schemes.nvidia.mps import as_client, while_served
 from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
@@ -89,13 +89,21 @@ class NvidiaScheme(Records):
         return is_offered or any(each.uuid in held for each in card.hardware.instances)
 
     def feature_labels(
-        self, cards: Sequence[Card], mode: NodeMode | None, machine: Machine
+        self, cards: Sequence[Card], state: NodeState, machine: Machine
     ) -> Mapping[str, str]:
-        """As NVIDIA's GPU feature discovery has them."""
+        """As NVIDIA's GPU feature discovery has them, but for the label that the MPS daemon is chosen by.
+
+        Only mode default shares by MPS; and a daemon that has not given its cards back keeps the label.
+        """
         configuration = self._configuration()
-        if mode is NodeMode.MIG:
+        if state.mode is NodeMode.MIG:
             configuration = _mixed_by_default(configuration)
-        return feature_labels(cards, configuration, machine)
+        found = feature_labels(cards, configuration, machine)
+        if state.mode is not NodeMode.DEFAULT and MPS_CAPABLE in found:
+            found[MPS_CAPABLE] = "false"
+        elif state.mps_served and MPS_CAPABLE in found:
+            found[MPS_CAPABLE] = "true"
+        return found
 
     def replicas(self, state: NodeState) -> Mapping[str, int]:
         """Of shared devices."""
