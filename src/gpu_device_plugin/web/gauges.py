@@ -1,6 +1,6 @@
 """The agent's gauges: its cards and slices of one moment."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -135,6 +135,10 @@ def _card_gauges(cards: Iterable[CardSample]) -> Iterator[GaugeMetricFamily]:
             if c.unexplained_bytes is not None
         ],
     )
+    yield from _card_uses(cards)
+
+
+def _card_uses(cards: Sequence[CardSample]) -> Iterator[GaugeMetricFamily]:
     yield _gauge(
         "card_door",
         "By what requests reach the card.",
