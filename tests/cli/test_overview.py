@@ -18,7 +18,8 @@ from tests.fakes.api_server import FakeApiServer, Json, Seen, kubeconfig, runnin
 from tests.waiting import until
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView
+from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
+from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
 from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main
 from gpu_device_plugin.cli.overview_screen import OverviewScreen
@@ -173,6 +174,17 @@ async def test_a_watched_map_follows_every_change(cluster: Cluster, tmp_path: Pa
             await until(lambda: not nodes_of(told[-1])[0].cards[1].holders, 30)
     finally:
         await api.close()
+
+
+async def test_a_node_that_cannot_be_read_is_counted_and_named(cluster: Cluster) -> None:
+    """Also when it is asked for by its name; among others it is left out."""
+    broken = ready(node("gpu-z"))
+    broken["metadata"]["annotations"]["gpu-device-plugin/cards"] = "{}"
+    await cluster.server.put("/api/v1/nodes/gpu-z", broken)
+
+    assert "3 nodes (1 unreadable), 5 cards:" in (await cluster.run("map")).output
+    assert (await cluster.run("map", "gpu-z")).output.startswith("gpu-z: ")
+    assert "gpu-z" not in (await cluster.run("map", "gpu-a")).output
 
 
 async def test_the_map_as_json_has_every_holder(cluster: Cluster) -> None:

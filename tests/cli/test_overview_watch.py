@@ -10,7 +10,7 @@ from tests.apps.overview.test_inspection import view
 from tests.fakes.api_server import running, working
 from tests.waiting import until
 
-from gpu_device_plugin.apps.overview.node_cards import ClusterCards
+from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
 from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
 from gpu_device_plugin.cli.overview_watch import WatchScreen, stale_text
 

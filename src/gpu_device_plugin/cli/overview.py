@@ -22,7 +22,7 @@ from gpu_device_plugin.errors import ConfigError, GpuPluginError
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
-    from gpu_device_plugin.apps.overview.node_cards import ClusterCards
+    from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
     from gpu_device_plugin.cli.overview_screen import OverviewScreen
     from gpu_device_plugin.cluster.api import ApiServer
 
@@ -70,14 +70,12 @@ def _chosen(found: "ClusterCards", names: Collection[str]) -> "ClusterCards":
     Raises:
         ConfigError: A name is of no node with cards.
     """
-    known = [node.name for node in found.nodes]
+    known = sorted([*(node.name for node in found.nodes), *(name for name, _ in found.unreadable)])
     unknown = [name for name in names if name not in known]
     if unknown:
         listed = ", ".join(known) or "none"
         raise ConfigError(f"no node {unknown[0]} publishes cards; nodes that do: {listed}")
-    if not names:
-        return found
-    return dataclasses.replace(found, nodes=tuple(n for n in found.nodes if n.name in names))
+    return found.only(names)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -137,11 +135,7 @@ async def _watched(
         def tell(found: FollowedCards) -> None:
             now = datetime.datetime.now().astimezone()
             stale = stale_text(found.trouble, found.trouble_seconds, now)
-            cards = first
-            if found.cards is not None:
-                shown = [each for each in found.cards.nodes if not nodes or each.name in nodes]
-                cards = dataclasses.replace(found.cards, nodes=tuple(shown))
-            draw(cards, stale)
+            draw(first if found.cards is None else found.cards.only(nodes), stale)
 
         draw(first, "")
         await follow_cards(api, tell)

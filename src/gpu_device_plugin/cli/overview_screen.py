@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu_device_plugin.apps.overview.capacity import NodeCapacity
+from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
 from gpu_device_plugin.apps.overview.doctor import Finding, Level
-from gpu_device_plugin.apps.overview.node_cards import CardView, ClusterCards, NodeView
+from gpu_device_plugin.apps.overview.node_cards import CardView, NodeView
 from gpu_device_plugin.apps.overview.usage import SliceUse
 from gpu_device_plugin.apps.overview.verdicts import NodeVerdict
 from gpu_device_plugin.apps.overview.why import PodStory

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from gpu_device_plugin.apps.overview.node_cards import ClusterCards
+from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
 from gpu_device_plugin.cli.overview_screen import OverviewScreen
 
 Draw = Callable[[ClusterCards, str], None]

@@ -136,6 +136,19 @@ async def test_a_new_leader_knows_what_was_bound_though_its_watch_is_silent(
         assert "fits node n1 no more" in await two.bind(late, "n1")
 
 
+async def tried(replica: Running, each: Json, at: int) -> str:
+    """Ask a replica to bind a pod to one of ten nodes; why not, or ""."""
+    meta = each["metadata"]
+    body = {
+        "PodName": meta["name"],
+        "PodNamespace": meta["namespace"],
+        "PodUID": meta["uid"],
+        "Node": f"n{at % 10}",
+    }
+    answer = await replica.call("bind", body)
+    return str(answer["Error"]) if isinstance(answer, dict) else "503"
+
+
 async def test_a_thousand_binds_and_a_leader_that_is_cut_off_give_nothing_twice(
     tmp_path: Path,
 ) -> None:
@@ -144,23 +157,19 @@ async def test_a_thousand_binds_and_a_leader_that_is_cut_off_give_nothing_twice(
     pods = tuple(pod(f"p{number}", 2, 10) for number in range(500))
     async with two_replicas(tmp_path, nodes, pods) as (server, one, two):
 
-        async def bind(replica: Running, each: Json, at: int) -> str:
-            meta = each["metadata"]
-            body = {
-                "PodName": meta["name"],
-                "PodNamespace": meta["namespace"],
-                "PodUID": meta["uid"],
-                "Node": f"n{at % 10}",
-            }
-            answer = await replica.call("bind", body)
-            return str(answer["Error"]) if isinstance(answer, dict) else "503"
+        async def led(each: Json, at: int) -> str:
+            while "503" in (error := await tried(two, each, at)) or "lead" in error:
+                await until(lambda: two.controller.leader.leads)
+            return error
 
-        first = [asyncio.ensure_future(bind(one, each, at)) for at, each in enumerate(pods)]
+        first = [asyncio.ensure_future(tried(one, each, at)) for at, each in enumerate(pods)]
         await until(lambda: len(server.seen("POST", "/binding")) > 100)
         server.fault = cut_off("one")
         await until(lambda: two.controller.leader.leads)
         assert (await one.call("bind", {}))[0] == 503
-        second = await asyncio.gather(*(bind(two, each, at) for at, each in enumerate(pods)))
+        # On a busy machine the second one may lose the lead for a moment; kube-scheduler asks again.
+        async with asyncio.timeout(60):
+            second = await asyncio.gather(*(led(each, at) for at, each in enumerate(pods)))
         await asyncio.gather(*first)
         objects = [server.objects[path(each)] for each in pods]
 

@@ -11,13 +11,18 @@ from tests.apps.controller.objects import held, node, pod
 from tests.fakes.api_server import FakeApiServer, Json, Seen, working
 from tests.waiting import until
 
-from gpu_device_plugin.apps.page.run import Page, PageSettings
+from gpu_device_plugin.apps.page.run import Page, PageSettings, PageTimes
 from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+    ALLOCATION,
+    ASSIGNED,
+    CORE_ALLOCATION,
+)
 
 PROMETHEUS = "monitoring/prometheus:9090"
 _TEAMS = ("search", "vision", "speech", "batch", "notebooks", "ads")
 _WORK = ("train", "serve", "embed", "rerank", "eval", "notebook", "asr", "detect")
-_GIB = 1024 * 1024 * 1024
+_MIB = 1024 * 1024
 
 
 def place(value: Json, namespace: str, phase: str = "Running", **status: object) -> Json:
@@ -89,19 +94,19 @@ def slices_in_use(server: FakeApiServer) -> web.Response:
     """What a Prometheus answers: every slice, with some use."""
     chance, result = random.Random(3), []  # noqa: S311 as above
     for path, value in server.objects.items():
-        given = (
-            value["metadata"].get("annotations", {}).get("scheduler.framework.gpushare.allocation")
-        )
-        if "/pods/" not in path or not given:
+        notes = value["metadata"].get("annotations") or {}
+        if "/pods/" not in path or notes.get(ASSIGNED) != "true":
             continue
-        ((card, units),) = json.loads(given)["0"].items()
+        ((card, units),) = json.loads(notes[ALLOCATION])["0"].items()
+        percent = json.loads(notes.get(CORE_ALLOCATION, "{}")).get("0", {}).get(card, 0)
+        limit = _MIB * (16160 * units // 15)
         labels = {"namespace": value["metadata"]["namespace"], "pod": value["metadata"]["name"]}
         labels |= {"container": "a", "card": card}
         figures = {
-            "memory_limit_bytes": units * 1.05 * _GIB,
-            "memory_used_bytes": units * 1.05 * _GIB * chance.random(),
-            "core_percent": 30.0,
-            "core_used_ratio": 0.3 * chance.random(),
+            "memory_limit_bytes": limit,
+            "memory_used_bytes": limit * chance.random(),
+            "core_percent": percent,
+            "core_used_ratio": percent / 100 * chance.random(),
         }
         for name, figure in figures.items():
             metric = {"__name__": f"gpu_device_plugin_slice_{name}", **labels}
@@ -122,7 +127,7 @@ def with_prometheus(server: FakeApiServer) -> None:
 async def served(api: ApiServer, settings: Mapping[str, str] | None = None) -> AsyncIterator[str]:
     """The page of that cluster, when it has drawn it: the address."""
     chosen = {"address": "127.0.0.1:0", "cluster": "prod-eu", **(settings or {})}
-    page = Page(PageSettings(**chosen), api)  # type: ignore[arg-type]
+    page = Page(PageSettings(**chosen), api, PageTimes(beat_seconds=0.5))  # type: ignore[arg-type]
     async with working(page.run), aiohttp.ClientSession() as session:
         await until(lambda: page.server.port)
         url = f"http://127.0.0.1:{page.server.port}"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpu_device_plugin.apps.overview.node_cards import ClusterCards
+from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
 from gpu_device_plugin.apps.overview.wording import few
 from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION

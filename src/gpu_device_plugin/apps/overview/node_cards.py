@@ -34,7 +34,6 @@ from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import Share
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
-from gpu_device_plugin.errors import StateError
 
 _Devices = Mapping[str, tuple[PodRef, ...]]
 
@@ -171,46 +170,6 @@ class NodeView:
     def held_units(self) -> int:
         """Memory units that are held on its cards."""
         return sum(card.held_units for card in self.cards)
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterCards:
-    """Every node with cards, and those whose annotation cannot be read, with the reason."""
-
-    nodes: tuple[NodeView, ...]
-    unreadable: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def summary(self) -> str:
-        """How much of it is held, in one line."""
-        cards = sum(len(node.cards) for node in self.nodes)
-        shared = [node for node in self.nodes if not node.is_whole]
-        whole = [card for node in self.nodes if node.is_whole for card in node.cards]
-        parts = []
-        if shared or not whole:
-            held = sum(node.held_units for node in shared)
-            units = sum(node.units for node in shared)
-            percent = 100 * held // units if units else 0
-            parts.append(f"{held} of {units} units held ({percent} %)")
-        if whole:
-            given = sum(bool(card.pods) for card in whole)
-            parts.append(f"{given} of {len(whole)} whole cards held")
-        return f"{len(self.nodes)} nodes, {cards} cards: {', '.join(parts)}"
-
-
-def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> ClusterCards:
-    """The cards of these nodes, by name; finished pods hold nothing."""
-    by_node: dict[str, list[ClusterPod]] = {}
-    for pod in pods:
-        if pod.node and not pod.request.is_finished:
-            by_node.setdefault(pod.node, []).append(pod)
-    views, unreadable = [], []
-    for node in sorted(nodes, key=lambda node: node.name):
-        try:
-            views.append(node_view(node, by_node.get(node.name, ())))
-        except StateError as error:
-            unreadable.append((node.name, str(error)))
-    return ClusterCards(tuple(views), tuple(unreadable))
 
 
 def node_view(

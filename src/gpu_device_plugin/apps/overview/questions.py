@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpu_device_plugin.apps.overview import usage
+from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards, cluster_cards
 from gpu_device_plugin.apps.overview.doctor import Facts, Finding, findings
 from gpu_device_plugin.apps.overview.live_cluster import LiveCluster
-from gpu_device_plugin.apps.overview.node_cards import ClusterCards, NodeView, cluster_cards
+from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.why import PodStory, story
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod

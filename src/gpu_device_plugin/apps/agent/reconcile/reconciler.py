@@ -85,7 +85,7 @@ class Parts:
 
 
 class Reconciler:
-    """A pass every 30 s, sooner when a pod has gone or a mode switch waits."""
+    """A pass every 30 s, sooner when a pod has gone, a mode switch waits or a pass failed."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -94,7 +94,7 @@ class Reconciler:
         self._requested = asyncio.Event()
         self._absent: frozenset[str] = frozenset()
         self._listed: frozenset[PodRef] = frozenset()
-        self._silence = ""
+        self._reported = ""
         self._files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
         self.drift = 0
         self._has_passed = False
@@ -149,8 +149,9 @@ class Reconciler:
     async def run(self) -> None:
         """Run passes, until cancelled."""
         while True:
-            await self.run_pass()
-            seconds = WAITING_SECONDS if self._parts.is_waited_for() else PASS_SECONDS
+            # What asked for a pass that failed, for instance a new holder, still waits for one.
+            is_due_soon = not await self.run_pass() or self._parts.is_waited_for()
+            seconds = WAITING_SECONDS if is_due_soon else PASS_SECONDS
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: in Python 3.11 it loses a cancellation that comes with a request.
                 async with asyncio.timeout(seconds):
@@ -171,14 +172,16 @@ class Reconciler:
             await self._files.repair_and_remove()
             self.passed.emit(None)
         except KubeletError as error:
-            if str(error) != self._silence:
+            if str(error) != self._reported:
                 _log.info("the kubelet gives no snapshot", error=str(error))
-            self._silence = str(error)
+            self._reported = str(error)
             return False
         except StorageError as error:
-            _log.error("what was found cannot be written", error=str(error))
+            if str(error) != self._reported:
+                _log.error("what was found cannot be written", error=str(error))
+            self._reported = str(error)
             return False
-        self._silence = ""
+        self._reported = ""
         return True
 
     def _settle(self, snapshot: KubeletSnapshot) -> None:
