@@ -199,7 +199,7 @@ async def test_get_asks_once_and_knows_absent_from_unknown() -> None:
             await watch.get("ns", "p", 30.0)
         await server.stop()
         # By the connection of before, or a new one where its end was seen already.
-        with pytest.raises(ClusterError, match="pods/p|connection refused"):
+        with pytest.raises(ClusterError, match=r"pods/p|connection refused"):
             await watch.get("ns", "p", 30.0)
 
 
