@@ -40,6 +40,7 @@ MANY = 40
 BAR_MS = 8
 RAISED = 300
 BY_CLAIMS, BY_UNITS = "by-claims", "by-units"
+_DOORS = {BY_CLAIMS: "claims", BY_UNITS: "device plugin"}
 _STATE = Path("/run/gpu-device-plugin-bench")
 _TITLE = "Placing by each door"
 _METHOD = """\
@@ -69,7 +70,9 @@ async def measure() -> Chapter:
     assert process.returncode == 0, "the control plane could not be measured"
     found = json.loads(output.splitlines()[-1])
     rows = [
-        shown(f"{PODS} pods placed, {limits} limits, {door}", f"{PODS / seconds:.0f} a second")
+        shown(
+            f"{PODS} pods placed, {limits} limits, {_DOORS[door]}", f"{PODS / seconds:.0f} a second"
+        )
         for (limits, door, seconds) in found["placed"]
     ]
     one, many = found["added_ms"]
