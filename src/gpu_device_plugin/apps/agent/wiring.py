@@ -196,7 +196,7 @@ class Wiring:
             adopt=self.reconciler.run_pass,
         )
         self.recorded = RecordedCalls(
-            self.calls, self.snapshots, self.reconciler.request_pass, self.reconciler.note_answer
+            self.calls, self.snapshots, self.reconciler.unread_answers.note
         )
         service = Service(self.session, self.recorded, self.prestart, self.schemes, self.metrics)
         self.device_lists = DeviceLists(
