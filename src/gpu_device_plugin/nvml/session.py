@@ -36,9 +36,17 @@ _NUMBERS = {
     (4, 4): pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE,
     (7, 8): pynvml.NVML_GPU_INSTANCE_PROFILE_7_SLICE,
 }
-_MEDIA_NUMBERS = {
-    1: pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1,
-    2: pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1,
+# The same by what its name has after the memory, and by slices of compute.
+_NUMBERS_OF_KINDS = {
+    ("+me", 1): pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1,
+    ("+me", 2): pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1,
+    ("+gfx", 1): pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX,
+    ("+gfx", 2): pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_GFX,
+    ("+gfx", 4): pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE_GFX,
+    ("+me.all", 1): pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME,
+    ("+me.all", 2): pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME,
+    ("-me", 1): pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME,
+    ("-me", 2): pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME,
 }
 _SHARED_ENGINES = 0
 _PROCESSES = 4096
@@ -110,11 +118,13 @@ class Session:
                 pynvml.nvmlGpuInstanceDestroy(instance)
 
     def create_instance(
-        self, card: CardReport, compute_slices: int, memory_slices: int, *, has_media: bool
+        self, card: CardReport, compute_slices: int, memory_slices: int, kind: str
     ) -> None:
-        """A GPU instance with one compute instance that has all of it."""
-        numbers = _MEDIA_NUMBERS if has_media else {}
-        number = numbers.get(compute_slices, _NUMBERS.get((compute_slices, memory_slices)))
+        """A GPU instance with one compute instance that has all of it; `kind` as `+me` in its name."""
+        if kind:
+            number = _NUMBERS_OF_KINDS[kind, compute_slices]
+        else:
+            number = _NUMBERS[compute_slices, memory_slices]
         with _step(card, f"creating an instance of {compute_slices} compute slices"):
             handle = _handle(card)
             profile = _profile_info(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, handle, number)

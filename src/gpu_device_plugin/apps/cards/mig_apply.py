@@ -5,7 +5,6 @@ from pathlib import Path
 
 from gpu_device_plugin.apps.cards.users import refuse_users
 from gpu_device_plugin.domain.schemes.nvidia.cutting import Cut, plan
-from gpu_device_plugin.domain.schemes.nvidia.mig import MEDIA
 from gpu_device_plugin.nvml.session import Session, session
 from gpu_device_plugin.nvml.users import sees_all_processes
 
@@ -77,9 +76,4 @@ def _carry_out(nvml: Session, cut: Cut) -> None:
         nvml.turn_mig_on(cut.card)
     nvml.destroy_instances(cut.card)
     for _ in range(profile.count):
-        nvml.create_instance(
-            cut.card,
-            profile.compute_slices,
-            profile.memory_slices,
-            has_media=profile.name.endswith(MEDIA),
-        )
+        nvml.create_instance(cut.card, profile.compute_slices, profile.memory_slices, profile.kind)
