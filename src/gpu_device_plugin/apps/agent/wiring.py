@@ -218,6 +218,7 @@ class Wiring:
             usage=self.usage.of,
             used_bytes=self.cards.used_bytes,
             by_claims=self.claim_door.cards,
+            specs=lambda: self.cluster.specs(),
         )
         self.publisher = Publisher(
             self.metrics, self.cluster, facts, self.node_store.read, self.schemes
