@@ -6,6 +6,7 @@
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,15 @@ def render(*settings: str, values: Mapping[str, Any] | None = None, kubernetes: 
     Raises:
         RefusedError: helm refused; the text is helm's.
     """
+    return _rendered(settings, yaml.safe_dump(dict(values or {})), kubernetes)
+
+
+@cache  # many tests look at the same values
+def _rendered(settings: tuple[str, ...], values: str, kubernetes: str) -> str:
     command = [str(HELM), "template", NAME, str(CHART), "--namespace", NAME, "--values", "-"]
     command += [f"--set={setting}" for setting in settings]
     command += [f"--kube-version={kubernetes}"] if kubernetes else []
-    done = subprocess.run(
-        command,
-        input=yaml.safe_dump(dict(values or {})),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(command, input=values, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RefusedError(done.stderr)
     return done.stdout
@@ -64,7 +64,9 @@ def render(*settings: str, values: Mapping[str, Any] | None = None, kubernetes: 
 
 def manifests(*settings: str, values: Mapping[str, Any] | None = None) -> Sequence[dict[str, Any]]:
     """The manifests as objects."""
-    return [made for made in yaml.safe_load_all(render(*settings, values=values)) if made]
+    # The parser in C: in Python it takes most of the time of all tests of the chart.
+    text = render(*settings, values=values)
+    return [made for made in yaml.load_all(text, yaml.CSafeLoader) if made]
 
 
 def one(made: Sequence[dict[str, Any]], kind: str, name: str = NAME) -> dict[str, Any]:
