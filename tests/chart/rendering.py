@@ -36,18 +36,24 @@ class RefusedError(Exception):
     """helm would not render the chart with these values."""
 
 
-def render(*settings: str, values: Mapping[str, Any] | None = None, kubernetes: str = "") -> str:
+def render(
+    *settings: str,
+    values: Mapping[str, Any] | None = None,
+    kubernetes: str = "",
+    chart: Path = CHART,
+) -> str:
     """The manifests as text.
 
     Args:
         settings: `--set` texts.
         values: Further values.
         kubernetes: Version of the API server; "" for helm's own.
+        chart: Where it lies.
 
     Raises:
         RefusedError: helm refused; the text is helm's.
     """
-    command = [str(HELM), "template", NAME, str(CHART), "--namespace", NAME, "--values", "-"]
+    command = [str(HELM), "template", NAME, str(chart), "--namespace", NAME, "--values", "-"]
     command += [f"--set={setting}" for setting in settings]
     command += [f"--kube-version={kubernetes}"] if kubernetes else []
     done = subprocess.run(
@@ -62,9 +68,12 @@ def render(*settings: str, values: Mapping[str, Any] | None = None, kubernetes: 
     return done.stdout
 
 
-def manifests(*settings: str, values: Mapping[str, Any] | None = None) -> Sequence[dict[str, Any]]:
+def manifests(
+    *settings: str, values: Mapping[str, Any] | None = None, chart: Path = CHART
+) -> Sequence[dict[str, Any]]:
     """The manifests as objects."""
-    return [made for made in yaml.safe_load_all(render(*settings, values=values)) if made]
+    text = render(*settings, values=values, chart=chart)
+    return [made for made in yaml.safe_load_all(text) if made]
 
 
 def one(made: Sequence[dict[str, Any]], kind: str, name: str = NAME) -> dict[str, Any]:
