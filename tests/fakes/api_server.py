@@ -30,7 +30,13 @@ _COLLECTION = re.compile(
     r"|/apis/apps/v1(?:/namespaces/[^/]+)?/daemonsets"
     r"|/apis/node\.k8s\.io/v1/runtimeclasses"
     r"|/apis/admissionregistration\.k8s\.io/v1/validatingadmissionpolicies"
-    r"|/apis/resource\.k8s\.io/v1/(?:resourceslices|namespaces/[^/]+/resourceclaims))(?:/(?P<name>[^/]+))?(?:/binding)?"
+    r"|/apis/resource\.k8s\.io/v1/(?:resourceslices|resourceclaims|namespaces/[^/]+/resourceclaims))(?:/(?P<name>[^/]+))?(?:/binding)?"
+)
+
+_OF_ALL_NAMESPACES = (
+    "/api/v1/pods",
+    "/apis/apps/v1/daemonsets",
+    "/apis/resource.k8s.io/v1/resourceclaims",
 )
 
 
@@ -266,7 +272,7 @@ def status(code: int, message: str, retry_after: str = "") -> web.Response:
 def _is_in(path: str, value: Json, seen: Seen) -> bool:
     """Whether the object is of the list that was asked for, and passes its field selector."""
     collection = path.rsplit("/", 1)[0]
-    if seen.path in ("/api/v1/pods", "/apis/apps/v1/daemonsets"):
+    if seen.path in _OF_ALL_NAMESPACES:
         if not collection.endswith(seen.path.rpartition("/")[2]):
             return False
     elif collection != seen.path:

@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
+from tests.kubelet.claim_kubelet import ClaimKubelet
 from tests.kubelet.rig import until
 
 from gpu_device_plugin.domain.claims import AllocatedDevice, ClaimRef, PreparedDevice
 from gpu_device_plugin.errors import DoesNotFitError
-from gpu_device_plugin.kubelet._proto import dra_pb2, drahealth_pb2, pluginregistration_pb2
+from gpu_device_plugin.kubelet._proto import drahealth_pb2
 from gpu_device_plugin.kubelet.dra_server import ClaimServer
-from gpu_device_plugin.kubelet.dra_servicer import HEALTH_NAME, REGISTRATION_NAME, SERVICE_NAME
+from gpu_device_plugin.kubelet.dra_servicer import HEALTH_NAME
 
 
 @dataclass
@@ -38,54 +38,6 @@ class SimpleClaims:
         return "n1", [("gpu-0", self.sick.get("gpu-0", "")), ("gpu-1", "")]
 
 
-@dataclass
-class Kubelet:
-    """What a kubelet does with the sockets in its directory."""
-
-    root: Path
-
-    @property
-    def registry_socket(self) -> Path:
-        return next((self.root / "plugins_registry").glob("*"), Path("/none"))
-
-    async def info(self) -> Any:
-        pb = pluginregistration_pb2
-        path = f"/{REGISTRATION_NAME}/GetInfo"
-        return await call(self.registry_socket, path, pb.InfoRequest(), pb.PluginInfo)
-
-    async def register(self) -> Path:
-        """Takes the driver; returns the socket on which it serves."""
-        pb, info = pluginregistration_pb2, await self.info()
-        status = pb.RegistrationStatus(plugin_registered=True)
-        path = f"/{REGISTRATION_NAME}/NotifyRegistrationStatus"
-        await call(self.registry_socket, path, status, pb.RegistrationStatusResponse)
-        return Path(info.endpoint)
-
-    async def prepare(self, *names: str) -> Any:
-        request = dra_pb2.NodePrepareResourcesRequest(claims=[claim(name) for name in names])
-        path, kind = f"/{SERVICE_NAME}/NodePrepareResources", dra_pb2.NodePrepareResourcesResponse
-        return (await call(await self.register(), path, request, kind)).claims
-
-    async def unprepare(self, *names: str) -> Any:
-        request = dra_pb2.NodeUnprepareResourcesRequest(claims=[claim(name) for name in names])
-        path = f"/{SERVICE_NAME}/NodeUnprepareResources"
-        kind = dra_pb2.NodeUnprepareResourcesResponse
-        return (await call(await self.register(), path, request, kind)).claims
-
-
-def claim(name: str) -> Any:
-    return dra_pb2.Claim(namespace="default", name=name, uid=f"uid-{name}")
-
-
-async def call(socket: Path, path: str, request: Any, answer: Any) -> Any:
-    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-        method = channel.unary_unary(
-            path, request_serializer=lambda m: m.SerializeToString(),
-            response_deserializer=answer.FromString,
-        )  # fmt: skip
-        return await method(request, timeout=20, wait_for_ready=True)
-
-
 @pytest.fixture
 def claims() -> SimpleClaims:
     return SimpleClaims()
@@ -96,7 +48,7 @@ async def server(tmp_path: Path, claims: SimpleClaims) -> AsyncIterator[ClaimSer
     """A driver that runs beside a kubelet's directory."""
     made = ClaimServer(tmp_path, claims)
     task = asyncio.ensure_future(made.run())
-    await until(lambda: Kubelet(tmp_path).registry_socket.exists())
+    await until(lambda: ClaimKubelet(tmp_path).registry_socket.exists())
     yield made
     task.cancel()
     await asyncio.wait({task})
@@ -105,7 +57,7 @@ async def server(tmp_path: Path, claims: SimpleClaims) -> AsyncIterator[ClaimSer
 async def test_the_kubelet_finds_the_driver_and_what_it_serves(
     tmp_path: Path, server: ClaimServer
 ) -> None:
-    kubelet = Kubelet(tmp_path)
+    kubelet = ClaimKubelet(tmp_path)
     info = await kubelet.info()
     assert server.trouble
     await kubelet.register()
@@ -123,7 +75,7 @@ async def test_a_claim_is_answered_with_its_devices_and_an_error_stays_with_its_
     server: ClaimServer,  # noqa: ARG001 - serves
     claims: SimpleClaims,
 ) -> None:
-    answers = await Kubelet(tmp_path).prepare("a", "full", "b")
+    answers = await ClaimKubelet(tmp_path).prepare("a", "full", "b")
 
     assert {uid: answer.error for uid, answer in answers.items()} == {
         "uid-a": "",
@@ -135,7 +87,7 @@ async def test_a_claim_is_answered_with_its_devices_and_an_error_stays_with_its_
     assert list(device.request_names) == ["slice"]
     assert list(device.cdi_device_ids) == ["gpu-device-plugin/slice=uid-a"]
     assert set(claims.prepared) == {"uid-a", "uid-b"}
-    ended = await Kubelet(tmp_path).unprepare("a", "never-seen")
+    ended = await ClaimKubelet(tmp_path).unprepare("a", "never-seen")
     assert {uid: answer.error for uid, answer in ended.items()} == {
         "uid-a": "",
         "uid-never-seen": "",
@@ -150,7 +102,7 @@ async def test_a_socket_that_somebody_removes_is_there_again(
     which: str,
 ) -> None:
     """The kubelet's directory may be emptied; the kubelet calls what appears there."""
-    kubelet = Kubelet(tmp_path)
+    kubelet = ClaimKubelet(tmp_path)
     await kubelet.register()
     (gone,) = (tmp_path / which).glob("*.sock")
     before = gone.stat().st_ino, gone.stat().st_mtime_ns
@@ -171,19 +123,19 @@ async def test_a_socket_that_a_killed_agent_left_is_replaced(
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).write_text("")
     task = asyncio.ensure_future(ClaimServer(tmp_path, claims).run())
-    await until(lambda: Kubelet(tmp_path).registry_socket.is_socket())
+    await until(lambda: ClaimKubelet(tmp_path).registry_socket.is_socket())
 
-    assert (await Kubelet(tmp_path).prepare("a"))["uid-a"].error == ""
+    assert (await ClaimKubelet(tmp_path).prepare("a"))["uid-a"].error == ""
     task.cancel()
     await asyncio.wait({task})
-    assert not Kubelet(tmp_path).registry_socket.exists()
+    assert not ClaimKubelet(tmp_path).registry_socket.exists()
 
 
 async def test_health_is_told_at_once_and_at_every_change(
     tmp_path: Path, server: ClaimServer, claims: SimpleClaims
 ) -> None:
     pb = drahealth_pb2
-    socket = await Kubelet(tmp_path).register()
+    socket = await ClaimKubelet(tmp_path).register()
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         watch = channel.unary_stream(
             f"/{HEALTH_NAME}/NodeWatchResources",

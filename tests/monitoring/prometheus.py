@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+from tests.ports import free_port
 from tests.waiting import until
 
 JOB, NODE = "gpu-device-plugin", "n1"
@@ -87,9 +87,7 @@ async def running_prometheus(
     root: Path, agent_port: int, rules: Path | None = None
 ) -> AsyncIterator[Prometheus]:
     """Scrapes the agent every second, until the end."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     scrape = {
         "job_name": JOB,
         "honor_labels": True,

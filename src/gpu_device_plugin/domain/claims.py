@@ -154,7 +154,7 @@ def cards_behind_claims(
     """UUIDs of the cards that the device plugin gives nothing new of: with door `dra` all."""
     if state.door is Door.DRA:
         return frozenset(card.uuid for card in state.cards)
-    return _held(ledger, by_claims=True) | frozenset(withheld)
+    return held_by_claims(ledger) | frozenset(withheld)
 
 
 def cards_by_name(state: NodeState) -> dict[str, Card]:
@@ -201,7 +201,7 @@ def pools_behind(
             replace(pool, groups=tuple(left for g in pool.groups if (left := _only(g, ids)).ids))
             for pool in pools
         )
-    held = _held(ledger, by_claims=True) | frozenset(withheld)
+    held = held_by_claims(ledger) | frozenset(withheld)
     if not held:
         return tuple(pools)
     return tuple(
@@ -224,6 +224,11 @@ def allocated_cards(claims: Iterable[Claim], state: NodeState) -> frozenset[str]
 def has_claims(ledger: Ledger) -> bool:
     """Whether any claim holds a slice."""
     return any(grant.holder.claim for grant in ledger.grants.values())
+
+
+def held_by_claims(ledger: Ledger) -> frozenset[str]:
+    """UUIDs of the cards of which a prepared claim has a part."""
+    return _held(ledger, by_claims=True)
 
 
 def cdi_spec(ref: ClaimRef, slice_id: str, edits: ContainerEdits) -> dict[str, object]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_device_plugin.errors import StorageError
 
-_STATE_KINDS = ("grants", "cards", "node", "settings")
+_STATE_KINDS = ("grants", "cards", "node", "claims", "settings")
 _SOCKET = "agent.sock"
 _SIMULATOR = "simulator"
 

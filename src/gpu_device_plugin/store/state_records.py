@@ -1,4 +1,4 @@
-"""Records of the files `cards` and `node`; the rules are those of `records`.
+"""Records of the files `cards`, `node` and `claims`; the rules are those of `records`.
 
 Of health these are left out: since when probes are clean, because there are no probes while the
 agent is away and the next run counts from zero (`domain.health.restored`); when a fault was last
@@ -88,6 +88,18 @@ class NodeRecord(msgspec.Struct, frozen=True):
     wished: str = ""
     foreign: str = ""
     registered: list[str] = []
+
+
+class ClaimsRecord(msgspec.Struct, frozen=True):
+    """The file `claims`: what was offered for claims and has not gone back to the device plugin.
+
+    Attributes:
+        withheld: UUIDs of the cards.
+        is_offered: Whether the API server may have a ResourceSlice of ours.
+    """
+
+    withheld: list[str] = []
+    is_offered: bool = False
 
 
 def cards_record(numbers: Mapping[str, int], cards: Iterable[Card], health: Health) -> CardsRecord:

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 from tests.fakes.api_server import FakeApiServer, kubeconfig
+from tests.ports import free_port
 from tests.waiting import until
 
 from gpu_device_plugin.domain.grants import Grant
@@ -158,6 +159,7 @@ class Rig:
             "config": "nvidia.com/device-plugin.config",
             "mig_profile": "gpu-device-plugin/mig-profile",
             "settings": "gpu-device-plugin/settings",
+            "door": "gpu-device-plugin/door",
         }
         node = {
             "metadata": {"name": NODE, "labels": {names[k]: v for k, v in labels.items()}},
@@ -269,14 +271,6 @@ def _object(pod: StandInPod) -> dict[str, Any]:
     }
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @asynccontextmanager
 async def running_rig(
     profile: str = "v100", *, is_started: bool = True, has_library: bool = True, **settings: object
@@ -305,8 +299,7 @@ async def running_rig(
         await rig.set_labels()
         kubeconfig(rig.root / "kubeconfig", f"http://127.0.0.1:{rig.api.port}", {"token": "t"})
         await rig.kubelet.start()
-        # Last of all: the API server takes any port that is free, so it might be this one.
-        rig.port = _free_port()
+        rig.port = free_port()
         try:
             if is_started:
                 await rig.start_agent(**settings)

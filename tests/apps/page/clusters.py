@@ -11,7 +11,7 @@ from tests.apps.controller.objects import held, node, pod
 from tests.fakes.api_server import FakeApiServer, Json, Seen, working
 from tests.waiting import until
 
-from gpu_device_plugin.apps.page.run import Page, PageSettings
+from gpu_device_plugin.apps.page.run import Page, PageSettings, PageTimes
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     ALLOCATION,
@@ -127,7 +127,7 @@ def with_prometheus(server: FakeApiServer) -> None:
 async def served(api: ApiServer, settings: Mapping[str, str] | None = None) -> AsyncIterator[str]:
     """The page of that cluster, when it has drawn it: the address."""
     chosen = {"address": "127.0.0.1:0", "cluster": "prod-eu", **(settings or {})}
-    page = Page(PageSettings(**chosen), api)  # type: ignore[arg-type]
+    page = Page(PageSettings(**chosen), api, PageTimes(beat_seconds=0.5))  # type: ignore[arg-type]
     async with working(page.run), aiohttp.ClientSession() as session:
         await until(lambda: page.server.port)
         url = f"http://127.0.0.1:{page.server.port}"

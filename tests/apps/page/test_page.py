@@ -28,6 +28,7 @@ from gpu_device_plugin.apps.overview.questions import read_cluster
 from gpu_device_plugin.apps.page.parts import Parts
 from gpu_device_plugin.apps.page.run import Page, PageSettings
 from gpu_device_plugin.cluster.api import ApiServer
+from gpu_device_plugin.web import server as web_server
 
 Cluster = tuple[FakeApiServer, ApiServer]
 
@@ -203,6 +204,18 @@ async def test_while_the_api_server_is_away_the_page_says_how_old_its_data_are(
         async with asyncio.timeout(60):
             while (await reader.next("age"))["trouble"]:
                 pass
+
+
+async def test_an_open_browser_does_not_hold_up_the_end(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream is ended, however long other requests may take."""
+    monkeypatch.setattr(web_server, "_SHUTDOWN_SECONDS", 600.0)
+    page = served(cluster[1])
+    async with reading(await page.__aenter__()) as reader:
+        await reader.next("age")
+        async with asyncio.timeout(60):
+            await page.__aexit__(None, None, None)
 
 
 async def test_use_is_shown_where_there_is_a_prometheus(cluster: Cluster) -> None:

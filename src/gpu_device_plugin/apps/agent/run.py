@@ -133,6 +133,7 @@ class Agent:
             loaded.bad,
             await wiring.cards.load(now, known),
             await wiring.mode.load(now, wiring.schemes.granted_in(loaded.ledger)),
+            await wiring.claim_door.handover.load(now),
         )
         for bad in problems:
             if bad is not None:

@@ -11,6 +11,8 @@ from gpu_device_plugin.domain.claims import pools_behind
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pools import Pool
 from gpu_device_plugin.store.cdi import CdiFiles
+from gpu_device_plugin.store.state_file import Memory, MemoryFile
+from gpu_device_plugin.store.state_records import ClaimsRecord
 
 if TYPE_CHECKING:
     from gpu_device_plugin.apps.agent.wiring import Wiring
@@ -28,6 +30,10 @@ def claim_door(of: Wiring) -> ClaimDoor:
             recorder=of.recorder,
             gate=of.gate,
             driver_version=lambda: of.cards.driver_version,
+            memory=Memory(
+                MemoryFile(Path(of.settings.state_dir), "claims", ClaimsRecord, of.edges.boot_id),
+                of.writer,
+            ),
             republish=lambda state: _republish(of, state),
         ),
         Path(of.settings.kubelet_dir),

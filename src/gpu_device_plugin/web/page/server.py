@@ -1,11 +1,13 @@
 """The page's address: pages, events and sign-in, with the headers that a browser enforces."""
 
+import asyncio
 import ipaddress
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -90,7 +92,7 @@ class PageServer:
         self._listener = Listener("address", address, tls.context if tls else None)
         self._is_local = is_loopback(address)
         self._content, self._html = content, html
-        self._streams = 0
+        self._readers: set[asyncio.Task[Any]] = set()
 
     @property
     def port(self) -> int:
@@ -113,6 +115,7 @@ class PageServer:
         if not self._is_local:
             app.router.add_post("/login", self._login)
             app.router.add_post("/logout", self._logout)
+        app.on_shutdown.append(self._end_streams)
         await self._listener.start(app)
 
     async def stop(self) -> None:
@@ -175,13 +178,14 @@ class PageServer:
         )
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        if self._streams >= _MOST_STREAMS:
+        reader = asyncio.current_task()
+        if reader is None or len(self._readers) >= _MOST_STREAMS:
             return self._message(HTTPStatus.SERVICE_UNAVAILABLE, "too many readers")
         kind = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         answer = web.StreamResponse(headers={**_HEADERS, **kind})
         await answer.prepare(request)
         at = request.headers.get("Last-Event-ID") or request.query.get("after", "")
-        self._streams += 1
+        self._readers.add(reader)
         try:
             async for event in self._content.events(at):
                 # A right may be taken away while the stream is open.
@@ -194,8 +198,13 @@ class PageServer:
         except ConnectionError:
             pass  # the reader has gone
         finally:
-            self._streams -= 1
+            self._readers.discard(reader)
         return answer
+
+    async def _end_streams(self, _: web.Application) -> None:
+        """The browsers' streams never end by themselves; closing would wait for them in vain."""
+        for reader in self._readers:
+            reader.cancel()
 
     async def _static(self, request: web.Request) -> web.Response:
         found = self._html.static.get(request.match_info["name"])

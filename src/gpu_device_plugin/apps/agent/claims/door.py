@@ -52,7 +52,7 @@ class ClaimDoor:
     def is_needed(self) -> bool:
         """Whether claims are given here, or are still held."""
         is_open = self._parts.node_store.read().door is Door.DRA
-        return is_open or bool(self.withheld) or has_claims(self._parts.admission.ledger)
+        return is_open or self.handover.is_offered or has_claims(self._parts.admission.ledger)
 
     @property
     def withheld(self) -> frozenset[str]:
@@ -105,7 +105,7 @@ class ClaimDoor:
                 if await self.handover.advance():
                     continue
                 await self._until_woken(
-                    self.handover.settle_seconds if self.withheld else CHECK_SECONDS
+                    self.handover.settle_seconds if self.handover.is_waiting else CHECK_SECONDS
                 )
                 await asyncio.sleep(_TOGETHER_SECONDS)
         finally:

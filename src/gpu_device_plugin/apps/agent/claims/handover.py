@@ -1,7 +1,8 @@
 """Cards on their way back to the device plugin: each is withheld until no claim is allocated on it.
 
 The scheduler may have allocated a card a moment before it saw the taint, and the claim is prepared
-later. So the claims are read some seconds after the tainted slice was written.
+later. So the claims are read some seconds after the tainted slice was written. What was offered is
+remembered over a restart: an agent that finds the door changed has to take it back first.
 """
 
 import asyncio
@@ -10,9 +11,10 @@ from collections.abc import Iterable
 import structlog
 
 from gpu_device_plugin.apps.agent.claims.parts import ClaimParts
-from gpu_device_plugin.domain.claims import allocated_cards
+from gpu_device_plugin.domain.claims import allocated_cards, has_claims, held_by_claims
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.store.state_records import ClaimsRecord
 
 _log = structlog.get_logger("claims")
 
@@ -22,6 +24,7 @@ class Handover:
 
     Attributes:
         withheld: Their UUIDs.
+        is_offered: Whether the API server may have a slice of ours, also one of an earlier run.
         settle_seconds: How long after the taint the scheduler may still have allocated.
     """
 
@@ -29,36 +32,64 @@ class Handover:
         self._parts = parts
         self._written_at: float | None = None
         self.withheld: frozenset[str] = frozenset()
+        self.is_offered = False
         self.settle_seconds = 5.0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether cards or our slice should go back now, and not at the end of a prepared claim."""
+        ledger = self._parts.admission.ledger
+        is_closed = self._parts.node_store.read().door is not Door.DRA
+        is_held = bool(self.withheld <= held_by_claims(ledger)) and has_claims(ledger)
+        return is_closed and self.is_offered and not is_held
+
+    async def load(self, now_seconds: float) -> str | None:
+        """Take up what the last run left; returns what was damaged, or None."""
+        content, bad = await self._parts.memory.load(now_seconds)
+        self.withheld, self.is_offered = frozenset(content.withheld), content.is_offered
+        return bad
 
     def offered(self, uuids: Iterable[str]) -> None:
         """These cards are offered for claims now."""
-        self.withheld, self._written_at = frozenset(uuids), None
+        self._written_at = None
+        self._remember(frozenset(uuids), is_offered=True)
 
     async def advance(self) -> bool:
         """Give back what no claim is allocated on; without the API server, nothing.
 
         Returns:
-            Whether a card was given back.
+            Whether anything was given back.
         """
-        state, now = self._parts.node_store.read(), asyncio.get_running_loop().time()
-        if state.door is Door.DRA or not self.withheld:
+        if not self.is_waiting or not self._has_settled():
             return False
-        if not self._parts.claims.has_offered:
-            self._written_at = None
-            return False
-        if self._written_at is None:
-            self._written_at = now
-        if now - self._written_at < self.settle_seconds:
-            return False
+        if not self.withheld:
+            # The last claim has ended, and the API server has no slice of ours any more.
+            self._remember(self.withheld, is_offered=False)
+            return True
         try:
             claims = await self._parts.claims.every()
         except ClusterError as error:
             _log.info("claims cannot be read; cards are withheld", error=str(error))
             return False
-        left = self.withheld & allocated_cards(claims, state)
-        is_change, self.withheld = left != self.withheld, left
+        left = self.withheld & allocated_cards(claims, self._parts.node_store.read())
+        is_change = left != self.withheld
+        self._remember(left, is_offered=True)
         if is_change:
             _log.info("cards go back to the device plugin", withheld=sorted(left))
             self._parts.republish(self._parts.node_store.read())
         return is_change
+
+    def _has_settled(self) -> bool:
+        """Whether nothing new has been allocated for a while of what is withheld."""
+        if not self._parts.claims.has_offered:
+            self._written_at = None
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._written_at is None:
+            self._written_at = now
+        return not self.withheld or now - self._written_at >= self.settle_seconds
+
+    def _remember(self, withheld: frozenset[str], *, is_offered: bool) -> None:
+        if (withheld, is_offered) != (self.withheld, self.is_offered):
+            self.withheld, self.is_offered = withheld, is_offered
+            self._parts.memory.save(ClaimsRecord(sorted(withheld), is_offered))

@@ -11,6 +11,8 @@ from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.store.cdi import CdiFiles
+from gpu_device_plugin.store.state_file import Memory
+from gpu_device_plugin.store.state_records import ClaimsRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class ClaimParts:
         recorder: Where events go.
         gate: Keeps the calls of the other door away.
         driver_version: Of the NVIDIA driver.
+        memory: What was offered, over a restart.
         republish: Sends the device lists of the other door again, where they have changed.
     """
 
@@ -37,4 +40,5 @@ class ClaimParts:
     recorder: EventRecorder
     gate: CallGate
     driver_version: Callable[[], str]
+    memory: Memory[ClaimsRecord]
     republish: Callable[[NodeState], None]
