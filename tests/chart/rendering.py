@@ -6,6 +6,7 @@
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +54,15 @@ def render(
     Raises:
         RefusedError: helm refused; the text is helm's.
     """
+    return _rendered(settings, yaml.safe_dump(dict(values or {})), kubernetes, chart)
+
+
+@cache  # many tests look at the same values
+def _rendered(settings: tuple[str, ...], values: str, kubernetes: str, chart: Path) -> str:
     command = [str(HELM), "template", NAME, str(chart), "--namespace", NAME, "--values", "-"]
     command += [f"--set={setting}" for setting in settings]
     command += [f"--kube-version={kubernetes}"] if kubernetes else []
-    done = subprocess.run(
-        command,
-        input=yaml.safe_dump(dict(values or {})),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(command, input=values, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RefusedError(done.stderr)
     return done.stdout
@@ -72,8 +72,9 @@ def manifests(
     *settings: str, values: Mapping[str, Any] | None = None, chart: Path = CHART
 ) -> Sequence[dict[str, Any]]:
     """The manifests as objects."""
+    # The parser in C: in Python it takes most of the time of all tests of the chart.
     text = render(*settings, values=values, chart=chart)
-    return [made for made in yaml.safe_load_all(text) if made]
+    return [made for made in yaml.load_all(text, yaml.CSafeLoader) if made]
 
 
 def one(made: Sequence[dict[str, Any]], kind: str, name: str = NAME) -> dict[str, Any]:

@@ -125,6 +125,22 @@ def test_the_mps_daemon_serves_the_same_files_on_labelled_nodes() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("mps", ("mps.enabled=true", "gfd.enabled=true")),
+        ("mig-manager", ("migManager.enabled=true",)),
+    ],
+)
+def test_commands_that_change_cards_run_as_root(name: str, values: tuple[str, ...]) -> None:
+    """The image's user is another, to whom the kubelet's socket is closed."""
+    made = one(manifests(*values, values=FILES), "DaemonSet", f"{NAME}-{name}")
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+
+    assert container["securityContext"]["privileged"] is True
+    assert container["securityContext"]["runAsUser"] == 0
+
+
 def test_on_simulated_cards_the_mps_daemon_has_a_stand_in_for_nvidias_program() -> None:
     """`simulate create` puts it beside the driver's libraries, which the node tools have mounted."""
     values = ("mps.enabled=true", "gfd.enabled=true", "simulate.profile=a100")

@@ -256,6 +256,48 @@ def test_memory_on_several_cards_is_on_distinct_cards(cluster: Cluster, claims: 
         wait_for("the mode is back", lambda: modes(cluster) == {"core_mem"}, 90, 0.5)
 
 
+def whole(name: str, *containers: str) -> dict[str, Any]:
+    """A pod of containers that each ask for a whole card, as on a cluster without slices."""
+    limits = {"limits": {"nvidia.com/gpu": "1"}}
+    return pod(name, *(container(each, resources=limits) for each in containers))
+
+
+def test_whole_cards_and_slices_come_from_one_pool(cluster: Cluster, claims: Agent) -> None:
+    """No slice goes beside a whole card, and no whole card where a slice is."""
+    cluster.apply(holding("slice"))
+    cluster.wait_for_phase("slice", "Running", seconds=90)
+    cluster.apply(*(whole(f"whole-{n}", "main") for n in range(4)))
+    wait_for("three whole cards are held", lambda: len(running(cluster)) == 4, 120, 0.5)
+    cluster.apply(pod("large", container("main", resources=slice_of(14, 75))))
+    cluster.apply(pod("beside", container("main", resources=slice_of(13, 70))))
+    cluster.wait_for_phase("beside", "Running", seconds=90)
+
+    assert sorted(cards_of(cluster).values()) == [1, 1, 1, 2]
+    phases = Counter(p["status"]["phase"] for p in cluster.every("pod"))
+    assert phases == {"Running": 5, "Pending": 2}
+    grants = {grant.pod.name: grant for grant in claims.grants()}
+    of_whole = [grants[name] for name in running(cluster) if name.startswith("whole")]
+    assert {(s.memory_mib, s.core_percent) for g in of_whole for s in g.shares} == {(15360, 100)}
+    assert {s.memory_bytes for g in of_whole for s in g.shares} == {16160 << 20}
+    told = cluster.get("pod", of_whole[0].pod.name)["metadata"]["annotations"]
+    assert json.loads(told["gpu-device-plugin/devices"]) == {"0": list(of_whole[0].devices)}
+
+    cluster.kubectl("delete", "pod", "slice", "beside", "--wait=true", "--grace-period=1")
+    # 14 units or a whole card: one of the two that wait has the card now.
+    wait_for("one of them runs", lambda: len(running(cluster)) == 4, 60, 0.5)
+
+
+def test_two_containers_with_whole_cards_wait_with_the_reason(
+    cluster: Cluster,
+    claims: Agent,  # noqa: ARG001 - serves
+) -> None:
+    """One would be without its card: a claim has one set of cards for all of its containers."""
+    cluster.apply(whole("two", "a", "b"))
+    text = "one container of a pod can ask for whole cards"
+    wait_for("the pod says why", lambda: text in cluster.kubectl("describe", "pod", "two"), 60, 0.5)
+    assert phase(cluster, "two", "default") == "Pending"
+
+
 def phase(cluster: Cluster, name: str, namespace: str) -> str:
     """Of a pod."""
     found = cluster.find("pod", name, namespace)

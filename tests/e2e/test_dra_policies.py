@@ -21,7 +21,7 @@ from tests.e2e.submission import Submission
 from gpu_device_plugin.domain.doors import DOOR_LABEL
 
 NOWHERE = {"e2e": "nowhere"}
-POLICIES = ("claims-made", "claims-held", "agent-slices", "pods")
+POLICIES = ("claims-made", "claims-held", "claims-whole", "agent-slices", "pods")
 MUTATING = ("slices", "claims")
 OWN_CLAIM = {"name": "disk", "resourceClaimTemplateName": "disks"}
 
@@ -215,6 +215,26 @@ def test_a_claim_by_hand_is_refused_whoever_writes_it(server: Submission) -> Non
     assert "are made by kube-controller-manager" in server.create(claim_of_hand()).text
     assert "are made by kube-controller-manager" in server.create(hidden).text
     assert server.create(other).is_accepted
+
+
+def test_a_claim_of_whole_cards_names_no_amounts(server: Submission) -> None:
+    """They would be a slice that no rule has seen; whole cards by hand are as good as by limits."""
+    whole = claim_of_hand()
+    (request,) = whole["spec"]["devices"]["requests"]
+    request["exactly"]["deviceClassName"] = "gpu-card"
+    assert server.create(whole).is_accepted
+
+    part = json.loads(json.dumps(whole))
+    amounts = {"requests": {"memory": "1Gi"}}
+    part["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = amounts
+    assert "takes whole cards and names no capacity" in server.create(part).text
+    several = json.loads(json.dumps(whole))
+    several["spec"]["devices"]["requests"].append({**request, "name": "another"})
+    assert "has one request" in server.create(several).text
+    hidden = json.loads(json.dumps(whole))
+    alternative = {"name": "a", "deviceClassName": "gpu-card", "capacity": amounts}
+    hidden["spec"]["devices"]["requests"] = [{"name": "mine", "firstAvailable": [alternative]}]
+    assert "takes whole cards and names no capacity" in server.create(hidden).text
 
 
 def test_applying_a_bare_pod_again_changes_nothing_and_other_amounts_are_refused(

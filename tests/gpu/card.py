@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,9 @@ class Card:
 
 
 def find(environment: Mapping[str, str], uuid: str | None = None) -> Card:
-    """The first card that is not cut by MIG, or the one of that UUID.
+    """The card of that UUID, or the idlest one that several processes may use whole.
+
+    Where CUDA_VISIBLE_DEVICES is set, one of those: by UUID, or by NVML's number.
 
     Raises:
         NoCardError: There is none.
@@ -63,14 +65,12 @@ def find(environment: Mapping[str, str], uuid: str | None = None) -> Card:
         if nodes:
             raise CardError(f"{nodes[0]} is there, but {reason}")
         raise NoCardError(f"looked for libnvidia-ml.so.1 and /dev/nvidia*; {reason}")
-    cards = told["cards"]
-    whole = [found for found in cards if not found["has_mig"] and uuid in (None, found["uuid"])]
-    if not whole:
+    found = chosen(told["cards"], uuid or environment.get("CUDA_VISIBLE_DEVICES", ""))
+    if found is None:
         raise NoCardError(
-            f"driver {told['driver']} shows {len(cards)} cards, none of them without MIG; "
-            "modes are left as they are"
+            f"driver {told['driver']} shows {len(told['cards'])} cards, and none that may be used is without "
+            "MIG and in compute mode Default; modes are left as they are"
         )
-    found = whole[0]
     return Card(
         uuid=found["uuid"],
         name=found["name"],
@@ -82,6 +82,19 @@ def find(environment: Mapping[str, str], uuid: str | None = None) -> Card:
         pids={int(pid): used for pid, used in found["pids"].items()},
         is_simulated=told["is_simulated"],
     )
+
+
+def chosen(cards: Sequence[dict[str, Any]], visible: str) -> dict[str, Any] | None:
+    """The idlest card that several processes may use whole, of those that `visible` lists."""
+    names = visible.split(",")
+    usable = [
+        card
+        for number, card in enumerate(cards)
+        if not card["has_mig"]
+        and not card["is_exclusive"]
+        and any(card["uuid"].startswith(name) or str(number) == name for name in names)
+    ]
+    return min(usable, key=lambda card: (len(card["pids"]), -card["free"]), default=None)
 
 
 def _look(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Chapters that were measured, so that a run which is interrupted can go on."""
 
 import contextlib
+import hashlib
 import json
 import signal
 from collections.abc import Iterator
@@ -14,11 +15,12 @@ from tests.gpu.place import CheckError
 
 
 class Kept:
-    """A file of rows by chapter; another card or driver begins anew."""
+    """A file of rows by chapter; another card, driver or library begins anew."""
 
-    def __init__(self, file: Path, card: Card) -> None:
+    def __init__(self, file: Path, card: Card, library: Path) -> None:
         self._file = file
-        self._card = f"{card.uuid} {card.driver}"
+        digest = hashlib.sha256(library.read_bytes()).hexdigest()
+        self._card = f"{card.uuid} {card.driver} {digest}"
         self._chapters: dict[str, list[dict[str, Any]]] = {}
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError, KeyError):
             content = json.loads(file.read_text(encoding="utf-8"))
@@ -37,6 +39,10 @@ class Kept:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         content = {"card": self._card, "chapters": self._chapters}
         self._file.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+    def forget(self) -> None:
+        """All was measured: the next run begins anew."""
+        self._file.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -129,6 +129,10 @@ class Place:
         process = start(environment, command)
         try:
             yield answer(process)
+        except BaseException:
+            # A chapter whose time is over does not wait for its programs.
+            process.kill()
+            raise
         finally:
             end(process)
 

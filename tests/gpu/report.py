@@ -42,8 +42,7 @@ def section(
     head = [
         "## On a real card",
         "",
-        "Written by `make gpu`. One card, nothing else on it; its modes and clocks are as they",
-        "were found.",
+        f"Written by `make gpu`. One card, {_beside(card)}; its modes and clocks are as they were found.",
         "",
         f"- Card: {card.name}, {card.total_bytes // MIB} MiB",
         f"- Driver {card.driver}, CUDA {card.cuda}; Linux {platform.release()}",
@@ -51,18 +50,32 @@ def section(
         "",
         *_list("These stand in the place of simulated figures:", replaced),
         *_list("Not measured, for lack of time:", left),
-        *_list(
-            "Missed:",
-            [
-                f"{r.what}: {r.measured}, wanted {r.target}"
-                for c in chapters
-                for r in c.rows
-                if r.is_met is False
-            ],
-        ),
+        *_list("Missed:", missed(chapters)),
+        *_list("Not run:", not_run(chapters)),
     ]
     parts = [chapter_text(chapter, level=3) for chapter in chapters]
     return "\n".join(["\n".join(head), *parts])
+
+
+def _beside(card: Card) -> str:
+    if not card.pids:
+        return "nothing else on it"
+    return (
+        f"**used by other processes too ({len(card.pids)})**, so that figures of time and memory are not the "
+        "library's alone"
+    )
+
+
+def missed(chapters: Sequence[Chapter]) -> list[str]:
+    """One line for each check that failed."""
+    rows = [row for chapter in chapters for row in chapter.rows]
+    return [f"{r.what}: {r.measured}, wanted {r.target}" for r in rows if r.is_met is False]
+
+
+def not_run(chapters: Sequence[Chapter]) -> list[str]:
+    """One line for each check that this machine cannot make, with the reason."""
+    rows = [row for chapter in chapters for row in chapter.rows]
+    return [f"{r.what}: {r.measured}" for r in rows if r.measured.startswith("not run: ")]
 
 
 def _list(head: str, lines: Sequence[str]) -> list[str]:

@@ -11,12 +11,13 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.bench.report import kept_section, with_section
 from tests.bench.rows import Chapter, Row
 from tests.gpu import compute, memory, report
-from tests.gpu.card import Card
+from tests.gpu.card import Card, chosen
 from tests.gpu.kept import Kept, limited
 from tests.gpu.place import CheckError
 from tests.gpu.simulated import simulated_base
@@ -102,20 +103,46 @@ def test_the_first_half_hour_runs_on_the_simulated_card() -> None:
     assert "20 ms sync at 60 % beside 100 µs at 30 %: the card's time: " in done.stdout
     assert "an import in a slice of 2 GiB succeeds: 0 (0) met" in done.stdout
     assert "the slice shows the same to: 0 MiB (≤ 8 MiB) met" in done.stdout
-    assert done.stdout.count("not run: NVIDIA's runtime library") == 3
+    # In the chapter, and once more at the end.
+    assert done.stdout.count("not run: NVIDIA's runtime library") == 2 * 3
 
 
 def test_a_run_that_is_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
     """What ran to its end is kept, for this card and driver only."""
+    library = tmp_path / "library"
+    library.write_bytes(b"one")
     whole = [Row("share", "30 %", "30.1 %", is_met=True)]
-    kept = Kept(tmp_path / "gpu.json", CARD)
+    kept = Kept(tmp_path / "gpu.json", CARD, library)
     kept.save("graphs", whole)
     kept.save("compute", [Row("compute: the check itself", "runs to its end", "no", is_met=False)])
 
-    again = Kept(tmp_path / "gpu.json", CARD)
+    again = Kept(tmp_path / "gpu.json", CARD, library)
     assert again.rows("graphs") == whole
     assert again.rows("compute") is None
-    assert Kept(tmp_path / "gpu.json", replace(CARD, driver="590.1")).rows("graphs") is None
+    other = replace(CARD, driver="590.1")
+    assert Kept(tmp_path / "gpu.json", other, library).rows("graphs") is None
+    library.write_bytes(b"built again")
+    assert Kept(tmp_path / "gpu.json", CARD, library).rows("graphs") is None
+
+
+def test_the_idlest_card_is_measured_that_processes_may_share() -> None:
+    """Modes are left as they are, and what a scheduler made visible is kept to."""
+    free = {"has_mig": False, "is_exclusive": False, "free": 8, "pids": {}}
+    cards: list[dict[str, Any]] = [
+        {**free, "uuid": "GPU-a", "has_mig": True},
+        {**free, "uuid": "GPU-b", "is_exclusive": True},
+        {**free, "uuid": "GPU-c", "pids": {1: 1}, "free": 9},
+        {**free, "uuid": "GPU-d"},
+    ]
+
+    def uuid(visible: str) -> str | None:
+        found = chosen(cards, visible)
+        return found["uuid"] if found else None
+
+    assert uuid("") == "GPU-d"
+    assert uuid("2") == "GPU-c"
+    assert uuid("GPU-c,GPU-d") == "GPU-d"
+    assert uuid("GPU-a,GPU-b") is None
 
 
 def test_a_chapter_that_takes_too_long_is_ended() -> None:
@@ -196,4 +223,7 @@ def test_the_section_replaces_its_elder_and_nothing_else(tmp_path: Path) -> None
     assert "### Names\n" in text
     for line in ("4 MiB of a graph", "vllm", "apart: 9, wanted ≤ 8"):
         assert f"\n- {line}\n" in text
+    assert "nothing else on it" in text
+    busy = report.section(replace(CARD, pids={7: MIB}), [], [], [])
+    assert "used by other processes too (1)" in busy
     assert kept_section(with_section("# New tables\n", "kept\n")).splitlines()[1] == "kept"

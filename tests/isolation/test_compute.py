@@ -211,7 +211,7 @@ def test_graphs_of_one_card_do_not_wait_for_anothers_time(make_box: MakeBox) -> 
 RUN_AHEAD = 10
 
 
-# At 70 % paced ones are charged too little, and several streams too much: docs/isolation.md says so.
+# At 70 % paced ones are charged too little, and several streams too much: docs/isolation-details.md.
 WAYS = [
     *itertools.product((10, 30), ("plain", "paced", "two", "streams", "graph")),
     *itertools.product((70,), ("plain", "two", "graph")),

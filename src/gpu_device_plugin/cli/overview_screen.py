@@ -10,7 +10,7 @@ from rich.text import Text
 
 from gpu_device_plugin.apps.overview.capacity import NodeCapacity
 from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
-from gpu_device_plugin.apps.overview.doctor import Finding, Level
+from gpu_device_plugin.apps.overview.finding import Finding, Level
 from gpu_device_plugin.apps.overview.node_cards import CardView, NodeView
 from gpu_device_plugin.apps.overview.usage import SliceUse
 from gpu_device_plugin.apps.overview.verdicts import NodeVerdict

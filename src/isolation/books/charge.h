@@ -41,3 +41,34 @@ uint64_t charge_managed(int card);
 void charge_expect_managed(void);
 
 void charge_after_fork(void);
+
+/*
+ * Whole hooks (books/entry.h). GIVES: reserves `bytes`, calls, and then keeps what came of it
+ * at `given`; `keep` may change the `result`. FREES: the entry goes first, because as soon as
+ * the driver has the key back it may give it to another thread; one that we do not know is the
+ * driver's business.
+ */
+#define GIVES(given, bytes, keep, name, parameters, arguments)                                     \
+	CUresult name parameters                                                                   \
+	{                                                                                          \
+		struct charge charge;                                                              \
+                                                                                                   \
+		ENTER_WITH(name, arguments);                                                       \
+		if (!(given))                                                                      \
+			return cuda.name arguments;                                                \
+		CUresult result = charge_current(&charge, bytes);                                  \
+                                                                                                   \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		result = cuda.name arguments;                                                      \
+		if (result == CUDA_SUCCESS)                                                        \
+			keep;                                                                      \
+		else                                                                               \
+			charge_drop(&charge);                                                      \
+		return result;                                                                     \
+	}
+
+#define FREES(kind, key, name, parameters, arguments)                                              \
+	HOOK(name, parameters, arguments, struct charge_taken taken;                               \
+	     charge_take(&taken, kind, (uint64_t)(uintptr_t)(key)),                                \
+	     charge_taken_done(&taken, result == CUDA_SUCCESS))

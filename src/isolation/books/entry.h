@@ -18,17 +18,18 @@ enum entry enter_slice(void);
 void entry_forget_parent(void);
 
 /* The driver's answer, or "not supported" where it has no such function. */
-#define PASS(name, ...) (cuda.name ? cuda.name(__VA_ARGS__) : CUDA_ERROR_NOT_SUPPORTED)
+#define PASS(name, arguments) (cuda.name ? cuda.name arguments : CUDA_ERROR_NOT_SUPPORTED)
 
 /* The first lines of a hook: leaves it unless there are books to keep. */
-#define ENTER(name, ...)                                                                           \
+#define ENTER_WITH(name, arguments)                                                                \
 	do {                                                                                       \
 		const enum entry entry_ = enter();                                                 \
 		if (entry_ == ENTRY_CLOSED)                                                        \
 			return CUDA_ERROR_SYSTEM_NOT_READY;                                        \
 		if (entry_ == ENTRY_PASS || !cuda.name)                                            \
-			return PASS(name, __VA_ARGS__);                                            \
+			return PASS(name, arguments);                                              \
 	} while (0)
+#define ENTER(name, ...) ENTER_WITH(name, (__VA_ARGS__))
 
 /* The same where the call gives something out: a NULL for it is the driver's to refuse. */
 #define ENTER_TO_GIVE(given, name, ...)                                                            \
@@ -37,3 +38,19 @@ void entry_forget_parent(void);
 		if (!(given))                                                                      \
 			return cuda.name(__VA_ARGS__);                                             \
 	} while (0)
+
+/*
+ * A whole hook, where all there is to do is done before and after the driver's call:
+ * HOOK(cuName, (int *value, CUstream stream), (value, stream), before, after), where `after`
+ * finds the `result`. A block of its own: commas in it need no care.
+ */
+#define HOOK(name, parameters, arguments, before, ...)                                             \
+	CUresult name parameters                                                                   \
+	{                                                                                          \
+		ENTER_WITH(name, arguments);                                                       \
+		before;                                                                            \
+		const CUresult result = cuda.name arguments;                                       \
+                                                                                                   \
+		__VA_ARGS__;                                                                       \
+		return result;                                                                     \
+	}

@@ -1,7 +1,7 @@
 /*
  * The shared region: what the processes of one container tell each other, in
  * the file state/region that the agent made. The layout is frozen: another
- * layout is another number, and the agent reads it too (docs/isolation.md).
+ * layout is another number, and the agent reads it too (docs/isolation-details.md).
  *
  * All writes are under the lock except the words marked atomic. A slot belongs
  * to one process and never moves; only its owner writes its columns, and

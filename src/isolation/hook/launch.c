@@ -12,90 +12,44 @@
 #define SIZE(grid, block)                                                                          \
 	meter_size((uint64_t)grid##X *grid##Y *grid##Z, (uint64_t)block##X *block##Y *block##Z)
 
-#define METERED(what, size, stream, call)                                                          \
-	do {                                                                                       \
-		struct meter_launch launch;                                                        \
-		struct overhead_launch first;                                                      \
-                                                                                                   \
-		meter_before(&launch, meter_kind(what, size), stream);                             \
-		overhead_begin_launch(&first, (const void *)(what), stream);                       \
-		const CUresult result = call;                                                      \
-                                                                                                   \
-		overhead_end_launch(&first, (const void *)(what), stream, result, 0);              \
-		meter_after(&launch, result);                                                      \
-		return result;                                                                     \
-	} while (0)
+#define LAUNCHES(what, size, stream, name, parameters, arguments)                                  \
+	HOOK(name, parameters, arguments, struct meter_launch launch;                              \
+	     struct overhead_launch first; meter_before(&launch, meter_kind(what, size), stream);  \
+	     overhead_begin_launch(&first, (const void *)(what), stream),                          \
+	     overhead_end_launch(&first, (const void *)(what), stream, result, 0);                 \
+	     meter_after(&launch, result))
 
-CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-			unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
-			unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
-			void **kernelParams, void **extra)
-{
-	ENTER(cuLaunchKernel, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
-	      sharedMemBytes, hStream, kernelParams, extra);
-	METERED(f, SIZE(gridDim, blockDim), hStream,
-		cuda.cuLaunchKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
-				    blockDimZ, sharedMemBytes, hStream, kernelParams, extra));
-}
+/* With the variant whose default stream is the thread's own. */
+#define LAUNCHES_ALSO_PTSZ(what, size, stream, name, parameters, arguments)                        \
+	LAUNCHES(what, size, stream, name, parameters, arguments)                                  \
+	LAUNCHES(what, size, stream_per_thread(stream), name##_ptsz, parameters, arguments)
 
-CUresult cuLaunchKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-			     unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY,
-			     unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream,
-			     void **kernelParams, void **extra)
-{
-	ENTER(cuLaunchKernel_ptsz, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ,
-	      sharedMemBytes, hStream, kernelParams, extra);
-	METERED(f, SIZE(gridDim, blockDim), stream_per_thread(hStream),
-		cuda.cuLaunchKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
-					 blockDimZ, sharedMemBytes, hStream, kernelParams, extra));
-}
+LAUNCHES_ALSO_PTSZ(f, SIZE(grid, block), stream, cuLaunchKernel,
+		   (CUfunction f, unsigned gridX, unsigned gridY, unsigned gridZ, unsigned blockX,
+		    unsigned blockY, unsigned blockZ, unsigned shared_bytes, CUstream stream,
+		    void **parameters, void **extra),
+		   (f, gridX, gridY, gridZ, blockX, blockY, blockZ, shared_bytes, stream,
+		    parameters, extra))
 
 /* A NULL configuration is the driver's to refuse. */
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
-			  void **extra)
-{
-	ENTER(cuLaunchKernelEx, config, f, kernelParams, extra);
-	METERED(f, config ? SIZE(config->gridDim, config->blockDim) : 0,
-		config ? config->hStream : NULL,
-		cuda.cuLaunchKernelEx(config, f, kernelParams, extra));
-}
+LAUNCHES_ALSO_PTSZ(f, config ? SIZE(config->gridDim, config->blockDim) : 0,
+		   (config ? config->hStream : NULL), cuLaunchKernelEx,
+		   (const CUlaunchConfig *config, CUfunction f, void **parameters, void **extra),
+		   (config, f, parameters, extra))
 
-CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
-			       void **extra)
-{
-	ENTER(cuLaunchKernelEx_ptsz, config, f, kernelParams, extra);
-	METERED(f, config ? SIZE(config->gridDim, config->blockDim) : 0,
-		stream_per_thread(config ? config->hStream : NULL),
-		cuda.cuLaunchKernelEx_ptsz(config, f, kernelParams, extra));
-}
+LAUNCHES_ALSO_PTSZ(f, SIZE(grid, block), stream, cuLaunchCooperativeKernel,
+		   (CUfunction f, unsigned gridX, unsigned gridY, unsigned gridZ, unsigned blockX,
+		    unsigned blockY, unsigned blockZ, unsigned shared_bytes, CUstream stream,
+		    void **parameters),
+		   (f, gridX, gridY, gridZ, blockX, blockY, blockZ, shared_bytes, stream,
+		    parameters))
 
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-				   unsigned int gridDimZ, unsigned int blockDimX,
-				   unsigned int blockDimY, unsigned int blockDimZ,
-				   unsigned int sharedMemBytes, CUstream hStream,
-				   void **kernelParams)
-{
-	ENTER(cuLaunchCooperativeKernel, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
-	      blockDimZ, sharedMemBytes, hStream, kernelParams);
-	METERED(f, SIZE(gridDim, blockDim), hStream,
-		cuda.cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX,
-					       blockDimY, blockDimZ, sharedMemBytes, hStream,
-					       kernelParams));
-}
-
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,
-					unsigned int gridDimZ, unsigned int blockDimX,
-					unsigned int blockDimY, unsigned int blockDimZ,
-					unsigned int sharedMemBytes, CUstream hStream,
-					void **kernelParams)
-{
-	ENTER(cuLaunchCooperativeKernel_ptsz, f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY,
-	      blockDimZ, sharedMemBytes, hStream, kernelParams);
-	METERED(f, SIZE(gridDim, blockDim), stream_per_thread(hStream),
-		cuda.cuLaunchCooperativeKernel_ptsz(f, gridDimX, gridDimY, gridDimZ, blockDimX,
-						    blockDimY, blockDimZ, sharedMemBytes, hStream,
-						    kernelParams));
-}
+/* The interface before CUDA 4. */
+LAUNCHES(f, 0, NULL, cuLaunch, (CUfunction f), (f))
+LAUNCHES(f, meter_size((uint64_t)width *(uint64_t)height, 0), NULL, cuLaunchGrid,
+	 (CUfunction f, int width, int height), (f, width, height))
+LAUNCHES(f, meter_size((uint64_t)width *(uint64_t)height, 0), stream, cuLaunchGridAsync,
+	 (CUfunction f, int width, int height, CUstream stream), (f, width, height, stream))
 
 /* Each part of it is work on its own stream's card. */
 static CUresult launch_together(CUDA_LAUNCH_PARAMS *parts, unsigned count, unsigned flags)
@@ -137,27 +91,6 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launchParamsLi
 	return launch_together(launchParamsList, launchParamsList ? numDevices : 0, flags);
 }
 
-/* The interface before CUDA 4. */
-CUresult cuLaunch(CUfunction f)
-{
-	ENTER(cuLaunch, f);
-	METERED(f, 0, NULL, cuda.cuLaunch(f));
-}
-
-CUresult cuLaunchGrid(CUfunction f, int grid_width, int grid_height)
-{
-	ENTER(cuLaunchGrid, f, grid_width, grid_height);
-	METERED(f, meter_size((uint64_t)grid_width * (uint64_t)grid_height, 0), NULL,
-		cuda.cuLaunchGrid(f, grid_width, grid_height));
-}
-
-CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstream hStream)
-{
-	ENTER(cuLaunchGridAsync, f, grid_width, grid_height, hStream);
-	METERED(f, meter_size((uint64_t)grid_width * (uint64_t)grid_height, 0), hStream,
-		cuda.cuLaunchGridAsync(f, grid_width, grid_height, hStream));
-}
-
 /* A graph is one piece of work: one price, whatever nodes it holds and however they change. */
 static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 			     __typeof__(cuGraphLaunch) *real)
@@ -197,41 +130,11 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 			    cuda.cuGraphLaunch_ptsz);
 }
 
-#define WAITED(call)                                                                               \
-	do {                                                                                       \
-		const CUresult result = call;                                                      \
-                                                                                                   \
-		meter_after_sync();                                                                \
-		pools_after_sync();                                                                \
-		return result;                                                                     \
-	} while (0)
+#define WAITS(name, parameters, arguments)                                                         \
+	HOOK(name, parameters, arguments, (void)0, meter_after_sync(); pools_after_sync())
 
-CUresult cuStreamSynchronize(CUstream hStream)
-{
-	ENTER(cuStreamSynchronize, hStream);
-	WAITED(cuda.cuStreamSynchronize(hStream));
-}
-
-CUresult cuStreamSynchronize_ptsz(CUstream hStream)
-{
-	ENTER(cuStreamSynchronize_ptsz, hStream);
-	WAITED(cuda.cuStreamSynchronize_ptsz(hStream));
-}
-
-CUresult cuEventSynchronize(CUevent hEvent)
-{
-	ENTER(cuEventSynchronize, hEvent);
-	WAITED(cuda.cuEventSynchronize(hEvent));
-}
-
-CUresult cuCtxSynchronize(void)
-{
-	ENTER(cuCtxSynchronize);
-	WAITED(cuda.cuCtxSynchronize());
-}
-
-CUresult cuCtxSynchronize_v2(CUcontext ctx)
-{
-	ENTER(cuCtxSynchronize_v2, ctx);
-	WAITED(cuda.cuCtxSynchronize_v2(ctx));
-}
+WAITS(cuStreamSynchronize, (CUstream stream), (stream))
+WAITS(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
+WAITS(cuEventSynchronize, (CUevent event), (event))
+WAITS(cuCtxSynchronize, (void), ())
+WAITS(cuCtxSynchronize_v2, (CUcontext context), (context))

@@ -57,30 +57,14 @@ void graphs_note_node(uint64_t exec, CUgraphNode node)
 		graphs_note_kernel(exec, NULL);
 }
 
-CUresult cuGraphExecKernelNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-					const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams)
-{
-	ENTER(cuGraphExecKernelNodeSetParams, hGraphExec, hNode, nodeParams);
-	const CUresult result = cuda.cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams);
+#define SETS_KERNEL(name, type, kernel)                                                            \
+	HOOK(name, (CUgraphExec exec, CUgraphNode node, type * parameters),                        \
+	     (exec, node, parameters), (void)0,                                                    \
+	     if (result == CUDA_SUCCESS) graphs_note_kernel((uint64_t)(uintptr_t)exec, kernel))
 
-	if (result == CUDA_SUCCESS)
-		graphs_note_kernel((uint64_t)(uintptr_t)hGraphExec, nodeParams->func);
-	return result;
-}
-
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec hGraphExec, CUgraphNode hNode,
-					   const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams)
-{
-	ENTER(cuGraphExecKernelNodeSetParams_v2, hGraphExec, hNode, nodeParams);
-	const CUresult result =
-		cuda.cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams);
-
-	if (result == CUDA_SUCCESS)
-		graphs_note_kernel((uint64_t)(uintptr_t)hGraphExec,
-				   nodeParams->func ? (const void *)nodeParams->func
-						    : (const void *)nodeParams->kern);
-	return result;
-}
+SETS_KERNEL(cuGraphExecKernelNodeSetParams, const CUDA_KERNEL_NODE_PARAMS_v1, parameters->func)
+SETS_KERNEL(cuGraphExecKernelNodeSetParams_v2, const CUDA_KERNEL_NODE_PARAMS_v2,
+	    parameters->func ? (const void *)parameters->func : (const void *)parameters->kern)
 
 CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 				  CUgraphNodeParams *nodeParams)

@@ -104,41 +104,30 @@ static CUresult note(CUgraphExec exec, CUgraph graph)
 }
 
 /* An executable graph takes memory of the card as soon as it is made. */
-#define NOTED(call)                                                                                \
-	do {                                                                                       \
+#define MAKES(name, parameters, arguments)                                                         \
+	CUresult name parameters                                                                   \
+	{                                                                                          \
 		struct overhead_change change;                                                     \
                                                                                                    \
+		ENTER_WITH(name, arguments);                                                       \
 		overhead_begin_change(&change, false);                                             \
-		const CUresult result = call;                                                      \
+		const CUresult result = cuda.name arguments;                                       \
                                                                                                    \
 		overhead_end_change(&change);                                                      \
 		overhead_stale_urgently(change.card);                                              \
-                                                                                                   \
-		return result == CUDA_SUCCESS ? note(*phGraphExec, hGraph) : result;               \
-	} while (0)
+		return result == CUDA_SUCCESS ? note(*exec, graph) : result;                       \
+	}
 
 /* Threads may share all of these. */
 
-CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
-			    char *logBuffer, size_t bufferSize)
-{
-	ENTER(cuGraphInstantiate, phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
-	NOTED(cuda.cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
-}
-
-CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode,
-			       char *logBuffer, size_t bufferSize)
-{
-	ENTER(cuGraphInstantiate_v2, phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
-	NOTED(cuda.cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize));
-}
-
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph,
-				     unsigned long long flags)
-{
-	ENTER(cuGraphInstantiateWithFlags, phGraphExec, hGraph, flags);
-	NOTED(cuda.cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags));
-}
+MAKES(cuGraphInstantiate,
+      (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t bytes),
+      (exec, graph, error_node, log, bytes))
+MAKES(cuGraphInstantiate_v2,
+      (CUgraphExec * exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t bytes),
+      (exec, graph, error_node, log, bytes))
+MAKES(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags),
+      (exec, graph, flags))
 
 /*
  * An upload at once is made a call of its own, for which room is reserved: the
@@ -181,52 +170,29 @@ static CUresult upload_as_asked(CUgraphExec *exec, CUDA_GRAPH_INSTANTIATE_PARAMS
 	return result;
 }
 
-CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph,
-				      CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
-{
-	ENTER(cuGraphInstantiateWithParams, phGraphExec, hGraph, instantiateParams);
-	const CUresult result = instantiate_with(phGraphExec, hGraph, instantiateParams,
-						 cuda.cuGraphInstantiateWithParams);
+#define MAKES_WITH(named, name, upload)                                                            \
+	CUresult name(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)     \
+	{                                                                                          \
+		ENTER(name, exec, graph, params);                                                  \
+		const CUresult result = instantiate_with(exec, graph, params, cuda.name);          \
+                                                                                                   \
+		return result == CUDA_SUCCESS ? upload_as_asked(exec, params, named, cuda.upload)  \
+					      : result;                                            \
+	}
 
-	return result == CUDA_SUCCESS
-		       ? upload_as_asked(phGraphExec, instantiateParams,
-					 instantiateParams->hUploadStream, cuda.cuGraphUpload)
-		       : result;
-}
-
-CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph,
-					   CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
-{
-	ENTER(cuGraphInstantiateWithParams_ptsz, phGraphExec, hGraph, instantiateParams);
-	const CUresult result = instantiate_with(phGraphExec, hGraph, instantiateParams,
-						 cuda.cuGraphInstantiateWithParams_ptsz);
-
-	return result == CUDA_SUCCESS
-		       ? upload_as_asked(phGraphExec, instantiateParams,
-					 stream_per_thread(instantiateParams->hUploadStream),
-					 cuda.cuGraphUpload_ptsz)
-		       : result;
-}
+MAKES_WITH(params->hUploadStream, cuGraphInstantiateWithParams, cuGraphUpload)
+MAKES_WITH(stream_per_thread(params->hUploadStream), cuGraphInstantiateWithParams_ptsz,
+	   cuGraphUpload_ptsz)
 
 /* What it has been made into may want more than before: its next launch reserves anew. */
-CUresult cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out,
-			   CUgraphExecUpdateResult *updateResult_out)
-{
-	ENTER(cuGraphExecUpdate, hGraphExec, hGraph, hErrorNode_out, updateResult_out);
-	const CUresult result =
-		cuda.cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+#define UPDATES(name, parameters, arguments)                                                       \
+	HOOK(name, parameters, arguments, (void)0, if (result == CUDA_SUCCESS) note(exec, graph))
 
-	return result == CUDA_SUCCESS ? note(hGraphExec, hGraph) : result;
-}
-
-CUresult cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
-			      CUgraphExecUpdateResultInfo *resultInfo)
-{
-	ENTER(cuGraphExecUpdate_v2, hGraphExec, hGraph, resultInfo);
-	const CUresult result = cuda.cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
-
-	return result == CUDA_SUCCESS ? note(hGraphExec, hGraph) : result;
-}
+UPDATES(cuGraphExecUpdate,
+	(CUgraphExec exec, CUgraph graph, CUgraphNode *error_node, CUgraphExecUpdateResult *found),
+	(exec, graph, error_node, found))
+UPDATES(cuGraphExecUpdate_v2, (CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *found),
+	(exec, graph, found))
 
 /* Its allocation nodes cannot be changed so, but its kernels can. */
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,

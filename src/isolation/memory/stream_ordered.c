@@ -28,46 +28,6 @@ static CUresult pool_of_stream(CUstream stream, struct pool_growth *growth)
 	return result;
 }
 
-/*
- * Both variants: `named` is the stream as the plain functions would name it. In
- * a capture nothing is allocated now: the graph is charged when it is launched.
- */
-static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUstream stream, CUstream named,
-			 __typeof__(cuMemAllocAsync) *real)
-{
-	struct pool_growth growth;
-
-	if (capture_has(named))
-		return real(dptr, bytes, stream);
-	const CUstreamCaptureMode mode = capture_exempt();
-	CUresult result = pool_of_stream(named, &growth);
-
-	if (result == CUDA_SUCCESS)
-		result = pools_begin_growth(&growth, bytes);
-	if (result == CUDA_SUCCESS) {
-		capture_restore(mode);
-		result = real(dptr, bytes, stream);
-		capture_exempt();
-		result = pools_end_growth(&growth, result, result == CUDA_SUCCESS ? *dptr : 0,
-					  named);
-	}
-	capture_restore(mode);
-	return result;
-}
-
-CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
-{
-	ENTER_TO_GIVE(dptr, cuMemAllocAsync, dptr, bytesize, hStream);
-	return allocate(dptr, bytesize, hStream, hStream, cuda.cuMemAllocAsync);
-}
-
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
-{
-	ENTER_TO_GIVE(dptr, cuMemAllocAsync_ptsz, dptr, bytesize, hStream);
-	return allocate(dptr, bytesize, hStream, stream_per_thread(hStream),
-			cuda.cuMemAllocAsync_ptsz);
-}
-
 /* The pools that a device has without anybody making them. */
 static bool is_pool_of_device(CUmemoryPool pool, CUdevice device)
 {
@@ -94,80 +54,74 @@ static int card_of_pool(CUmemoryPool pool, CUstream stream)
 								 : CARD_FOREIGN;
 }
 
-static CUresult allocate_from(CUdeviceptr *dptr, size_t bytes, CUmemoryPool pool, CUstream stream,
-			      CUstream named, __typeof__(cuMemAllocFromPoolAsync) *real)
+/* Any other pool; true for one that nobody charges here. A NULL is the driver's to refuse. */
+static bool is_not_charged(CUmemoryPool pool)
 {
-	struct pool_growth growth = {.pool = pool};
+	return !pool || pools_is_elsewhere(pool);
+}
+
+static CUresult pool_itself(CUmemoryPool pool, CUstream stream, struct pool_growth *growth)
+{
 	struct holding entry;
 
-	/* A NULL is the driver's to refuse. */
-	if (!pool || capture_has(named) || pools_is_elsewhere(pool))
-		return real(dptr, bytes, pool, stream);
-	const CUstreamCaptureMode mode = capture_exempt();
-
+	growth->pool = pool;
 	if (holdings_get(KIND_POOL, (uint64_t)(uintptr_t)pool, &entry)) {
-		growth.card = entry.card;
+		growth->card = entry.card;
 	} else {
-		growth.card = card_of_pool(pool, named);
-		pools_remember(pool, growth.card);
+		growth->card = card_of_pool(pool, stream);
+		pools_remember(pool, growth->card);
 	}
-	CUresult result = pools_begin_growth(&growth, bytes);
-
-	if (result == CUDA_SUCCESS) {
-		capture_restore(mode);
-		result = real(dptr, bytes, pool, stream);
-		capture_exempt();
-		result = pools_end_growth(&growth, result, result == CUDA_SUCCESS ? *dptr : 0,
-					  named);
-	}
-	capture_restore(mode);
-	return result;
-}
-
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
-				 CUstream hStream)
-{
-	ENTER_TO_GIVE(dptr, cuMemAllocFromPoolAsync, dptr, bytesize, pool, hStream);
-	return allocate_from(dptr, bytesize, pool, hStream, hStream, cuda.cuMemAllocFromPoolAsync);
-}
-
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUmemoryPool pool,
-				      CUstream hStream)
-{
-	ENTER_TO_GIVE(dptr, cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, pool, hStream);
-	return allocate_from(dptr, bytesize, pool, hStream, stream_per_thread(hStream),
-			     cuda.cuMemAllocFromPoolAsync_ptsz);
+	return CUDA_SUCCESS;
 }
 
 /*
- * The memory stays the pool's; only what cuMemAlloc made is released here. In a
- * capture nothing is freed now.
+ * `named` is the stream as the plain functions would name it. In a capture nothing is
+ * allocated now: the graph is charged when it is launched.
  */
-static CUresult free_in(CUdeviceptr pointer, CUstream stream, CUstream named,
-			__typeof__(cuMemFreeAsync) *real)
-{
-	struct charge_taken taken;
+#define DRAWS(named, is_free, find, name, parameters, arguments)                                   \
+	CUresult name parameters                                                                   \
+	{                                                                                          \
+		struct pool_growth growth = {0};                                                   \
+                                                                                                   \
+		ENTER_WITH(name, arguments);                                                       \
+		if (!pointer || (is_free) || capture_has(named))                                   \
+			return cuda.name arguments;                                                \
+		const CUstreamCaptureMode mode = capture_exempt();                                 \
+		CUresult result = find;                                                            \
+                                                                                                   \
+		if (result == CUDA_SUCCESS)                                                        \
+			result = pools_begin_growth(&growth, bytes);                               \
+		if (result == CUDA_SUCCESS) {                                                      \
+			capture_restore(mode);                                                     \
+			result = cuda.name arguments;                                              \
+			capture_exempt();                                                          \
+			result = pools_end_growth(&growth, result,                                 \
+						  result == CUDA_SUCCESS ? *pointer : 0, named);   \
+		}                                                                                  \
+		capture_restore(mode);                                                             \
+		return result;                                                                     \
+	}
 
-	if (capture_has(named))
-		return real(pointer, stream);
-	charge_take(&taken, KIND_MEMORY, pointer);
-	const CUresult result = real(pointer, stream);
+#define DRAWS_OF_STREAM(named, name)                                                               \
+	DRAWS(named, false, pool_of_stream(named, &growth), name,                                  \
+	      (CUdeviceptr * pointer, size_t bytes, CUstream stream), (pointer, bytes, stream))
+#define DRAWS_OF_POOL(named, name)                                                                 \
+	DRAWS(named, is_not_charged(pool), pool_itself(pool, named, &growth), name,                \
+	      (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream),           \
+	      (pointer, bytes, pool, stream))
 
-	charge_taken_done(&taken, result == CUDA_SUCCESS);
-	return result;
-}
+DRAWS_OF_STREAM(stream, cuMemAllocAsync)
+DRAWS_OF_STREAM(stream_per_thread(stream), cuMemAllocAsync_ptsz)
+DRAWS_OF_POOL(stream, cuMemAllocFromPoolAsync)
+DRAWS_OF_POOL(stream_per_thread(stream), cuMemAllocFromPoolAsync_ptsz)
 
-CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
-{
-	ENTER(cuMemFreeAsync, dptr, hStream);
-	return free_in(dptr, hStream, hStream, cuda.cuMemFreeAsync);
-}
+/* The memory stays the pool's; only what cuMemAlloc made is released here, and not in a capture. */
+#define FREES_IN(named, name)                                                                      \
+	FREES(KIND_MEMORY, capture_has(named) ? 0 : pointer, name,                                 \
+	      (CUdeviceptr pointer, CUstream stream), (pointer, stream))
 
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
-{
-	ENTER(cuMemFreeAsync_ptsz, dptr, hStream);
-	return free_in(dptr, hStream, stream_per_thread(hStream), cuda.cuMemFreeAsync_ptsz);
-}
+FREES_IN(stream, cuMemFreeAsync)
+FREES_IN(stream_per_thread(stream), cuMemFreeAsync_ptsz)
 
 /*
  * Since CUDA 13 there are pools of managed memory, which the card may hold at
@@ -209,26 +163,13 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle
 	return result;
 }
 
-CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *location,
-				CUmemAllocationType type)
-{
-	ENTER(cuMemGetDefaultMemPool, pool_out, location, type);
-	const CUresult result = cuda.cuMemGetDefaultMemPool(pool_out, location, type);
+#define GETS_POOL(name)                                                                            \
+	HOOK(name, (CUmemoryPool * pool, CUmemLocation * location, CUmemAllocationType type),      \
+	     (pool, location, type), (void)0,                                                      \
+	     if (result == CUDA_SUCCESS) note_pool(*pool, location, type))
 
-	if (result == CUDA_SUCCESS)
-		note_pool(*pool_out, location, type);
-	return result;
-}
-
-CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
-{
-	ENTER(cuMemGetMemPool, pool, location, type);
-	const CUresult result = cuda.cuMemGetMemPool(pool, location, type);
-
-	if (result == CUDA_SUCCESS)
-		note_pool(*pool, location, type);
-	return result;
-}
+GETS_POOL(cuMemGetDefaultMemPool)
+GETS_POOL(cuMemGetMemPool)
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {

@@ -11,202 +11,75 @@
 
 /* Threads may share all of these. */
 
-#define MAY_CHANGE(is_large, call)                                                                 \
-	do {                                                                                       \
-		struct overhead_change change;                                                     \
-                                                                                                   \
-		overhead_begin_change(&change, is_large);                                          \
-		const CUresult result = call;                                                      \
-                                                                                                   \
-		overhead_end_change(&change);                                                      \
-		return result;                                                                     \
-	} while (0)
+#define MAY_CHANGE(is_large, name, parameters, arguments)                                          \
+	HOOK(name, parameters, arguments, struct overhead_change change;                           \
+	     overhead_begin_change(&change, is_large), overhead_end_change(&change))
 
-#define MAY_UNLOAD(call)                                                                           \
-	do {                                                                                       \
-		struct overhead_unload unload;                                                     \
-                                                                                                   \
-		overhead_begin_unload(&unload);                                                    \
-		const CUresult result = call;                                                      \
-                                                                                                   \
-		overhead_end_unload(&unload);                                                      \
-		return result;                                                                     \
-	} while (0)
+#define LOADS(name, parameters, arguments) MAY_CHANGE(true, name, parameters, arguments)
+/* With lazy loading the code comes when a function is first asked for. */
+#define MAY_LOAD(name, parameters, arguments) MAY_CHANGE(false, name, parameters, arguments)
+
+#define MAY_UNLOAD(name, parameters, arguments, first)                                             \
+	HOOK(name, parameters, arguments, first; struct overhead_unload unload;                    \
+	     overhead_begin_unload(&unload), overhead_end_unload(&unload))
 
 /*
  * The first question about a function may bring its code; the first launch is
  * looked at all the same, for what else that brings.
  */
-#define MAY_BRING(function, call)                                                                  \
-	do {                                                                                       \
-		const void *asked = (const void *)((uintptr_t)(function) ^ ASKED);                 \
-		struct overhead_launch first;                                                      \
-                                                                                                   \
-		overhead_begin_launch(&first, asked, NULL);                                        \
-		const CUresult result = call;                                                      \
-                                                                                                   \
-		overhead_end_launch(&first, asked, NULL, result, 0);                               \
-		return result;                                                                     \
-	} while (0)
+#define ASKS(function, name, parameters, arguments)                                                \
+	HOOK(name, parameters, arguments,                                                          \
+	     const void *asked = (const void *)((uintptr_t)(function) ^ ASKED);                    \
+	     struct overhead_launch first; overhead_begin_launch(&first, asked, NULL),             \
+					   overhead_end_launch(&first, asked, NULL, result, 0))
 
-CUresult cuModuleLoad(CUmodule *module, const char *fname)
-{
-	ENTER(cuModuleLoad, module, fname);
-	MAY_CHANGE(true, cuda.cuModuleLoad(module, fname));
-}
+LOADS(cuModuleLoad, (CUmodule * module, const char *fname), (module, fname))
+LOADS(cuModuleLoadData, (CUmodule * module, const void *image), (module, image))
+LOADS(cuModuleLoadDataEx,
+      (CUmodule * module, const void *image, unsigned count, CUjit_option *options, void **values),
+      (module, image, count, options, values))
+LOADS(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image))
+LOADS(cuLibraryLoadData,
+      (CUlibrary * library, const void *code, CUjit_option *options, void **values, unsigned count,
+       CUlibraryOption *library_options, void **library_values, unsigned library_count),
+      (library, code, options, values, count, library_options, library_values, library_count))
+LOADS(cuLibraryLoadFromFile,
+      (CUlibrary * library, const char *fname, CUjit_option *options, void **values, unsigned count,
+       CUlibraryOption *library_options, void **library_values, unsigned library_count),
+      (library, fname, options, values, count, library_options, library_values, library_count))
+LOADS(cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library))
 
-CUresult cuModuleLoadData(CUmodule *module, const void *image)
-{
-	ENTER(cuModuleLoadData, module, image);
-	MAY_CHANGE(true, cuda.cuModuleLoadData(module, image));
-}
+MAY_LOAD(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name),
+	 (function, module, name))
+MAY_LOAD(cuKernelGetFunction, (CUfunction * function, CUkernel kernel), (function, kernel))
+MAY_LOAD(cuFuncLoad, (CUfunction function), (function))
 
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
-			    CUjit_option *options, void **optionValues)
-{
-	ENTER(cuModuleLoadDataEx, module, image, numOptions, options, optionValues);
-	MAY_CHANGE(true, cuda.cuModuleLoadDataEx(module, image, numOptions, options, optionValues));
-}
-
-CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
-{
-	ENTER(cuModuleLoadFatBinary, module, fatCubin);
-	MAY_CHANGE(true, cuda.cuModuleLoadFatBinary(module, fatCubin));
-}
-
-CUresult cuModuleUnload(CUmodule hmod)
-{
-	ENTER(cuModuleUnload, hmod);
-	overhead_forget_launches();
-	MAY_UNLOAD(cuda.cuModuleUnload(hmod));
-}
-
-/* With lazy loading the code comes when a function is first asked for. */
-CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name)
-{
-	ENTER(cuModuleGetFunction, hfunc, hmod, name);
-	MAY_CHANGE(false, cuda.cuModuleGetFunction(hfunc, hmod, name));
-}
-
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
-			   void **jitOptionsValues, unsigned int numJitOptions,
-			   CUlibraryOption *libraryOptions, void **libraryOptionValues,
-			   unsigned int numLibraryOptions)
-{
-	ENTER(cuLibraryLoadData, library, code, jitOptions, jitOptionsValues, numJitOptions,
-	      libraryOptions, libraryOptionValues, numLibraryOptions);
-	MAY_CHANGE(true, cuda.cuLibraryLoadData(library, code, jitOptions, jitOptionsValues,
-						numJitOptions, libraryOptions, libraryOptionValues,
-						numLibraryOptions));
-}
-
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
-			       void **jitOptionsValues, unsigned int numJitOptions,
-			       CUlibraryOption *libraryOptions, void **libraryOptionValues,
-			       unsigned int numLibraryOptions)
-{
-	ENTER(cuLibraryLoadFromFile, library, fileName, jitOptions, jitOptionsValues, numJitOptions,
-	      libraryOptions, libraryOptionValues, numLibraryOptions);
-	MAY_CHANGE(true, cuda.cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues,
-						    numJitOptions, libraryOptions,
-						    libraryOptionValues, numLibraryOptions));
-}
-
-CUresult cuLibraryUnload(CUlibrary library)
-{
-	ENTER(cuLibraryUnload, library);
-	overhead_forget_launches();
-	MAY_UNLOAD(cuda.cuLibraryUnload(library));
-}
-
-CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel)
-{
-	ENTER(cuKernelGetFunction, pFunc, kernel);
-	MAY_CHANGE(false, cuda.cuKernelGetFunction(pFunc, kernel));
-}
-
-CUresult cuFuncLoad(CUfunction function)
-{
-	ENTER(cuFuncLoad, function);
-	MAY_CHANGE(false, cuda.cuFuncLoad(function));
-}
-
-CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
-{
-	ENTER(cuLibraryGetModule, pMod, library);
-	MAY_CHANGE(true, cuda.cuLibraryGetModule(pMod, library));
-}
-
-CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
-{
-	ENTER(cuFuncGetAttribute, pi, attrib, hfunc);
-	MAY_BRING(hfunc, cuda.cuFuncGetAttribute(pi, attrib, hfunc));
-}
-
-CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
-{
-	ENTER(cuFuncSetAttribute, hfunc, attrib, value);
-	MAY_BRING(hfunc, cuda.cuFuncSetAttribute(hfunc, attrib, value));
-}
-
-CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
-{
-	ENTER(cuKernelGetAttribute, pi, attrib, kernel, dev);
-	MAY_BRING(kernel, cuda.cuKernelGetAttribute(pi, attrib, kernel, dev));
-}
-
-CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev)
-{
-	ENTER(cuKernelSetAttribute, attrib, val, kernel, dev);
-	MAY_BRING(kernel, cuda.cuKernelSetAttribute(attrib, val, kernel, dev));
-}
-
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
-						     size_t dynamicSMemSize)
-{
-	ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessor, numBlocks, func, blockSize,
-	      dynamicSMemSize);
-	MAY_BRING(func, cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(numBlocks, func, blockSize,
-									 dynamicSMemSize));
-}
-
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func,
-							      int blockSize, size_t dynamicSMemSize,
-							      unsigned int flags)
-{
-	ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, numBlocks, func, blockSize,
-	      dynamicSMemSize, flags);
-	MAY_BRING(func, cuda.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-				numBlocks, func, blockSize, dynamicSMemSize, flags));
-}
-
-CUresult cuOccupancyMaxPotentialBlockSize(int *minGridSize, int *blockSize, CUfunction func,
-					  CUoccupancyB2DSize blockSizeToDynamicSMemSize,
-					  size_t dynamicSMemSize, int blockSizeLimit)
-{
-	ENTER(cuOccupancyMaxPotentialBlockSize, minGridSize, blockSize, func,
-	      blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit);
-	MAY_BRING(func, cuda.cuOccupancyMaxPotentialBlockSize(minGridSize, blockSize, func,
-							      blockSizeToDynamicSMemSize,
-							      dynamicSMemSize, blockSizeLimit));
-}
-
-CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize,
-						   CUfunction func,
-						   CUoccupancyB2DSize blockSizeToDynamicSMemSize,
-						   size_t dynamicSMemSize, int blockSizeLimit,
-						   unsigned int flags)
-{
-	ENTER(cuOccupancyMaxPotentialBlockSizeWithFlags, minGridSize, blockSize, func,
-	      blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags);
-	MAY_BRING(func, cuda.cuOccupancyMaxPotentialBlockSizeWithFlags(
-				minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
-				dynamicSMemSize, blockSizeLimit, flags));
-}
-
+MAY_UNLOAD(cuModuleUnload, (CUmodule module), (module), overhead_forget_launches())
+MAY_UNLOAD(cuLibraryUnload, (CUlibrary library), (library), overhead_forget_launches())
 /* Stack, printf and malloc heaps. */
-CUresult cuCtxSetLimit(CUlimit limit, size_t value)
-{
-	ENTER(cuCtxSetLimit, limit, value);
-	MAY_UNLOAD(cuda.cuCtxSetLimit(limit, value));
-}
+MAY_UNLOAD(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value), (void)0)
+
+ASKS(function, cuFuncGetAttribute, (int *value, CUfunction_attribute which, CUfunction function),
+     (value, which, function))
+ASKS(function, cuFuncSetAttribute, (CUfunction function, CUfunction_attribute which, int value),
+     (function, which, value))
+ASKS(kernel, cuKernelGetAttribute,
+     (int *value, CUfunction_attribute which, CUkernel kernel, CUdevice device),
+     (value, which, kernel, device))
+ASKS(kernel, cuKernelSetAttribute,
+     (CUfunction_attribute which, int value, CUkernel kernel, CUdevice device),
+     (which, value, kernel, device))
+ASKS(function, cuOccupancyMaxActiveBlocksPerMultiprocessor,
+     (int *blocks, CUfunction function, int block_size, size_t shared_bytes),
+     (blocks, function, block_size, shared_bytes))
+ASKS(function, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+     (int *blocks, CUfunction function, int block_size, size_t shared_bytes, unsigned flags),
+     (blocks, function, block_size, shared_bytes, flags))
+ASKS(function, cuOccupancyMaxPotentialBlockSize,
+     (int *grid_size, int *block_size, CUfunction function, CUoccupancyB2DSize shared_of_block,
+      size_t shared_bytes, int limit),
+     (grid_size, block_size, function, shared_of_block, shared_bytes, limit))
+ASKS(function, cuOccupancyMaxPotentialBlockSizeWithFlags,
+     (int *grid_size, int *block_size, CUfunction function, CUoccupancyB2DSize shared_of_block,
+      size_t shared_bytes, int limit, unsigned flags),
+     (grid_size, block_size, function, shared_of_block, shared_bytes, limit, flags))

@@ -73,17 +73,21 @@ static CUresult reserve(struct overhead_context *making)
 	return account_reserve(making->card, ACCOUNT_OVERHEAD, making->expected);
 }
 
-static CUresult begin(struct overhead_context *making, CUdevice device)
+CUresult overhead_begin_context(struct overhead_context *making, CUdevice device, CUcontext home)
 {
-	if (making->card < 0)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	*making = (struct overhead_context){.home = home};
+	CUresult result = card_find(device, &making->card);
+
+	if (result == CUDA_SUCCESS && making->card < 0)
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (result != CUDA_SUCCESS)
+		return result;
 	pthread_mutex_lock(&making_context);
 	making->is_first = !overhead_has_context(making->card);
 	making->usual = overhead_usual_price(device);
-	if (!making->home)
+	if (!home)
 		making->expected = overhead_price(making->card, making->is_first, &making->is_sure);
-	const CUresult result = reserve(making);
-
+	result = reserve(making);
 	if (result != CUDA_SUCCESS) {
 		pthread_mutex_unlock(&making_context);
 		return result;
@@ -94,22 +98,6 @@ static CUresult begin(struct overhead_context *making, CUdevice device)
 	KILLPOINT(context_begun);
 	driver_go_inside();
 	return CUDA_SUCCESS;
-}
-
-CUresult overhead_begin_context(struct overhead_context *making, CUdevice device)
-{
-	*making = (struct overhead_context){0};
-	const CUresult found = card_find(device, &making->card);
-
-	return found == CUDA_SUCCESS ? begin(making, device) : found;
-}
-
-CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home)
-{
-	*making = (struct overhead_context){.home = home};
-	const CUresult found = card_find(device, &making->card);
-
-	return found == CUDA_SUCCESS ? begin(making, device) : found;
 }
 
 /* The change of the card's total, if it can be ours. */

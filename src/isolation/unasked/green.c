@@ -13,7 +13,7 @@ static CUresult make(CUgreenCtx *green, CUdevResourceDesc desc, CUdevice device,
 	/* Whatever is current, the card that is measured is this one. */
 	CUcontext there = cuda.cuCtxPushCurrent_v2(primary) == CUDA_SUCCESS ? primary : NULL;
 	struct overhead_context making;
-	CUresult result = overhead_begin_green(&making, device, primary);
+	CUresult result = overhead_begin_context(&making, device, primary);
 
 	if (result == CUDA_SUCCESS) {
 		result = cuda.cuGreenCtxCreate(green, desc, device, flags);

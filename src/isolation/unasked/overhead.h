@@ -34,9 +34,11 @@ struct overhead_context {
 	struct card_usage before;
 };
 
-/* Success, or the error that the call shall return: no room for what it is known to cost. */
-CUresult overhead_begin_context(struct overhead_context *making, CUdevice device);
-CUresult overhead_begin_green(struct overhead_context *making, CUdevice device, CUcontext home);
+/*
+ * Success, or the error that the call shall return: no room for what it is known to cost.
+ * `home`: the primary context of a green one; NULL for any other.
+ */
+CUresult overhead_begin_context(struct overhead_context *making, CUdevice device, CUcontext home);
 void overhead_end_context(struct overhead_context *making, CUresult result, CUcontext context);
 /*
  * The current context, if it was made by a call that we do not know (cuGLCtxCreate,

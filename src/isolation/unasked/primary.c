@@ -44,7 +44,7 @@ static void count_user(CUdevice device, int more)
 static CUresult make(CUcontext *context, CUdevice device)
 {
 	struct overhead_context making;
-	CUresult result = overhead_begin_context(&making, device);
+	CUresult result = overhead_begin_context(&making, device, NULL);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -115,37 +115,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	return primary_retain(pctx, dev);
 }
 
-#define END_PRIMARY(device, is_reset, call)                                                        \
-	do {                                                                                       \
-		struct primary_end end;                                                            \
-                                                                                                   \
-		primary_begin_end(&end, device, is_reset);                                         \
-		const CUresult result = call;                                                      \
-                                                                                                   \
-		primary_end(&end, result);                                                         \
-		return result;                                                                     \
-	} while (0)
+#define ENDS(is_reset, name)                                                                       \
+	HOOK(name, (CUdevice device), (device), struct primary_end end;                            \
+	     primary_begin_end(&end, device, is_reset), primary_end(&end, result))
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
-{
-	ENTER(cuDevicePrimaryCtxRelease, dev);
-	END_PRIMARY(dev, false, cuda.cuDevicePrimaryCtxRelease(dev));
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
-{
-	ENTER(cuDevicePrimaryCtxRelease_v2, dev);
-	END_PRIMARY(dev, false, cuda.cuDevicePrimaryCtxRelease_v2(dev));
-}
-
-CUresult cuDevicePrimaryCtxReset(CUdevice dev)
-{
-	ENTER(cuDevicePrimaryCtxReset, dev);
-	END_PRIMARY(dev, true, cuda.cuDevicePrimaryCtxReset(dev));
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
-{
-	ENTER(cuDevicePrimaryCtxReset_v2, dev);
-	END_PRIMARY(dev, true, cuda.cuDevicePrimaryCtxReset_v2(dev));
-}
+ENDS(false, cuDevicePrimaryCtxRelease)
+ENDS(false, cuDevicePrimaryCtxRelease_v2)
+ENDS(true, cuDevicePrimaryCtxReset)
+ENDS(true, cuDevicePrimaryCtxReset_v2)

@@ -20,85 +20,53 @@ void view_of(int card, uint64_t card_free, uint64_t card_total, bool reap, struc
 		view->free = card_free;
 }
 
-static CUresult memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
+/* Before the card's own figures become the slice's. */
+static void see_slice(int card, uint64_t card_free, uint64_t card_total, struct view *view)
 {
-	size_t card_free, card_total;
-	struct view view;
-	int card;
-	CUresult result = cuda.cuMemGetInfo_v2(&card_free, &card_total);
-
-	if (result == CUDA_SUCCESS)
-		result = card_current(&card);
-	if (result != CUDA_SUCCESS)
-		return result;
 	pools_after_sync();
 	overhead_adopt_current();
 	overhead_stale(card);
 	overhead_refresh(card, UINT64_MAX);
-	view_of(card, card_free, card_total, true, &view);
-	*free_bytes = view.free;
-	*total_bytes = view.total;
-	return CUDA_SUCCESS;
+	view_of(card, card_free, card_total, true, view);
 }
+
+/* The interface before CUDA 3.2 has 32 bits for a size. */
+#define NARROWED(type, bytes) ((type)((bytes) > (type)-1 ? (type)-1 : (bytes)))
 
 /* Either pointer may be NULL: OptiX asks for the total only. */
-CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
-{
-	uint64_t slice_free, slice_total;
-
-	ENTER(cuMemGetInfo_v2, free, total);
-	const CUresult result = memory_info(&slice_free, &slice_total);
-
-	if (result == CUDA_SUCCESS && free)
-		*free = (size_t)slice_free;
-	if (result == CUDA_SUCCESS && total)
-		*total = (size_t)slice_total;
-	return result;
-}
-
-static unsigned int narrow(uint64_t bytes)
-{
-	return bytes > UINT32_MAX ? UINT32_MAX : (unsigned int)bytes;
-}
-
-CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
-{
-	uint64_t slice_free, slice_total;
-
-	ENTER(cuMemGetInfo, free, total);
-	const CUresult result = memory_info(&slice_free, &slice_total);
-
-	if (result == CUDA_SUCCESS && free)
-		*free = narrow(slice_free);
-	if (result == CUDA_SUCCESS && total)
-		*total = narrow(slice_total);
-	return result;
-}
-
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
-{
-	ENTER(cuDeviceTotalMem_v2, bytes, dev);
-	const CUresult result = cuda.cuDeviceTotalMem_v2(bytes, dev);
-
-	if (result == CUDA_SUCCESS && bytes) {
-		const uint64_t limit = account_limit(card_of_device(dev));
-
-		if (limit < *bytes)
-			*bytes = (size_t)limit;
+#define TELLS_FREE(name, type)                                                                     \
+	CUresult name(type *free, type *total)                                                     \
+	{                                                                                          \
+		size_t card_free, card_total;                                                      \
+		struct view view;                                                                  \
+		int card;                                                                          \
+                                                                                                   \
+		ENTER(name, free, total);                                                          \
+		CUresult result = cuda.cuMemGetInfo_v2(&card_free, &card_total);                   \
+                                                                                                   \
+		if (result == CUDA_SUCCESS)                                                        \
+			result = card_current(&card);                                              \
+		if (result != CUDA_SUCCESS)                                                        \
+			return result;                                                             \
+		see_slice(card, card_free, card_total, &view);                                     \
+		if (free)                                                                          \
+			*free = NARROWED(type, view.free);                                         \
+		if (total)                                                                         \
+			*total = NARROWED(type, view.total);                                       \
+		return CUDA_SUCCESS;                                                               \
 	}
-	return result;
-}
 
-CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
-{
-	ENTER(cuDeviceTotalMem, bytes, dev);
-	const CUresult result = cuda.cuDeviceTotalMem(bytes, dev);
+TELLS_FREE(cuMemGetInfo, unsigned)
+TELLS_FREE(cuMemGetInfo_v2, size_t)
 
-	if (result == CUDA_SUCCESS && bytes) {
-		const unsigned int limit = narrow(account_limit(card_of_device(dev)));
+#define TELLS_TOTAL(name, type)                                                                    \
+	HOOK(                                                                                      \
+		name, (type * bytes, CUdevice device), (bytes, device), (void)0,                   \
+		if (result == CUDA_SUCCESS && bytes) {                                             \
+			const uint64_t limit = account_limit(card_of_device(device));              \
+                                                                                                   \
+			*bytes = limit < *bytes ? NARROWED(type, limit) : *bytes;                  \
+		})
 
-		if (limit < *bytes)
-			*bytes = limit;
-	}
-	return result;
-}
+TELLS_TOTAL(cuDeviceTotalMem, unsigned)
+TELLS_TOTAL(cuDeviceTotalMem_v2, size_t)

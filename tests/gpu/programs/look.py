@@ -24,6 +24,7 @@ def card(pynvml: Any, index: int) -> dict[str, object]:
         "free": memory.free,
         "used": memory.used,
         "has_mig": has_mig,
+        "is_exclusive": pynvml.nvmlDeviceGetComputeMode(handle) != pynvml.NVML_COMPUTEMODE_DEFAULT,
         "pids": {
             found.pid: found.usedGpuMemory or 0
             for found in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.node_cards import CardView
-from gpu_device_plugin.cluster.device_requests import whole_number
+from gpu_device_plugin.cluster.device_requests import asking_containers, whole_number
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.held_devices import (
     DEVICES_ANNOTATION,
@@ -60,7 +60,7 @@ def device_rooms(
 def held_lines(pod: SurveyedPod, cards: Iterable[CardView]) -> list[str]:
     """What the pod holds by its annotation: one line a container and whole device."""
     by_uuid = {card.uuid: card for card in cards}
-    lines = []
+    lines, asking = [], asking_containers(pod)
     for index, uuids in held_devices(pod.annotations.get(DEVICES_ANNOTATION, "")).items():
         for uuid in uuids:
             card = by_uuid.get(uuid)
@@ -68,5 +68,7 @@ def held_lines(pod: SurveyedPod, cards: Iterable[CardView]) -> list[str]:
             shared = f", which {others} other pods have too" if others else ""
             what = f"card {card.index} ({card.model})" if card else uuid
             name = pod.spec.containers[index].name if index < len(pod.spec.containers) else "?"
+            # A claim of whole cards (docs/dra.md) is of the only one that asks.
+            name = asking[0] if len(asking) == 1 else name
             lines.append(f"container {name}: {what}{shared}")
     return lines

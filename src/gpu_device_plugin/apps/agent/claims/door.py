@@ -125,12 +125,8 @@ class ClaimDoor:
         return ClaimServer(self._kubelet_dir, self)
 
     async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
-        """The claim's devices; a refusal is told in log and Events."""
-        try:
-            return await self._preparation.prepare(ref)
-        except GpuPluginError as error:
-            _log.warning("claim is not prepared", claim=str(ref), uid=ref.uid, error=str(error))
-            raise
+        """The claim's devices."""
+        return await self._preparation.prepare(ref)
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """The claim's containers have ended."""

@@ -63,6 +63,7 @@ class NvidiaScheme(Records):
         self._held = held
         self._seen: Configuration | None = None
         self._names: set[str] = set()
+        self._latest: tuple[tuple[object, ...], Offers] = (), Offers()
 
     @property
     def resources(self) -> Collection[str]:
@@ -217,10 +218,19 @@ class NvidiaScheme(Records):
     def _offers(self, state: NodeState) -> Offers:
         if not state.cards or state.mode in {None, NodeMode.DISABLED}:
             return Offers()
+        # Worked out once: a call asks for them six times, and nearly always nothing has changed.
+        grants, configuration = tuple(self._held()), self._configuration()
+        served = (state.cards, state.mode, state.other_cards, state.mps_served)
+        key = (configuration, grants, *served)
+        if key != self._latest[0]:
+            self._latest = key, self._worked_out(state, grants)
+        return self._latest[1]
+
+    def _worked_out(self, state: NodeState, grants: Iterable[Grant]) -> Offers:
         asked = self._configuration().mig_profile if is_whole(state.mode) else ""
         problem = uncut(state.cards, asked) if asked else ""
         found = Offers(problem=problem) if problem else self._configured(state)
-        offered = with_held(found, state.cards, self._held())
+        offered = with_held(found, state.cards, grants)
         # A profile of a card that we have no table of, or what is held under an earlier name.
         self._names = self._names | offered.resources.keys()  # not in place: others iterate it
         return offered
