@@ -101,7 +101,7 @@ def check_healthy(cluster: Cluster) -> None:
     lines = cluster.kubectl("get", "--raw", page).splitlines()
     assert "gpu_device_plugin_ready 1.0" in lines
     assert not [line for line in lines if line.startswith(TROUBLE) and line.endswith(" 1.0")]
-    assert "1 agents, 1 nodes with cards: 0 problems" in kubectl_gpu(cluster, "doctor")
+    assert "1 agent, 1 node with cards: 0 problems" in kubectl_gpu(cluster, "doctor")
 
 
 def test_a_node_moves_in_from_time_slicing_and_back(

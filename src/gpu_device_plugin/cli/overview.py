@@ -18,12 +18,8 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
 from gpu_device_plugin.cli.overview_json import json_cards
 from gpu_device_plugin.cli.page import page
-<<<<<<< HEAD
-from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
-=======
 from gpu_device_plugin.domain.counted import counted
-from gpu_device_plugin.errors import ConfigError, GpuPluginError
->>>>>>> main
+from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
