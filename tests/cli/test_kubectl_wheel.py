@@ -100,7 +100,7 @@ async def test_both_plugins_run_from_the_wheel_alone(unpacked: Path, tmp_path: P
         await server.put("/api/v1/nodes/gpu-a", node("gpu-a"))
         config = kubeconfig(tmp_path / "config", f"http://127.0.0.1:{server.port}", {})
 
-        assert "1 nodes, 2 cards" in await plugin(unpacked, config, "kubectl-gpu", "map")
+        assert "1 node, 2 cards" in await plugin(unpacked, config, "kubectl-gpu", "map")
         assert "0/30 (0%)" in await plugin(unpacked, config, "kubectl-inspect-cgpu")
 
 

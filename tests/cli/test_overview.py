@@ -152,7 +152,7 @@ async def test_the_map_of_named_nodes_shows_no_others(cluster: Cluster) -> None:
     found = await cluster.run("map", "gpu-b")
 
     assert "gpu-a" not in found.output
-    assert "1 nodes, 2 cards: 3 of 30 units held (10 %)" in found.output
+    assert "1 node, 2 cards: 3 of 30 units held (10 %)" in found.output
 
 
 def nodes_of(told: FollowedCards) -> tuple[NodeView, ...]:

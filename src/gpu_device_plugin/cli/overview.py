@@ -18,6 +18,7 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
 from gpu_device_plugin.cli.overview_json import json_cards
 from gpu_device_plugin.cli.page import page
+from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.errors import ConfigError, GpuPluginError
 
 # What reads and draws is imported when it is used, so that help comes at once.
@@ -200,7 +201,8 @@ def doctor(output: str | None, **access: Any) -> None:
         _echo_json([dataclasses.asdict(finding) for finding in found])
     else:
         agents = sum(pod.agent is not None for pod in reading.pods)
-        examined = f"{agents} agents, {len(reading.cards.nodes)} nodes with cards"
+        nodes = counted(len(reading.cards.nodes), "node")
+        examined = f"{counted(agents, 'agent')}, {nodes} with cards"
         _screen().findings(found, examined)
     if any(finding.level == "problem" for finding in found):
         sys.exit(EXIT_FAILED)
