@@ -69,7 +69,7 @@ class Uninstall:
     async def _look(self) -> bool:
         installation = await self._fleet.installation()
         if installation is None:
-            self._tell("there is no DaemonSet of agents: no node to ask")
+            self._tell(f"there is no DaemonSet {self._fleet}: no node to ask")
             return True
         agents = await self._fleet.agents(installation)
         first = not self._waiting and not self._done
