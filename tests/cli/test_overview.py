@@ -21,10 +21,10 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
-from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main
+from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main, main_inspect
 from gpu_device_plugin.cli.overview_screen import OverviewScreen
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.errors import AccessError
+from gpu_device_plugin.errors import AccessError, NotKnownError
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "overview"
 AGENT: Json = {
@@ -332,9 +332,8 @@ async def test_why_knows_a_pod_that_is_gone_by_its_events(cluster: Cluster) -> N
     assert (
         "kubelet UnexpectedAdmissionError: no room" in (await cluster.run("why", "ns/gone")).output
     )
-    unknown = await cluster.run("why", "ns/nobody")
-    assert unknown.exit_code == 3
-    assert "no pod ns/nobody" in unknown.output
+    with pytest.raises(NotKnownError, match="no pod ns/nobody"):
+        await cluster.run("why", "ns/nobody")
 
 
 async def test_why_says_when_no_node_offers_a_device(cluster: Cluster) -> None:
@@ -575,6 +574,39 @@ def test_errors_are_one_line_and_an_exit_code(
             main(words)
         assert ended.value.code == code
         assert text in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of docs/operations.md, and one line that names the thing."""
+    config = str(tmp_path / "config")
+    for program, words, code, text in (
+        (main, ["map", "gpu-x"], 3, "no node gpu-x publishes cards; nodes that do: gpu-a, gpu-b"),
+        (main_inspect, ["gpu-x"], 3, "kubectl inspect cgpu: no node gpu-x publishes cards"),
+        (main, ["why", "ns/nobody"], 3, "no pod ns/nobody, and no Event tells of one"),
+        (main, ["why", "/big"], 2, "'/big' is not [NAMESPACE/]POD"),
+        (main, ["why", "ns/big", "-n", "other"], 2, "ns/big and --namespace other name different"),
+        (main, ["top", "--prometheus", "x"], 2, "'x' is neither http://… nor NAMESPACE/SERVICE"),
+        (main, ["page", "--prometheus", "x"], 2, "'x' is neither http://… nor NAMESPACE/SERVICE"),
+        (main, ["map", "--context", "x"], 1, "no context is called 'x'; there are: here"),
+        (main, ["nothing"], 2, "No such command 'nothing'"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(program, [*words, "--kubeconfig", config])
+        assert ended.value.code == code, words
+        assert text in capsys.readouterr().err
+
+
+async def test_an_empty_cluster_points_to_the_doctor(cluster: Cluster) -> None:
+    for name in ("gpu-a", "gpu-b"):
+        await cluster.server.delete(f"/api/v1/nodes/{name}")
+
+    for words in (["map"], ["capacity", "4"]):
+        found = await cluster.run(*words)
+        assert found.output == "no node publishes cards; `kubectl gpu doctor` says why\n"
+        assert found.exit_code == 0
 
 
 async def test_who_may_not_list_the_nodes_is_told(cluster: Cluster) -> None:

@@ -7,7 +7,6 @@ simulated cards; those for kind from the first kubectl on.
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tests.e2e.cluster.binaries import provide_helm
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.processes import ProgramError
 from tests.e2e.helm import CHART, RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
+from tests.e2e.kubectl_gpu import kubectl_gpu
 from tests.e2e.quick_start import ROOT, SMI_IMAGE, load_images, with_gpus, without_gpus
 from tests.e2e.tenants import SLICE_MIB
 from tests.e2e.test_image import NOTHING
@@ -108,19 +108,3 @@ def check_views(cluster: Cluster) -> None:
     )
     assert "0 problems" in kubectl_gpu(cluster, "doctor")
     assert f"{SLICE_MIB}" in kubectl_gpu(cluster, "top")
-
-
-def kubectl_gpu(cluster: Cluster, *words: str) -> str:
-    """What a command of it prints."""
-    program = "from gpu_device_plugin.cli.overview import main; main()"
-    command = [sys.executable, "-c", program, *words]
-    done = subprocess.run(
-        [*command, "--kubeconfig", str(cluster.admin_kubeconfig)],
-        env={**os.environ, "COLUMNS": "120"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout

@@ -61,6 +61,9 @@ class OverviewScreen:
 
     def capacity(self, capacities: Sequence[NodeCapacity], asked: str) -> None:
         """How many more pods fit, node by node."""
+        if not capacities:
+            self._console.print(ClusterCards(()).summary)
+            return
         table = _table("node", right=("more pods",))
         table.add_column("then", overflow="fold")
         for each in sorted(capacities, key=lambda each: (-each.pods, each.node)):

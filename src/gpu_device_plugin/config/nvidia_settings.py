@@ -128,10 +128,11 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     gds_enabled: Annotated[bool | None, says("Whether containers get GPUDirect Storage.")] = None
     mofed_enabled: Annotated[bool | None, says("Whether containers get Mellanox OFED.")] = None
     imex_channel_ids: Annotated[
-        str | None, says("IMEX channels that every container gets: none, or 0.")
+        str | None,
+        says("IMEX channels that every container gets, if the node has them: none, or 0."),
     ] = None
     imex_required: Annotated[
-        bool | None, says("Accepted; IMEX channels are not looked for on the host.")
+        bool | None, says("Whether nothing is offered while an IMEX channel is missing.")
     ] = None
     gfd: Annotated[
         bool | None,

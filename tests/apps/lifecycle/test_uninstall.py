@@ -134,7 +134,7 @@ async def test_an_api_server_that_is_away_is_waited_for() -> None:
         await server.start()
         async with asyncio.timeout(PATIENCE_SECONDS):
             await run
-        assert told[-2] == "there is no DaemonSet of agents: no node to ask"
+        assert told[-2] == "there is no DaemonSet gpu/agents: no node to ask"
 
 
 async def test_what_kept_it_from_asking_is_told_at_the_deadline() -> None:

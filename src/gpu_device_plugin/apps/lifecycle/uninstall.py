@@ -69,7 +69,7 @@ class Uninstall:
     async def _look(self) -> bool:
         installation = await self._fleet.installation()
         if installation is None:
-            self._tell("there is no DaemonSet of agents: no node to ask")
+            self._tell(f"there is no DaemonSet {self._fleet}: no node to ask")
             return True
         agents = await self._fleet.agents(installation)
         first = not self._waiting and not self._done
@@ -119,8 +119,9 @@ class Uninstall:
         named = ", ".join(f"{node} (pod {pod})" for node, pod in sorted(self._waiting.items()))
         return (
             f"no answer within {deadline_seconds:g} s from the agents of "
-            f"{counted(len(self._waiting), 'node')}: "
-            f"{named}. Check these pods, repair or delete the nodes, and uninstall again; or leave "
+            f"{counted(len(self._waiting), 'node')}: {named}. Check these pods, delete pods with "
+            f"claims on these nodes (Event WithdrawalWaits), repair or delete the nodes, and "
+            f"uninstall again; or leave "
             f"their files behind with `helm uninstall --no-hooks` and run `gpu-device-plugin "
             f"cleanup` on the nodes later. To stay installed instead, remove the marks: "
             f"`kubectl annotate nodes --all {UNINSTALL_ANNOTATION}-`"

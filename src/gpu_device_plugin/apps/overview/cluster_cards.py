@@ -19,6 +19,8 @@ class ClusterCards:
     @property
     def summary(self) -> str:
         """How much of it is held, in one line."""
+        if not self.nodes and not self.unreadable:
+            return "no node publishes cards; `kubectl gpu doctor` says why"
         cards = sum(len(node.cards) for node in self.nodes)
         shared = [node for node in self.nodes if not node.is_whole]
         whole = [card for node in self.nodes if node.is_whole for card in node.cards]
