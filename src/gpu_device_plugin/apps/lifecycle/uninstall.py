@@ -119,8 +119,9 @@ class Uninstall:
         named = ", ".join(f"{node} (pod {pod})" for node, pod in sorted(self._waiting.items()))
         return (
             f"no answer within {deadline_seconds:g} s from the agents of "
-            f"{counted(len(self._waiting), 'node')}: "
-            f"{named}. Check these pods, repair or delete the nodes, and uninstall again; or leave "
+            f"{counted(len(self._waiting), 'node')}: {named}. Check these pods, delete pods with "
+            f"claims on these nodes (Event WithdrawalWaits), repair or delete the nodes, and "
+            f"uninstall again; or leave "
             f"their files behind with `helm uninstall --no-hooks` and run `gpu-device-plugin "
             f"cleanup` on the nodes later. To stay installed instead, remove the marks: "
             f"`kubectl annotate nodes --all {UNINSTALL_ANNOTATION}-`"
