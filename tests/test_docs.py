@@ -31,7 +31,8 @@ from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.store.failpoints import POINTS
-from gpu_device_plugin.web.metrics import AgentMetrics, CardSample, SliceSample, Snapshot
+from gpu_device_plugin.web.gauges import CardSample, SliceSample, Snapshot
+from gpu_device_plugin.web.metrics import AgentMetrics
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -190,7 +191,13 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
         Snapshot(
             cards=(
                 CardSample(
-                    0, "GPU-0", is_healthy=False, units=(units,), fault="XID79", unexplained_bytes=1
+                    0,
+                    "GPU-0",
+                    is_healthy=False,
+                    units=(units,),
+                    fault="XID79",
+                    unexplained_bytes=1,
+                    door="dra",
                 ),
             ),
             slices=(whole_slice(),),
@@ -199,6 +206,7 @@ def test_every_metric_stands_in_the_table_with_its_labels() -> None:
         )
     )
     metrics.count_allocation("r", "granted")
+    metrics.count_claim("granted")
     metrics.count_registration("r")
     metrics.count_card_change("GPU-0", "XID79")
     metrics.count_repair("RegionGrown")

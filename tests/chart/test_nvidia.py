@@ -125,6 +125,22 @@ def test_the_mps_daemon_serves_the_same_files_on_labelled_nodes() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("mps", ("mps.enabled=true", "gfd.enabled=true")),
+        ("mig-manager", ("migManager.enabled=true",)),
+    ],
+)
+def test_commands_that_change_cards_run_as_root(name: str, values: tuple[str, ...]) -> None:
+    """The image's user is another, to whom the kubelet's socket is closed."""
+    made = one(manifests(*values, values=FILES), "DaemonSet", f"{NAME}-{name}")
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+
+    assert container["securityContext"]["privileged"] is True
+    assert container["securityContext"]["runAsUser"] == 0
+
+
 def test_on_simulated_cards_the_mps_daemon_has_a_stand_in_for_nvidias_program() -> None:
     """`simulate create` puts it beside the driver's libraries, which the node tools have mounted."""
     values = ("mps.enabled=true", "gfd.enabled=true", "simulate.profile=a100")
@@ -155,3 +171,14 @@ def test_the_mig_manager_runs_where_the_label_asks_and_may_little_at_the_api() -
         ("", "events", "patch"),
     }
     assert variables(pod)["NVIDIA_MIG_CONFIG_DEVICES"] == "all"
+
+
+def test_the_agent_sees_the_imex_channels_that_a_file_asks_for() -> None:
+    """A mount of `driverRoot` shows them anyway."""
+    asks = "config.map.c=imex: {channelIDs: [0]}"  # a file's text
+    paths = {v["hostPath"]["path"] for v in agent(manifests(asks))["volumes"] if "hostPath" in v}
+    assert "/dev/nvidia-caps-imex-channels" in paths
+    without = agent(manifests("config.map.c=version: v1"))["volumes"]
+    assert not [v for v in without if v["name"] == "imex-channels"]
+    rooted = agent(manifests(asks, "driverRoot=/d", "nvmlLibrary=libnvidia-ml.so.1"))["volumes"]
+    assert {"driver-root", "imex-channels"} & {v["name"] for v in rooted} == {"driver-root"}

@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from tests.apps.controller.objects import Json, claiming, held, node, pod
-from tests.cli.test_overview import Cluster, asking_devices, ready
-from tests.fakes.api_server import kubeconfig, running
+from tests.cli.test_overview import AGENT, Cluster, asking_devices, put_set, ready
+from tests.fakes.api_server import Seen, kubeconfig, running, status
 
 from gpu_device_plugin.cli.overview import inspect_cgpu
 
@@ -101,3 +102,109 @@ async def test_why_of_a_pod_with_a_claim_says_what_it_holds(cluster: Cluster) ->
 async def test_capacity_counts_each_node_by_its_own_door(cluster: Cluster) -> None:
     found: list[Json] = json.loads((await cluster.run("capacity", "3", "10", "-o", "json")).output)
     assert {each["node"]: each["pods"] for each in found} == {"dra": 6, "plain": 2}
+
+
+async def test_why_of_a_whole_card_counts_the_cards_that_a_claim_can_have_whole(
+    cluster: Cluster,
+) -> None:
+    """On a node whose kubelet has none of them: they are no allocatable."""
+    await cluster.add(asking_devices("held", 1, "dra", "GPU-dra-1"))
+    await cluster.add(asking_devices("waits", 1), "Pending")
+    shown = await words(cluster, "why", "ns/waits")
+
+    assert "dra: has too few nvidia.com/gpu by claims (dra.wholeCards): 0 of 2 free, 1" in shown
+    assert "-> ask less, free a slice" in shown
+    assert "holds container a: card 1 (Tesla-V100" in await words(cluster, "why", "ns/held")
+
+
+LABEL = {"gpu-device-plugin/door": "dra"}
+
+
+async def put_namespace(cluster: Cluster, name: str, *, has_label: bool, template: bool) -> None:
+    """A namespace, with the label and the template or without."""
+    meta = {"name": name, "labels": LABEL if has_label else {}}
+    await cluster.server.put(f"/api/v1/namespaces/{name}", {"metadata": meta})
+    if template:
+        kind = f"/apis/resource.k8s.io/v1/namespaces/{name}/resourceclaimtemplates/gpu-slice"
+        await cluster.server.put(kind, {"metadata": {"name": "gpu-slice", "namespace": name}})
+
+
+@pytest.fixture
+async def installed(cluster: Cluster) -> Cluster:
+    """Everything that claims need."""
+    await put_set(cluster, {"uid": "u1", "namespace": "gpu", "name": "gpu"}, AGENT)
+    policies = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+    await cluster.server.put(f"{policies}/gpu-slices", {"metadata": {"name": "gpu-slices"}})
+    await put_namespace(cluster, "ns", has_label=True, template=True)
+    await cluster.server.put("/api/v1/nodes/dra", ready(node("dra", 2, by_claims=(0, 1)), LABEL))
+    return cluster
+
+
+DOORS = (" claims", " door")
+
+
+async def of_doors(cluster: Cluster) -> list[tuple[str, str]]:
+    """Level and text of what doctor says of doors."""
+    found: list[Json] = json.loads((await cluster.run("doctor", "-o", "json")).output)
+    return [(f["level"], f["what"]) for f in found if any(word in f["what"] for word in DOORS)]
+
+
+async def test_doctor_finds_nothing_where_doors_agree(installed: Cluster) -> None:
+    assert await of_doors(installed) == []
+
+
+async def test_doctor_names_a_node_that_has_not_the_door_that_its_label_asks_for(
+    installed: Cluster,
+) -> None:
+    """The agent keeps the other one, and says why as an Event."""
+    window = {"gpu-device-plugin/door": "window"}
+    await installed.server.put("/api/v1/nodes/odd", ready(node("odd", 1), window))
+    await installed.server.put("/api/v1/nodes/old", ready(node("old", 1), LABEL))
+    back = ready(node("back", 2, by_claims=(1,)), {"gpu-device-plugin/door": "device-plugin"})
+    await installed.server.put("/api/v1/nodes/back", back)
+
+    assert await of_doors(installed) == [
+        ("problem", "node odd: the label gpu-device-plugin/door=window names no door"),
+        ("problem", "node old asks for claims (gpu-device-plugin/door=dra), and its agent serves "
+                    "the device plugin"),
+        ("note", "node back goes back to the device plugin; claims still have 1 of its 2 cards"),
+    ]  # fmt: skip
+
+
+async def test_doctor_names_namespaces_without_template_policy_or_nodes(
+    installed: Cluster,
+) -> None:
+    """And what is there and not used."""
+    await put_namespace(installed, "bare", has_label=True, template=False)
+    await put_namespace(installed, "spare", has_label=False, template=True)
+    await installed.server.delete(
+        "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies/gpu-slices"
+    )
+    await installed.server.put("/api/v1/nodes/dra", ready(node("dra", 2)))
+    assert await of_doors(installed) == [
+        ("problem", "namespaces use claims, and no node gives cards by them: bare, ns"),
+        ("problem", "namespaces use claims and have no template for them: bare"),
+        ("problem", "namespaces use claims, and no policy makes them: bare, ns"),
+        ("note", "namespaces have the template for claims and not the label: spare"),
+    ]
+
+    for name in ("bare", "ns"):
+        await put_namespace(installed, name, has_label=False, template=False)
+    await installed.server.put("/api/v1/nodes/dra", ready(node("dra", 2, by_claims=(0, 1))))
+    said = await of_doors(installed)
+    assert said[0] == ("note", "nodes give their cards by claims, and no namespace uses them: dra")
+
+
+async def test_doctor_says_nothing_of_doors_to_a_cluster_that_has_no_claims(
+    installed: Cluster,
+) -> None:
+    """Kubernetes 1.29 has none of their kinds, and a user may not read namespaces."""
+    unknown = ("mutatingadmissionpolicies", "resourceclaimtemplates")
+
+    def older(seen: Seen) -> web.Response | None:
+        if seen.path.endswith("/namespaces"):
+            return status(403, "forbidden")
+        return status(404, "not found") if seen.path.endswith(unknown) else None
+
+    installed.server.fault = older
+    assert await of_doors(installed) == []

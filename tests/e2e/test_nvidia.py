@@ -3,9 +3,11 @@
 A node of its own in mode default; each test has an agent of its own, on the cards that it needs.
 """
 
+import os
 import re
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from tests.e2e.agent import Agent, AgentDirectories
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.images import Image
-from tests.e2e.cluster.node import Node
+from tests.e2e.cluster.node import AGENT_RUN, Node
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import STATE
 from tests.e2e.helm import Helm
@@ -25,10 +27,15 @@ from tests.e2e.test_image import NO_HOOKS
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
 
+from gpu_device_plugin.domain.modes import MIG_PROFILE_LABEL
+from gpu_device_plugin.nvml.session import EXCLUSIVE_PROCESS
+from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
 from gpu_device_plugin.store.native import native_library
 
 SAMPLES = Path("samples/aks")
-GPU, SHARED, SEVENTH = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"
+GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+SEVENTH, HALF = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
+CHOICE = "nvidia.com/device-plugin.config"
 CUDA_IMAGE = "docker.io/nvidia/cuda:12.1.1-base-ubuntu22.04"
 FOUR_REPLICAS = """\
 version: v1
@@ -47,6 +54,14 @@ sharing:
       - name: nvidia.com/gpu
         replicas: 10
 """
+FOUR_BY_MPS = (
+    "mps.enabled=true,gfd.enabled=true,config.default=four",
+    # Each node of these tests has a directory of its own there.
+    "mps.root=/run/gpu-device-plugin/mps",
+    "config.map.whole.version=v1,config.map.four.version=v1",
+    "config.map.four.sharing.mps.resources[0].name=nvidia.com/gpu",
+    "config.map.four.sharing.mps.resources[0].replicas=4",
+)
 RENAMED = FOUR_REPLICAS.replace("  timeSlicing:\n", "  timeSlicing:\n    renameByDefault: true\n")
 Serve = Callable[..., AbstractContextManager[Agent]]
 
@@ -184,25 +199,117 @@ def test_a_pod_of_two_on_a_dgx_1_gets_the_two_that_are_linked_twice_without_wast
         assert seen == [agent.uuids()[0], agent.uuids()[3]]
 
 
-def test_the_sources_values_for_helm_offer_56_and_write_the_labels(
-    cluster: Cluster, node: Node, agent_image: AgentImage
-) -> None:
-    """R-208: migStrategy and gfd.enabled; all else says which image, which node and which cards."""
+@pytest.fixture
+def install(
+    cluster: Cluster, node: Node, nvidia_smi: NvidiaSmi, agent_image: AgentImage
+) -> Iterator[Callable[..., None]]:
+    """Installs the chart on that node with these values; all else says which image, node and cards."""
     agent_image.load_into(node)
     helm = Helm(cluster, "nvdp")
     image = (f"image.repository={agent_image.repository}", f"image.tag={agent_image.tag}")
-    place = (r"nodeSelector.ack\.node\.gpu\.schedule=default", "simulate.profile=a100-mig")
-    try:
-        helm.install("migStrategy=single", "gfd.enabled=true", *image, *place, *NO_HOOKS)
-        wait_until_offered(cluster, node, {GPU: "56"})
+    place = r"nodeSelector.ack\.node\.gpu\.schedule=default"
 
-        def labels() -> dict[str, str]:
-            found: dict[str, str] = cluster.get("node", node.name)["metadata"]["labels"]
-            return found
+    def installed(profile: str, *values: str) -> None:
+        cards = (
+            f"simulate.profile={profile}",
+            f"simulate.driverVersion={nvidia_smi.driver_version}",
+        )
+        helm.install(*values, *image, place, *cards, *NO_HOOKS)
 
-        wait_for("the labels are there", lambda: "nvidia.com/mig.strategy" in labels())
-        assert labels()["nvidia.com/mig.strategy"] == "single"
-        assert labels()["nvidia.com/gpu.count"] == "56"
-        assert labels()["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
-    finally:
-        helm.uninstall()
+    yield installed
+    cluster.kubectl("delete", "pod", "--all", "--wait=true", "--grace-period=1")
+    helm.uninstall()
+    cluster.kubectl("label", "node", node.name, f"{CHOICE}-", f"{MIG_PROFILE_LABEL}-")
+
+
+def labels(cluster: Cluster, node: Node) -> dict[str, str]:
+    """The node's, now."""
+    found: dict[str, str] = cluster.get("node", node.name)["metadata"]["labels"]
+    return found
+
+
+def wait_for_event(cluster: Cluster, reason: str, words: str) -> None:
+    """Return when an Event of that reason has these words."""
+    asked = ("get", "events", "-A", "--field-selector", f"reason={reason}")
+    path = "-o=jsonpath={..message}"
+    wait_for(f"{reason}: {words}", lambda: words in cluster.kubectl(*asked, path), 60, 0.5)
+
+
+def test_the_sources_values_for_helm_offer_56_and_write_the_labels(
+    cluster: Cluster, node: Node, install: Callable[..., None]
+) -> None:
+    """R-208: migStrategy and gfd.enabled."""
+    install("a100-mig", "migStrategy=single", "gfd.enabled=true")
+    wait_until_offered(cluster, node, {GPU: "56"})
+    wait_for("the labels are there", lambda: "nvidia.com/mig.strategy" in labels(cluster, node))
+    found = labels(cluster, node)
+    assert found["nvidia.com/mig.strategy"] == "single"
+    assert found["nvidia.com/gpu.count"] == "56"
+    assert found["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
+
+
+def test_the_mig_manager_cuts_as_the_label_asks_and_waits_for_the_pod_that_holds_an_instance(
+    cluster: Cluster, node: Node, install: Callable[..., None]
+) -> None:
+    """R-203, R-204: eight whole A100 become 16 halves and, when no pod is left, 56 sevenths."""
+    install("a100", "migStrategy=mixed", "migManager.enabled=true")
+    wait_until_offered(cluster, node, {GPU: "8"})
+    cluster.kubectl("label", "node", node.name, f"{MIG_PROFILE_LABEL}=MIG3g")
+    wait_until_offered(cluster, node, {HALF: "16"})
+    cluster.apply(asking("holder", HALF, 1))
+    card, instance = listed(cluster, "holder")
+    assert "MIG 3g.20gb" in instance
+
+    cluster.kubectl("label", "node", node.name, f"{MIG_PROFILE_LABEL}=MIG1g", "--overwrite")
+    wait_for_event(cluster, "MigProfileWaits", "default/holder holds GPUs")
+    wait_for_event(cluster, "MigProfileRefused", "default/holder hold cards; drain the node")
+    wait_until_offered(cluster, node, {HALF: "16"})
+    assert listed(cluster, "holder") == [card, instance]
+    cluster.kubectl("delete", "pod", "holder", "--grace-period=1")
+    wait_until_offered(cluster, node, {SEVENTH: "56"})
+
+
+def test_replicas_of_mps_are_offered_while_the_daemons_pod_serves_and_cards_are_given_back(
+    cluster: Cluster, node: Node, install: Callable[..., None]
+) -> None:
+    """R-308, R-705: over a kill -9 of the daemon, and a change of the node's label under a client."""
+    simulator = node.place.directory / AGENT_RUN / "simulator"
+    control = simulator / "nvidia-cuda-mps-control"
+
+    def modes() -> list[int]:
+        return [card.compute_mode for card in SimulatedNode(simulator / STATE_NAME).view().cards]
+
+    install("v100", *FOUR_BY_MPS)
+    wait_until_offered(cluster, node, {GPU: "16"})
+    assert modes() == [EXCLUSIVE_PROCESS] * 4
+    cluster.apply(asking("client", GPU, 1))
+    cluster.wait_for_phase("client", "Running")
+    pipe = cluster.kubectl("exec", "client", "--", "sh", "-c", "ls $CUDA_MPS_PIPE_DIRECTORY")
+    assert "nvidia-cuda-mps-control.pid" in pipe.split()
+
+    control.chmod(0o644)  # so that it is seen that nothing is offered before the next start serves
+    os.kill(process_of("mps-daemon"), signal.SIGKILL)
+    wait_until_offered(cluster, node, {})
+    wait_for("the next start undoes the mode", lambda: modes() == [0] * 4)
+    control.chmod(0o755)
+    wait_until_offered(cluster, node, {GPU: "16"})
+    assert modes() == [EXCLUSIVE_PROCESS] * 4
+
+    cluster.kubectl("label", "node", node.name, f"{CHOICE}=whole")
+    wait_for_event(cluster, "ConfigurationWaits", "waits for the MPS daemon")
+    assert modes() == [EXCLUSIVE_PROCESS] * 4
+    cluster.kubectl("delete", "pod", "client", "--grace-period=1")
+    wait_until_offered(cluster, node, {GPU: "4"})
+    assert modes() == [0] * 4
+    wait_for("its label goes", lambda: labels(cluster, node)["nvidia.com/mps.capable"] == "false")
+
+
+def process_of(command: str) -> int:
+    """The only process of our program with that command, as this namespace of processes numbers it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            found += [int(path.parent.name)] * (command.encode() in words)
+    (process,) = found
+    return process

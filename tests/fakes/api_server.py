@@ -29,14 +29,15 @@ _COLLECTION = re.compile(
     r"|/apis/coordination\.k8s\.io/v1/namespaces/[^/]+/leases"
     r"|/apis/apps/v1(?:/namespaces/[^/]+)?/daemonsets"
     r"|/apis/node\.k8s\.io/v1/runtimeclasses"
-    r"|/apis/admissionregistration\.k8s\.io/v1/validatingadmissionpolicies"
-    r"|/apis/resource\.k8s\.io/v1/(?:resourceslices|resourceclaims|namespaces/[^/]+/resourceclaims))(?:/(?P<name>[^/]+))?(?:/binding)?"
+    r"|/apis/admissionregistration\.k8s\.io/v1/(?:validating|mutating)admissionpolicies"
+    r"|/apis/resource\.k8s\.io/v1/(?:resourceslices|(?:namespaces/[^/]+/)?resourceclaim(?:s|templates)))(?:/(?P<name>[^/]+))?(?:/binding)?"
 )
 
 _OF_ALL_NAMESPACES = (
     "/api/v1/pods",
     "/apis/apps/v1/daemonsets",
     "/apis/resource.k8s.io/v1/resourceclaims",
+    "/apis/resource.k8s.io/v1/resourceclaimtemplates",
 )
 
 

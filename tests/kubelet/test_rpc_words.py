@@ -7,11 +7,14 @@ from gpu_device_plugin.kubelet.rpc_words import rpc_words
 
 RAW = "failed to connect to all addresses; last error: UNKNOWN: unix:/x.sock: Connection refused"
 
+CLOSED = RAW.replace("Connection refused", "Permission denied")
+
 
 @pytest.mark.parametrize(
     ("code", "details", "expected"),
     [
         (grpc.StatusCode.UNAVAILABLE, RAW, "nothing answers there"),
+        (grpc.StatusCode.UNAVAILABLE, CLOSED, "the socket is closed to this user; run as root"),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", "no answer within 2 s"),
         (grpc.StatusCode.UNKNOWN, "pod a not found", "pod a not found"),
         (grpc.StatusCode.INTERNAL, "", "INTERNAL"),

@@ -139,6 +139,7 @@ def nodes_and_cards() -> list[AnyPanel]:
                 Column("compute free", "percent"): per(card, units(CORE, "free")),
                 Column("compute held", "percent"): per(card, units(CORE, "held")),
                 Column("unexplained", "bytes"): per(card, metric("card_memory_unexplained_bytes")),
+                Column("by claims"): per(card, metric("card_door", 'door="dra"')),
             },
         ),
         states(
@@ -219,6 +220,7 @@ def slices() -> list[AnyPanel]:
                 Column("compute", "percent"): per(who, of_slices("slice_core_percent")),
                 Column("card time", "percentunit"): per(who, of_slices("slice_core_used_ratio")),
                 Column("allocations refused"): per(who, of_slices("slice_refused_total")),
+                Column("by claim"): per(who, of_slices("slice_claim")),
             },
         ),
     ]
@@ -235,6 +237,10 @@ def requests() -> list[AnyPanel]:
             Query(
                 per("outcome", f"rate({metric('allocations_total')}[$__rate_interval])"),
                 "{{outcome}}",
+            ),
+            Query(
+                per("outcome", f"rate({metric('claims_total')}[$__rate_interval])"),
+                "claims {{outcome}}",
             ),
         ),
         ranking(

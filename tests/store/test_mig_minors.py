@@ -11,6 +11,8 @@ def test_the_nodes_of_instances_are_read_and_other_lines_are_left(tmp_path: Path
     file.write_text("config 1\nmonitor 2\ngpu0/gi7/access 66\ngpu0/gi7/ci0/access 67\n")
 
     assert read_mig_minors(file) == {(0, 7, None): 66, (0, 7, 0): 67}
+    file.write_text("gpu0/gi7/access 68\n")
+    assert read_mig_minors(file) == {(0, 7, None): 68}, "a driver that was loaded again"
 
 
 def test_a_host_without_mig_has_none(tmp_path: Path) -> None:

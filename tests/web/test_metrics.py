@@ -1,12 +1,8 @@
 """Names, labels and values of the metrics are an interface; what is gone leaves no series."""
 
 from gpu_device_plugin.domain.pools import UnitCount
-from gpu_device_plugin.web.metrics import (
-    AgentMetrics,
-    CardSample,
-    SliceSample,
-    Snapshot,
-)
+from gpu_device_plugin.web.gauges import CardSample, SliceSample, Snapshot
+from gpu_device_plugin.web.metrics import AgentMetrics
 
 GOLDEN = """\
 # HELP gpu_device_plugin_build_info The version that runs.
@@ -22,6 +18,9 @@ gpu_device_plugin_card_fault{card="1",reason="XID79",uuid="GPU-b"} 1.0
 # HELP gpu_device_plugin_card_memory_unexplained_bytes Memory of a card in use that no slice on it accounts for.
 # TYPE gpu_device_plugin_card_memory_unexplained_bytes gauge
 gpu_device_plugin_card_memory_unexplained_bytes{card="0",uuid="GPU-a"} 0.0
+# HELP gpu_device_plugin_card_door By what requests reach the card.
+# TYPE gpu_device_plugin_card_door gauge
+gpu_device_plugin_card_door{card="0",door="dra",uuid="GPU-a"} 1.0
 # HELP gpu_device_plugin_units Units of a resource on a card.
 # TYPE gpu_device_plugin_units gauge
 gpu_device_plugin_units{card="0",resource="aliyun.com/gpu-mem",state="free",uuid="GPU-a"} 13.0
@@ -35,6 +34,9 @@ gpu_device_plugin_slice_memory_limit_bytes{card="0",container="c",namespace="ns"
 # HELP gpu_device_plugin_slice_core_percent Percent of a card's compute that a container may use; 0 is no cap.
 # TYPE gpu_device_plugin_slice_core_percent gauge
 gpu_device_plugin_slice_core_percent{card="0",container="c",namespace="ns",pod="p"} 30.0
+# HELP gpu_device_plugin_slice_claim The claim (DRA) that holds a slice.
+# TYPE gpu_device_plugin_slice_claim gauge
+gpu_device_plugin_slice_claim{card="0",claim="slice-2-30-c0",container="c",namespace="ns",pod="p"} 1.0
 # HELP gpu_device_plugin_slice_memory_used_bytes Memory of a card that a container uses, contexts included.
 # TYPE gpu_device_plugin_slice_memory_used_bytes gauge
 gpu_device_plugin_slice_memory_used_bytes{card="0",container="c",namespace="ns",pod="p"} 3.53370112e+08
@@ -84,6 +86,9 @@ gpu_device_plugin_card_changes_total{reason="XID79",uuid="GPU-b"} 1.0
 # HELP gpu_device_plugin_nvml_restarts_total Restarts of the NVML child process.
 # TYPE gpu_device_plugin_nvml_restarts_total counter
 gpu_device_plugin_nvml_restarts_total 1.0
+# HELP gpu_device_plugin_claims_total Calls to prepare a claim (DRA).
+# TYPE gpu_device_plugin_claims_total counter
+gpu_device_plugin_claims_total{outcome="granted",reason=""} 1.0
 # HELP gpu_device_plugin_slice_repairs_total Slices that were found amiss and put right.
 # TYPE gpu_device_plugin_slice_repairs_total counter
 gpu_device_plugin_slice_repairs_total{reason="RegionGrown"} 1.0
@@ -111,11 +116,20 @@ def test_the_page_is_the_golden_one() -> None:
         Snapshot(
             cards=(
                 CardSample(
-                    0, "GPU-a", is_healthy=True, units=(UnitCount(MEM, 13, 2),), unexplained_bytes=0
+                    0,
+                    "GPU-a",
+                    is_healthy=True,
+                    units=(UnitCount(MEM, 13, 2),),
+                    unexplained_bytes=0,
+                    door="dra",
                 ),
                 CardSample(1, "GPU-b", is_healthy=False, fault="XID79"),
             ),
-            slices=(SliceSample("ns", "p", "c", 0, 2154 * 2**20, 30, 337 * 2**20, 0.25, 3),),
+            slices=(
+                SliceSample(
+                    "ns", "p", "c", 0, 2154 * 2**20, 30, 337 * 2**20, 0.25, 3, "slice-2-30-c0"
+                ),
+            ),
             drift=1,
             is_api_reachable=True,
             faults=("OtherPlugin",),
@@ -125,6 +139,7 @@ def test_the_page_is_the_golden_one() -> None:
     metrics.count_allocation(MEM, "granted")
     metrics.count_allocation(MEM, "refused", "NoRoom")
     metrics.count_allocation(MEM, "refused", "NoRoom")
+    metrics.count_claim("granted")
     metrics.count_registration(MEM)
     metrics.count_card_change("GPU-b", "XID79")
     metrics.show_nvml_restarts(1)

@@ -90,6 +90,9 @@ spec:
             {{- end }}
           securityContext:
             privileged: true
+            # The kubelet's socket and the directories of the node are root's.
+            runAsUser: 0
+            runAsGroup: 0
             readOnlyRootFilesystem: true
           resources:
             {{- toYaml .Values.resources | nindent 12 }}

@@ -23,6 +23,12 @@ def devices_asked(pod: Pod) -> Mapping[str, int]:
     return found
 
 
+def asking_containers(pod: Pod) -> list[str]:
+    """Names of the containers that ask for devices."""
+    every = (*(pod.spec.init_containers or ()), *pod.spec.containers)
+    return [container.name for container in every if _asked(container)]
+
+
 def whole_number(amount: object) -> int:
     """The amount, or 0 where it is none.
 

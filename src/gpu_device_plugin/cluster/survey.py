@@ -1,6 +1,6 @@
 """A whole cluster, read once for a person."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpu_device_plugin.cluster.api import ApiServer, Request
 from gpu_device_plugin.cluster.listing import list_items, read_object, served
@@ -9,6 +9,8 @@ from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNo
 from gpu_device_plugin.cluster.wire import Bare
 
 _POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+_MUTATING_POLICIES = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"
+_CLAIM_TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
 _RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 
 
@@ -53,6 +55,20 @@ class Survey:
         """Names of the RuntimeClasses."""
         return await self._names(_RUNTIME_CLASSES)
 
+    async def namespaces_labelled(self, label: str) -> frozenset[str]:
+        """Names of the namespaces with that label, `key=value`."""
+        return await self._names("/api/v1/namespaces", {"labelSelector": label})
+
+    async def claim_templates(self, name: str) -> frozenset[str]:
+        """Namespaces that have a ResourceClaimTemplate of that name."""
+        query = {"fieldSelector": f"metadata.name={name}"}
+        items = list_items(self._api, _CLAIM_TEMPLATES, Bare, query)
+        return frozenset([each.metadata.namespace async for each in items])
+
+    async def mutating_policies(self) -> frozenset[str]:
+        """Names of the MutatingAdmissionPolicies."""
+        return await self._names(_MUTATING_POLICIES)
+
     async def metrics(self, agent: SurveyedPod) -> str:
         """An agent's metrics page, through the API server's proxy."""
         meta, port = agent.metadata, agent.metrics_port
@@ -64,5 +80,6 @@ class Survey:
         """Labels and value of each series of an instant query; see `instant_query`."""
         return await instant_query(self._api, where, query)
 
-    async def _names(self, path: str) -> frozenset[str]:
-        return frozenset([each.metadata.name async for each in list_items(self._api, path, Bare)])
+    async def _names(self, path: str, query: Mapping[str, str] | None = None) -> frozenset[str]:
+        items = list_items(self._api, path, Bare, query)
+        return frozenset([each.metadata.name async for each in items])

@@ -2,6 +2,8 @@
 
 import grpc
 
+_CLOSED = "Permission denied"
+
 
 def rpc_words(error: grpc.aio.AioRpcError, deadline_seconds: float) -> str:
     """What the kubelet said, or that it said nothing.
@@ -10,6 +12,8 @@ def rpc_words(error: grpc.aio.AioRpcError, deadline_seconds: float) -> str:
         error: The failure.
         deadline_seconds: How long the answer was waited for.
     """
+    if error.code() is grpc.StatusCode.UNAVAILABLE and _CLOSED in str(error.details()):
+        return "the socket is closed to this user; run as root"
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         return "nothing answers there; the kubelet is not running, or is starting"
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:

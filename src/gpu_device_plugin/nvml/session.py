@@ -28,7 +28,7 @@ MODE_NAMES = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "EXCLUSIVE_PROCESS",
 }
 # NVML's number of a GPU instance profile, by slices of compute and of memory.
-_NUMBERS = {
+_NUMBERS: dict[tuple[int, int], int] = {
     (1, 1): pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE,
     (1, 2): pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2,
     (2, 2): pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE,
@@ -36,9 +36,17 @@ _NUMBERS = {
     (4, 4): pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE,
     (7, 8): pynvml.NVML_GPU_INSTANCE_PROFILE_7_SLICE,
 }
-_MEDIA_NUMBERS = {
-    1: pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1,
-    2: pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1,
+# The same by what its name has after the memory, and by slices of compute.
+_NUMBERS_OF_KINDS: dict[tuple[str, int], int] = {
+    ("+me", 1): pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1,
+    ("+me", 2): pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1,
+    ("+gfx", 1): pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX,
+    ("+gfx", 2): pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_GFX,
+    ("+gfx", 4): pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE_GFX,
+    ("+me.all", 1): pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME,
+    ("+me.all", 2): pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME,
+    ("-me", 1): pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME,
+    ("-me", 2): pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME,
 }
 _SHARED_ENGINES = 0
 _PROCESSES = 4096
@@ -47,6 +55,13 @@ _PROCESS_LISTS = (
     "nvmlDeviceGetGraphicsRunningProcesses",
     "nvmlDeviceGetMPSComputeRunningProcesses",
 )
+
+
+def profile_number(compute_slices: int, memory_slices: int, kind: str) -> int:
+    """NVML_GPU_INSTANCE_PROFILE_*; `kind` is what its name has after the memory, for instance `+me`."""
+    if kind:
+        return _NUMBERS_OF_KINDS[kind, compute_slices]
+    return _NUMBERS[compute_slices, memory_slices]
 
 
 @contextmanager
@@ -110,11 +125,10 @@ class Session:
                 pynvml.nvmlGpuInstanceDestroy(instance)
 
     def create_instance(
-        self, card: CardReport, compute_slices: int, memory_slices: int, *, has_media: bool
+        self, card: CardReport, compute_slices: int, memory_slices: int, kind: str
     ) -> None:
-        """A GPU instance with one compute instance that has all of it."""
-        numbers = _MEDIA_NUMBERS if has_media else {}
-        number = numbers.get(compute_slices, _NUMBERS.get((compute_slices, memory_slices)))
+        """A GPU instance with one compute instance that has all of it; `kind` as `+me` in its name."""
+        number = profile_number(compute_slices, memory_slices, kind)
         with _step(card, f"creating an instance of {compute_slices} compute slices"):
             handle = _handle(card)
             profile = _profile_info(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, handle, number)

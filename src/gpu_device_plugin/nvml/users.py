@@ -7,8 +7,6 @@ from pathlib import Path
 OURS = ("gpu_device_plugin", "gpu-device-plugin")
 """Words in the command lines of our own programs, which look at cards and compute nothing."""
 _PROC = Path("/proc")
-# The host's pid namespace has a fixed number (PROC_PID_INIT_INO in the kernel).
-_HOST_PIDS = "pid:[4026531836]"
 
 
 def openers(minor: int, proc: Path = _PROC) -> Iterator[tuple[int, str]]:
@@ -25,10 +23,3 @@ def openers(minor: int, proc: Path = _PROC) -> Iterator[tuple[int, str]]:
             command = (process / "cmdline").read_bytes().decode(errors="replace")
             if device in links and not any(word in command for word in OURS):
                 yield int(process.name), command.split("\0")[0] or "?"
-
-
-def sees_all_processes(proc: Path = _PROC) -> bool:
-    """Whether this process is in the host's pid namespace."""
-    with suppress(OSError):
-        return str((proc / "self" / "ns" / "pid").readlink()) == _HOST_PIDS
-    return False

@@ -1,8 +1,5 @@
 """The metrics page. Names and labels are an interface and do not change."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -11,78 +8,14 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
-from gpu_device_plugin.domain.pools import UnitCount
+from gpu_device_plugin.web.gauges import PREFIX, Gauges, Snapshot
 
-_PREFIX = "gpu_device_plugin"
 _ALLOCATE_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 # Otherwise each counter has one more series, with the time at which the process started.
 disable_created_metrics()  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True, slots=True)
-class CardSample:
-    """One card now; `index` as in `SliceSample.card`, `fault` why the card itself is out, or "".
-
-    `unexplained_bytes` is memory in use that no slice accounts for; None where that is not known.
-    """
-
-    index: int | str
-    uuid: str
-    is_healthy: bool
-    units: tuple[UnitCount, ...] = ()
-    fault: str = ""
-    unexplained_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SliceSample:
-    """One container's slice of one card.
-
-    Attributes:
-        namespace: Of the pod.
-        pod: Its name.
-        container: The container's name.
-        card: NVML's index of the card, or its UUID where NVML does not show it.
-        memory_limit_bytes: What it may use.
-        core_percent: Of the card's time; 0 is no cap.
-        memory_used_bytes: What it uses; None while its region says nothing.
-        core_used_ratio: Share of the card's time since the last scrape, 0 to 1; None if unknown.
-        refused_total: Allocations refused because the slice was full; None as above.
-    """
-
-    namespace: str
-    pod: str
-    container: str
-    card: int | str
-    memory_limit_bytes: int
-    core_percent: int
-    memory_used_bytes: int | None = None
-    core_used_ratio: float | None = None
-    refused_total: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What the gauges show, as one immutable value.
-
-    Attributes:
-        cards: The node's cards.
-        slices: Slices held, one entry for each container and card.
-        drift: Differences between our grants and the kubelet that the last reconcile found.
-        is_api_reachable: Whether the API server answers; None where none is used.
-        faults: Reasons that keep the whole node from serving.
-    """
-
-    cards: tuple[CardSample, ...] = ()
-    slices: tuple[SliceSample, ...] = ()
-    drift: int = 0
-    is_api_reachable: bool | None = None
-    faults: tuple[str, ...] = ()
 
 
 class AgentMetrics:
@@ -90,14 +23,14 @@ class AgentMetrics:
 
     def __init__(self, version: str) -> None:
         self._registry = CollectorRegistry()
-        self._gauges = _Gauges(version)
+        self._gauges = Gauges(version)
         self._registry.register(self._gauges)
         ProcessCollector(registry=self._registry)
         self._ready = Gauge(
-            f"{_PREFIX}_ready", "Whether /readyz answers 200.", registry=self._registry
+            f"{PREFIX}_ready", "Whether /readyz answers 200.", registry=self._registry
         )
         self._allocate_seconds = Histogram(
-            f"{_PREFIX}_allocate_seconds",
+            f"{PREFIX}_allocate_seconds",
             "Time to answer Allocate.",
             buckets=_ALLOCATE_BUCKETS,
             registry=self._registry,
@@ -115,6 +48,9 @@ class AgentMetrics:
         )
         self._nvml_restarts = self._counter("nvml_restarts", "Restarts of the NVML child process.")
         self._nvml_restarts_shown = 0
+        self._claims = self._counter(
+            "claims", "Calls to prepare a claim (DRA).", ("outcome", "reason")
+        )
         self._repairs = self._counter(
             "slice_repairs", "Slices that were found amiss and put right.", ("reason",)
         )
@@ -136,6 +72,10 @@ class AgentMetrics:
     def count_allocation(self, resource: str, outcome: str, reason: str = "") -> None:
         """One decision: outcome `granted`, or `refused` with the refusal's reason."""
         self._allocations.labels(resource, outcome, reason).inc()
+
+    def count_claim(self, outcome: str, reason: str = "") -> None:
+        """One call to prepare a claim: outcome `granted`, or `refused` with the refusal's reason."""
+        self._claims.labels(outcome, reason).inc()
 
     def count_registration(self, resource: str) -> None:
         """One registration with the kubelet."""
@@ -169,132 +109,4 @@ class AgentMetrics:
         return encode(self._registry), content_type
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(f"{_PREFIX}_{name}", text, labels, registry=self._registry)
-
-
-class _Gauges(Collector):
-    """Builds the gauges for each scrape, so that nothing that is gone leaves a series."""
-
-    def __init__(self, version: str) -> None:
-        self.snapshot = Snapshot()
-        self._version = version
-
-    def collect(self) -> Iterator[Metric]:
-        """The families, in the order of the page."""
-        snapshot = self.snapshot
-        yield _gauge("build_info", "The version that runs.", ("version",), [((self._version,), 1)])
-        yield from _card_gauges(snapshot.cards)
-        yield _gauge(
-            "node_fault",
-            "What keeps the whole node from serving.",
-            ("reason",),
-            [((reason,), 1) for reason in snapshot.faults],
-        )
-        yield from _slice_gauges(snapshot.slices)
-        yield from _slice_usage(snapshot.slices)
-        yield _gauge(
-            "reconcile_drift",
-            "Differences from the kubelet that the last reconcile found.",
-            (),
-            [((), snapshot.drift)],
-        )
-        if snapshot.is_api_reachable is not None:
-            yield _gauge(
-                "api_reachable",
-                "Whether the Kubernetes API answers.",
-                (),
-                [((), int(snapshot.is_api_reachable))],
-            )
-
-
-def _card_gauges(cards: Iterable[CardSample]) -> Iterator[GaugeMetricFamily]:
-    cards = tuple(cards)
-    yield _gauge(
-        "card_healthy",
-        "Whether the card can be given out.",
-        ("card", "uuid"),
-        [((str(card.index), card.uuid), int(card.is_healthy)) for card in cards],
-    )
-    yield _gauge(
-        "card_fault",
-        "Why a card is out.",
-        ("card", "uuid", "reason"),
-        [((str(card.index), card.uuid, card.fault), 1) for card in cards if card.fault],
-    )
-    yield _gauge(
-        "card_memory_unexplained_bytes",
-        "Memory of a card in use that no slice on it accounts for.",
-        ("card", "uuid"),
-        [
-            ((str(c.index), c.uuid), c.unexplained_bytes)
-            for c in cards
-            if c.unexplained_bytes is not None
-        ],
-    )
-    yield _gauge(
-        "units",
-        "Units of a resource on a card.",
-        ("resource", "card", "uuid", "state"),
-        [
-            ((count.resource, str(card.index), card.uuid, state), amount)
-            for card in cards
-            for count in card.units
-            for state, amount in (("free", count.free), ("held", count.held))
-        ],
-    )
-
-
-def _slice_gauges(slices: Iterable[SliceSample]) -> Iterator[GaugeMetricFamily]:
-    labels = ("namespace", "pod", "container", "card")
-    rows = [((s.namespace, s.pod, s.container, str(s.card)), s) for s in slices]
-    yield _gauge(
-        "slice_memory_limit_bytes",
-        "Memory of a card that a container may use.",
-        labels,
-        [(values, s.memory_limit_bytes) for values, s in rows],
-    )
-    yield _gauge(
-        "slice_core_percent",
-        "Percent of a card's compute that a container may use; 0 is no cap.",
-        labels,
-        [(values, s.core_percent) for values, s in rows],
-    )
-
-
-def _slice_usage(slices: Iterable[SliceSample]) -> Iterator[Metric]:
-    """What containers use, according to their regions; no series for one that says nothing."""
-    labels = ("namespace", "pod", "container", "card")
-    rows = [((s.namespace, s.pod, s.container, str(s.card)), s) for s in slices]
-    yield _gauge(
-        "slice_memory_used_bytes",
-        "Memory of a card that a container uses, contexts included.",
-        labels,
-        [(row, s.memory_used_bytes) for row, s in rows if s.memory_used_bytes is not None],
-    )
-    yield _gauge(
-        "slice_core_used_ratio",
-        "Share of a card's time that a container with a compute cap had of late, 0 to 1.",
-        labels,
-        [(row, s.core_used_ratio) for row, s in rows if s.core_used_ratio is not None],
-    )
-    refused = CounterMetricFamily(
-        f"{_PREFIX}_slice_refused",
-        "Allocations of a container refused for want of room in its slice.",
-        labels=labels,
-    )
-    for row, sample in rows:
-        if sample.refused_total is not None:
-            refused.add_metric(row, sample.refused_total)
-    yield refused
-
-
-def _gauge(
-    name: str,
-    text: str,
-    labels: tuple[str, ...],
-    rows: Iterable[tuple[tuple[str, ...], float]],
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(f"{_PREFIX}_{name}", text, labels=labels)
-    for values, amount in rows:
-        family.add_metric(values, amount)
-    return family
+        return Counter(f"{PREFIX}_{name}", text, labels, registry=self._registry)

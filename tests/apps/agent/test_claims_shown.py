@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from tests.apps.agent.claim_node import ClaimsOnly, Node, node_at
 from tests.waiting import until
 
 from gpu_device_plugin.cluster.objects import Wanted
+from gpu_device_plugin.domain.caller import Specs
 from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.pods import PodRef
+from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION, CORE_ALLOCATION
+from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 
 @pytest.fixture
@@ -67,3 +70,92 @@ async def test_the_node_tells_which_cards_are_given_by_claims(
     await until(lambda: cards and doors(cards[-1]) == ["dra", "dra"])
     node.wiring.node_store.update(door=Door.DEVICE_PLUGIN)
     await until(lambda: doors(cards[-1]) == [None, "dra"])
+
+
+def page_of(node: Node) -> list[str]:
+    """The lines of the metrics page."""
+    node.wiring.publisher.show()
+    return node.wiring.metrics.page("")[0].decode().splitlines()
+
+
+def spec_of(name: str, *containers: str) -> Specs:
+    """A pod of app containers, as the watch has it; the first one asks for whole cards."""
+    ref = PodRef("default", f"pod-{name}", f"pod-uid-{name}")
+    asked = {"nvidia.com/gpu": 1}
+    listed = tuple(
+        ContainerRequest(each, ContainerKind.APP, index, {} if index else asked)
+        for index, each in enumerate(containers)
+    )
+    return {ref.key: PodRequest(ref, listed)}
+
+
+async def test_metrics_tell_a_slices_claim_its_container_and_what_it_consumes(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet's units say nothing of it; two claims of a pod are two series."""
+    specs = spec_of("a", "first", "second")
+    monkeypatch.setattr(node.wiring.cluster, "specs", lambda: specs)
+    door = node.wiring.claim_door
+    await door.prepare(node.cluster.allocate("a", 1))
+    other = node.cluster.allocate("b", 1, units=3, percent=10)
+    node.cluster.claims["b"] = replace(
+        node.cluster.claims["b"], pod=node.cluster.claims["a"].pod, name_in_pod="slice-3-10-c1"
+    )
+    await door.prepare(other)
+
+    lines = page_of(node)
+    of = 'card="1",{}container="{}",namespace="default",pod="pod-a"'
+    for claim, container, percent in (
+        ("slice-2-30-c0", "first", 30),
+        ("slice-3-10-c1", "second", 10),
+    ):
+        labels = of.format(f'claim="{claim}",', container)
+        assert f"gpu_device_plugin_slice_claim{{{labels}}} 1.0" in lines
+        labels = of.format("", container)
+        assert f"gpu_device_plugin_slice_core_percent{{{labels}}} {percent}.0" in lines
+    for state, amount in (("held", 5.0), ("free", 10.0)):
+        labels = f'card="1",resource="aliyun.com/gpu-mem",state="{state}",uuid="GPU-1"'
+        assert f"gpu_device_plugin_units{{{labels}}} {amount}" in lines
+    assert 'gpu_device_plugin_card_door{card="0",door="dra",uuid="GPU-0"} 1.0' in lines
+    assert 'gpu_device_plugin_claims_total{outcome="granted",reason=""} 2.0' in lines
+
+
+async def test_why_names_the_claim_and_tells_a_refusal_once(node: Node) -> None:
+    """The kubelet asks again and again."""
+    why, door = node.wiring.recorder.why, node.wiring.claim_door
+    await door.prepare(node.cluster.allocate("a", 0, units=10, percent=80))
+    second = node.cluster.allocate("b", 0, units=10, percent=80)
+    for _ in range(3):
+        with pytest.raises(DoesNotFitError):
+            await door.prepare(second)
+
+    ledger = node.wiring.ledger_store.ledger
+    assert "claim slice-10-80-c0: 10 units, 80 % compute" in why("default", "pod-a", ledger)
+    told = why("default", "pod-b", ledger)
+    assert told.count("refused: ") == 1
+    assert "claim b" in told
+    assert 'claims_total{outcome="refused",reason="NoRoom"} 3.0' in "\n".join(page_of(node))
+
+
+async def test_a_claim_of_whole_cards_is_told_as_whole_cards(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kube-scheduler makes it, and no pod names it; it is of one container."""
+    pods, _ = recorded(node, monkeypatch)
+    ref = node.cluster.allocate("a", 1, units=15, percent=100)
+    claim = replace(node.cluster.claims["a"], name_in_pod="")
+    (device,) = claim.devices
+    of = [replace(device, request=f"container-{n}-request-0", device=f"gpu-{n}") for n in range(2)]
+    node.cluster.claims["a"] = replace(claim, devices=tuple(of))
+    with pytest.raises(RequestError, match="has the requests container-0-request-0, container-1"):
+        await node.wiring.claim_door.prepare(ref)
+    node.cluster.claims["a"] = replace(claim, devices=(of[1],))
+    await node.wiring.claim_door.prepare(ref)
+
+    await until(lambda: "pod-a" in pods)
+    assert pods["pod-a"] == {"gpu-device-plugin/devices": '{"0":["GPU-1"]}'}
+    (grant,) = node.wiring.ledger_store.ledger.grants.values()
+    specs = spec_of("a", "main", "beside")
+    (spec,) = specs.values()
+    assert node.wiring.schemes.container_of(grant, spec) == "main"
+    assert node.wiring.schemes.container_of(grant, None) == "a"

@@ -5,15 +5,20 @@ On simulated cards, with the stand-in kubelet; the command runs as a person star
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from tests.apps.agent.rig import NODE, Rig, running_rig
 from tests.simulator.programs import end, hear, start
 from tests.waiting import until
+
+from gpu_device_plugin.domain.schemes.nvidia.mig import MODELS
+from gpu_device_plugin.nvml.session import profile_number
 
 GPU = "nvidia.com/gpu"
 OCCUPY = 'control("gpusim_occupy", 0, ctypes.c_uint32(0xffffffff), ctypes.c_uint64(MIB)); say("holds"); sys.stdin.read()'
@@ -21,8 +26,12 @@ OCCUPY = 'control("gpusim_occupy", 0, ctypes.c_uint32(0xffffffff), ctypes.c_uint
 
 async def mig(rig: Rig, *arguments: str, answer: bytes = b"") -> tuple[int, str]:
     """`mig apply` on the rig's node; exit code and all it wrote."""
+    return await run(*command(rig, *arguments), answer=answer)
+
+
+async def run(*words: str, answer: bytes = b"") -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
-        *command(rig, *arguments),
+        *words,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -92,6 +101,18 @@ async def test_a_pod_with_a_gpu_keeps_every_card_as_it_is() -> None:
         assert cut(rig) == [[]] * 8
 
 
+async def test_where_the_nodes_processes_are_not_seen_every_card_stays_as_it_is() -> None:
+    """A container without hostPID: a monitor of the node would not be noticed."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root for a pid namespace")
+    async with running_rig("a100", is_started=False) as rig:
+        hidden = ("unshare", "--pid", "--fork", "--mount-proc")
+        code, text = await run(*hidden, *command(rig, "MIG7g", "--yes"))
+        assert code == 1
+        assert "does not show the kubelet" in text
+        assert cut(rig) == [[]] * 8
+
+
 async def test_a_process_on_a_card_keeps_every_card_as_it_is() -> None:
     """Also one of the host that no pod stands for; it is named with its card."""
     async with running_rig("a100", is_started=False) as rig:
@@ -158,3 +179,13 @@ async def test_the_watch_follows_the_nodes_label_and_waits_for_users() -> None:
         await label(rig, "MIG2g")
         await until(lambda: cut(rig) == [["2g.10gb"] * 3] * 8, 60)
         await until(lambda: bool(rig.events("MigProfileApplied")), 60)
+
+
+def test_every_profile_has_a_number_of_nvmls_and_no_two_of_a_model_the_same() -> None:
+    """Those of the table that no simulated card is of as well."""
+    for model in MODELS:
+        numbers = [
+            profile_number(each.compute_slices, each.memory_slices, each.kind)
+            for each in model.profiles
+        ]
+        assert len(set(numbers)) == len(numbers)

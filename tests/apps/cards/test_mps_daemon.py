@@ -172,11 +172,14 @@ async def test_the_daemon_follows_the_nodes_label_when_no_pod_holds_a_replica(
         await rig.start_agent(mode="default", **where)
         async with mps.running():
             await allocatable(mps, 16)
-            assert (await rig.admit("client", {GPU: 1})).is_admitted
+            for name in ("first", "last"):
+                assert (await rig.admit(name, {GPU: 1})).is_admitted
             await rig.set_labels(config="two")
-            await mps.says("default/client holds GPUs")
+            await mps.says('"default/first holds GPUs, default/last holds GPUs"')
+            await rig.delete(rig.uid("first"))
+            await mps.says('"default/last holds GPUs"')
             assert mps.told()[-1] == "set_default_active_thread_percentage 25"
-            await rig.delete(rig.uid("client"))
+            await rig.delete(rig.uid("last"))
             await allocatable(mps, 8)
             assert mps.told()[-1] == "set_default_active_thread_percentage 50"
             await rig.set_labels(config="none")

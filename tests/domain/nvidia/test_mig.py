@@ -7,6 +7,7 @@ from gpu_device_plugin.errors import ConfigError
 
 A100_40, A100_80 = ("NVIDIA A100-SXM4-40GB", 40960), ("NVIDIA A100 80GB PCIe", 81920)
 A30, H100, H200 = ("NVIDIA A30", 24576), ("NVIDIA H100 80GB HBM3", 81559), ("NVIDIA H200", 143771)
+RTX_PRO = ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887)
 H100_NVL, B200 = ("NVIDIA H100 NVL", 95830), ("NVIDIA B200", 183359)
 
 
@@ -37,6 +38,16 @@ def test_eight_a100_have_the_counts_of_the_source() -> None:
         ("MIG1g", H200, "1g.18gb", 7),
         ("MIG7g", H200, "7g.141gb", 1),
         ("MIG7g", B200, "7g.180gb", 1),
+        ("MIG1g", ("NVIDIA A800-SXM4-80GB", 81920), "1g.10gb", 7),
+        ("MIG2g", ("NVIDIA A800 40GB Active", 40960), "2g.10gb", 3),
+        ("MIG1g", ("NVIDIA A100X", 81920), "1g.10gb", 7),
+        ("MIG3g", ("NVIDIA H800", 81559), "3g.40gb", 2),
+        ("MIG3g", ("NVIDIA H20", 97871), "3g.48gb", 2),
+        ("MIG3g", ("NVIDIA GB200", 189471), "3g.93gb", 2),
+        ("MIG1g", ("NVIDIA B300 SXM6 AC", 275040), "1g.34gb", 7),
+        ("MIG1g", RTX_PRO, "1g.24gb", 4),
+        ("2g.48gb+me.all", RTX_PRO, "2g.48gb+me.all", 1),
+        ("4g.96gb+gfx", RTX_PRO, "4g.96gb+gfx", 1),
         ("1g.20gb", A100_80, "1g.20gb", 4),
         ("1g.5gb+me", A100_40, "1g.5gb+me", 1),
     ],
@@ -56,7 +67,9 @@ def test_a_name_means_a_profile_of_the_model(
         ("2g.7gb", A100_40, "it has MIG1g, MIG2g, MIG3g, MIG4g, MIG7g, 1g.5gb, 1g.5gb+me"),
         ("MIG3g", A30, "it has MIG1g, MIG2g, MIG4g, 1g.6gb"),
         ("1g.5gb", A100_80, "none of NVIDIA A100 80GB PCIe"),
-        ("MIG1g", ("Tesla T4", 15079), "no known profiles"),
+        ("MIG1g", ("NVIDIA X9", 15079), "has no NVIDIA X9 with 15079 MiB; it has A100, A100X"),
+        ("MIG1g", ("NVIDIA RTX 6000 Ada Generation", 49140), "has no NVIDIA RTX 6000 Ada"),
+        ("MIG7g", RTX_PRO, "it has MIG1g, MIG2g, MIG4g, 1g.24gb"),
         ("mig1g", A100_40, "'mig1g'"),
     ],
 )

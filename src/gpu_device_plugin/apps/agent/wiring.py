@@ -196,7 +196,7 @@ class Wiring:
             adopt=self.reconciler.run_pass,
         )
         self.recorded = RecordedCalls(
-            self.calls, self.snapshots, self.reconciler.request_pass, self.reconciler.note_answer
+            self.calls, self.snapshots, self.reconciler.unread_answers.note
         )
         service = Service(self.session, self.recorded, self.prestart, self.schemes, self.metrics)
         self.device_lists = DeviceLists(
@@ -218,6 +218,7 @@ class Wiring:
             usage=self.usage.of,
             used_bytes=self.cards.used_bytes,
             by_claims=self.claim_door.cards,
+            specs=lambda: self.cluster.specs(),
         )
         self.publisher = Publisher(
             self.metrics, self.cluster, facts, self.node_store.read, self.schemes

@@ -5,13 +5,7 @@ from pathlib import Path
 
 from gpu_device_plugin.apps.cards.users import refuse_users
 from gpu_device_plugin.domain.schemes.nvidia.cutting import Cut, plan
-from gpu_device_plugin.domain.schemes.nvidia.mig import MEDIA
 from gpu_device_plugin.nvml.session import Session, session
-from gpu_device_plugin.nvml.users import sees_all_processes
-
-NOT_ON_THE_HOST = (
-    "this is not the host's pid namespace: processes of other containers may use a card unseen"
-)
 
 
 async def apply(
@@ -45,7 +39,7 @@ async def apply(
         for cut in cuts:
             say(str(cut))
         due = [cut for cut in cuts if not cut.is_done]
-        if due and not await _are_free_and_agreed(nvml, due, kubelet, say, agree):
+        if due and not await _are_free_and_agreed(nvml, due, kubelet, agree):
             return False
         for cut in due:
             _carry_out(nvml, cut)
@@ -57,12 +51,9 @@ async def _are_free_and_agreed(
     nvml: Session,
     due: Sequence[Cut],
     kubelet: Path,
-    say: Callable[[str], None],
     agree: Callable[[], bool],
 ) -> bool:
     """Asked before a person is, and again after: that may take long."""
-    if not sees_all_processes():
-        say(NOT_ON_THE_HOST)
     cards = [cut.card for cut in due]
     await refuse_users(nvml, cards, kubelet)
     if not agree():
@@ -77,9 +68,4 @@ def _carry_out(nvml: Session, cut: Cut) -> None:
         nvml.turn_mig_on(cut.card)
     nvml.destroy_instances(cut.card)
     for _ in range(profile.count):
-        nvml.create_instance(
-            cut.card,
-            profile.compute_slices,
-            profile.memory_slices,
-            has_media=profile.name.endswith(MEDIA),
-        )
+        nvml.create_instance(cut.card, profile.compute_slices, profile.memory_slices, profile.kind)

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from gpu_device_plugin.apps.cards.mps_server import ControlDaemon
-from gpu_device_plugin.apps.cards.users import InUseError
+from gpu_device_plugin.apps.cards.users import InUseError, refuse_where_hidden
 from gpu_device_plugin.apps.lifecycle.kubelet_pods import pods_with_gpus
 from gpu_device_plugin.config.nvidia_settings import Configuration
 from gpu_device_plugin.domain.devices import Card
@@ -160,7 +160,9 @@ class MpsDaemon:
         def counts(unit: str) -> bool:
             return unit in uuids or not unit.startswith(("GPU-", "MIG-"))
 
-        users = [f"{pod} holds GPUs" for pod in await pods_with_gpus(self._places.kubelet, counts)]
+        holders = await pods_with_gpus(self._places.kubelet, counts)
+        refuse_where_hidden(self._places.kubelet)
+        users = [f"{pod} holds GPUs" for pod in holders]
         users += [f"{user} uses card {card.index}" for card in cards for user in nvml.users(card)]
         if users:
             raise InUseError("in use, and not changed: " + ", ".join(users))

@@ -6,11 +6,29 @@ from pathlib import Path
 from gpu_device_plugin.apps.lifecycle.kubelet_pods import pods_with_gpus
 from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.errors import EdgeError
+from gpu_device_plugin.kubelet.peer import kubelet_pid
 from gpu_device_plugin.nvml.session import Session
 
 
 class InUseError(EdgeError):
-    """A card is not changed, because somebody uses it; the text names every user."""
+    """A card is not changed, because somebody uses it, or could unseen; the text names every user."""
+
+
+def refuse_where_hidden(kubelet: Path) -> None:
+    """Check that the node's processes are seen from here: NVML and procfs show those of our namespace.
+
+    Args:
+        kubelet: The kubelet's directory.
+
+    Raises:
+        InUseError: They are not.
+        KubeletError: The kubelet does not answer.
+    """
+    if not kubelet_pid(kubelet / "pod-resources" / "kubelet.sock"):
+        raise InUseError(
+            "not changed: this pid namespace does not show the kubelet, so processes of the node or "
+            "of other containers may use a card unseen; run this on the node, or in a pod with hostPID"
+        )
 
 
 async def refuse_users(nvml: Session, cards: Sequence[CardReport], kubelet: Path) -> None:
@@ -22,11 +40,13 @@ async def refuse_users(nvml: Session, cards: Sequence[CardReport], kubelet: Path
         kubelet: The kubelet's directory.
 
     Raises:
-        InUseError: Somebody does.
+        InUseError: Somebody does, or it is not seen from here.
         KubeletError: The kubelet does not say.
         NvmlError: NVML does not say.
     """
-    users = [f"{pod} holds GPUs" for pod in await pods_with_gpus(kubelet)]
+    holders = await pods_with_gpus(kubelet)
+    refuse_where_hidden(kubelet)
+    users = [f"{pod} holds GPUs" for pod in holders]
     users += [
         f"{user} uses card {card.index} ({card.uuid})"
         for card in cards

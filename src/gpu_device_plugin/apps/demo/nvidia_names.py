@@ -35,7 +35,8 @@ async def serve_nvidia_names(around: Surroundings, teller: Teller, promises: Pro
     teller.chapter(
         "NVIDIA's names, by the same agent",
         f"{NODE} has eight A100, each cut into seven instances, in mode default: no fractions. Its "
-        f"label {CONFIG_LABEL} chooses one of NVIDIA's configuration files; nothing is restarted.",
+        f"label {CONFIG_LABEL} chooses one of NVIDIA's configuration files: mixed and single say how "
+        f"instances are named (migStrategy), four-replicas divides whole cards in time. Nothing is restarted.",
     )
     async with AsyncExitStack() as stage:
         scene = _scene(around, teller)

@@ -2,39 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 
 from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
+from gpu_device_plugin.apps.overview.door_checks import DoorFacts, door_findings
+from gpu_device_plugin.apps.overview.finding import Finding, Level, problem
 from gpu_device_plugin.apps.overview.wording import few
 from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
 
 _COMPONENT = "gpu-device-plugin"
 _NO_POLICY = "the API server admits pods that every node refuses"
-
-
-class Level(StrEnum):
-    """How bad it is."""
-
-    PROBLEM = "problem"
-    NOTE = "note"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing.
-
-    Attributes:
-        level: How bad it is.
-        what: What is seen.
-        cure: What to do, or what it means.
-    """
-
-    level: Level
-    what: str
-    cure: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +30,7 @@ class Facts:
         node_events: Events about nodes.
         policies: Names of the admission policies; None where we may not list them.
         runtime_classes: Names of the RuntimeClasses; None as above.
+        doors: What the API server has for claims.
     """
 
     version: str
@@ -60,6 +41,7 @@ class Facts:
     node_events: Sequence[Event] = ()
     policies: frozenset[str] | None = None
     runtime_classes: frozenset[str] | None = None
+    doors: DoorFacts = field(default_factory=DoorFacts)
 
     @property
     def agents(self) -> list[SurveyedPod]:
@@ -71,7 +53,7 @@ def findings(facts: Facts) -> tuple[Finding, ...]:
     """Everything that is wrong, problems first."""
     if not facts.sets and not facts.agents:
         cure = "install the chart (docs/install.md), or choose another --context"
-        return (_problem("no DaemonSet runs the agent in this cluster", cure),)
+        return (problem("no DaemonSet runs the agent in this cluster", cure),)
     found = [finding for check in _CHECKS for finding in check(facts)]
     return tuple(sorted(found, key=lambda finding: finding.level is Level.NOTE))
 
@@ -81,7 +63,7 @@ def _not_ready(facts: Facts) -> Iterator[Finding]:
         if not pod.is_ready and pod.metadata.owner_uid:
             name = f"-n {pod.metadata.namespace} {pod.metadata.name}"
             text = pod.condition("Ready").message or pod.status.message or pod.status.phase
-            yield _problem(
+            yield problem(
                 f"the agent of node {pod.spec.node_name or '(none yet)'} is not ready: {text}",
                 f"kubectl describe pod {name}; kubectl logs {name}",
             )
@@ -92,14 +74,14 @@ def _missing(facts: Facts) -> Iterator[Finding]:
     lacking = [n.metadata.name for n in facts.nodes if _is_meant(n, facts.sets)]
     lacking = [name for name in lacking if name not in served]
     if lacking:
-        yield _problem(
+        yield problem(
             f"no agent runs on nodes whose labels ask for one: {few(lacking)}",
             "compare the chart's nodeSelector, affinity and tolerations with these nodes' labels "
             "and taints",
         )
     elif not facts.agents:
         names = (f"{each.metadata.namespace}/{each.metadata.name}" for each in facts.sets)
-        yield _problem(
+        yield problem(
             f"no node runs an agent of DaemonSet {few(names)}",
             f"label the nodes with cards: kubectl label node NODE {MODE_LABEL}=MODE",
         )
@@ -119,7 +101,7 @@ def _silent(facts: Facts) -> Iterator[Finding]:
                 f"its mode (label {MODE_LABEL}) may offer nothing; else see the agent's log",
             )
     for name, why in facts.cards.unreadable:
-        yield _problem(
+        yield problem(
             f"the cards of node {name} cannot be read: {why}",
             "use a kubectl gpu of the agents' version",
         )
@@ -128,7 +110,7 @@ def _silent(facts: Facts) -> Iterator[Finding]:
 def _versions(facts: Facts) -> Iterator[Finding]:
     images = Counter(pod.agent.image for pod in facts.agents if pod.agent)
     if len(images) > 1:
-        yield _problem(
+        yield problem(
             "the agents run different images: "
             + ", ".join(f"{image} ({count})" for image, count in sorted(images.items())),
             "wait for the rollout (kubectl rollout status daemonset), or find the pod that stops it",
@@ -147,7 +129,7 @@ def _cards(facts: Facts) -> Iterator[Finding]:
     for view in facts.cards.nodes:
         for card in view.cards:
             if not card.is_healthy:
-                yield _problem(
+                yield problem(
                     f"card {card.index} ({card.uuid}) of node {view.name} is out of service",
                     f"kubectl describe node {view.name} names the fault; docs/operations.md, XIDs",
                 )
@@ -180,7 +162,7 @@ def _other_plugins(facts: Facts) -> Iterator[Finding]:
         for name, amount in sorted((node.status.allocatable or {}).items()):
             is_other = name.startswith("nvidia.com/gpu") and str(amount) != "0"
             if is_other and node.metadata.name in ours:
-                yield _problem(
+                yield problem(
                     f"node {node.metadata.name} offers {name}: {amount} of another plugin beside ours",
                     "keep NVIDIA's plugin (and a DRA driver) off this node: both would give away "
                     "the same cards",
@@ -201,7 +183,7 @@ def _runtime_classes(facts: Facts) -> Iterator[Finding]:
     known = facts.runtime_classes
     for each in facts.sets if known is not None else ():
         if each.runtime_class and each.runtime_class not in (known or ()):
-            yield _problem(
+            yield problem(
                 f"the agents ask for RuntimeClass {each.runtime_class}, which does not exist",
                 "create it (NVIDIA's container toolkit), or unset the chart's runtimeClassName",
             )
@@ -212,7 +194,7 @@ def _marks(facts: Facts) -> Iterator[Finding]:
     uids = {each.metadata.uid for each in facts.sets}
     live = [n for n in facts.nodes if n.annotations.get(UNINSTALL_ANNOTATION) in uids]
     if live:
-        yield _problem(
+        yield problem(
             f"nodes are marked for uninstalling and offer nothing: {few(marked)}",
             f"to keep the plugin: kubectl annotate nodes --all {UNINSTALL_ANNOTATION}-",
         )
@@ -227,9 +209,13 @@ def _refused(facts: Facts) -> Iterator[Finding]:
         first = asking[-1].metadata
         yield Finding(
             Level.NOTE,
-            f"{len(asking)} pods were refused when they started",
+            f"refused at their start: {counted(len(asking), 'pod')}",
             f"kubectl gpu why {first.name} -n {first.namespace}",
         )
+
+
+def _doors(facts: Facts) -> Iterator[Finding]:
+    yield from door_findings(facts.doors, facts.nodes, facts.cards.nodes)
 
 
 _CHECKS: Sequence[Callable[[Facts], Iterable[Finding]]] = (
@@ -241,11 +227,8 @@ _CHECKS: Sequence[Callable[[Facts], Iterable[Finding]]] = (
     _other_plugins,
     _runtime_classes,
     _marks,
+    _doors,
     _policies,
     _node_events,
     _refused,
 )
-
-
-def _problem(what: str, cure: str) -> Finding:
-    return Finding(Level.PROBLEM, what, cure)

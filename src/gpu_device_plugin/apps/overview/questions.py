@@ -8,7 +8,9 @@ from typing import TypeVar
 
 from gpu_device_plugin.apps.overview import usage
 from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards, cluster_cards
-from gpu_device_plugin.apps.overview.doctor import Facts, Finding, findings
+from gpu_device_plugin.apps.overview.doctor import Facts, findings
+from gpu_device_plugin.apps.overview.door_checks import DoorFacts
+from gpu_device_plugin.apps.overview.finding import Finding
 from gpu_device_plugin.apps.overview.live_cluster import LiveCluster
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.why import PodStory, story
@@ -16,6 +18,8 @@ from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.survey import Survey
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.domain.doors import DOOR_LABEL, Door
+from gpu_device_plugin.domain.schemes.aliyun.claim_names import TEMPLATE
 from gpu_device_plugin.errors import AccessError, ClusterError
 
 _LEAST_SECONDS_BETWEEN = 0.5
@@ -148,8 +152,18 @@ async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding]
         events or (),
         policies,
         classes,
+        await _door_facts(survey),
     )
     return findings(facts), reading
+
+
+async def _door_facts(survey: Survey) -> DoorFacts:
+    """The side of claims; a cluster may be too old for all of it."""
+    namespaces = await _if_allowed(survey.namespaces_labelled(f"{DOOR_LABEL}={Door.DRA}"))
+    templates, policies = await asyncio.gather(
+        _if_served(survey.claim_templates(TEMPLATE)), _if_served(survey.mutating_policies())
+    )
+    return DoorFacts(namespaces, templates, policies)
 
 
 async def read_uses(
@@ -179,6 +193,14 @@ async def _if_allowed(read: Awaitable[_Value]) -> _Value | None:
     try:
         return await read
     except AccessError:
+        return None
+
+
+async def _if_served(read: Awaitable[_Value]) -> _Value | None:
+    """What may be read, or None also where the API server has no such kind."""
+    try:
+        return await read
+    except ClusterError:
         return None
 
 

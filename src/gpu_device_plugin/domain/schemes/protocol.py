@@ -131,6 +131,10 @@ class Scheme(ABC):
         """What a pod's annotations say of its grants; nothing where they have to wait."""
         return {}
 
+    def claiming_container(self, grant: Grant, spec: PodRequest) -> str:
+        """Name of the container that a claim's grant was asked for; empty where that is not known."""
+        return ""
+
     def own_record(self, grant: Grant) -> Mapping[str, object]:
         """What only this scheme knows of a grant, as keys of the grant on disk."""
         return {}

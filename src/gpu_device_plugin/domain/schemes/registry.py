@@ -237,6 +237,13 @@ class Schemes:
             found |= scheme.annotations(mine, self.view(scheme, state), assume_time_ns)
         return found
 
+    def container_of(self, grant: Grant, spec: PodRequest | None) -> str:
+        """Name of the container that holds a grant; of a claim the one that asked, else the claim."""
+        if not grant.holder.claim:
+            return grant.container
+        asked = self.of_grant(grant).claiming_container(grant, spec) if spec else ""
+        return asked or grant.holder.claim_name
+
     def own_record(self, grant: Grant) -> Mapping[str, object]:
         """What only its scheme knows of a grant, as keys of the grant on disk."""
         return self.of_grant(grant).own_record(grant)

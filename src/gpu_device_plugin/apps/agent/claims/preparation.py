@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.claims import (
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.shares import Holder
-from gpu_device_plugin.errors import NodeError, RequestError, StorageError
+from gpu_device_plugin.errors import GpuPluginError, NodeError, RequestError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
 
@@ -33,6 +33,7 @@ class Preparation:
         self._state = parts.node_store.read
         self._schemes = parts.schemes
         self._gate = parts.gate
+        self._recorder = parts.recorder
 
     async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
         """A durable grant of exactly the cards that the scheduler chose, and its CDI file.
@@ -45,10 +46,19 @@ class Preparation:
             NodeError: Nothing durable can be made.
             ClusterError: The API server does not show the claim in time.
         """
-        claim = await self._claims.fetch(ref.namespace, ref.name)
-        if claim is None or claim.ref.uid != ref.uid:
-            found = "is gone" if claim is None else f"has another uid now, {claim.ref.uid}"
-            raise RequestError(f"claim {ref} (uid {ref.uid}) {found}", reason="ClaimGone")
+        pod: PodRef | None = None
+        try:
+            claim = await self._claims.fetch(ref.namespace, ref.name)
+            if claim is None or claim.ref.uid != ref.uid:
+                found = "is gone" if claim is None else f"has another uid now, {claim.ref.uid}"
+                raise RequestError(f"claim {ref} (uid {ref.uid}) {found}", reason="ClaimGone")
+            pod = claim.pod
+            return await self._prepared(ref, claim)
+        except GpuPluginError as error:
+            self._recorder.claim_refused(ref, pod, error)
+            raise
+
+    async def _prepared(self, ref: ClaimRef, claim: Claim) -> Sequence[PreparedDevice]:
         ours = self._ours(claim)
         async with self._gate.lock:  # the calls of the other door decide on the same ledger
             grant = await self._reserved(claim, ours)
@@ -120,10 +130,8 @@ class Preparation:
         state = self._state()
         by_name = cards_by_name(state)
         uuids = [by_name[each.device].uuid for each in ours]
-        pod, name = (
-            claim.pod or PodRef(claim.ref.namespace, ""),
-            claim.name_in_pod or claim.ref.name,
-        )
+        pod = claim.pod or PodRef(claim.ref.namespace, "")
+        name = claim.name_in_pod or claim.ref.name
         holder = Holder(pod, claim=claim.ref.uid, claim_name=name)
         if not self._admission.ledger.of_holder(holder):
             check_door(uuids, state, self._admission.ledger)
@@ -146,6 +154,13 @@ class Preparation:
             told = ", ".join(f"{d.driver} {d.pool}/{d.device}" for d in claim.devices) or "nothing"
             raise refuse(
                 f"claim {claim.ref} holds no device of {DRIVER} on node {state.node}, but {told}"
+            )
+        requests = sorted({each.request for each in ours})
+        if len(requests) > 1:
+            raise refuse(
+                f"claim {claim.ref} has the requests {', '.join(requests)}; by a claim of whole "
+                f"cards one container of a pod gets them (docs/dra.md)",
+                reason="SeveralRequests",
             )
         unknown = [each.device for each in ours if each.device not in cards_by_name(state)]
         if unknown:

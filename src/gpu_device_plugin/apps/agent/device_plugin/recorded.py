@@ -4,13 +4,11 @@ No pod has to be known and nothing is written inside such a call. A reconcile pa
 from List and checkpoint who holds what.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 import structlog
 
 from gpu_device_plugin.apps.agent.device_plugin.session import CallParts
-from gpu_device_plugin.apps.agent.reconcile.reconciler import NOTED_SECONDS
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits
@@ -29,15 +27,14 @@ class RecordedCalls:
         self,
         parts: CallParts,
         snapshots: SnapshotReader,
-        request_pass: Callable[[], None],
         note_answer: Callable[[], None],
     ) -> None:
         """Args.
 
         parts: What the calls are answered with.
         snapshots: Where the checkpoint is read.
-        request_pass: Asks for a reconcile pass.
-        note_answer: Called before an answer: somebody is about to hold what no grant tells yet.
+        note_answer: Called before an answer: somebody is about to hold what no grant tells yet, and
+            a reconcile pass has to find out who.
         """
         self._parts = parts
         self._state = parts.state
@@ -45,7 +42,6 @@ class RecordedCalls:
         self._recorder = parts.recorder
         self._gate = parts.gate
         self._snapshots = snapshots
-        self._request_pass = request_pass
         self._note_answer = note_answer
 
     def prefer(
@@ -79,7 +75,6 @@ class RecordedCalls:
                 raise explained from error
             self._gate.expect_noting()
         self._recorder.given(call)
-        asyncio.get_running_loop().call_later(NOTED_SECONDS, self._request_pass)
         return edits
 
     async def _answer(self, scheme: Records, call: Call) -> ContainerEdits:

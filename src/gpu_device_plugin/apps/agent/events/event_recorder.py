@@ -7,6 +7,7 @@ import structlog
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.cluster.events import EventNote
 from gpu_device_plugin.domain.caller import Asker, Call
+from gpu_device_plugin.domain.claims import ClaimRef
 from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.decision import Reservation
 from gpu_device_plugin.domain.decision_log import DecisionLog
@@ -18,7 +19,12 @@ from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.errors import DoesNotFitError, NotKnownError, RefusalError
+from gpu_device_plugin.errors import (
+    DoesNotFitError,
+    GpuPluginError,
+    NotKnownError,
+    RefusalError,
+)
 from gpu_device_plugin.web.metrics import AgentMetrics
 
 _KEPT = 1000
@@ -51,7 +57,21 @@ class EventRecorder:
     def reserved(self, grant: Grant) -> None:
         """A claim has its grant."""
         claim, cards = grant.holder.claim, list(grant.devices)
+        self._metrics.count_claim("granted")
         _log.info("reserved", pod=str(grant.pod), claim=claim, cards=cards, slice=grant.slice_id)
+
+    def claim_refused(self, claim: ClaimRef, pod: PodRef | None, error: GpuPluginError) -> None:
+        """A claim is not prepared; the kubelet writes the Event, and asks again."""
+        reason = error.reason if isinstance(error, RefusalError) else type(error).__name__
+        self._metrics.count_claim("refused", reason)
+        _log.warning(
+            "claim is not prepared", claim=str(claim), uid=claim.uid, reason=reason, text=str(error)
+        )
+        outcome = f"refused: {error}"
+        if pod and all(d.outcome != outcome for d in self._decisions.of_pod(str(pod))):
+            rooms = error.rooms if isinstance(error, DoesNotFitError) else ()
+            asked = f"claim {claim.name}"
+            self._keep(Asker(pod), asked, outcome=outcome, reason=reason, rooms=rooms)
 
     def released(self, grant: Grant) -> None:
         """A claim gave its grant back."""
@@ -240,7 +260,7 @@ def _held_line(grant: Grant, text: str, card_of: Callable[[str], Card | None]) -
     cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.devices)
     who = f"container {grant.container or '(not known)'}"
     if grant.holder.claim:
-        who = f"claim {grant.holder.claim}"
+        who = f"claim {grant.holder.claim_name or grant.holder.claim}"
     return f"  {who}: {text} on {cards}, slice {grant.slice_id}\n"
 
 

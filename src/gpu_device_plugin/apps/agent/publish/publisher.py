@@ -12,7 +12,9 @@ from gpu_device_plugin.domain.annotations import (
     cards_annotation,
     withdrawn_annotation,
 )
+from gpu_device_plugin.domain.caller import Specs
 from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.ledger import Ledger
@@ -22,12 +24,8 @@ from gpu_device_plugin.domain.node_state import NodeState, StateReader
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.pools import UnitCount
 from gpu_device_plugin.domain.schemes.registry import Schemes
-from gpu_device_plugin.web.metrics import (
-    AgentMetrics,
-    CardSample,
-    SliceSample,
-    Snapshot,
-)
+from gpu_device_plugin.web.gauges import CardSample, SliceSample, Snapshot
+from gpu_device_plugin.web.metrics import AgentMetrics
 
 _TOGETHER_SECONDS = 0.05
 _BYTES_PER_MIB = 1024 * 1024
@@ -46,6 +44,7 @@ class Facts:
         usage: What a slice uses of a card, by slice id and UUID; None if it is not known.
         used_bytes: Memory of a card in use, by its UUID; None if it is not known.
         by_claims: UUIDs of the cards that are given by claims, and by nothing else.
+        specs: The node's pods, as far as they are known.
     """
 
     ledger: Callable[[], Ledger]
@@ -55,6 +54,7 @@ class Facts:
     usage: Callable[[str, str], SliceUsage | None] = lambda _slice, _uuid: None
     used_bytes: Callable[[str], int | None] = lambda _uuid: None
     by_claims: Callable[[NodeState], Collection[str]] = lambda _state: ()
+    specs: Callable[[], Specs] = dict
 
 
 class Publisher:
@@ -96,7 +96,7 @@ class Publisher:
                 cards=tuple(
                     _card_samples(state, self._schemes.counts(state, ledger), ledger, self._facts)
                 ),
-                slices=tuple(_slice_samples(state, ledger, self._facts.usage)),
+                slices=tuple(self._slice_samples(state, ledger)),
                 drift=self._facts.drift(),
                 is_api_reachable=self._cluster.is_reachable,
                 faults=tuple(state.faults),
@@ -166,11 +166,32 @@ class Publisher:
             uid: published for uid, published in self._published.items() if uid in known
         }
 
+    def _slice_samples(self, state: NodeState, ledger: Ledger) -> Iterable[SliceSample]:
+        specs = self._facts.specs()
+        for grant in ledger.grants.values():
+            if not grant.pod.name:
+                continue  # adopted from the kubelet's checkpoint; its pod is not known yet
+            container = self._schemes.container_of(grant, specs.get(grant.pod.key))
+            for share in grant.shares:
+                card = state.card(share.device)
+                if card is not None and share.memory_bytes is not None:
+                    sample = SliceSample(
+                        namespace=grant.pod.namespace,
+                        pod=grant.pod.name,
+                        container=container,
+                        card=_card_label(card),
+                        memory_limit_bytes=share.memory_bytes,
+                        core_percent=share.core_percent,
+                        claim=grant.holder.claim_name,
+                    )
+                    usage = self._facts.usage(grant.slice_id, share.device)
+                    yield _with_usage(sample, usage, card)
+
 
 def _card_samples(
     state: NodeState, counts: Mapping[str, Sequence[UnitCount]], ledger: Ledger, facts: Facts
 ) -> Iterable[CardSample]:
-    healthy = state.healthy
+    healthy, by_claims = state.healthy, facts.by_claims(state)
     for card in state.cards:
         fault = state.unhealthy.get(card.uuid, "")
         yield CardSample(
@@ -180,6 +201,7 @@ def _card_samples(
             tuple(counts.get(card.uuid, ())),
             fault,
             _unexplained(card, ledger, facts),
+            str(Door.DRA if card.uuid in by_claims else Door.DEVICE_PLUGIN),
         )
 
 
@@ -203,26 +225,6 @@ def _unexplained(card: Card, ledger: Ledger, facts: Facts) -> int | None:
 def _card_label(card: Card) -> int | str:
     """NVML's index, or the UUID of a card that NVML does not show."""
     return card.index if card.is_shown else card.uuid
-
-
-def _slice_samples(
-    state: NodeState, ledger: Ledger, usage_of: Callable[[str, str], SliceUsage | None]
-) -> Iterable[SliceSample]:
-    for grant in ledger.grants.values():
-        if not grant.pod.name:
-            continue  # adopted from the kubelet's checkpoint; its pod is not known yet
-        for share in grant.shares:
-            card = state.card(share.device)
-            if card is not None and share.memory_bytes is not None:
-                sample = SliceSample(
-                    namespace=grant.pod.namespace,
-                    pod=grant.pod.name,
-                    container=grant.container,
-                    card=_card_label(card),
-                    memory_limit_bytes=share.memory_bytes,
-                    core_percent=share.core_percent,
-                )
-                yield _with_usage(sample, usage_of(grant.slice_id, share.device), card)
 
 
 def _with_usage(sample: SliceSample, usage: SliceUsage | None, card: Card) -> SliceSample:

@@ -16,6 +16,7 @@ from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
 from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.apps.agent.reconcile.file_keeper import FileKeeper
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.apps.agent.reconcile.unread_answers import UnreadAnswers
 from gpu_device_plugin.apps.agent.slices.container_setup import ContainerSetup
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.apps.agent.state.signal import Signal
@@ -44,8 +45,6 @@ from gpu_device_plugin.store.failpoints import failpoint
 
 PASS_SECONDS = 30.0
 WAITING_SECONDS = 3.0
-NOTED_SECONDS = 1.0
-"""So long after an answer the kubelet has noted it down, and a reconcile pass can read it."""
 _log = structlog.get_logger("reconcile")
 
 
@@ -99,7 +98,8 @@ class Reconciler:
         self.drift = 0
         self._has_passed = False
         self._unadopted: Sequence[PodRef] = ()
-        self._unread_answer: float | None = None
+        self.unread_answers = UnreadAnswers(self.request_pass)
+        """Given by a scheme that records."""
         self.passed = Signal[None]()
         """Emitted after each pass."""
         self.checkpoint_stale = Signal[None]()
@@ -113,10 +113,6 @@ class Reconciler:
         """A pod has ended; most hold nothing, and refused ones come by the hundred."""
         if self._parts.ledger_store.ledger.of_pod(pod):
             self.request_pass()
-
-    def note_answer(self) -> None:
-        """A container gets units of which only a later pass will find out who holds them."""
-        self._unread_answer = asyncio.get_running_loop().time()
 
     @property
     def holders(self) -> Sequence[PodRef] | None:
@@ -134,7 +130,7 @@ class Reconciler:
         The other holders' cards stay theirs: a grant keeps every scheme from giving them away.
         """
         store = self._parts.ledger_store
-        if self._unread_answer is not None or not (self._has_passed or store.ledger.grants):
+        if self.unread_answers or not (self._has_passed or store.ledger.grants):
             return None
         grants = store.living.grants.values()
         known = (each.pod for each in grants if not each.units or any(map(counts, each.units)))
@@ -143,8 +139,7 @@ class Reconciler:
     @property
     def is_settled(self) -> bool:
         """Whether no grant and no file waits for its end, or its holder, to be certain."""
-        is_read = self._unread_answer is None
-        return is_read and not self._absent and self._files.is_settled
+        return not self.unread_answers and not self._absent and self._files.is_settled
 
     async def run(self) -> None:
         """Run passes, until cancelled."""
@@ -166,8 +161,7 @@ class Reconciler:
             async with self._parts.gate.quiet():
                 begun = asyncio.get_running_loop().time()
                 self._settle(await self._parts.snapshots.take())
-                if self._unread_answer is not None and begun - self._unread_answer >= NOTED_SECONDS:
-                    self._unread_answer = None
+                self.unread_answers.were_read(begun)
             self._has_passed = True
             await self._files.repair_and_remove()
             self.passed.emit(None)

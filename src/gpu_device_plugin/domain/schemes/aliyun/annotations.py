@@ -8,6 +8,7 @@ from typing import TypeAlias
 from gpu_device_plugin.domain.annotations import compact
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, devices_annotation
 from gpu_device_plugin.domain.pods import ContainerKind
 from gpu_device_plugin.domain.schemes.aliyun.claim_names import parse_claim_name
 from gpu_device_plugin.domain.schemes.aliyun.fraction import fraction_of, units_per_card
@@ -64,6 +65,12 @@ def pod_annotations(
     if len(used) == 1:
         values |= _first_generation([g for _, g in apps], by_uuid[used.pop()], assume_time_ns)
     return values
+
+
+def whole_cards(grants: Iterable[Grant]) -> dict[str, str]:
+    """The cards of a claim that was made for no slice: with all of them, or by hand."""
+    whole = {g.index: g.devices for g in grants if g.holder.claim and _placed(g) is None}
+    return {DEVICES_ANNOTATION: devices_annotation(whole)} if whole else {}
 
 
 def _placed(grant: Grant) -> tuple[bool, int, Grant] | None:

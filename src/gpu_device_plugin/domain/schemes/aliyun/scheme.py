@@ -19,10 +19,11 @@ from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import HeldUnits, PodRequest
-from gpu_device_plugin.domain.pools import DeviceGroup, Pool
+from gpu_device_plugin.domain.pools import DeviceGroup, Pool, UnitCount
 from gpu_device_plugin.domain.schemes.aliyun.adoption import adopt
-from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations
+from gpu_device_plugin.domain.schemes.aliyun.annotations import pod_annotations, whole_cards
 from gpu_device_plugin.domain.schemes.aliyun.claim_amounts import capacity, claim_demand
+from gpu_device_plugin.domain.schemes.aliyun.claim_counts import claiming_container, with_claims
 from gpu_device_plugin.domain.schemes.aliyun.decision import (
     check_parts,
     choose_units,
@@ -86,7 +87,16 @@ class AliyunScheme(Decides):
         self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
     ) -> Mapping[str, str]:
         """In both published generations (R-540)."""
-        return pod_annotations(grants, state.cards, assume_time_ns)
+        return pod_annotations(grants, state.cards, assume_time_ns) | whole_cards(grants)
+
+    def claiming_container(self, grant: Grant, spec: PodRequest) -> str:
+        """By the claim's name; one of whole cards is of the only container that asks."""
+        return claiming_container(grant, spec)
+
+    def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
+        """What claims hold has no ids."""
+        found = super().counts(state, ledger)
+        return {card: with_claims(card, units, ledger) for card, units in found.items()}
 
     def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
         """`aliyun.com/gpu-mem: 2 (units of 1024 MiB)`."""

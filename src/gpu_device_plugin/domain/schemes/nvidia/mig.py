@@ -7,8 +7,7 @@ from types import MappingProxyType
 from gpu_device_plugin.domain.schemes.nvidia.configuration import PREFIX
 from gpu_device_plugin.errors import ConfigError
 
-MEDIA = "+me"
-"""Of a profile with the media engines; a card has one such instance at most."""
+_KIND = re.compile(r"(?<=gb)[+-].*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +35,23 @@ class Profile:
         """
         return f"MIG{self.compute_slices}g"
 
+    @property
+    def kind(self) -> str:
+        """What it has beside compute and memory, as the name says: media engines, graphics, or "".
+
+        >>> Profile("1g.24gb+me.all", 1, 1, 1).kind
+        '+me.all'
+        """
+        found = _KIND.search(self.name)
+        return found.group() if found else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """Cards that are cut alike.
 
     Attributes:
-        name: A word of NVML's name.
+        name: Of NVML's name: one word, or several in a row.
         memory_mib: The least and the most memory that NVML shows for one.
         compute_slices: All of a card's.
         memory_slices: All of a card's.
@@ -57,22 +66,22 @@ class Model:
 
     def describes(self, model: str, memory_mib: int) -> bool:
         """Whether a card with this name and memory is one."""
-        words = re.split(r"[^A-Za-z0-9]+", model)
-        return self.name in words and memory_mib in self.memory_mib
+        words = " ".join(re.split(r"[^A-Za-z0-9]+", model))
+        return f" {self.name} " in f" {words} " and memory_mib in self.memory_mib
 
 
-def _seventh(name: str, memory_mib: range, *sizes_gb: int) -> Model:
+def _of_seven(name: str, memory_mib: range, *sizes_gb: int) -> Model:
     """A card of seven slices of compute and eight of memory.
 
     Args:
-        name: A word of NVML's name.
+        name: Of NVML's name.
         memory_mib: Memory that NVML shows.
         sizes_gb: Memory in the names of instances with 1, 2, 4 and 8 slices of it.
     """
     one, two, four, eight = sizes_gb
     profiles = (
         Profile(f"1g.{one}gb", 1, 1, 7),
-        Profile(f"1g.{one}gb{MEDIA}", 1, 1, 1),
+        Profile(f"1g.{one}gb+me", 1, 1, 1),
         Profile(f"1g.{two}gb", 1, 2, 4),
         Profile(f"2g.{two}gb", 2, 2, 3),
         Profile(f"3g.{four}gb", 3, 4, 2),
@@ -84,20 +93,42 @@ def _seventh(name: str, memory_mib: range, *sizes_gb: int) -> Model:
 
 _A30 = (
     Profile("1g.6gb", 1, 1, 4),
-    Profile(f"1g.6gb{MEDIA}", 1, 1, 1),
+    Profile("1g.6gb+me", 1, 1, 1),
     Profile("2g.12gb", 2, 2, 2),
-    Profile(f"2g.12gb{MEDIA}", 2, 2, 1),
+    Profile("2g.12gb+me", 2, 2, 1),
     Profile("4g.24gb", 4, 4, 1),
 )
+_RTX_PRO_6000 = (
+    Profile("1g.24gb", 1, 1, 4),
+    Profile("1g.24gb+me", 1, 1, 1),
+    Profile("1g.24gb+gfx", 1, 1, 4),
+    Profile("1g.24gb+me.all", 1, 1, 1),
+    Profile("1g.24gb-me", 1, 1, 4),
+    Profile("2g.48gb", 2, 2, 2),
+    Profile("2g.48gb+gfx", 2, 2, 2),
+    Profile("2g.48gb+me.all", 2, 2, 1),
+    Profile("2g.48gb-me", 2, 2, 2),
+    Profile("4g.96gb", 4, 4, 1),
+    Profile("4g.96gb+gfx", 4, 4, 1),
+)
+_GB_40, _GB_80 = range(38_000, 42_000), range(78_000, 84_000)
+_GB_94, _GB_96 = range(92_000, 97_000), range(97_000, 99_000)
 MODELS = (
     Model("A30", range(22_000, 25_000), 4, 4, _A30),
-    _seventh("A100", range(38_000, 42_000), 5, 10, 20, 40),
-    _seventh("A100", range(78_000, 84_000), 10, 20, 40, 80),
-    _seventh("H100", range(78_000, 84_000), 10, 20, 40, 80),
-    _seventh("H100", range(92_000, 97_000), 12, 24, 47, 94),
-    _seventh("GH200", range(94_000, 99_000), 12, 24, 48, 96),
-    _seventh("H200", range(138_000, 146_000), 18, 35, 71, 141),
-    _seventh("B200", range(176_000, 192_000), 23, 45, 90, 180),
+    Model("RTX PRO 6000", range(94_000, 99_000), 4, 4, _RTX_PRO_6000),
+    *(_of_seven(name, _GB_40, 5, 10, 20, 40) for name in ("A100", "A800")),
+    *(
+        _of_seven(name, _GB_80, 10, 20, 40, 80)
+        for name in ("A100", "A100X", "A800", "H100", "H800")
+    ),
+    *(_of_seven(name, _GB_94, 12, 24, 47, 94) for name in ("H100", "H800")),
+    *(_of_seven(name, _GB_96, 12, 24, 48, 96) for name in ("H100", "H20")),
+    _of_seven("GH200", range(94_000, 99_000), 12, 24, 48, 96),
+    _of_seven("GH200", range(142_000, 150_000), 18, 36, 72, 144),
+    _of_seven("H200", range(138_000, 146_000), 18, 35, 71, 141),
+    _of_seven("B200", range(176_000, 192_000), 23, 45, 90, 180),
+    _of_seven("GB200", range(184_000, 196_000), 23, 47, 93, 186),
+    _of_seven("B300", range(268_000, 282_000), 34, 67, 135, 269),
 )
 _ALIASES = MappingProxyType({f"MIG{slices}g": slices for slices in (1, 2, 3, 4, 7)})
 
@@ -127,8 +158,9 @@ def profile_of(asked: str, model: str, memory_mib: int) -> Profile:
     if found is None:
         known = ", ".join(sorted({each.name for each in MODELS}))
         raise ConfigError(
-            f"MIG profile {asked!r}: {model} with {memory_mib} MiB has no known profiles; models "
-            f"with some: {known}"
+            f"MIG profile {asked!r}: the table (docs/nvidia.md, One profile for a whole node) has no "
+            f"{model} with {memory_mib} MiB; it has {known}. Cut this card with nvidia-smi, without a "
+            f"MIG profile of the node: what is there is offered"
         )
     slices = _ALIASES.get(asked)
     for profile in found.profiles:

@@ -31,6 +31,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
 from gpu_device_plugin.domain.schemes.nvidia.cutting import uncut
 from gpu_device_plugin.domain.schemes.nvidia.feature_labels import MPS_CAPABLE, feature_labels
 from gpu_device_plugin.domain.schemes.nvidia.held import with_held
+from gpu_device_plugin.domain.schemes.nvidia.imex import while_there, with_channels
 from gpu_device_plugin.domain.schemes.nvidia.mps import as_client, while_served
 from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of, offers
@@ -63,6 +64,7 @@ class NvidiaScheme(Records):
         self._held = held
         self._seen: Configuration | None = None
         self._names: set[str] = set()
+        self._latest: tuple[tuple[object, ...], Offers] = (), Offers()
 
     @property
     def resources(self) -> Collection[str]:
@@ -204,7 +206,7 @@ class NvidiaScheme(Records):
             each for each in self._devices(call.resource, state) if each.id in call.must_include
         ]
         answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
-        configuration = self._configuration()
+        configuration = with_channels(self._configuration(), state.imex_channels)
         found = answer(devices, configuration, paths, answer_id)
         is_client = configuration.sharing.kind is SharingKind.MPS
         if is_client and any(device.replicas > 1 for device in devices):
@@ -217,10 +219,20 @@ class NvidiaScheme(Records):
     def _offers(self, state: NodeState) -> Offers:
         if not state.cards or state.mode in {None, NodeMode.DISABLED}:
             return Offers()
+        # Worked out once: a call asks for them six times, and nearly always nothing has changed.
+        grants, configuration = tuple(self._held()), self._configuration()
+        node = (state.cards, state.mode, state.other_cards, state.mps_served, state.imex_channels)
+        key = (configuration, grants, *node)
+        if key != self._latest[0]:
+            self._latest = key, self._worked_out(state, grants)
+        return self._latest[1]
+
+    def _worked_out(self, state: NodeState, grants: Iterable[Grant]) -> Offers:
         asked = self._configuration().mig_profile if is_whole(state.mode) else ""
         problem = uncut(state.cards, asked) if asked else ""
         found = Offers(problem=problem) if problem else self._configured(state)
-        offered = with_held(found, state.cards, self._held())
+        found = while_there(found, self._configuration(), state.imex_channels)
+        offered = with_held(found, state.cards, grants)
         # A profile of a card that we have no table of, or what is held under an earlier name.
         self._names = self._names | offered.resources.keys()  # not in place: others iterate it
         return offered

@@ -1,0 +1,46 @@
+"""The promise: a reconcile pass follows a burst of answers, and does not wait for ever for its end."""
+
+import asyncio
+
+import pytest
+from tests.waiting import until
+
+from gpu_device_plugin.apps.agent.reconcile import unread_answers
+from gpu_device_plugin.apps.agent.reconcile.unread_answers import UnreadAnswers
+
+
+async def test_one_pass_follows_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps calls waiting while it reads."""
+    monkeypatch.setattr(unread_answers, "NOTED_SECONDS", 0.05)
+    passes: list[bool] = []
+    answers = UnreadAnswers(lambda: passes.append(bool(answers)))
+    for _ in range(100):
+        answers.note()
+
+    await until(lambda: bool(passes), 10)
+    assert passes == [True]
+
+
+async def test_a_burst_without_end_is_read_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the holders of a node that never rests are known."""
+    monkeypatch.setattr(unread_answers, "NOTED_SECONDS", 1000.0)
+    monkeypatch.setattr(unread_answers, "BURST_SECONDS", 0.05)
+    passes: list[bool] = []
+    answers = UnreadAnswers(lambda: passes.append(True))
+    async with asyncio.timeout(10):
+        while len(passes) < 2:
+            answers.note()
+            await asyncio.sleep(0)
+
+
+async def test_an_answer_is_unread_until_a_pass_that_began_after_the_kubelet_noted_it() -> None:
+    """An earlier one may have missed it."""
+    answers = UnreadAnswers(lambda: None)
+    assert not answers
+    answers.note()
+    now = asyncio.get_running_loop().time()
+
+    answers.were_read(now)
+    assert answers
+    answers.were_read(now + unread_answers.NOTED_SECONDS)
+    assert not answers
