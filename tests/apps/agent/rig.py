@@ -49,6 +49,8 @@ class Rig:
         self.state, self.run, self.library = root / "state", root / "run", root / "lib"
         self.process: asyncio.subprocess.Process | None = None
         self.environment: dict[str, str] = {}
+        self.module = "gpu_device_plugin"
+        """What is run; `tests.apps.agent.hasty` is the agent with shorter waits."""
         self.enter: tuple[str, ...] = ()
         """A command that runs the agent somewhere, in namespaces of its own for instance."""
         self.log = root / "agent.log"
@@ -76,7 +78,7 @@ class Rig:
                 *self.enter,
                 sys.executable,
                 "-m",
-                "gpu_device_plugin",
+                self.module,
                 "agent",
                 *flags,
                 stderr=log,
