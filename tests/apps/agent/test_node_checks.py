@@ -52,7 +52,7 @@ async def test_directories_that_containers_may_not_read_stop_the_node_until_they
 
     wiring.node_store.update(mode=NodeMode.SHARE)
     checks = asyncio.create_task(wiring.node_checks.run())
-    await asyncio.wait_for(wiring.node_checks.has_checked.wait(), 20)
+    await asyncio.wait_for(wiring.node_checks.has_checked.wait(), 60)
     assert not is_stopped()
     wiring.node_store.update(mode=NodeMode.CORE_MEM)
     await until(is_stopped, 20)
