@@ -59,8 +59,9 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
 def whole_request(pod: Pod) -> PodRequest:
     """What a pod asks for, by its limits or by the claims that they were made into (docs/dra.md).
 
-    The policies let no other claim have such a name, whatever template it is made from. It counts once, for the container that it is named after: others share it. One of an init
-    container lasts as long as the pod, as what a sidecar holds does.
+    The policies let no other claim have such a name, whatever template it is made from. It counts
+    once, for the container that it is named after: others share it. One of an init container lasts
+    as long as the pod, as what a sidecar holds does.
 
     Raises:
         ClusterError: A limit of one of our resources is not a quantity.
