@@ -18,6 +18,12 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION, CORE
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 
+@pytest.fixture(name="tmp_path")
+def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Names of sockets are at most 107 characters long."""
+    return tmp_path_factory.mktemp("n")
+
+
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     """An agent that publishes."""
