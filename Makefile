@@ -25,7 +25,7 @@ demo: $(STAMP) $(NATIVE) ## Three nodes of simulated GPUs, from allocatable to w
 
 test: $(STAMP) $(NATIVE) ## Unit, property, contract and fault tests
 	@echo "==> tests"
-	@$(BIN)/python -m pytest
+	@PYTHON=$(BIN)/python tests/run.sh
 
 histories: $(STAMP) $(NATIVE) ## Random histories of a node in virtual time: HISTORIES=10000 SEED=0
 	@echo "==> histories"

@@ -280,7 +280,7 @@ async def test_why_counts_whole_devices_as_the_scheduler_does(whole_cards: Clust
     await whole_cards.add(asking_devices("many", 6), "Pending")
     await whole_cards.golden("why_whole", "why", "ns/many")
     found = await whole_cards.run("why", "ns/train")
-    assert "container a: card 0 (Tesla-V100-SXM2-16GB), which 1 other pods have too" in found.output
+    assert "container a: card 0 (Tesla-V100-SXM2-16GB), which 1 other pod has too" in found.output
 
 
 async def test_why_says_what_each_card_lacks_and_what_would_fit(cluster: Cluster) -> None:
@@ -294,6 +294,28 @@ async def test_why_shows_the_cards_for_a_refused_pod(cluster: Cluster) -> None:
     refused = pod("refused", 5, 30, on="gpu-a")
     await cluster.add(refused, "Failed", reason="UnexpectedAdmissionError", message=refusal)
     await cluster.golden("why-refused", "why", "ns/refused")
+
+
+async def test_why_says_a_refusal_once(cluster: Cluster) -> None:
+    """The kubelet repeats the agent's words, in an Event and in the pod's status."""
+    text = "the largest free slice is 3 units"
+    failed = f"Allocate failed: {text}, which is unexpected"
+    refused = pod("refused", 5, 30, on="gpu-a")
+    await cluster.add(refused, "Failed", message=f"Pod was rejected: {failed}")
+    await cluster.say("refused", "UnexpectedAdmissionError", failed, "kubelet")
+    await cluster.say("refused", "NoRoom", text, "gpu-device-plugin")
+
+    assert (await cluster.run("why", "ns/refused", columns=200)).output.count(text) == 1
+
+
+async def test_why_does_not_advise_to_ask_less_where_no_mode_takes_the_pod(
+    cluster: Cluster,
+) -> None:
+    await cluster.add(pod("odd", 2, 7), "Pending")
+    found = (await cluster.run("why", "ns/odd", columns=200)).output
+
+    assert "ask less" not in found
+    assert "change what is said above of a node" in found
 
 
 async def test_why_of_a_pod_that_runs_says_what_it_holds(cluster: Cluster) -> None:
@@ -335,7 +357,7 @@ async def test_why_gives_no_hint_of_one_card_to_a_pod_over_several(cluster: Clus
 async def test_why_compares_the_container_that_finds_no_card(cluster: Cluster) -> None:
     """The first one would fit; where each does, but not all of them, that is what is said."""
     for name, second, text in (
-        ("mixed", 16, "card 2: 15 of 15 units, 100 % compute free, 1 units too few"),
+        ("mixed", 16, "card 2: 15 of 15 units, 100 % compute free, 1 unit too few"),
         ("full", 15, "has no room for all containers at once"),
     ):
         asking = pod(name, 2, 30)

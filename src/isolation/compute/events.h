@@ -41,6 +41,7 @@ struct meter {
 	int card;
 	int place; /* among the open ones of the activity page */
 	bool is_running;
+	bool is_quiet; /* the others are asked to begin nothing */
 	/* the reference: an event that was reached, and when that was on our clock */
 	CUevent reference;
 	bool has_reference;

@@ -15,6 +15,7 @@
 #include "compute/estimate.h"
 #include "compute/events.h"
 #include "compute/neighbours.h"
+#include "compute/quiet.h"
 #include "driver/capture.h"
 #include "driver/cards.h"
 #include "driver/timer.h"
@@ -144,7 +145,10 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 		return 0;
 	credit_earn(meter->card, credit_inflight(meter->card) > 0, now_ns);
 	const uint64_t wait_ns = credit_wait_ns(meter->card);
+	const uint64_t quiet_ns = quiet_of_others_ns(meter->card, now_ns);
 
+	if (quiet_ns)
+		return quiet_ns < QUIET_NAP_NS ? quiet_ns : QUIET_NAP_NS;
 	if (!wait_ns && !backlog_holds(meter, worst_ns, now_ns))
 		return 0;
 	if (busy_may_share() && busy_is_alone(meter))
@@ -297,6 +301,27 @@ static struct meter *sample_if_due(struct meter *meter, struct meter_launch *lau
 	return meter;
 }
 
+/* The same without neighbours, where one is due. */
+static struct meter *be_alone_if_due(struct meter *meter, struct meter_launch *launch)
+{
+	const uint64_t since_ns = launch->now_ns;
+
+	if (!quiet_begin(meter, launch->what, since_ns))
+		return meter;
+	do {
+		pthread_mutex_unlock(&metering);
+		timer_sleep_ns(QUIET_NAP_NS);
+		pthread_mutex_lock(&metering);
+		meter = events_meter_of(launch->there.context);
+		if (!meter)
+			return NULL;
+		launch->now_ns = timer_now_ns();
+	} while (!quiet_is_reached(meter, launch->what, since_ns, launch->now_ns));
+	busy_poll(meter, launch->now_ns, false);
+	launch->is_held_back = true;
+	return meter;
+}
+
 void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
 {
 	*launch = (struct meter_launch){.what = what, .stream = stream};
@@ -309,6 +334,8 @@ void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
 
 		if (meter)
 			meter = sample_if_due(meter, launch);
+		if (meter)
+			meter = be_alone_if_due(meter, launch);
 		if (meter)
 			begin(meter, launch);
 		pthread_mutex_unlock(&metering);
