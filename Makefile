@@ -1,4 +1,4 @@
-# The verbs of this project; the README says which two a newcomer needs.
+# The verbs of this project.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -15,7 +15,7 @@ C_SOURCES := $(shell find src/simulator src/isolation -type f 2>/dev/null)
 HISTORIES ?= 10000
 SEED ?= 0
 
-.PHONY: help demo test histories lint fmt native sanitize proto image release e2e bench gpu lock clean
+.PHONY: help demo test histories lint fmt native sanitize proto image release e2e cluster bench gpu lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -25,7 +25,7 @@ demo: $(STAMP) $(NATIVE) ## Three nodes of simulated GPUs, from allocatable to w
 
 test: $(STAMP) $(NATIVE) ## Unit, property, contract and fault tests
 	@echo "==> tests"
-	@$(BIN)/python -m pytest
+	@PYTHON=$(BIN)/python tests/run.sh
 
 histories: $(STAMP) $(NATIVE) ## Random histories of a node in virtual time: HISTORIES=10000 SEED=0
 	@echo "==> histories"
@@ -68,6 +68,10 @@ e2e: $(STAMP) $(NATIVE) ## A whole Kubernetes on this machine; KUBE=1.34.4 for t
 	@KUBE=$(KUBE) tests/e2e/install.sh
 	@.ci/image.sh
 	@KUBE=$(KUBE) tests/e2e/run.sh
+
+cluster: $(STAMP) $(NATIVE) ## A Kubernetes without GPUs on this machine, and a shell in it; as root
+	@KUBE=$(KUBE) tests/e2e/install.sh
+	@KUBE=$(KUBE) tests/e2e/run.sh -- $(BIN)/python -m tests.e2e.playground
 
 bench: $(STAMP) $(NATIVE) ## Measure, and write docs/benchmarks.md
 	@$(BIN)/python -m tests.bench

@@ -11,7 +11,12 @@ rm -rf "$out" && mkdir -p "$out"
 cp build/image/gpu-device-plugin-{amd64,arm64}.{tar,spdx.json} "$out"
 echo "==> the chart"
 helm=$(command -v helm || "$python" -c 'from tests.e2e.cluster.binaries import provide_helm; print(provide_helm())')
-"$helm" package charts/gpu-device-plugin --destination "$out"
+packed=$(mktemp -d)
+trap 'rm -rf "$packed"' EXIT
+cp -r charts/gpu-device-plugin "$packed"
+# Where this tree can be read; links to runbooks begin with it.
+[ -z "${RELEASE_HOME:-}" ] || echo "home: $RELEASE_HOME" >>"$packed/gpu-device-plugin/Chart.yaml"
+"$helm" package "$packed/gpu-device-plugin" --destination "$out"
 echo "==> the kubectl plugins"
 "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$out" src/kubectl-gpu
 "$python" .ci/krew.py "$out"

@@ -81,6 +81,16 @@ def test_a_bare_on_or_off_in_yaml_is_the_word_not_a_boolean(tmp_path: Path) -> N
             id="impossible pair, half of it around us",
         ),
         pytest.param({"state_dir": "state"}, NAMED, "", ["--state-dir", "absolute"], id="path"),
+        pytest.param(
+            {"run_dir": f"/{'r' * 99}"}, NAMED, "", ["--run-dir", "4 bytes too long"], id="socket"
+        ),
+        pytest.param(
+            {"kubelet_dir": f"/{'k' * 70}"},
+            NAMED,
+            "",
+            ["--kubelet-dir", "at most 107"],
+            id="sockets",
+        ),
         pytest.param({"recovery_seconds": "0"}, NAMED, "", ["--recovery-seconds"], id="range"),
         pytest.param({"standalone": "maybe"}, NAMED, "", ["--standalone", "true"], id="switch"),
     ],

@@ -41,7 +41,7 @@ kubelet fails it, the ReplicaSet makes another. Failed pods are counted by their
 
 async def measure() -> Chapter:
     """Count on a real cluster, where one can be started; else say why not."""
-    missing = _missing()
+    missing = missing_programs()
     if missing:
         row = Row("Failed pods of one ReplicaSet a minute", "told", f"not measured: {missing}")
         return Chapter(_TITLE, _METHOD.format(version=f"v{kubernetes_version()}"), (row,))
@@ -62,7 +62,7 @@ async def measure() -> Chapter:
     )
 
 
-def _missing() -> str:
+def missing_programs() -> str:
     """What keeps a cluster from being started at once; empty where nothing does."""
     if os.geteuid() != 0:
         return "needs root"

@@ -37,23 +37,29 @@ class RefusedError(Exception):
     """helm would not render the chart with these values."""
 
 
-def render(*settings: str, values: Mapping[str, Any] | None = None, kubernetes: str = "") -> str:
+def render(
+    *settings: str,
+    values: Mapping[str, Any] | None = None,
+    kubernetes: str = "",
+    chart: Path = CHART,
+) -> str:
     """The manifests as text.
 
     Args:
         settings: `--set` texts.
         values: Further values.
         kubernetes: Version of the API server; "" for helm's own.
+        chart: Where it lies.
 
     Raises:
         RefusedError: helm refused; the text is helm's.
     """
-    return _rendered(settings, yaml.safe_dump(dict(values or {})), kubernetes)
+    return _rendered(settings, yaml.safe_dump(dict(values or {})), kubernetes, chart)
 
 
 @cache  # many tests look at the same values
-def _rendered(settings: tuple[str, ...], values: str, kubernetes: str) -> str:
-    command = [str(HELM), "template", NAME, str(CHART), "--namespace", NAME, "--values", "-"]
+def _rendered(settings: tuple[str, ...], values: str, kubernetes: str, chart: Path) -> str:
+    command = [str(HELM), "template", NAME, str(chart), "--namespace", NAME, "--values", "-"]
     command += [f"--set={setting}" for setting in settings]
     command += [f"--kube-version={kubernetes}"] if kubernetes else []
     done = subprocess.run(command, input=values, capture_output=True, text=True, check=False)
@@ -62,10 +68,12 @@ def _rendered(settings: tuple[str, ...], values: str, kubernetes: str) -> str:
     return done.stdout
 
 
-def manifests(*settings: str, values: Mapping[str, Any] | None = None) -> Sequence[dict[str, Any]]:
+def manifests(
+    *settings: str, values: Mapping[str, Any] | None = None, chart: Path = CHART
+) -> Sequence[dict[str, Any]]:
     """The manifests as objects."""
     # The parser in C: in Python it takes most of the time of all tests of the chart.
-    text = render(*settings, values=values)
+    text = render(*settings, values=values, chart=chart)
     return [made for made in yaml.load_all(text, yaml.CSafeLoader) if made]
 
 

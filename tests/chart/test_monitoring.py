@@ -2,9 +2,13 @@
 
 import json
 import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import yaml
-from tests.chart.rendering import CHART, NAME, agent, manifests, one
+from tests.chart.rendering import CHART, NAME, agent, manifests, one, render
 from tests.monitoring.dashboard import PLACE
 from tests.test_docs import page
 
@@ -43,16 +47,31 @@ def test_the_rules_follow_the_name_of_the_release() -> None:
     assert f'job=\\"{NAME}\\"' not in text
 
 
-def test_runbooks_are_where_the_operator_keeps_them() -> None:
-    base = "https://git.example/gpu/"
-    made = manifests("prometheusRule.enabled=true", f"prometheusRule.runbookBase={base}")
+def test_runbooks_are_where_the_operator_keeps_them(tmp_path: Path) -> None:
+    """Else where the chart's `home` says that its sources are; without either the page is named."""
+    base = "https://git.example/gpu"
+    rules = "prometheusRule.enabled=true"
+    for given in (base, f"{base}/"):
+        assert runbooks(manifests(rules, f"prometheusRule.runbookBase={given}"), base)
+    at_home = tmp_path / "chart"
+    shutil.copytree(CHART, at_home)
+    about = (at_home / "Chart.yaml").read_text()
+    (at_home / "Chart.yaml").write_text(f"{about}home: {base}\n")
+    assert runbooks(manifests(rules, chart=at_home), base)
+    assert "runbook: docs/operations.md#gpu" in render(rules)
+    assert "runbook_url" not in render(rules)
+
+
+def runbooks(made: Sequence[dict[str, Any]], base: str) -> bool:
+    """Whether every alert has a link to its page below `base`."""
     links = [
         rule["annotations"]["runbook_url"]
         for group in one(made, "PrometheusRule")["spec"]["groups"]
         for rule in group["rules"]
     ]
-    assert links
-    assert all(link.startswith(f"{base}docs/operations.md#gpu") for link in links)
+    return bool(links) and all(
+        link.removeprefix(f"{base}/").startswith("docs/operations.md#gpu") for link in links
+    )
 
 
 def test_labels_by_which_they_are_found() -> None:

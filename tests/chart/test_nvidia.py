@@ -171,3 +171,14 @@ def test_the_mig_manager_runs_where_the_label_asks_and_may_little_at_the_api() -
         ("", "events", "patch"),
     }
     assert variables(pod)["NVIDIA_MIG_CONFIG_DEVICES"] == "all"
+
+
+def test_the_agent_sees_the_imex_channels_that_a_file_asks_for() -> None:
+    """A mount of `driverRoot` shows them anyway."""
+    asks = "config.map.c=imex: {channelIDs: [0]}"  # a file's text
+    paths = {v["hostPath"]["path"] for v in agent(manifests(asks))["volumes"] if "hostPath" in v}
+    assert "/dev/nvidia-caps-imex-channels" in paths
+    without = agent(manifests("config.map.c=version: v1"))["volumes"]
+    assert not [v for v in without if v["name"] == "imex-channels"]
+    rooted = agent(manifests(asks, "driverRoot=/d", "nvmlLibrary=libnvidia-ml.so.1"))["volumes"]
+    assert {"driver-root", "imex-channels"} & {v["name"] for v in rooted} == {"driver-root"}

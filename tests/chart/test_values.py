@@ -387,14 +387,40 @@ def test_objects_of_the_operator_are_installed_along() -> None:
 
 
 def test_helm_test_runs_the_selftest_in_a_slice() -> None:
-    """Without isolation there is no limit to test."""
     pod = one(manifests(), "Pod", "gpu-device-plugin-selftest")
     (container,) = pod["spec"]["containers"]
 
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert container["command"] == [SELFTEST_FILE]
     assert container["resources"]["limits"]["aliyun.com/gpu-mem"] == 1
-    assert "kind: Pod\n" not in render("isolation.enabled=false")
+
+
+@pytest.mark.parametrize(
+    ("mode", "resource"),
+    [
+        ("share", "aliyun.com/gpu-mem"),
+        ("default", "nvidia.com/gpu"),
+        ("topology", "aliyun.com/gpu"),
+        ("mig", ""),
+        ("disabled", ""),
+    ],
+)
+def test_helm_test_asks_for_what_the_mode_offers(mode: str, resource: str) -> None:
+    """Where no limit is enforced the pod has to see its one card; where nothing is known there is no test."""
+    made = [m for m in manifests(f"mode={mode}") if m["kind"] == "Pod"]
+    asked = [pod["spec"]["containers"][0]["resources"]["limits"] for pod in made]
+    assert [set(each) - {"memory"} for each in asked] == ([{resource}] if resource else [])
+    assert not [m for m in made if SELFTEST_FILE in json.dumps(m)]
+
+
+def test_helm_test_without_isolation_looks_at_the_card_only() -> None:
+    pod = one(manifests("isolation.enabled=false"), "Pod", f"{NAME}-selftest")
+    assert "nvmlDeviceGetCount" in pod["spec"]["containers"][0]["command"][-1]
+
+
+def test_helm_test_is_left_out_where_nodes_serve_claims() -> None:
+    """Its namespace need not be one whose pods get claims."""
+    assert "kind: Pod\n" not in render("dra.enabled=true", "door=dra", kubernetes="1.36.0")
 
 
 def test_every_object_goes_where_namespace_override_says() -> None:

@@ -100,7 +100,7 @@ async def test_both_plugins_run_from_the_wheel_alone(unpacked: Path, tmp_path: P
         await server.put("/api/v1/nodes/gpu-a", node("gpu-a"))
         config = kubeconfig(tmp_path / "config", f"http://127.0.0.1:{server.port}", {})
 
-        assert "1 nodes, 2 cards" in await plugin(unpacked, config, "kubectl-gpu", "map")
+        assert "1 node, 2 cards" in await plugin(unpacked, config, "kubectl-gpu", "map")
         assert "0/30 (0%)" in await plugin(unpacked, config, "kubectl-inspect-cgpu")
 
 
@@ -173,6 +173,7 @@ def test_krew_gets_an_archive_that_runs_the_wheel(unpacked: Path, tmp_path: Path
     path.mkdir()
     subprocess.run(["tar", "-xf", str(archive), "-C", str(store)], check=True)
     (path / "kubectl-gpu").symlink_to(store / platform["bin"])
+    (path / "kubectl-inspect-cgpu").symlink_to(path / "kubectl-gpu")  # as docs/kubectl.md says
     for program in ("dirname", "readlink", "ls"):
         (path / program).symlink_to(str(shutil.which(program)))
     assert run_link(path) == (1, "")
@@ -180,12 +181,14 @@ def test_krew_gets_an_archive_that_runs_the_wheel(unpacked: Path, tmp_path: Path
         (path / name).write_text('#!/bin/sh\necho "$@"\n')
         (path / name).chmod(0o755)
         assert run_link(path) == (0, f"{words} {store / wheel.name} kubectl-gpu map\n")
+        inspect = run_link(path, "kubectl-inspect-cgpu")
+        assert inspect == (0, f"{words} {store / wheel.name} kubectl-inspect-cgpu map\n")
 
 
-def run_link(path: Path) -> tuple[int, str]:
+def run_link(path: Path, name: str = "kubectl-gpu") -> tuple[int, str]:
     """Exit code and output of what krew put there, with nothing else on the PATH."""
     found = subprocess.run(
-        [str(path / "kubectl-gpu"), "map"],
+        [str(path / name), "map"],
         env={"PATH": str(path)},
         capture_output=True,
         text=True,

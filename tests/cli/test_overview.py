@@ -21,10 +21,10 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
-from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main
+from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main, main_inspect
 from gpu_device_plugin.cli.overview_screen import OverviewScreen
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.errors import AccessError
+from gpu_device_plugin.errors import AccessError, NotKnownError
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "overview"
 AGENT: Json = {
@@ -152,7 +152,7 @@ async def test_the_map_of_named_nodes_shows_no_others(cluster: Cluster) -> None:
     found = await cluster.run("map", "gpu-b")
 
     assert "gpu-a" not in found.output
-    assert "1 nodes, 2 cards: 3 of 30 units held (10 %)" in found.output
+    assert "1 node, 2 cards: 3 of 30 units held (10 %)" in found.output
 
 
 def nodes_of(told: FollowedCards) -> tuple[NodeView, ...]:
@@ -280,7 +280,7 @@ async def test_why_counts_whole_devices_as_the_scheduler_does(whole_cards: Clust
     await whole_cards.add(asking_devices("many", 6), "Pending")
     await whole_cards.golden("why_whole", "why", "ns/many")
     found = await whole_cards.run("why", "ns/train")
-    assert "container a: card 0 (Tesla-V100-SXM2-16GB), which 1 other pods have too" in found.output
+    assert "container a: card 0 (Tesla-V100-SXM2-16GB), which 1 other pod has too" in found.output
 
 
 async def test_why_says_what_each_card_lacks_and_what_would_fit(cluster: Cluster) -> None:
@@ -294,6 +294,28 @@ async def test_why_shows_the_cards_for_a_refused_pod(cluster: Cluster) -> None:
     refused = pod("refused", 5, 30, on="gpu-a")
     await cluster.add(refused, "Failed", reason="UnexpectedAdmissionError", message=refusal)
     await cluster.golden("why-refused", "why", "ns/refused")
+
+
+async def test_why_says_a_refusal_once(cluster: Cluster) -> None:
+    """The kubelet repeats the agent's words, in an Event and in the pod's status."""
+    text = "the largest free slice is 3 units"
+    failed = f"Allocate failed: {text}, which is unexpected"
+    refused = pod("refused", 5, 30, on="gpu-a")
+    await cluster.add(refused, "Failed", message=f"Pod was rejected: {failed}")
+    await cluster.say("refused", "UnexpectedAdmissionError", failed, "kubelet")
+    await cluster.say("refused", "NoRoom", text, "gpu-device-plugin")
+
+    assert (await cluster.run("why", "ns/refused", columns=200)).output.count(text) == 1
+
+
+async def test_why_does_not_advise_to_ask_less_where_no_mode_takes_the_pod(
+    cluster: Cluster,
+) -> None:
+    await cluster.add(pod("odd", 2, 7), "Pending")
+    found = (await cluster.run("why", "ns/odd", columns=200)).output
+
+    assert "ask less" not in found
+    assert "change what is said above of a node" in found
 
 
 async def test_why_of_a_pod_that_runs_says_what_it_holds(cluster: Cluster) -> None:
@@ -310,9 +332,8 @@ async def test_why_knows_a_pod_that_is_gone_by_its_events(cluster: Cluster) -> N
     assert (
         "kubelet UnexpectedAdmissionError: no room" in (await cluster.run("why", "ns/gone")).output
     )
-    unknown = await cluster.run("why", "ns/nobody")
-    assert unknown.exit_code == 3
-    assert "no pod ns/nobody" in unknown.output
+    with pytest.raises(NotKnownError, match="no pod ns/nobody"):
+        await cluster.run("why", "ns/nobody")
 
 
 async def test_why_says_when_no_node_offers_a_device(cluster: Cluster) -> None:
@@ -336,7 +357,7 @@ async def test_why_gives_no_hint_of_one_card_to_a_pod_over_several(cluster: Clus
 async def test_why_compares_the_container_that_finds_no_card(cluster: Cluster) -> None:
     """The first one would fit; where each does, but not all of them, that is what is said."""
     for name, second, text in (
-        ("mixed", 16, "card 2: 15 of 15 units, 100 % compute free, 1 units too few"),
+        ("mixed", 16, "card 2: 15 of 15 units, 100 % compute free, 1 unit too few"),
         ("full", 15, "has no room for all containers at once"),
     ):
         asking = pod(name, 2, 30)
@@ -553,6 +574,39 @@ def test_errors_are_one_line_and_an_exit_code(
             main(words)
         assert ended.value.code == code
         assert text in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of docs/operations.md, and one line that names the thing."""
+    config = str(tmp_path / "config")
+    for program, words, code, text in (
+        (main, ["map", "gpu-x"], 3, "no node gpu-x publishes cards; nodes that do: gpu-a, gpu-b"),
+        (main_inspect, ["gpu-x"], 3, "kubectl inspect cgpu: no node gpu-x publishes cards"),
+        (main, ["why", "ns/nobody"], 3, "no pod ns/nobody, and no Event tells of one"),
+        (main, ["why", "/big"], 2, "'/big' is not [NAMESPACE/]POD"),
+        (main, ["why", "ns/big", "-n", "other"], 2, "ns/big and --namespace other name different"),
+        (main, ["top", "--prometheus", "x"], 2, "'x' is neither http://… nor NAMESPACE/SERVICE"),
+        (main, ["page", "--prometheus", "x"], 2, "'x' is neither http://… nor NAMESPACE/SERVICE"),
+        (main, ["map", "--context", "x"], 1, "no context is called 'x'; there are: here"),
+        (main, ["nothing"], 2, "No such command 'nothing'"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            await asyncio.to_thread(program, [*words, "--kubeconfig", config])
+        assert ended.value.code == code, words
+        assert text in capsys.readouterr().err
+
+
+async def test_an_empty_cluster_points_to_the_doctor(cluster: Cluster) -> None:
+    for name in ("gpu-a", "gpu-b"):
+        await cluster.server.delete(f"/api/v1/nodes/{name}")
+
+    for words in (["map"], ["capacity", "4"]):
+        found = await cluster.run(*words)
+        assert found.output == "no node publishes cards; `kubectl gpu doctor` says why\n"
+        assert found.exit_code == 0
 
 
 async def test_who_may_not_list_the_nodes_is_told(cluster: Cluster) -> None:

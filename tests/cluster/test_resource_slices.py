@@ -128,3 +128,13 @@ async def test_a_claim_is_read_with_what_is_allocated_to_it_and_its_pod() -> Non
     assert (str(found.pod), found.ref.uid) == ("default/p1", "u1")
     (of,) = found.devices
     assert (of.device, of.memory_mib, of.core_percent, of.share_id) == ("gpu-3", 2048, 30, "s-1")
+
+
+async def test_a_server_without_such_objects_says_so_until_it_takes_one() -> None:
+    async with at_work() as (server, slices):
+        server.has_dra = False
+        slices.offer([device(0)], "535.1", "u")
+        await until(lambda: "404" in slices.refused)
+        server.has_dra = True
+        await until(lambda: names(server) == ["gpu-0"])
+        await until(lambda: not slices.refused)

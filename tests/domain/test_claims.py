@@ -1,10 +1,8 @@
-"""Both doors on one ledger: a card serves one of them at a time, and nothing of it is given twice."""
+"""Both doors on one ledger: which cards each of them has, and what a claim gets (`test_doors.py`: at once)."""
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.held import fraction
 
 from gpu_device_plugin.domain.claims import (
@@ -67,65 +65,6 @@ def with_claim(ledger: Ledger, uid: str, devices: list[AllocatedDevice]) -> Ledg
     holder = Holder(PodRef("default", uid, uid), claim=uid)
     chosen = scheme.reserve(holder, scheme.claim_demand(devices, view), ledger, view, uuids)
     return ledger.hold(scheme.grant(chosen, NewGrant(uid, 0.0, is_isolated=True), view))
-
-
-Step = st.tuples(
-    st.sampled_from(["units", "claim", "end", "dra", "device-plugin"]),
-    st.integers(0, 2),
-    st.integers(1, 15),
-    st.integers(1, 20).map(lambda fives: fives * 5),
-)
-
-
-def with_units(ledger: Ledger, state: NodeState, name: str, step: tuple[int, int, int]) -> Ledger:
-    """The ledger after a container took units of a card, if as many are offered and free."""
-    card, units, percent = step
-    pools = {pool.resource: pool for pool in pools_behind(SCHEMES.pools(state), state.door, ledger)}
-    held: dict[str, tuple[str, ...]] = {}
-    for resource, amount in ((str(Resource.MEM), units), (str(Resource.CORE), percent)):
-        groups = [group for group in pools[resource].groups if group.card == f"GPU-{card}"]
-        free = [text for group in groups for text in group.ids if text not in ledger.ids()]
-        held[resource] = tuple(free[:amount])
-        if len(free) < amount:
-            return ledger
-    pod = PodRef("default", name, name)
-    return ledger.hold(fraction(name, pod, "main", units=held, cards=(f"GPU-{card}",)))
-
-
-def with_allocated(
-    ledger: Ledger, state: NodeState, name: str, step: tuple[int, int, int]
-) -> Ledger:
-    """The ledger after a claim of a card that is offered, which is refused where it does not fit."""
-    card, units, percent = step
-    if cards_for_claims(state, ledger).get(f"GPU-{card}") != "":
-        return ledger
-    try:
-        return with_claim(ledger, name, [allocated(card, units, percent)])
-    except DoesNotFitError:
-        return ledger
-
-
-@given(st.lists(Step, max_size=25))
-def test_whatever_the_doors_do_no_card_serves_both_and_none_is_given_beyond_what_it_has(
-    steps: list[tuple[str, int, int, int]],
-) -> None:
-    """Containers take units that are offered, claims what the scheduler thinks is free, doors switch."""
-    ledger, state = Ledger(), NODE
-    for number, (what, *step) in enumerate(steps):
-        card, units, percent = step
-        if what == "units":
-            ledger = with_units(ledger, state, f"h{number}", (card, units, percent))
-        elif what == "claim":
-            ledger = with_allocated(ledger, state, f"h{number}", (card, units, percent))
-        elif what != "end":
-            state = replace(state, door=Door(what))
-        elif ledger.grants:
-            ledger = ledger.release([sorted(ledger.grants)[card % len(ledger.grants)]])
-        for device, use in ledger.use().items():
-            holders = [grant for grant in ledger.grants.values() if device in grant.devices]
-            assert len({bool(grant.holder.claim) for grant in holders}) == 1
-            assert use.memory_mib <= 15 * 1024
-            assert use.core_percent <= 100
 
 
 def test_with_door_dra_the_device_plugin_offers_what_is_held_and_claims_get_the_other_cards() -> (

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.e2e.agent import Agent, AgentDirectories, wait_for_allocatable
 from tests.e2e.agent_image import AgentImage, agent_image
+from tests.e2e.claims import claims, claims_agent, plain  # noqa: F401 - fixtures
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.layout import Layout
 from tests.e2e.cluster.waiting import wait_for

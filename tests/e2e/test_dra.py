@@ -6,106 +6,23 @@ agent's cards are devices that several claims divide.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from tests.e2e.agent import Agent, AgentDirectories, wait_for_allocatable
+from tests.e2e.agent import Agent, wait_for_allocatable
+from tests.e2e.claims import (
+    cards_of,
+    deployment,
+    holding,
+    modes,
+    phase,
+    running,
+    set_door,
+    taints,
+)
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.conftest import STATE
-from tests.e2e.helm import install_claims
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
-from tests.e2e.tenants import SLICE_MIB, Tenant, cuda_images, row, tenant_pod
-from tests.nvidia_smi import NvidiaSmi
-from tests.told import compile_program
-
-from gpu_device_plugin.simulation.containers import cdi_spec
-from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
-from gpu_device_plugin.store.native import native_library
-
-
-@pytest.fixture(scope="module")
-def claims_agent(
-    cluster: Cluster,
-    serving_agent: Agent,
-    nvidia_smi: NvidiaSmi,
-    results: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Agent]:
-    """In the usual agent's place one whose door is `dra`, with the chart's policies in the cluster."""
-    serving_agent.stop()
-    flags = {"device-access": "cdi", "door": "dra", "cdi-dir": str(cluster.node.cdi_directory)}
-    agent = Agent(cluster, AgentDirectories(STATE / "claims", results / "claims"), flags)
-    agent.prepare("--driver-version", nvidia_smi.driver_version)
-    node = SimulatedNode(agent.directories.simulated_node / STATE_NAME)
-    spec = cdi_spec(node, {"/usr/bin/nvidia-smi": nvidia_smi.path})
-    cluster.node.add_cdi_spec("nvidia", json.dumps(spec))
-    program = compile_program(tmp_path_factory.mktemp("client"))
-    libraries = [*node.state.parent.glob("*.so.1"), native_library("libgpuslice.so")]
-    for image in cuda_images(program, [nvidia_smi.path, *libraries]):
-        cluster.node.load(image)
-    helm = install_claims(cluster)
-    agent.start()
-    yield agent
-    agent.stop()
-    helm.uninstall()
-
-
-@pytest.fixture
-def claims(cluster: Cluster, claims_agent: Agent) -> Iterator[Agent]:
-    """That agent at work on an empty node; whatever a test leaves is removed."""
-    if not claims_agent.program.running():
-        claims_agent.start()
-    wait_for("four cards are offered", lambda: len(devices(cluster)) == 4, 30)
-    yield claims_agent
-    for kind in ("deployment", "job", "pod"):
-        cluster.kubectl("delete", kind, "--all", "--wait=true", "--grace-period=1")
-    wait_for("no claim is left", lambda: not cluster.every("resourceclaim"), 60)
-    wait_for("no grant is left", lambda: not claims_agent.grants(), 30)
-
-
-def devices(cluster: Cluster) -> list[dict[str, Any]]:
-    """The devices of our driver, as the scheduler sees them."""
-    return [
-        device
-        for each in cluster.every("resourceslice")
-        if each["spec"]["driver"] == "gpu-device-plugin"
-        for device in each["spec"]["devices"]
-    ]
-
-
-def deployment(replicas: int, template: dict[str, Any]) -> dict[str, Any]:
-    """A Deployment of a pod."""
-    spec = {**template["spec"], "restartPolicy": "Always"}
-    labels = template["metadata"]["labels"]
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": template["metadata"]["name"]},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": spec},
-        },
-    }
-
-
-def running(cluster: Cluster) -> list[str]:
-    """Names of the pods that run."""
-    return [
-        p["metadata"]["name"] for p in cluster.every("pod") if p["status"]["phase"] == "Running"
-    ]
-
-
-def cards_of(cluster: Cluster) -> Counter[str]:
-    """Device -> how many claims have a share of it."""
-    return Counter(
-        result["device"]
-        for claim in cluster.every("resourceclaim")
-        for result in claim["status"].get("allocation", {}).get("devices", {}).get("results", ())
-    )
+from tests.e2e.tenants import SLICE_MIB, Tenant, row, tenant_pod
 
 
 def test_a_classic_deployment_gets_its_slice_of_one_card(cluster: Cluster, claims: Agent) -> None:
@@ -143,12 +60,6 @@ def test_of_fourteen_pods_of_thirty_percent_twelve_run_three_a_card(
     cluster.kubectl("delete", "pod", gone, "--wait=true", "--grace-period=1")
     wait_for("another one runs", lambda: len(running(cluster)) == 12, 60, 0.5)
     assert gone not in running(cluster)
-
-
-def holding(name: str, **spec: Any) -> dict[str, Any]:
-    """A pod with a slice that stays, and starts again after a restart of its node."""
-    spec = {"restartPolicy": "Always", **spec}
-    return pod(name, container("main", resources=slice_of(2, 30)), **spec)
 
 
 def slice_uid(cluster: Cluster) -> str:
@@ -192,20 +103,6 @@ def test_restarts_of_agent_kubelet_and_node_harm_nothing_that_runs(
     after = {grant.pod.name: grant.slice_id for grant in claims.grants()}
     assert after["stays"] == before["stays"]
     assert set(after) == {"stays", "later"}
-
-
-@pytest.fixture
-def plain(cluster: Cluster) -> Iterator[str]:
-    """A namespace that uses no claims; the node's label for its door goes with it."""
-    cluster.kubectl("create", "namespace", "plain")
-    yield "plain"
-    cluster.kubectl("label", "node", NODE, "gpu-device-plugin/door-")
-    cluster.kubectl("delete", "namespace", "plain", "--ignore-not-found=true")
-
-
-def set_door(cluster: Cluster, door: str) -> None:
-    """Label the node."""
-    cluster.kubectl("label", "node", NODE, "--overwrite", f"gpu-device-plugin/door={door}")
 
 
 def test_a_node_changes_its_door_under_running_pods(
@@ -296,22 +193,3 @@ def test_two_containers_with_whole_cards_wait_with_the_reason(
     text = "one container of a pod can ask for whole cards"
     wait_for("the pod says why", lambda: text in cluster.kubectl("describe", "pod", "two"), 60, 0.5)
     assert phase(cluster, "two", "default") == "Pending"
-
-
-def phase(cluster: Cluster, name: str, namespace: str) -> str:
-    """Of a pod."""
-    found = cluster.find("pod", name, namespace)
-    return str(found["status"].get("phase")) if found else ""
-
-
-def taints(cluster: Cluster) -> dict[str, str]:
-    """Device -> value of its only taint, or ""."""
-    return {
-        device["name"]: next((taint["value"] for taint in device.get("taints", ())), "")
-        for device in devices(cluster)
-    }
-
-
-def modes(cluster: Cluster) -> set[str]:
-    """The mode that the devices tell."""
-    return {device["attributes"]["mode"]["string"] for device in devices(cluster)}

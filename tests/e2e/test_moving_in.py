@@ -1,26 +1,34 @@
 """The way of docs/moving-in.md from NVIDIA's plugin with time-slicing, and back, on a real kubelet.
 
-A stand-in of that plugin offers replicas. No alert has a reason to fire, and no pod is harmed.
+A stand-in of that plugin offers replicas; the agent comes with the chart. At each step no alert has a
+reason to fire, `kubectl gpu doctor` finds no problem, and no pod is harmed. Settings by node label
+(`nodeSettings.map`) are chosen and given up in the same way.
 """
 
 import os
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.agent import METRICS_PORT, Agent, AgentDirectories, wait_for_allocatable
+from tests.e2e.agent import Agent, wait_for_allocatable
+from tests.e2e.agent_image import AgentImage
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.node import KUBELET_DIRECTORY
 from tests.e2e.cluster.processes import Program
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.conftest import FOUR_CARDS, STATE
-from tests.e2e.pods import container, pod, slice_of
+from tests.e2e.conftest import FOUR_CARDS
+from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
+from tests.e2e.kubectl_gpu import kubectl_gpu
+from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
+from tests.e2e.test_image import NOTHING, wait_for_rollout
 from tests.e2e.time_slicing_plugin import RESOURCE, SOCKET
 
+from gpu_device_plugin.domain.modes import SETTINGS_LABEL
+
 MODE = "ack.node.gpu.schedule"
-# What GpuNodeFault, GpuCardOut, GpuDriverSilent and GpuAgentNotReady look at.
+AGENTS = "app.kubernetes.io/name=gpu-device-plugin"
+# What GpuNodeFault, GpuCardOut and GpuDriverSilent look at.
 TROUBLE = ("gpu_device_plugin_node_fault{", "gpu_device_plugin_card_fault{")
 
 
@@ -41,25 +49,28 @@ def other_plugin(cluster: Cluster, results: Path) -> Iterator[Program]:
 
 
 @pytest.fixture
-def moving_agent(
-    cluster: Cluster, serving_agent: Agent, other_plugin: Program, results: Path
-) -> Iterator[Agent]:
-    """As it is installed beside another plugin: new on its node, and disabled. Not started."""
+def moving(cluster: Cluster, serving_agent: Agent, other_plugin: Program) -> Iterator[Helm]:
+    """The chart with mode=disabled, not yet installed, for a node without an agent and without a label."""
     serving_agent.stop()
-    wait_for_allocatable(cluster, dict.fromkeys(FOUR_CARDS, "0"))
+    wait_for_allocatable(cluster, NOTHING)
     cluster.kubectl("label", "node", NODE, f"{MODE}-")
-    agent = Agent(
-        cluster, AgentDirectories(STATE / "moving", results / "moving"), {"mode": "disabled"}
-    )
-    agent.prepare()
-    yield agent
-    agent.stop()
+    helm = Helm(cluster)
+    yield helm
     other_plugin.stop()
     cluster.kubectl("uncordon", NODE)
     cluster.kubectl("delete", "pod", "--all", "--wait=true", "--grace-period=1")
+    helm("uninstall", RELEASE, "--ignore-not-found", "--wait", "--timeout=280s")
+    cluster.kubectl("label", "node", NODE, f"{SETTINGS_LABEL}-")
     cluster.kubectl("label", "node", NODE, f"{MODE}=core_mem", "--overwrite")
     cluster.restart_kubelet()
     cluster.wait_until_ready()
+
+
+def install(cluster: Cluster, helm: Helm, image: AgentImage, *values: str) -> None:
+    """As step 1 of the page has it, on simulated cards."""
+    names = (f"image.repository={image.repository}", f"image.tag={image.tag}")
+    helm.install("mode=disabled", "simulate.profile=v100", *names, *values)
+    wait_for_rollout(cluster)
 
 
 def counted(cluster: Cluster, side: str = "capacity") -> str:
@@ -83,24 +94,25 @@ def has_not_restarted(cluster: Cluster, name: str) -> bool:
     return status["restartCount"] == 0 and "running" in status["state"]
 
 
-def trouble(agent: Agent) -> list[str]:
-    """What an alert could fire on now."""
-    address = f"http://{agent.node.place.address}:{METRICS_PORT}/metrics"
-    with urllib.request.urlopen(address, timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
-    found = [line for line in lines if line.startswith(TROUBLE) and line.endswith(" 1.0")]
-    return found + [line for line in lines if line == "gpu_device_plugin_ready 0.0"]
+def check_healthy(cluster: Cluster) -> None:
+    """Nothing that an alert could fire on, and nothing that `kubectl gpu doctor` calls a problem."""
+    (agent,) = cluster.every("pod", RELEASE_NAMESPACE, AGENTS)
+    page = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/pods/{agent['metadata']['name']}:9445/proxy/metrics"
+    lines = cluster.kubectl("get", "--raw", page).splitlines()
+    assert "gpu_device_plugin_ready 1.0" in lines
+    assert not [line for line in lines if line.startswith(TROUBLE) and line.endswith(" 1.0")]
+    assert "1 agent, 1 node with cards: 0 problems" in kubectl_gpu(cluster, "doctor")
 
 
 def test_a_node_moves_in_from_time_slicing_and_back(
-    cluster: Cluster, moving_agent: Agent, other_plugin: Program
+    cluster: Cluster, moving: Helm, agent_image: AgentImage, other_plugin: Program
 ) -> None:
     offer_replicas(cluster, other_plugin)
     start_sharing_pod(cluster, "before")
 
     # 1. Beside the other plugin, disabled: healthy, and nobody notices.
-    moving_agent.start()
-    assert trouble(moving_agent) == []
+    install(cluster, moving, agent_image)
+    check_healthy(cluster)
     assert counted(cluster, "allocatable") == "4"
     assert has_not_restarted(cluster, "before")
 
@@ -110,18 +122,20 @@ def test_a_node_moves_in_from_time_slicing_and_back(
     other_plugin.stop()
     cluster.restart_kubelet()  # else the kubelet counts the replicas for five minutes
     wait_for("the replicas are gone", lambda: counted(cluster) == "0", 60, 0.3)
-    assert trouble(moving_agent) == []
+    wait_for_rollout(cluster)
+    check_healthy(cluster)
 
     # 4. and 5. The node offers slices.
     cluster.kubectl("label", "node", NODE, f"{MODE}=core_mem", "--overwrite")
     wait_for_allocatable(cluster, FOUR_CARDS, 60)
-    assert trouble(moving_agent) == []
+    check_healthy(cluster)
     cluster.kubectl("uncordon", NODE)
     cluster.apply(pod("after", container("main", resources=slice_of(2, 30))))
     cluster.wait_for_phase("after", "Running")
+    check_healthy(cluster)
 
     move_back(cluster, other_plugin)
-    assert trouble(moving_agent) == []
+    check_healthy(cluster)
     assert has_not_restarted(cluster, "back")
 
 
@@ -129,6 +143,44 @@ def move_back(cluster: Cluster, other_plugin: Program) -> None:
     """Empty the node, disable it, and give it to the other plugin again."""
     cluster.kubectl("delete", "pod", "after", "--wait=true")
     cluster.kubectl("label", "node", NODE, f"{MODE}=disabled", "--overwrite")
-    wait_for_allocatable(cluster, dict.fromkeys(FOUR_CARDS, "0"), 60)
+    wait_for_allocatable(cluster, NOTHING, 60)
     offer_replicas(cluster, other_plugin)
     start_sharing_pod(cluster, "back")
+
+
+def test_a_node_label_chooses_settings_of_the_chart(
+    cluster: Cluster, moving: Helm, agent_image: AgentImage
+) -> None:
+    """Its agent restarts with that unit and mode, and again without them when the label goes."""
+    small = "nodeSettings.map.small"
+    install(
+        *(cluster, moving, agent_image),
+        *(f"{small}.mode=share", f"{small}.gpuMemoryUnit=128MiB", f"{small}.recoverySeconds=60"),
+    )
+    check_healthy(cluster)
+    cluster.kubectl("label", "node", NODE, f"{SETTINGS_LABEL}=small")
+    wait_for_allocatable(cluster, {MEMORY: "504", CORE: "0", COUNT: "4"}, 120)
+    wait_for_rollout(cluster)
+    check_healthy(cluster)
+    limits = {"limits": {MEMORY: "16"}}
+    cluster.apply(pod("small", container("main", resources=limits)))
+    cluster.wait_for_phase("small", "Running")
+    # floor(16160 x 16 / 126)
+    assert "2052 MiB of card 0" in kubectl_gpu(cluster, "why", "default/small")
+
+    cluster.kubectl("delete", "pod", "small", "--wait=true", "--grace-period=1")
+    cluster.kubectl("label", "node", NODE, f"{SETTINGS_LABEL}-")
+    wait_for_allocatable(cluster, NOTHING, 240)
+    wait_for_rollout(cluster)
+    check_healthy(cluster)
+
+
+def test_helm_test_looks_for_the_card_of_a_pod_where_whole_cards_are_offered(
+    cluster: Cluster, moving: Helm, agent_image: AgentImage
+) -> None:
+    """And has nothing to ask for where nothing is offered."""
+    install(cluster, moving, agent_image)
+    assert "Phase:" not in moving("test", RELEASE, "--timeout=60s")
+    install(cluster, moving, agent_image, "mode=default")
+    wait_for("the node offers its cards", lambda: counted(cluster, "allocatable") == "4", 120, 0.3)
+    assert "Phase:          Succeeded" in moving("test", RELEASE, "--timeout=240s")

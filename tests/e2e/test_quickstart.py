@@ -1,15 +1,12 @@
-"""The commands of README's quick start, word for word, end with nvidia-smi showing the slice.
+"""The commands of README's quick starts, word for word, end with nvidia-smi showing the slice.
 
-They run as the page has them, with the names that a reader puts in, and with the two values that the
-page gives for a cluster without GPUs. The sample's image is made here under its published name: the
-tests have no registry.
+Those for a cluster with GPUs run with the names that a reader puts in, and with the two values for
+simulated cards; those for kind from the first kubectl on.
 """
 
 import os
-import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,45 +15,23 @@ import yaml
 from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.cluster.binaries import provide_helm
-from tests.e2e.cluster.cluster import NODE, Cluster
-from tests.e2e.cluster.images import Image
+from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.processes import ProgramError
 from tests.e2e.helm import CHART, RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
-from tests.e2e.tenants import SLICE_MIB, cuda_images
+from tests.e2e.kubectl_gpu import kubectl_gpu
+from tests.e2e.quick_start import ROOT, SMI_IMAGE, load_images, with_gpus, without_gpus
+from tests.e2e.tenants import SLICE_MIB
 from tests.e2e.test_image import NOTHING
 from tests.nvidia_smi import NvidiaSmi
-from tests.told import compile_program
 
-from gpu_device_plugin.store.native import native_library
-
-ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "samples" / "first-slice.yaml"
 
 
-def quick_start(image: AgentImage, driver_version: str) -> str:
-    """The commands, with names put in and the page's values for a cluster without GPUs."""
-    found = re.search(
-        r"```sh\n(kubectl create namespace.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
-    )
-    assert found is not None
-    values = re.search(r"Without GPUs add `(.*?)`", (ROOT / "README.md").read_text())
-    assert values is not None
-    named = found[1].replace("--set image.tag=TAG", f"--set image.tag=TAG {values[1]}")
-    names = {"IMAGE": image.repository, "TAG": image.tag, "NODE": NODE, "VERSION": driver_version}
-    return re.sub(r"\b(IMAGE|TAG|NODE|VERSION)\b", lambda name: names[name[1]], named)
-
-
 @pytest.fixture
-def sample_image(
-    cluster: Cluster, nvidia_smi: NvidiaSmi, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The sample's image on the node: nvidia-smi, and nothing of a driver."""
-    libraries = [native_library(name) for name in ("libnvidia-ml.so.1", "libgpuslice.so")]
-    program = compile_program(tmp_path_factory.mktemp("client"))
-    base, _ = cuda_images(program, [nvidia_smi.path, *libraries])
+def images(cluster: Cluster, agent_image: AgentImage, nvidia_smi: NvidiaSmi) -> None:
+    """What the pages' pods run, on the node: nvidia-smi, and nothing of a driver."""
     named = yaml.safe_load(SAMPLE.read_text())["spec"]["containers"][0]["image"]
-    files = {**base.files, "bin/nvidia-smi": nvidia_smi.path.read_bytes()}
-    cluster.node.load(Image(f"docker.io/{named}", files, base.links, ()))
+    load_images(cluster, agent_image, nvidia_smi, SMI_IMAGE, f"docker.io/{named}")
 
 
 @pytest.fixture
@@ -79,13 +54,18 @@ def clean(cluster: Cluster, serving_agent: Agent) -> Iterator[None]:
     cluster.kubectl(*without_namespace)
 
 
-@pytest.mark.usefixtures("clean", "sample_image")
-def test_the_quick_start_ends_with_nvidia_smi_showing_the_slice(
-    cluster: Cluster, agent_image: AgentImage, nvidia_smi: NvidiaSmi
+@pytest.mark.usefixtures("clean", "images")
+@pytest.mark.parametrize("kind", ["with GPUs", "without GPUs"])
+def test_the_quick_starts_end_with_nvidia_smi_showing_the_slice(
+    cluster: Cluster, agent_image: AgentImage, nvidia_smi: NvidiaSmi, kind: str
 ) -> None:
-    places = {str(Path(cluster.binaries.kubectl).parent), str(Path(provide_helm()).parent)}
+    version = nvidia_smi.driver_version
+    has_gpus = kind == "with GPUs"
+    commands = with_gpus(agent_image, version) if has_gpus else without_gpus(version)
+    programs = (cluster.binaries.kubectl, provide_helm())
+    places = [str(Path(program).parent) for program in programs]
     done = subprocess.run(
-        ["bash", "-euxc", quick_start(agent_image, nvidia_smi.driver_version)],
+        ["bash", "-euxc", commands],
         cwd=ROOT,
         env={
             **os.environ,
@@ -99,8 +79,9 @@ def test_the_quick_start_ends_with_nvidia_smi_showing_the_slice(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"0MiB / {SLICE_MIB}MiB" in done.stdout.replace("  ", " ").replace("|", "")
-    check_views(cluster)
-    assert "Phase:          Succeeded" in Helm(cluster)("test", RELEASE, "--timeout=240s")
+    if has_gpus:
+        check_views(cluster)
+        assert "Phase:          Succeeded" in Helm(cluster)("test", RELEASE, "--timeout=240s")
 
 
 @pytest.mark.usefixtures("clean")
@@ -127,19 +108,3 @@ def check_views(cluster: Cluster) -> None:
     )
     assert "0 problems" in kubectl_gpu(cluster, "doctor")
     assert f"{SLICE_MIB}" in kubectl_gpu(cluster, "top")
-
-
-def kubectl_gpu(cluster: Cluster, *words: str) -> str:
-    """What a command of it prints."""
-    program = "from gpu_device_plugin.cli.overview import main; main()"
-    command = [sys.executable, "-c", program, *words]
-    done = subprocess.run(
-        [*command, "--kubeconfig", str(cluster.admin_kubeconfig)],
-        env={**os.environ, "COLUMNS": "120"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout

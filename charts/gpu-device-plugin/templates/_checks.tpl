@@ -88,12 +88,18 @@ products know and this one does not serve yet. Every manifest that the agent nee
 
 {{/*
 The default image is in no registry. Where helm reaches a cluster, the nodes say which images they have
-(the kubelet tells up to 50 of them, the largest first); a tag or a digest is the word of who sets it.
+(the kubelet tells up to 50 of them, the largest first); a tag or a digest is the word of who sets it, and
+what a registry has, helm cannot know.
 */}}
 {{- define "gpu-device-plugin.checkImage" -}}
+{{- if and (eq (include "gpu-device-plugin.isImageMissing" .) "true") (not (or .Values.image.tag .Values.image.digest)) }}
+{{- fail (printf "no image is published, and no node has %s: build one (docs/install.md), push it and set image.repository and image.tag, or load it on the nodes. If it was loaded a moment ago, set image.tag too" (include "gpu-device-plugin.image" .)) }}
+{{- end }}
+{{- end }}
+
+{{/* "true" where the image is of localhost/, which no node can pull, and no node says that it has it. */}}
+{{- define "gpu-device-plugin.isImageMissing" -}}
 {{- $nodes := (lookup "v1" "Node" "" "").items }}
-{{- $image := .Values.image }}
-{{- if and $nodes (eq $image.repository "localhost/gpu-device-plugin") (not (or $image.tag $image.digest (.Values.global).imageRegistry)) }}
 {{- $wanted := include "gpu-device-plugin.image" . }}
 {{- $found := false }}
 {{- range $node := $nodes }}
@@ -101,8 +107,5 @@ The default image is in no registry. Where helm reaches a cluster, the nodes say
 {{- if has $wanted (.names | default list) }}{{ $found = true }}{{ end }}
 {{- end }}
 {{- end }}
-{{- if not $found }}
-{{- fail (printf "no image is published, and no node has %s: build one (docs/install.md), push it and set image.repository and image.tag, or load it on the nodes. If it was loaded a moment ago, set image.tag too" $wanted) }}
-{{- end }}
-{{- end }}
+{{- if and $nodes (hasPrefix "localhost/" $wanted) (not $found) }}true{{ end }}
 {{- end }}

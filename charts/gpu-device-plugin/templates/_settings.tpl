@@ -69,6 +69,11 @@ xid-table.yaml: |
 {{- if .Values.config.map }}{{ include "gpu-device-plugin.fullname" . }}-nvidia{{ else }}{{ .Values.config.name }}{{ end }}
 {{- end }}
 
+{{/* Whether a configuration file of `config.map` asks for IMEX channels. */}}
+{{- define "gpu-device-plugin.imexChannels" -}}
+{{- if contains "channelIDs" (toJson .Values.config.map) }}true{{ end }}
+{{- end }}
+
 {{/* NVIDIA's settings under its variables, which stand over its files. */}}
 {{- define "gpu-device-plugin.nvidiaVariables" -}}
 {{- $found := list }}

@@ -9,6 +9,7 @@ import click
 
 from gpu_device_plugin.cli.directories import directory_option
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
+from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
@@ -108,7 +109,7 @@ def clear_nodes(
 
     async def work(fleet: "Fleet") -> None:
         cleared = await clear(Survey(fleet.api), fleet, timeout, click.echo)
-        click.echo(f"labels and annotations removed from {len(cleared)} nodes")
+        click.echo(f"labels and annotations removed from {counted(len(cleared), 'node')}")
         for name in cleared:
             click.echo(f"  {name}")
 

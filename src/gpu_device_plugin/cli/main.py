@@ -134,8 +134,8 @@ def recover(card: str, run_dir: str) -> None:
 
     Some faults (XID 48, 74, 95, 119, 120 and unknown ones) keep a card out of service until
     the driver reports its reset, is loaded again, or this command is given. It is refused
-    while NVML still asks for a reset, and a fault that is still there takes the card out
-    again. INDEX is NVML's, as nvidia-smi shows it.
+    while NVML still asks for a reset. If a probe fails or a new XID comes, the card is out again.
+    INDEX is NVML's, as nvidia-smi shows it.
     """
     question = {"command": "recover", "card": card}
     click.echo(asyncio.run(ask(Path(run_dir) / SOCKET_NAME, question)), nl=False)

@@ -18,7 +18,8 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
 from gpu_device_plugin.cli.overview_json import json_cards
 from gpu_device_plugin.cli.page import page
-from gpu_device_plugin.errors import ConfigError, GpuPluginError
+from gpu_device_plugin.domain.counted import counted
+from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gpu_device_plugin.cluster.api import ApiServer
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 130
+_CODES = {ConfigError: EXIT_USAGE, NotKnownError: EXIT_UNKNOWN}
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
 
@@ -68,13 +70,13 @@ def _chosen(found: "ClusterCards", names: Collection[str]) -> "ClusterCards":
     """The nodes of these names; all where none is given.
 
     Raises:
-        ConfigError: A name is of no node with cards.
+        NotKnownError: A name is of no node with cards.
     """
     known = sorted([*(node.name for node in found.nodes), *(name for name, _ in found.unreadable)])
     unknown = [name for name in names if name not in known]
     if unknown:
         listed = ", ".join(known) or "none"
-        raise ConfigError(f"no node {unknown[0]} publishes cards; nodes that do: {listed}")
+        raise NotKnownError(f"no node {unknown[0]} publishes cards; nodes that do: {listed}")
     return found.only(names)
 
 
@@ -83,8 +85,8 @@ def _chosen(found: "ClusterCards", names: Collection[str]) -> "ClusterCards":
 def gpu() -> None:
     """The cluster's shared GPUs: who holds what, what is free, and what is wrong.
 
-    Reads only. Exit codes: 0 done, 1 failed (`doctor`: found a problem), 2 wrong usage, 3 `why`
-    knows no such pod.
+    Reads only. Exit codes: 0 done, 1 failed (`doctor`: found a problem), 2 wrong usage, 3 there is
+    no such pod, or no such node with cards.
     """
 
 
@@ -173,14 +175,15 @@ def why(pod: str, namespace: str | None, **access: Any) -> None:
     """
     from gpu_device_plugin.apps.overview.questions import read_story
 
-    before, _, name = pod.rpartition("/")
-    if not name or "/" in before:
+    before, slash, name = pod.rpartition("/")
+    if not name or "/" in before or (slash and not before):
         raise ConfigError(f"{pod!r} is not [NAMESPACE/]POD; for instance default/cuda-sample")
+    if before and namespace not in (None, before):
+        raise ConfigError(f"{pod} and --namespace {namespace} name different namespaces")
     where = before or namespace or KubeconfigChoice(**access).namespace()
     found = _ask(access, lambda api: read_story(api, where, name))
     if found is None:
-        click.echo(f"kubectl gpu: no pod {where}/{name}, and no Event tells of one", err=True)
-        sys.exit(EXIT_UNKNOWN)
+        raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one")
     _screen().story(found)
 
 
@@ -200,7 +203,8 @@ def doctor(output: str | None, **access: Any) -> None:
         _echo_json([dataclasses.asdict(finding) for finding in found])
     else:
         agents = sum(pod.agent is not None for pod in reading.pods)
-        examined = f"{agents} agents, {len(reading.cards.nodes)} nodes with cards"
+        nodes = counted(len(reading.cards.nodes), "node")
+        examined = f"{counted(agents, 'agent')}, {nodes} with cards"
         _screen().findings(found, examined)
     if any(finding.level == "problem" for finding in found):
         sys.exit(EXIT_FAILED)
@@ -283,7 +287,7 @@ def _guarded(command: click.Command, name: str, arguments: Sequence[str] | None)
         sys.exit(EXIT_INTERRUPTED)
     except GpuPluginError as error:
         click.echo(f"{name}: {error}", err=True)
-        sys.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED)
+        sys.exit(_CODES.get(type(error), EXIT_FAILED))
 
 
 def _echo_json(value: object) -> None:

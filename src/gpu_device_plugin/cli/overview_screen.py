@@ -15,6 +15,7 @@ from gpu_device_plugin.apps.overview.node_cards import CardView, NodeView
 from gpu_device_plugin.apps.overview.usage import SliceUse
 from gpu_device_plugin.apps.overview.verdicts import NodeVerdict
 from gpu_device_plugin.apps.overview.why import PodStory
+from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.pods import PodRef
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan")
@@ -60,6 +61,9 @@ class OverviewScreen:
 
     def capacity(self, capacities: Sequence[NodeCapacity], asked: str) -> None:
         """How many more pods fit, node by node."""
+        if not capacities:
+            self._console.print(ClusterCards(()).summary)
+            return
         table = _table("node", right=("more pods",))
         table.add_column("then", overflow="fold")
         for each in sorted(capacities, key=lambda each: (-each.pods, each.node)):
@@ -77,7 +81,8 @@ class OverviewScreen:
             self._hanging(f"{finding.level.value:<9}", finding.what, style)
             self._hanging("      -> ", finding.cure)
         problems = sum(finding.level is Level.PROBLEM for finding in found)
-        self._console.print(f"{examined}: {problems} problems, {len(found) - problems} notes")
+        notes = counted(len(found) - problems, "note")
+        self._console.print(f"{examined}: {counted(problems, 'problem')}, {notes}")
 
     def story(self, story: PodStory) -> None:
         """Why a pod is where it is."""

@@ -92,7 +92,7 @@ class Answer:
     def text(self) -> str:
         """The API server's message, in one line, for logs and errors."""
         message = self._status().message or self.body[:200].decode("utf-8", "replace")
-        return f"{self.status} {message}".strip()
+        return f"{self.status} {message.removeprefix(str(self.status)).strip()}".strip()
 
     def _status(self) -> Status:
         """The answer as a Status object; an empty one if it is none."""
@@ -218,8 +218,11 @@ class ApiServer:
             throttled = ThrottledError if answer.status == _TOO_MANY else GaveUpError
             raise throttled(f"{_name(request)}: {answer.text}; again in {seconds:.1f} s")
         if answer.status in _AWAY:
-            kind = AccessError if answer.status == _UNAUTHORIZED else ClusterError
-            raise kind(f"{_name(request)}: {answer.text}")
+            if answer.status == _UNAUTHORIZED:
+                raise AccessError(
+                    f"{_name(request)}: {answer.text}: our credentials are not accepted"
+                )
+            raise ClusterError(f"{_name(request)}: {answer.text}")
         self._throttle.answered(request.kind)
         self.reach.answered()
 

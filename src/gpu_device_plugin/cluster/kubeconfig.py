@@ -112,7 +112,8 @@ def _called(items: Sequence[tuple[_Named, Path]], name: str, what: str) -> tuple
     for item, base in items:
         if item.name == name:
             return item, base
-    raise AccessError(f"no {what} is called {name!r}")
+    there = ", ".join(item.name for item, _ in items) or "none"
+    raise AccessError(f"no {what} is called {name!r}; there are: {there}")
 
 
 def named(files: Sequence[Path]) -> str:

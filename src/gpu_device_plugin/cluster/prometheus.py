@@ -7,8 +7,9 @@ import aiohttp
 import msgspec
 
 from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
+from gpu_device_plugin.cluster.connections import connection_error
 from gpu_device_plugin.cluster.listing import served
-from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.errors import ClusterError, ConfigError
 
 _SECONDS = 10.0
 Series = tuple[dict[str, str], float]
@@ -36,14 +37,14 @@ async def instant_query(api: ApiServer, prometheus: str, query: str) -> Sequence
         query: In PromQL.
 
     Raises:
+        ConfigError: It is neither.
         ClusterError: No answer, or none that a Prometheus gives; the text names which was asked.
     """
-    if prometheus.startswith(("http://", "https://")):
-        path = prometheus.rstrip("/") + "/api/v1/query"
-        answer = await _direct(path, query)
-    else:
-        path = _proxy_path(prometheus)
+    path = query_path(prometheus)
+    if path.startswith("/"):
         answer = await api.call(Request("GET", path, {"query": query}))
+    else:
+        answer = await _direct(path, query)
     try:
         found = msgspec.json.decode(served(answer, path).body, type=_Result).data.result
         return [(each.metric, float(each.value[1])) for each in found]
@@ -51,10 +52,20 @@ async def instant_query(api: ApiServer, prometheus: str, query: str) -> Sequence
         raise ClusterError(f"{path}: not the answer of a Prometheus: {error}") from error
 
 
-def _proxy_path(service: str) -> str:
-    namespace, slash, name = service.partition("/")
-    if not slash or ":" not in name:
-        raise ClusterError(f"{service!r} is neither http://… nor NAMESPACE/SERVICE:PORT")
+def query_path(prometheus: str) -> str:
+    """Where it is asked: a URL, or a path at the API server.
+
+    Raises:
+        ConfigError: It is neither an address nor `NAMESPACE/SERVICE:PORT`.
+    """
+    if prometheus.startswith(("http://", "https://")):
+        return prometheus.rstrip("/") + "/api/v1/query"
+    namespace, slash, name = prometheus.partition("/")
+    if not namespace or not slash or ":" not in name:
+        raise ConfigError(
+            f"prometheus: {prometheus!r} is neither http://… nor NAMESPACE/SERVICE:PORT, "
+            f"for instance monitoring/prometheus:9090"
+        )
     return f"/api/v1/namespaces/{quote(namespace)}/services/{quote(name)}/proxy/api/v1/query"
 
 
@@ -67,4 +78,4 @@ async def _direct(url: str, query: str) -> Answer:
         ):
             return Answer(response.status, await response.read())
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise ClusterError(f"{url}: {str(error) or type(error).__name__}") from error
+        raise connection_error(url, f"GET {url}", error) from error

@@ -38,9 +38,11 @@ class ResourceSlices:
         self._wake = asyncio.Event()
         self.trouble = ""
         """Why what is wanted is not there yet; empty if it is."""
+        self.refused = ""
+        """That the API server has no such objects, or that we may not write them; empty once it took one."""
         self._reflection = Reflection(
             api,
-            Source(_PATH, f"spec.driver={DRIVER},spec.nodeName={node}"),
+            Source(_PATH, f"spec.driver={DRIVER},spec.nodeName={node}", is_optional=True),
             Bare,
             Listener(replace=self._replace, put=self._put, remove=self._remove),
         )
@@ -51,7 +53,7 @@ class ResourceSlices:
         spec = slice_spec(self._node, devices, driver_version) if devices else None
         if spec == self._wanted and self._is_begun.is_set():
             return
-        self._wanted = spec
+        self._wanted, self.refused = spec, ""
         self._is_begun.set()
         self._wake.set()
 
@@ -94,9 +96,12 @@ class ResourceSlices:
         elif answer.is_success:
             found = msgspec.json.decode(answer.body, type=Bare)
             self._present[found.metadata.name] = found
-        elif answer.status == 404:
+            self.refused = ""
+        elif answer.status == 404 and request.method == "PUT":
             self._present.pop(self._name, None)
         else:
+            if answer.status in (403, 404):
+                self.refused = f"{request.method} {request.path}: {answer.text}"
             raise ClusterError(f"{request.method} {request.path}: {answer.text}")
         self.trouble = ""
 

@@ -1,8 +1,10 @@
 """What the operator decides for an agent: its settings, and which of them go together."""
 
 import enum
+import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import yaml
@@ -209,6 +211,16 @@ def mode_in(text: str) -> NodeMode | None:
     return parse_mode(str(content.get("mode", ""))) if isinstance(content, dict) else None
 
 
+_LONGEST_SOCKET_PATH = 107  # in Linux
+_SOCKETS = MappingProxyType(
+    {
+        "run_dir": "agent.sock",
+        "kubelet_dir": "device-plugins/gpudp--4194304-9999-ffffff.sock",
+    }
+)
+"""The longest path of a socket below each directory, without the part that can be cut."""
+
+
 def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
     """Each error names the places that its values came from."""
     if not settings.node_name:
@@ -241,6 +253,13 @@ def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
         is_left_out = key == "simulator_dir" and not value
         if not is_left_out and not Path(value).is_absolute():
             raise ConfigError(f"{sources[key]}: {value!r} is not an absolute path")
+    for key, longest in _SOCKETS.items():
+        size = len(os.fsencode(Path(getattr(settings, key)) / longest))
+        if size > _LONGEST_SOCKET_PATH:
+            raise ConfigError(
+                f"{sources[key]}: {getattr(settings, key)!r} is {size - _LONGEST_SOCKET_PATH} bytes too "
+                f"long: a socket's path has at most {_LONGEST_SOCKET_PATH}, and one is to lie below it"
+            )
     if settings.run_dir == settings.state_dir:
         raise ConfigError(
             f"--run-dir and --state-dir are both {settings.run_dir!r}: what must survive a boot and "

@@ -1,7 +1,7 @@
 """The settings under NVIDIA's names, and what they and NVIDIA's configuration file decide together.
 
 A setting that was not given is None, so that the file's value or the default counts. Flag and
-environment go before both files.
+environment take precedence over both files.
 """
 
 import enum
@@ -88,7 +88,7 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     mig_profile: Annotated[
         str | None,
         says(
-            "MIG1g, MIG2g, MIG3g, MIG4g, MIG7g or a model's own profile: in modes default and mig nothing is offered while the cards are not all cut so. The node's label `gpu-device-plugin/mig-profile` goes before it."
+            "MIG1g, MIG2g, MIG3g, MIG4g, MIG7g or a model's own profile: in modes default and mig nothing is offered while the cards are not all cut so. The node's label `gpu-device-plugin/mig-profile` takes precedence."
         ),
     ] = None
     fail_on_init_error: Annotated[
@@ -98,7 +98,7 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     device_access: Annotated[
         FormerAccess | None,
         says(
-            "Former name of the two settings after this one, and goes with the next release: nvidia is envvar, device-specs is envvar with device nodes, cdi is cdi-cri."
+            "Former name of the two settings after this one; the next release removes it: nvidia is envvar, device-specs is envvar with device nodes, cdi is cdi-cri."
         ),
     ] = None
     device_list_strategy: Annotated[
@@ -128,10 +128,11 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     gds_enabled: Annotated[bool | None, says("Whether containers get GPUDirect Storage.")] = None
     mofed_enabled: Annotated[bool | None, says("Whether containers get Mellanox OFED.")] = None
     imex_channel_ids: Annotated[
-        str | None, says("IMEX channels that every container gets: none, or 0.")
+        str | None,
+        says("IMEX channels that every container gets, if the node has them: none, or 0."),
     ] = None
     imex_required: Annotated[
-        bool | None, says("Accepted; IMEX channels are not looked for on the host.")
+        bool | None, says("Whether nothing is offered while an IMEX channel is missing.")
     ] = None
     gfd: Annotated[
         bool | None,
@@ -210,14 +211,14 @@ def _former_access(settings: NvidiaSettings, former: FormerAccess) -> dict[str, 
 
 
 def former_names(settings: NvidiaSettings) -> str:
-    """What to say of settings that go with the next release; empty where none is given."""
+    """What to say of settings that the next release removes; empty where none is given."""
     if settings.device_access is None:
         return ""
     strategy, passes_nodes = _FORMER[settings.device_access]
     nodes = " and --pass-device-specs" if passes_nodes else ""
     return (
-        f"--device-access {settings.device_access.value} goes with the next release: "
-        f"give --device-list-strategy {strategy}{nodes}"
+        f"the next release removes --device-access {settings.device_access.value}: "
+        f"set --device-list-strategy {strategy}{nodes}"
     )
 
 

@@ -141,6 +141,8 @@ def cards_for_claims(
         ledger: Who holds what.
         withheld: UUIDs of cards of which a claim may be allocated that is not prepared yet.
     """
+    if state.door is Door.DRA and state.mark and not has_claims(ledger):
+        return {}  # a node that is left has no slice of ours when the agent ends
     if state.door is Door.DRA:
         taken = _held(ledger, by_claims=False)
         return {c.uuid: "" for c in state.cards if c.is_shown and c.uuid not in taken}

@@ -54,6 +54,7 @@ class NodeState:
         mark: The uninstall mark that this agent acts on, or "".
         mps_served: What a living MPS daemon serves, as it says; UUIDs alone are cards that a daemon has
             not given back.
+        imex_channels: Of the IMEX channels that are asked for, those that the node has.
         door: By what requests reach the node.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
     """
@@ -75,6 +76,7 @@ class NodeState:
     library_version: str = ""
     mark: str = ""
     mps_served: str = ""
+    imex_channels: tuple[int, ...] = ()
     door: Door = Door.DEVICE_PLUGIN
     kept: tuple[str, ...] | None = None
 

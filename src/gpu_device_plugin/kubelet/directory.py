@@ -20,6 +20,7 @@ KUBELET_SOCKET = "kubelet.sock"
 LOOK_SECONDS = 1.0
 _PREFIX = "gpudp"
 _NVIDIAS = "nvidia-*.sock"
+_LONGEST_PATH = 107  # bytes of a socket's path in Linux; the settings leave room for a name
 _DIAL_SECONDS = 0.5
 _LOG = structlog.get_logger(__name__)
 
@@ -50,10 +51,13 @@ class PluginDirectory:
         """A socket path that was never used before.
 
         Kubelets tell registrations apart by the path: with a used path, the end of the old
-        stream would end the new registration (kubernetes #135437).
+        stream would end the new registration (kubernetes #135437). Of a long resource name it has
+        as much as a socket's path may have, for people only.
         """
-        name = f"{_PREFIX}-{resource.rpartition('/')[2]}-{os.getpid()}-{next(self._numbers)}"
-        self._sockets[resource] = self.path / f"{name}-{secrets.token_hex(3)}.sock"
+        own = f"-{os.getpid()}-{next(self._numbers)}-{secrets.token_hex(3)}.sock"
+        room = _LONGEST_PATH - len(os.fsencode(self.path / f"{_PREFIX}-{own}"))
+        name = resource.rpartition("/")[2][: max(0, room)]
+        self._sockets[resource] = self.path / f"{_PREFIX}-{name}{own}"
         return self._sockets[resource]
 
     def remove_stale(self) -> None:

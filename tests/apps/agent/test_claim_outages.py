@@ -1,98 +1,26 @@
-"""Claims while agent, kubelet or API server are away: nothing that runs is harmed, nothing is given twice.
-
-The real agent process; the claims are allocated as kube-scheduler does it.
-"""
-
-import json
-import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+"""Claims while agent, kubelet or API server are away: nothing that runs is harmed, nothing is given twice."""
 
 from aiohttp import web
-from tests.apps.agent.rig import CORE, COUNT, MEM, NODE, Rig, running_rig
+from tests.apps.agent.claim_rig import (
+    ALL,
+    CLAIMS,
+    NOTHING,
+    SLICE,
+    TAINTED,
+    THREE,
+    allocate,
+    claim_rig,
+    devices,
+    end,
+    held,
+    kill,
+    kubelet,
+    prepare,
+    start,
+)
+from tests.apps.agent.rig import running_rig
 from tests.fakes.api_server import Seen, status
-from tests.kubelet.claim_kubelet import ClaimKubelet
 from tests.waiting import until
-
-GROUP = "/apis/resource.k8s.io/v1"
-SLICE = f"{GROUP}/resourceslices/{NODE}-gpu-device-plugin"
-CLAIMS = f"{GROUP}/resourceclaims"
-ALL, THREE, NOTHING = ({MEM: 15 * n, CORE: 100 * n, COUNT: n} for n in (4, 3, 0))
-TAINTED = {f"gpu-{n}": "device-plugin" for n in range(4)}
-
-
-@asynccontextmanager
-async def claim_rig() -> AsyncIterator[Rig]:
-    """A node whose label says dra, with four cards offered for claims."""
-    async with running_rig(is_started=False) as rig:
-        await rig.set_labels(door="dra")
-        await start(rig)
-        await until(lambda: len(devices(rig)) == 4, 30)
-        yield rig
-
-
-async def start(rig: Rig) -> None:
-    await rig.start_agent(cdi_dir=rig.root / "cdi")
-
-
-async def kill(rig: Rig) -> None:
-    assert await rig.stop_agent(signal.SIGKILL) == -signal.SIGKILL
-
-
-def kubelet(rig: Rig) -> ClaimKubelet:
-    """The kubelet's side of claims, on the directory of the stand-in kubelet."""
-    return ClaimKubelet(rig.root / "k")
-
-
-def devices(rig: Rig) -> dict[str, str]:
-    """Device -> value of the taint for its door, or "", as the scheduler sees it."""
-    of = rig.api.objects.get(SLICE, {"spec": {"devices": []}})["spec"]["devices"]
-    return {each["name"]: next((t["value"] for t in each.get("taints", ())), "") for each in of}
-
-
-async def allocate(rig: Rig, name: str, card: int) -> None:
-    """What the scheduler writes into a claim of 2 units and 30 %."""
-    result = {
-        "driver": "gpu-device-plugin", "pool": NODE, "device": f"gpu-{card}", "request": "slice",
-        "consumedCapacity": {"memory": "2Gi", "cores": "30"},
-    }  # fmt: skip
-    content = {
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
-        "status": {
-            "allocation": {"devices": {"results": [result]}},
-            "reservedFor": [{"resource": "pods", "name": f"p-{name}", "uid": f"uid-p-{name}"}],
-        },
-    }
-    await rig.api.put(claim_path(name), content)
-
-
-def claim_path(name: str) -> str:
-    return f"{GROUP}/namespaces/default/resourceclaims/{name}"
-
-
-async def prepare(rig: Rig, name: str) -> str:
-    """The kubelet prepares it; the error, or ""."""
-    return str((await kubelet(rig).prepare(name))[f"uid-{name}"].error)
-
-
-async def end(rig: Rig, name: str) -> None:
-    """The pod's containers have ended, and its claim is deleted."""
-    assert not (await kubelet(rig).unprepare(name))[f"uid-{name}"].error
-    if claim_path(name) in rig.api.objects:
-        await rig.api.delete(claim_path(name))
-
-
-def held(rig: Rig) -> dict[str, tuple[str, Any]]:
-    """Claim -> card and slice of its grant on disk, where its CDI file names the slice."""
-    found = {}
-    for grant in rig.grants():
-        path = rig.root / "cdi" / f"gpu-device-plugin-{grant.holder.claim}.json"
-        assert (
-            json.loads(path.read_text())["annotations"]["gpu-device-plugin/slice"] == grant.slice_id
-        )
-        found[grant.holder.claim.removeprefix("uid-")] = (grant.devices[0], grant.slice_id)
-    return found
 
 
 def no_lists(seen: Seen) -> web.Response | None:
@@ -195,3 +123,26 @@ async def test_a_kubelet_that_starts_while_the_door_changes_finds_everything_aga
         await rig.until_offered(THREE, 30)
         await end(rig, "runs")
         await rig.until_offered(ALL, 30)
+
+
+async def test_where_the_api_server_takes_no_slices_the_device_plugin_serves() -> None:
+    """With an Event; asked for anew, after the chart has given the rights, the door opens."""
+
+    def no_rights(seen: Seen) -> web.Response | None:
+        is_write = seen.method == "POST" and seen.path.endswith("resourceslices")
+        return status(403, "cannot create resourceslices") if is_write else None
+
+    async with running_rig(is_started=False) as rig:
+        rig.api.fault = no_rights
+        await rig.set_labels(door="dra")
+        await start(rig)
+        await until(lambda: rig.events("DoorNotAvailable"), 30)
+        await rig.until_ready()
+        await rig.until_offered(ALL, 30)
+        assert "cannot create resourceslices" in rig.events("DoorNotAvailable")[0]["message"]
+
+        rig.api.fault = lambda _: None
+        await rig.set_labels(door="device-plugin")
+        await rig.set_labels(door="dra")
+        await until(lambda: devices(rig) == dict.fromkeys(TAINTED, ""), 30)
+        await rig.until_offered(NOTHING, 30)

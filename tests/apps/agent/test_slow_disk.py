@@ -273,10 +273,11 @@ async def test_a_configuration_file_that_does_not_answer_stops_nothing(tmp_path:
     )
     file.unlink()
     os.mkfifo(file)  # whoever reads it waits for somebody who writes
+    os.utime(file, (0, 0))  # not as young as one that is being written
     go, is_written = threading.Event(), threading.Event()
 
     def write() -> None:
-        go.wait(10)
+        go.wait(600)
         resources = "[{name: nvidia.com/gpu, replicas: 7}]"
         file.write_text(f"version: v1\nsharing: {{timeSlicing: {{resources: {resources}}}}}")
         is_written.set()

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from tests.apps.agent.claim_rig import allocate, devices, end, prepare, start_with_claims
 from tests.apps.agent.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.domain.annotations import (
@@ -128,7 +129,7 @@ async def test_pods_that_run_on_keep_their_files_and_can_be_taken_over() -> None
 
 async def test_what_a_pod_that_has_ended_left_goes_as_well() -> None:
     """The agent answers when the end is certain, not before."""
-    async with running_rig(is_started=False) as rig:
+    async with running_rig(is_started=False, is_hasty=True) as rig:
         await become_installed(rig)
         await rig.start_agent()
         await rig.until_ready()
@@ -188,3 +189,20 @@ async def test_an_agent_that_starts_on_a_marked_node_withdraws_too() -> None:
 
         await until_withdrawn(rig)
         await rig.until_offered(NONE)
+
+
+async def test_a_node_with_claims_answers_when_the_last_one_has_ended() -> None:
+    """Its pods are named meanwhile; then the node has no ResourceSlice of ours."""
+    async with running_rig(is_started=False) as rig:
+        await become_installed(rig)
+        await start_with_claims(rig)
+        await allocate(rig, "a", 0)
+        assert await prepare(rig, "a") == ""
+        await mark(rig, "installation-1")
+        await until(lambda: rig.events("WithdrawalWaits"), DONE_SECONDS)
+        assert "default/p-a" in rig.events("WithdrawalWaits")[0]["message"]
+        assert WITHDRAWN_ANNOTATION not in told(rig)
+
+        await end(rig, "a")
+        assert await until_withdrawn(rig) == ()
+        await until(lambda: not devices(rig), 30)

@@ -78,7 +78,7 @@ async def test_it_ends_when_every_agent_has_answered_its_mark() -> None:
 
         assert told[0] == "asking 2 nodes to withdraw"
         assert "node b: withdrawn; files of running pods are kept: default/p" in told
-        assert "2 nodes have withdrawn" in told
+        assert "withdrawn: 2 nodes" in told
         assert "gpu-device-plugin cleanup" in told[-1]
 
 
@@ -89,7 +89,7 @@ async def test_who_does_not_answer_is_named_with_pod_and_cure() -> None:
         with pytest.raises(ClusterError) as failure:
             await Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02).run(5)
         text = str(failure.value)
-        assert "the agents of 1 nodes: b (pod on-b)" in text
+        assert "the agents of 1 node: b (pod on-b)" in text
         assert "--no-hooks" in text
         assert f"{UNINSTALL_ANNOTATION}-" in text
 
@@ -134,7 +134,7 @@ async def test_an_api_server_that_is_away_is_waited_for() -> None:
         await server.start()
         async with asyncio.timeout(PATIENCE_SECONDS):
             await run
-        assert told[-2] == "there is no DaemonSet of agents: no node to ask"
+        assert told[-2] == "there is no DaemonSet gpu/agents: no node to ask"
 
 
 async def test_what_kept_it_from_asking_is_told_at_the_deadline() -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.domain.nvidia.nodes import card, sevenths, whole
 
 from gpu_device_plugin.domain.caller import Call
+from gpu_device_plugin.domain.container_edits import Paths
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.modes import NodeMode
@@ -20,6 +21,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
+from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.schemes.registry import Schemes, shipped
 from gpu_device_plugin.errors import RequestError
 
@@ -191,3 +193,31 @@ def test_the_mps_daemon_is_wanted_in_mode_default_until_its_cards_are_back(
     labels = schemes(configuration).feature_labels(state.cards, state, Machine("535.1.2", "12.2"))
 
     assert labels["nvidia.com/mps.capable"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("there", "required", "cards", "problem", "channels"),
+    [
+        ((), "no", 1, "", None),
+        ((0,), "yes", 1, "", "0"),
+        ((), "yes", 0, "requested IMEX channel channel0 does not exist", None),
+    ],
+)
+def test_an_imex_channel_that_the_node_lacks_is_left_out_or_keeps_it_from_serving(
+    there: tuple[int, ...], required: str, cards: int, problem: str, channels: str | None
+) -> None:
+    """As NVIDIA's plugin has it, which ends where the channel is required."""
+    configuration = Configuration(imex_channels=(0,), is_imex_required=required == "yes")
+    state = replace(node(NodeMode.DEFAULT, whole(1)), imex_channels=there)
+    ours = schemes(configuration)
+    scheme = ours.of(GPU)
+    assert isinstance(scheme, Records)
+    layout = scheme.layout(state)
+
+    assert sum(len(pool.groups) for pool in scheme.pools(state)) == cards
+    assert layout.problem == problem
+    assert any("channel0" in note for note in layout.left_out) == (not there and required == "no")
+    if cards:
+        call = Call(GPU, 1, frozenset({state.cards[0].uuid}))
+        envs = scheme.edits(call, state, Paths()).envs
+        assert envs.get("NVIDIA_IMEX_CHANNELS") == channels

@@ -70,10 +70,7 @@ class Cluster:
 
     def start(self) -> None:
         """Bring everything up and return when a pod could run; on failure take it down again."""
-        isolate(self.layout)
-        nodes = tuple(node_user(name) for name in (NODE, *FURTHER_NODES))
-        users = (ADMIN, AGENT, SCHEDULER, CONTROLLER_MANAGER, PROXY, *nodes)
-        self.credentials.create((ADDRESS, "127.0.0.1", SERVICE_ADDRESS), users)
+        self.prepare()
         try:
             self.control_plane.start()
             self.node.start(standard_images())
@@ -81,6 +78,13 @@ class Cluster:
         except BaseException:
             self.stop()
             raise
+
+    def prepare(self) -> None:
+        """Make what the control plane needs, before it starts."""
+        isolate(self.layout)
+        nodes = tuple(node_user(name) for name in (NODE, *FURTHER_NODES))
+        users = (ADMIN, AGENT, SCHEDULER, CONTROLLER_MANAGER, PROXY, *nodes)
+        self.credentials.create((ADDRESS, "127.0.0.1", SERVICE_ADDRESS), users)
 
     def stop(self) -> None:
         """Take everything down; what is left goes with the namespaces."""

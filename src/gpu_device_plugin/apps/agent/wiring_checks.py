@@ -14,6 +14,7 @@ from gpu_device_plugin.apps.agent.lifecycle.other_plugin import SocketCheck
 from gpu_device_plugin.config.agent import Settings, xid_choice
 from gpu_device_plugin.domain.health_values import HealthRules
 from gpu_device_plugin.nvml.xids import health_rules
+from gpu_device_plugin.store.imex import imex_channels
 from gpu_device_plugin.store.selinux import SecurityLabels
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def _checks(of: Wiring) -> list[checking.Check]:
         checking.DeviceListCheck(of.schemes, node_store, recorder),
         of.configuration,
         MpsCheck(lambda: of.configuration.current, of.node_store),
+        checking.CallCheck(partial(_look_for_imex, of)),
         checking.CallCheck(of.cards.follow_mig),
         of.layout,
         checking.KubeletCheck(of.cluster, recorder),
@@ -62,6 +64,11 @@ def _checks(of: Wiring) -> list[checking.Check]:
     if not settings.simulator_dir:
         checks.append(checking.ExposureCheck(Exposure(os.environ), of.cluster, recorder))
     return checks
+
+
+def _look_for_imex(of: Wiring) -> None:
+    found = imex_channels(of.configuration.current.imex_channels)
+    of.node_store.update(imex_channels=found)
 
 
 def rules_of_health(settings: Settings) -> HealthRules:

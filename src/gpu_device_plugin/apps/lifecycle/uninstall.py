@@ -14,6 +14,7 @@ from gpu_device_plugin.domain.annotations import (
     WITHDRAWN_ANNOTATION,
     kept_pods,
 )
+from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.errors import ClusterError
 
 LOOK_SECONDS = 2.0
@@ -68,13 +69,13 @@ class Uninstall:
     async def _look(self) -> bool:
         installation = await self._fleet.installation()
         if installation is None:
-            self._tell("there is no DaemonSet of agents: no node to ask")
+            self._tell(f"there is no DaemonSet {self._fleet}: no node to ask")
             return True
         agents = await self._fleet.agents(installation)
         first = not self._waiting and not self._done
         self._waiting = {node: pod for node, pod in agents.items() if node not in self._done}
         if first:
-            self._tell(f"asking {len(agents)} nodes to withdraw")
+            self._tell(f"asking {counted(len(agents), 'node')} to withdraw")
         gate = asyncio.Semaphore(_AT_ONCE)
         await asyncio.gather(*(self._ask(gate, node, installation) for node in self._waiting))
         self._waiting = {n: pod for n, pod in self._waiting.items() if n not in self._done}
@@ -101,10 +102,10 @@ class Uninstall:
 
     def _summarise(self) -> None:
         pods = [pod for kept in self._done.values() for pod in kept]
-        self._tell(f"{len(self._done)} nodes have withdrawn")
+        self._tell(f"withdrawn: {counted(len(self._done), 'node')}")
         if pods:
             self._tell(
-                f"{len(pods)} pods keep running with their slices. If one of their containers ends, it "
+                f"still running with a slice: {counted(len(pods), 'pod')}. If a container of theirs ends, it "
                 f"cannot start again without the plugin. When the pods have ended, remove their "
                 f"files with `gpu-device-plugin cleanup` on the nodes"
             )
@@ -117,8 +118,10 @@ class Uninstall:
             )
         named = ", ".join(f"{node} (pod {pod})" for node, pod in sorted(self._waiting.items()))
         return (
-            f"no answer within {deadline_seconds:g} s from the agents of {len(self._waiting)} nodes: "
-            f"{named}. Check these pods, repair or delete the nodes, and uninstall again; or leave "
+            f"no answer within {deadline_seconds:g} s from the agents of "
+            f"{counted(len(self._waiting), 'node')}: {named}. Check these pods, delete pods with "
+            f"claims on these nodes (Event WithdrawalWaits), repair or delete the nodes, and "
+            f"uninstall again; or leave "
             f"their files behind with `helm uninstall --no-hooks` and run `gpu-device-plugin "
             f"cleanup` on the nodes later. To stay installed instead, remove the marks: "
             f"`kubectl annotate nodes --all {UNINSTALL_ANNOTATION}-`"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.node_cards import NodeView, node_view
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.errors import StateError
 
 
@@ -18,6 +19,8 @@ class ClusterCards:
     @property
     def summary(self) -> str:
         """How much of it is held, in one line."""
+        if not self.nodes and not self.unreadable:
+            return "no node publishes cards; `kubectl gpu doctor` says why"
         cards = sum(len(node.cards) for node in self.nodes)
         shared = [node for node in self.nodes if not node.is_whole]
         whole = [card for node in self.nodes if node.is_whole for card in node.cards]
@@ -30,9 +33,9 @@ class ClusterCards:
         if whole:
             given = sum(bool(card.pods) for card in whole)
             parts.append(f"{given} of {len(whole)} whole cards held")
-        nodes = f"{len(self.nodes) + len(self.unreadable)} nodes"
+        nodes = counted(len(self.nodes) + len(self.unreadable), "node")
         nodes += f" ({len(self.unreadable)} unreadable)" if self.unreadable else ""
-        return f"{nodes}, {cards} cards: {', '.join(parts)}"
+        return f"{nodes}, {counted(cards, 'card')}: {', '.join(parts)}"
 
     def only(self, names: Collection[str]) -> "ClusterCards":
         """The nodes of these names; all where none is given."""

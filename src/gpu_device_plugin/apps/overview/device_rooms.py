@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from gpu_device_plugin.apps.overview.node_cards import CardView
 from gpu_device_plugin.cluster.device_requests import asking_containers, whole_number
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.domain.counted import counted
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.held_devices import (
     DEVICES_ANNOTATION,
     held_devices,
@@ -57,6 +59,20 @@ def device_rooms(
     )
 
 
+def whole_by_claims(asked: Mapping[str, int], cards: Iterable[CardView]) -> tuple[DeviceRoom, ...]:
+    """The cards of which a claim could have all; empty where none are given by claims.
+
+    Only with the chart's value `dra.wholeCards`, under whose name whole cards are asked for.
+    """
+    given = [card for card in cards if card.door is Door.DRA and card.is_healthy]
+    taken = sum(card.free_units < card.units for card in given)
+    return tuple(
+        DeviceRoom(f"{name} by claims (dra.wholeCards)", len(given), taken, amount)
+        for name, amount in sorted(asked.items())
+        if given
+    )
+
+
 def held_lines(pod: SurveyedPod, cards: Iterable[CardView]) -> list[str]:
     """What the pod holds by its annotation: one line a container and whole device."""
     by_uuid = {card.uuid: card for card in cards}
@@ -65,7 +81,11 @@ def held_lines(pod: SurveyedPod, cards: Iterable[CardView]) -> list[str]:
         for uuid in uuids:
             card = by_uuid.get(uuid)
             others = len(card.pods) - 1 if card else 0
-            shared = f", which {others} other pods have too" if others else ""
+            shared = (
+                f", which {counted(others, 'other pod')} {'has' if others == 1 else 'have'} too"
+                if others
+                else ""
+            )
             what = f"card {card.index} ({card.model})" if card else uuid
             name = pod.spec.containers[index].name if index < len(pod.spec.containers) else "?"
             # A claim of whole cards (docs/dra.md) is of the only one that asks.

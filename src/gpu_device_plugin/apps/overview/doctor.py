@@ -10,6 +10,7 @@ from gpu_device_plugin.apps.overview.finding import Finding, Level, problem
 from gpu_device_plugin.apps.overview.wording import few
 from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
 
 _COMPONENT = "gpu-device-plugin"
@@ -208,7 +209,7 @@ def _refused(facts: Facts) -> Iterator[Finding]:
         first = asking[-1].metadata
         yield Finding(
             Level.NOTE,
-            f"{len(asking)} pods were refused when they started",
+            f"refused at their start: {counted(len(asking), 'pod')}",
             f"kubectl gpu why {first.name} -n {first.namespace}",
         )
 

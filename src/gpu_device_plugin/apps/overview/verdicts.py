@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.apps.overview.device_rooms import device_rooms
+from gpu_device_plugin.apps.overview.device_rooms import device_rooms, whole_by_claims
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
 from gpu_device_plugin.domain.pods import PodRequest
@@ -36,6 +37,7 @@ class NodeVerdict:
         is_fit: Whether the pod would fit.
         hint: The largest such slice that would fit, or "".
         is_other_door: Whether the node serves such requests by the other door (docs/dra.md).
+        is_never: Whether the node's mode takes no such pod, whatever is free.
     """
 
     node: str
@@ -44,6 +46,7 @@ class NodeVerdict:
     is_fit: bool = False
     hint: str = ""
     is_other_door: bool = False
+    is_never: bool = False
 
 
 def device_verdicts(
@@ -60,7 +63,7 @@ def device_verdicts(
         others = Counter(view.devices_taken)
         if pod.spec.node_name == view.name and not _is_over(pod):
             others.subtract(asked)
-        rooms = device_rooms(asked, node, others)
+        rooms = device_rooms(asked, node, others) or whole_by_claims(asked, view.cards)
         if not rooms:
             continue
         closed = _closed(pod, node)
@@ -108,7 +111,8 @@ def _verdict(
     except RequestError as error:
         # What comes before is the pod, the node and the request: they stand above.
         text = str(error).partition("): ")[2] or str(error)
-        return NodeVerdict(node.name, f"never, in mode {node.mode}: {text} [{error.reason}]")
+        told = f"never, in mode {node.mode}: {text} [{error.reason}]"
+        return NodeVerdict(node.name, told, is_never=True)
     chosen = policy or node.offer.policy or PlacementPolicy.BINPACK
     others = [hold for hold in node.holds if not hold.pod.is_same_pod(request.ref)]
     rooms = node_rooms(node.offer, others, request.door)
@@ -148,7 +152,7 @@ def _card_line(room: Room, wanted: Demand) -> str:
         return f"card {room.card.index}: {lack}"
     missing = wanted.units_per_card - room.free_mem
     missing_core = wanted.core_percent - room.free_core
-    lacks = [f"{missing} units"] if missing > 0 else []
+    lacks = [counted(missing, "unit")] if missing > 0 else []
     lacks += [f"{missing_core} % compute"] if missing_core > 0 else []
     free = f"{room.free_mem} of {room.card.capacity(room.unit)} units{compute} free"
     return f"card {room.card.index}: {free}" + (f", {' and '.join(lacks)} too few" if lacks else "")

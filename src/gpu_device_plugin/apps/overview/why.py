@@ -16,6 +16,7 @@ from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
 
 _SHOWN_EVENTS = 5
 _ASK_LESS = "ask less, free a slice, or add a node"
+_NEVER = "change what is said above of a node, or a node's mode: none takes it as it is"
 _FITS_ABOVE = "; what fits now is said above"
 _NO_SLICE_YET = (
     "it is bound and has no slice yet: look at the agent with `kubectl gpu doctor`, and at the "
@@ -107,17 +108,24 @@ def _state(pod: SurveyedPod) -> str:
 
 
 def _told(events: Sequence[Event]) -> list[str]:
+    shown = [e for e in events if e.type == "Warning" or e.reporter == "gpu-device-plugin"]
     lines = [
         f"{event.at} {event.reporter or 'unknown'} {event.reason}: {event.message}"
-        for event in events
-        if event.type == "Warning" or event.reporter == "gpu-device-plugin"
+        for event in shown
+        if not any(_wraps(event.message, other.message) for other in shown)
     ]
     return lines[-_SHOWN_EVENTS:]
 
 
 def _once(message: str, events: Iterable[Event]) -> str:
     """The pod's own message, if no Event says it too."""
-    return "" if any(message in event.message for event in events) else message
+    said = [event.message for event in events]
+    return "" if any(message in each or _wraps(message, each) for each in said) else message
+
+
+def _wraps(message: str, other: str) -> bool:
+    """Whether a message is another one with words around it: the kubelet repeats the agent's."""
+    return other != "" and other in message and other != message
 
 
 def _asks(pod: SurveyedPod, request: PodRequest, unit: MemoryUnit) -> tuple[str, ...]:
@@ -160,6 +168,8 @@ def _cures(  # noqa: PLR0911 - one for each thing seen
     """What to do, by what is seen."""
     fitting = few(verdict.node for verdict in verdicts if verdict.is_fit)
     less = _ASK_LESS + (_FITS_ABOVE if any(verdict.hint for verdict in verdicts) else "")
+    if verdicts and all(verdict.is_never for verdict in verdicts):
+        less = _NEVER
     if pod.status.phase == "Failed":
         again = "delete it; its controller, if it has one, has made another one already"
         return (again,) if fitting else (again, less)

@@ -13,6 +13,7 @@ from gpu_device_plugin.apps.page.access import Access
 from gpu_device_plugin.apps.page.drawing import Drawing
 from gpu_device_plugin.apps.page.uses import Uses
 from gpu_device_plugin.cluster.api import ApiServer, Request
+from gpu_device_plugin.cluster.prometheus import query_path
 from gpu_device_plugin.cluster.survey import Survey
 from gpu_device_plugin.errors import ClusterError, ConfigError, WrongServerError
 from gpu_device_plugin.web.page.html import Html
@@ -130,7 +131,6 @@ async def _find(api: ApiServer) -> None:
     try:
         await api.call(Request("GET", "/version"))
     except WrongServerError:
-        await api.close()
         raise
     except ClusterError as error:
         _log.warning("the API server does not serve us yet", error=str(error))
@@ -147,18 +147,22 @@ async def run_page(
         on_ready: Called with the port once it is listened on.
 
     Raises:
-        ConfigError: The certificate cannot be used.
+        ConfigError: The certificate cannot be used, or Prometheus's address is none.
         EdgeError: The address cannot be listened on.
         WrongServerError: The API server's name is unknown, or its certificate not trusted. Any other
             trouble is shown on the page.
     """
-    await _find(api)
-    page = Page(settings, api)
-    work = asyncio.ensure_future(page.run(lambda: on_ready(page.server.port)))
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, work.cancel)
     try:
+        if settings.prometheus:
+            query_path(settings.prometheus)
+        await _find(api)
+        page = Page(settings, api)
+        work = asyncio.ensure_future(page.run(lambda: on_ready(page.server.port)))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, work.cancel)
         await work
     except asyncio.CancelledError:
         _log.info("ended")
+    finally:
+        await api.close()

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 CDI_FAULT = "CdiDirNotWritable"
 CHECK_SECONDS = 30.0
+OFFER_SECONDS = 2.0
+"""How often it is asked whether the API server has taken an offer."""
 _TOGETHER_SECONDS = 0.05
 _log = structlog.get_logger("claims")
 
@@ -102,11 +104,10 @@ class ClaimDoor:
                 self._check_directory()
                 await self._rebuild()
                 self._offer()
+                self.handover.check()
                 if await self.handover.advance():
                     continue
-                await self._until_woken(
-                    self.handover.settle_seconds if self.handover.is_waiting else CHECK_SECONDS
-                )
+                await self._until_woken(self._pause_seconds())
                 await asyncio.sleep(_TOGETHER_SECONDS)
         finally:
             serving.cancel()
@@ -185,6 +186,12 @@ class ClaimDoor:
                 await self._preparation.rebuild()
             except GpuPluginError as error:
                 _log.warning("a lost grant is not made again", error=str(error))
+
+    def _pause_seconds(self) -> float:
+        """How long the work waits for news."""
+        if not self._parts.claims.has_offered:
+            return OFFER_SECONDS
+        return self.handover.settle_seconds if self.handover.is_waiting else CHECK_SECONDS
 
     async def _until_woken(self, seconds: float | None) -> None:
         with suppress(TimeoutError):

@@ -33,6 +33,7 @@ class Handover:
         self._written_at: float | None = None
         self.withheld: frozenset[str] = frozenset()
         self.is_offered = False
+        self._may_be_written = False
         self.settle_seconds = 5.0
 
     @property
@@ -47,7 +48,16 @@ class Handover:
         """Take up what the last run left; returns what was damaged, or None."""
         content, bad = await self._parts.memory.load(now_seconds)
         self.withheld, self.is_offered = frozenset(content.withheld), content.is_offered
+        self._may_be_written = content.is_offered
         return bad
+
+    def check(self) -> None:
+        """After an offer: where the API server never took one of ours, no card has to go back."""
+        self._may_be_written = self._may_be_written or self._parts.claims.has_offered
+        if self._parts.claims.refused:
+            if not self._may_be_written:
+                self._remember(frozenset(), is_offered=False)
+            self._parts.on_refused(self._parts.claims.refused)
 
     def offered(self, uuids: Iterable[str]) -> None:
         """These cards are offered for claims now."""

@@ -29,6 +29,7 @@ class ClaimParts:
         gate: Keeps the calls of the other door away.
         driver_version: Of the NVIDIA driver.
         memory: What was offered, over a restart.
+        on_refused: Called with what the API server says where it takes no offers of ours.
         republish: Sends the device lists of the other door again, where they have changed.
     """
 
@@ -41,4 +42,5 @@ class ClaimParts:
     gate: CallGate
     driver_version: Callable[[], str]
     memory: Memory[ClaimsRecord]
+    on_refused: Callable[[str], None]
     republish: Callable[[NodeState], None]

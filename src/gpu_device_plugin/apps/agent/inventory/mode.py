@@ -65,6 +65,7 @@ class ModeFollower:
         self._is_synced = False
         self._foreign = self._answering = ""
         self._kubelet_version = ""
+        self._claims_refused = ""
         self.registered: frozenset[str] = frozenset()
         """Resources that this node registered with the kubelet, also in earlier runs."""
         self._last_notes: dict[str, str] = {}
@@ -125,6 +126,12 @@ class ModeFollower:
     def note_kubelet(self, version: str) -> None:
         """The version of the node's kubelet, for instance `v1.36.3`; it decides with the labels."""
         self._kubelet_version = version
+
+    def note_claims_refused(self, text: str) -> None:
+        """The API server takes no offers for claims; it is asked again when the door is asked for anew."""
+        if text != self._claims_refused:
+            self._claims_refused = text
+            self.settle()
 
     def follow(self, labels: Mapping[str, str]) -> None:
         """Take the labels of the node from the API server."""
@@ -222,6 +229,8 @@ class ModeFollower:
             if wanted is None
             else None,
         )
+        if wanted is not Door.DRA:
+            self._claims_refused = ""
         missing = self._lacks_claims(mode) if wanted is Door.DRA else ""
         self._note(
             "door",
@@ -239,6 +248,8 @@ class ModeFollower:
             return f"mode {mode} gives whole cards"
         if self._kubelet_version and not has_claims_api(self._kubelet_version):
             return f"the kubelet is {self._kubelet_version}, and claims need 1.36 or later"
+        if self._claims_refused:
+            return f"the API server refuses ResourceSlices ({self._claims_refused}); dra.enabled of the chart gives the rights"
         return ""
 
     def _check_foreign(self) -> None:

@@ -1,8 +1,8 @@
 """Withdrawal: the chart's pre-delete hook marks a node, and the agent leaves it and answers.
 
 A marked node offers nothing (its device lists are empty, so that the kubelet counts 0 at once),
-and what no grant names is removed. Running containers keep their files. The answer is an
-annotation of the node, for which `gpu-device-plugin uninstall` waits. A mark is for one
+and what no grant names is removed. Running containers keep their files; claims are waited for,
+because only the agent can give them back. The answer is an annotation of the node, for which `gpu-device-plugin uninstall` waits. A mark is for one
 installation (`domain.annotations`); that of an earlier one is removed and has no effect. When the
 mark is gone, the agent serves again.
 """
@@ -48,6 +48,7 @@ class Withdrawal:
         self._remains = remains
         self._resources = resources
         self._is_clean = False
+        self._waited_for = ""
         reconciler.passed.subscribe(self._settle)
 
     def follow(self) -> None:
@@ -105,11 +106,23 @@ class Withdrawal:
         """Answer when nothing is uncertain, all files are gone and the node counts 0 units."""
         if not self._is_clean or any(_counts(view.allocatable, name) for name in self._resources):
             return
+        if self._waits_for_claims():
+            return
         pods = (str(grant.pod) for grant in self._ledger_store.ledger.grants.values())
         kept = tuple(sorted(set(pods)))
         if kept != self._node_store.read().kept:
             _log.info("withdrawn", kept=list(kept))
             self._node_store.update(kept=kept)
+
+    def _waits_for_claims(self) -> bool:
+        """Without the agent the kubelet cannot give claims back: their pods would never end."""
+        grants = self._ledger_store.ledger.grants.values()
+        pods = ", ".join(sorted({str(grant.pod) for grant in grants if grant.holder.claim}))
+        if pods and pods != self._waited_for:
+            text = f"the uninstall waits for pods with claims, which could not end without the agent: {pods}"
+            self._recorder.node_note("WithdrawalWaits", text)
+        self._waited_for = pods
+        return bool(pods)
 
 
 def _counts(allocatable: Mapping[str, str], name: str) -> bool:

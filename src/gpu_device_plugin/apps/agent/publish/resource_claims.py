@@ -41,6 +41,11 @@ class ResourceClaims(Protocol):
         """Whether the API server has the last offer."""
         ...
 
+    @property
+    def refused(self) -> str:
+        """That the API server takes no offers of ours, in its words; empty where it may."""
+        ...
+
 
 class ApiClaims:
     """Claims of a cluster; nothing is asked before the first offer or claim."""
@@ -76,6 +81,11 @@ class ApiClaims:
         """Whether the API server has the last offer."""
         return self._slices.is_written
 
+    @property
+    def refused(self) -> str:
+        """That the API server takes no offers of ours, in its words; empty where it may."""
+        return self._slices.refused
+
     async def run(self) -> None:
         """Work until cancelled."""
         await self._slices.run()
@@ -85,6 +95,7 @@ class NoClaims:
     """Without an API server there are none, and nobody would allocate what is offered."""
 
     has_offered = True
+    refused = ""
 
     async def fetch(self, _namespace: str, _name: str, /) -> Claim | None:
         """None."""

@@ -27,6 +27,7 @@ class NodeChange(TypedDict, total=False):
     library_version: str
     mark: str
     mps_served: str
+    imex_channels: tuple[int, ...]
     door: Door
     kept: tuple[str, ...] | None
 

@@ -31,6 +31,7 @@ from gpu_device_plugin.domain.schemes.nvidia.configuration import (
 from gpu_device_plugin.domain.schemes.nvidia.cutting import uncut
 from gpu_device_plugin.domain.schemes.nvidia.feature_labels import MPS_CAPABLE, feature_labels
 from gpu_device_plugin.domain.schemes.nvidia.held import with_held
+from gpu_device_plugin.domain.schemes.nvidia.imex import while_there, with_channels
 from gpu_device_plugin.domain.schemes.nvidia.mps import as_client, while_served
 from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of, offers
@@ -205,7 +206,7 @@ class NvidiaScheme(Records):
             each for each in self._devices(call.resource, state) if each.id in call.must_include
         ]
         answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
-        configuration = self._configuration()
+        configuration = with_channels(self._configuration(), state.imex_channels)
         found = answer(devices, configuration, paths, answer_id)
         is_client = configuration.sharing.kind is SharingKind.MPS
         if is_client and any(device.replicas > 1 for device in devices):
@@ -220,8 +221,8 @@ class NvidiaScheme(Records):
             return Offers()
         # Worked out once: a call asks for them six times, and nearly always nothing has changed.
         grants, configuration = tuple(self._held()), self._configuration()
-        served = (state.cards, state.mode, state.other_cards, state.mps_served)
-        key = (configuration, grants, *served)
+        node = (state.cards, state.mode, state.other_cards, state.mps_served, state.imex_channels)
+        key = (configuration, grants, *node)
         if key != self._latest[0]:
             self._latest = key, self._worked_out(state, grants)
         return self._latest[1]
@@ -230,6 +231,7 @@ class NvidiaScheme(Records):
         asked = self._configuration().mig_profile if is_whole(state.mode) else ""
         problem = uncut(state.cards, asked) if asked else ""
         found = Offers(problem=problem) if problem else self._configured(state)
+        found = while_there(found, self._configuration(), state.imex_channels)
         offered = with_held(found, state.cards, grants)
         # A profile of a card that we have no table of, or what is held under an earlier name.
         self._names = self._names | offered.resources.keys()  # not in place: others iterate it

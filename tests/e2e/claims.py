@@ -1,0 +1,148 @@
+"""An agent whose door is `dra`, the chart's policies, and what claims hold, as the tests of claims see it."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.agent import Agent, AgentDirectories
+from tests.e2e.cluster.cluster import NAMESPACE, NODE, Cluster
+from tests.e2e.cluster.waiting import wait_for
+from tests.e2e.helm import install_claims
+from tests.e2e.pods import container, pod, slice_of
+from tests.e2e.tenants import cuda_images
+from tests.nvidia_smi import NvidiaSmi
+from tests.told import compile_program
+
+from gpu_device_plugin.simulation.containers import cdi_spec
+from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
+from gpu_device_plugin.store.native import native_library
+
+ROOT = Path("/run/gpu-device-plugin-e2e/claims")
+
+
+@pytest.fixture(scope="module")
+def claims_agent(
+    cluster: Cluster,
+    serving_agent: Agent,
+    nvidia_smi: NvidiaSmi,
+    results: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Agent]:
+    """In the usual agent's place one whose door is `dra`, with the chart's policies in the cluster."""
+    serving_agent.stop()
+    flags = {"device-access": "cdi", "door": "dra", "cdi-dir": str(cluster.node.cdi_directory)}
+    agent = Agent(cluster, AgentDirectories(ROOT, results / "claims"), flags)
+    agent.prepare("--driver-version", nvidia_smi.driver_version)
+    node = SimulatedNode(agent.directories.simulated_node / STATE_NAME)
+    spec = cdi_spec(node, {"/usr/bin/nvidia-smi": nvidia_smi.path})
+    cluster.node.add_cdi_spec("nvidia", json.dumps(spec))
+    program = compile_program(tmp_path_factory.mktemp("client"))
+    libraries = [*node.state.parent.glob("*.so.1"), native_library("libgpuslice.so")]
+    for image in cuda_images(program, [nvidia_smi.path, *libraries]):
+        cluster.node.load(image)
+    helm = install_claims(cluster)
+    agent.start()
+    yield agent
+    agent.stop()
+    helm.uninstall()
+
+
+@pytest.fixture
+def claims(cluster: Cluster, claims_agent: Agent) -> Iterator[Agent]:
+    """That agent at work on an empty node; whatever a test leaves is removed."""
+    if not claims_agent.program.running():
+        claims_agent.start()
+    wait_for("four cards are offered", lambda: len(devices(cluster)) == 4, 30)
+    yield claims_agent
+    for kind in ("deployment", "job", "pod"):
+        cluster.kubectl("delete", kind, "--all", "--wait=true", "--grace-period=1")
+    wait_for("no claim is left", lambda: not cluster.every("resourceclaim"), 60)
+    wait_for("no grant is left", lambda: not claims_agent.grants(), 30)
+
+
+@pytest.fixture
+def plain(cluster: Cluster) -> Iterator[str]:
+    """A namespace that uses no claims; the node's label for its door goes with it."""
+    cluster.kubectl("create", "namespace", "plain")
+    yield "plain"
+    cluster.kubectl("label", "node", NODE, "gpu-device-plugin/door-")
+    cluster.kubectl("delete", "namespace", "plain", "--ignore-not-found=true")
+
+
+def devices(cluster: Cluster) -> list[dict[str, Any]]:
+    """The devices of our driver, as the scheduler sees them."""
+    return [
+        device
+        for each in cluster.every("resourceslice")
+        if each["spec"]["driver"] == "gpu-device-plugin"
+        for device in each["spec"]["devices"]
+    ]
+
+
+def deployment(replicas: int, template: dict[str, Any]) -> dict[str, Any]:
+    """A Deployment of a pod."""
+    spec = {**template["spec"], "restartPolicy": "Always"}
+    labels = template["metadata"]["labels"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": template["metadata"]["name"]},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def running(cluster: Cluster, namespace: str = NAMESPACE) -> list[str]:
+    """Names of the pods that run."""
+    found = cluster.every("pod", namespace)
+    return [p["metadata"]["name"] for p in found if p["status"]["phase"] == "Running"]
+
+
+def cards_of(cluster: Cluster) -> Counter[str]:
+    """Device -> how many claims have a share of it."""
+    return Counter(
+        result["device"]
+        for claim in cluster.every("resourceclaim")
+        for result in claim["status"].get("allocation", {}).get("devices", {}).get("results", ())
+    )
+
+
+def holding(name: str, **spec: Any) -> dict[str, Any]:
+    """A pod with a slice that stays, and starts again after a restart of its node."""
+    spec = {"restartPolicy": "Always", **spec}
+    return pod(name, container("main", resources=slice_of(2, 30)), **spec)
+
+
+def in_namespace(made: dict[str, Any], namespace: str) -> dict[str, Any]:
+    """The object, with its namespace."""
+    return {**made, "metadata": {**made["metadata"], "namespace": namespace}}
+
+
+def set_door(cluster: Cluster, door: str) -> None:
+    """Label the node."""
+    cluster.kubectl("label", "node", NODE, "--overwrite", f"gpu-device-plugin/door={door}")
+
+
+def phase(cluster: Cluster, name: str, namespace: str) -> str:
+    """Of a pod."""
+    found = cluster.find("pod", name, namespace)
+    return str(found["status"].get("phase")) if found else ""
+
+
+def taints(cluster: Cluster) -> dict[str, str]:
+    """Device -> value of its only taint, or ""."""
+    return {
+        device["name"]: next((taint["value"] for taint in device.get("taints", ())), "")
+        for device in devices(cluster)
+    }
+
+
+def modes(cluster: Cluster) -> set[str]:
+    """The mode that the devices tell."""
+    return {device["attributes"]["mode"]["string"] for device in devices(cluster)}
