@@ -87,6 +87,21 @@ def test_the_agent_gets_its_directories_and_rights() -> None:
     assert "variables.node" in policy["spec"]["validations"][0]["expression"]
 
 
+def test_who_may_make_claims_is_a_value_and_whole_cards_have_a_rule_of_their_own() -> None:
+    """A managed cluster runs kube-controller-manager under another name."""
+    made = manifests(ON, "dra.claimMakers={someone-else}", "dra.wholeCards=nvidia.com/gpu")
+    policy = one(made, "ValidatingAdmissionPolicy", "gpu-device-plugin-claims-made")
+    (first, *_) = policy["spec"]["validations"]
+    assert first["expression"] == "request.userInfo.username in ['someone-else']"
+
+    whole = one(made, "ValidatingAdmissionPolicy", "gpu-device-plugin-claims-whole")
+    (condition,) = whole["spec"]["matchConditions"]
+    assert "in ['gpu-card']" in condition["expression"]
+    assert "gpu-slice" not in condition["expression"]
+    names = {each["metadata"]["name"] for each in manifests(ON)}
+    assert "gpu-device-plugin-claims-whole" not in names
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -79,3 +79,41 @@ def test_no_short_form_is_left_in_a_rendered_rule() -> None:
         if made["kind"] == "ValidatingAdmissionPolicy":
             text = yaml.safe_dump(made["spec"], width=10_000)
             assert not any(form in text for form in ("mem(c)", "core(c)", "limits(c)", "ours("))
+
+
+FILES = {
+    "a": """
+version: v1
+resources:
+  gpus: [{pattern: "*", name: big}]
+  mig:
+sharing:
+  timeSlicing:
+    resources: [{name: nvidia.com/big, rename: slow, replicas: 2}]
+""",
+    "b": {"version": "v1", "sharing": {"mps": {"resources": [{"name": "mig-1g.5gb"}]}}},
+    "c": "version: v1\nsharing:\n",
+}
+USUAL = ["aliyun.com/gpu-mem", "aliyun.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu.shared"]
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({}, []),
+        ({"config": {"map": FILES}}, ["big", "big.shared", "slow", "slow.shared"]),
+        ({"migStrategy": "mixed", "dra": {"enabled": True}}, []),
+    ],
+)
+def test_the_rule_of_two_gpu_resources_knows_the_names_that_the_files_make(
+    values: dict[str, Any], names: list[str]
+) -> None:
+    """In each shape of a pod, in what it matches and in what it says; MIG profiles have a prefix."""
+    wanted = str([*USUAL, *(f"nvidia.com/{name}" for name in names)])
+    made = manifests(values=values)
+    for shape in SHAPES:
+        text = yaml.safe_dump(
+            one(made, "ValidatingAdmissionPolicy", f"gpu-device-plugin-{shape}"), width=10**6
+        ).replace("''", "'")
+        assert "GPU-NAMES" not in text
+        assert text.count(f"r in {wanted} || r.startsWith('nvidia.com/mig-')") == 3

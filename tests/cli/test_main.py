@@ -250,3 +250,19 @@ def test_the_agent_does_not_load_what_only_the_demo_needs() -> None:
     ).stdout
 
     assert not {"grpc", "aiohttp", "gpu_device_plugin.apps.demo"} & set(output.split())
+
+
+@pytest.mark.parametrize("name", ["controller", "uninstall", "clear-nodes", "page"])
+def test_a_command_without_a_usable_kubeconfig_ends_at_once(name: str, tmp_path: Path) -> None:
+    """Waiting would bring none; an agent goes on, because it serves without the API server too."""
+    gone = tmp_path / "gone"
+    ended = subprocess.run(
+        [sys.executable, "-m", "gpu_device_plugin", name, f"--kubeconfig={gone}"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"gpu-device-plugin: kubeconfig {gone}: ")
+    assert ended.stderr.count("\n") == 1

@@ -104,6 +104,19 @@ async def test_capacity_counts_each_node_by_its_own_door(cluster: Cluster) -> No
     assert {each["node"]: each["pods"] for each in found} == {"dra": 6, "plain": 2}
 
 
+async def test_why_of_a_whole_card_counts_the_cards_that_a_claim_can_have_whole(
+    cluster: Cluster,
+) -> None:
+    """On a node whose kubelet has none of them: they are no allocatable."""
+    await cluster.add(asking_devices("held", 1, "dra", "GPU-dra-1"))
+    await cluster.add(asking_devices("waits", 1), "Pending")
+    shown = await words(cluster, "why", "ns/waits")
+
+    assert "dra: has too few nvidia.com/gpu by claims (dra.wholeCards): 0 of 2 free, 1" in shown
+    assert "-> ask less, free a slice" in shown
+    assert "holds container a: card 1 (Tesla-V100" in await words(cluster, "why", "ns/held")
+
+
 LABEL = {"gpu-device-plugin/door": "dra"}
 
 

@@ -30,6 +30,11 @@ PLACE = SimpleNamespace(host="api.example", port=6443, ssl=True, is_ssl=True)
             ClusterError,
             "cannot reach https://k8s through api.example:6443: connection refused",
         ),
+        (
+            ConnectionResetError(),
+            ClusterError,
+            "cannot reach https://k8s through api.example:6443: no TLS handshake; does it serve HTTPS?",
+        ),
         (OSError(113, "No route to host"), ClusterError, "No route to host"),
     ],
 )

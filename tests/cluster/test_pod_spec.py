@@ -49,9 +49,9 @@ def test_containers_come_in_the_order_of_admission_with_their_kinds() -> None:
     assert request.ref == PodRef("ns", "p", "u1")
 
 
-def claim_of(name: str, template: str = "gpu-slice") -> dict[str, str]:
+def claim_of(name: str) -> dict[str, str]:
     """An entry of `resourceClaims`."""
-    return {"name": name, "resourceClaimTemplateName": template}
+    return {"name": name, "resourceClaimTemplateName": "gpu-slice"}
 
 
 def test_a_rewritten_pod_asks_what_its_claims_are_named_after() -> None:
@@ -62,7 +62,7 @@ def test_a_rewritten_pod_asks_what_its_claims_are_named_after() -> None:
             "resourceClaims": [
                 claim_of("slice-2-30-c0"),
                 claim_of("slice-3-30-i1"),
-                claim_of("slice-9-0-c1", "of-another"),
+                claim_of("slice-9-0-c1-beside"),
                 claim_of("disk"),
             ],
             "initContainers": [

@@ -108,6 +108,18 @@ GOOD = [
     Row("four-cards-of-two-containers", [asking(8), asking(4, name="second")], labels=several("4")),
     Row("label-without-slice", [container("main", "true")], labels=several("many")),
     Row("init-container", [asking(2, 30)], more={"initContainers": [asking(2, 30, name="before")]}),
+    Row(
+        "one-gpu-resource",
+        [container("main", resources={"limits": {"nvidia.com/gpu.shared": "1"}})],
+    ),
+    Row(
+        "gpu-and-what-another-vendor-counts-of-it",
+        [
+            container(
+                "main", resources={"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "9"}}
+            )
+        ],
+    ),
     Row("mount-beside-ours", **mounting("/run/gpu-device-plugin-data")),
     Row("mount-of-etc", **mounting("/etc/app")),
     Row("node-directory-beside-ours", **of_node("/run/gpu-device-plugin-data")),
@@ -227,6 +239,7 @@ BAD_REQUESTS = [
                 {"nvidia.com/gpu.shared": "1", "nvidia.com/gpu": "1"},
                 {"nvidia.com/gpu": "1", MEMORY: "2"},
                 {"aliyun.com/gpu": "1", MEMORY: "2"},
+                {"nvidia.com/mig-2g.10gb": "1", "nvidia.com/mig-1g.5gb": "1"},
             )
         )
     ),

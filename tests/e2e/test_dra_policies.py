@@ -39,6 +39,7 @@ class Made:
     pod: Mapping[str, Any]
     claims: Mapping[str, str]
     labels: Mapping[str, str] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
 
 
 MADE = [
@@ -77,11 +78,73 @@ MADE = [
         pod("p", asking(2, 30), initContainers=[sidecar(2, 30, "beside")]),
         {"main": "slice-2-30-c0", "beside": "slice-2-30-i0"},
     ),
+    Made(
+        "ordinary-inits-alike-have-one-each-where-no-app-container-has-it",
+        pod(
+            "p",
+            asking(1, 5),
+            initContainers=[asking(2, 30, name="first"), asking(2, 30, name="then")],
+        ),
+        {"main": "slice-1-5-c0", "first": "slice-2-30-i0", "then": "slice-2-30-i1"},
+    ),
+    Made(
+        "sidecars-and-inits-beside-an-app-container-of-their-shape",
+        pod(
+            "p",
+            container("plain"),
+            asking(2, 30),
+            initContainers=[
+                sidecar(2, 30, "beside"),
+                asking(2, 30, name="before"),
+                sidecar(2, 30, "too"),
+            ],
+        ),
+        {
+            "plain": "",
+            "main": "slice-2-30-c1",
+            "beside": "slice-2-30-i0",
+            "before": "slice-2-30-c1",
+            "too": "slice-2-30-i2",
+        },
+    ),
+    Made("whole-card-by-percent", pod("p", asking(2, 100)), {"main": "slice-2-100-c0"}),
+    Made(
+        "numbers",
+        pod("p", container("main", resources={"limits": {MEMORY: 2, CORE: 30}})),
+        {"main": "slice-2-30-c0"},
+    ),
+    Made(
+        "limits-and-requests",
+        pod(
+            "p",
+            container(
+                "main",
+                resources={
+                    k: {MEMORY: "2", CORE: "30", "cpu": "1"} for k in ("limits", "requests")
+                },
+            ),
+        ),
+        {"main": "slice-2-30-c0"},
+        others=("cpu",),
+    ),
     Made("cards", pod("p", asking(8)), {"main": "slice-8-0-x2-c0"}, several("2")),
     Made("one-card", pod("p", asking(8)), {"main": "slice-8-0-c0"}, several("1")),
     *(
         Made(f"spelt-{text}", pod("p", asking(text, 30)), {"main": f"slice-{units}-30-c0"})
-        for text, units in (("2000m", 2), ("1k", 1000), ("1Ki", 1024), ("2e1", 20), ("0.2e1", 2))
+        for text, units in (
+            ("2000m", 2),
+            ("1k", 1000),
+            ("1Ki", 1024),
+            ("2e1", 20),
+            ("0.2e1", 2),
+            ("2.0", 2),
+            ("2e0", 2),
+            ("2E0", 2),
+            ("+2", 2),
+            ("0.002k", 2),
+            ("2000000u", 2),
+            ("002", 2),
+        )
     ),
     Made(
         "forty",
@@ -141,7 +204,8 @@ def test_each_shape_of_a_pod_gets_the_claims_it_has_to(server: Submission) -> No
         answer = server.create(made)
         found = claims_of(answer.made) if answer.is_accepted else {}
         left = [key for c in containers(answer.made) for side in ("limits", "requests")
-                for key in c["resources"].get(side, {})] if found else []  # fmt: skip
+                for key in c["resources"].get(side, {})
+                if key not in row.others] if found else []  # fmt: skip
         named = {each["name"] for each in answer.made.get("spec", {}).get("resourceClaims", ())}
         if found != row.claims or left or named != set(row.claims.values()) - {""}:
             wrong.append(f"{row.name}: {answer} {found} {left} {named}")
@@ -202,6 +266,38 @@ def test_a_pod_past_the_scheduler_is_refused(server: Submission) -> None:
 
     assert "use nodeSelector kubernetes.io/hostname" in answer.text
     assert server.create(pod("p", container("main"), nodeName=NODE)).is_accepted
+
+
+PRIVILEGED = {"securityContext": {"privileged": True}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (PRIVILEGED, "container main holds a slice and is privileged"),
+        (
+            {"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}},
+            "adds the capability SYS_ADMIN",
+        ),
+        ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, "NVIDIA_VISIBLE_DEVICES"),
+    ],
+)
+def test_a_pod_that_names_such_a_claim_itself_is_held_to_the_rules(
+    server: Submission, changed: dict[str, Any], words: str
+) -> None:
+    """As if its limits had been rewritten; in an init container as well."""
+    made = _named("p", "slice-2-30-c0")
+    made["spec"]["containers"][0] |= changed
+    assert words in server.create(made).text
+
+    first = _named("p", "slice-2-30-i0")
+    (main,) = first["spec"]["containers"]
+    first["spec"]["initContainers"] = [main | changed]
+    first["spec"]["containers"] = [container("app")]
+    assert words in server.create(first).text
+    beyond = _named("p", "slice-2-30-c0") | {}
+    beyond["spec"]["nodeName"] = NODE
+    assert "use nodeSelector" in server.create(beyond).text
 
 
 def test_a_claim_by_hand_is_refused_whoever_writes_it(server: Submission) -> None:

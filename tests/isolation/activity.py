@@ -11,14 +11,15 @@ _OPEN_AT, _SHORTS_AT = 64, 64 + 16 * OPEN
 FOR_EVER = 1 << 62
 
 
-def page(processes: int, version: int) -> bytes:
+def page(processes: int, version: int, quiet_until_ns: int = 0) -> bytes:
     """A page that says of so many processes that they are always on the card.
 
     Args:
         processes: How many, at most 64.
         version: 0 as a library wrote it that knew of no versions.
+        quiet_until_ns: Until when it asks the others to begin nothing.
     """
-    head = struct.pack("<QQQI36x", MAGIC, 0, 0, version)
+    head = struct.pack("<QQQI20xQ8x", MAGIC, 0, 0, version, quiet_until_ns)
     there = struct.pack("<QQ", 1, FOR_EVER) * processes
     return (head + there).ljust(BYTES, b"\0")
 

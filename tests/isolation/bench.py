@@ -8,6 +8,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.bench.rows import Chapter, Row, at_most
@@ -104,19 +105,22 @@ def _shares(
 
 
 def _burst(directory: Path, percent: int) -> Row:
-    """Bursts in real time, where the host's own work and the machine's jitter count for both."""
+    """Bursts in real time, with and without a cap at once: the machine's jitter is the same for both."""
+
+    def had_at(cap: int) -> float:
+        return _shares(directory, (cap, "burst"), unit_ns=BURST_NS, real_seconds=4.0)[0]
+
     kept, reached = [], []
     for _ in range(BURST_ROUNDS):
-        free, had = (
-            _shares(directory, (cap, "burst"), unit_ns=BURST_NS, real_seconds=4.0)[0]
-            for cap in (100, percent)
-        )
+        with ThreadPoolExecutor(2) as both:
+            free, had = both.map(had_at, (100, percent))
         kept.append(had / min(float(percent), free))
         reached.append(free)
     middle = statistics.median(kept)
     what = (
         f"50 launches of 100 µs, then 4 ms on the host, in real time at {percent} %: of its share, or of "
-        f"what it reaches without a cap (here {statistics.median(reached):.0f} %), {BURST_ROUNDS} rounds of 4 s"
+        f"what it reaches without a cap at the same moment on another card (here {statistics.median(reached):.0f} %), "
+        f"{BURST_ROUNDS} rounds of 4 s"
     )
     return Row(what, "≥ 0.95", f"{middle:.2f}", middle >= OF_SHARE)
 

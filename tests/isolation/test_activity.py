@@ -31,6 +31,18 @@ def test_a_neighbours_page_counts_as_no_more_than_four_processes(make_box: MakeB
     assert had[0] <= 5 * 10 + POINTS
 
 
+def test_a_page_that_always_asks_for_the_card_gets_a_twentieth_of_the_time(
+    make_box: MakeBox,
+) -> None:
+    """For a moment others begin nothing where one asks for that; what they lack then they get after."""
+    for percent, least in ((60, 60 - POINTS), (99, 94)):
+        box = tenant(make_box, f"a{percent}", percent)
+        put(box, "forger", activity.page(0, 1, activity.FOR_EVER))
+        had = shares((box, "sync@1000000"))
+
+        assert least <= had[0] <= percent + POINTS, percent
+
+
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_pages_of_other_versions_are_read(make_box: MakeBox, version: int) -> None:
     """A process that is always there, says a library older or newer: half of the time is its."""

@@ -75,6 +75,20 @@ def test_short_and_long_kernels_keep_their_shares_in_turns(
     assert had == pytest.approx([part for part, _ in tasks], abs=BESIDE_POINTS)
 
 
+@pytest.mark.parametrize("turn_us", [CARD_TURN_US, LONG_TURN_US])
+@pytest.mark.parametrize("unit_us", [1500, 3000, 5000, 8000])
+@pytest.mark.parametrize("percent", [10, 20, 30])
+def test_kernels_of_a_few_turns_keep_a_small_share_beside_all_the_rest(
+    make_box: MakeBox, percent: int, unit_us: int, turn_us: int
+) -> None:
+    """They never ran alone: 20 % with 1.5 ms had 14.7, 30 % with 3 ms 33.3 and left 65.9 of 70."""
+    percents = (percent, 100 - percent)
+    boxes = [tenant(make_box, f"t{each}", each, turn_us=turn_us) for each in percents]
+    had = shares(*((box, f"sync@{unit_us * 1000}") for box in boxes))
+
+    assert had == pytest.approx(percents, abs=BESIDE_POINTS)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "other"),
     [

@@ -354,7 +354,7 @@ def test_a_pool_may_grow_by_more_than_it_ever_did(box: Box) -> None:
     program = box.start(GPU_SIMULATOR_POOL_EXACT="1")
     before = room(program)
     assert program(f"pool_keep default {1 << 40}") == [0]
-    # 100 and 66 MiB teach that growths are multiples of 2; then the small one takes 32.
+    # The large take what is asked, the small one takes 32.
     for number, mib in enumerate([100, 66, 1]):
         assert program(f"async {number} {mib * MIB}") == [0]
     assert before - room(program) == (100 + 66 + 32) * MIB

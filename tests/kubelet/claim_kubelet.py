@@ -55,4 +55,4 @@ async def call(socket: Path, path: str, request: Any, answer: Any) -> Any:
             path, request_serializer=lambda m: m.SerializeToString(),
             response_deserializer=answer.FromString,
         )  # fmt: skip
-        return await method(request, timeout=20, wait_for_ready=True)
+        return await method(request, timeout=60, wait_for_ready=True)

@@ -16,7 +16,7 @@ from gpu_device_plugin.simulation import library
 from gpu_device_plugin.simulation.kubelet import StandInKubelet
 from gpu_device_plugin.simulation.node import SimulatedNode
 
-_END_SECONDS = 20.0
+_END_SECONDS = 120.0
 
 
 class NvidiaPlugin:

@@ -60,6 +60,24 @@ async def test_over_a_layout_that_strategy_single_cannot_show_theirs_exits_and_o
         assert rig.is_running
 
 
+async def test_without_a_required_imex_channel_theirs_exits_and_ours_waits(tmp_path: Path) -> None:
+    """In the same words; a channel that is not required is left out by both."""
+    file = tmp_path / "config.yaml"
+    for required in (True, False):
+        file.write_text(
+            f"version: v1\nimex: {{channelIDs: [0], required: {str(required).lower()}}}\n"
+        )
+        async with both("v100", {"config_file": str(file)}) as (theirs, rig):
+            if required:
+                await until(lambda ended=theirs: ended.has_ended, 20)
+                words = "requested IMEX channel channel0 does not exist"
+                assert words in theirs.log.read_text()
+                await rig.until_page(words)
+                assert rig.is_running
+            else:
+                await settled(theirs, rig)
+
+
 async def test_a_card_heals_here_and_stays_unhealthy_there() -> None:
     """R-709: until theirs is started again."""
     async with both("v100", {}, recovery_seconds=1) as (theirs, rig):

@@ -62,6 +62,8 @@ say([len(found), sum(found.count(bus) for bus in buses),
 def test_a_card_without_links_says_so(make_node: MakeNode) -> None:
     """Not supported on a T4; on a V100 a seventh link does not exist, one to a lost card is down."""
     assert run(make_node("t4"), _READ + "say(ends(cards[0]))") == [[], 3]
+    levels = "[nvml.nvmlDeviceGetTopologyCommonAncestor(cards[0], card) for card in cards[1:]]"
+    assert run(make_node("v100"), _READ + f"say({levels})") == [30, 30, 30]
     node = make_node("dgx-1")
     node.unplug(3)
     found = run(node, _READ + "say(ends(cards[0]))")

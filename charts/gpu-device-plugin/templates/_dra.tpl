@@ -59,7 +59,7 @@ spec:
       expression: object.spec.containers
     - name: inits
       expression: object.spec.?initContainers.orValue([])
-    {{- include "gpu-device-plugin.ruleVariables" (dict "pod" "object") | nindent 4 }}
+    {{- include "gpu-device-plugin.ruleVariables" (dict "root" . "pod" "object") | nindent 4 }}
     - name: isRewritten
       expression: |-
         variables.cards < 100

@@ -2,7 +2,7 @@
 {{- define "gpu-device-plugin.cel" -}}
 {{- $cel := regexReplaceAll `mem\((\w+)\)` . `quantity(limits(${1})[?'aliyun.com/gpu-mem'].orValue('0')).asInteger()` }}
 {{- $cel = regexReplaceAll `core\((\w+)\)` $cel `quantity(limits(${1})[?'aliyun.com/gpu-core.percentage'].orValue('0')).asInteger()` }}
-{{- $cel = regexReplaceAll `gpus\(([\w.\[\]]+)\)` $cel `${1}.?resources.?limits.orValue({}).map(r, r).filter(r, (r in ['aliyun.com/gpu-mem', 'aliyun.com/gpu'] || r.startsWith('nvidia.com/gpu') || r.startsWith('nvidia.com/mig-')) && quantity(${1}.resources.limits[r]).isGreaterThan(quantity('0')))` }}
+{{- $cel = regexReplaceAll `gpus\(([\w.\[\]]+)\)` $cel `${1}.?resources.?limits.orValue({}).map(r, r).filter(r, (r in GPU-NAMES || r.startsWith('nvidia.com/mig-')) && quantity(${1}.resources.limits[r]).isGreaterThan(quantity('0')))` }}
 {{- $cel = regexReplaceAll `limits\((\w+)\)` $cel `${1}.?resources.?limits.orValue({})` }}
 {{- $cel = regexReplaceAll `ours\(([\w.]+)\)` $cel `('..' in ${1}.split('/') || ['/etc/ld.so.preload/', '/run/gpu-device-plugin/', '/var/run/gpu-device-plugin/', '/usr/local/lib/gpu-device-plugin/'].exists(our, ('/' + ${1}.split('/').filter(s, !(s in ['', '.'])).join('/') + '/').startsWith(our)))` }}
 {{- $cel = regexReplaceAll `reaches\((\w+)\)` $cel `[${1}.split('/').filter(s, !(s in ['', '.'])).map(s, s + '/').join('')].exists(at, variables.directories.exists(our, ('/' + at).startsWith(our) || our.startsWith('/' + at)))` }}
@@ -22,9 +22,30 @@ whose request was made into a claim.
   {{- end }})
 {{- end }}
 
+{{/*
+The names of GPU resources in CEL, but for those of MIG profiles: the usual ones, and those that the files of
+config.map make. Other resources of nvidia.com (gpumem, hostdev) are no GPUs.
+*/}}
+{{- define "gpu-device-plugin.gpuNames" -}}
+{{- $found := list "aliyun.com/gpu-mem" "aliyun.com/gpu" "nvidia.com/gpu" "nvidia.com/gpu.shared" }}
+{{- range .Values.config.map }}
+{{- $file := . }}
+{{- if kindIs "string" . }}{{ $file = fromYaml . }}{{ end }}
+{{- $given := concat (((($file).resources).gpus) | default list) (((($file).resources).mig) | default list) }}
+{{- $given = concat $given ((((($file).sharing).timeSlicing).resources) | default list) ((((($file).sharing).mps).resources) | default list) }}
+{{- range $given }}
+{{- range compact (list .name .rename) }}
+{{- $name := printf "nvidia.com/%s" (trimPrefix "nvidia.com/" .) }}
+{{- if not (hasPrefix "nvidia.com/mig-" $name) }}{{ $found = append $found $name }}{{ $found = append $found (printf "%s.shared" $name) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- uniq $found | toJson | replace "\"" "'" | replace "," ", " }}
+{{- end }}
+
 {{/* The containers of .pod (CEL) that ask for more than one GPU resource: .macro exists, or filter. */}}
 {{- define "gpu-device-plugin.mixes" -}}
-({{ .pod }}.spec.containers + {{ .pod }}.spec.?initContainers.orValue([])).{{ .macro }}(c, {{ include "gpu-device-plugin.cel" "gpus(c)" }}.size() > 1)
+({{ .pod }}.spec.containers + {{ .pod }}.spec.?initContainers.orValue([])).{{ .macro }}(c, {{ include "gpu-device-plugin.cel" "gpus(c)" | replace "GPU-NAMES" (include "gpu-device-plugin.gpuNames" .root) }}.size() > 1)
 {{- end }}
 
 {{/* The variables of the rules for requests, of .pod (CEL); with .claims as for `asks`. */}}
@@ -34,7 +55,7 @@ whose request was made into a claim.
     {{- include "gpu-device-plugin.asks" (dict "pod" .pod "macro" "filter" "claims" .claims) | nindent 4 }}
 - name: mixing
   expression: |-
-    {{ include "gpu-device-plugin.mixes" (dict "pod" .pod "macro" "filter") }}
+    {{ include "gpu-device-plugin.mixes" (dict "root" .root "pod" .pod "macro" "filter") }}
 - name: label
   expression: {{ .pod }}.?metadata.?labels[?'aliyun.com/gpu-count'].orValue('')
 - name: cards
@@ -52,7 +73,7 @@ whose request was made into a claim.
 {{- range $rule := index $all $group }}
 {{- if index $on $rule.key }}
 {{- $bad := $rule.bad | include "gpu-device-plugin.cel" | nindent 4 }}
-{{- $text := $rule.text | include "gpu-device-plugin.cel" | nindent 4 }}
+{{- $text := $rule.text | include "gpu-device-plugin.cel" | replace "GPU-NAMES" (include "gpu-device-plugin.gpuNames" $) | nindent 4 }}
 # {{ $rule.contract }}
 - message: refused by policies.{{ $group }}.{{ $rule.key }} of gpu-device-plugin
 {{- if $rule.whole }}

@@ -92,7 +92,7 @@ class Answer:
     def text(self) -> str:
         """The API server's message, in one line, for logs and errors."""
         message = self._status().message or self.body[:200].decode("utf-8", "replace")
-        return f"{self.status} {message}".strip()
+        return f"{self.status} {message.removeprefix(str(self.status)).strip()}".strip()
 
     def _status(self) -> Status:
         """The answer as a Status object; an empty one if it is none."""

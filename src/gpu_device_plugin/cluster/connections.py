@@ -42,24 +42,30 @@ def connection_error(server: str, asked: str, error: Exception) -> ClusterError:
         asked: Method and path.
         error: Of aiohttp, ssl or the socket.
     """
-    cause, place = getattr(error, "os_error", error), server
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         cause = error.certificate_error
-    elif isinstance(error, aiohttp.ClientConnectorError) and error.host not in server:
-        place += f" through {error.host}:{error.port}"  # a proxy
-    if isinstance(cause, ssl.SSLCertVerificationError):
+        why = getattr(cause, "verify_message", "") or str(cause)
         return WrongServerError(
-            f"the certificate of {server} is not trusted: {cause.verify_message or cause.reason}; is "
-            f"the kubeconfig's certificate-authority the one of this cluster?"
+            f"the certificate of {server} is not trusted: {why}; is the kubeconfig's "
+            f"certificate-authority the one of this cluster?"
         )
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return _unconnected(server, error)
+    if isinstance(error, _BROKEN_OFF):
+        return ClusterError(f"{server} broke off its answer to {asked}")
+    if isinstance(error, TimeoutError):
+        return ClusterError(f"{server} does not answer {asked} in time")
+    return ClusterError(f"{asked}: {str(error) or type(error).__name__}")
+
+
+def _unconnected(server: str, error: aiohttp.ClientConnectorError) -> ClusterError:
+    place, cause = f"cannot reach {server}", error.os_error
+    if error.host not in server:
+        place += f" through {error.host}:{error.port}"  # a proxy
     if isinstance(cause, socket.gaierror) and cause.errno in _NO_SUCH_NAME:
-        return WrongServerError(f"cannot reach {place}: no such host ({cause.strerror})")
+        return WrongServerError(f"{place}: no such host ({cause.strerror})")
     if isinstance(cause, ConnectionRefusedError):
-        text = f"cannot reach {place}: connection refused"
-    elif isinstance(error, _BROKEN_OFF):
-        text = f"{server} broke off its answer to {asked}"
-    elif isinstance(error, TimeoutError):
-        text = f"{server} does not answer {asked} in time"
-    else:
-        text = f"{asked}: {str(error) or type(error).__name__}"
-    return ClusterError(text)
+        return ClusterError(f"{place}: connection refused")
+    if server.startswith("https") and isinstance(cause, ssl.SSLError | ConnectionResetError):
+        return ClusterError(f"{place}: no TLS handshake; does it serve HTTPS?")
+    return ClusterError(f"{place}: {cause.strerror or cause}")

@@ -12,7 +12,6 @@ from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import init_wish_of, wish_of
 from gpu_device_plugin.domain.schemes.aliyun.claim_names import (
-    TEMPLATE,
     ClaimShape,
     parse_claim_name,
 )
@@ -60,19 +59,16 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
 def whole_request(pod: Pod) -> PodRequest:
     """What a pod asks for, by its limits or by the claims that they were made into (docs/dra.md).
 
-    A claim counts once, for the container that it is named after: others share it. One of an init
-    container lasts as long as the pod, as what a sidecar holds does.
+    The policies let no other claim have such a name, whatever template it is made from. It counts
+    once, for the container that it is named after: others share it. One of an init container lasts
+    as long as the pod, as what a sidecar holds does.
 
     Raises:
         ClusterError: A limit of one of our resources is not a quantity.
     """
     request = pod_request(pod)
-    mine = [
-        each
-        for each in pod.spec.resource_claims or ()
-        if each.resource_claim_template_name == TEMPLATE
-    ]
-    shapes = [shape for each in mine if (shape := parse_claim_name(each.name))]
+    names = (claim.name for claim in pod.spec.resource_claims or ())
+    shapes = [shape for name in names if (shape := parse_claim_name(name))]
     by_place = {(shape.is_app, shape.index): shape for shape in shapes}
     if not by_place:
         return request

@@ -49,11 +49,10 @@ class EnvVar(msgspec.Struct):
     value: str = ""
 
 
-class PodClaim(msgspec.Struct, rename="camel"):
-    """One entry of a pod's `resourceClaims`, or, with its name only, of a container's `claims`."""
+class PodClaim(msgspec.Struct):
+    """One entry of a pod's `resourceClaims`."""
 
     name: str
-    resource_claim_template_name: str = ""
 
 
 class Resources(msgspec.Struct):
@@ -61,7 +60,6 @@ class Resources(msgspec.Struct):
 
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
-    claims: list[PodClaim] | None = None
 
 
 class Container(msgspec.Struct, rename="camel"):

@@ -109,6 +109,11 @@ class PodRequest:
         """Whether any container asks for any of our resources."""
         return any(container.asks for container in self.containers)
 
+    @property
+    def asks_units(self) -> bool:
+        """Whether what it asks for is counted in units; what claims have, kube-scheduler allocates."""
+        return self.asks and self.door is Door.DEVICE_PLUGIN
+
     def app_amount(self, resource: str) -> int:
         """How much of `resource` all app containers together ask for."""
         return sum(c.amount(resource) for c in self.containers if c.kind is ContainerKind.APP)

@@ -27,7 +27,7 @@ class Group(Data, frozen=True):
 
 
 class Links(Data, frozen=True):
-    """How the cards of a machine are linked; without it the driver does not tell.
+    """How the cards of a machine are linked; by default each has a PCIe port of the one processor.
 
     Attributes:
         cards_per_pci_switch: Neighbours that share a PCIe switch.
@@ -36,8 +36,8 @@ class Links(Data, frozen=True):
         nvswitch_links: NVLinks of each card that end at NVSwitches.
     """
 
-    cards_per_pci_switch: int
-    cards_per_socket: int
+    cards_per_pci_switch: int = 1
+    cards_per_socket: int = MOST_CARDS
     nvlinks: tuple[str, ...] = ()
     nvswitch_links: int = 0
 
@@ -55,7 +55,7 @@ class Profile(Data, frozen=True):
 
     driver_version: str
     cards: tuple[Group, ...]
-    links: Links | None = None
+    links: Links = Links()
 
 
 def profile_names() -> list[str]:
@@ -114,7 +114,7 @@ def node_lines(
     for slot in range(count):
         group = groups[slot % len(groups)]
         lines += _card_lines(models[group.model], group, slot, seed)
-        lines += profile.links.lines(slot, count) if profile.links else ()
+        lines += profile.links.lines(slot, count)
     return lines
 
 

@@ -47,7 +47,10 @@ struct activity {
 	_Atomic uint32_t calls_out;  /* that take or give memory, when last told */
 	_Atomic uint64_t held_bytes; /* of the card, by all processes of the slice */
 	_Atomic uint64_t moved_ns;   /* when these two were last told: CLOCK_MONOTONIC */
-	uint8_t reserved[16];
+	/* Until then the slice asks the others to begin nothing; 0: it does not. compute/quiet.c */
+	_Atomic uint64_t quiet_until_ns;
+	_Atomic uint32_t yields; /* 1: this slice does as others ask so */
+	uint8_t reserved[4];
 	struct activity_open open[ACTIVITY_OPEN];
 	/* processes * ACTIVITY_ONE */
 	_Atomic uint16_t shorts[ACTIVITY_SHORTS];

@@ -52,7 +52,7 @@ struct region_card {
 	_Atomic uint64_t refused_total; /* allocations refused for want of room */
 	uint64_t first_context_bytes;   /* what one costs a process without any; 0: unknown */
 	uint64_t next_context_bytes;    /* and a process that has one */
-	/* compute, all atomic: see compute/meter.c and gate.c */
+	/* compute, all atomic: see compute/credit.c */
 	_Atomic int64_t credit_ns;
 	_Atomic uint64_t refilled_ns;  /* credit is paid up to here */
 	_Atomic uint64_t busy_ns;      /* card time had, in all */

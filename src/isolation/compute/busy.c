@@ -7,6 +7,7 @@
 #include "compute/credit.h"
 #include "compute/estimate.h"
 #include "compute/neighbours.h"
+#include "compute/quiet.h"
 #include "driver/capture.h"
 #include "slice/slice.h"
 
@@ -26,6 +27,7 @@ enum { REPRICE_TIMES = 2 };
 /* Half a turn, which is 1,024 us by default, and may be set longer. */
 #define SHORT_NS 500000u
 #define LONG_NS (8ull * SHORT_NS)
+#define LONG_IN_QUIET_NS (24ull * SHORT_NS)
 #define GROWN_NS (16ull * SHORT_NS)
 
 /* So long between two launches is worth an event. */
@@ -188,17 +190,18 @@ static bool has_grown(uint64_t claimed_ns, uint64_t there_ns)
 
 /*
  * Kernels much shorter than a turn are known exactly, since most of them lie within one;
- * somewhat longer ones where some of late had to wait and others had not. Else each may
- * hold others' turns, always the same.
+ * somewhat longer ones where some of late had to wait and others had not (compute/quiet.c).
+ * Else each may hold others' turns, always the same.
  */
 static bool is_exact(const struct timed_event *timed, uint64_t claimed_ns, uint64_t there_ns)
 {
 	const uint64_t each_ns = claimed_ns / timed->work.launches;
+	const struct estimate estimate = estimate_of(timed->work.what);
 
 	if (has_grown(claimed_ns, there_ns))
 		return false;
 	return each_ns < SHORT_NS ||
-	       (each_ns < LONG_NS && estimate_of(timed->work.what).has_waited);
+	       (each_ns < (estimate.was_quiet ? LONG_IN_QUIET_NS : LONG_NS) && estimate.has_waited);
 }
 
 static void charge_measured(struct meter *meter, const struct timed_event *timed, uint64_t took_ns,
@@ -254,6 +257,7 @@ static void settle_mark(struct meter *meter, uint64_t now_ns)
 		charge_estimate(meter, timed->work.work_ns, now_ns);
 	credit_add_inflight(meter->card, slice_slot(), -(int64_t)timed->work.work_ns);
 	events_pass(meter, meter->cursor_ns);
+	quiet_end(meter);
 	meter->progress_ns = now_ns;
 	meter->has_unmeasured = false;
 }

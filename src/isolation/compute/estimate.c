@@ -36,6 +36,15 @@ enum { WORST_STEADY_TIMES = 100, STEADY_LAUNCHES = 4096, SURPRISE_TIMES = 4 };
 #define SAMPLE_NEAR_NS 500u
 enum { SAMPLE_FROM = 16, SAMPLE_UPTO = 4096, SAMPLE_LASTS = 4 * SAMPLE_UPTO, SAMPLE_NEAR = 4 };
 
+/*
+ * Shorter ones lie within a turn now and then, longer ones hold about as many of others as of
+ * ours. Each window of time should hold two such measurements.
+ */
+#define QUIET_ABOVE_NS 500000u
+#define QUIET_BELOW_NS 12000000u
+#define QUIET_EVERY_NS 300000000u
+#define QUIET_RARELY_NS 1000000000u
+
 /* What is seen in a window of time. */
 struct least {
 	uint64_t since_ns, first_ns, second_ns;
@@ -53,8 +62,10 @@ struct place {
 	uint32_t waited;        /* measurements until it is forgotten that one took longer */
 	uint64_t steady;        /* launches since it last took much longer than it used to */
 	uint64_t samples_ns[2]; /* the last two; 0: none */
-	uint32_t since_sample;  /* launches */
-	uint32_t sample_every;  /* 0: SAMPLE_FROM */
+	uint64_t quiet_from_ns; /* not measured without neighbours before */
+	bool was_quiet;
+	uint32_t since_sample; /* launches */
+	uint32_t sample_every; /* 0: SAMPLE_FROM */
 };
 
 static struct place places[PLACES];
@@ -119,6 +130,7 @@ struct estimate estimate_of(uint64_t what)
 		.worst_ns = backlog_of(place),
 		.is_known = is_known,
 		.has_waited = place->waited > 0,
+		.was_quiet = place->was_quiet,
 		.is_sampled = is_as_sampled(place),
 	};
 }
@@ -238,6 +250,25 @@ void estimate_sample(uint64_t what, uint64_t took_ns)
 			? SAMPLE_FROM
 			: (uint32_t)smaller(SAMPLE_UPTO,
 					    2 * (uint64_t)larger(place->sample_every, SAMPLE_FROM));
+}
+
+bool estimate_wants_quiet(uint64_t what, uint64_t now_ns)
+{
+	const struct place *place = place_of(what);
+
+	return what && place->what == what && place->steady >= SOLO_STEADY &&
+	       place->solo_ns >= QUIET_ABOVE_NS && place->solo_ns <= QUIET_BELOW_NS &&
+	       now_ns >= place->quiet_from_ns;
+}
+
+void estimate_note_quiet(uint64_t what, bool is_quiet, uint64_t now_ns)
+{
+	struct place *place = place_of(what);
+
+	if (place->what != what)
+		return;
+	place->was_quiet = is_quiet;
+	place->quiet_from_ns = now_ns + (is_quiet ? QUIET_EVERY_NS : QUIET_RARELY_NS);
 }
 
 void estimate_forget_all(void)

@@ -12,6 +12,7 @@ struct estimate {
 	uint64_t worst_ns; /* what it may take for all we know */
 	bool is_known;     /* measured before */
 	bool has_waited;   /* of late some took longer than that: it is no neighbours' time */
+	bool was_quiet;    /* the last time that it should be measured without neighbours, it was */
 	bool is_sampled;   /* of late some were measured by themselves, and took no longer */
 };
 
@@ -28,4 +29,9 @@ void estimate_learn_solo(uint64_t what, uint64_t passed_ns, uint64_t now_ns);
 bool estimate_wants_sample(uint64_t what);
 /* It took so long by itself; 0: the card was not idle. */
 void estimate_sample(uint64_t what, uint64_t took_ns);
+
+/* One is launched: should it be measured without neighbours? */
+bool estimate_wants_quiet(uint64_t what, uint64_t now_ns);
+/* Were they quiet? Else not again for a longer while. */
+void estimate_note_quiet(uint64_t what, bool is_quiet, uint64_t now_ns);
 void estimate_forget_all(void);

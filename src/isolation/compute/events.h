@@ -1,6 +1,6 @@
 /*
  * The events by which work is measured: one meter a context, a queue of events
- * each. Everything here with the meter's lock, see compute/meter.c.
+ * each. Everything here with the lock of compute/await.h.
  */
 #pragma once
 
@@ -41,6 +41,7 @@ struct meter {
 	int card;
 	int place; /* among the open ones of the activity page */
 	bool is_running;
+	bool is_quiet; /* the others are asked to begin nothing */
 	/* the reference: an event that was reached, and when that was on our clock */
 	CUevent reference;
 	bool has_reference;

@@ -98,10 +98,8 @@ static void scan(int card, struct street *street)
 
 /* From the files, if the last look is old; what cannot be read or is none of ours counts as idle.
  */
-static void look(int card, struct street *street)
+static void look(int card, struct street *street, uint64_t now_ns)
 {
-	const uint64_t now_ns = timer_now_ns();
-
 	if (now_ns - street->looked_ns < LOOK_EVERY_NS)
 		return;
 	street->looked_ns = now_ns;
@@ -237,7 +235,7 @@ uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int pla
 	const uint64_t now_ns = timer_now_ns(), whole_ns = to_ns - from_ns;
 	uint64_t part_ns = 0;
 
-	look(card, &streets[card]);
+	look(card, &streets[card], now_ns);
 	from_ns = known_from(from_ns, to_ns, now_ns);
 	const uint64_t known_ns = to_ns - from_ns;
 
@@ -261,7 +259,7 @@ struct neighbours_share neighbours_share_again(int card, uint64_t from_ns, uint6
 {
 	struct guests guests = {0};
 
-	look(card, &streets[card]);
+	look(card, &streets[card], now_ns);
 	for (; from_ns < to_ns; from_ns += ACTIVITY_SHORT_NS) {
 		const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
 		const uint64_t there_ns = activity_finished_ns(there, &bucket);
@@ -284,7 +282,7 @@ uint64_t neighbours_duration(int card, uint64_t from_ns, uint64_t part_ns, int p
 {
 	const uint64_t now_ns = timer_now_ns();
 
-	look(card, &streets[card]);
+	look(card, &streets[card], now_ns);
 	const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
 	const struct guests guests =
 		guests_in(card, bucket.from_ns, bucket.to_ns, now_ns, place, mine);
@@ -296,19 +294,64 @@ uint32_t neighbours_parts(int card, int place, const struct activity *mine)
 {
 	const uint64_t now_ns = timer_now_ns();
 
-	look(card, &streets[card]);
+	look(card, &streets[card], now_ns);
 	return guests_in(card, now_ns - LATELY_NS, now_ns, now_ns, place, mine).sum;
+}
+
+uint64_t neighbours_quiet_until_ns(int card, uint64_t now_ns)
+{
+	const struct street *street = &streets[card];
+	uint64_t until_ns = 0;
+
+	look(card, &streets[card], now_ns);
+	for (unsigned i = 0; i < street->count; i++) {
+		const uint64_t asked_ns = atomic_load(&street->neighbours[i].page.quiet_until_ns);
+
+		until_ns = asked_ns > until_ns ? asked_ns : until_ns;
+	}
+	return until_ns;
+}
+
+static bool is_out(const struct activity *page, uint64_t now_ns, int skip)
+{
+	for (int i = 0; i < ACTIVITY_OPEN; i++)
+		if (i != skip && atomic_load(&page->open[i].since_ns) &&
+		    atomic_load(&page->open[i].until_ns) > now_ns)
+			return true;
+	return false;
+}
+
+bool neighbours_are_out(int card, uint64_t now_ns)
+{
+	const struct street *street = &streets[card];
+
+	look(card, &streets[card], now_ns);
+	for (unsigned i = 0; i < street->count; i++)
+		if (is_out(&street->neighbours[i].page, now_ns, -1))
+			return true;
+	return false;
 }
 
 static bool is_at_work(const struct activity *page, uint64_t since_ns, uint64_t now_ns)
 {
-	if ((atomic_load(&page->newest_short) + 1) * ACTIVITY_SHORT_NS > since_ns)
-		return true;
-	for (unsigned i = 0; i < ACTIVITY_OPEN; i++)
-		if (atomic_load(&page->open[i].since_ns) &&
-		    atomic_load(&page->open[i].until_ns) > now_ns)
-			return true;
-	return false;
+	return (atomic_load(&page->newest_short) + 1) * ACTIVITY_SHORT_NS > since_ns ||
+	       is_out(page, now_ns, -1);
+}
+
+/* Our container's other processes are not asked. */
+bool neighbours_yield(int card, uint64_t lately_ns, int place)
+{
+	const struct street *street = &streets[card];
+	const uint64_t now_ns = timer_now_ns();
+
+	look(card, &streets[card], now_ns);
+	for (unsigned i = 0; i < street->count; i++) {
+		const struct activity *page = &street->neighbours[i].page;
+
+		if (!atomic_load(&page->yields) && is_at_work(page, now_ns - lately_ns, now_ns))
+			return false;
+	}
+	return !is_out(activity_own_page(card), now_ns, place);
 }
 
 bool neighbours_are_at_work(int card, uint64_t lately_ns)
@@ -316,7 +359,7 @@ bool neighbours_are_at_work(int card, uint64_t lately_ns)
 	const struct street *street = &streets[card];
 	const uint64_t now_ns = timer_now_ns();
 
-	look(card, &streets[card]);
+	look(card, &streets[card], now_ns);
 	for (unsigned i = 0; i < street->count; i++)
 		if (is_at_work(&street->neighbours[i].page, now_ns - lately_ns, now_ns))
 			return true;

@@ -33,5 +33,14 @@ uint64_t neighbours_duration(int card, uint64_t from_ns, uint64_t part_ns, int p
 /* The same on average of late, in parts of ACTIVITY_ONE. */
 uint32_t neighbours_parts(int card, int place, const struct activity *mine);
 
+/* Until when a slice beside us asks the others to begin nothing. With the meter's lock. */
+uint64_t neighbours_quiet_until_ns(int card, uint64_t now_ns);
+
+/* Has any slice beside us something unfinished? With the meter's lock. */
+bool neighbours_are_out(int card, uint64_t now_ns);
+
+/* Would all who worked lately begin nothing if they were asked? With the meter's lock. */
+bool neighbours_yield(int card, uint64_t lately_ns, int place);
+
 /* Has any slice beside us told of work lately? With the meter's lock. */
 bool neighbours_are_at_work(int card, uint64_t lately_ns);

@@ -2,11 +2,10 @@
  * What the pools of this process cost.
  *
  * The driver takes memory for a pool in chunks and keeps it; what a pool has
- * reserved is what it costs. The growth is not known before the call, so the
- * most that it should be is reserved: no less than what small requests took,
- * rounded up to what all growths were multiples of. That is a guess, so it never
- * refuses: where it does not fit and the request itself does, all that is left
- * is reserved, the driver is asked, and what it took beyond that is given back.
+ * reserved is what it costs. The growth is not known before the call, so the request is
+ * reserved, rounded up to today's chunks. That is a guess, so it never refuses: where it does not
+ * fit and the request itself does, all that is left is reserved, the driver is asked, and what
+ * it took beyond that is given back.
  */
 #include "memory/pools.h"
 
@@ -21,14 +20,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* Today's drivers' own, until another growth is seen. */
+/* Today's drivers' own. */
 #define USUAL_CHUNK (32ull * 1024 * 1024)
 
 /* Recursive: running out of room while a pool grows lets all pools be looked at. */
 static pthread_mutex_t pooling = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static atomic_bool has_pools;
-/* What a small request takes, and what all growths are multiples of. */
-static uint64_t least = USUAL_CHUNK, step = USUAL_CHUNK;
 /* The last growth that was undone: asked for again, it need not be tried again. */
 static struct {
 	CUmemoryPool pool;
@@ -182,27 +179,6 @@ static uint64_t round_up(uint64_t bytes, uint64_t to)
 	return rest && bytes <= UINT64_MAX - to ? bytes + to - rest : bytes;
 }
 
-/* With the lock. */
-static uint64_t most_growth(uint64_t bytes)
-{
-	return round_up(bytes > least ? bytes : least, step);
-}
-
-static void learn(uint64_t missing, uint64_t grown)
-{
-	uint64_t a = step, b = grown;
-
-	if (missing <= least)
-		least = grown;
-	while (b) {
-		const uint64_t rest = a % b;
-
-		a = b;
-		b = rest;
-	}
-	step = a;
-}
-
 uint64_t pools_used(CUmemoryPool pool)
 {
 	return pool_number(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
@@ -245,7 +221,7 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 {
 	pthread_mutex_lock(&pooling);
 	look_inside(growth, bytes);
-	const uint64_t most = most_growth(bytes);
+	const uint64_t most = round_up(bytes, USUAL_CHUNK);
 	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
 
 	if (growth->missing || growth->card < 0) {
@@ -298,8 +274,6 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 	const uint64_t now = pool_number(growth->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 	uint64_t grown = now > growth->before ? now - growth->before : 0;
 
-	if (grown)
-		learn(growth->missing, grown);
 	if (result == CUDA_SUCCESS && grown > growth->reserved &&
 	    !has_room_for_more(growth, grown) && cuda.cuMemFreeAsync) {
 		undo(growth, grown, pointer, stream);

@@ -1,11 +1,15 @@
-"""The agent for which a grant is over after seconds: `python -m tests.apps.agent.hasty agent …`.
+"""The agent with shorter waits: `python -m tests.apps.agent.hasty agent …`.
 
-It waits for a kubelet that is slow to know its pods; that of a test is not.
+It ends a grant, probes cards and opens the simulated driver again after a tenth of the usual time: waits
+for a kubelet that is slow to know its pods, or which spare a driver. What it waits for an answer is as ever.
 """
+
+from functools import partial
 
 from gpu_device_plugin.apps.agent.reconcile import reconciler
 from gpu_device_plugin.cli.main import main
 from gpu_device_plugin.domain import grant_lifetime, strays
+from gpu_device_plugin.nvml import source
 
 FASTER = 10.0
 WAITS = (
@@ -16,8 +20,12 @@ WAITS = (
     (grant_lifetime, "ABSENT_SECONDS"),
     (strays, "ABSENT_SECONDS"),
 )
+PACE = ("wait_seconds", "probe_seconds", "reopen_seconds")
 
 if __name__ == "__main__":
     for module, name in WAITS:
         setattr(module, name, getattr(module, name) / FASTER)
+    usual = source.Deadlines()
+    pace = {name: getattr(usual, name) / FASTER for name in PACE}
+    setattr(source, "Deadlines", partial(source.Deadlines, **pace))  # noqa: B010 - mypy
     main()

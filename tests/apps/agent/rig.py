@@ -28,6 +28,7 @@ from gpu_device_plugin.store.grants import GrantStore
 
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
 NODE = "n1"
+HASTY = "tests.apps.agent.hasty"
 READY_SECONDS = 20.0
 END_SECONDS = 120.0
 Limits = Mapping[str, int]
@@ -41,16 +42,15 @@ def slice_of(mem: int = 0, core: int = 0, count: int = 0) -> dict[str, int]:
 class Rig:
     """Holds the parts of one simulated node; see `running_rig`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, module: str = "gpu_device_plugin") -> None:
         self.root = root
+        self._module = module
         self.kubelet = StandInKubelet(root / "k", seed=1)
         self.cards: SimulatedNode
         self.api = FakeApiServer()
         self.state, self.run, self.library = root / "state", root / "run", root / "lib"
         self.process: asyncio.subprocess.Process | None = None
         self.environment: dict[str, str] = {}
-        self.module = "gpu_device_plugin"
-        """What is run; `tests.apps.agent.hasty` is the agent with shorter waits."""
         self.enter: tuple[str, ...] = ()
         """A command that runs the agent somewhere, in namespaces of its own for instance."""
         self.log = root / "agent.log"
@@ -78,7 +78,7 @@ class Rig:
                 *self.enter,
                 sys.executable,
                 "-m",
-                self.module,
+                self._module,
                 "agent",
                 *flags,
                 stderr=log,
@@ -275,7 +275,12 @@ def _object(pod: StandInPod) -> dict[str, Any]:
 
 @asynccontextmanager
 async def running_rig(
-    profile: str = "v100", *, is_started: bool = True, has_library: bool = True, **settings: object
+    profile: str = "v100",
+    *,
+    is_started: bool = True,
+    has_library: bool = True,
+    is_hasty: bool = False,
+    **settings: object,
 ) -> AsyncIterator[Rig]:
     """A node with its agent, ended and removed afterwards.
 
@@ -284,13 +289,14 @@ async def running_rig(
         is_started: Start the agent and wait until it is ready.
         has_library: An isolation library lies where the agent looks, besides the one that it
             brings where that is built; else there is none, and it brings none.
+        is_hasty: The agent is that of `tests.apps.agent.hasty`, with shorter waits.
         **settings: The agent's settings, by key.
     """
     # What a program of the node still does in there is no matter.
     with tempfile.TemporaryDirectory(
         prefix="rig", dir="/tmp", ignore_cleanup_errors=True
     ) as directory:
-        rig = Rig(Path(directory))
+        rig = Rig(Path(directory), HASTY if is_hasty else "gpu_device_plugin")
         (rig.root / "gpu").mkdir()
         rig.cards = SimulatedNode.create(profile, rig.root / "gpu")
         if has_library:

@@ -15,7 +15,7 @@ THREE = {MEM: 45, CORE: 300, COUNT: 3}
 
 async def test_an_xid_takes_its_card_out_and_clean_probes_bring_it_back() -> None:
     """XID 79 on card 1: capacity stays, allocatable falls; Event and metric tell."""
-    async with running_rig(recovery_seconds=1) as rig:
+    async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
         rig.cards.lose(1)
         await rig.until_offered(THREE)
         assert rig.kubelet.capacity(MEM) == 60
@@ -69,7 +69,7 @@ async def test_informational_xids_are_told_and_take_nothing_out() -> None:
 
 async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agent() -> None:
     """XID 48: no clean probe brings it back; the operator's word does."""
-    async with running_rig(recovery_seconds=1) as rig:
+    async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
         rig.cards.xid(2, 48)
         await rig.until_offered(THREE)
         await rig.stop_agent()
@@ -83,7 +83,7 @@ async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agen
 
 async def test_the_recover_command_brings_a_card_back() -> None:
     """`gpu-device-plugin recover 2`: the operator has reset the card."""
-    async with running_rig("v100") as rig:
+    async with running_rig(is_hasty=True) as rig:
         rig.cards.xid(2, NEEDS_RESET_BUT_ASKS_NOTHING)
         await rig.until_offered(THREE)
 
@@ -100,7 +100,7 @@ async def test_the_recover_command_brings_a_card_back() -> None:
 
 async def test_a_card_that_still_asks_for_a_reset_is_not_recovered() -> None:
     """XID 48, after which NVML asks for a reset: the answer says so, the card stays out."""
-    async with running_rig(recovery_seconds=1) as rig:
+    async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
         rig.cards.xid(2, 48)
         await rig.until_offered(THREE)
         answers: list[tuple[int, str]] = []
@@ -118,7 +118,7 @@ async def test_a_card_that_still_asks_for_a_reset_is_not_recovered() -> None:
 
 async def test_a_card_that_asks_for_a_reset_without_any_xid_is_out() -> None:
     """The XID came while nobody listened; NVML still says what it wants."""
-    async with running_rig(is_started=False) as rig:
+    async with running_rig(is_hasty=True, is_started=False) as rig:
         library.set_fields(rig.cards.state, ["cards.1.recovery_action=1"])
         await rig.start_agent()
         await until(lambda: rig.events("RecoveryAsked"), 20)
@@ -128,7 +128,7 @@ async def test_a_card_that_asks_for_a_reset_without_any_xid_is_out() -> None:
 
 async def test_a_card_that_is_switched_to_mig_mode_is_left_out_until_it_leaves_it() -> None:
     """Its units stay in capacity, none can be given out, and an Event says why."""
-    async with running_rig() as rig:
+    async with running_rig(is_hasty=True) as rig:
         uuid = rig.cards.view().cards[1].uuid
         library.set_fields(rig.cards.state, ["cards.1.mig_capable=1", "cards.1.mig_enabled=1"])
         await rig.until_offered(THREE, 30)
@@ -170,7 +170,7 @@ async def test_cards_of_a_driver_that_hangs_from_the_start_are_shown_and_not_off
 
 async def test_the_recover_command_says_that_an_unplugged_card_is_not_there() -> None:
     """It has no index any more; under its UUID it is forgotten, and an Event says so."""
-    async with running_rig() as rig:
+    async with running_rig(is_hasty=True) as rig:
         uuid = rig.cards.view().cards[1].uuid
         rig.cards.unplug(1)
         await rig.until_page(f"card {uuid}", 30)
@@ -209,7 +209,7 @@ async def test_a_hanging_driver_takes_all_cards_out_but_never_blocks_the_kubelet
 
 async def test_an_unplugged_card_is_out_and_its_neighbours_keep_their_places() -> None:
     """NVML renumbers; ids and grants go by UUID."""
-    async with running_rig(recovery_seconds=1) as rig:
+    async with running_rig(is_hasty=True, recovery_seconds=1) as rig:
         await rig.admit("a", slice_of(15, 100))
         await rig.admit("b", slice_of(2, 30))
         before = rig.grant("b")

@@ -260,5 +260,5 @@ async def test_it_ends_when_told_while_its_server_is_just_ending(
     await until(ending.is_set)
     task.cancel()
 
-    done, _ = await asyncio.wait({task}, timeout=10)
+    done, _ = await asyncio.wait({task}, timeout=60)
     assert done

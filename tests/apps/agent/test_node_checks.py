@@ -36,15 +36,15 @@ class Policy:
 
 
 async def test_directories_that_containers_may_not_read_stop_the_node_until_they_may(
-    tmp_path: Path,
+    short_dir: Path,
 ) -> None:
     """In modes that mount nothing from there it is no matter."""
     names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
     for name in names:
-        (tmp_path / name).mkdir()
-    directories = {name: str(tmp_path / name) for name in names}
+        (short_dir / name).mkdir()
+    directories = {name: str(short_dir / name) for name in names}
     settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
-    policy = Policy(tmp_path)
+    policy = Policy(short_dir)
     wiring = Wiring(settings, kernel=policy.kernel)
 
     def is_stopped() -> bool:
@@ -52,12 +52,12 @@ async def test_directories_that_containers_may_not_read_stop_the_node_until_they
 
     wiring.node_store.update(mode=NodeMode.SHARE)
     checks = asyncio.create_task(wiring.node_checks.run())
-    await asyncio.wait_for(wiring.node_checks.has_checked.wait(), 20)
+    await asyncio.wait_for(wiring.node_checks.has_checked.wait(), 60)
     assert not is_stopped()
     wiring.node_store.update(mode=NodeMode.CORE_MEM)
     await until(is_stopped, 20)
     text = wiring.node_store.read().faults[FAULT]
-    assert f"{tmp_path / 'run_dir'} has the label system_u:object_r:var_run_t:s0" in text
+    assert f"{short_dir / 'run_dir'} has the label system_u:object_r:var_run_t:s0" in text
     policy.is_refusing = False
     await until(lambda: not is_stopped(), 20)
     checks.cancel()

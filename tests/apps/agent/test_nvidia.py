@@ -116,11 +116,11 @@ async def test_time_slicing_of_nvidias_file_offers_replicas(tmp_path: Path) -> N
 
 async def test_instances_are_offered_by_the_strategy_and_a_new_cut_is_followed() -> None:
     """R-207: 56 both ways; an instance is named by its own UUID."""
-    async with running_rig("a100-mig", mode="default", mig_strategy="single") as rig:
+    async with running_rig("a100-mig", is_hasty=True, mode="default", mig_strategy="single") as rig:
         await offered(rig, gpu=56)
         assert (await rig.admit("one", {GPU: 1})).is_admitted
         assert (await visible(rig, "one"))[0].startswith("MIG-")
-    async with running_rig("a100-mig", mode="default", mig_strategy="mixed") as rig:
+    async with running_rig("a100-mig", is_hasty=True, mode="default", mig_strategy="mixed") as rig:
         await offered(rig, seventh=56)
         assert (await rig.admit("one", {SEVENTH: 2})).is_admitted
         instances = {i.uuid for card in rig.cards.view().cards for i in card.instances}
@@ -132,7 +132,7 @@ async def test_instances_are_offered_by_the_strategy_and_a_new_cut_is_followed()
 async def test_a_layout_that_cannot_be_served_is_not_ready_and_says_why() -> None:
     """R-707: with NVIDIA's words, in /readyz and an Event; it ends with the next cut."""
     async with running_rig(
-        "a100-mig", is_started=False, mode="default", mig_strategy="single"
+        "a100-mig", is_hasty=True, is_started=False, mode="default", mig_strategy="single"
     ) as rig:
         rig.cards.cut(0, None)
         await rig.start_agent(mode="default", mig_strategy="single")
@@ -148,7 +148,9 @@ async def test_an_xid_takes_out_every_replica_of_its_card_and_heals(tmp_path: Pa
     """R-709, and those of no other card."""
     file = tmp_path / "config.yaml"
     file.write_text(TIME_SLICING)
-    async with running_rig(mode="default", config_file=file, recovery_seconds=1) as rig:
+    async with running_rig(
+        is_hasty=True, mode="default", config_file=file, recovery_seconds=1
+    ) as rig:
         await offered(rig, gpu=40)
         rig.cards.xid(2, 48)
         await offered(rig, gpu=30)
@@ -159,7 +161,7 @@ async def test_an_xid_takes_out_every_replica_of_its_card_and_heals(tmp_path: Pa
 async def test_an_xid_in_an_instance_takes_out_its_whole_card_and_no_other() -> None:
     """R-709: the fault may be the card's, whichever instance reported it."""
     settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed", "recovery_seconds": 1}
-    async with running_rig("a100-mig", **settings) as rig:
+    async with running_rig("a100-mig", is_hasty=True, **settings) as rig:
         await offered(rig, seventh=56)
         rig.cards.xid(2, 48, instance=3)
         await offered(rig, seventh=49)
@@ -212,7 +214,7 @@ async def test_another_mig_strategy_needs_no_restart(tmp_path: Path) -> None:
 
 async def test_a_card_put_into_mig_mode_changes_sides_when_nobody_holds_anything_of_it() -> None:
     """Fractions and instances of one card are never offered together."""
-    async with running_rig("a100-mig", is_started=False) as rig:
+    async with running_rig("a100-mig", is_hasty=True, is_started=False) as rig:
         for index in range(8):
             rig.cards.cut(index, None)
         await rig.start_agent(mode="core_mem", mig_strategy="mixed")
@@ -410,7 +412,7 @@ async def test_feature_labels_follow_the_configuration_and_never_vanish(tmp_path
 async def test_nothing_is_offered_while_the_cards_are_not_cut_into_the_profile() -> None:
     """R-203: /readyz says by which commands they are; the label goes before the setting."""
     settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed", "mig_profile": "MIG7g"}
-    async with running_rig("a100-mig", is_started=False) as rig:
+    async with running_rig("a100-mig", is_hasty=True, is_started=False) as rig:
         rig.cards.cut(3, ["3g.20gb"] * 2)
         await rig.set_labels(mig_profile="MIG1g")
         await rig.start_agent(**settings)
@@ -430,7 +432,7 @@ async def test_nothing_is_offered_while_the_cards_are_not_cut_into_the_profile()
 async def test_a_profile_does_not_change_while_pods_hold_anything() -> None:
     """R-204: also over a restart; an Event names the pods."""
     settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed"}
-    async with running_rig("a100-mig", is_started=False) as rig:
+    async with running_rig("a100-mig", is_hasty=True, is_started=False) as rig:
         await rig.set_labels(mig_profile="MIG1g")
         await rig.start_agent(**settings)
         await offered(rig, seventh=56)

@@ -277,7 +277,7 @@ async def test_a_configuration_file_that_does_not_answer_stops_nothing(tmp_path:
     go, is_written = threading.Event(), threading.Event()
 
     def write() -> None:
-        go.wait(10)
+        go.wait(600)
         resources = "[{name: nvidia.com/gpu, replicas: 7}]"
         file.write_text(f"version: v1\nsharing: {{timeSlicing: {{resources: {resources}}}}}")
         is_written.set()

@@ -129,8 +129,7 @@ async def test_pods_that_run_on_keep_their_files_and_can_be_taken_over() -> None
 
 async def test_what_a_pod_that_has_ended_left_goes_as_well() -> None:
     """The agent answers when the end is certain, not before."""
-    async with running_rig(is_started=False) as rig:
-        rig.module = "tests.apps.agent.hasty"
+    async with running_rig(is_started=False, is_hasty=True) as rig:
         await become_installed(rig)
         await rig.start_agent()
         await rig.until_ready()

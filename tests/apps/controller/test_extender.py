@@ -100,6 +100,16 @@ async def test_a_classic_pod_goes_to_no_card_that_is_given_by_claims(tmp_path: P
         assert not (await found.filter(pod("new", 15, 70), "n2"))["NodeNames"]
 
 
+async def test_a_pod_with_claims_is_none_of_the_extenders(tmp_path: Path) -> None:
+    """kube-scheduler allocates its card; where it asks about such a pod after all, every node stays."""
+    nodes = (node("n1", by_claims=(0, 1)), node("n2"))
+    waiting = claiming("new", 15, 30)
+    async with a_controller(tmp_path, nodes, (waiting,)) as found:
+        assert (await found.filter(waiting, "n1", "n2"))["NodeNames"] == ["n1", "n2"]
+        assert await found.bind(waiting, "n1") == ""
+        assert found.controller.ledger.reserved == 0
+
+
 async def test_what_a_node_can_never_serve_is_told_apart(tmp_path: Path) -> None:
     """Eviction does not help there, so kube-scheduler need not try it."""
     nodes = (node("core"), node("mem", mode="cgpu"), node("off", mode="disabled"))

@@ -149,7 +149,7 @@ class Binder:
             raise ClusterError(standby)
         ref = pod.request.ref
         # kube-scheduler sends whatever has our resource in its spec, also "0" of it.
-        hold = self._reserved(pod, node) if pod.request.asks else None
+        hold = self._reserved(pod, node) if pod.request.asks_units else None
         wish = wish_annotations(hold, self._now_ns(), pod.annotations) if hold else {}
         try:
             return await bind_pod(self._api, pod, node, wish, _BIND_SECONDS)

@@ -13,6 +13,7 @@ from gpu_device_plugin.cluster.extender_wire import (
     read_preemption,
     read_question,
 )
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit
 from gpu_device_plugin.domain.schemes.aliyun.node_score import comparable
 from gpu_device_plugin.errors import ClusterError
@@ -34,7 +35,7 @@ class Extender:
             question = read_question(body)
         except ClusterError as error:
             return filter_error(str(error))
-        if not question.pod.asks:
+        if not question.pod.asks_units:
             return filter_answer(question, question.names, {}, {})
         fits, failed, final = self._judged(question)
         scores = _scores(fits)
@@ -52,7 +53,7 @@ class Extender:
             ClusterError: The body is none of kube-scheduler's.
         """
         question = read_question(body)
-        fits, _, _ = self._judged(question) if question.pod.asks else ({}, {}, {})
+        fits, _, _ = self._judged(question) if question.pod.asks_units else ({}, {}, {})
         scores = _scores(fits)
         return priorities({name: _points(scores.get(name, 0.0)) for name in question.names})
 
@@ -69,7 +70,8 @@ class Extender:
             {
                 name: victims
                 for name, victims in asked.victims.items()
-                if self._ledger.fits_without(name, asked.pod, victims.uids)
+                if asked.pod.door is Door.DRA
+                or self._ledger.fits_without(name, asked.pod, victims.uids)
             }
         )
 

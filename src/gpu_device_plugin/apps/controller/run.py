@@ -23,6 +23,7 @@ from gpu_device_plugin.apps.controller.webhook import Webhook
 from gpu_device_plugin.apps.controller.webhook_trust import WebhookTrust
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import Changes, ClusterNode, ClusterWatch
+from gpu_device_plugin.cluster.credentials import load_credentials
 from gpu_device_plugin.cluster.leader_label import LeaderLabel
 from gpu_device_plugin.cluster.lease import Lease, LeaseName, LeasePace
 from gpu_device_plugin.config.controller import ControllerSettings, Koordinator, UnhealthyConfigMaps
@@ -204,9 +205,11 @@ async def run_controller(settings: ControllerSettings) -> None:
     """Run a controller in this process until SIGTERM or SIGINT.
 
     Raises:
+        AccessError: There is no usable kubeconfig and no service account, so nothing to wait for.
         ConfigError: The certificate cannot be used.
         EdgeError: An address cannot be listened on.
     """
+    await load_credentials([Path(settings.kubeconfig)] if settings.kubeconfig else [])
     _give_large_blocks_back()
     work = asyncio.ensure_future(Controller(settings).run())
     loop = asyncio.get_running_loop()

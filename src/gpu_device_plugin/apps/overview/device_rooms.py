@@ -11,6 +11,7 @@ from gpu_device_plugin.apps.overview.node_cards import CardView
 from gpu_device_plugin.cluster.device_requests import asking_containers, whole_number
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.counted import counted
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.held_devices import (
     DEVICES_ANNOTATION,
     held_devices,
@@ -55,6 +56,20 @@ def device_rooms(
     return tuple(
         DeviceRoom(name, whole_number(offered.get(name, 0)), taken.get(name, 0), amount)
         for name, amount in sorted(asked.items())
+    )
+
+
+def whole_by_claims(asked: Mapping[str, int], cards: Iterable[CardView]) -> tuple[DeviceRoom, ...]:
+    """The cards of which a claim could have all; empty where none are given by claims.
+
+    Only with the chart's value `dra.wholeCards`, under whose name whole cards are asked for.
+    """
+    given = [card for card in cards if card.door is Door.DRA and card.is_healthy]
+    taken = sum(card.free_units < card.units for card in given)
+    return tuple(
+        DeviceRoom(f"{name} by claims (dra.wholeCards)", len(given), taken, amount)
+        for name, amount in sorted(asked.items())
+        if given
     )
 
 

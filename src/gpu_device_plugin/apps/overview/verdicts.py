@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_device_plugin.apps.overview.device_rooms import device_rooms
+from gpu_device_plugin.apps.overview.device_rooms import device_rooms, whole_by_claims
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.counted import counted
@@ -63,7 +63,7 @@ def device_verdicts(
         others = Counter(view.devices_taken)
         if pod.spec.node_name == view.name and not _is_over(pod):
             others.subtract(asked)
-        rooms = device_rooms(asked, node, others)
+        rooms = device_rooms(asked, node, others) or whole_by_claims(asked, view.cards)
         if not rooms:
             continue
         closed = _closed(pod, node)
