@@ -64,7 +64,7 @@ async def fetch_claim(
     """
     path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
     answer = await api.call(Request("GET", path), deadline_seconds=deadline_seconds)
-    if answer.status == 404:
+    if answer.is_not_found:
         return None
     if not answer.is_success:
         raise ClusterError(f"GET {path}: {answer.text}")

@@ -19,7 +19,7 @@ async def read(api: ApiServer, path: str) -> Document | None:
         ClusterError: The API server does not answer, or refuses.
     """
     answer = await api.call(Request("GET", path), deadline_seconds=_SECONDS)
-    return None if answer.status == 404 else _decoded(path, answer)
+    return None if answer.is_not_found else _decoded(path, answer)
 
 
 async def create(api: ApiServer, collection: str, body: Document) -> Document | None:
@@ -44,7 +44,7 @@ async def replace(api: ApiServer, path: str, body: Document) -> Document | None:
         ClusterError: As for `read`.
     """
     answer = await api.call(Request("PUT", path, body=body), deadline_seconds=_SECONDS)
-    return None if answer.status in (404, 409) else _decoded(path, answer)
+    return None if answer.is_not_found or answer.status == 409 else _decoded(path, answer)
 
 
 def _decoded(path: str, answer: Answer) -> Document:

@@ -1,6 +1,6 @@
 /*
  * The events by which work is measured: one meter a context, a queue of events
- * each. Everything here with the meter's lock, see compute/meter.c.
+ * each. Everything here with the lock of compute/await.h.
  */
 #pragma once
 

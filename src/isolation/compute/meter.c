@@ -9,19 +9,18 @@
 #include "compute/meter.h"
 
 #include "books/slice_region.h"
+#include "compute/await.h"
 #include "compute/backlog.h"
 #include "compute/busy.h"
 #include "compute/credit.h"
 #include "compute/estimate.h"
 #include "compute/events.h"
 #include "compute/neighbours.h"
-#include "compute/quiet.h"
 #include "driver/capture.h"
 #include "driver/cards.h"
 #include "driver/timer.h"
 #include "slice/slice.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 
 /*
@@ -40,22 +39,13 @@ enum { GAP_EVERY = 8 };
 #define BESIDE_EVERY_NS 20000000u
 #define BESIDE_NS 2000000000u
 
-#define NAP_LEAST_NS 50000u
-#define NAP_WORKING_NS 1000000u
-#define NAP_MOST_NS 10000000u
-/* For what is out to end, before a short kernel is measured by itself. */
-#define SAMPLE_NAP_NS 5000u
-/* Waiting this long, look whether it is a dead process's work that we wait for. */
-#define REAP_AFTER_NS 100000000u
-
-static pthread_mutex_t metering = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int capped; /* 0: not asked, 1: some card has a cap, 2: none */
 static atomic_bool is_any_running;
 static atomic_bool is_beside; /* slices at work that measure */
 
 void meter_after_fork(void)
 {
-	metering = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	await_after_fork();
 	atomic_store(&is_any_running, false);
 	events_forget_all();
 	estimate_forget_all();
@@ -98,93 +88,11 @@ static bool is_metered(void)
 	last_ns = atomic_load_explicit(&looked_ns, memory_order_relaxed);
 	if (now_ns - last_ns >= BESIDE_EVERY_NS &&
 	    atomic_compare_exchange_strong(&looked_ns, &last_ns, now_ns)) {
-		pthread_mutex_lock(&metering);
+		await_lock();
 		atomic_store(&is_beside, has_neighbours_at_work());
-		pthread_mutex_unlock(&metering);
+		await_unlock();
 	}
 	return atomic_load_explicit(&is_beside, memory_order_relaxed);
-}
-
-static uint64_t nap_ns(const struct meter *meter, uint64_t wait_ns)
-{
-	const uint64_t most_ns = meter->is_running ? NAP_WORKING_NS : NAP_MOST_NS;
-
-	if (wait_ns < NAP_LEAST_NS)
-		return NAP_LEAST_NS;
-	return wait_ns < most_ns ? wait_ns : most_ns;
-}
-
-static void reap(void)
-{
-	if (region_lock(slice_region())) {
-		region_reap(slice_region());
-		region_unlock(slice_region());
-	}
-}
-
-/* Charges what has ended: now and then, and when something waits for that. */
-static void look(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
-{
-	const bool is_held = !busy_may_share() && now_ns != meter->polled_ns &&
-			     backlog_holds(meter, worst_ns, now_ns);
-
-	if (is_held || now_ns - meter->polled_ns >= BUSY_GAP_NS)
-		busy_poll(meter, now_ns, false);
-	if (is_held && backlog_holds(meter, worst_ns, now_ns))
-		busy_overtake(meter, now_ns);
-}
-
-/* May this launch go on now? 0, or how long to wait before asking again. */
-static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
-{
-	const uint64_t now_ns = launch->now_ns;
-	const uint64_t worst_ns = estimate_of(launch->what).worst_ns;
-
-	look(meter, worst_ns, now_ns);
-	if (!credit_is_capped(meter->card))
-		return 0;
-	credit_earn(meter->card, credit_inflight(meter->card) > 0, now_ns);
-	const uint64_t wait_ns = credit_wait_ns(meter->card);
-	const uint64_t quiet_ns = quiet_of_others_ns(meter->card, now_ns);
-
-	if (quiet_ns)
-		return quiet_ns < QUIET_NAP_NS ? quiet_ns : QUIET_NAP_NS;
-	if (!wait_ns && !backlog_holds(meter, worst_ns, now_ns))
-		return 0;
-	if (busy_may_share() && busy_is_alone(meter))
-		return 0;
-	launch->is_held_back = launch->is_held_back || wait_ns;
-	return wait_ns ? nap_ns(meter, wait_ns) : backlog_nap_ns(meter, now_ns);
-}
-
-/* Sleeps without the lock until there is credit; NULL when the context ended meanwhile. */
-static struct meter *await_credit(struct meter *meter, struct meter_launch *launch)
-{
-	uint64_t waited_ns = 0, reaped_ns = 0;
-
-	while (meter) {
-		launch->now_ns = timer_now_ns();
-		const uint64_t nap = must_wait_ns(meter, launch);
-
-		if (!nap)
-			break;
-
-		/* What is out would be measured together with our nap. */
-		if (meter->tail.launches && meter->stream == launch->stream)
-			events_set(meter, launch->stream, 0, launch->now_ns);
-		pthread_mutex_unlock(&metering);
-		timer_sleep_ns(nap);
-		waited_ns += nap;
-		if (waited_ns - reaped_ns >= REAP_AFTER_NS) {
-			reap();
-			reaped_ns = waited_ns;
-		}
-		pthread_mutex_lock(&metering);
-		meter = events_meter_of(launch->there.context);
-	}
-	if (meter && waited_ns)
-		credit_note_wait(meter->card, waited_ns);
-	return meter;
 }
 
 /* The card was idle: from here on it is at work. */
@@ -228,9 +136,9 @@ void meter_await(CUstream stream)
 		return;
 	launch.there = scope_stream(stream);
 	if (launch.there.context && !capture_has(stream)) {
-		pthread_mutex_lock(&metering);
+		await_lock();
 		(void)meter_with_credit(&launch);
-		pthread_mutex_unlock(&metering);
+		await_unlock();
 	}
 	scope_end(launch.there);
 }
@@ -272,56 +180,6 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	credit_add_inflight(launch->card, slice_slot(), (int64_t)launch->work_ns);
 }
 
-/*
- * Now and then a short kernel is measured by itself: what is out is waited for, for a moment, and
- * the launch has events on both sides. Returns NULL when the context ended meanwhile.
- */
-static struct meter *sample_if_due(struct meter *meter, struct meter_launch *launch)
-{
-	if (launch->now_ns - meter->mixed_ns < BUSY_MIXED_NS ||
-	    !estimate_wants_sample(launch->what))
-		return meter;
-	if (meter->is_running) {
-		if (meter->tail.launches && meter->stream == launch->stream)
-			events_set(meter, launch->stream, 0, launch->now_ns);
-		pthread_mutex_unlock(&metering);
-		timer_sleep_ns(SAMPLE_NAP_NS);
-		pthread_mutex_lock(&metering);
-		meter = events_meter_of(launch->there.context);
-		if (!meter)
-			return NULL;
-		launch->now_ns = timer_now_ns();
-		busy_poll(meter, launch->now_ns, false);
-		if (meter->is_running) {
-			estimate_sample(launch->what, 0);
-			return meter;
-		}
-	}
-	launch->is_held_back = true;
-	return meter;
-}
-
-/* The same without neighbours, where one is due. */
-static struct meter *be_alone_if_due(struct meter *meter, struct meter_launch *launch)
-{
-	const uint64_t since_ns = launch->now_ns;
-
-	if (!quiet_begin(meter, launch->what, since_ns))
-		return meter;
-	do {
-		pthread_mutex_unlock(&metering);
-		timer_sleep_ns(QUIET_NAP_NS);
-		pthread_mutex_lock(&metering);
-		meter = events_meter_of(launch->there.context);
-		if (!meter)
-			return NULL;
-		launch->now_ns = timer_now_ns();
-	} while (!quiet_is_reached(meter, launch->what, since_ns, launch->now_ns));
-	busy_poll(meter, launch->now_ns, false);
-	launch->is_held_back = true;
-	return meter;
-}
-
 void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
 {
 	*launch = (struct meter_launch){.what = what, .stream = stream};
@@ -329,16 +187,14 @@ void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
 		return;
 	launch->there = scope_stream(stream);
 	if (launch->there.context && !capture_has(stream)) {
-		pthread_mutex_lock(&metering);
+		await_lock();
 		struct meter *meter = meter_with_credit(launch);
 
 		if (meter)
-			meter = sample_if_due(meter, launch);
-		if (meter)
-			meter = be_alone_if_due(meter, launch);
+			meter = await_measurement(meter, launch);
 		if (meter)
 			begin(meter, launch);
-		pthread_mutex_unlock(&metering);
+		await_unlock();
 	}
 	scope_end(launch->there);
 }
@@ -403,7 +259,7 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	if (!launch->is_metered)
 		return;
 	scope_again(&launch->there);
-	pthread_mutex_lock(&metering);
+	await_lock();
 	struct meter *meter = events_meter_of(launch->there.context);
 
 	if (meter && result == CUDA_SUCCESS) {
@@ -417,7 +273,7 @@ void meter_after(struct meter_launch *launch, CUresult result)
 		if (meter)
 			backlog_withdraw(meter, launch->stream, launch->worst_ns);
 	}
-	pthread_mutex_unlock(&metering);
+	await_unlock();
 	scope_end(launch->there);
 }
 
@@ -427,7 +283,7 @@ void meter_after_sync(void)
 
 	if (!atomic_load_explicit(&is_any_running, memory_order_relaxed))
 		return;
-	pthread_mutex_lock(&metering);
+	await_lock();
 	for (unsigned i = 0; i < events_count(); i++) {
 		struct meter *meter = events_meter_at(i);
 
@@ -436,14 +292,14 @@ void meter_after_sync(void)
 		is_running = is_running || (meter && meter->is_running);
 	}
 	atomic_store_explicit(&is_any_running, is_running, memory_order_relaxed);
-	pthread_mutex_unlock(&metering);
+	await_unlock();
 }
 
 void meter_forget_context(CUcontext context)
 {
 	if (!events_count())
 		return;
-	pthread_mutex_lock(&metering);
+	await_lock();
 	struct meter *meter = events_meter_of(context);
 
 	if (meter) {
@@ -456,5 +312,5 @@ void meter_forget_context(CUcontext context)
 		busy_publish(meter, now_ns);
 		events_forget(meter);
 	}
-	pthread_mutex_unlock(&metering);
+	await_unlock();
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.apps.agent.claim_node import ClaimsOnly, Node, node_at
 
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.store.failpoints import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,16 +30,34 @@ ENDING = (
     "durable.after-fsync",
     "reconcile.before-files",
 )
+GOING_BACK = ("durable.before-write", "durable.before-fsync", "durable.after-fsync")
 AGENT = """
-import asyncio, sys
+import asyncio, os, sys
 from pathlib import Path
 from tests.apps.agent.claim_node import ClaimsOnly, node_at
+from tests.waiting import until
+from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.store import failpoints
 
 async def main():
     node = node_at(Path(sys.argv[1]), ClaimsOnly())
     await node.wiring.ledger_store.load(0.0)
+    if sys.argv[2] == "go_back":
+        await go_back(node)
     await getattr(node.wiring.claim_door, sys.argv[2])(node.cluster.allocate("a", 0))
     await node.wiring.ledger_store.close(5)
+
+async def go_back(node):
+    point, door = os.environ.pop("POINT"), node.wiring.claim_door
+    node.cluster.allocate("a", 0)
+    door.handover.settle_seconds = 0.01
+    door.begin()
+    task = asyncio.ensure_future(door.run())
+    await until(lambda: node.cluster.offers)
+    await node.wiring.writer.run(lambda: None)  # what was offered is on the disk
+    failpoints._chosen = point  # from here on: earlier writes pass the same points
+    node.wiring.node_store.update(door=Door.DEVICE_PLUGIN)
+    await task
 
 asyncio.run(main())
 """
@@ -46,7 +65,8 @@ asyncio.run(main())
 
 def agent_that_is_killed(directory: Path, call: str, point: str) -> None:
     """An agent of its own process, which a call of the kubelet's reaches."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), VARIABLE: point}
+    variable = "POINT" if call == "go_back" else VARIABLE
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), variable: point}
     command = [sys.executable, "-c", AGENT, str(directory), call]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=120
@@ -73,10 +93,10 @@ def check_one_whole_slice(node: Node) -> None:
 
 
 @pytest.mark.parametrize("point", PREPARING)
-async def test_killed_while_it_prepares(tmp_path: Path, point: str) -> None:
+async def test_killed_while_it_prepares(short_dir: Path, point: str) -> None:
     """The kubelet has no answer and asks again."""
-    agent_that_is_killed(tmp_path, "prepare", point)
-    node = await next_agent(tmp_path)
+    agent_that_is_killed(short_dir, "prepare", point)
+    node = await next_agent(short_dir)
     await node.wiring.claim_door.prepare(node.cluster.allocate("a", 0))
 
     check_one_whole_slice(node)
@@ -86,12 +106,12 @@ async def test_killed_while_it_prepares(tmp_path: Path, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", ENDING)
-async def test_killed_while_it_gives_back(tmp_path: Path, point: str) -> None:
+async def test_killed_while_it_gives_back(short_dir: Path, point: str) -> None:
     """Either the slice is still whole, or all of it is gone; the second call finishes it."""
-    first = await next_agent(tmp_path)
+    first = await next_agent(short_dir)
     await first.wiring.claim_door.prepare(first.cluster.allocate("a", 0))
-    agent_that_is_killed(tmp_path, "unprepare", point)
-    node = await next_agent(tmp_path)
+    agent_that_is_killed(short_dir, "unprepare", point)
+    node = await next_agent(short_dir)
     if node.wiring.ledger_store.ledger.grants:
         check_one_whole_slice(node)
     else:
@@ -100,3 +120,14 @@ async def test_killed_while_it_gives_back(tmp_path: Path, point: str) -> None:
 
     assert not node.wiring.ledger_store.ledger.grants
     assert node.files == []
+
+
+@pytest.mark.parametrize("point", GOING_BACK)
+async def test_killed_while_cards_go_back(tmp_path: Path, point: str) -> None:
+    """A card with a claim that is allocated and not prepared stays withheld, whichever write was the last."""
+    agent_that_is_killed(tmp_path, "go_back", point)
+    node = node_at(tmp_path, ClaimsOnly(), Door.DEVICE_PLUGIN)
+    await node.wiring.claim_door.handover.load(0.0)
+
+    assert "GPU-0" in node.wiring.claim_door.withheld
+    assert node.wiring.claim_door.is_needed

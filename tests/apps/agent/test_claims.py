@@ -38,16 +38,16 @@ def claim(name: str) -> Holder:
 
 
 @pytest.fixture
-def wiring(tmp_path: Path) -> Wiring:
+def wiring(short_dir: Path) -> Wiring:
     """The agent's parts without a kubelet, on a node of two cards whose library is there."""
     names = ("state_dir", "run_dir", "library_dir", "kubelet_dir")
-    directories = {name: str(tmp_path / name) for name in names}
+    directories = {name: str(short_dir / name) for name in names}
     for path in directories.values():
         Path(path).mkdir()
     settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
     edges = replace(real_edges(settings), cluster=lambda *_: NoCluster())
     wiring = Wiring(settings, edges)
-    version = tmp_path / "library_dir" / "0.0.1"
+    version = short_dir / "library_dir" / "0.0.1"
     version.mkdir()
     (version / "libgpuslice.so").write_bytes(b"")
     (version / "ld.so.preload").write_text("")

@@ -18,6 +18,12 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION, CORE
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 
+@pytest.fixture(name="tmp_path")
+def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Names of sockets are at most 107 characters long."""
+    return tmp_path_factory.mktemp("n")
+
+
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     """An agent that publishes."""
@@ -159,3 +165,21 @@ async def test_a_claim_of_whole_cards_is_told_as_whole_cards(
     (spec,) = specs.values()
     assert node.wiring.schemes.container_of(grant, spec) == "main"
     assert node.wiring.schemes.container_of(grant, None) == "a"
+
+
+async def test_cards_that_have_gone_back_are_told_at_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No grant changes then: what was withheld was never allocated."""
+    _, cards = recorded(node, monkeypatch)
+    door = node.wiring.claim_door
+    door.handover.settle_seconds = 0.05
+    door.begin()
+    task = asyncio.ensure_future(door.run())
+    try:
+        await until(lambda: node.cluster.offers)
+        node.wiring.node_store.update(door=Door.DEVICE_PLUGIN)
+        await until(lambda: cards and doors(cards[-1]) == [None, None])
+    finally:
+        task.cancel()
+        await asyncio.wait({task})

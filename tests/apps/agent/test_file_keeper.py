@@ -24,10 +24,10 @@ UP_SINCE, LATER = 0.0, 1000.0
 
 
 @pytest.fixture
-def wiring(tmp_path: Path) -> Wiring:
+def wiring(short_dir: Path) -> Wiring:
     """The parts of an agent whose ledger is empty, beside files of one slice and a library version."""
     directories = {
-        name: str(tmp_path / name)
+        name: str(short_dir / name)
         for name in ("state_dir", "run_dir", "library_dir", "kubelet_dir")
     }
     for path in directories.values():
@@ -35,7 +35,7 @@ def wiring(tmp_path: Path) -> Wiring:
     settings = load_settings({"node_name": "n1", "standalone": True, **directories}, {}, None)
     wiring = Wiring(settings)
     wiring.setup.files.make(SliceSpec(SLICE, "limits", ("GPU-a",)))
-    (tmp_path / "library_dir" / VERSION).mkdir()
+    (short_dir / "library_dir" / VERSION).mkdir()
     return wiring
 
 

@@ -50,11 +50,11 @@ class Api(NoCluster):
 
 
 async def wired(
-    tmp_path: Path, fetch_spec: Callable[[Wiring], Awaitable[PodRequest | None]]
+    short_dir: Path, fetch_spec: Callable[[Wiring], Awaitable[PodRequest | None]]
 ) -> Wiring:
     """The agent's parts without a kubelet, holding one grant that nobody has checked yet."""
     directories: Mapping[str, str] = {
-        name: str(tmp_path / name)
+        name: str(short_dir / name)
         for name in ("state_dir", "run_dir", "library_dir", "kubelet_dir")
     }
     for path in directories.values():
@@ -64,7 +64,7 @@ async def wired(
     edges = replace(real_edges(settings), cluster=lambda _signals, _on_drop: api)
     api.wiring = wiring = Wiring(settings, edges)
     wiring.node_store.update(mode=NodeMode.CORE_MEM, library_version="0.0.1")
-    version = tmp_path / "library_dir" / "0.0.1"
+    version = short_dir / "library_dir" / "0.0.1"
     version.mkdir()
     (version / "libgpuslice.so").write_bytes(b"")
     (version / "ld.so.preload").write_text("")
@@ -74,7 +74,7 @@ async def wired(
 
 @pytest.mark.parametrize("is_api_away", [False, True], ids=["api answers", "api away"])
 async def test_a_grant_released_while_its_start_is_checked_is_not_brought_back(
-    tmp_path: Path, *, is_api_away: bool
+    short_dir: Path, *, is_api_away: bool
 ) -> None:
     """The check waits for the API server; reconciling may find meanwhile that the pod has gone."""
 
@@ -84,15 +84,15 @@ async def test_a_grant_released_while_its_start_is_checked_is_not_brought_back(
             raise ClusterError("away")
         return SPEC
 
-    wiring = await wired(tmp_path, fetch_spec)
+    wiring = await wired(short_dir, fetch_spec)
     with pytest.raises(UnknownPodError):
         await wiring.prestart.check(Resource.MEM, UNCHECKED.ids(Resource.MEM))
 
     assert wiring.ledger_store.ledger.grants == {}
-    assert not (tmp_path / "run_dir" / "slices" / UNCHECKED.slice_id).exists()
+    assert not (short_dir / "run_dir" / "slices" / UNCHECKED.slice_id).exists()
 
 
-async def test_what_reconciling_learned_meanwhile_is_kept(tmp_path: Path) -> None:
+async def test_what_reconciling_learned_meanwhile_is_kept(short_dir: Path) -> None:
     """The check must not write its older copy of the grant over a newer one."""
 
     async def fetch_spec(wiring: Wiring) -> PodRequest | None:
@@ -100,7 +100,7 @@ async def test_what_reconciling_learned_meanwhile_is_kept(tmp_path: Path) -> Non
             wiring.ledger_store.amend([changed(UNCHECKED, card_bytes=(2154 << 20,))])
         return SPEC
 
-    wiring = await wired(tmp_path, fetch_spec)
+    wiring = await wired(short_dir, fetch_spec)
     await wiring.prestart.check(Resource.MEM, UNCHECKED.ids(Resource.MEM))
 
     held = wiring.ledger_store.ledger.grants[UNCHECKED.slice_id]

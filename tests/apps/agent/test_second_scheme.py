@@ -213,9 +213,9 @@ async def test_a_card_whose_holder_lives_is_refused_though_the_kubelet_gives_it_
         await kubelet.stop()
 
 
-async def test_a_grant_ends_none_of_another_scheme_of_its_container(tmp_path: Path) -> None:
+async def test_a_grant_ends_none_of_another_scheme_of_its_container(short_dir: Path) -> None:
     """A kubelet that forgot admits a container again: what it held of this scheme is replaced."""
-    settings = at(tmp_path)
+    settings = at(short_dir)
     for name in (settings.state_dir, settings.run_dir, settings.library_dir):
         Path(name).mkdir()
     cards = tuple(Card(f"GPU-{i}", i, i, i, "V100", 16160) for i in range(4))
@@ -286,14 +286,14 @@ async def switching(
     yield wiring, lambda name: owner.__setitem__(0, ["fractions", "whole"].index(name))
 
 
-async def test_a_card_of_which_a_fraction_is_held_is_not_given_whole(tmp_path: Path) -> None:
+async def test_a_card_of_which_a_fraction_is_held_is_not_given_whole(short_dir: Path) -> None:
     """Though the kubelet, which knows other resources, offers it; unless the pod is gone."""
     living = [ListedPod(PodRef("default", "small"), {"main": {MEM: frozenset({"m00"})}})]
 
     async def get(_: PodRef) -> ListedPod | None:
         return living[0] if living else None
 
-    async with switching(tmp_path) as (wiring, give_to):
+    async with switching(short_dir) as (wiring, give_to):
         wiring.identifier.sources = replace(wiring.identifier.sources, get_pod=get)
         small = fraction(
             "s1", PodRef("default", "small", "u"), "main", units={MEM: ("m00",)}, cards=("GPU-0",)
@@ -307,14 +307,14 @@ async def test_a_card_of_which_a_fraction_is_held_is_not_given_whole(tmp_path: P
         await wiring.recorded.allocate(WholeCards(), WHOLE_CARD, ["GPU-0"])
 
 
-async def test_of_a_card_that_a_pod_has_whole_no_fraction_is_given(tmp_path: Path) -> None:
+async def test_of_a_card_that_a_pod_has_whole_no_fraction_is_given(short_dir: Path) -> None:
     """Its scheme counts the grants of the others."""
     living: list[ListedPod] = []
 
     async def list_pods() -> list[ListedPod]:
         return living
 
-    async with switching(tmp_path, list_pods) as (wiring, _):
+    async with switching(short_dir, list_pods) as (wiring, _):
         share = Share("GPU-0", 16160 << 20, is_exclusive=True, memory_mib=16160)
         holder = Holder(PodRef("default", "whole", "u"), "main")
         await wiring.ledger_store.hold(
@@ -328,7 +328,7 @@ async def test_of_a_card_that_a_pod_has_whole_no_fraction_is_given(tmp_path: Pat
             await wiring.session.prefer(MEM, [f"m0{n}" for n in range(10)], [], 1)
 
 
-async def test_who_holds_is_not_known_until_an_answer_was_read_back(tmp_path: Path) -> None:
+async def test_who_holds_is_not_known_until_an_answer_was_read_back(short_dir: Path) -> None:
     """So neither mode nor unit changes under a whole card that is not in the ledger yet."""
     answers: list[list[ListedPod]] = [[]]
 
@@ -337,7 +337,7 @@ async def test_who_holds_is_not_known_until_an_answer_was_read_back(tmp_path: Pa
             raise KubeletError("away")
         return answers[0]
 
-    async with switching(tmp_path, list_pods) as (wiring, give_to):
+    async with switching(short_dir, list_pods) as (wiring, give_to):
         reconciler = wiring.reconciler
 
         def holders() -> Sequence[PodRef] | None:
