@@ -123,10 +123,10 @@ async def test_killed_while_it_gives_back(short_dir: Path, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", GOING_BACK)
-async def test_killed_while_cards_go_back(tmp_path: Path, point: str) -> None:
+async def test_killed_while_cards_go_back(short_dir: Path, point: str) -> None:
     """A card with a claim that is allocated and not prepared stays withheld, whichever write was the last."""
-    agent_that_is_killed(tmp_path, "go_back", point)
-    node = node_at(tmp_path, ClaimsOnly(), Door.DEVICE_PLUGIN)
+    agent_that_is_killed(short_dir, "go_back", point)
+    node = node_at(short_dir, ClaimsOnly(), Door.DEVICE_PLUGIN)
     await node.wiring.claim_door.handover.load(0.0)
 
     assert "GPU-0" in node.wiring.claim_door.withheld
