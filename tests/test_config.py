@@ -85,7 +85,7 @@ def test_a_bare_on_or_off_in_yaml_is_the_word_not_a_boolean(tmp_path: Path) -> N
             {"run_dir": f"/{'r' * 99}"}, NAMED, "", ["--run-dir", "4 bytes too long"], id="socket"
         ),
         pytest.param(
-            {"kubelet_dir": f"/{'k' * 70}"},
+            {"kubelet_dir": f"/{'k' * 90}"},
             NAMED,
             "",
             ["--kubelet-dir", "at most 107"],

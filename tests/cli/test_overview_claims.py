@@ -80,6 +80,16 @@ async def test_why_of_a_claim_that_waits_says_what_each_card_has(cluster: Cluste
     assert "-> ask less, free a slice, or add a node" in shown
 
 
+async def test_what_why_says_that_fits_has_the_compute_that_is_free(cluster: Cluster) -> None:
+    """Where no card has as much as the pod asks: a pod that asked so would be refused again."""
+    await cluster.add(claiming("held", 3, 30, on="dra", annotations=held(1, 3, 30)))
+    await cluster.add(claiming("big", 14, 80), "Pending")
+
+    assert "what fits: 12 units (12928 MiB) with 70 % on card 1" in await words(
+        cluster, "why", "ns/big"
+    )
+
+
 async def test_why_names_the_door_where_no_node_has_the_pods(cluster: Cluster) -> None:
     """Each way round, with what to label."""
     await cluster.add(pod("limits", 2, 30), "Pending")

@@ -32,7 +32,8 @@ def test_kubectl_gpu_and_metrics_show_claims_as_they_show_units(
     why = shown("why", f"default/{waiting}")
     assert "through claims (docs/dra.md): slice-14-75-c0" in why
     assert "has no card with room for it" in why
-    assert "13 of 15 units, 70 % compute free, 1 units and 5 % compute too few" in why
+    assert "13 of 15 units, 70 % compute free, 1 unit and 5 % compute too few" in why
+    assert "what fits: 13 units (14005 MiB) with 70 % on card" in why
     assert "cannot allocate all claims" in why
     assert f"container main: {SLICE_MIB} MiB of card" in shown("why", "default/runs")
 

@@ -215,10 +215,10 @@ _LONGEST_SOCKET_PATH = 107  # in Linux
 _SOCKETS = MappingProxyType(
     {
         "run_dir": "agent.sock",
-        "kubelet_dir": "device-plugins/gpudp--4194304-9999-ffffff.sock",
+        "kubelet_dir": "device-plugins/kubelet.sock",
     }
 )
-"""The longest path of a socket below each directory, without the part that can be cut."""
+"""A socket below each directory."""
 
 
 def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:

@@ -93,10 +93,10 @@ def check_one_whole_slice(node: Node) -> None:
 
 
 @pytest.mark.parametrize("point", PREPARING)
-async def test_killed_while_it_prepares(tmp_path: Path, point: str) -> None:
+async def test_killed_while_it_prepares(short_dir: Path, point: str) -> None:
     """The kubelet has no answer and asks again."""
-    agent_that_is_killed(tmp_path, "prepare", point)
-    node = await next_agent(tmp_path)
+    agent_that_is_killed(short_dir, "prepare", point)
+    node = await next_agent(short_dir)
     await node.wiring.claim_door.prepare(node.cluster.allocate("a", 0))
 
     check_one_whole_slice(node)
@@ -106,12 +106,12 @@ async def test_killed_while_it_prepares(tmp_path: Path, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", ENDING)
-async def test_killed_while_it_gives_back(tmp_path: Path, point: str) -> None:
+async def test_killed_while_it_gives_back(short_dir: Path, point: str) -> None:
     """Either the slice is still whole, or all of it is gone; the second call finishes it."""
-    first = await next_agent(tmp_path)
+    first = await next_agent(short_dir)
     await first.wiring.claim_door.prepare(first.cluster.allocate("a", 0))
-    agent_that_is_killed(tmp_path, "unprepare", point)
-    node = await next_agent(tmp_path)
+    agent_that_is_killed(short_dir, "unprepare", point)
+    node = await next_agent(short_dir)
     if node.wiring.ledger_store.ledger.grants:
         check_one_whole_slice(node)
     else:
@@ -123,10 +123,10 @@ async def test_killed_while_it_gives_back(tmp_path: Path, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", GOING_BACK)
-async def test_killed_while_cards_go_back(tmp_path: Path, point: str) -> None:
+async def test_killed_while_cards_go_back(short_dir: Path, point: str) -> None:
     """A card with a claim that is allocated and not prepared stays withheld, whichever write was the last."""
-    agent_that_is_killed(tmp_path, "go_back", point)
-    node = node_at(tmp_path, ClaimsOnly(), Door.DEVICE_PLUGIN)
+    agent_that_is_killed(short_dir, "go_back", point)
+    node = node_at(short_dir, ClaimsOnly(), Door.DEVICE_PLUGIN)
     await node.wiring.claim_door.handover.load(0.0)
 
     assert "GPU-0" in node.wiring.claim_door.withheld
