@@ -323,7 +323,7 @@ ALTERNATIVE = {
     "capacity": {"requests": {"memory": "7Gi", "cores": "50"}},
 }
 EXACT = {"name": "slice", "exactly": {"deviceClassName": "gpu-slice"}}
-CLAIM_ROWS = {
+CLAIM_ROWS: dict[str, tuple[str, list[Any], str]] = {
     "of our template": ("slice-1-5-c0", [EXACT], ""),
     "with amounts of its own": (
         "slice-1-5-c0",
