@@ -102,6 +102,29 @@ def test_who_may_make_claims_is_a_value_and_whole_cards_have_a_rule_of_their_own
     assert "gpu-device-plugin-claims-whole" not in names
 
 
+def test_claims_have_a_policy_for_each_thing_that_tenants_may_write() -> None:
+    """They always deny: a warning would give a slice away. What they say is tested in tests/e2e."""
+    made = manifests(
+        ON, "dra.wholeCards=nvidia.com/gpu", values={"policies": {"validationActions": ["Warn"]}}
+    )
+    found = {}
+    for name in ("made", "kept", "held", "whole"):
+        full = f"gpu-device-plugin-claims-{name}"
+        spec = one(made, "ValidatingAdmissionPolicy", full)["spec"]
+        (rule,) = spec["matchConstraints"]["resourceRules"]
+        found[name] = (*rule["operations"], *rule["resources"])
+        assert spec["failurePolicy"] == "Fail"
+        binding = one(made, "ValidatingAdmissionPolicyBinding", full)["spec"]
+        assert binding == {"policyName": full, "validationActions": ["Deny"]}
+
+    assert found == {
+        "made": ("CREATE", "resourceclaims"),
+        "kept": ("UPDATE", "resourceclaims"),
+        "held": ("UPDATE", "resourceclaims/status"),
+        "whole": ("CREATE", "resourceclaims"),
+    }
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -12,17 +12,19 @@ import pytest
 import yaml
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.credentials import CONTROLLER_MANAGER
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.helm import CLAIMS, NOBODY, Helm, install_claims
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
 from tests.e2e.policy_table import ROWS, SAMPLES, asking, several
-from tests.e2e.submission import Submission
+from tests.e2e.submission import OTHER_PATHS, Submission
 
 from gpu_device_plugin.domain.doors import DOOR_LABEL
 
 NOWHERE = {"e2e": "nowhere"}
-POLICIES = ("claims-made", "claims-held", "claims-whole", "agent-slices", "pods")
+POLICIES = ("claims-made", "claims-kept", "claims-held", "claims-whole", "agent-slices", "pods")
 MUTATING = ("slices", "claims")
+POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 OWN_CLAIM = {"name": "disk", "resourceClaimTemplateName": "disks"}
 
 
@@ -313,6 +315,104 @@ def test_a_claim_by_hand_is_refused_whoever_writes_it(server: Submission) -> Non
     assert server.create(other).is_accepted
 
 
+ALTERNATIVE = {
+    "name": "slice",
+    "deviceClassName": "gpu-slice",
+    "count": 2,
+    "tolerations": [{"operator": "Exists"}],
+    "capacity": {"requests": {"memory": "7Gi", "cores": "50"}},
+}
+EXACT = {"name": "slice", "exactly": {"deviceClassName": "gpu-slice"}}
+CLAIM_ROWS: dict[str, tuple[str, list[Any], str]] = {
+    "of our template": ("slice-1-5-c0", [EXACT], ""),
+    "with amounts of its own": (
+        "slice-1-5-c0",
+        [{"name": "slice", "exactly": {k: v for k, v in ALTERNATIVE.items() if k != "name"}}],
+        "",
+    ),
+    "first available": (
+        "slice-1-5-c0",
+        [{"name": "slice", "firstAvailable": [ALTERNATIVE]}],
+        "has one request, and no firstAvailable",
+    ),
+    "two requests": (
+        "slice-1-5-c0",
+        [EXACT, EXACT | {"name": "another"}],
+        "has one request, and no firstAvailable",
+    ),
+    "a name of another form": ("mine", [EXACT], "tells no slice"),
+    "a name with a percentage that nobody may ask": ("slice-1-6-c0", [EXACT], "tells no slice"),
+}
+
+
+def claim_of_template(name: str, requests: list[Any]) -> dict[str, Any]:
+    """A claim as kube-controller-manager makes it of a tenant's template."""
+    made = claim_of_hand()
+    made["metadata"]["annotations"] = {POD_CLAIM_NAME: name}
+    made["spec"]["devices"]["requests"] = requests
+    return made
+
+
+def test_what_a_tenants_template_asks_is_filled_in_from_the_name_or_refused(
+    cluster: Cluster,
+    server: Submission,  # noqa: ARG001 - installs the policies
+) -> None:
+    """Whatever stands in the template: amounts, counts, tolerations."""
+    maker = Submission(cluster, user=CONTROLLER_MANAGER.name)
+    wrong = []
+    for row, (name, requests, words) in CLAIM_ROWS.items():
+        answer = maker.create(claim_of_template(name, requests))
+        if answer.is_accepted is bool(words) or words not in answer.text:
+            wrong.append(f"{row}: {answer}")
+        if answer.is_accepted:
+            (request,) = answer.made["spec"]["devices"]["requests"]
+            amounts = {"requests": {"memory": "1Gi", "cores": "5"}}
+            asked = {"deviceClassName": "gpu-slice", "allocationMode": "ExactCount"}
+            assert request["exactly"] == asked | {"count": 1, "capacity": amounts}
+    assert not wrong
+
+
+def test_no_claim_is_made_in_a_namespace_without_the_label(
+    cluster: Cluster,
+    server: Submission,  # noqa: ARG001 - installs the policies
+) -> None:
+    """A tenant can write the template, and a pod that names a claim, but not the label."""
+    made = claim_of_template("slice-8-50-c0", [EXACT])
+    maker = Submission(cluster, user=CONTROLLER_MANAGER.name)
+
+    answer = maker.create(made, "plain")
+    assert f"with the label {DOOR_LABEL}=dra, and plain has it not" in answer.text
+    assert maker.create(made).is_accepted
+
+
+def test_nobody_becomes_an_owner_of_a_claim_that_is_there(
+    cluster: Cluster, server: Submission
+) -> None:
+    """Its owner may have the slice; what the garbage collector and the scheduler write stays possible."""
+    cluster.apply(pod("owner", asking(2, 30), nodeSelector=NOWHERE))
+    wait_for("its claim is made", lambda: len(cluster.every("resourceclaim")) == 1, 60)
+    (claim,) = cluster.every("resourceclaim")
+    meta = claim["metadata"]
+    (owner,) = meta["ownerReferences"]
+    path = f"{OTHER_PATHS['ResourceClaim']}/{meta['name']}"
+    another = {"apiVersion": "v1", "kind": "Pod", "name": "evil", "uid": "22222222"}
+
+    def patched(**changes: Any) -> str:
+        return server.patch(path, {"metadata": changes}).text
+
+    further = "gets no further owner"
+    assert further in patched(ownerReferences=[owner, another])
+    assert further in patched(ownerReferences=[owner | {"uid": "22222222"}])
+    assert "keeps its name in its pod" in patched(annotations={POD_CLAIM_NAME: "slice-9-90-c0"})
+    assert "keeps its name in its pod" in patched(annotations={POD_CLAIM_NAME: None})
+    assert not patched(ownerReferences=[owner | {"blockOwnerDeletion": False}])
+    assert not patched(ownerReferences=None)
+    assert not patched(
+        labels={"mine": "yes"}, finalizers=["resource.kubernetes.io/delete-protection"]
+    )
+    cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
+
+
 def test_a_claim_of_whole_cards_names_no_amounts(server: Submission) -> None:
     """They would be a slice that no rule has seen; whole cards by hand are as good as by limits."""
     whole = claim_of_hand()
@@ -331,6 +431,16 @@ def test_a_claim_of_whole_cards_names_no_amounts(server: Submission) -> None:
     alternative = {"name": "a", "deviceClassName": "gpu-card", "capacity": amounts}
     hidden["spec"]["devices"]["requests"] = [{"name": "mine", "firstAvailable": [alternative]}]
     assert "takes whole cards and names no capacity" in server.create(hidden).text
+
+
+def test_a_claim_of_whole_cards_tolerates_no_taint(server: Submission) -> None:
+    """A card that is out, or of a node that is leaving, is nobody's."""
+    whole = claim_of_hand()
+    (request,) = whole["spec"]["devices"]["requests"]
+    tolerations = [{"operator": "Exists"}]
+    request["exactly"] |= {"deviceClassName": "gpu-card", "tolerations": tolerations}
+
+    assert "tolerates no taint" in server.create(whole).text
 
 
 def test_applying_a_bare_pod_again_changes_nothing_and_other_amounts_are_refused(
@@ -473,7 +583,7 @@ def _requests(cluster: Cluster) -> dict[str, tuple[str, int, Mapping[str, str]]]
     """Name in its pod -> class, count and capacities of each claim."""
     found = {}
     for claim in cluster.every("resourceclaim"):
-        name = claim["metadata"]["annotations"]["resource.kubernetes.io/pod-claim-name"]
+        name = claim["metadata"]["annotations"][POD_CLAIM_NAME]
         (request,) = claim["spec"]["devices"]["requests"]
         (constraint,) = claim["spec"]["devices"]["constraints"]
         assert constraint == {"distinctAttribute": "gpu-device-plugin/uuid"}

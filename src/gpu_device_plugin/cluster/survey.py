@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from gpu_device_plugin.cluster.agent_set import AgentSet
 from gpu_device_plugin.cluster.api import ApiServer, Request
 from gpu_device_plugin.cluster.explained_pod import ExplainedPod
 from gpu_device_plugin.cluster.listing import list_items, read_object, served
 from gpu_device_plugin.cluster.prometheus import Series, instant_query
-from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
+from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.cluster.wire import Bare
 
 _POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
