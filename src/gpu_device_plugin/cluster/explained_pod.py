@@ -8,8 +8,6 @@ from gpu_device_plugin.cluster.survey_objects import (
     SurveyedPodStatus,
 )
 from gpu_device_plugin.cluster.wire import ObjectMeta
-from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
-from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED
 
 
 class Waiting(msgspec.Struct):
@@ -104,9 +102,3 @@ class ExplainedPod(SurveyedPod):
     def is_over(self) -> bool:
         """Whether it has ended; what it held is free."""
         return self.status.phase in ("Failed", "Succeeded")
-
-    @property
-    def is_served(self) -> bool:
-        """Whether the agent says that it has what it asks of the cards."""
-        has_slice = self.annotations.get(ASSIGNED) == "true"
-        return not self.is_over and (has_slice or DEVICES_ANNOTATION in self.annotations)

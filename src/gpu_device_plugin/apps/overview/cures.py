@@ -7,7 +7,8 @@ from gpu_device_plugin.apps.overview.wording import few
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.explained_pod import ExplainedPod
 from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.held_devices import TOPOLOGY_GPU
+from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, TOPOLOGY_GPU
+from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED
 
 _ASK_LESS = "ask less, free a slice, or add a node"
 _NEVER = "no node takes the pod as it is: change the pod as said above, or the mode of a node"
@@ -47,6 +48,12 @@ _OTHER_DOOR = {
     Door.DRA: "label a node gpu-device-plugin/door=dra; or take that label off the pod's namespace and "
     "create the pod again (docs/dra.md)",
 }
+
+
+def is_served(pod: ExplainedPod) -> bool:
+    """Whether the agent says that the pod has what it asks of the cards."""
+    has_slice = pod.annotations.get(ASSIGNED) == "true"
+    return not pod.is_over and (has_slice or DEVICES_ANNOTATION in pod.annotations)
 
 
 def cures(
@@ -101,7 +108,7 @@ def _over(
 def _bound(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
     """A pod that is on a node and has not ended."""
     is_pending = pod.status.phase == "Pending"
-    if pod.is_served or (holds and not is_pending):
+    if is_served(pod) or (holds and not is_pending):
         return (_HAS_ITS_SLICE,) if is_pending else ()
     return (_NO_SLICE_YET.format(node=pod.spec.node_name),)
 

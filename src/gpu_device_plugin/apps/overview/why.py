@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
-from gpu_device_plugin.apps.overview.cures import cures
+from gpu_device_plugin.apps.overview.cures import cures, is_served
 from gpu_device_plugin.apps.overview.device_rooms import held_lines
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.verdicts import NodeVerdict, node_verdicts
@@ -68,7 +68,7 @@ def story(
     asks = (*_asks(pod, asking.request, unit), *devices)
     holds = () if pod.is_over else _holds(pod, cards.nodes)
     is_past = pod.failed_by_itself or pod.status.phase == "Succeeded"
-    needs_place = not (holds or pod.is_served or is_past)
+    needs_place = not (holds or is_served(pod) or is_past)
     nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()
     todo = cures(pod, asking, nodes, holds=bool(holds), has_been_told=bool(said))
     return PodStory(name, _state(pod), asks, holds, said, nodes, todo)
