@@ -73,7 +73,7 @@ def session(library: str, kernel_module: Path = Path("/sys/module/nvidia")) -> I
         kernel_module: The kernel module's directory in sysfs.
 
     Raises:
-        NvmlError: It cannot be opened, or shows a card that it cannot read.
+        NvmlError: It cannot be opened.
     """
     with opened(library or None, kernel_module) as driver:
         yield Session(driver)
@@ -85,16 +85,20 @@ class Session:
     Every method raises NvmlError, which names the card and the step.
 
     Attributes:
-        cards: By NVML's index.
+        cards: By NVML's index; those that can be read.
+        unreadable: For people: index and error of each card that NVML counts and cannot read, as a lost one.
     """
 
     def __init__(self, driver: Driver) -> None:
         (inventory,) = reports(decode(json.dumps(driver.inventory()).encode()))
         found = cast("Inventory", inventory)
-        if found.unreadable:
-            broken = ", ".join(f"{each.index} ({each.error})" for each in found.unreadable)
-            raise NvmlError(f"NVML cannot read cards {broken}")
         self.cards = found.cards
+        self.unreadable = ", ".join(f"{each.index} ({each.error})" for each in found.unreadable)
+
+    def require_all(self) -> None:
+        """Check that every card can be read."""
+        if self.unreadable:
+            raise NvmlError(f"NVML cannot read cards {self.unreadable}")
 
     def users(self, card: CardReport) -> tuple[str, ...]:
         """Processes that use a card: those that NVML lists, and those that have its device open."""

@@ -96,6 +96,11 @@ class Mps:
         """The compute mode of each card."""
         return [card.compute_mode for card in self.rig.cards.view().cards]
 
+    def kill_control(self) -> None:
+        """Kill the control daemon of nvidia.com/gpu."""
+        pid = (self.root / GPU / "pipe" / "nvidia-cuda-mps-control.pid").read_text()
+        os.kill(int(pid), signal.SIGKILL)
+
     def told(self, resource: str = GPU) -> list[str]:
         """What the resource's control daemon was told, its cards first."""
         return (self.root / resource / "log" / "commands").read_text().splitlines()
@@ -216,6 +221,44 @@ async def test_after_a_kill_nothing_is_offered_and_the_next_start_undoes_the_mod
         quit_control(mps)
 
 
+async def test_a_lost_card_keeps_no_other_from_its_servers_or_from_its_mode() -> None:
+    """It is lost while it is served: the end comes on request, and the next start serves the others."""
+    async with running_rig(is_started=False) as rig:
+        mps = Mps(rig)
+        async with mps.running() as daemon:
+            await mps.says("mps is served")
+            rig.cards.lose(3)
+            daemon.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(60):
+                assert await daemon.wait() == 0
+        assert mps.modes()[:3] == [DEFAULT] * 3
+        async with mps.running() as daemon:
+            await mps.says('"unreadable": "3 (GPU_IS_LOST)"')
+            assert mps.told()[0].count("GPU-") == 3
+            rig.cards.restore(3)
+            daemon.send_signal(signal.SIGTERM)
+            assert await daemon.wait() == 0
+        assert mps.modes() == [DEFAULT] * 4
+
+
+async def test_the_mode_of_a_card_that_was_away_at_a_new_start_of_its_server_is_known_still() -> (
+    None
+):
+    """It comes back exclusive, and has its mode before at the end."""
+    async with running_rig(is_started=False) as rig:
+        mps = Mps(rig)
+        async with mps.running() as daemon:
+            await mps.says("mps is served")
+            rig.cards.unplug(3)
+            mps.kill_control()
+            await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
+            rig.cards.plug(3)
+            daemon.send_signal(signal.SIGTERM)
+            assert await daemon.wait() == 0
+        assert mps.modes() == [DEFAULT] * 4
+        assert not (mps.root / "compute-modes.json").exists()
+
+
 async def test_a_card_that_somebody_uses_is_not_taken() -> None:
     """Neither one with a process, nor while a pod holds a whole card; then it is."""
     async with running_rig(mode="default") as rig:
@@ -260,8 +303,7 @@ async def test_a_server_that_ends_is_started_again() -> None:
         mps = Mps(rig)
         async with mps.running():
             await mps.says("mps is served")
-            pid = int((mps.root / GPU / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
-            os.kill(pid, signal.SIGKILL)
+            mps.kill_control()
             await mps.says("ended with -9")
             await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
             assert mps.modes() == [EXCLUSIVE] * 4

@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.nvidia.configuration import SharingKind
 from gpu_device_plugin.domain.schemes.nvidia.mps import Server, served_text, servers
 from gpu_device_plugin.domain.schemes.nvidia.offers import device_of, offers
-from gpu_device_plugin.errors import EdgeError, GpuPluginError, StorageError
+from gpu_device_plugin.errors import EdgeError, GpuPluginError, NvmlError, StorageError
 from gpu_device_plugin.nvml.session import EXCLUSIVE_PROCESS, Session, session
 from gpu_device_plugin.store.mps_lock import ServingLock
 from gpu_device_plugin.store.mps_modes import ModesFile
@@ -98,7 +98,10 @@ class MpsDaemon:
             text, wanted = _wanted(nvml.cards, configuration)
             cards = [card for card in nvml.cards if any(card.uuid in s.memory_mib for s in wanted)]
             await self._refuse_users(nvml, cards)
-            self._modes.write({card.uuid: nvml.compute_mode(card) for card in cards})
+            # What is in the file was not undone, for its card was away or did not answer: it stays.
+            modes = {card.uuid: nvml.compute_mode(card) for card in cards}
+            self._modes.write({**modes, **self._modes.read()})
+            unreadable = nvml.unreadable
         daemons = [ControlDaemon(s, self._places.root, self._places.control) for s in wanted]
         try:
             with session(self._places.library) as nvml:
@@ -108,14 +111,25 @@ class MpsDaemon:
                 await daemon.start()
             self._lock.serve(text)
             self._said = ""
-            _log.info("mps is served", servers=text.splitlines())
+            _log.info("mps is served", servers=text.splitlines(), unreadable=unreadable)
             await self._until_replaced(configuration, {card.uuid for card in cards}, daemons)
         finally:
+            await self._give_back(cards, daemons)
+
+    async def _give_back(
+        self, cards: Sequence[CardReport], daemons: Sequence[ControlDaemon]
+    ) -> None:
+        """Stop the servers and undo the modes; what fails is logged, and left to the next start.
+
+        It raises nothing: that would replace why serving ends, a cancellation among it.
+        """
+        try:
             self._lock.serve("\n".join(card.uuid for card in cards))
             for daemon in daemons:
                 await daemon.stop()
             self._restore_modes()
-            self._lock.serve("")
+        except GpuPluginError as error:
+            _log.error("compute modes are not undone", reason=str(error))
 
     async def _until_replaced(
         self, configuration: Configuration, uuids: Set[str], daemons: Sequence[ControlDaemon]
@@ -168,15 +182,26 @@ class MpsDaemon:
             raise InUseError("in use, and not changed: " + ", ".join(users))
 
     def _restore_modes(self) -> None:
-        """Undo what this or an earlier daemon changed; a card that is away stays in the file."""
+        """Undo what this or an earlier daemon changed, and serve nothing.
+
+        A card that is away or refuses stays in the file, and keeps no other from its mode.
+        """
         before = self._modes.read()
-        if not before:
-            return
-        with session(self._places.library) as nvml:
-            for card in nvml.cards:
-                if card.uuid in before:
-                    nvml.set_compute_mode(card, before.pop(card.uuid))
-        self._modes.write(before)
+        if before:
+            with session(self._places.library) as nvml:
+                for card in nvml.cards:
+                    if card.uuid in before:
+                        self._restore(nvml, card, before)
+            self._modes.write(before)
+        self._lock.serve("")
+
+    def _restore(self, nvml: Session, card: CardReport, before: dict[str, int]) -> None:
+        try:
+            nvml.set_compute_mode(card, before[card.uuid])
+        except NvmlError as error:
+            _log.error("a compute mode is not undone", reason=str(error))
+        else:
+            del before[card.uuid]
 
 
 def _make_shared_memory(directory: Path) -> None:
