@@ -115,7 +115,9 @@ async def test_a_claim_is_read_with_what_is_allocated_to_it_and_its_pod() -> Non
     }
     async with running() as (server, api):
         meta = {"name": "p1-slice", "namespace": "default", "uid": "u1"}
-        server.preload(CLAIM, {"metadata": meta, "status": status})
+        owners = [{"kind": "Pod", "name": "p1", "uid": "uid-p1"}, {"kind": "Job", "uid": "uid-j"}]
+        owned = {**meta, "ownerReferences": owners}
+        server.preload(CLAIM, {"metadata": owned, "status": status})
         server.preload(f"{CLAIM}-new", {"metadata": {**meta, "name": "p1-slice-new"}})
         found = await fetch_claim(api, "default", "p1-slice", 5)
         new = await fetch_claim(api, "default", "p1-slice-new", 5)
@@ -126,6 +128,7 @@ async def test_a_claim_is_read_with_what_is_allocated_to_it_and_its_pod() -> Non
     assert new is not None
     assert (new.pod, new.devices) == (None, ())
     assert (str(found.pod), found.ref.uid) == ("default/p1", "u1")
+    assert (found.owners, new.owners) == (frozenset({"uid-p1"}), frozenset())
     (of,) = found.devices
     assert (of.device, of.memory_mib, of.core_percent, of.share_id) == ("gpu-3", 2048, 30, "s-1")
 

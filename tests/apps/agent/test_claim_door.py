@@ -14,6 +14,7 @@ from tests.waiting import until
 from gpu_device_plugin.apps.agent.wiring_claims import offered_pools
 from gpu_device_plugin.domain.claims import ClaimRef
 from gpu_device_plugin.domain.doors import DOOR_LABEL, Door
+from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
 from gpu_device_plugin.kubelet.dra_server import ClaimServer
@@ -79,10 +80,35 @@ async def test_each_wrong_claim_is_refused_with_its_reason(node: Node) -> None:
     claims["a"] = replace(claims["a"], devices=(replace(of, device="gpu-7"),))
     with pytest.raises(RequestError, match="node n1 has no gpu-7"):
         await door.prepare(ref)
+    claims["a"] = replace(claims["a"], devices=(of, replace(of, share_id="another")))
+    with pytest.raises(RequestError, match="has gpu-0 of node n1 more than once"):
+        await door.prepare(ref)
     claims["a"] = replace(claims["a"], devices=(of,), pod=None)
     with pytest.raises(RequestError, match="not reserved for one pod"):
         await door.prepare(ref)
     assert not node.wiring.ledger_store.ledger.grants
+
+
+async def test_a_claim_that_was_made_for_another_pod_is_refused(node: Node) -> None:
+    """Whoever may change a claim could name its own pod as an owner, or remove the first one."""
+    ref, pods = node.cluster.allocate("a", 0), ("pod-uid-a", "uid-other")
+    for owners in ((), pods[1:], pods):
+        claim = node.cluster.claims["a"]
+        node.cluster.claims["a"] = replace(claim, owners=frozenset(owners))
+        with pytest.raises(RequestError, match="is reserved for pod default/pod-a") as refused:
+            await node.wiring.claim_door.prepare(ref)
+        assert (", ".join(owners) or "no pod") in str(refused.value)
+    assert not node.wiring.ledger_store.ledger.grants
+
+
+async def test_a_prepared_claim_is_the_same_slice_also_in_another_mode(node: Node) -> None:
+    """Its amounts are none of the new mode's, and it holds what it has."""
+    ref, door = node.cluster.allocate("a", 0), node.wiring.claim_door
+    before = await door.prepare(ref)
+    node.wiring.node_store.update(mode=NodeMode.CGPU)
+
+    assert await door.prepare(ref) == before
+    assert len(node.wiring.ledger_store.ledger.grants) == 1
 
 
 async def test_a_claim_beyond_its_card_waits_until_the_other_one_is_given_back(node: Node) -> None:
@@ -111,26 +137,6 @@ async def test_an_agent_that_starts_again_has_every_claim_and_no_file_too_many(
     await later.wiring.ledger_store.load(0.0)
     async with open_door(later):
         await until(lambda: later.files == ["nvidia", "uid-a"])
-
-
-async def test_lost_grants_are_made_again_from_files_and_claims(node: Node) -> None:
-    """With the slice that the containers have mounted; a file whose claim is over stays."""
-    door, store = node.wiring.claim_door, node.wiring.ledger_store
-    for name in "ab":
-        await door.prepare(node.cluster.allocate(name, 0))
-    before = {g.holder.claim: g for g in store.ledger.grants.values()}
-    store.amend((), list(store.ledger.grants))
-    store.may_lack_grants = True
-    del node.cluster.claims["b"]
-    async with open_door(node):
-        await until(lambda: store.ledger.grants)
-        await until(lambda: node.cluster.offers)
-
-    (grant,) = store.ledger.grants.values()
-    assert replace(grant, created_seconds=0) == replace(before["uid-a"], created_seconds=0)
-    assert node.files == ["uid-a", "uid-b"]
-    await door.unprepare(ClaimRef("default", "b", "uid-b"))
-    assert node.files == ["uid-a"]
 
 
 async def test_cards_are_offered_once_no_units_of_them_are_held(node: Node) -> None:
