@@ -131,6 +131,12 @@ MADE = [
     ),
     Made("cards", pod("p", asking(8)), {"main": "slice-8-0-x2-c0"}, several("2")),
     Made("one-card", pod("p", asking(8)), {"main": "slice-8-0-c0"}, several("1")),
+    Made("most-cards", pod("p", asking(64)), {"main": "slice-64-0-x32-c0"}, several("32")),
+    Made(
+        "nothing-is-asked-by-0",
+        pod("p", asking(2), asking(0, name="second"), initContainers=[asking(0, name="before")]),
+        {"main": "slice-2-0-c0", "second": "", "before": ""},
+    ),
     *(
         Made(f"spelt-{text}", pod("p", asking(text, 30)), {"main": f"slice-{units}-30-c0"})
         for text, units in (
@@ -176,7 +182,7 @@ def server(cluster: Cluster, serving_agent: Agent) -> Iterator[Submission]:
     helm = install_claims(cluster)
     cluster.kubectl("create", "namespace", "plain")
     admin = Submission(cluster)
-    wait_for("pods are rewritten", lambda: "asked" in str(admin.create(MADE[0].pod).made))
+    wait_for("pods are rewritten", lambda: is_rewritten(admin, "default"))
     wait_for("pods are judged", lambda: not admin.create(pod("p", asking(2, 7))).is_accepted)
     made = claim_of_hand()
     wait_for("claims are judged", lambda: not admin.create(made).is_accepted)
@@ -227,9 +233,13 @@ def test_own_claims_and_other_resources_of_a_pod_stay(server: Submission) -> Non
     assert made["metadata"]["annotations"]["gpu-device-plugin/asked"] == "main: 2, 30 %"
 
 
-def is_rewritten(server: Submission, namespace: str) -> bool:
-    """Whether a pod that is created there now gets a claim."""
-    made = server.create(pod("p", asking(2, 30)), namespace).made
+def is_rewritten(server: Submission, namespace: str) -> bool | None:
+    """Whether a pod that is created there now gets a claim; None while it is refused, between the two."""
+    answer = server.create(pod("p", asking(2, 30)), namespace)
+    if not answer.is_accepted:
+        assert "cannot become a claim" in answer.text
+        return None
+    made = answer.made
     limits = made["spec"]["containers"][0]["resources"].get("limits")
     assert (claims_of(made), limits) in (
         ({"main": "slice-2-30-c0"}, None),
@@ -242,12 +252,12 @@ def test_a_namespace_uses_claims_while_it_has_the_label(
     cluster: Cluster, server: Submission
 ) -> None:
     """Without it a pod is left as it is; what tenants may make themselves, the template, opens no door."""
-    assert not is_rewritten(server, "plain")
+    assert is_rewritten(server, "plain") is False
     label = ("label", "namespace", "plain", "--overwrite")
     cluster.kubectl(*label, f"{DOOR_LABEL}=dra")
     wait_for("pods are rewritten", lambda: is_rewritten(server, "plain"))
     cluster.kubectl(*label, f"{DOOR_LABEL}=device-plugin")
-    wait_for("pods are left", lambda: not is_rewritten(server, "plain"))
+    wait_for("pods are left", lambda: is_rewritten(server, "plain") is False)
 
 
 def test_every_row_that_is_refused_elsewhere_is_refused_here_in_the_same_words(
@@ -268,6 +278,84 @@ def test_a_pod_past_the_scheduler_is_refused(server: Submission) -> None:
 
     assert "use nodeSelector kubernetes.io/hostname" in answer.text
     assert server.create(pod("p", container("main"), nodeName=NODE)).is_accepted
+
+
+def holding_claims(*claims: str, name: str = "main", **more: Any) -> dict[str, Any]:
+    """A container that names claims itself, beside its limits."""
+    limits = {"limits": more.pop("limits", {})}
+    named = [{"name": claim} for claim in claims]
+    return container(name, resources=limits | {"claims": named}, **more)
+
+
+def naming(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A pod of a tenant that names two claims of our template."""
+    claims = [
+        {"name": name, "resourceClaimTemplateName": "gpu-slice"}
+        for name in ("slice-2-30-c0", "slice-4-30-c7")
+    ]
+    return pod("p", *containers, resourceClaims=claims, **more)
+
+
+MINE, OTHER = "slice-2-30-c0", "slice-4-30-c7"
+SEVERAL = "container main asks for several GPU resources"
+HAND_MADE: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "two claims": (naming(holding_claims(MINE, OTHER)), [SEVERAL, MINE, OTHER]),
+    "a claim of another form beside a limit": (
+        naming(holding_claims(OTHER, limits={MEMORY: "2", CORE: "30"})),
+        [SEVERAL, MINE, OTHER],
+    ),
+    "a whole card beside a claim": (
+        naming(holding_claims(MINE, limits={"nvidia.com/gpu": "1"})),
+        [SEVERAL, MINE, "nvidia.com/gpu"],
+    ),
+    "two claims of an init container": (
+        naming(container("app"), initContainers=[holding_claims(MINE, OTHER)]),
+        [SEVERAL],
+    ),
+    "one claim of two containers": (
+        naming(holding_claims(MINE), holding_claims(MINE, name="second")),
+        [f"{MINE} is named by several containers"],
+    ),
+    "one claim of a sidecar too": (
+        naming(
+            holding_claims(MINE),
+            initContainers=[holding_claims(MINE, name="beside", restartPolicy="Always")],
+        ),
+        [f"{MINE} is named by several containers"],
+    ),
+}
+
+
+@pytest.mark.parametrize("row", HAND_MADE)
+def test_a_container_has_one_slice_and_a_slice_one_container(server: Submission, row: str) -> None:
+    made, words = HAND_MADE[row]
+    text = server.create(made).text
+    assert all(word in text for word in words), text
+
+
+def test_claims_that_a_pod_names_as_the_policy_would_are_accepted(server: Submission) -> None:
+    """One each, and an ordinary init container may share."""
+    made = naming(
+        holding_claims(MINE),
+        holding_claims(OTHER, name="second"),
+        initContainers=[holding_claims(MINE, name="before")],
+    )
+    assert server.create(made).is_accepted
+
+
+def test_a_request_that_no_claim_can_carry_is_refused_and_not_left_pending(
+    server: Submission,
+) -> None:
+    """In namespaces that use claims; elsewhere it is the device plugin's."""
+    cards = _with_label(pod("p", asking(66)), "33")
+    huge = pod("p", asking(1_000_000_000))
+
+    assert "gpu-count=33, and a claim has at most 32 cards" in server.create(cards).text
+    assert "aliyun.com/gpu-mem is larger than any card" in server.create(huge).text
+    assert server.create(cards, "plain").is_accepted
+    nothing = server.create(pod("p", asking(0)))
+    assert nothing.is_accepted
+    assert claims_of(nothing.made) == {"main": ""}
 
 
 PRIVILEGED = {"securityContext": {"privileged": True}}
@@ -556,7 +644,7 @@ def test_the_chart_works_again_after_an_uninstall_without_a_restart_of_the_serve
     helm = Helm(cluster)
     for _ in range(2):
         helm.uninstall()
-        wait_for("pods are left", lambda: not is_rewritten(server, "default"))
+        wait_for("pods are left", lambda: is_rewritten(server, "default") is False)
         helm.install(NOBODY, *chosen)
         wait_for("pods are rewritten", lambda: is_rewritten(server, "default"))
         wait_for("and in the other namespace", lambda: is_rewritten(server, "plain"))

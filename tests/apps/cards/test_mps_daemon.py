@@ -18,7 +18,7 @@ from tests.apps.agent.rig import NODE, Rig, running_rig
 from tests.simulator.programs import end, hear, run, start
 from tests.waiting import until
 
-from gpu_device_plugin.store.mps_lock import ServingLock, served
+from gpu_device_plugin.store.mps_lock import ServingLock, served, waits_for
 
 GPU = "nvidia.com/gpu"
 CONFIG = """
@@ -70,11 +70,12 @@ class Mps:
         return where
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def running(self, settle_seconds: float = 1) -> AsyncIterator[asyncio.subprocess.Process]:
         """The daemon, killed afterwards if it is still there."""
         with self.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "gpu_device_plugin", "mps-daemon"),
+                f"--settle-seconds={settle_seconds}",
                 *self.choice,
                 f"--nvml-library={self.rig.cards.library}",
                 f"--mps-control={self.control}",
@@ -257,6 +258,50 @@ async def test_the_mode_of_a_card_that_was_away_at_a_new_start_of_its_server_is_
             assert await daemon.wait() == 0
         assert mps.modes() == [DEFAULT] * 4
         assert not (mps.root / "compute-modes.json").exists()
+
+
+async def test_a_card_that_comes_is_served_too() -> None:
+    """By new servers, for no pod holds a replica; a card that goes changes nothing."""
+    async with running_rig(is_started=False) as rig:
+        rig.cards.unplug(3)
+        mps = Mps(rig)
+        async with mps.running():
+            await mps.says("mps is served")
+            assert mps.modes() == [EXCLUSIVE] * 3 + [DEFAULT]
+            rig.cards.plug(3)
+            await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
+            assert mps.told()[0].count("GPU-") == 4
+            assert mps.modes() == [EXCLUSIVE] * 4
+
+
+async def test_a_pod_that_came_while_the_cards_were_announced_keeps_its_card() -> None:
+    """An agent that has not read the changed configuration yet offers whole cards still."""
+    async with running_rig(mode="default") as rig:
+        mps = Mps(rig)
+        async with mps.running(settle_seconds=15):
+            await until(lambda: served(mps.root).startswith("GPU-"), 60)
+            assert (await rig.admit("late", {GPU: 1})).is_admitted
+            await mps.says("default/late holds GPUs")
+            assert mps.modes() == [DEFAULT] * 4
+            assert served(mps.root) == ""
+            assert "default/late holds GPUs" in waits_for(mps.root)
+
+
+async def test_control_daemons_that_outlived_a_killed_daemon_are_ended_at_the_next_start() -> None:
+    """Also those of a resource that is shared no more: their servers have contexts on the cards."""
+    async with running_rig(is_started=False) as rig:
+        mps = Mps(rig, TWO)
+        async with mps.running() as daemon:
+            await mps.says("mps is served")
+            daemon.kill()
+            await daemon.wait()
+        left = list(mps.root.glob("*/*/pipe/nvidia-cuda-mps-control.pid"))
+        assert len(left) == 2
+        mps.config.write_text(CONFIG % mps.root)
+        async with mps.running():
+            await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
+            assert not any(pid.exists() for pid in left)
+            assert waits_for(mps.root) == ""
 
 
 async def test_a_card_that_somebody_uses_is_not_taken() -> None:

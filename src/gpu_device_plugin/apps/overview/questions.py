@@ -12,8 +12,7 @@ from gpu_device_plugin.apps.overview.doctor import Facts, findings
 from gpu_device_plugin.apps.overview.door_checks import DoorFacts
 from gpu_device_plugin.apps.overview.finding import Finding
 from gpu_device_plugin.apps.overview.live_cluster import LiveCluster
-from gpu_device_plugin.apps.overview.node_cards import NodeView
-from gpu_device_plugin.apps.overview.why import PodStory, story
+from gpu_device_plugin.apps.overview.why import PodStory, event_line, story
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.survey import Survey
@@ -89,7 +88,7 @@ async def follow_cards(api: ApiServer, tell: Callable[[FollowedCards], None]) ->
             await asyncio.sleep(_LEAST_SECONDS_BETWEEN)
 
 
-NodesAndFacts = tuple[Sequence[NodeView], Mapping[str, SurveyedNode]]
+NodesAndFacts = tuple[ClusterCards, Mapping[str, SurveyedNode]]
 
 
 async def read_story(
@@ -114,16 +113,16 @@ async def read_story(
         survey.pod(namespace, name), survey.events(namespace, "Pod", name)
     )
     if pod is None:
-        said = tuple(f"{each.at} {each.reporter} {each.reason}: {each.message}" for each in events)
+        said = tuple(event_line(event) for event in events)
         return PodStory(f"{namespace}/{name}", "is gone", said=said) if events else None
-    views, facts = await (nodes() if nodes else _listed_nodes(api))
+    cards, facts = await (nodes() if nodes else _listed_nodes(api))
     # Of hundreds of nodes: nobody else waits for that.
-    return await asyncio.to_thread(story, pod, events, views, facts)
+    return await asyncio.to_thread(story, pod, events, cards, facts)
 
 
 async def _listed_nodes(api: ApiServer) -> NodesAndFacts:
     reading = await read_cluster(api)
-    return reading.cards.nodes, {node.metadata.name: node for node in reading.nodes}
+    return reading.cards, {node.metadata.name: node for node in reading.nodes}
 
 
 async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding], Reading]:
