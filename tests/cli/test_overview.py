@@ -315,7 +315,7 @@ async def test_why_does_not_advise_to_ask_less_where_no_mode_takes_the_pod(
     found = (await cluster.run("why", "ns/odd", columns=200)).output
 
     assert "ask less" not in found
-    assert "change what is said above of a node" in found
+    assert "no node takes the pod as it is" in found
 
 
 async def test_why_of_a_pod_that_runs_says_what_it_holds(cluster: Cluster) -> None:
@@ -403,6 +403,42 @@ async def test_capacity_counts_no_node_that_takes_no_pods(
 
     assert re.search(rf"gpu-a +0 +the node is {why}", found)
     assert "0 more pods of 4 units and 30 % fit" in found
+
+
+@pytest.mark.parametrize(
+    ("asked", "node_name", "why"),
+    [
+        ("4 30", "gpu-a", "the largest slice left with 30 % compute is 3 units"),
+        ("1 60", "gpu-a", "no card has 60 % compute left; the most is 40 %"),
+        ("16 30", "gpu-a", "no card has 16 units"),
+        ("4 7", "gpu-a", "the percentage must be one of 5, 10, ... 100"),
+        ("16", "gpu-b", "no card has 16 units"),
+        ("4 --cards 2", "gpu-b", "only 1 card has 2 units, not 2"),
+        ("2 30", "gpu-b", "mode cgpu never takes such a pod"),
+        ("1 5", "gpu-few", "every card has as many pods as it may have (2)"),
+        ("1 5", "gpu-sick", "every card is out of service"),
+    ],
+)
+async def test_capacity_says_what_a_node_is_short_of(
+    cluster: Cluster, asked: str, node_name: str, why: str
+) -> None:
+    """Memory, compute, pods or a card; and the rule where no card could ever take such a pod."""
+    few = {"ack.node.gpu.max-pod": "2"}
+    await cluster.server.put("/api/v1/nodes/gpu-few", ready(node("gpu-few", 1), few))
+    await cluster.server.put("/api/v1/nodes/gpu-sick", ready(node("gpu-sick", 1, sick=(0,))))
+    words = ["capacity", *asked.split(), "-o", "json"]
+    told = json.loads((await cluster.run(*words, columns=200)).output)
+
+    (then,) = [each["then"] for each in told if each["node"] == node_name]
+    assert why in then
+
+
+async def test_capacity_counts_in_english(cluster: Cluster) -> None:
+    """One pod is a pod, and one unit a unit."""
+    assert (
+        "1 more pod of 4 units and 60 % fits" in (await cluster.run("capacity", "4", "60")).output
+    )
+    assert "more pods of 1 unit and 5 % fit" in (await cluster.run("capacity", "1", "5")).output
 
 
 async def test_top_shows_use_against_what_is_granted(cluster: Cluster) -> None:

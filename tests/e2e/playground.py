@@ -23,6 +23,10 @@ from tests.nvidia_smi import download
 def main(command: Sequence[str]) -> int:
     """Run the command, or a shell, beside a cluster; return its exit code."""
     network = int(os.environ["GPU_DEVICE_PLUGIN_E2E_NETWORK"])
+    sys.stdout.write(
+        "==> a cluster, and the images on its node; minutes where the agent's is not built yet\n"
+    )
+    sys.stdout.flush()
     logs = ROOT / "build" / "e2e" / "playground"
     with tempfile.TemporaryDirectory() as place, Cluster(Layout(STATE, logs)) as cluster:
         smi = download(Path(place), network)

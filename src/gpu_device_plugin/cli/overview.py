@@ -234,7 +234,7 @@ def capacity(units: int, percent: int, cards: int, output: str | None, **access:
         _echo_json([dataclasses.asdict(each) for each in found])
         return
     over = f" over {cards} cards" if cards > 1 else ""
-    _screen().capacity(found, f"{units} units and {percent} %{over}")
+    _screen().capacity(found, f"{counted(units, 'unit')} and {percent} %{over}")
 
 
 gpu.add_command(page)

@@ -54,7 +54,7 @@ class OverviewScreen:
             table.add_row(*_use(use))
         if uses:
             self._console.print(table)
-        else:
+        elif not silent:
             self._console.print("no slice is held")
         for line in silent:
             self._console.print(Text(f"not asked: {line}", style="yellow"))
@@ -71,7 +71,8 @@ class OverviewScreen:
             table.add_row(each.node, Text(str(each.pods), style=style), each.then)
         self._console.print(table)
         total = sum(each.pods for each in capacities)
-        self._console.print(Text(f"{total} more pods of {asked} fit", style="bold"))
+        fit = "fits" if total == 1 else "fit"
+        self._console.print(Text(f"{counted(total, 'more pod')} of {asked} {fit}", style="bold"))
 
     def findings(self, found: Sequence[Finding], examined: str) -> None:
         """What is wrong, each with its cure."""

@@ -4,13 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.apps.overview.node_cards import NodeView
+from gpu_device_plugin.apps.overview.wording import rule_text
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode
+from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import OTHER_MODE, Fit, fit
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.shares import Demand
+from gpu_device_plugin.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +82,7 @@ def _capacity(node: NodeView, units: int, percent: int, cards: int) -> NodeCapac
         pod = sized_pod(f"one-more-{count}", units, percent, cards)
         found = fit(node.offer, rooms, pod, policy)
         if not isinstance(found, Fit):
-            never = f"mode {node.mode} never takes such a pod"
-            full = f"no card has room; the largest slice left is {_largest(rooms)} units"
-            return NodeCapacity(node.name, count, never if found.is_final else full)
+            return NodeCapacity(node.name, count, _then(node, rooms, pod))
         count += 1
         rooms = _after(rooms, found.hold(pod.ref))
 
@@ -100,7 +103,43 @@ def _after(rooms: Sequence[Room], hold: PodHold) -> tuple[Room, ...]:
     )
 
 
-def _largest(rooms: Iterable[Room]) -> int:
-    """The largest slice that is free on one healthy card, with any compute left beside it."""
-    free = (r.free_mem for r in rooms if r.is_healthy and r.free_core >= r.least_core)
-    return max(free, default=0)
+def _then(node: NodeView, rooms: Sequence[Room], pod: PodRequest) -> str:
+    """Why a node takes no such pod more."""
+    try:
+        wanted = demand(pod, pod.containers[0], node.offer.terms)
+    except RequestError as error:
+        is_mode = error.reason in OTHER_MODE
+        return f"mode {node.mode} never takes such a pod" if is_mode else rule_text(error)
+    serving = [room for room in rooms if room.is_healthy]
+    if not serving:
+        return "every card is out of service"
+    each = counted(wanted.units_per_card, "unit")
+    large = [r for r in serving if r.card.capacity(r.unit) >= wanted.units_per_card]
+    if len(large) < wanted.cards:
+        return _few_cards(len(large), wanted, f"has {each}", f"have {each}")
+    if wanted.cards == 1:
+        return _short_of(serving, wanted)
+    fitting = sum(room.lack(wanted) is None for room in serving)
+    return _few_cards(fitting, wanted, f"has room for {each}", f"have room for {each}")
+
+
+def _few_cards(found: int, wanted: Demand, has: str, have: str) -> str:
+    """How many cards would do, where the pod needs more of them."""
+    if not found:
+        return f"no card {has}"
+    return f"only {counted(found, 'card')} {has if found == 1 else have}, not {wanted.cards}"
+
+
+def _short_of(serving: Sequence[Room], wanted: Demand) -> str:
+    """What the cards in service are out of: pods, compute or memory."""
+    fewer = [room for room in serving if not room.is_full_of_pods]
+    if not fewer:
+        return f"every card has as many pods as it may have ({serving[0].max_pods})"
+    least = max(wanted.core_percent, fewer[0].least_core)
+    cool = [room for room in fewer if room.free_core >= least]
+    if not cool:
+        most = max(room.free_core for room in fewer)
+        return f"no card has {least} % compute left; the most is {most} %"
+    beside = f" with {least} % compute" if least else ""
+    largest = counted(max(room.free_mem for room in cool), "unit")
+    return f"no card has room; the largest slice left{beside} is {largest}"

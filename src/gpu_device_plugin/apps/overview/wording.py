@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from gpu_device_plugin.errors import RequestError
+
 _NAMED = 5
 
 
@@ -24,3 +26,8 @@ def door_text(by_claims: int, cards: int) -> str:
     """
     which = "" if by_claims == cards else f"{by_claims} of them "
     return f", {which}given by claims" if by_claims else ""
+
+
+def rule_text(error: RequestError) -> str:
+    """The rule that refuses a request, and the cure; without the pod, the node and what is asked."""
+    return str(error).partition("): ")[2] or str(error)

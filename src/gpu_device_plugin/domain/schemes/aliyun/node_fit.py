@@ -39,7 +39,8 @@ NOT_ENOUGH_TEXT = "node(s) didn't have enough device resources to allocate"
 OTHER_DOOR_TEXT = "node(s) serve such requests by the other door (docs/dra.md)"
 _NO_RESOURCE_TEXT = "none(s) should have at least one resource in [{names}]"
 _NEVER_TEXT = "node(s) never serve what the pod asks for: "
-_OTHER_MODE = frozenset({"WrongMode", "MemoryOnly", "ComputeNotServed"})
+OTHER_MODE = frozenset({"WrongMode", "MemoryOnly", "ComputeNotServed"})
+"""Reasons of refusals by the node's mode: a node of another mode would take the pod."""
 _Asking = tuple[ContainerRequest, Demand]
 
 
@@ -128,7 +129,7 @@ def checked(offer: NodeOffer, pod: PodRequest, default: PlacementPolicy) -> Chec
         policy = policy_of(pod, offer.policy or default)
         asking = [(c, demand(pod, c, offer.terms)) for c in pod.containers if c.asks]
     except RequestError as error:
-        is_mode = error.reason in _OTHER_MODE
+        is_mode = error.reason in OTHER_MODE
         text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}"
         return Misfit(text, is_final=True)
     return Checked(pod, policy, default, asking)
