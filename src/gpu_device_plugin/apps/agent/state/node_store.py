@@ -26,6 +26,7 @@ class NodeChange(TypedDict, total=False):
     faults: Mapping[str, str]
     library_version: str
     mark: str
+    mps_root: str
     mps_served: str
     imex_channels: tuple[int, ...]
     door: Door

@@ -1,6 +1,6 @@
 """What an MPS server is told of the cards it shares, and what its clients receive (R-705)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.container_edits import ContainerEdits, Mount
@@ -62,42 +62,49 @@ def served_text(resources: Mapping[str, tuple[Offered, ...]]) -> str:
     )
 
 
-def while_served(found: Offers, configuration: Configuration, served: str) -> Offers:
+def while_served(found: Offers, configuration: Configuration, root: str, served: str) -> Offers:
     """The offers, if a daemon serves each replica of `sharing.mps` in them, with the same limits.
 
-    Under a configuration without `sharing.mps`: the offers without the cards that a daemon has not given back.
+    Without the other cards that a daemon has not given back.
 
     Args:
         found: By the configuration.
         configuration: The configuration.
+        root: The host directory of the daemon that `served` is of.
         served: What a living daemon says it serves; a line that is a UUID alone is a card that a
             daemon has not given back.
     """
-    if configuration.sharing.kind is not SharingKind.MPS:
-        return _given_back(found, configuration, served) if served else found
-    wanted = set(served_text(found.resources).splitlines())
+    is_shared = configuration.sharing.kind is SharingKind.MPS
+    wanted = set(served_text(found.resources).splitlines()) if is_shared else set()
+    lines = served.splitlines()
+    is_same = root == configuration.mps_root or not wanted
     # A card that has gone since the daemon began is served, and not wanted any more.
-    if found.problem or wanted <= set(served.splitlines()):
-        return found
-    is_serving = any(" " in line for line in served.splitlines())
+    if found.problem or (is_same and wanted <= set(lines)):
+        return _given_back(found, wanted, root, served)
+    is_serving = is_same and any(" " in line for line in lines)
     why = "serves another configuration while pods hold its replicas" if is_serving else _NOT_YET
+    if served and not is_same:
+        why += f": that of {root} has not given its cards back"
     problem = f"the MPS daemon of {configuration.mps_root} {why}"
     return Offers(problem=problem, notes=found.notes)
 
 
-def _given_back(found: Offers, configuration: Configuration, served: str) -> Offers:
+def _given_back(found: Offers, wanted: Iterable[str], root: str, served: str) -> Offers:
     devices = [each for offered in found.resources.values() for each in offered]
-    words = set(served.split())
+    words = set(served.split()).difference(*(line.split() for line in wanted))
     kept = {each.card.uuid: each.card.index for each in devices if each.card.uuid in words}
     resources = {
         name: tuple(each for each in offered if each.card.uuid not in kept)
         for name, offered in found.resources.items()
     }
-    text = f"waits for the MPS daemon of {configuration.mps_root}, which still serves it"
+    text = f"waits for the MPS daemon of {root}, which has not given it back"
     return replace(
         found,
         resources={name: offered for name, offered in resources.items() if offered},
-        waiting=tuple(f"card {index} ({uuid}) {text}" for uuid, index in kept.items()),
+        waiting=(
+            *found.waiting,
+            *(f"card {index} ({uuid}) {text}" for uuid, index in kept.items()),
+        ),
     )
 
 
