@@ -55,6 +55,7 @@ class NodeState:
         mps_root: Directory of the MPS daemon that `mps_served` is of, or "".
         mps_served: What a living MPS daemon serves, as it says; UUIDs alone are cards that a daemon has
             not given back.
+        mps_waits: What keeps the configured MPS daemon from serving, in its words, or "".
         imex_channels: Of the IMEX channels that are asked for, those that the node has.
         door: By what requests reach the node.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
@@ -78,6 +79,7 @@ class NodeState:
     mark: str = ""
     mps_root: str = ""
     mps_served: str = ""
+    mps_waits: str = ""
     imex_channels: tuple[int, ...] = ()
     door: Door = Door.DEVICE_PLUGIN
     kept: tuple[str, ...] | None = None

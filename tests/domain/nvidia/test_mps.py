@@ -49,7 +49,6 @@ def test_a_server_is_told_of_each_card_by_its_place_and_of_the_threads() -> None
     [
         (2, 4, ""),
         (3, 4, ""),  # a card has gone since
-        (1, 4, "serves another configuration"),
         (2, 5, "serves another configuration"),
         (0, 4, "does not serve yet"),
     ],
@@ -64,6 +63,25 @@ def test_replicas_are_offered_only_as_they_are_served(
     assert problem in found.problem
     assert bool(found.problem) is bool(problem)
     assert len(found.resources.get(GPU, ())) == (0 if problem else 8)
+
+
+def test_a_card_that_came_since_the_daemon_began_waits_and_keeps_no_other() -> None:
+    """The daemon serves it when no pod holds a replica of the others."""
+    served = served_text(offered(1, 4).resources)
+    found = while_served(offered(2, 4), configured(4), ROOT, served)
+
+    assert {each.card.uuid for each in found.resources[GPU]} == {"GPU-0"}
+    assert found.waiting == (
+        f"card 1 (GPU-1) waits for the MPS daemon of {ROOT}, which does not serve it yet",
+    )
+    assert not found.problem
+
+
+def test_a_node_without_replicas_says_what_its_daemon_waits_for() -> None:
+    """In the daemon's words."""
+    found = while_served(offered(2, 4), configured(4), ROOT, "", "process 7 uses card 0")
+
+    assert found.problem == f"the MPS daemon of {ROOT} does not serve yet: process 7 uses card 0"
 
 
 def test_time_slicing_needs_no_daemon() -> None:

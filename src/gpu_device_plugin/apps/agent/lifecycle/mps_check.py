@@ -1,9 +1,11 @@
 """Whether the MPS daemon of this node lives, and what it serves."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config.nvidia_settings import Configuration
+from gpu_device_plugin.store.mps_lock import waits_for
 from gpu_device_plugin.store.mps_modes import kept_by_daemon
 
 
@@ -33,6 +35,7 @@ class MpsCheck:
         """
         root, wanted = self._node_store.read().mps_root, self._configuration().mps_root
         kept = kept_by_daemon(root)
+        self._node_store.update(mps_waits=waits_for(Path(wanted)) if wanted else "")
         if kept or wanted in {"", root}:
             self._node_store.update(mps_served=kept)
         else:

@@ -28,6 +28,7 @@ class NodeChange(TypedDict, total=False):
     mark: str
     mps_root: str
     mps_served: str
+    mps_waits: str
     imex_channels: tuple[int, ...]
     door: Door
     kept: tuple[str, ...] | None

@@ -1,6 +1,6 @@
 """What an MPS server is told of the cards it shares, and what its clients receive (R-705)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.container_edits import ContainerEdits, Mount
@@ -10,6 +10,9 @@ from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers
 _CONTAINER_ROOT = "/mps"
 _MIB_SUFFIX = "M"
 _NOT_YET = "does not serve yet"
+_ANOTHER = "serves another configuration while pods hold its replicas"
+_UUID = 2
+"""Place of the UUID in a line of `served_text`."""
 ASK = "get_default_active_thread_percentage"
 """A command that changes nothing: whoever answers it serves."""
 
@@ -62,10 +65,12 @@ def served_text(resources: Mapping[str, tuple[Offered, ...]]) -> str:
     )
 
 
-def while_served(found: Offers, configuration: Configuration, root: str, served: str) -> Offers:
-    """The offers, if a daemon serves each replica of `sharing.mps` in them, with the same limits.
+def while_served(
+    found: Offers, configuration: Configuration, root: str, served: str, waits: str = ""
+) -> Offers:
+    """The offers, if a daemon serves the replicas of `sharing.mps` in them, with the same limits.
 
-    Without the other cards that a daemon has not given back.
+    Without cards that came after the daemon began, and without others that it has not given back.
 
     Args:
         found: By the configuration.
@@ -73,37 +78,40 @@ def while_served(found: Offers, configuration: Configuration, root: str, served:
         root: The host directory of the daemon that `served` is of.
         served: What a living daemon says it serves; a line that is a UUID alone is a card that a
             daemon has not given back.
+        waits: What keeps the daemon from serving what is configured, in its words, or "".
     """
     is_shared = configuration.sharing.kind is SharingKind.MPS
     wanted = set(served_text(found.resources).splitlines()) if is_shared else set()
-    lines = served.splitlines()
+    lines, words = set(served.splitlines()), set(served.split())
+    new = {line for line in wanted if line.split()[_UUID] not in words}
     is_same = root == configuration.mps_root or not wanted
     # A card that has gone since the daemon began is served, and not wanted any more.
-    if found.problem or (is_same and wanted <= set(lines)):
-        return _given_back(found, wanted, root, served)
+    if found.problem or (is_same and wanted - new <= lines and (wanted & lines or not wanted)):
+        others = words.difference(*(line.split() for line in wanted))
+        reasons = {uuid: "has not given it back" for uuid in others}
+        reasons |= {line.split()[_UUID]: "does not serve it yet" for line in new}
+        return _without(found, reasons, root)
     is_serving = is_same and any(" " in line for line in lines)
-    why = "serves another configuration while pods hold its replicas" if is_serving else _NOT_YET
-    if served and not is_same:
-        why += f": that of {root} has not given its cards back"
-    problem = f"the MPS daemon of {configuration.mps_root} {why}"
-    return Offers(problem=problem, notes=found.notes)
+    problem = f"the MPS daemon of {configuration.mps_root} {_ANOTHER if is_serving else _NOT_YET}"
+    why = waits if is_same or not served else f"that of {root} has not given its cards back"
+    return Offers(problem=f"{problem}: {why}" if why else problem, notes=found.notes)
 
 
-def _given_back(found: Offers, wanted: Iterable[str], root: str, served: str) -> Offers:
+def _without(found: Offers, reasons: Mapping[str, str], root: str) -> Offers:
+    """Without the cards that wait for the daemon, by UUID and what it does."""
     devices = [each for offered in found.resources.values() for each in offered]
-    words = set(served.split()).difference(*(line.split() for line in wanted))
-    kept = {each.card.uuid: each.card.index for each in devices if each.card.uuid in words}
+    kept = {each.card.uuid: each.card.index for each in devices if each.card.uuid in reasons}
     resources = {
         name: tuple(each for each in offered if each.card.uuid not in kept)
         for name, offered in found.resources.items()
     }
-    text = f"waits for the MPS daemon of {root}, which has not given it back"
+    text = f"waits for the MPS daemon of {root}, which"
     return replace(
         found,
         resources={name: offered for name, offered in resources.items() if offered},
         waiting=(
             *found.waiting,
-            *(f"card {index} ({uuid}) {text}" for uuid, index in kept.items()),
+            *(f"card {index} ({uuid}) {text} {reasons[uuid]}" for uuid, index in kept.items()),
         ),
     )
 

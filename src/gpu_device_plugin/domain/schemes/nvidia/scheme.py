@@ -221,7 +221,7 @@ class NvidiaScheme(Records):
             return Offers()
         # Worked out once: a call asks for them six times, and nearly always nothing has changed.
         grants, configuration = tuple(self._held()), self._configuration()
-        mps = (state.mps_root, state.mps_served)
+        mps = (state.mps_root, state.mps_served, state.mps_waits)
         node = (state.cards, state.mode, state.other_cards, mps, state.imex_channels)
         key = (configuration, grants, *node)
         if key != self._latest[0]:
@@ -256,7 +256,7 @@ class NvidiaScheme(Records):
             found = offers(cards, configuration) if is_shown else Offers()
         else:
             found = _beside_fractions(cards, configuration)
-        return while_served(found, configuration, state.mps_root, state.mps_served)
+        return while_served(found, configuration, state.mps_root, state.mps_served, state.mps_waits)
 
 
 def _beside_fractions(cards: Sequence[Card], configuration: Configuration) -> Offers:
