@@ -53,11 +53,13 @@ async def _prepare(rig: Rig, channel: Any, number: int) -> float:
         "driver": "gpu-device-plugin", "pool": NODE, "device": f"gpu-{number % 4}", "request": "slice",
         "consumedCapacity": {"memory": "2Gi", "cores": "30"},
     }  # fmt: skip
+    pod = {"name": f"p{number}", "uid": f"uid-p{number}"}
     status = {
         "allocation": {"devices": {"results": [result]}},
-        "reservedFor": [{"resource": "pods", "name": f"p{number}", "uid": f"uid-p{number}"}],
+        "reservedFor": [{"resource": "pods", **pod}],
     }
-    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    meta: dict[str, Any] = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    meta["ownerReferences"] = [{"kind": "Pod", **pod}]
     path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}"
     await rig.api.put(path, {"metadata": meta, "status": status})
     request = dra_pb2.NodePrepareResourcesRequest(claims=[_claim(number)])

@@ -102,10 +102,50 @@ def test_who_may_make_claims_is_a_value_and_whole_cards_have_a_rule_of_their_own
     assert "gpu-device-plugin-claims-whole" not in names
 
 
+def test_slices_by_claims_and_the_name_of_whole_cards_count_among_gpu_resources() -> None:
+    """Where claims are switched on; the policy that rewrites judges what was asked, not what it has made."""
+    name = "gpu-device-plugin-pods"
+    more = ("dra.wholeCards=example.com/card",)
+    claims = "claims.orValue([]).map(k, k.name)"
+    for settings, is_there in (((), False), ((ON, *more), True)):
+        made = manifests(*settings)
+        spec = one(made, "ValidatingAdmissionPolicy", name)["spec"]
+        (mixing,) = [each for each in spec["variables"] if each["name"] == "mixing"]
+        assert (claims in mixing["expression"]) is is_there
+        assert ("example.com/card" in mixing["expression"]) is is_there
+        assert "SLICE-CLAIMS" not in json.dumps(spec)
+    rewriting = one(manifests(ON, *more), "MutatingAdmissionPolicy", "gpu-device-plugin-slices")
+    assert claims not in json.dumps(rewriting)
+
+
+def test_claims_have_a_policy_for_each_thing_that_tenants_may_write() -> None:
+    """They always deny: a warning would give a slice away. What they say is tested in tests/e2e."""
+    made = manifests(
+        ON, "dra.wholeCards=nvidia.com/gpu", values={"policies": {"validationActions": ["Warn"]}}
+    )
+    found = {}
+    for name in ("made", "kept", "held", "whole"):
+        full = f"gpu-device-plugin-claims-{name}"
+        spec = one(made, "ValidatingAdmissionPolicy", full)["spec"]
+        (rule,) = spec["matchConstraints"]["resourceRules"]
+        found[name] = (*rule["operations"], *rule["resources"])
+        assert spec["failurePolicy"] == "Fail"
+        binding = one(made, "ValidatingAdmissionPolicyBinding", full)["spec"]
+        assert binding == {"policyName": full, "validationActions": ["Deny"]}
+
+    assert found == {
+        "made": ("CREATE", "resourceclaims"),
+        "kept": ("UPDATE", "resourceclaims"),
+        "held": ("UPDATE", "resourceclaims/status"),
+        "whole": ("CREATE", "resourceclaims"),
+    }
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ((ON, "policies.enabled=false"), "dra.enabled needs policies.enabled"),
+        ((ON, "dra.wholeCards=aliyun.com/gpu-mem"), "gpu-mem is the name of a slice's amount"),
         (("door=dra",), "door dra needs dra.enabled"),
         ((ON, "dra.namespaces={Team_A}"), "at '/dra/namespaces/0'"),
         ((ON, "dra.cdiDir=cdi"), "at '/dra/cdiDir'"),

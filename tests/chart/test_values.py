@@ -334,19 +334,56 @@ def test_the_stock_scheduler_comes_from_that_registry_too() -> None:
     assert "image: r.example:5000/registry.k8s.io/kube-scheduler:v" in text
 
 
+def notes(*settings: str, kubernetes: str = "") -> str:
+    """The chart's notes; helm shows them at an installation only, so another object includes them."""
+    words = '{{ include "gpu-device-plugin/templates/NOTES.txt" . | toJson }}'
+    beside = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}, "said": words}
+    text = render(*settings, values={"extraObjects": [beside]}, kubernetes=kubernetes)
+    made = [made for made in yaml.load_all(text, yaml.CSafeLoader) if made]
+    said: str = json.loads(one(made, "Secret", "x")["said"])
+    return said
+
+
 def test_the_notes_say_where_the_agents_run_and_name_the_namespace() -> None:
     for setting, where in (
         ("simulate.profile=", "on nodes that carry a label of an NVIDIA card"),
         ("simulate.profile=v100", "on nodes without a label of an NVIDIA card"),
         ("affinity.nodeAffinity.x=y", "on the nodes that the value affinity names"),
     ):
-        # helm shows notes at an installation only; here another object includes them.
-        words = '{{ include "gpu-device-plugin/templates/NOTES.txt" . | toJson }}'
-        beside = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}, "said": words}
-        made = one(manifests(setting, values={"extraObjects": [beside]}), "Secret", "x")
-        said = json.loads(made["said"])
+        said = notes(setting)
         assert said.startswith(f"The agent runs {where}"), said
-        assert f"`helm test {NAME} --namespace {NAME}`" in said
+        assert f"helm test {NAME} --namespace {NAME}\n" in said
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown", "tested"),
+    [
+        ("core_mem", "aliyun.com/", "aliyun.com/gpu-mem"),
+        ("share", "aliyun.com/", "aliyun.com/gpu-mem"),
+        ("topology", "aliyun.com/", "aliyun.com/gpu"),
+        ("default", "nvidia.com/", "nvidia.com/gpu"),
+        ("mig", "nvidia.com/", ""),
+        ("disabled", "", ""),
+    ],
+)
+def test_the_notes_show_what_the_mode_offers_and_a_test_only_where_there_is_one(
+    mode: str, shown: str, tested: str
+) -> None:
+    said = notes(f"mode={mode}")
+
+    assert [line.partition("grep ")[2] for line in said.splitlines() if "grep" in line] == (
+        [shown] if shown else []
+    )
+    assert ("helm test" in said) == bool(tested)
+    assert f"on a node in mode {mode} with room for 1 {tested}:\n" in said or not tested
+    assert ("samples/first-slice.yaml" in said) == (mode == "core_mem")
+
+
+def test_the_notes_of_claims_show_resource_slices() -> None:
+    said = notes("dra.enabled=true", "door=dra", kubernetes="1.36.0")
+
+    assert "kubectl get resourceslices\n" in said
+    assert "helm test" not in said
 
 
 def test_what_an_operator_adds_to_the_pods_is_there() -> None:

@@ -315,7 +315,7 @@ async def test_why_does_not_advise_to_ask_less_where_no_mode_takes_the_pod(
     found = (await cluster.run("why", "ns/odd", columns=200)).output
 
     assert "ask less" not in found
-    assert "change what is said above of a node" in found
+    assert "no node takes the pod as it is" in found
 
 
 async def test_why_of_a_pod_that_runs_says_what_it_holds(cluster: Cluster) -> None:

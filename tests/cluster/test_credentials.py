@@ -17,7 +17,8 @@ from tests.fakes.api_server import QUICK, kubeconfig, running, status
 
 from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
 from gpu_device_plugin.cluster.credentials import in_cluster, load_credentials
-from gpu_device_plugin.errors import ClusterError, WrongServerError
+from gpu_device_plugin.cluster.kubeconfig import read_context
+from gpu_device_plugin.errors import AccessError, ClusterError, WrongServerError
 
 NODES = Request("GET", "/api/v1/nodes")
 needs_openssl = pytest.mark.skipif(
@@ -110,6 +111,20 @@ async def test_a_failing_login_plugin_is_an_error(tmp_path: Path) -> None:
         await load_credentials([path])
 
 
+@pytest.mark.parametrize("program", ["no-such-program", "/no/such/program"])
+def test_a_login_plugin_that_is_not_installed_is_named_before_it_is_run(
+    tmp_path: Path, program: str
+) -> None:
+    """With what the kubeconfig says about getting it; commands do not try again."""
+    plugin = {"apiVersion": "v1", "command": program, "installHint": "get it\nthere"}
+    path = kubeconfig(tmp_path / "config", "http://127.0.0.1:1", {"exec": plugin})
+
+    with pytest.raises(
+        AccessError, match=f"kubeconfig {path}: .*'{program}' is not installed: get it there"
+    ):
+        read_context([path])
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -120,7 +135,23 @@ async def test_a_failing_login_plugin_is_an_error(tmp_path: Path) -> None:
         (
             '{"current-context":"a","contexts":[{"name":"a","context":{"cluster":"c"}}],'
             '"clusters":[{"name":"c","cluster":{}}]}',
-            "server",
+            "its server None is no URL",
+        ),
+        (
+            '{"current-context":"a","contexts":[{"name":"a","context":{"cluster":"c"}}],'
+            '"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:notaport"}}]}',
+            "its server 'https://127.0.0.1:notaport' is no URL",
+        ),
+        (
+            '{"current-context":"a","contexts":[{"name":"a","context":{"cluster":"c"}}],'
+            '"clusters":[{"name":"c","cluster":{"server":"10.0.0.1:6443"}}]}',
+            "its server '10.0.0.1:6443' is no URL",
+        ),
+        (
+            '{"current-context":"a","contexts":[{"name":"a","context":{"cluster":"c"}}],'
+            '"clusters":[{"name":"c","cluster":{"server":"https://x",'
+            '"certificate-authority":"gone.crt"}}]}',
+            "gone.crt: No such file or directory",
         ),
         (
             '{"current-context":"a","contexts":[{"name":"a","context":{"cluster":"c"}}],'
@@ -138,8 +169,9 @@ async def test_a_kubeconfig_that_cannot_be_used_is_named(
     if text is not None:
         path.write_text(text)
 
-    with pytest.raises(ClusterError, match=f"kubeconfig {path}.*{expected}"):
+    with pytest.raises(ClusterError, match=f"kubeconfig {path}.*{expected}") as raised:
         await load_credentials([path])
+    assert "Errno" not in str(raised.value)
 
 
 def test_outside_a_pod_there_is_no_service_account(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.fakes.api_server import FakeApiServer, running, working
+from tests.fakes.api_server import FakeApiServer, running, status, working
 from tests.waiting import until
 
 from gpu_device_plugin.cluster.claims import fetch_claim
@@ -115,7 +115,9 @@ async def test_a_claim_is_read_with_what_is_allocated_to_it_and_its_pod() -> Non
     }
     async with running() as (server, api):
         meta = {"name": "p1-slice", "namespace": "default", "uid": "u1"}
-        server.preload(CLAIM, {"metadata": meta, "status": status})
+        owners = [{"kind": "Pod", "name": "p1", "uid": "uid-p1"}, {"kind": "Job", "uid": "uid-j"}]
+        owned = {**meta, "ownerReferences": owners}
+        server.preload(CLAIM, {"metadata": owned, "status": status})
         server.preload(f"{CLAIM}-new", {"metadata": {**meta, "name": "p1-slice-new"}})
         found = await fetch_claim(api, "default", "p1-slice", 5)
         new = await fetch_claim(api, "default", "p1-slice-new", 5)
@@ -126,6 +128,7 @@ async def test_a_claim_is_read_with_what_is_allocated_to_it_and_its_pod() -> Non
     assert new is not None
     assert (new.pod, new.devices) == (None, ())
     assert (str(found.pod), found.ref.uid) == ("default/p1", "u1")
+    assert (found.owners, new.owners) == (frozenset({"uid-p1"}), frozenset())
     (of,) = found.devices
     assert (of.device, of.memory_mib, of.core_percent, of.share_id) == ("gpu-3", 2048, 30, "s-1")
 
@@ -138,3 +141,35 @@ async def test_a_server_without_such_objects_says_so_until_it_takes_one() -> Non
         server.has_dra = True
         await until(lambda: names(server) == ["gpu-0"])
         await until(lambda: not slices.refused)
+
+
+async def test_whether_a_refused_slice_would_be_taken_is_asked_without_a_write() -> None:
+    """So that the device plugin may serve meanwhile."""
+    async with at_work() as (server, slices):
+        server.has_dra = False
+        slices.offer([device(0)], "535.1", "u")
+        await until(lambda: slices.refused)
+        slices.offer([], "", "u")
+        assert not await slices.would_take()
+        server.has_dra = True
+        assert await slices.would_take()
+        assert (server.objects, slices.was_taken) == ({}, False)
+
+
+async def test_a_slice_was_taken_until_we_take_it_back() -> None:
+    """Also one of an earlier run, and one that a kubelet has deleted."""
+    async with at_work() as (server, slices):
+        spec = {"driver": "gpu-device-plugin", "nodeName": "n1"}
+        server.preload(PATH, {"metadata": {"name": "n1-gpu-device-plugin"}, "spec": spec})
+        server.fault = lambda seen: status(403, "no") if seen.method in {"POST", "PUT"} else None
+        slices.offer([device(0)], "535.1", "u")
+        await until(lambda: slices.refused)
+        assert slices.was_taken
+        await server.delete(PATH)
+        await until(lambda: "POST" in slices.refused)
+        assert slices.was_taken
+        server.fault = lambda _: None
+        await until(lambda: names(server) == ["gpu-0"])
+        slices.offer([], "535.1", "u")
+        await until(lambda: PATH not in server.objects)
+        await until(lambda: not slices.was_taken)

@@ -45,13 +45,15 @@ class Answer:
 
 
 class Submission:
-    """Speaks to the API server as one user."""
+    """Speaks to the API server as one user: that of a token, or one that the admin stands in for."""
 
-    def __init__(self, cluster: Cluster, token: str | None = None) -> None:
+    def __init__(self, cluster: Cluster, token: str | None = None, user: str = "") -> None:
         config = json.loads(cluster.admin_kubeconfig.read_text())
         server = config["clusters"][0]["cluster"]
         self._host = server["server"].removeprefix("https://")
-        self._token = token or config["users"][0]["user"]["token"]
+        self._headers = {"Authorization": f"Bearer {token or config['users'][0]['user']['token']}"}
+        if user:
+            self._headers |= {"Impersonate-User": user, "Impersonate-Group": "system:masters"}
         self._tls = ssl.create_default_context(cafile=server["certificate-authority"])
 
     def create(self, content: Mapping[str, Any], namespace: str = "default") -> Answer:
@@ -66,7 +68,7 @@ class Submission:
     def _send(self, method: str, path: str, content: Mapping[str, Any], kind: str) -> Answer:
         connection = http.client.HTTPSConnection(self._host, timeout=30, context=self._tls)
         try:
-            headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
+            headers = self._headers | {"Content-Type": kind}
             connection.request(method, f"{path}?dryRun=All", json.dumps(content), headers)
             answer = connection.getresponse()
             text = answer.read().decode()

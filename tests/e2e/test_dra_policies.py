@@ -12,17 +12,19 @@ import pytest
 import yaml
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.credentials import CONTROLLER_MANAGER
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.helm import CLAIMS, NOBODY, Helm, install_claims
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
 from tests.e2e.policy_table import ROWS, SAMPLES, asking, several
-from tests.e2e.submission import Submission
+from tests.e2e.submission import OTHER_PATHS, Submission
 
 from gpu_device_plugin.domain.doors import DOOR_LABEL
 
 NOWHERE = {"e2e": "nowhere"}
-POLICIES = ("claims-made", "claims-held", "claims-whole", "agent-slices", "pods")
+POLICIES = ("claims-made", "claims-kept", "claims-held", "claims-whole", "agent-slices", "pods")
 MUTATING = ("slices", "claims")
+POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 OWN_CLAIM = {"name": "disk", "resourceClaimTemplateName": "disks"}
 
 
@@ -129,6 +131,12 @@ MADE = [
     ),
     Made("cards", pod("p", asking(8)), {"main": "slice-8-0-x2-c0"}, several("2")),
     Made("one-card", pod("p", asking(8)), {"main": "slice-8-0-c0"}, several("1")),
+    Made("most-cards", pod("p", asking(64)), {"main": "slice-64-0-x32-c0"}, several("32")),
+    Made(
+        "nothing-is-asked-by-0",
+        pod("p", asking(2), asking(0, name="second"), initContainers=[asking(0, name="before")]),
+        {"main": "slice-2-0-c0", "second": "", "before": ""},
+    ),
     *(
         Made(f"spelt-{text}", pod("p", asking(text, 30)), {"main": f"slice-{units}-30-c0"})
         for text, units in (
@@ -174,7 +182,7 @@ def server(cluster: Cluster, serving_agent: Agent) -> Iterator[Submission]:
     helm = install_claims(cluster)
     cluster.kubectl("create", "namespace", "plain")
     admin = Submission(cluster)
-    wait_for("pods are rewritten", lambda: "asked" in str(admin.create(MADE[0].pod).made))
+    wait_for("pods are rewritten", lambda: is_rewritten(admin, "default"))
     wait_for("pods are judged", lambda: not admin.create(pod("p", asking(2, 7))).is_accepted)
     made = claim_of_hand()
     wait_for("claims are judged", lambda: not admin.create(made).is_accepted)
@@ -225,9 +233,13 @@ def test_own_claims_and_other_resources_of_a_pod_stay(server: Submission) -> Non
     assert made["metadata"]["annotations"]["gpu-device-plugin/asked"] == "main: 2, 30 %"
 
 
-def is_rewritten(server: Submission, namespace: str) -> bool:
-    """Whether a pod that is created there now gets a claim."""
-    made = server.create(pod("p", asking(2, 30)), namespace).made
+def is_rewritten(server: Submission, namespace: str) -> bool | None:
+    """Whether a pod that is created there now gets a claim; None while it is refused, between the two."""
+    answer = server.create(pod("p", asking(2, 30)), namespace)
+    if not answer.is_accepted:
+        assert "cannot become a claim" in answer.text
+        return None
+    made = answer.made
     limits = made["spec"]["containers"][0]["resources"].get("limits")
     assert (claims_of(made), limits) in (
         ({"main": "slice-2-30-c0"}, None),
@@ -240,12 +252,12 @@ def test_a_namespace_uses_claims_while_it_has_the_label(
     cluster: Cluster, server: Submission
 ) -> None:
     """Without it a pod is left as it is; what tenants may make themselves, the template, opens no door."""
-    assert not is_rewritten(server, "plain")
+    assert is_rewritten(server, "plain") is False
     label = ("label", "namespace", "plain", "--overwrite")
     cluster.kubectl(*label, f"{DOOR_LABEL}=dra")
     wait_for("pods are rewritten", lambda: is_rewritten(server, "plain"))
     cluster.kubectl(*label, f"{DOOR_LABEL}=device-plugin")
-    wait_for("pods are left", lambda: not is_rewritten(server, "plain"))
+    wait_for("pods are left", lambda: is_rewritten(server, "plain") is False)
 
 
 def test_every_row_that_is_refused_elsewhere_is_refused_here_in_the_same_words(
@@ -266,6 +278,84 @@ def test_a_pod_past_the_scheduler_is_refused(server: Submission) -> None:
 
     assert "use nodeSelector kubernetes.io/hostname" in answer.text
     assert server.create(pod("p", container("main"), nodeName=NODE)).is_accepted
+
+
+def holding_claims(*claims: str, name: str = "main", **more: Any) -> dict[str, Any]:
+    """A container that names claims itself, beside its limits."""
+    limits = {"limits": more.pop("limits", {})}
+    named = [{"name": claim} for claim in claims]
+    return container(name, resources=limits | {"claims": named}, **more)
+
+
+def naming(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """A pod of a tenant that names two claims of our template."""
+    claims = [
+        {"name": name, "resourceClaimTemplateName": "gpu-slice"}
+        for name in ("slice-2-30-c0", "slice-4-30-c7")
+    ]
+    return pod("p", *containers, resourceClaims=claims, **more)
+
+
+MINE, OTHER = "slice-2-30-c0", "slice-4-30-c7"
+SEVERAL = "container main asks for several GPU resources"
+HAND_MADE: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "two claims": (naming(holding_claims(MINE, OTHER)), [SEVERAL, MINE, OTHER]),
+    "a claim of another form beside a limit": (
+        naming(holding_claims(OTHER, limits={MEMORY: "2", CORE: "30"})),
+        [SEVERAL, MINE, OTHER],
+    ),
+    "a whole card beside a claim": (
+        naming(holding_claims(MINE, limits={"nvidia.com/gpu": "1"})),
+        [SEVERAL, MINE, "nvidia.com/gpu"],
+    ),
+    "two claims of an init container": (
+        naming(container("app"), initContainers=[holding_claims(MINE, OTHER)]),
+        [SEVERAL],
+    ),
+    "one claim of two containers": (
+        naming(holding_claims(MINE), holding_claims(MINE, name="second")),
+        [f"{MINE} is named by several containers"],
+    ),
+    "one claim of a sidecar too": (
+        naming(
+            holding_claims(MINE),
+            initContainers=[holding_claims(MINE, name="beside", restartPolicy="Always")],
+        ),
+        [f"{MINE} is named by several containers"],
+    ),
+}
+
+
+@pytest.mark.parametrize("row", HAND_MADE)
+def test_a_container_has_one_slice_and_a_slice_one_container(server: Submission, row: str) -> None:
+    made, words = HAND_MADE[row]
+    text = server.create(made).text
+    assert all(word in text for word in words), text
+
+
+def test_claims_that_a_pod_names_as_the_policy_would_are_accepted(server: Submission) -> None:
+    """One each, and an ordinary init container may share."""
+    made = naming(
+        holding_claims(MINE),
+        holding_claims(OTHER, name="second"),
+        initContainers=[holding_claims(MINE, name="before")],
+    )
+    assert server.create(made).is_accepted
+
+
+def test_a_request_that_no_claim_can_carry_is_refused_and_not_left_pending(
+    server: Submission,
+) -> None:
+    """In namespaces that use claims; elsewhere it is the device plugin's."""
+    cards = _with_label(pod("p", asking(66)), "33")
+    huge = pod("p", asking(1_000_000_000))
+
+    assert "gpu-count=33, and a claim has at most 32 cards" in server.create(cards).text
+    assert "aliyun.com/gpu-mem is larger than any card" in server.create(huge).text
+    assert server.create(cards, "plain").is_accepted
+    nothing = server.create(pod("p", asking(0)))
+    assert nothing.is_accepted
+    assert claims_of(nothing.made) == {"main": ""}
 
 
 PRIVILEGED = {"securityContext": {"privileged": True}}
@@ -313,6 +403,104 @@ def test_a_claim_by_hand_is_refused_whoever_writes_it(server: Submission) -> Non
     assert server.create(other).is_accepted
 
 
+ALTERNATIVE = {
+    "name": "slice",
+    "deviceClassName": "gpu-slice",
+    "count": 2,
+    "tolerations": [{"operator": "Exists"}],
+    "capacity": {"requests": {"memory": "7Gi", "cores": "50"}},
+}
+EXACT = {"name": "slice", "exactly": {"deviceClassName": "gpu-slice"}}
+CLAIM_ROWS: dict[str, tuple[str, list[Any], str]] = {
+    "of our template": ("slice-1-5-c0", [EXACT], ""),
+    "with amounts of its own": (
+        "slice-1-5-c0",
+        [{"name": "slice", "exactly": {k: v for k, v in ALTERNATIVE.items() if k != "name"}}],
+        "",
+    ),
+    "first available": (
+        "slice-1-5-c0",
+        [{"name": "slice", "firstAvailable": [ALTERNATIVE]}],
+        "has one request, and no firstAvailable",
+    ),
+    "two requests": (
+        "slice-1-5-c0",
+        [EXACT, EXACT | {"name": "another"}],
+        "has one request, and no firstAvailable",
+    ),
+    "a name of another form": ("mine", [EXACT], "tells no slice"),
+    "a name with a percentage that nobody may ask": ("slice-1-6-c0", [EXACT], "tells no slice"),
+}
+
+
+def claim_of_template(name: str, requests: list[Any]) -> dict[str, Any]:
+    """A claim as kube-controller-manager makes it of a tenant's template."""
+    made = claim_of_hand()
+    made["metadata"]["annotations"] = {POD_CLAIM_NAME: name}
+    made["spec"]["devices"]["requests"] = requests
+    return made
+
+
+def test_what_a_tenants_template_asks_is_filled_in_from_the_name_or_refused(
+    cluster: Cluster,
+    server: Submission,  # noqa: ARG001 - installs the policies
+) -> None:
+    """Whatever stands in the template: amounts, counts, tolerations."""
+    maker = Submission(cluster, user=CONTROLLER_MANAGER.name)
+    wrong = []
+    for row, (name, requests, words) in CLAIM_ROWS.items():
+        answer = maker.create(claim_of_template(name, requests))
+        if answer.is_accepted is bool(words) or words not in answer.text:
+            wrong.append(f"{row}: {answer}")
+        if answer.is_accepted:
+            (request,) = answer.made["spec"]["devices"]["requests"]
+            amounts = {"requests": {"memory": "1Gi", "cores": "5"}}
+            asked = {"deviceClassName": "gpu-slice", "allocationMode": "ExactCount"}
+            assert request["exactly"] == asked | {"count": 1, "capacity": amounts}
+    assert not wrong
+
+
+def test_no_claim_is_made_in_a_namespace_without_the_label(
+    cluster: Cluster,
+    server: Submission,  # noqa: ARG001 - installs the policies
+) -> None:
+    """A tenant can write the template, and a pod that names a claim, but not the label."""
+    made = claim_of_template("slice-8-50-c0", [EXACT])
+    maker = Submission(cluster, user=CONTROLLER_MANAGER.name)
+
+    answer = maker.create(made, "plain")
+    assert f"with the label {DOOR_LABEL}=dra, and plain has it not" in answer.text
+    assert maker.create(made).is_accepted
+
+
+def test_nobody_becomes_an_owner_of_a_claim_that_is_there(
+    cluster: Cluster, server: Submission
+) -> None:
+    """Its owner may have the slice; what the garbage collector and the scheduler write stays possible."""
+    cluster.apply(pod("owner", asking(2, 30), nodeSelector=NOWHERE))
+    wait_for("its claim is made", lambda: len(cluster.every("resourceclaim")) == 1, 60)
+    (claim,) = cluster.every("resourceclaim")
+    meta = claim["metadata"]
+    (owner,) = meta["ownerReferences"]
+    path = f"{OTHER_PATHS['ResourceClaim']}/{meta['name']}"
+    another = {"apiVersion": "v1", "kind": "Pod", "name": "evil", "uid": "22222222"}
+
+    def patched(**changes: Any) -> str:
+        return server.patch(path, {"metadata": changes}).text
+
+    further = "gets no further owner"
+    assert further in patched(ownerReferences=[owner, another])
+    assert further in patched(ownerReferences=[owner | {"uid": "22222222"}])
+    assert "keeps its name in its pod" in patched(annotations={POD_CLAIM_NAME: "slice-9-90-c0"})
+    assert "keeps its name in its pod" in patched(annotations={POD_CLAIM_NAME: None})
+    assert not patched(ownerReferences=[owner | {"blockOwnerDeletion": False}])
+    assert not patched(ownerReferences=None)
+    assert not patched(
+        labels={"mine": "yes"}, finalizers=["resource.kubernetes.io/delete-protection"]
+    )
+    cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
+
+
 def test_a_claim_of_whole_cards_names_no_amounts(server: Submission) -> None:
     """They would be a slice that no rule has seen; whole cards by hand are as good as by limits."""
     whole = claim_of_hand()
@@ -331,6 +519,16 @@ def test_a_claim_of_whole_cards_names_no_amounts(server: Submission) -> None:
     alternative = {"name": "a", "deviceClassName": "gpu-card", "capacity": amounts}
     hidden["spec"]["devices"]["requests"] = [{"name": "mine", "firstAvailable": [alternative]}]
     assert "takes whole cards and names no capacity" in server.create(hidden).text
+
+
+def test_a_claim_of_whole_cards_tolerates_no_taint(server: Submission) -> None:
+    """A card that is out, or of a node that is leaving, is nobody's."""
+    whole = claim_of_hand()
+    (request,) = whole["spec"]["devices"]["requests"]
+    tolerations = [{"operator": "Exists"}]
+    request["exactly"] |= {"deviceClassName": "gpu-card", "tolerations": tolerations}
+
+    assert "tolerates no taint" in server.create(whole).text
 
 
 def test_applying_a_bare_pod_again_changes_nothing_and_other_amounts_are_refused(
@@ -446,7 +644,7 @@ def test_the_chart_works_again_after_an_uninstall_without_a_restart_of_the_serve
     helm = Helm(cluster)
     for _ in range(2):
         helm.uninstall()
-        wait_for("pods are left", lambda: not is_rewritten(server, "default"))
+        wait_for("pods are left", lambda: is_rewritten(server, "default") is False)
         helm.install(NOBODY, *chosen)
         wait_for("pods are rewritten", lambda: is_rewritten(server, "default"))
         wait_for("and in the other namespace", lambda: is_rewritten(server, "plain"))
@@ -473,7 +671,7 @@ def _requests(cluster: Cluster) -> dict[str, tuple[str, int, Mapping[str, str]]]
     """Name in its pod -> class, count and capacities of each claim."""
     found = {}
     for claim in cluster.every("resourceclaim"):
-        name = claim["metadata"]["annotations"]["resource.kubernetes.io/pod-claim-name"]
+        name = claim["metadata"]["annotations"][POD_CLAIM_NAME]
         (request,) = claim["spec"]["devices"]["requests"]
         (constraint,) = claim["spec"]["devices"]["constraints"]
         assert constraint == {"distinctAttribute": "gpu-device-plugin/uuid"}

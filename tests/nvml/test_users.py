@@ -1,8 +1,28 @@
 """Monitors are seen by the device node that they have open, and our own programs are none."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
+from tests.simulator.programs import end, hear, start
+
 from gpu_device_plugin.nvml.users import openers
+from gpu_device_plugin.simulation.node import SimulatedNode
+
+ASK = """
+import json, pathlib, sys
+from gpu_device_plugin.nvml.session import session
+with session(sys.argv[1], proc=pathlib.Path(sys.argv[2])) as nvml:
+    print(json.dumps([nvml.users(nvml.cards[0]), nvml.computing(nvml.cards[0])]))
+"""
+COMPUTE = """
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda.cuInit(0)
+context = ctypes.c_void_p()
+say(cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0))
+sys.stdin.read()
+"""
 
 
 def process(proc: Path, pid: int, command: str, *files: str) -> None:
@@ -21,3 +41,19 @@ def test_who_has_the_cards_node_open_is_a_user(tmp_path: Path) -> None:
 
     assert list(openers(1, tmp_path)) == [(7, "dcgm")]
     assert list(openers(2, tmp_path)) == []
+
+
+def test_a_monitor_uses_a_card_and_computes_nothing_on_it(
+    tmp_path: Path, node: SimulatedNode
+) -> None:
+    """A card in use by nvidia-persistenced is not cut, but its compute mode can be changed."""
+    process(tmp_path, 7, "nvidia-persistenced --verbose", "/dev/nvidia0")
+    program = start(node, COMPUTE)
+    try:
+        assert hear(program) == 0
+        asking = [sys.executable, "-c", ASK, str(node.library), str(tmp_path)]
+        said = subprocess.run(asking, check=True, capture_output=True, text=True).stdout
+    finally:
+        end(program)
+    worker = f"process {program.pid}"
+    assert json.loads(said) == [[worker, "process 7 (nvidia-persistenced)"], [worker]]

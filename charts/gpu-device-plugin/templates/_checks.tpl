@@ -79,6 +79,9 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.dra.enabled (not .Values.policies.enabled) }}
 {{- fail "dra.enabled needs policies.enabled: without them a claim written by hand passes every rule" }}
 {{- end }}
+{{- if has .Values.dra.wholeCards (list "aliyun.com/gpu-mem" "aliyun.com/gpu-core.percentage" "aliyun.com/gpu-count") }}
+{{- fail (printf "dra.wholeCards %s is the name of a slice's amount, which the policies make into other claims: give whole cards another name, for instance nvidia.com/gpu" .Values.dra.wholeCards) }}
+{{- end }}
 {{- range compact (list .Values.kubeletDir .Values.libraryDir .Values.driverRoot .Values.nvmlLibrary) }}
 {{- if or (eq . "/etc") (eq . "/usr") (eq . "/var") (has ".." (splitList "/" .)) }}
 {{- fail (printf "%s is no path for this: name the thing itself, without .." .) }}

@@ -10,6 +10,14 @@
 c.?resources.?claims.orValue([]).exists(k, k.name.matches('{{ include "gpu-device-plugin.claimName" . }}'))
 {{- end }}
 
+{{/* The names of the slices that a container (CEL) holds by claims. */}}
+{{- define "gpu-device-plugin.sliceClaims" -}}
+{{ . }}.?resources.?claims.orValue([]).map(k, k.name).filter(n, n.matches('{{ include "gpu-device-plugin.claimName" . }}'))
+{{- end }}
+
+{{/* How many cards a claim has at most: AllocationResultsMaxSize of resource.k8s.io/v1. */}}
+{{- define "gpu-device-plugin.mostCards" -}}32{{- end }}
+
 {{/* Of a pod's request: is every amount whole, and the request no other than the limit? Else the API server refuses it. */}}
 {{- define "gpu-device-plugin.wholeAmounts" -}}
 variables.asking.all(c, ['aliyun.com/gpu-mem', 'aliyun.com/gpu-core.percentage'].all(r,
@@ -62,16 +70,16 @@ spec:
     {{- include "gpu-device-plugin.ruleVariables" (dict "root" . "pod" "object") | nindent 4 }}
     - name: isRewritten
       expression: |-
-        variables.cards < 100
+        variables.cards <= {{ include "gpu-device-plugin.mostCards" . }}
         && ({{ include "gpu-device-plugin.wholeAmounts" . | nindent 8 | trim }})
-        && variables.asking.all(c, mem(c) > 0 && mem(c) < 1000000000)
+        && variables.asking.exists(c, mem(c) > 0) && variables.asking.all(c, mem(c) < 1000000000)
         && !({{ include "gpu-device-plugin.breaksRule" . | nindent 8 | trim }})
     {{- range $kind := list "apps" "inits" }}
-    # What each container asks, in the words of a claim's name; nothing where it asks for nothing.
+    # What each container asks, in the words of a claim's name; nothing where it asks for nothing, or for 0.
     - name: {{ $kind }}Shapes
       expression: |-
         !variables.isRewritten ? [''].filter(s, false) : variables.{{ $kind }}.map(c,
-          !variables.asking.exists(a, a.name == c.name) ? ''
+          mem(c) == 0 ? ''
           : 'slice-' + string(mem(c)) + '-' + string(core(c))
             + (variables.cards > 1 ? '-x' + string(variables.cards) : ''))
     {{- end }}
@@ -102,7 +110,7 @@ spec:
         expression: |-
           !variables.isRewritten || request.operation != 'CREATE' ? Object{} : Object{
             metadata: Object.metadata{
-              annotations: {'gpu-device-plugin/asked': variables.asking.map(c,
+              annotations: {'gpu-device-plugin/asked': variables.asking.filter(c, mem(c) > 0).map(c,
                 c.name + ': ' + string(mem(c)) + (core(c) > 0 ? ', ' + string(core(c)) + ' %' : '')).join('; ')}
             },
             spec: Object.spec{

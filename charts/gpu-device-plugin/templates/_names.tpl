@@ -60,6 +60,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/*
+What the pod of `helm test` asks for. Empty where there is no such test: modes that offer nothing, instances of
+unknown profiles, and claims.
+*/}}
+{{- define "gpu-device-plugin.testedResource" -}}
+{{- $offered := dict "core_mem" "aliyun.com/gpu-mem" "cgpu" "aliyun.com/gpu-mem" "share" "aliyun.com/gpu-mem" "default" "nvidia.com/gpu" "topology" "aliyun.com/gpu" }}
+{{- if ne .Values.door "dra" }}{{ get $offered .Values.mode }}{{ end }}
+{{- end }}
+
 {{- define "gpu-device-plugin.image" -}}
 {{- with (.Values.global).imageRegistry }}{{ . }}/{{ end }}
 {{- .Values.image.repository }}

@@ -2,7 +2,7 @@
 {{- define "gpu-device-plugin.cel" -}}
 {{- $cel := regexReplaceAll `mem\((\w+)\)` . `quantity(limits(${1})[?'aliyun.com/gpu-mem'].orValue('0')).asInteger()` }}
 {{- $cel = regexReplaceAll `core\((\w+)\)` $cel `quantity(limits(${1})[?'aliyun.com/gpu-core.percentage'].orValue('0')).asInteger()` }}
-{{- $cel = regexReplaceAll `gpus\(([\w.\[\]]+)\)` $cel `${1}.?resources.?limits.orValue({}).map(r, r).filter(r, (r in GPU-NAMES || r.startsWith('nvidia.com/mig-')) && quantity(${1}.resources.limits[r]).isGreaterThan(quantity('0')))` }}
+{{- $cel = regexReplaceAll `gpus\(([\w.\[\]]+)\)` $cel `(${1}.?resources.?limits.orValue({}).map(r, r).filter(r, (r in GPU-NAMES || r.startsWith('nvidia.com/mig-')) && quantity(${1}.resources.limits[r]).isGreaterThan(quantity('0')))SLICE-CLAIMS(${1}))` }}
 {{- $cel = regexReplaceAll `limits\((\w+)\)` $cel `${1}.?resources.?limits.orValue({})` }}
 {{- $cel = regexReplaceAll `ours\(([\w.]+)\)` $cel `('..' in ${1}.split('/') || ['/etc/ld.so.preload/', '/run/gpu-device-plugin/', '/var/run/gpu-device-plugin/', '/usr/local/lib/gpu-device-plugin/'].exists(our, ('/' + ${1}.split('/').filter(s, !(s in ['', '.'])).join('/') + '/').startsWith(our)))` }}
 {{- $cel = regexReplaceAll `reaches\((\w+)\)` $cel `[${1}.split('/').filter(s, !(s in ['', '.'])).map(s, s + '/').join('')].exists(at, variables.directories.exists(our, ('/' + at).startsWith(our) || our.startsWith('/' + at)))` }}
@@ -28,6 +28,7 @@ config.map make. Other resources of nvidia.com (gpumem, hostdev) are no GPUs.
 */}}
 {{- define "gpu-device-plugin.gpuNames" -}}
 {{- $found := list "aliyun.com/gpu-mem" "aliyun.com/gpu" "nvidia.com/gpu" "nvidia.com/gpu.shared" }}
+{{- if .Values.dra.wholeCards }}{{ $found = append $found .Values.dra.wholeCards }}{{ end }}
 {{- range .Values.config.map }}
 {{- $file := . }}
 {{- if kindIs "string" . }}{{ $file = fromYaml . }}{{ end }}
@@ -43,9 +44,17 @@ config.map make. Other resources of nvidia.com (gpumem, hostdev) are no GPUs.
 {{- uniq $found | toJson | replace "\"" "'" | replace "," ", " }}
 {{- end }}
 
-{{/* The containers of .pod (CEL) that ask for more than one GPU resource: .macro exists, or filter. */}}
+{{/* Writes out the short forms of .text, with the names that only values know; with .claims slices by claims count as resources. */}}
+{{- define "gpu-device-plugin.celOf" -}}
+{{- $claims := "" }}
+{{- if .claims }}{{ $claims = printf " + %s" (include "gpu-device-plugin.sliceClaims" "${1}") }}{{ end }}
+{{- $cel := .text | include "gpu-device-plugin.cel" | replace "GPU-NAMES" (include "gpu-device-plugin.gpuNames" .root) }}
+{{- regexReplaceAll `SLICE-CLAIMS\(([\w.\[\]]+)\)` $cel ($claims | replace "$'" "$$'") }}
+{{- end }}
+
+{{/* The containers of .pod (CEL) that ask for more than one GPU resource: .macro exists, or filter; .claims as for `celOf`. */}}
 {{- define "gpu-device-plugin.mixes" -}}
-({{ .pod }}.spec.containers + {{ .pod }}.spec.?initContainers.orValue([])).{{ .macro }}(c, {{ include "gpu-device-plugin.cel" "gpus(c)" | replace "GPU-NAMES" (include "gpu-device-plugin.gpuNames" .root) }}.size() > 1)
+({{ .pod }}.spec.containers + {{ .pod }}.spec.?initContainers.orValue([])).{{ .macro }}(c, {{ include "gpu-device-plugin.celOf" (dict "root" .root "claims" .claims "text" "gpus(c)") }}.size() > 1)
 {{- end }}
 
 {{/* The variables of the rules for requests, of .pod (CEL); with .claims as for `asks`. */}}
@@ -55,7 +64,7 @@ config.map make. Other resources of nvidia.com (gpumem, hostdev) are no GPUs.
     {{- include "gpu-device-plugin.asks" (dict "pod" .pod "macro" "filter" "claims" .claims) | nindent 4 }}
 - name: mixing
   expression: |-
-    {{ include "gpu-device-plugin.mixes" (dict "root" .root "pod" .pod "macro" "filter") }}
+    {{ include "gpu-device-plugin.mixes" (dict "root" .root "pod" .pod "macro" "filter" "claims" .claims) }}
 - name: label
   expression: {{ .pod }}.?metadata.?labels[?'aliyun.com/gpu-count'].orValue('')
 - name: cards
@@ -73,7 +82,7 @@ config.map make. Other resources of nvidia.com (gpumem, hostdev) are no GPUs.
 {{- range $rule := index $all $group }}
 {{- if index $on $rule.key }}
 {{- $bad := $rule.bad | include "gpu-device-plugin.cel" | nindent 4 }}
-{{- $text := $rule.text | include "gpu-device-plugin.cel" | replace "GPU-NAMES" (include "gpu-device-plugin.gpuNames" $) | nindent 4 }}
+{{- $text := include "gpu-device-plugin.celOf" (dict "root" $ "claims" $.Values.dra.enabled "text" $rule.text) | nindent 4 }}
 # {{ $rule.contract }}
 - message: refused by policies.{{ $group }}.{{ $rule.key }} of gpu-device-plugin
 {{- if $rule.whole }}

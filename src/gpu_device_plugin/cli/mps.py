@@ -53,6 +53,13 @@ def _as_the_agents(key: str, text: str) -> Callable[[_Command], _Command]:
 )
 @directory_option("kubelet_dir", "The kubelet's directory; the kubelet knows who holds a GPU.")
 @click.option(
+    "--settle-seconds",
+    type=click.FloatRange(min=0),
+    default=4.0,
+    show_default=True,
+    help="Time that the agent gets to withdraw cards before their compute mode changes.",
+)
+@click.option(
     "--node-name",
     envvar="NODE_NAME",
     show_envvar=True,
@@ -67,6 +74,7 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
     nvml_library: str,
     mps_control: str,
     kubelet_dir: str,
+    settle_seconds: float,
     node_name: str,
     kubeconfig: Path | None,
     context: str,
@@ -93,7 +101,13 @@ def mps_daemon(  # noqa: PLR0913 - one for each option
     root = nvidia_configuration(settings).mps_root
     if not root:
         raise click.UsageError("--mps-root (MPS_ROOT) or flags.mpsRoot of the file is needed")
-    places = MpsPlaces(Path(root), nvml_library, mps_control, Path(kubelet_dir))
+    places = MpsPlaces(
+        Path(root),
+        nvml_library,
+        mps_control,
+        Path(kubelet_dir),
+        settle_seconds=settle_seconds,
+    )
     asyncio.run(_run(places, settings, node_name, KubeconfigChoice(kubeconfig, context)))
 
 

@@ -54,7 +54,7 @@ class OverviewScreen:
             table.add_row(*_use(use))
         if uses:
             self._console.print(table)
-        else:
+        elif not silent:
             self._console.print("no slice is held")
         for line in silent:
             self._console.print(Text(f"not asked: {line}", style="yellow"))

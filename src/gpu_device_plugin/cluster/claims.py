@@ -96,7 +96,8 @@ def _understood(claim: _Claim) -> Claim:
     ref = ClaimRef(meta.namespace, meta.name, meta.uid)
     name_in_pod = (meta.annotations or {}).get(_NAME_IN_POD, "")
     devices = tuple(map(_device, status.allocation.devices.results or ()))
-    return Claim(ref, pod, devices, name_in_pod)
+    owners = frozenset(o.uid for o in meta.owner_references or () if o.kind == "Pod")
+    return Claim(ref, pod, devices, name_in_pod, owners)
 
 
 def _device(result: _Result) -> AllocatedDevice:

@@ -2,10 +2,12 @@
 
 import base64
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -103,9 +105,36 @@ def read_context(files: Sequence[Path], name: str = "") -> Context:
         if context.get("user"):
             entry, base = _called(users, context["user"], "user")
             user = Entry(entry.user or {}, base)
+        _check_server(found.values.get("server"))
+        _check_login_plugin(user.values.get("exec"))
         return Context(found, user, str(context.get("namespace") or ""))
-    except (OSError, msgspec.MsgspecError, AccessError) as error:
+    except OSError as error:
+        raise AccessError(f"kubeconfig {error.filename}: {error.strerror}") from error
+    except (msgspec.MsgspecError, AccessError) as error:
         raise AccessError(f"kubeconfig {named(files)}: {one_line(error)}") from error
+
+
+def _check_server(server: object) -> None:
+    try:
+        parts = urlsplit(str(server))
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not match
+        is_url = False
+    if not is_url:
+        raise AccessError(f"its server {server!r} is no URL such as https://HOST:6443")
+
+
+def _check_login_plugin(plugin: object) -> None:
+    """Refuse a program that is not installed; by a relative path or a PATH of its own it is just run."""
+    if not isinstance(plugin, dict) or any(
+        e.get("name") == "PATH" for e in plugin.get("env") or ()
+    ):
+        return
+    program = str(plugin.get("command") or "")
+    is_relative = os.sep in program and not Path(program).is_absolute()
+    if program and not is_relative and shutil.which(program) is None:
+        hint = one_line(Exception(plugin.get("installHint") or "install it"))
+        raise AccessError(f"its login plugin {program!r} is not installed: {hint}")
 
 
 def _called(items: Sequence[tuple[_Named, Path]], name: str, what: str) -> tuple[_Named, Path]:
@@ -122,6 +151,8 @@ def named(files: Sequence[Path]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An error's text; YAML's has several lines."""
+    """An error's text; YAML's has several lines, and the system's a number."""
     text = f"no {error}" if isinstance(error, KeyError) else str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        text = f"{error.filename}: {error.strerror}"
     return " ".join(text.split())

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from gpu_device_plugin.cluster.agent_set import AgentSet
 from gpu_device_plugin.cluster.api import ApiServer, Request
+from gpu_device_plugin.cluster.explained_pod import ExplainedPod
 from gpu_device_plugin.cluster.listing import list_items, read_object, served
 from gpu_device_plugin.cluster.prometheus import Series, instant_query
-from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
+from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.cluster.wire import Bare
 
 _POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -29,10 +31,10 @@ class Survey:
         """All pods."""
         return tuple([pod async for pod in list_items(self._api, "/api/v1/pods", SurveyedPod)])
 
-    async def pod(self, namespace: str, name: str) -> SurveyedPod | None:
+    async def pod(self, namespace: str, name: str) -> ExplainedPod | None:
         """A pod, or None where there is none."""
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        return await read_object(self._api, path, SurveyedPod)
+        return await read_object(self._api, path, ExplainedPod)
 
     async def events(self, namespace: str, kind: str, name: str = "") -> tuple[Event, ...]:
         """Events about one object (or all of a kind), the oldest first."""

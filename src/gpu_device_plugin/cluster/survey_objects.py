@@ -18,10 +18,9 @@ from gpu_device_plugin.cluster.wire import (
 )
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
-from gpu_device_plugin.domain.models.label_selector import Expression, Operator
 
 _AGENT_COMMAND = ["gpu-device-plugin", "agent"]
-_OPERATORS = frozenset(operator.value for operator in Operator)  # without Gt and Lt
+_ENDED = frozenset({"Succeeded", "Failed"})
 
 
 class Condition(msgspec.Struct):
@@ -78,8 +77,17 @@ class SurveyedNode(Node):
     @property
     def is_ready(self) -> bool:
         """Whether its kubelet reports it ready; one without conditions counts as ready."""
-        found = (c.status for c in self.status.conditions or () if c.type == "Ready")
-        return next(found, "True") == "True"
+        return self._readiness.status == "True"
+
+    @property
+    def readiness_text(self) -> str:
+        """What its condition Ready says; empty where it says nothing."""
+        return self._readiness.message or self._readiness.reason
+
+    @property
+    def _readiness(self) -> Condition:
+        found = (c for c in self.status.conditions or () if c.type == "Ready")
+        return next(found, Condition("Ready", "True"))
 
     @property
     def closed(self) -> str:
@@ -147,8 +155,8 @@ class SurveyedPod(Pod):
 
     @property
     def agent(self) -> SurveyedContainer | None:
-        """The container that runs our agent, or None."""
-        return _agent(self.spec)
+        """The container that runs our agent; None also in a pod that has ended, as an evicted one."""
+        return None if self.status.phase in _ENDED else agent_container(self.spec)
 
     def as_asking(self) -> ClusterPod | None:
         """The pod as placement sees it, or None where it asks for nothing of ours, cards included.
@@ -173,89 +181,6 @@ class SurveyedPod(Pod):
         """Where its agent serves metrics; 0 where it names no such port."""
         ports = (self.agent.ports if self.agent else None) or ()
         return next((p.container_port for p in ports if p.name == "metrics"), 0)
-
-
-class _Expression(msgspec.Struct):
-    key: str
-    operator: str
-    values: list[str] | None = None
-
-
-class _Term(msgspec.Struct, rename="camel"):
-    match_expressions: list[_Expression] | None = None
-
-    def names(self, labels: Mapping[str, str]) -> bool:
-        """Whether these labels satisfy it, and one of them because it has to be there."""
-        found = self.match_expressions or []
-        if not any(each.operator in ("In", "Exists") for each in found):
-            return False
-        if any(each.operator not in _OPERATORS for each in found):
-            return False
-        return all(
-            Expression(e.key, Operator(e.operator), frozenset(e.values or ())).holds(labels)
-            for e in found
-        )
-
-
-class _Required(msgspec.Struct, rename="camel"):
-    node_selector_terms: list[_Term] = msgspec.field(default_factory=list)
-
-
-class _NodeAffinity(msgspec.Struct, rename="camel"):
-    required_during_scheduling_ignored_during_execution: _Required | None = None
-
-
-class _Affinity(msgspec.Struct, rename="camel"):
-    node_affinity: _NodeAffinity | None = None
-
-
-class _TemplateSpec(SurveyedPodSpec):
-    affinity: _Affinity | None = None
-
-    @property
-    def terms(self) -> list[_Term]:
-        """Of its node affinity."""
-        node = self.affinity.node_affinity if self.affinity else None
-        required = node.required_during_scheduling_ignored_during_execution if node else None
-        return required.node_selector_terms if required else []
-
-
-class _Template(msgspec.Struct):
-    spec: _TemplateSpec = msgspec.field(default_factory=_TemplateSpec)
-
-
-class _DaemonSetSpec(msgspec.Struct):
-    template: _Template = msgspec.field(default_factory=_Template)
-
-
-class AgentSet(Bare):
-    """A DaemonSet of agents."""
-
-    spec: _DaemonSetSpec = msgspec.field(default_factory=_DaemonSetSpec)
-
-    @property
-    def version(self) -> str:
-        """The release that it belongs to; empty where its labels do not say."""
-        return (self.metadata.labels or {}).get("app.kubernetes.io/version", "")
-
-    @property
-    def is_of_agents(self) -> bool:
-        """Whether its pods run our agent."""
-        return _agent(self.spec.template.spec) is not None
-
-    def looks_for(self, labels: Mapping[str, str]) -> bool:
-        """Whether its node affinity names labels that this node has.
-
-        Not so where it only says which labels nodes must not have, as with simulated cards.
-        """
-        spec = self.spec.template.spec
-        selected = (spec.node_selector or {}).items() <= labels.items()
-        return selected and any(term.names(labels) for term in spec.terms)
-
-    @property
-    def runtime_class(self) -> str:
-        """The RuntimeClass of its pods; empty for the nodes' default."""
-        return self.spec.template.spec.runtime_class_name
 
 
 class _Source(msgspec.Struct):
@@ -295,6 +220,7 @@ class Event(Bare, rename="camel"):
         return self.reporting_component or self.source.component
 
 
-def _agent(spec: SurveyedPodSpec) -> SurveyedContainer | None:
+def agent_container(spec: SurveyedPodSpec) -> SurveyedContainer | None:
+    """The container of a pod spec that runs our agent, or None."""
     found = (c for c in spec.containers if (c.command or [])[:2] == _AGENT_COMMAND)
     return next(found, None)

@@ -66,12 +66,14 @@ class Claim:
         pod: The pod that it is reserved for; None where there is none, or several.
         devices: What is allocated to it, of all drivers.
         name_in_pod: Its name in the spec of the pod that it was made for; empty where none names it.
+        owners: Uids of the pods that own it.
     """
 
     ref: ClaimRef
     pod: PodRef | None = None
     devices: tuple[AllocatedDevice, ...] = ()
     name_in_pod: str = ""
+    owners: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +206,11 @@ def pools_behind(
             for pool in pools
         )
     held = held_by_claims(ledger) | frozenset(withheld)
-    if not held:
-        return tuple(pools)
-    return tuple(
+    rest = (
         replace(pool, groups=tuple(group for group in pool.groups if group.card not in held))
         for pool in pools
     )
+    return tuple(rest if held else pools)
 
 
 def allocated_cards(claims: Iterable[Claim], state: NodeState) -> frozenset[str]:

@@ -6,7 +6,7 @@ asks it through a child.
 
 import ctypes
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -50,11 +50,11 @@ _NUMBERS_OF_KINDS: dict[tuple[str, int], int] = {
 }
 _SHARED_ENGINES = 0
 _PROCESSES = 4096
-_PROCESS_LISTS = (
+_COMPUTE_LISTS = (
     "nvmlDeviceGetComputeRunningProcesses",
-    "nvmlDeviceGetGraphicsRunningProcesses",
     "nvmlDeviceGetMPSComputeRunningProcesses",
 )
+_PROCESS_LISTS = (*_COMPUTE_LISTS, "nvmlDeviceGetGraphicsRunningProcesses")
 
 
 def profile_number(compute_slices: int, memory_slices: int, kind: str) -> int:
@@ -65,18 +65,23 @@ def profile_number(compute_slices: int, memory_slices: int, kind: str) -> int:
 
 
 @contextmanager
-def session(library: str, kernel_module: Path = Path("/sys/module/nvidia")) -> Iterator["Session"]:
+def session(
+    library: str,
+    kernel_module: Path = Path("/sys/module/nvidia"),
+    proc: Path = Path("/proc"),
+) -> Iterator["Session"]:
     """NVML opened; see `Session`.
 
     Args:
         library: Path of libnvidia-ml.so.1; "" for the system's.
         kernel_module: The kernel module's directory in sysfs.
+        proc: The mounted procfs.
 
     Raises:
-        NvmlError: It cannot be opened, or shows a card that it cannot read.
+        NvmlError: It cannot be opened.
     """
     with opened(library or None, kernel_module) as driver:
-        yield Session(driver)
+        yield Session(driver, proc)
 
 
 class Session:
@@ -85,29 +90,38 @@ class Session:
     Every method raises NvmlError, which names the card and the step.
 
     Attributes:
-        cards: By NVML's index.
+        cards: By NVML's index; those that can be read.
+        unreadable: For people: index and error of each card that NVML counts and cannot read, as a lost one.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, proc: Path) -> None:
         (inventory,) = reports(decode(json.dumps(driver.inventory()).encode()))
         found = cast("Inventory", inventory)
-        if found.unreadable:
-            broken = ", ".join(f"{each.index} ({each.error})" for each in found.unreadable)
-            raise NvmlError(f"NVML cannot read cards {broken}")
+        self._proc = proc
         self.cards = found.cards
+        self.unreadable = ", ".join(f"{each.index} ({each.error})" for each in found.unreadable)
+
+    def require_all(self) -> None:
+        """Check that every card can be read."""
+        if self.unreadable:
+            raise NvmlError(f"NVML cannot read cards {self.unreadable}")
 
     def users(self, card: CardReport) -> tuple[str, ...]:
         """Processes that use a card: those that NVML lists, and those that have its device open."""
-        with _step(card, "asking who uses it"):
-            handle = _handle(card)
-            lists = [_listed(name, each) for each in _places(handle) for name in _PROCESS_LISTS]
-        if all(found is None for found in lists):
-            raise NvmlError(f"card {card.index} ({card.uuid}): NVML does not tell who uses it")
-        pids = {pid for found in lists for pid in found or ()}
+        pids = _pids(card, _PROCESS_LISTS)
         told = tuple(f"process {pid}" for pid in sorted(pids))
         return told + tuple(
-            f"process {pid} ({name})" for pid, name in openers(card.minor) if pid not in pids
+            f"process {pid} ({name})"
+            for pid, name in openers(card.minor, self._proc)
+            if pid not in pids
         )
+
+    def computing(self, card: CardReport) -> tuple[str, ...]:
+        """Processes with a context on a card, which alone a compute mode concerns.
+
+        Monitors and nvidia-persistenced have none, though they have its device open.
+        """
+        return tuple(f"process {pid}" for pid in sorted(_pids(card, _COMPUTE_LISTS)))
 
     def turn_mig_on(self, card: CardReport) -> None:
         """MIG mode; without it done, NVML's reason is raised, and the mode stays pending."""
@@ -158,6 +172,14 @@ def _step(card: CardReport, what: str) -> Iterator[None]:
     except pynvml.NVMLError as error:
         name = error_name(error)
         raise NvmlError(f"card {card.index} ({card.uuid}): {what}: NVML says {name}") from error
+
+
+def _pids(card: CardReport, lists: Sequence[str]) -> set[int]:
+    with _step(card, "asking who uses it"):
+        found = [_listed(name, each) for each in _places(_handle(card)) for name in lists]
+    if all(each is None for each in found):
+        raise NvmlError(f"card {card.index} ({card.uuid}): NVML does not tell who uses it")
+    return {pid for each in found for pid in each or ()}
 
 
 def _handle(card: CardReport) -> Any:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 OURS = ("gpu_device_plugin", "gpu-device-plugin")
 """Words in the command lines of our own programs, which look at cards and compute nothing."""
-_PROC = Path("/proc")
 
 
-def openers(minor: int, proc: Path = _PROC) -> Iterator[tuple[int, str]]:
+def openers(minor: int, proc: Path) -> Iterator[tuple[int, str]]:
     """Pid and name of each process with `/dev/nvidia<minor>` open, but for our own.
 
     Args:

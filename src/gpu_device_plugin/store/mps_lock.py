@@ -15,6 +15,7 @@ _NAME = "gpu-device-plugin.serving"
 _TRIES = 20
 _PAUSE_SECONDS = 0.05
 _MOST_BYTES = 1024 * 1024
+_WHY = "# "
 
 
 class ServingLock:
@@ -27,6 +28,7 @@ class ServingLock:
     def __init__(self, root: Path) -> None:
         self._path = root / _NAME
         self._descriptor = -1
+        self._text = self._why = ""
 
     def take(self) -> None:
         """Become the node's MPS daemon, which serves nothing yet.
@@ -57,26 +59,54 @@ class ServingLock:
         Raises:
             StorageError: It cannot be written.
         """
+        self._text = text
+        self._write()
+
+    def wait(self, why: str) -> None:
+        """Say why nothing else is served than now, for people; "" where all is served.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        if why != self._why:
+            self._why = why
+            self._write()
+
+    def _write(self) -> None:
+        first = f"{_WHY}{' '.join(self._why.split())}\n" if self._why else ""
         try:
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, text.encode(), 0)
+            os.pwrite(self._descriptor, (first + self._text).encode(), 0)
         except OSError as error:
             raise StorageError(f"{self._path}: cannot be written: {error.strerror}") from error
 
 
 def served(root: Path) -> str:
     """What a living MPS daemon serves; "" without one, or while it is not ready."""
+    return "".join(line for line in _lines(root) if not line.startswith(_WHY))
+
+
+def waits_for(root: Path) -> str:
+    """What keeps a living MPS daemon from serving, in its words; "" without one."""
+    return "".join(
+        line.removeprefix(_WHY).strip() for line in _lines(root) if line.startswith(_WHY)
+    )
+
+
+def _lines(root: Path) -> list[str]:
+    """Of a lock that is held."""
     try:
         descriptor = os.open(root / _NAME, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return ""
+        return []
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace")
+        text = os.pread(descriptor, _MOST_BYTES, 0).decode(errors="replace")
+        return text.splitlines(keepends=True)
     except OSError:
-        return ""
+        return []
     else:
-        return ""
+        return []
     finally:
         os.close(descriptor)

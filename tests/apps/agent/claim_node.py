@@ -48,7 +48,8 @@ class ClaimsOnly(NoClaims):
             "gpu-device-plugin", "n1", f"gpu-{card}", "slice", f"s-{name}", units * 1024, percent
         )
         pod = PodRef("default", f"pod-{name}", f"pod-uid-{name}")
-        self.claims[name] = Claim(ref, pod, (of,), f"slice-{units}-{percent}-c0")
+        owners = frozenset({pod.uid})
+        self.claims[name] = Claim(ref, pod, (of,), f"slice-{units}-{percent}-c0", owners)
         return ref
 
 

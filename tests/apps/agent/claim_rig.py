@@ -57,13 +57,17 @@ async def allocate(rig: Rig, name: str, card: int) -> None:
         "driver": "gpu-device-plugin", "pool": NODE, "device": f"gpu-{card}", "request": "slice",
         "consumedCapacity": {"memory": "2Gi", "cores": "30"},
     }  # fmt: skip
+    pod = {"name": f"p-{name}", "uid": f"uid-p-{name}"}
     content = {
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "metadata": {
+            "name": name, "namespace": "default", "uid": f"uid-{name}",
+            "ownerReferences": [{"kind": "Pod", **pod}],
+        },
         "status": {
             "allocation": {"devices": {"results": [result]}},
-            "reservedFor": [{"resource": "pods", "name": f"p-{name}", "uid": f"uid-p-{name}"}],
+            "reservedFor": [{"resource": "pods", **pod}],
         },
-    }
+    }  # fmt: skip
     await rig.api.put(claim_path(name), content)
 
 

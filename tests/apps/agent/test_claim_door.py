@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from tests.waiting import until
 from gpu_device_plugin.apps.agent.wiring_claims import offered_pools
 from gpu_device_plugin.domain.claims import ClaimRef
 from gpu_device_plugin.domain.doors import DOOR_LABEL, Door
+from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.errors import DoesNotFitError, NodeError, RequestError
 from gpu_device_plugin.kubelet.dra_server import ClaimServer
@@ -23,6 +24,19 @@ from gpu_device_plugin.kubelet.dra_server import ClaimServer
 def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Names of sockets are at most 107 characters long."""
     return tmp_path_factory.mktemp("n")
+
+
+@dataclass
+class Refusing(ClaimsOnly):
+    """An API server that takes no offers, and never took one."""
+
+    refused: str = "POST: 403"
+    was_taken: bool = False
+    asked: int = 0
+
+    async def would_take(self) -> bool:
+        self.asked += 1
+        return not self.refused
 
 
 @pytest.fixture
@@ -79,10 +93,35 @@ async def test_each_wrong_claim_is_refused_with_its_reason(node: Node) -> None:
     claims["a"] = replace(claims["a"], devices=(replace(of, device="gpu-7"),))
     with pytest.raises(RequestError, match="node n1 has no gpu-7"):
         await door.prepare(ref)
+    claims["a"] = replace(claims["a"], devices=(of, replace(of, share_id="another")))
+    with pytest.raises(RequestError, match="has gpu-0 of node n1 more than once"):
+        await door.prepare(ref)
     claims["a"] = replace(claims["a"], devices=(of,), pod=None)
     with pytest.raises(RequestError, match="not reserved for one pod"):
         await door.prepare(ref)
     assert not node.wiring.ledger_store.ledger.grants
+
+
+async def test_a_claim_that_was_made_for_another_pod_is_refused(node: Node) -> None:
+    """Whoever may change a claim could name its own pod as an owner, or remove the first one."""
+    ref, pods = node.cluster.allocate("a", 0), ("pod-uid-a", "uid-other")
+    for owners in ((), pods[1:], pods):
+        claim = node.cluster.claims["a"]
+        node.cluster.claims["a"] = replace(claim, owners=frozenset(owners))
+        with pytest.raises(RequestError, match="is reserved for pod default/pod-a") as refused:
+            await node.wiring.claim_door.prepare(ref)
+        assert (", ".join(owners) or "no pod") in str(refused.value)
+    assert not node.wiring.ledger_store.ledger.grants
+
+
+async def test_a_prepared_claim_is_the_same_slice_also_in_another_mode(node: Node) -> None:
+    """Its amounts are none of the new mode's, and it holds what it has."""
+    ref, door = node.cluster.allocate("a", 0), node.wiring.claim_door
+    before = await door.prepare(ref)
+    node.wiring.node_store.update(mode=NodeMode.CGPU)
+
+    assert await door.prepare(ref) == before
+    assert len(node.wiring.ledger_store.ledger.grants) == 1
 
 
 async def test_a_claim_beyond_its_card_waits_until_the_other_one_is_given_back(node: Node) -> None:
@@ -111,26 +150,6 @@ async def test_an_agent_that_starts_again_has_every_claim_and_no_file_too_many(
     await later.wiring.ledger_store.load(0.0)
     async with open_door(later):
         await until(lambda: later.files == ["nvidia", "uid-a"])
-
-
-async def test_lost_grants_are_made_again_from_files_and_claims(node: Node) -> None:
-    """With the slice that the containers have mounted; a file whose claim is over stays."""
-    door, store = node.wiring.claim_door, node.wiring.ledger_store
-    for name in "ab":
-        await door.prepare(node.cluster.allocate(name, 0))
-    before = {g.holder.claim: g for g in store.ledger.grants.values()}
-    store.amend((), list(store.ledger.grants))
-    store.may_lack_grants = True
-    del node.cluster.claims["b"]
-    async with open_door(node):
-        await until(lambda: store.ledger.grants)
-        await until(lambda: node.cluster.offers)
-
-    (grant,) = store.ledger.grants.values()
-    assert replace(grant, created_seconds=0) == replace(before["uid-a"], created_seconds=0)
-    assert node.files == ["uid-a", "uid-b"]
-    await door.unprepare(ClaimRef("default", "b", "uid-b"))
-    assert node.files == ["uid-a"]
 
 
 async def test_cards_are_offered_once_no_units_of_them_are_held(node: Node) -> None:
@@ -235,6 +254,38 @@ async def test_the_label_decides_and_an_unknown_door_keeps_the_old_one(tmp_path:
     whole = node_at(tmp_path, ClaimsOnly())
     whole.wiring.mode.follow({DOOR_LABEL: "dra", "ack.node.gpu.schedule": "default"})
     assert whole.wiring.node_store.read().door is Door.DEVICE_PLUGIN
+
+
+async def test_an_unknown_door_keeps_the_old_one_over_a_restart(node: Node, tmp_path: Path) -> None:
+    """The record of a release that did not remember it counts as the device plugin."""
+    labels = {"ack.node.gpu.schedule": "core_mem"}
+    node.wiring.mode.follow({**labels, DOOR_LABEL: "dra"})
+    node.wiring.mode.follow({**labels, DOOR_LABEL: "window"})
+    await node.wiring.writer.run(lambda: None)  # it writes in turn
+
+    later = node_at(tmp_path, node.cluster, Door.DEVICE_PLUGIN)
+    await later.wiring.mode.load(0.0, None)
+    assert later.wiring.node_store.read().door is Door.DRA
+    later.wiring.mode.follow({**labels, DOOR_LABEL: "window"})
+    assert later.wiring.node_store.read().door is Door.DRA
+
+
+async def test_an_api_server_that_takes_no_offers_is_asked_again_without_a_change_of_door(
+    tmp_path: Path,
+) -> None:
+    """The device plugin serves until it takes them; nobody has to set the label again."""
+    cluster = Refusing()
+    node = node_at(tmp_path, cluster, Door.DEVICE_PLUGIN)
+    node.wiring.claim_door.handover.ask_seconds = 0.02
+    doors_seen: list[Door] = []
+    async with open_door(node):
+        node.wiring.mode.follow({DOOR_LABEL: "dra", "ack.node.gpu.schedule": "core_mem"})
+        await until(lambda: cluster.asked)
+        node.wiring.node_store.subscribe(lambda state: doors_seen.append(state.door))
+        await until(lambda: cluster.asked > 2)
+        assert doors_seen == []
+        cluster.refused = ""
+        await until(lambda: node.wiring.node_store.read().door is Door.DRA)
 
 
 async def test_it_ends_when_told_while_its_server_is_just_ending(

@@ -104,8 +104,9 @@ async def test_metrics_tell_a_slices_claim_its_container_and_what_it_consumes(
     door = node.wiring.claim_door
     await door.prepare(node.cluster.allocate("a", 1))
     other = node.cluster.allocate("b", 1, units=3, percent=10)
+    first, second = (node.cluster.claims[name] for name in "ab")
     node.cluster.claims["b"] = replace(
-        node.cluster.claims["b"], pod=node.cluster.claims["a"].pod, name_in_pod="slice-3-10-c1"
+        second, pod=first.pod, owners=first.owners, name_in_pod="slice-3-10-c1"
     )
     await door.prepare(other)
 

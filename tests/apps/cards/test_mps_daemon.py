@@ -18,7 +18,7 @@ from tests.apps.agent.rig import NODE, Rig, running_rig
 from tests.simulator.programs import end, hear, run, start
 from tests.waiting import until
 
-from gpu_device_plugin.store.mps_lock import ServingLock, served
+from gpu_device_plugin.store.mps_lock import ServingLock, served, waits_for
 
 GPU = "nvidia.com/gpu"
 CONFIG = """
@@ -70,11 +70,12 @@ class Mps:
         return where
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def running(self, settle_seconds: float = 1) -> AsyncIterator[asyncio.subprocess.Process]:
         """The daemon, killed afterwards if it is still there."""
         with self.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "gpu_device_plugin", "mps-daemon"),
+                f"--settle-seconds={settle_seconds}",
                 *self.choice,
                 f"--nvml-library={self.rig.cards.library}",
                 f"--mps-control={self.control}",
@@ -95,6 +96,11 @@ class Mps:
     def modes(self) -> list[int]:
         """The compute mode of each card."""
         return [card.compute_mode for card in self.rig.cards.view().cards]
+
+    def kill_control(self) -> None:
+        """Kill the control daemon of nvidia.com/gpu."""
+        pid = (self.root / GPU / "pipe" / "nvidia-cuda-mps-control.pid").read_text()
+        os.kill(int(pid), signal.SIGKILL)
 
     def told(self, resource: str = GPU) -> list[str]:
         """What the resource's control daemon was told, its cards first."""
@@ -216,6 +222,88 @@ async def test_after_a_kill_nothing_is_offered_and_the_next_start_undoes_the_mod
         quit_control(mps)
 
 
+async def test_a_lost_card_keeps_no_other_from_its_servers_or_from_its_mode() -> None:
+    """It is lost while it is served: the end comes on request, and the next start serves the others."""
+    async with running_rig(is_started=False) as rig:
+        mps = Mps(rig)
+        async with mps.running() as daemon:
+            await mps.says("mps is served")
+            rig.cards.lose(3)
+            daemon.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(60):
+                assert await daemon.wait() == 0
+        assert mps.modes()[:3] == [DEFAULT] * 3
+        async with mps.running() as daemon:
+            await mps.says('"unreadable": "3 (GPU_IS_LOST)"')
+            assert mps.told()[0].count("GPU-") == 3
+            rig.cards.restore(3)
+            daemon.send_signal(signal.SIGTERM)
+            assert await daemon.wait() == 0
+        assert mps.modes() == [DEFAULT] * 4
+
+
+async def test_the_mode_of_a_card_that_was_away_at_a_new_start_of_its_server_is_known_still() -> (
+    None
+):
+    """It comes back exclusive, and has its mode before at the end."""
+    async with running_rig(is_started=False) as rig:
+        mps = Mps(rig)
+        async with mps.running() as daemon:
+            await mps.says("mps is served")
+            rig.cards.unplug(3)
+            mps.kill_control()
+            await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
+            rig.cards.plug(3)
+            daemon.send_signal(signal.SIGTERM)
+            assert await daemon.wait() == 0
+        assert mps.modes() == [DEFAULT] * 4
+        assert not (mps.root / "compute-modes.json").exists()
+
+
+async def test_a_card_that_comes_is_served_too() -> None:
+    """By new servers, for no pod holds a replica; a card that goes changes nothing."""
+    async with running_rig(is_started=False) as rig:
+        rig.cards.unplug(3)
+        mps = Mps(rig)
+        async with mps.running():
+            await mps.says("mps is served")
+            assert mps.modes() == [EXCLUSIVE] * 3 + [DEFAULT]
+            rig.cards.plug(3)
+            await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
+            assert mps.told()[0].count("GPU-") == 4
+            assert mps.modes() == [EXCLUSIVE] * 4
+
+
+async def test_a_pod_that_came_while_the_cards_were_announced_keeps_its_card() -> None:
+    """An agent that has not read the changed configuration yet offers whole cards still."""
+    async with running_rig(mode="default") as rig:
+        mps = Mps(rig)
+        async with mps.running(settle_seconds=15):
+            await until(lambda: served(mps.root).startswith("GPU-"), 60)
+            assert (await rig.admit("late", {GPU: 1})).is_admitted
+            await mps.says("default/late holds GPUs")
+            assert mps.modes() == [DEFAULT] * 4
+            assert served(mps.root) == ""
+            assert "default/late holds GPUs" in waits_for(mps.root)
+
+
+async def test_control_daemons_that_outlived_a_killed_daemon_are_ended_at_the_next_start() -> None:
+    """Also those of a resource that is shared no more: their servers have contexts on the cards."""
+    async with running_rig(is_started=False) as rig:
+        mps = Mps(rig, TWO)
+        async with mps.running() as daemon:
+            await mps.says("mps is served")
+            daemon.kill()
+            await daemon.wait()
+        left = list(mps.root.glob("*/*/pipe/nvidia-cuda-mps-control.pid"))
+        assert len(left) == 2
+        mps.config.write_text(CONFIG % mps.root)
+        async with mps.running():
+            await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
+            assert not any(pid.exists() for pid in left)
+            assert waits_for(mps.root) == ""
+
+
 async def test_a_card_that_somebody_uses_is_not_taken() -> None:
     """Neither one with a process, nor while a pod holds a whole card; then it is."""
     async with running_rig(mode="default") as rig:
@@ -260,8 +348,7 @@ async def test_a_server_that_ends_is_started_again() -> None:
         mps = Mps(rig)
         async with mps.running():
             await mps.says("mps is served")
-            pid = int((mps.root / GPU / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
-            os.kill(pid, signal.SIGKILL)
+            mps.kill_control()
             await mps.says("ended with -9")
             await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
             assert mps.modes() == [EXCLUSIVE] * 4

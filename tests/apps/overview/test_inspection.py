@@ -50,14 +50,16 @@ def view(
     memory_mib: Sequence[int],
     pods: Sequence[dict[str, object]] = (),
     unit_mib: int = 1024,
+    without: int | None = None,
 ) -> NodeView:
-    """A node with cards of these sizes."""
+    """A node with cards of these sizes; the card of an index may be left out."""
     made = node(name, 0, mode="cgpu" if unit_mib == 1024 else "share")
     told = json.loads(made["metadata"]["annotations"][CARDS_ANNOTATION])
     told["unit_mib"] = unit_mib
     told["cards"] = [
         {"index": index, "uuid": f"GPU-{index}", "memory_mib": mib, "healthy": True}
         for index, mib in enumerate(memory_mib)
+        if index != without
     ]
     asking = []
     for each in pods:
@@ -121,3 +123,21 @@ def test_the_heading_names_the_unit_that_is_configured() -> None:
     assert "GPU Memory(GiB)" in summary([view("n", [143771])], {})
     mixed = [view("n", [16160]), view("m", [16160], unit_mib=128)]
     assert "GPU Memory(128MiB and GiB)" in summary(mixed, {})
+
+
+def test_a_card_stands_below_its_index_also_where_another_is_left_out() -> None:
+    """An agent leaves out a card that it cannot offer, such as one in MIG mode."""
+    pods = [pod("p", 5, on="n", annotations=held(2, 5, 0))]
+    node = view("n", [16160] * 3, pods, without=1)
+
+    assert summary([node], {}).splitlines()[1].split() == [
+        "n",
+        "unknown",
+        "0/15",
+        "0/0",
+        "5/15",
+        "5/30",
+    ]
+    listed = details([node], {}).splitlines()
+    assert "GPU2(Allocated)" in listed[3]
+    assert listed[4].split() == ["p", "ns", "0", "0", "5"]

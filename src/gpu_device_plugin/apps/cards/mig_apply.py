@@ -35,6 +35,7 @@ async def apply(
         EdgeError: Somebody uses a card, or it is not known; or NVML refused a step.
     """
     with session(library) as nvml:
+        nvml.require_all()
         cuts = plan(nvml.cards, profile)
         for cut in cuts:
             say(str(cut))

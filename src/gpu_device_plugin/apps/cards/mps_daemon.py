@@ -4,13 +4,15 @@ The agent offers replicas only while this process lives and serves what the agen
 """
 
 import asyncio
-from collections.abc import Callable, Sequence, Set
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from gpu_device_plugin.apps.cards.mps_server import ControlDaemon
+from gpu_device_plugin.apps.cards.mps_server import ControlDaemon, quit_leftovers
 from gpu_device_plugin.apps.cards.users import InUseError, refuse_where_hidden
 from gpu_device_plugin.apps.lifecycle.kubelet_pods import pods_with_gpus
 from gpu_device_plugin.config.nvidia_settings import Configuration
@@ -19,7 +21,7 @@ from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.nvidia.configuration import SharingKind
 from gpu_device_plugin.domain.schemes.nvidia.mps import Server, served_text, servers
 from gpu_device_plugin.domain.schemes.nvidia.offers import device_of, offers
-from gpu_device_plugin.errors import EdgeError, GpuPluginError, StorageError
+from gpu_device_plugin.errors import EdgeError, GpuPluginError, NvmlError, StorageError
 from gpu_device_plugin.nvml.session import EXCLUSIVE_PROCESS, Session, session
 from gpu_device_plugin.store.mps_lock import ServingLock
 from gpu_device_plugin.store.mps_modes import ModesFile
@@ -38,6 +40,8 @@ class MpsPlaces:
         kubelet: The kubelet's directory.
         retry_seconds: Time between attempts while it cannot serve.
         poll_seconds: Time between two looks at the configuration while it serves.
+        cards_seconds: Time between two looks at the cards while it serves: NVML is opened for each.
+        settle_seconds: Time in which the agent withdraws cards that are said to be taken.
     """
 
     root: Path
@@ -46,13 +50,15 @@ class MpsPlaces:
     kubelet: Path
     retry_seconds: float = 10.0
     poll_seconds: float = 2.0
+    cards_seconds: float = 20.0
+    settle_seconds: float = 4.0
 
 
 class MpsDaemon:
     """Serves until cancelled; what keeps it from serving is logged once, and tried again.
 
-    Another configuration is served once no pod holds a replica any more: a new server ends the
-    clients of the one before.
+    Another configuration, or a card that came, is served once no pod holds a replica any more: a
+    new server ends the clients of the one before.
 
     Args:
         places: What it works with.
@@ -83,12 +89,15 @@ class MpsDaemon:
                 await asyncio.sleep(self._places.retry_seconds)
 
     def _say(self, what: str, reason: str) -> None:
+        with suppress(StorageError):
+            self._lock.wait(reason)
         if reason != self._said:
             self._said = reason
-            _log.warning(what, reason=reason)
+            if reason:
+                _log.warning(what, reason=reason)
 
     async def _serve(self) -> None:
-        """Serve until another configuration is to be served.
+        """Serve until something else is to be served.
 
         Raises:
             GpuPluginError: It cannot serve, or a server has ended.
@@ -97,37 +106,66 @@ class MpsDaemon:
         with session(self._places.library) as nvml:
             text, wanted = _wanted(nvml.cards, configuration)
             cards = [card for card in nvml.cards if any(card.uuid in s.memory_mib for s in wanted)]
+            unreadable = nvml.unreadable
             await self._refuse_users(nvml, cards)
-            self._modes.write({card.uuid: nvml.compute_mode(card) for card in cards})
         daemons = [ControlDaemon(s, self._places.root, self._places.control) for s in wanted]
         try:
-            with session(self._places.library) as nvml:
-                for card in cards:
-                    nvml.set_compute_mode(card, EXCLUSIVE_PROCESS)
+            await self._take(cards)
             for daemon in daemons:
                 await daemon.start()
             self._lock.serve(text)
-            self._said = ""
-            _log.info("mps is served", servers=text.splitlines())
-            await self._until_replaced(configuration, {card.uuid for card in cards}, daemons)
+            self._say("", "")
+            _log.info("mps is served", servers=text.splitlines(), unreadable=unreadable)
+            await self._until_replaced(configuration, text, daemons)
         finally:
+            await self._give_back(cards, daemons)
+
+    async def _take(self, cards: Sequence[CardReport]) -> None:
+        """Make cards exclusive, after the agent had time to withdraw them.
+
+        It reads the configuration by itself, and may offer them whole for a moment still.
+        """
+        self._lock.serve("\n".join(card.uuid for card in cards))
+        await asyncio.sleep(self._places.settle_seconds)
+        with session(self._places.library) as nvml:
+            await self._refuse_users(nvml, cards)
+            # What is in the file was not undone, for its card was away or did not answer: it stays.
+            modes = {card.uuid: nvml.compute_mode(card) for card in cards}
+            self._modes.write({**modes, **self._modes.read()})
+            for card in cards:
+                nvml.set_compute_mode(card, EXCLUSIVE_PROCESS)
+
+    async def _give_back(
+        self, cards: Sequence[CardReport], daemons: Sequence[ControlDaemon]
+    ) -> None:
+        """Stop the servers and undo the modes; what fails is logged, and left to the next start.
+
+        It raises nothing: that would replace why serving ends, a cancellation among it.
+        """
+        try:
             self._lock.serve("\n".join(card.uuid for card in cards))
             for daemon in daemons:
                 await daemon.stop()
             self._restore_modes()
-            self._lock.serve("")
+        except GpuPluginError as error:
+            _log.error("compute modes are not undone", reason=str(error))
 
     async def _until_replaced(
-        self, configuration: Configuration, uuids: Set[str], daemons: Sequence[ControlDaemon]
+        self, configuration: Configuration, text: str, daemons: Sequence[ControlDaemon]
     ) -> None:
-        """Return when there is another configuration and no pod holds anything of these cards.
+        """Return when something else is to be served, and no pod holds anything of these cards.
 
         Raises:
             EdgeError: A server has ended.
         """
         ends = [asyncio.ensure_future(daemon.ended()) for daemon in daemons]
+        looked_at, is_new = time.monotonic(), False
         try:
-            while not await self._is_replaced(configuration, uuids):
+            while True:
+                if time.monotonic() - looked_at >= self._places.cards_seconds:
+                    looked_at, is_new = time.monotonic(), self._has_new_card(configuration, text)
+                if await self._is_replaced(configuration, text, has_new_card=is_new):
+                    return
                 done, _ = await asyncio.wait(
                     ends,
                     timeout=self._places.poll_seconds,
@@ -139,22 +177,38 @@ class MpsDaemon:
             for end in ends:
                 end.cancel()
 
-    async def _is_replaced(self, configuration: Configuration, uuids: Set[str]) -> bool:
+    def _has_new_card(self, configuration: Configuration, text: str) -> bool:
+        """Whether a card came that is to be served; one that has gone, or is lost, changes nothing."""
+        try:
+            with session(self._places.library) as nvml:
+                wanted, _ = _wanted(nvml.cards, configuration)
+        except GpuPluginError as error:
+            _log.warning("the cards cannot be looked at", reason=str(error))
+            return False
+        return not set(wanted.splitlines()) <= set(text.splitlines())
+
+    async def _is_replaced(
+        self, configuration: Configuration, text: str, *, has_new_card: bool
+    ) -> bool:
         """A configuration that cannot be read leaves the one before in force."""
         try:
-            if self._configuration() == configuration:
-                self._said = ""
+            if self._configuration() == configuration and not has_new_card:
+                self._say("", "")
                 return False
-            holders = await pods_with_gpus(self._places.kubelet, lambda i: device_of(i) in uuids)
+            words = set(text.split())
+            holders = await pods_with_gpus(self._places.kubelet, lambda i: device_of(i) in words)
         except GpuPluginError as error:
             self._say("the configuration before is served", str(error))
             return False
-        if holders:
-            self._say("another configuration waits", ", ".join(f"{p} holds GPUs" for p in holders))
+        what = "a new card" if has_new_card else "another configuration"
+        self._say(f"{what} waits", ", ".join(f"{pod} holds GPUs" for pod in holders))
         return not holders
 
     async def _refuse_users(self, nvml: Session, cards: Sequence[CardReport]) -> None:
-        """A client that waits for its server does not count: it holds a replica."""
+        """Check that no pod holds one of them whole, and that no process computes on it.
+
+        A client that waits for its server does not count: it holds a replica.
+        """
         uuids = {card.uuid for card in cards}
 
         def counts(unit: str) -> bool:
@@ -163,20 +217,35 @@ class MpsDaemon:
         holders = await pods_with_gpus(self._places.kubelet, counts)
         refuse_where_hidden(self._places.kubelet)
         users = [f"{pod} holds GPUs" for pod in holders]
-        users += [f"{user} uses card {card.index}" for card in cards for user in nvml.users(card)]
+        if not users:
+            await quit_leftovers(self._places.root, self._places.control)
+        users += [
+            f"{user} uses card {card.index}" for card in cards for user in nvml.computing(card)
+        ]
         if users:
             raise InUseError("in use, and not changed: " + ", ".join(users))
 
     def _restore_modes(self) -> None:
-        """Undo what this or an earlier daemon changed; a card that is away stays in the file."""
+        """Undo what this or an earlier daemon changed, and serve nothing.
+
+        A card that is away or refuses stays in the file, and keeps no other from its mode.
+        """
         before = self._modes.read()
-        if not before:
-            return
-        with session(self._places.library) as nvml:
-            for card in nvml.cards:
-                if card.uuid in before:
-                    nvml.set_compute_mode(card, before.pop(card.uuid))
-        self._modes.write(before)
+        if before:
+            with session(self._places.library) as nvml:
+                for card in nvml.cards:
+                    if card.uuid in before:
+                        self._restore(nvml, card, before)
+            self._modes.write(before)
+        self._lock.serve("")
+
+    def _restore(self, nvml: Session, card: CardReport, before: dict[str, int]) -> None:
+        try:
+            nvml.set_compute_mode(card, before[card.uuid])
+        except NvmlError as error:
+            _log.error("a compute mode is not undone", reason=str(error))
+        else:
+            del before[card.uuid]
 
 
 def _make_shared_memory(directory: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,19 @@ from gpu_device_plugin.errors import EdgeError, StorageError
 
 _ANSWER_SECONDS = 20.0
 _PAUSE_SECONDS = 0.2
+
+
+async def quit_leftovers(root: Path, program: str) -> None:
+    """End the control daemons that outlived a killed daemon of ours: their servers have contexts.
+
+    Args:
+        root: The directory of the MPS daemon.
+        program: Path of `nvidia-cuda-mps-control`.
+    """
+    for pid in sorted(root.glob("*/*/pipe/nvidia-cuda-mps-control.pid")):
+        with suppress(EdgeError, TimeoutError):
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await _tell(program, _environment(pid.parent), "quit")
 
 
 class ControlDaemon:
@@ -28,9 +42,7 @@ class ControlDaemon:
         pipe = Path(pipe_directory(str(root), server.resource))
         self._directories = (pipe, pipe.parent / "log")
         self._environment = {
-            **os.environ,
-            "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
-            "CUDA_MPS_LOG_DIRECTORY": str(pipe.parent / "log"),
+            **_environment(pipe),
             "CUDA_VISIBLE_DEVICES": ",".join(server.memory_mib),
         }
         self._process: Process | None = None
@@ -46,10 +58,9 @@ class ControlDaemon:
                 directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"{self._directories[0]}: {error.strerror}") from error
-        # One that outlived a killed daemon of ours serves this directory still.
-        with suppress(EdgeError):
-            await self._tell("quit")
-        self._process = await self._spawn("-f", stdin=DEVNULL, stdout=DEVNULL)
+        self._process = await _spawn(
+            self._program, self._environment, "-f", stdin=DEVNULL, stdout=DEVNULL
+        )
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 while not await self._answers():
@@ -73,10 +84,10 @@ class ControlDaemon:
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return
-        with suppress(EdgeError):
-            await self._tell("quit")
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
+                with suppress(EdgeError):
+                    await self._tell("quit")
                 await process.wait()
         except TimeoutError:
             process.kill()
@@ -96,21 +107,32 @@ class ControlDaemon:
         return True
 
     async def _tell(self, command: str) -> None:
-        asking = await self._spawn(stdin=PIPE, stdout=PIPE)
-        output, _ = await asking.communicate(f"{command}\n".encode())
-        if asking.returncode:
-            said = output.decode(errors="replace").strip()
-            raise EdgeError(f"{self._program}: {command}: {said or asking.returncode}")
+        await _tell(self._program, self._environment, command)
 
-    async def _spawn(self, *arguments: str, stdin: int, stdout: int) -> Process:
-        try:
-            return await asyncio.create_subprocess_exec(
-                self._program,
-                *arguments,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=STDOUT,
-                env=self._environment,
-            )
-        except OSError as error:
-            raise EdgeError(f"{self._program}: cannot be started: {error.strerror}") from error
+
+def _environment(pipe: Path) -> dict[str, str]:
+    log = str(pipe.parent / "log")
+    return {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe), "CUDA_MPS_LOG_DIRECTORY": log}
+
+
+async def _tell(program: str, environment: Mapping[str, str], command: str) -> None:
+    asking = await _spawn(program, environment, stdin=PIPE, stdout=PIPE)
+    try:
+        output, _ = await asking.communicate(f"{command}\n".encode())
+    finally:
+        if asking.returncode is None:
+            asking.kill()
+    if asking.returncode:
+        said = output.decode(errors="replace").strip()
+        raise EdgeError(f"{program}: {command}: {said or asking.returncode}")
+
+
+async def _spawn(
+    program: str, environment: Mapping[str, str], *arguments: str, stdin: int, stdout: int
+) -> Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            program, *arguments, stdin=stdin, stdout=stdout, stderr=STDOUT, env=environment
+        )
+    except OSError as error:
+        raise EdgeError(f"{program}: cannot be started: {error.strerror}") from error

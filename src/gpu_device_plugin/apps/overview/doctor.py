@@ -8,12 +8,14 @@ from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
 from gpu_device_plugin.apps.overview.door_checks import DoorFacts, door_findings
 from gpu_device_plugin.apps.overview.finding import Finding, Level, problem
 from gpu_device_plugin.apps.overview.wording import few
-from gpu_device_plugin.cluster.survey_objects import AgentSet, Event, SurveyedNode, SurveyedPod
+from gpu_device_plugin.cluster.agent_set import AgentSet
+from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
 
 _COMPONENT = "gpu-device-plugin"
+_IS_OVER = "Over"  # a reason with it is the Event that the fault has ended
 _NO_POLICY = "the API server admits pods that every node refuses"
 
 
@@ -31,6 +33,7 @@ class Facts:
         policies: Names of the admission policies; None where we may not list them.
         runtime_classes: Names of the RuntimeClasses; None as above.
         doors: What the API server has for claims.
+        unexamined: What we have no right to list.
     """
 
     version: str
@@ -42,6 +45,7 @@ class Facts:
     policies: frozenset[str] | None = None
     runtime_classes: frozenset[str] | None = None
     doors: DoorFacts = field(default_factory=DoorFacts)
+    unexamined: Sequence[str] = ()
 
     @property
     def agents(self) -> list[SurveyedPod]:
@@ -51,16 +55,29 @@ class Facts:
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
     """Everything that is wrong, problems first."""
-    if not facts.sets and not facts.agents:
-        cure = "install the chart (docs/install.md), or choose another --context"
-        return (problem("no DaemonSet runs the agent in this cluster", cure),)
-    found = [finding for check in _CHECKS for finding in check(facts)]
+    is_installed = bool(facts.sets or facts.agents)
+    checks = _CHECKS if is_installed else (_not_installed, _unreadable, _unexamined)
+    found = [finding for check in checks for finding in check(facts)]
     return tuple(sorted(found, key=lambda finding: finding.level is Level.NOTE))
 
 
+def _not_installed(_: Facts) -> Iterator[Finding]:
+    cure = "install the chart (docs/install.md), or choose another --context"
+    yield problem("no DaemonSet runs the agent in this cluster", cure)
+
+
 def _not_ready(facts: Facts) -> Iterator[Finding]:
+    served = {pod.spec.node_name for pod in facts.agents}
+    away = {node.metadata.name: node for node in facts.nodes if not node.is_ready}
+    for name, node in away.items():
+        if name in served:
+            yield problem(
+                f"node {name} is not ready: {node.readiness_text or 'its kubelet does not say why'}",
+                f"kubectl describe node {name}; its agent is seen again when the kubelet reports",
+            )
     for pod in facts.agents:
-        if not pod.is_ready and pod.metadata.owner_uid:
+        is_away = pod.spec.node_name in away
+        if not pod.is_ready and not is_away and pod.metadata.owner_uid:
             name = f"-n {pod.metadata.namespace} {pod.metadata.name}"
             text = pod.condition("Ready").message or pod.status.message or pod.status.phase
             yield problem(
@@ -100,6 +117,9 @@ def _silent(facts: Facts) -> Iterator[Finding]:
                 f"node {pod.spec.node_name} publishes no cards, though its agent is ready",
                 f"its mode (label {MODE_LABEL}) may offer nothing; else see the agent's log",
             )
+
+
+def _unreadable(facts: Facts) -> Iterator[Finding]:
     for name, why in facts.cards.unreadable:
         yield problem(
             f"the cards of node {name} cannot be read: {why}",
@@ -144,9 +164,13 @@ def _cards(facts: Facts) -> Iterator[Finding]:
 
 def _node_events(facts: Facts) -> Iterator[Finding]:
     last: dict[tuple[str, str], Event] = {}
-    for event in facts.node_events:
-        if event.reporter == _COMPONENT and event.type == "Warning":
+    for event in facts.node_events:  # the oldest first
+        if event.reporter != _COMPONENT:
+            continue
+        if event.type == "Warning":
             last[(event.about, event.reason)] = event
+        else:
+            last.pop((event.about, event.reason.removesuffix(_IS_OVER)), None)
     for (node, reason), event in sorted(last.items()):
         text = f"node {node} reported {reason} at {event.at}: {event.message}"
         yield Finding(Level.NOTE, text, f"docs/troubleshooting.md, {reason}")
@@ -218,10 +242,20 @@ def _doors(facts: Facts) -> Iterator[Finding]:
     yield from door_findings(facts.doors, facts.nodes, facts.cards.nodes)
 
 
+def _unexamined(facts: Facts) -> Iterator[Finding]:
+    if facts.unexamined:
+        yield Finding(
+            Level.NOTE,
+            f"not examined, for want of the right to list them: {few(facts.unexamined)}",
+            "ask somebody who may list them to run this, or for that right (docs/kubectl.md)",
+        )
+
+
 _CHECKS: Sequence[Callable[[Facts], Iterable[Finding]]] = (
     _not_ready,
     _missing,
     _silent,
+    _unreadable,
     _versions,
     _cards,
     _other_plugins,
@@ -231,4 +265,5 @@ _CHECKS: Sequence[Callable[[Facts], Iterable[Finding]]] = (
     _policies,
     _node_events,
     _refused,
+    _unexamined,
 )

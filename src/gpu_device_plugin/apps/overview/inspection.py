@@ -20,7 +20,7 @@ def summary(nodes: Sequence[NodeView], addresses: Mapping[str, str]) -> str:
         nodes: The nodes.
         addresses: Node -> its IP address.
     """
-    most = max((len(node.cards) for node in nodes), default=0)
+    most = max((_columns(node) for node in nodes), default=0)
     has_waiting = any(node.waiting for node in nodes)
     heads = [f"GPU{index}(Allocated/Total)" for index in range(most)]
     heads += ["PENDING(Allocated)"] if has_waiting else []
@@ -42,7 +42,7 @@ def details(nodes: Sequence[NodeView], addresses: Mapping[str, str]) -> str:
     for node in nodes:
         pods = _pod_lines(node)
         rule = rule or len("".join("\t".join(line) + "\n" for line in pods)) + 10
-        heads = [f"GPU{index}(Allocated)" for index in range(len(node.cards))]
+        heads = [f"GPU{index}(Allocated)" for index in range(_columns(node))]
         heads += ["Pending(Allocated)"] if node.waiting else []
         lines += [[""]] if lines else []
         lines += [
@@ -61,17 +61,21 @@ def details(nodes: Sequence[NodeView], addresses: Mapping[str, str]) -> str:
 
 def _pod_lines(node: NodeView) -> list[list[str]]:
     """A line for each pod and card, and for each pod that waits for one."""
-    count = len(node.cards) + bool(node.waiting)
+    columns = _columns(node)
+    count = columns + bool(node.waiting)
     found = [
-        (holder.pod, position, holder.units)
-        for position, card in enumerate(node.cards)
-        for holder in card.holders
+        (holder.pod, card.index, holder.units) for card in node.cards for holder in card.holders
     ]
-    found += [(pod, len(node.cards), units) for pod, units in node.waiting]
+    found += [(pod, columns, units) for pod, units in node.waiting]
     return [
         [pod.name, pod.namespace, *(str(units) if at == k else "0" for k in range(count)), ""]
         for pod, at, units in found
     ]
+
+
+def _columns(node: NodeView) -> int:
+    """One a card by its index; the index of a card that is left out has one too."""
+    return max((card.index + 1 for card in node.cards), default=0)
 
 
 def _waiting(node: NodeView) -> int:

@@ -12,8 +12,7 @@ from gpu_device_plugin.apps.overview.doctor import Facts, findings
 from gpu_device_plugin.apps.overview.door_checks import DoorFacts
 from gpu_device_plugin.apps.overview.finding import Finding
 from gpu_device_plugin.apps.overview.live_cluster import LiveCluster
-from gpu_device_plugin.apps.overview.node_cards import NodeView
-from gpu_device_plugin.apps.overview.why import PodStory, story
+from gpu_device_plugin.apps.overview.why import PodStory, event_line, story
 from gpu_device_plugin.cluster.api import ApiServer
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.survey import Survey
@@ -89,7 +88,7 @@ async def follow_cards(api: ApiServer, tell: Callable[[FollowedCards], None]) ->
             await asyncio.sleep(_LEAST_SECONDS_BETWEEN)
 
 
-NodesAndFacts = tuple[Sequence[NodeView], Mapping[str, SurveyedNode]]
+NodesAndFacts = tuple[ClusterCards, Mapping[str, SurveyedNode]]
 
 
 async def read_story(
@@ -114,16 +113,16 @@ async def read_story(
         survey.pod(namespace, name), survey.events(namespace, "Pod", name)
     )
     if pod is None:
-        said = tuple(f"{each.at} {each.reporter} {each.reason}: {each.message}" for each in events)
+        said = tuple(event_line(event) for event in events)
         return PodStory(f"{namespace}/{name}", "is gone", said=said) if events else None
-    views, facts = await (nodes() if nodes else _listed_nodes(api))
+    cards, facts = await (nodes() if nodes else _listed_nodes(api))
     # Of hundreds of nodes: nobody else waits for that.
-    return await asyncio.to_thread(story, pod, events, views, facts)
+    return await asyncio.to_thread(story, pod, events, cards, facts)
 
 
 async def _listed_nodes(api: ApiServer) -> NodesAndFacts:
     reading = await read_cluster(api)
-    return reading.cards.nodes, {node.metadata.name: node for node in reading.nodes}
+    return reading.cards, {node.metadata.name: node for node in reading.nodes}
 
 
 async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding], Reading]:
@@ -136,13 +135,14 @@ async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding]
     Raises:
         ClusterError: The API server does not serve the nodes, pods or DaemonSets.
     """
-    survey = Survey(api)
+    survey, lists = Survey(api), _Optional([])
     reading, sets = await asyncio.gather(read_cluster(api), survey.agent_sets())
     events, policies, classes = await asyncio.gather(
-        _if_allowed(survey.events("default", "Node")),
-        _if_allowed(survey.policies()),
-        _if_allowed(survey.runtime_classes()),
+        lists.read("Events of nodes", survey.events("default", "Node")),
+        lists.read("ValidatingAdmissionPolicies", survey.policies()),
+        lists.read("RuntimeClasses", survey.runtime_classes()),
     )
+    doors = await _door_facts(survey, lists)
     facts = Facts(
         version,
         sets,
@@ -152,16 +152,18 @@ async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding]
         events or (),
         policies,
         classes,
-        await _door_facts(survey),
+        doors,
+        sorted(lists.refused),
     )
     return findings(facts), reading
 
 
-async def _door_facts(survey: Survey) -> DoorFacts:
+async def _door_facts(survey: Survey, lists: "_Optional") -> DoorFacts:
     """The side of claims; a cluster may be too old for all of it."""
-    namespaces = await _if_allowed(survey.namespaces_labelled(f"{DOOR_LABEL}={Door.DRA}"))
-    templates, policies = await asyncio.gather(
-        _if_served(survey.claim_templates(TEMPLATE)), _if_served(survey.mutating_policies())
+    namespaces, templates, policies = await asyncio.gather(
+        lists.read("Namespaces", survey.namespaces_labelled(f"{DOOR_LABEL}={Door.DRA}")),
+        lists.read_if_served("ResourceClaimTemplates", survey.claim_templates(TEMPLATE)),
+        lists.read_if_served("MutatingAdmissionPolicies", survey.mutating_policies()),
     )
     return DoorFacts(namespaces, templates, policies)
 
@@ -188,20 +190,30 @@ async def read_uses(
     return await usage.from_agents(survey, agents)
 
 
-async def _if_allowed(read: Awaitable[_Value]) -> _Value | None:
-    """What may be read, or None where we lack the right."""
-    try:
-        return await read
-    except AccessError:
-        return None
+@dataclass(frozen=True, slots=True)
+class _Optional:
+    """Lists that a person may lack the right to read.
 
+    Attributes:
+        refused: The kinds of those that were refused.
+    """
 
-async def _if_served(read: Awaitable[_Value]) -> _Value | None:
-    """What may be read, or None also where the API server has no such kind."""
-    try:
-        return await read
-    except ClusterError:
-        return None
+    refused: list[str]
+
+    async def read(self, kind: str, reading: Awaitable[_Value]) -> _Value | None:
+        """What is read, or None where we lack the right."""
+        try:
+            return await reading
+        except AccessError:
+            self.refused.append(kind)
+            return None
+
+    async def read_if_served(self, kind: str, reading: Awaitable[_Value]) -> _Value | None:
+        """What is read, or None also where the API server has no such kind."""
+        try:
+            return await self.read(kind, reading)
+        except ClusterError:
+            return None
 
 
 def _asking(pods: Sequence[SurveyedPod]) -> list[ClusterPod]:

@@ -1,25 +1,27 @@
 """What each node has for a pod: whether it fits there, and what is missing."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
 from gpu_device_plugin.apps.overview.device_rooms import device_rooms, whole_by_claims
 from gpu_device_plugin.apps.overview.node_cards import NodeView
+from gpu_device_plugin.apps.overview.wording import few, rule_text
+from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.doors import Door
-from gpu_device_plugin.domain.modes import PlacementPolicy, parse_policy
+from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit
 from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand
+from gpu_device_plugin.domain.schemes.aliyun.requests import demand, policy_of
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError
 
-_PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
 _OTHER_DOOR = {
     Door.DEVICE_PLUGIN: "never, by its limits: the cards of this node are given by claims",
     Door.DRA: "never, by a claim: the cards of this node are given through the device plugin",
@@ -38,6 +40,8 @@ class NodeVerdict:
         hint: The largest such slice that would fit, or "".
         is_other_door: Whether the node serves such requests by the other door (docs/dra.md).
         is_never: Whether the node's mode takes no such pod, whatever is free.
+        is_unreadable: Whether its cards cannot be read.
+        opens: What to do for the pod to go there, where the cards have room; or "".
     """
 
     node: str
@@ -47,18 +51,73 @@ class NodeVerdict:
     hint: str = ""
     is_other_door: bool = False
     is_never: bool = False
+    is_unreadable: bool = False
+    opens: str = ""
+
+    @property
+    def lacks_room(self) -> bool:
+        """Whether it might take the pod if more were free."""
+        is_other = self.is_other_door or self.is_never or self.is_unreadable
+        return not (self.is_fit or self.opens or is_other)
 
 
-def device_verdicts(
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """Why the pod cannot go to a node whatever its cards have, and what opens it."""
+
+    why: str = ""
+    opens: str = ""
+
+
+def node_verdicts(
+    asking: ClusterPod,
+    pod: SurveyedPod,
+    cards: ClusterCards,
+    facts: Mapping[str, SurveyedNode],
+) -> tuple[NodeVerdict, ...]:
+    """What each node has for all that a pod asks, of slices and of whole devices."""
+    request, devices = asking.request, asking.devices
+    places = [view for view in cards.nodes if _may_go(pod, view.name)]
+    found = list(_device_verdicts(devices, pod, places, facts)) if devices else []
+    if request.asks:
+        slices = [_verdict(request, pod, view, facts) for view in places]
+        whole = {verdict.node: verdict for verdict in found}
+        names = few(sorted(devices))
+        found = [_both(each, whole.get(each.node), names) for each in slices] if names else slices
+    for name, why in cards.unreadable:
+        offered = facts[name].status.allocatable or {} if name in facts else {}
+        if _may_go(pod, name) and (request.asks or any(device in offered for device in devices)):
+            text = why.removeprefix(f"node {name}: ")
+            found.append(NodeVerdict(name, text, is_unreadable=True))
+    return tuple(found)
+
+
+def _both(slices: NodeVerdict, whole: NodeVerdict | None, names: str) -> NodeVerdict:
+    """What a node has for a pod that asks for slices and for whole devices of these names."""
+    if slices.is_never or slices.is_other_door:
+        return slices
+    if whole is None:
+        told = f"never: it gives slices, and no {names}, for which the pod asks too"
+        return NodeVerdict(slices.node, told, is_never=True)
+    return NodeVerdict(
+        slices.node,
+        f"{slices.verdict}; of {names} it {whole.verdict}",
+        (*slices.cards, *whole.cards),
+        is_fit=slices.is_fit and whole.is_fit,
+        hint=slices.hint,
+    )
+
+
+def _device_verdicts(
     asked: Mapping[str, int],
     pod: SurveyedPod,
     nodes: Sequence[NodeView],
     facts: Mapping[str, SurveyedNode],
-) -> Iterable[NodeVerdict]:
+) -> Iterator[NodeVerdict]:
     """What each node that has such devices has left; the pod itself takes none of them."""
     for view in nodes:
         node = facts.get(view.name)
-        if node is None or not _may_go(pod, view.name):
+        if node is None:
             continue
         others = Counter(view.devices_taken)
         if pod.spec.node_name == view.name and not _is_over(pod):
@@ -71,22 +130,11 @@ def device_verdicts(
         verdict = "has room" if has_room else "has too few"
         yield NodeVerdict(
             view.name,
-            f"{verdict}, but {closed}" if closed else verdict,
+            f"{verdict}, but {closed.why}" if closed.why else verdict,
             tuple(str(room) for room in rooms),
-            is_fit=has_room and not closed,
+            is_fit=has_room and not closed.why,
+            opens=closed.opens if has_room else "",
         )
-
-
-def verdicts(
-    request: PodRequest,
-    pod: SurveyedPod,
-    nodes: Sequence[NodeView],
-    facts: Mapping[str, SurveyedNode],
-) -> tuple[NodeVerdict, ...]:
-    """What each node has for a pod that asks for slices."""
-    policy = parse_policy(pod.annotations.get(_PLACEMENT_ANNOTATION, ""))
-    places = [node for node in nodes if _may_go(pod, node.name)]
-    return tuple(_verdict(request, pod, node, facts, policy) for node in places)
 
 
 def _may_go(pod: SurveyedPod, node: str) -> bool:
@@ -103,17 +151,14 @@ def _verdict(
     pod: SurveyedPod,
     node: NodeView,
     facts: Mapping[str, SurveyedNode],
-    policy: PlacementPolicy | None,
 ) -> NodeVerdict:
     closed = _closed(pod, facts.get(node.name))
     try:
+        chosen = policy_of(request, node.offer.policy or PlacementPolicy.BINPACK)
         wanted = [demand(request, c, node.offer.terms) for c in request.containers if c.asks]
     except RequestError as error:
-        # What comes before is the pod, the node and the request: they stand above.
-        text = str(error).partition("): ")[2] or str(error)
-        told = f"never, in mode {node.mode}: {text} [{error.reason}]"
+        told = f"never, in mode {node.mode}: {rule_text(error)} [{error.reason}]"
         return NodeVerdict(node.name, told, is_never=True)
-    chosen = policy or node.offer.policy or PlacementPolicy.BINPACK
     others = [hold for hold in node.holds if not hold.pod.is_same_pod(request.ref)]
     rooms = node_rooms(node.offer, others, request.door)
     if rooms and all(room.is_behind_other_door for room in rooms):
@@ -125,23 +170,29 @@ def _verdict(
     cards = tuple(_card_line(room, compared) for room in rooms)
     if isinstance(found, Fit):
         index = ", ".join(str(card) for shares in found.shares.values() for card in shares)
-        verdict = f"would fit (card {index}), but {closed}" if closed else f"fits, card {index}"
-        return NodeVerdict(node.name, verdict, cards, is_fit=not closed)
+        fits = (
+            f"would fit (card {index}), but {closed.why}" if closed.why else f"fits, card {index}"
+        )
+        return NodeVerdict(node.name, fits, cards, is_fit=not closed.why, opens=closed.opens)
     lack = "has no card with room for it" if lacking else "has no room for all containers at once"
-    verdict = lack + (f", and {closed}" if closed else "")
+    verdict = lack + (f", and {closed.why}" if closed.why else "")
     return NodeVerdict(node.name, verdict, cards, hint=_hint(rooms, compared, chosen))
 
 
-def _closed(pod: SurveyedPod, node: SurveyedNode | None) -> str:
-    """Why the pod cannot go to the node whatever its cards have; empty if nothing is known."""
+def _closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:
+    """Empty if nothing is known."""
     if node is None:
-        return ""
+        return _Closed()
+    name = node.metadata.name
     if node.closed:
-        return node.closed
+        asks_why = f"`kubectl describe node {name}` says why it is not ready"
+        return _Closed(node.closed, f"`kubectl uncordon {name}`" if node.is_ready else asks_why)
     for key, value in sorted((pod.spec.node_selector or {}).items()):
         if node.labels.get(key) != value:
-            return f"the node has no label {key}={value}"
-    return ""
+            label = f"`kubectl label node {name} {key}={value}`, or "
+            opens = ("" if key in node.labels else label) + "change the pod's nodeSelector"
+            return _Closed(f"the node has no label {key}={value}", opens)
+    return _Closed()
 
 
 def _card_line(room: Room, wanted: Demand) -> str:

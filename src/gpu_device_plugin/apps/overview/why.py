@@ -1,12 +1,14 @@
 """Why a pod is where it is: what it asks, what was said of it, and what each node has for it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
+from gpu_device_plugin.apps.overview.cures import cures, is_served
 from gpu_device_plugin.apps.overview.device_rooms import held_lines
 from gpu_device_plugin.apps.overview.node_cards import NodeView
-from gpu_device_plugin.apps.overview.verdicts import NodeVerdict, device_verdicts, verdicts
-from gpu_device_plugin.apps.overview.wording import few
+from gpu_device_plugin.apps.overview.verdicts import NodeVerdict, node_verdicts
+from gpu_device_plugin.cluster.explained_pod import ExplainedPod
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -15,29 +17,7 @@ from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
 
 _SHOWN_EVENTS = 5
-_ASK_LESS = "ask less, free a slice, or add a node"
-_NEVER = "change what is said above of a node, or a node's mode: none takes it as it is"
-_FITS_ABOVE = "; what fits now is said above"
-_NO_SLICE_YET = (
-    "it is bound and has no slice yet: look at the agent with `kubectl gpu doctor`, and at the "
-    "pod's Events with `kubectl describe pod` (the node is {node})"
-)
-_ELSEWHERE = (
-    "by its cards it fits on {nodes}: what keeps it away is something else (CPU, memory, taints, "
-    "affinity), which the scheduler names above"
-)
-_NO_CARDS = "no node publishes cards: run `kubectl gpu doctor`"
-_NOT_OFFERED = (
-    "no node with cards offers {names}; nodes of mode default or mig would offer nvidia.com/*, of "
-    "mode topology aliyun.com/gpu (docs/node-modes.md)"
-)
-
-_OTHER_DOOR = {
-    Door.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/door=dra and create the pod "
-    "again, or a node gpu-device-plugin/door=device-plugin (docs/dra.md)",
-    Door.DRA: "label a node gpu-device-plugin/door=dra; or take that label off the pod's namespace and "
-    "create the pod again (docs/dra.md)",
-}
+_NOTHING = "it asks for nothing of this plugin: no gpu-mem, no gpu-core.percentage, no card"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +30,7 @@ class PodStory:
         asks: One line a container.
         holds: What it holds: one line a container and card.
         said: What the scheduler, the kubelet or the agent said, the last one last.
-        nodes: What each node has for it; empty for a pod that runs.
+        nodes: What each node has for it; empty for a pod that has its slice, or has had it.
         cures: What to do next.
     """
 
@@ -64,9 +44,9 @@ class PodStory:
 
 
 def story(
-    pod: SurveyedPod,
+    pod: ExplainedPod,
     events: Sequence[Event],
-    nodes: Sequence[NodeView],
+    cards: ClusterCards,
     facts: Mapping[str, SurveyedNode],
 ) -> PodStory:
     """What a pod asks, holds and was told, and, unless it has a slice, where it would fit.
@@ -74,53 +54,70 @@ def story(
     Args:
         pod: The pod.
         events: Events about it.
-        nodes: The nodes with cards.
+        cards: The nodes with cards.
         facts: All nodes, by name.
     """
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-    said = tuple(filter(None, (*_told(events), _once(pod.status.message, events))))
-    if asking is not None and asking.request.asks:
-        unit = next((n.offer.unit for n in nodes if n.name == asking.node), None)
-        unit = unit or next((n.offer.unit for n in nodes), MemoryUnit.GIB)
-        asks, of_nodes = (
-            _asks(pod, asking.request, unit),
-            verdicts(asking.request, pod, nodes, facts),
-        )
-    elif asking is not None:
-        asks = tuple(f"{device}: {count}" for device, count in sorted(asking.devices.items()))
-        of_nodes = tuple(device_verdicts(asking.devices, pod, nodes, facts))
-    else:
-        text = "it asks for nothing of this plugin: no gpu-mem, no gpu-core.percentage, no card"
-        return PodStory(name, _state(pod), (text,), (), said)
-    holds = _holds(pod, nodes)
-    needs_place = not holds or pod.status.phase in ("Pending", "Failed")
-    shown = of_nodes if needs_place and pod.status.phase != "Succeeded" else ()
-    devices = asking.devices if nodes and not asking.request.asks else {}
-    cures = _cures(pod, shown, holds, devices, asking.request.door) if needs_place else ()
-    return PodStory(name, _state(pod), asks, holds, said, shown, cures)
+    said = (*_told(events), *_of_pod(pod, events))
+    if asking is None:
+        return PodStory(name, _state(pod), (_NOTHING,), (), said)
+    unit = next((n.offer.unit for n in cards.nodes if n.name == asking.node), None)
+    unit = unit or next((n.offer.unit for n in cards.nodes), MemoryUnit.GIB)
+    devices = (f"{device}: {count}" for device, count in sorted(asking.devices.items()))
+    asks = (*_asks(pod, asking.request, unit), *devices)
+    holds = () if pod.is_over else _holds(pod, cards.nodes)
+    is_past = pod.failed_by_itself or pod.status.phase == "Succeeded"
+    needs_place = not (holds or is_served(pod) or is_past)
+    nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()
+    todo = cures(pod, asking, nodes, holds=bool(holds), has_been_told=bool(said))
+    return PodStory(name, _state(pod), asks, holds, said, nodes, todo)
 
 
-def _state(pod: SurveyedPod) -> str:
+def _state(pod: ExplainedPod) -> str:
     where = f"on node {pod.spec.node_name}" if pod.spec.node_name else "not bound to a node"
     reason = f" ({pod.status.reason})" if pod.status.reason else ""
-    return f"{pod.status.phase or 'Unknown'}{reason}, {where}"
+    deleted = ", being deleted" if pod.metadata.deletion_timestamp else ""
+    return f"{pod.status.phase or 'Unknown'}{reason}, {where}{deleted}"
+
+
+def event_line(event: Event) -> str:
+    """An Event, for people."""
+    reporter = event.reporter or "unknown"
+    return f"{event.at} {reporter} {event.reason}: {_without_rpc(event.message)}"
 
 
 def _told(events: Sequence[Event]) -> list[str]:
     shown = [e for e in events if e.type == "Warning" or e.reporter == "gpu-device-plugin"]
     lines = [
-        f"{event.at} {event.reporter or 'unknown'} {event.reason}: {event.message}"
+        event_line(event)
         for event in shown
         if not any(_wraps(event.message, other.message) for other in shown)
     ]
     return lines[-_SHOWN_EVENTS:]
 
 
-def _once(message: str, events: Iterable[Event]) -> str:
-    """The pod's own message, if no Event says it too."""
+def _of_pod(pod: ExplainedPod, events: Iterable[Event]) -> Iterator[str]:
+    """What the pod's status says and no Event does."""
     said = [event.message for event in events]
-    return "" if any(message in each or _wraps(message, each) for each in said) else message
+
+    def is_new(message: str) -> bool:
+        return message != "" and not any(message in each or _wraps(message, each) for each in said)
+
+    scheduled = pod.condition("PodScheduled")
+    if scheduled.status == "False" and is_new(scheduled.message):
+        yield f"{scheduled.reason or 'not scheduled'}: {scheduled.message}"
+    if is_new(pod.status.message):
+        yield _without_rpc(pod.status.message)
+    yield from filter(None, map(str, pod.containers))
+
+
+def _without_rpc(message: str) -> str:
+    """The agent's words, out of those of gRPC and the kubelet around them."""
+    before, found, words = message.partition(" desc = ")
+    return (
+        words.removesuffix(", which is unexpected") if found and "rpc error" in before else message
+    )
 
 
 def _wraps(message: str, other: str) -> bool:
@@ -156,31 +153,3 @@ def _holds(pod: SurveyedPod, nodes: Iterable[NodeView]) -> tuple[str, ...]:
             name = pod.spec.containers[container].name
             lines.append(f"container {name}: {size} of card {index}{compute}")
     return tuple(lines)
-
-
-def _cures(  # noqa: PLR0911 - one for each thing seen
-    pod: SurveyedPod,
-    verdicts: Sequence[NodeVerdict],
-    holds: Sequence[str],
-    devices: Iterable[str],
-    door: Door,
-) -> tuple[str, ...]:
-    """What to do, by what is seen."""
-    fitting = few(verdict.node for verdict in verdicts if verdict.is_fit)
-    less = _ASK_LESS + (_FITS_ABOVE if any(verdict.hint for verdict in verdicts) else "")
-    if verdicts and all(verdict.is_never for verdict in verdicts):
-        less = _NEVER
-    if pod.status.phase == "Failed":
-        again = "delete it; its controller, if it has one, has made another one already"
-        return (again,) if fitting else (again, less)
-    if holds:
-        return ()
-    if pod.spec.node_name:
-        return (_NO_SLICE_YET.format(node=pod.spec.node_name),)
-    if fitting:
-        return (_ELSEWHERE.format(nodes=fitting),)
-    if verdicts:
-        is_door = all(verdict.is_other_door for verdict in verdicts)
-        return (_OTHER_DOOR[door] if is_door else less,)
-    names = few(sorted(devices))
-    return (_NOT_OFFERED.format(names=names) if names else _NO_CARDS,)

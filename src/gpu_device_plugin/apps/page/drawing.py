@@ -102,7 +102,7 @@ class Drawing:
         return self._live.trouble or ("" if self._is_drawn else "reading the cluster")
 
     async def _nodes(self) -> NodesAndFacts:
-        return self._live.cards().nodes, dict(self._live.nodes)
+        return self._live.cards(), dict(self._live.nodes)
 
     async def _draw(self, touched: set[str]) -> None:
         has_changed = False

@@ -23,7 +23,7 @@ from gpu_device_plugin.domain.claims import (
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
-from gpu_device_plugin.errors import GpuPluginError, RequestError
+from gpu_device_plugin.errors import RequestError
 
 if TYPE_CHECKING:
     from gpu_device_plugin.kubelet.dra_server import ClaimServer
@@ -52,9 +52,10 @@ class ClaimDoor:
 
     @property
     def is_needed(self) -> bool:
-        """Whether claims are given here, or are still held."""
+        """Whether claims are given here, or are still held, also by grants that were lost."""
         is_open = self._parts.node_store.read().door is Door.DRA
-        return is_open or self.handover.is_offered or has_claims(self._parts.admission.ledger)
+        is_held = has_claims(self._parts.admission.ledger) or bool(self._preparation.lost)
+        return is_open or self.handover.is_offered or is_held
 
     @property
     def withheld(self) -> frozenset[str]:
@@ -90,7 +91,8 @@ class ClaimDoor:
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            await self._until_woken(None if not self.is_needed else CHECK_SECONDS)
+            idle_seconds = await self.handover.ask_again()
+            await self._until_woken(CHECK_SECONDS if self.is_needed else idle_seconds)
             if self._is_offering and self.is_needed:
                 await self._serve()
 
@@ -102,7 +104,7 @@ class ClaimDoor:
         try:
             while self.is_needed and not serving.done():
                 self._check_directory()
-                await self._rebuild()
+                await self._preparation.rebuild()
                 self._offer()
                 self.handover.check()
                 if await self.handover.advance():
@@ -173,19 +175,8 @@ class ClaimDoor:
         )
 
     def restore(self) -> None:
-        """A claim that cannot be restored is prepared again by the kubelet, or ends."""
-        try:
-            self._preparation.restore()
-        except GpuPluginError as error:
-            _log.warning("CDI files are not restored", error=str(error))
-
-    async def _rebuild(self) -> None:
-        """Where grants may have been lost; what cannot be made again now is tried again later."""
-        if self._parts.admission.may_lack_grants:
-            try:
-                await self._preparation.rebuild()
-            except GpuPluginError as error:
-                _log.warning("a lost grant is not made again", error=str(error))
+        """After a start: the CDI files are as the grants say."""
+        self._preparation.restore()
 
     def _pause_seconds(self) -> float:
         """How long the work waits for news."""

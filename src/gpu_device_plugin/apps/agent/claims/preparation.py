@@ -1,7 +1,11 @@
 """A claim becomes a grant with a CDI file, and ends with its containers."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+
+import structlog
 
 from gpu_device_plugin.apps.agent.claims.parts import ClaimParts
 from gpu_device_plugin.domain.claims import (
@@ -22,6 +26,8 @@ from gpu_device_plugin.domain.shares import Holder
 from gpu_device_plugin.errors import GpuPluginError, NodeError, RequestError, StorageError
 from gpu_device_plugin.store.failpoints import failpoint
 
+_log = structlog.get_logger("claims")
+
 
 class Preparation:
     """Prepares claims and gives them back; each call of the kubelet's is about one of them."""
@@ -34,6 +40,7 @@ class Preparation:
         self._schemes = parts.schemes
         self._gate = parts.gate
         self._recorder = parts.recorder
+        self._one_at_a_time = asyncio.Lock()  # a grant with its CDI file is made or ended
 
     async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
         """A durable grant of exactly the cards that the scheduler chose, and its CDI file.
@@ -60,10 +67,11 @@ class Preparation:
 
     async def _prepared(self, ref: ClaimRef, claim: Claim) -> Sequence[PreparedDevice]:
         ours = self._ours(claim)
-        async with self._gate.lock:  # the calls of the other door decide on the same ledger
+        # The gate: the calls of the other door decide on the same ledger.
+        async with self._gate.lock, self._one_at_a_time:
             grant = await self._reserved(claim, ours)
-        edits = self._admission.edits(grant, self._state())
-        self.write(ref, grant)
+            edits = self._admission.edits(grant, self._state())
+            self.write(ref, grant)
         failpoint("prepare.before-answer")
         return prepared(claim, ours, edits)
 
@@ -75,8 +83,9 @@ class Preparation:
             StorageError: The CDI file cannot be removed.
         """
         failpoint("unprepare.before-release")
-        await self._admission.release(Holder(PodRef(ref.namespace, ""), claim=ref.uid))
-        self._cdi.remove(ref.uid)
+        async with self._one_at_a_time:
+            await self._admission.release(Holder(PodRef(ref.namespace, ""), claim=ref.uid))
+            self._cdi.remove(ref.uid)
 
     def write(self, ref: ClaimRef, grant: Grant) -> None:
         """Write the CDI file of a claim that holds a grant.
@@ -93,30 +102,42 @@ class Preparation:
     def restore(self) -> None:
         """After a start: each claim's file is there as its grant says, and no other one.
 
-        Files without a grant stay where grants may have been lost.
+        Files without a grant stay where grants may have been lost. A claim whose file cannot be
+        restored leaves the others alone: the kubelet prepares it again, or it ends.
         """
         held = self._held()
         for uid, grant in held.items():
             known = claim_of_spec(uid, self._cdi.read(uid))
-            self.write(known[0] if known else ClaimRef(grant.pod.namespace, "", uid), grant)
+            with _only_this_claim(uid, "a CDI file is not restored"):
+                self.write(known[0] if known else ClaimRef(grant.pod.namespace, "", uid), grant)
         if not self._admission.may_lack_grants:
             for uid in self._cdi.present() - held.keys():
-                self._cdi.remove(uid)
+                with _only_this_claim(uid, "a CDI file is not removed"):
+                    self._cdi.remove(uid)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Uids of the claims that have a CDI file, and whose grant may have been lost."""
+        if not self._admission.may_lack_grants:
+            return frozenset()
+        return self._cdi.present() - self._held().keys()
 
     async def rebuild(self) -> None:
         """Make lost grants again from the CDI files that are left, as far as their claims live.
 
         Each gets the slice that its containers have mounted. A file whose claim is over stays until
-        the kubelet gives the claim back.
-
-        Raises:
-            GpuPluginError: The API server does not answer, or a claim does not fit.
+        the kubelet gives the claim back. A claim that cannot be had now is tried at the next call.
         """
-        for uid in self._cdi.present() - self._held().keys():
-            known = claim_of_spec(uid, self._cdi.read(uid))
+        await asyncio.gather(*map(self._rebuild, self.lost))
+
+    async def _rebuild(self, uid: str) -> None:
+        known = claim_of_spec(uid, self._cdi.read(uid))
+        with _only_this_claim(uid, "a lost grant is not made again"):
             claim = await self._claims.fetch(known[0].namespace, known[0].name) if known else None
-            if known and claim is not None and claim.ref.uid == uid:
-                async with self._gate.lock:
+            if known is None or claim is None or claim.ref.uid != uid:
+                return
+            async with self._gate.lock, self._one_at_a_time:
+                if self._cdi.read(uid):  # not given back meanwhile
                     await self._reserved(claim, self._ours(claim), known[1])
 
     def _held(self) -> dict[str, Grant]:
@@ -127,14 +148,16 @@ class Preparation:
     async def _reserved(
         self, claim: Claim, ours: Sequence[AllocatedDevice], slice_id: str = ""
     ) -> Grant:
-        state = self._state()
-        by_name = cards_by_name(state)
-        uuids = [by_name[each.device].uuid for each in ours]
         pod = claim.pod or PodRef(claim.ref.namespace, "")
         name = claim.name_in_pod or claim.ref.name
         holder = Holder(pod, claim=claim.ref.uid, claim_name=name)
-        if not self._admission.ledger.of_holder(holder):
-            check_door(uuids, state, self._admission.ledger)
+        held = self._admission.ledger.of_holder(holder)
+        if held:  # also where the node has changed its mode since
+            return await self._admission.again(held[0])
+        state = self._state()
+        by_name = cards_by_name(state)
+        uuids = [by_name[each.device].uuid for each in ours]
+        check_door(uuids, state, self._admission.ledger)
         scheme, view = self._schemes.reserving(state)
         needed = scheme.claim_demand(ours, view)
         return await self._admission.reserve(holder, needed, uuids, slice_id)
@@ -143,13 +166,20 @@ class Preparation:
         """What the claim has of this node's cards.
 
         Raises:
-            RequestError: Nothing, or a device that is not known here.
+            RequestError: Nothing, a card twice, or one that is not known here; or the claim was
+                made for another pod than the one that has it.
         """
         state = self._state()
         ours = [each for each in claim.devices if each.driver == DRIVER and each.pool == state.node]
         refuse = partial(RequestError, reason="ForeignClaim")
         if claim.pod is None:
             raise refuse(f"claim {claim.ref} is not reserved for one pod")
+        if claim.owners != {claim.pod.uid}:
+            owners = ", ".join(sorted(claim.owners)) or "no pod"
+            raise refuse(
+                f"claim {claim.ref} is reserved for pod {claim.pod} (uid {claim.pod.uid}), but is "
+                f"owned by {owners}"
+            )
         if not ours:
             told = ", ".join(f"{d.driver} {d.pool}/{d.device}" for d in claim.devices) or "nothing"
             raise refuse(
@@ -162,7 +192,20 @@ class Preparation:
                 f"cards one container of a pod gets them (docs/dra.md)",
                 reason="SeveralRequests",
             )
-        unknown = [each.device for each in ours if each.device not in cards_by_name(state)]
-        if unknown:
+        names = [each.device for each in ours]
+        if unknown := [name for name in names if name not in cards_by_name(state)]:
             raise refuse(f"claim {claim.ref}: node {state.node} has no {', '.join(unknown)}")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise refuse(
+                f"claim {claim.ref} has {', '.join(twice)} of node {state.node} more than once"
+            )
         return ours
+
+
+@contextmanager
+def _only_this_claim(uid: str, text: str) -> Iterator[None]:
+    """What goes wrong with one claim leaves the others alone."""
+    try:
+        yield
+    except GpuPluginError as error:
+        _log.warning(text, claim=uid, error=str(error))

@@ -1,0 +1,146 @@
+"""What to do for a pod, by what is seen of it and of each node."""
+
+from collections.abc import Iterable, Sequence
+
+from gpu_device_plugin.apps.overview.verdicts import NodeVerdict
+from gpu_device_plugin.apps.overview.wording import few
+from gpu_device_plugin.cluster.cluster_watch import ClusterPod
+from gpu_device_plugin.cluster.explained_pod import ExplainedPod
+from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, TOPOLOGY_GPU
+from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED
+
+_ASK_LESS = "ask less, free a slice, or add a node"
+_NEVER = "no node takes the pod as it is: change the pod as said above, or the mode of a node"
+_FITS_ABOVE = "; what fits now is said above"
+_NO_SLICE_YET = (
+    "it is bound and has no slice yet: look at the agent with `kubectl gpu doctor`, and at the "
+    "pod's Events with `kubectl describe pod` (the node is {node})"
+)
+_HAS_ITS_SLICE = "it has what it asks of the cards; what it waits for is said above, or by `kubectl describe pod`"
+_FAILED_BY_ITSELF = (
+    "it was not refused: it ran and failed, which `kubectl logs -n {namespace} {pod} -c "
+    "{container}` may explain"
+)
+_AGAIN = "delete it; its controller, if it has one, has made another one already"
+_ELSEWHERE = (
+    "by its cards it fits on {nodes}: what keeps it away is something else (CPU, memory, taints, "
+    "affinity), which the scheduler names above"
+)
+_NO_SCHEDULER = (
+    "by its cards it fits on {nodes}, and no scheduler has spoken of it: does one run that serves "
+    "schedulerName {scheduler}?"
+)
+_GATED = "no scheduler takes it before its scheduling gates are removed: {gates}"
+_DELETED = (
+    "it is being deleted, so no scheduler takes it; what keeps it is in its metadata.finalizers"
+)
+_OPEN = "the cards have room, the node is closed to it: {how}"
+_UNREADABLE = "run `kubectl gpu doctor`: it names the cure for nodes whose cards cannot be read"
+_NOT_BOTH = (
+    "make two pods of it: a node gives slices or whole cards, never both, and this pod asks for a "
+    "slice and for {names}"
+)
+_NO_CARDS = "no node publishes cards: run `kubectl gpu doctor`"
+_OTHER_DOOR = {
+    Door.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/door=dra and create the pod "
+    "again, or a node gpu-device-plugin/door=device-plugin (docs/dra.md)",
+    Door.DRA: "label a node gpu-device-plugin/door=dra; or take that label off the pod's namespace and "
+    "create the pod again (docs/dra.md)",
+}
+
+
+def is_served(pod: ExplainedPod) -> bool:
+    """Whether the agent says that the pod has what it asks of the cards."""
+    has_slice = pod.annotations.get(ASSIGNED) == "true"
+    return not pod.is_over and (has_slice or DEVICES_ANNOTATION in pod.annotations)
+
+
+def cures(
+    pod: ExplainedPod,
+    asking: ClusterPod,
+    verdicts: Sequence[NodeVerdict],
+    *,
+    holds: bool,
+    has_been_told: bool,
+) -> tuple[str, ...]:
+    """What to do next.
+
+    Args:
+        pod: The pod.
+        asking: What it asks.
+        verdicts: What each node has for it; empty where it needs no place.
+        holds: Whether it holds anything, or a scheduler has reserved it.
+        has_been_told: Whether anybody has said anything of it.
+    """
+    if pod.is_over:
+        return _over(pod, asking, verdicts)
+    if pod.spec.node_name:
+        return _bound(pod, holds=holds)
+    if pod.metadata.deletion_timestamp:
+        return (_DELETED,)
+    names = few(gate.name for gate in pod.spec.scheduling_gates or ())
+    gated = (_GATED.format(gates=names),) if names else ()
+    fitting = _fitting(verdicts)
+    if not fitting:
+        return (*gated, *_lacking(verdicts, asking))
+    why = _ELSEWHERE if has_been_told else _NO_SCHEDULER
+    return gated or (why.format(nodes=fitting, scheduler=pod.spec.scheduler_name),)
+
+
+def _fitting(verdicts: Iterable[NodeVerdict]) -> str:
+    return few(verdict.node for verdict in verdicts if verdict.is_fit)
+
+
+def _over(
+    pod: ExplainedPod, asking: ClusterPod, verdicts: Sequence[NodeVerdict]
+) -> tuple[str, ...]:
+    """A pod that has ended."""
+    if pod.status.phase == "Succeeded":
+        return ()
+    if pod.failed_by_itself:
+        meta, container = pod.metadata, pod.failed_by_itself[0]
+        ran = {"namespace": meta.namespace, "pod": meta.name, "container": container}
+        return (_FAILED_BY_ITSELF.format(**ran),)
+    return (_AGAIN,) if _fitting(verdicts) else (_AGAIN, *_lacking(verdicts, asking))
+
+
+def _bound(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
+    """A pod that is on a node and has not ended."""
+    is_pending = pod.status.phase == "Pending"
+    if is_served(pod) or (holds and not is_pending):
+        return (_HAS_ITS_SLICE,) if is_pending else ()
+    return (_NO_SLICE_YET.format(node=pod.spec.node_name),)
+
+
+def _lacking(verdicts: Sequence[NodeVerdict], asking: ClusterPod) -> tuple[str, ...]:
+    """What to do where the pod fits on no node."""
+    names, request = few(sorted(asking.devices)), asking.request
+    if names and request.asks and request.door is Door.DEVICE_PLUGIN:
+        return (_NOT_BOTH.format(names=names),)
+    found = []
+    if how := few(verdict.opens for verdict in verdicts if verdict.opens):
+        found.append(_OPEN.format(how=how))
+    if any(verdict.lacks_room for verdict in verdicts):
+        found.append(_ASK_LESS + (_FITS_ABOVE if any(each.hint for each in verdicts) else ""))
+    if any(verdict.is_unreadable for verdict in verdicts):
+        found.append(_UNREADABLE)
+    if found:
+        return tuple(found)
+    if any(verdict.is_other_door for verdict in verdicts):
+        return (_OTHER_DOOR[request.door],)
+    if verdicts:
+        return (_NEVER,)
+    return (_not_offered(asking.devices) if names else _NO_CARDS,)
+
+
+def _not_offered(devices: Iterable[str]) -> str:
+    """No node has these."""
+    asked = sorted(devices)
+    if all(name == TOPOLOGY_GPU for name in asked):
+        where = "nodes of mode topology would"
+    elif all(name.startswith("nvidia.com/mig-") for name in asked):
+        where = "nodes of mode default or mig would, whose cards are cut into such instances"
+    else:
+        where = "nodes of mode default or mig would offer nvidia.com/*"
+    return f"no node with cards offers {few(asked)}; {where} (docs/node-modes.md, docs/nvidia.md)"

@@ -1,0 +1,134 @@
+"""`kubectl gpu doctor` blames what is at fault, counts what is there, and says what it could not see."""
+
+from collections.abc import Callable
+
+import pytest
+from aiohttp import web
+from tests.apps.controller.objects import node
+from tests.cli.test_overview import AGENT, Cluster, agents, ready
+from tests.cli.test_overview import cluster as cluster
+from tests.fakes.api_server import Json, Seen, status
+
+LISTS = {
+    "/api/v1/namespaces/default/events": "Events of nodes",
+    "/api/v1/namespaces": "Namespaces",
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies": "ValidatingAdmissionPolicies",
+    "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies": "MutatingAdmissionPolicies",
+    "/apis/node.k8s.io/v1/runtimeclasses": "RuntimeClasses",
+    "/apis/resource.k8s.io/v1/resourceclaimtemplates": "ResourceClaimTemplates",
+}
+
+
+def refusing(*paths: str) -> Callable[[Seen], web.Response | None]:
+    """A fault: these lists are forbidden."""
+    return lambda seen: status(403, "Forbidden") if seen.path in paths else None
+
+
+def agent_pod(name: str, on: str, **pod_status: object) -> Json:
+    """A pod of the agents' DaemonSet."""
+    owner = {"uid": "u1", "controller": True}
+    meta = {"namespace": "gpu", "name": name, "ownerReferences": [owner]}
+    return {"metadata": meta, "spec": {**AGENT, "nodeName": on}, "status": pod_status}
+
+
+async def found(cluster: Cluster) -> str:
+    """What the doctor says, wide enough for a line each."""
+    await cluster.server.put("/api/v1/nodes/gpu-b", ready(node("gpu-b", mode="cgpu")))
+    return (await cluster.run("doctor", columns=250)).output
+
+
+@pytest.mark.parametrize(("path", "kind"), LISTS.items())
+async def test_a_list_that_is_forbidden_is_named(cluster: Cluster, path: str, kind: str) -> None:
+    """What was not looked at is not well."""
+    await agents(cluster)
+    cluster.server.fault = refusing(path)
+    said = await found(cluster)
+
+    assert f"not examined, for want of the right to list them: {kind}\n" in said
+    assert "0 problems, 1 note\n" in said
+
+
+async def test_a_kind_that_the_cluster_does_not_serve_is_no_missing_right(cluster: Cluster) -> None:
+    await agents(cluster)
+    paths = [path for path in LISTS if "mutating" in path or "resource.k8s.io" in path]
+    cluster.server.fault = lambda seen: status(404, "no such kind") if seen.path in paths else None
+
+    assert "0 problems, 0 notes\n" in await found(cluster)
+
+
+async def test_a_node_that_is_away_is_at_fault_and_not_its_agent(cluster: Cluster) -> None:
+    """The logs of an agent there cannot be had."""
+    await agents(cluster, ready_on="gpu-b")
+    away = ready(node("gpu-a", 3))
+    text = "Kubelet stopped posting node status."
+    away["status"]["conditions"] = [{"type": "Ready", "status": "Unknown", "message": text}]
+    await cluster.server.put("/api/v1/nodes/gpu-a", away)
+    said = await found(cluster)
+
+    assert f"problem  node gpu-a is not ready: {text}\n" in said
+    assert "kubectl describe node gpu-a" in said
+    assert "the agent of" not in said
+    assert "1 problem, 0 notes\n" in said
+
+
+async def test_an_agent_that_was_evicted_does_not_count_beside_its_successor(
+    cluster: Cluster,
+) -> None:
+    await agents(cluster)
+    evicted = agent_pod("agent-old", "gpu-a", phase="Failed", reason="Evicted")
+    await cluster.server.put("/api/v1/namespaces/gpu/pods/agent-old", evicted)
+
+    assert "2 agents, 2 nodes with cards: 0 problems, 0 notes\n" in await found(cluster)
+
+
+async def test_a_node_whose_only_agent_has_ended_has_none(cluster: Cluster) -> None:
+    await agents(cluster)
+    labels = {"ack.node.gpu.schedule": "core_mem"}
+    await cluster.server.put("/api/v1/nodes/gpu-a", ready(node("gpu-a", 3), labels))
+    ended = agent_pod("agent-gpu-a", "gpu-a", phase="Failed", reason="Evicted")
+    await cluster.server.put("/api/v1/namespaces/gpu/pods/agent-gpu-a", ended)
+    said = await found(cluster)
+
+    assert "no agent runs on nodes whose labels ask for one: gpu-a\n" in said
+    assert "1 agent, 2 nodes" in said
+
+
+@pytest.mark.parametrize("over_at", ["2026-11-22T05:00:00Z", "2026-11-22T03:00:00Z"])
+async def test_a_fault_is_told_until_it_has_ended(cluster: Cluster, over_at: str) -> None:
+    """The agent says so by a Normal Event, `…Over`; a fault after that is a new one."""
+    await agents(cluster)
+    await cluster.say("gpu-b", "StateNotWritable", "disk full", "gpu-device-plugin", kind="Node")
+    over = {
+        "involvedObject": {"kind": "Node", "name": "gpu-b", "namespace": "default"},
+        "type": "Normal",
+        "reason": "StateNotWritableOver",
+        "lastTimestamp": over_at,
+        "reportingComponent": "gpu-device-plugin",
+    }
+    await cluster.server.put("/api/v1/namespaces/default/events/over", over)
+    is_over = over_at > "2026-11-22T04:00:00Z"  # when the fault was
+
+    assert ("reported StateNotWritable" in await found(cluster)) is not is_over
+
+
+async def test_cards_that_cannot_be_read_are_told_without_an_installation_too(
+    cluster: Cluster,
+) -> None:
+    """As after the agents were removed, or in a cluster of a newer release."""
+    strange = ready(node("gpu-a"))
+    strange["metadata"]["annotations"]["gpu-device-plugin/cards"] = "{}"
+    await cluster.server.put("/api/v1/nodes/gpu-a", strange)
+    said = await found(cluster)
+
+    assert "no DaemonSet runs the agent" in said
+    assert "the cards of node gpu-a cannot be read" in said
+
+
+async def test_top_does_not_say_that_nothing_is_held_where_nobody_answered(
+    cluster: Cluster,
+) -> None:
+    await agents(cluster)
+    said = (await cluster.run("top")).output
+
+    assert "not asked: " in said
+    assert "no slice is held" not in said

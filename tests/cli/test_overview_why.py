@@ -1,0 +1,188 @@
+"""`kubectl gpu why` names a cure that fits what keeps the pod from its slice, and no other."""
+
+from typing import Any
+
+import pytest
+from tests.apps.controller.objects import Json, held, node, pod
+from tests.cli.test_overview import Cluster, asking_devices, cluster, ready
+
+__all__ = ["cluster"]
+
+CORE_MEM = {"ack.node.gpu.schedule": "core_mem"}
+LESS = "ask less"
+RPC = (
+    "Allocate failed due to rpc error: code = ResourceExhausted desc = "
+    "pod ns/late, container a: no card has room, which is unexpected"
+)
+
+
+async def why(cluster: Cluster, asking: Json, phase: str = "Pending", **status: Any) -> str:
+    """What is said of that pod."""
+    await cluster.add(asking, phase, **status)
+    name = asking["metadata"]["name"]
+    return (await cluster.run("why", f"ns/{name}", columns=300)).output
+
+
+async def test_a_pod_that_is_done_has_no_cure(cluster: Cluster) -> None:
+    """Nor a place on a node."""
+    found = await why(cluster, pod("done", 2, 30, on="gpu-a"), "Succeeded")
+
+    assert "->" not in found
+    assert "  node" not in found
+
+
+async def test_an_unknown_placement_is_a_rule_and_no_lack_of_room(cluster: Cluster) -> None:
+    asking = pod("odd", 2, 30, annotations={"gpu-device-plugin/placement": "tightly"})
+    found = await why(cluster, asking)
+
+    assert "placement=tightly names no policy. Known: binpack" in found
+    assert "no node takes the pod as it is" in found
+    assert LESS not in found
+
+
+@pytest.mark.parametrize(
+    ("labels", "spec", "selector", "cure"),
+    [
+        ({}, {"unschedulable": True}, {}, "`kubectl uncordon gpu-a`"),
+        (
+            {},
+            {},
+            {"pool": "x"},
+            "`kubectl label node gpu-a pool=x`, or change the pod's nodeSelector",
+        ),
+        ({"pool": "y"}, {}, {"pool": "x"}, "closed to it: change the pod's nodeSelector"),
+    ],
+)
+async def test_a_node_with_room_that_is_closed_to_the_pod_is_to_be_opened(
+    cluster: Cluster, labels: dict[str, str], spec: Json, selector: dict[str, str], cure: str
+) -> None:
+    """A label that the node has with another value is not to be overwritten."""
+    await cluster.server.put("/api/v1/nodes/gpu-a", ready(node("gpu-a", 3), labels, **spec))
+    asking = pod("kept", 2, 30)
+    asking["spec"]["nodeSelector"] = selector
+    found = await why(cluster, asking)
+
+    assert cure in found
+    assert LESS not in found
+
+
+async def test_a_closed_node_without_room_asks_for_less(cluster: Cluster) -> None:
+    await cluster.server.put("/api/v1/nodes/gpu-a", ready(node("gpu-a", 3), unschedulable=True))
+    found = await why(cluster, pod("large", 16, 30))
+
+    assert "and the node is cordoned" in found
+    assert LESS in found
+    assert "uncordon" not in found
+
+
+async def test_a_pod_that_no_scheduler_has_spoken_of_may_have_none(cluster: Cluster) -> None:
+    asking = pod("alone", 2, 30)
+    asking["spec"]["schedulerName"] = "gpu-scheduler"
+    found = await why(cluster, asking)
+
+    assert "no scheduler has spoken of it: does one run that serves schedulerName gpu-" in found
+    assert "the scheduler names above" not in found
+
+
+async def test_the_schedulers_words_are_known_without_an_event(cluster: Cluster) -> None:
+    """Events are gone after an hour; the pod's condition stays. Where both say it, it is said once."""
+    text = "0/3 nodes are available: 3 Insufficient cpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    conditions = [{**condition, "message": text}]
+    found = await why(cluster, pod("late", 2, 30), conditions=conditions)
+    await cluster.say("late", "FailedScheduling", text, "default-scheduler")
+    again = (await cluster.run("why", "ns/late", columns=300)).output
+
+    assert f"said   Unschedulable: {text}" in found
+    assert "which the scheduler names above" in found
+    assert again.count(text) == 1
+
+
+async def test_gates_and_a_deletion_keep_a_pod_from_every_scheduler(cluster: Cluster) -> None:
+    gated = pod("gated", 2, 30)
+    gated["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
+    deleted = pod("deleted", 2, 30)
+    deleted["metadata"]["deletionTimestamp"] = "2026-11-22T04:00:00Z"
+
+    assert "scheduling gates are removed: example.com/quota" in await why(cluster, gated)
+    found = await why(cluster, deleted)
+    assert "not bound to a node, being deleted" in found
+    assert "so no scheduler takes it" in found
+
+
+async def test_a_slice_and_a_whole_card_are_two_pods(cluster: Cluster) -> None:
+    """Both are among what it asks; no node fits, whichever has which."""
+    whole = ready(node("gpu-w", 2, mode="default"))
+    whole["status"]["allocatable"] = {"nvidia.com/gpu": "2"}
+    await cluster.server.put("/api/v1/nodes/gpu-w", whole)
+    mixed = pod("mixed", 2, 30)
+    second = asking_devices("x", 1)["spec"]["containers"][0]
+    mixed["spec"]["containers"].append({**second, "name": "b"})
+    found = await why(cluster, mixed)
+
+    assert "container a: aliyun.com/gpu-mem: 2" in found
+    assert "nvidia.com/gpu: 1" in found
+    assert "node   gpu-a: never: it gives slices, and no nvidia.com/gpu" in found
+    assert "node   gpu-w: never, in mode default" in found
+    assert "make two pods of it" in found
+    assert "fits" not in found
+
+
+async def test_a_refusal_is_told_in_the_agents_words(cluster: Cluster) -> None:
+    """Without those of gRPC and the kubelet around them, in the pod's status as in an Event."""
+    reason = {"reason": "UnexpectedAdmissionError"}
+    refused = await why(cluster, pod("late", 16, 30, on="gpu-a"), "Failed", message=RPC, **reason)
+    await cluster.say("gone", "UnexpectedAdmissionError", RPC, "kubelet")
+    gone = (await cluster.run("why", "ns/gone", columns=300)).output
+
+    for found in (refused, gone):
+        assert "pod ns/late, container a: no card has room\n" in found.replace(" \n", "\n")
+        assert "rpc error" not in found
+    assert "delete it" in refused
+
+
+async def test_nodes_whose_cards_cannot_be_read_are_named(cluster: Cluster) -> None:
+    """They do publish cards, and may have room."""
+    for name in ("gpu-a", "gpu-b"):
+        broken = ready(node(name))
+        broken["metadata"]["annotations"]["gpu-device-plugin/cards"] = "{}"
+        await cluster.server.put(f"/api/v1/nodes/{name}", broken)
+    found = await why(cluster, pod("wants", 2, 30))
+
+    assert "node   gpu-b: annotation of cards names no known mode" in found
+    assert "run `kubectl gpu doctor`: it names the cure" in found
+    assert "no node publishes cards" not in found
+    assert LESS not in found
+    served = pod("served", 2, 30, on="gpu-a", annotations=held(0, 2, 30))
+    assert "no slice yet" not in await why(cluster, served, "Running")
+
+
+async def test_a_pod_that_failed_by_itself_was_not_refused(cluster: Cluster) -> None:
+    state = {"terminated": {"exitCode": 1, "reason": "Error"}}
+    failed = pod("failed", 2, 30, on="gpu-a", annotations=held(2, 2, 30))
+    found = await why(cluster, failed, "Failed", containerStatuses=[{"name": "a", "state": state}])
+
+    assert "said   container a ended with exit code 1 (Error)" in found
+    assert "`kubectl logs -n ns failed -c a`" in found
+    assert "  node" not in found
+    assert "delete it" not in found
+
+
+async def test_a_pod_that_waits_with_its_slice_is_told_for_what(cluster: Cluster) -> None:
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    pulling = pod("pulling", 2, 30, on="gpu-a", annotations=held(2, 2, 30))
+    statuses = [{"name": "a", "state": state}]
+    found = await why(cluster, pulling, "Pending", containerStatuses=statuses)
+
+    assert "holds  container a: 2154 MiB of card 2" in found
+    assert "said   container a waits: ImagePullBackOff: no such image" in found
+    assert "it has what it asks of the cards" in found
+    assert "  node" not in found
+
+
+async def test_a_card_that_is_only_reserved_is_no_slice_yet(cluster: Cluster) -> None:
+    """A scheduler has named a card; the agent has not been asked, or has not answered."""
+    wish = held(2, 2, 30, assigned="false")
+    found = await why(cluster, pod("wished", 2, 30, on="gpu-a", annotations=wish))
+
+    assert "it is bound and has no slice yet" in found
