@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.fakes.api_server import FakeApiServer, running, working
+from tests.fakes.api_server import FakeApiServer, running, status, working
 from tests.waiting import until
 
 from gpu_device_plugin.cluster.claims import fetch_claim
@@ -141,3 +141,35 @@ async def test_a_server_without_such_objects_says_so_until_it_takes_one() -> Non
         server.has_dra = True
         await until(lambda: names(server) == ["gpu-0"])
         await until(lambda: not slices.refused)
+
+
+async def test_whether_a_refused_slice_would_be_taken_is_asked_without_a_write() -> None:
+    """So that the device plugin may serve meanwhile."""
+    async with at_work() as (server, slices):
+        server.has_dra = False
+        slices.offer([device(0)], "535.1", "u")
+        await until(lambda: slices.refused)
+        slices.offer([], "", "u")
+        assert not await slices.would_take()
+        server.has_dra = True
+        assert await slices.would_take()
+        assert (server.objects, slices.was_taken) == ({}, False)
+
+
+async def test_a_slice_was_taken_until_we_take_it_back() -> None:
+    """Also one of an earlier run, and one that a kubelet has deleted."""
+    async with at_work() as (server, slices):
+        spec = {"driver": "gpu-device-plugin", "nodeName": "n1"}
+        server.preload(PATH, {"metadata": {"name": "n1-gpu-device-plugin"}, "spec": spec})
+        server.fault = lambda seen: status(403, "no") if seen.method in {"POST", "PUT"} else None
+        slices.offer([device(0)], "535.1", "u")
+        await until(lambda: slices.refused)
+        assert slices.was_taken
+        await server.delete(PATH)
+        await until(lambda: "POST" in slices.refused)
+        assert slices.was_taken
+        server.fault = lambda _: None
+        await until(lambda: names(server) == ["gpu-0"])
+        slices.offer([], "535.1", "u")
+        await until(lambda: PATH not in server.objects)
+        await until(lambda: not slices.was_taken)

@@ -203,6 +203,8 @@ class FakeApiServer:
         path = f"{seen.path}/{seen.body['metadata']['name']}"
         if path in self.objects:
             return status(409, "already exists")
+        if "dryRun" in seen.query:
+            return web.json_response(seen.body, status=201)
         async with self._changed:
             made = self._store(path, seen.body)
             self._changed.notify_all()

@@ -6,6 +6,7 @@ Nothing is asked of the server before something is offered for the first time.
 import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -40,6 +41,9 @@ class ResourceSlices:
         """Why what is wanted is not there yet; empty if it is."""
         self.refused = ""
         """That the API server has no such objects, or that we may not write them; empty once it took one."""
+        self.was_taken = False
+        """Whether the server has, or had, what we wanted since we last wanted none."""
+        self._refused: Request | None = None
         self._reflection = Reflection(
             api,
             Source(_PATH, f"spec.driver={DRIVER},spec.nodeName={node}", is_optional=True),
@@ -56,6 +60,16 @@ class ResourceSlices:
         self._wanted, self.refused = spec, ""
         self._is_begun.set()
         self._wake.set()
+
+    async def would_take(self) -> bool:
+        """Whether the server would take now what it refused last; it is asked without a write."""
+        if self._refused is None:
+            return True
+        try:
+            answer = await self._api.call_in_turn(replace(self._refused, query={"dryRun": "All"}))
+        except ClusterError:
+            return False
+        return answer.is_success or answer.status == 409  # somebody has made it meanwhile
 
     @property
     def is_written(self) -> bool:
@@ -93,15 +107,17 @@ class ResourceSlices:
         """Take what the server has now; it was a change of others where it refuses with 409."""
         if request.method == "DELETE" and answer.status in (200, 404):
             self._present.pop(request.path.rpartition("/")[2], None)
+            self.was_taken = False
         elif answer.is_success:
             found = msgspec.json.decode(answer.body, type=Bare)
             self._present[found.metadata.name] = found
-            self.refused = ""
+            self.refused, self.was_taken = "", True
         elif answer.status == 404 and request.method == "PUT":
             self._present.pop(self._name, None)
         else:
             if answer.status in (403, 404):
                 self.refused = f"{request.method} {request.path}: {answer.text}"
+                self._refused = request
             raise ClusterError(f"{request.method} {request.path}: {answer.text}")
         self.trouble = ""
 
@@ -128,6 +144,7 @@ class ResourceSlices:
 
     def _replace(self, found: Sequence[Bare]) -> None:
         self._present = {each.metadata.name: each for each in found}
+        self.was_taken = self.was_taken or bool(found)
         self._wake.set()
 
     def _put(self, found: Bare) -> None:

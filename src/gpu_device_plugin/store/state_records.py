@@ -80,6 +80,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
         foreign: Another plugin that serves these cards, or "".
         registered: Resources that were ever registered here.
         mps_root: Directory of the MPS daemon that was configured last, or "".
+        door: The door last served, or "".
     """
 
     mode: str = ""
@@ -90,6 +91,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     foreign: str = ""
     registered: list[str] = []
     mps_root: str = ""
+    door: str = ""
 
 
 class ClaimsRecord(msgspec.Struct, frozen=True):

@@ -176,7 +176,7 @@ static uint64_t claim(const struct meter *meter, const struct timed_event *timed
 	if (work->is_alike && !timed->known_ns && work->launches) {
 		if (work->launches == 1 && meter->has_lead)
 			estimate_sample(work->what, took_ns);
-		estimate_learn_solo(work->what, took_ns / work->launches, now_ns);
+		estimate_learn_solo(work->what, took_ns / work->launches, meter->is_quiet, now_ns);
 		solo_ns = estimate_of(work->what).solo_ns * work->launches;
 	}
 	return solo_ns < there_ns ? solo_ns : there_ns;

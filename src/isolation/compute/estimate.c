@@ -38,12 +38,11 @@ enum { SAMPLE_FROM = 16, SAMPLE_UPTO = 4096, SAMPLE_LASTS = 4 * SAMPLE_UPTO, SAM
 
 /*
  * Shorter ones lie within a turn now and then, longer ones hold about as many of others as of
- * ours. Each window of time should hold two such measurements.
+ * ours. Each window of time should hold such measurements.
  */
 #define QUIET_ABOVE_NS 500000u
 #define QUIET_BELOW_NS 12000000u
 #define QUIET_EVERY_NS 300000000u
-#define QUIET_RARELY_NS 1000000000u
 
 /* What is seen in a window of time. */
 struct least {
@@ -198,7 +197,7 @@ static void note_waiting(struct place *place, uint64_t passed_ns)
  * Nobody's turns make it shorter, so it is the least that is seen of late; and neighbours
  * that have a share wait for it now and then, so that is seen within the window.
  */
-void estimate_learn_solo(uint64_t what, uint64_t passed_ns, uint64_t now_ns)
+void estimate_learn_solo(uint64_t what, uint64_t passed_ns, bool is_asked, uint64_t now_ns)
 {
 	struct place *place = place_of(what);
 
@@ -206,6 +205,9 @@ void estimate_learn_solo(uint64_t what, uint64_t passed_ns, uint64_t now_ns)
 		return;
 	note_waiting(place, passed_ns);
 	keep_least(place, passed_ns ? passed_ns : 1, now_ns);
+	/* Nobody was there: no second one has to say the same. */
+	if (is_asked && place->was_quiet)
+		keep_least(place, passed_ns ? passed_ns : 1, now_ns);
 	const uint64_t least_ns = smaller(second_least_ns(&place->recent), place->before_ns);
 
 	if (least_ns < place->solo_ns || !place->solo_ns || !is_as_sampled(place))
@@ -257,7 +259,8 @@ bool estimate_wants_quiet(uint64_t what, uint64_t now_ns)
 	const struct place *place = place_of(what);
 
 	return what && place->what == what && place->steady >= SOLO_STEADY &&
-	       place->solo_ns >= QUIET_ABOVE_NS && place->solo_ns <= QUIET_BELOW_NS &&
+	       place->solo_ns >= QUIET_ABOVE_NS &&
+	       smaller(place->solo_ns, place->duration_ns) <= QUIET_BELOW_NS &&
 	       now_ns >= place->quiet_from_ns;
 }
 
@@ -268,7 +271,7 @@ void estimate_note_quiet(uint64_t what, bool is_quiet, uint64_t now_ns)
 	if (place->what != what)
 		return;
 	place->was_quiet = is_quiet;
-	place->quiet_from_ns = now_ns + (is_quiet ? QUIET_EVERY_NS : QUIET_RARELY_NS);
+	place->quiet_from_ns = now_ns + QUIET_EVERY_NS;
 }
 
 void estimate_forget_all(void)

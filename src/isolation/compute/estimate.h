@@ -19,8 +19,9 @@ struct estimate {
 struct estimate estimate_of(uint64_t what);
 /* So many launches took so long, each. */
 void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches);
-/* From the begin of one to its end this passed, neighbours' turns included. */
-void estimate_learn_solo(uint64_t what, uint64_t passed_ns, uint64_t now_ns);
+/* From the begin of one to its end this passed, neighbours' turns included, unless they were asked
+ * to be quiet, and were. */
+void estimate_learn_solo(uint64_t what, uint64_t passed_ns, bool is_asked, uint64_t now_ns);
 
 /*
  * One is launched: should it be measured by itself, on an idle card? Between launches that
@@ -32,6 +33,6 @@ void estimate_sample(uint64_t what, uint64_t took_ns);
 
 /* One is launched: should it be measured without neighbours? */
 bool estimate_wants_quiet(uint64_t what, uint64_t now_ns);
-/* Were they quiet? Else not again for a longer while. */
+/* Were they quiet? Asked again only after a while. */
 void estimate_note_quiet(uint64_t what, bool is_quiet, uint64_t now_ns);
 void estimate_forget_all(void);

@@ -321,15 +321,34 @@ static bool is_out(const struct activity *page, uint64_t now_ns, int skip)
 	return false;
 }
 
-bool neighbours_are_out(int card, uint64_t now_ns)
+/* Until when it says, for all that is out. */
+static uint64_t out_until_ns(const struct activity *page, unsigned times)
+{
+	uint64_t last_ns = 0;
+
+	for (int i = 0; i < ACTIVITY_OPEN; i++) {
+		const uint64_t since_ns = atomic_load(&page->open[i].since_ns);
+		const uint64_t until_ns = atomic_load(&page->open[i].until_ns);
+		const uint64_t there_ns = until_ns > since_ns ? until_ns - since_ns : 0;
+
+		if (since_ns && since_ns + there_ns * times > last_ns)
+			last_ns = since_ns + there_ns * times;
+	}
+	return last_ns;
+}
+
+uint64_t neighbours_out_until_ns(int card, uint64_t now_ns, unsigned times)
 {
 	const struct street *street = &streets[card];
+	uint64_t last_ns = 0;
 
 	look(card, &streets[card], now_ns);
-	for (unsigned i = 0; i < street->count; i++)
-		if (is_out(&street->neighbours[i].page, now_ns, -1))
-			return true;
-	return false;
+	for (unsigned i = 0; i < street->count; i++) {
+		const uint64_t until_ns = out_until_ns(&street->neighbours[i].page, times);
+
+		last_ns = until_ns > last_ns ? until_ns : last_ns;
+	}
+	return last_ns;
 }
 
 static bool is_at_work(const struct activity *page, uint64_t since_ns, uint64_t now_ns)

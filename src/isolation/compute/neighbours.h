@@ -36,8 +36,11 @@ uint32_t neighbours_parts(int card, int place, const struct activity *mine);
 /* Until when a slice beside us asks the others to begin nothing. With the meter's lock. */
 uint64_t neighbours_quiet_until_ns(int card, uint64_t now_ns);
 
-/* Has any slice beside us something unfinished? With the meter's lock. */
-bool neighbours_are_out(int card, uint64_t now_ns);
+/*
+ * Until when slices beside us have something unfinished, if that takes so many times as long as
+ * they think; 0: nothing. With the meter's lock.
+ */
+uint64_t neighbours_out_until_ns(int card, uint64_t now_ns, unsigned times);
 
 /* Would all who worked lately begin nothing if they were asked? With the meter's lock. */
 bool neighbours_yield(int card, uint64_t lately_ns, int place);

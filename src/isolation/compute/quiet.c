@@ -25,6 +25,9 @@
 /* For what they have out to end. */
 #define PATIENCE_NS 8000000u
 
+/* What should have ended may take so many times as long: its slice tells when it has. */
+enum { OUT_AT_MOST_TIMES = 2 };
+
 /* Who did nothing for so long need not be asked. */
 #define LATELY_NS 20000000u
 
@@ -59,7 +62,8 @@ bool quiet_begin(struct meter *meter, uint64_t what, uint64_t now_ns)
 	if (!credit_is_capped(meter->card) || now_ns - meter->mixed_ns < BUSY_MIXED_NS ||
 	    !estimate_wants_quiet(what, now_ns) ||
 	    !neighbours_are_at_work(meter->card, LATELY_NS) ||
-	    !neighbours_yield(meter->card, LATELY_NS, meter->place))
+	    !neighbours_yield(meter->card, LATELY_NS, meter->place) ||
+	    neighbours_out_until_ns(meter->card, now_ns, 1) > now_ns + PATIENCE_NS)
 		return false;
 	ask(meter, now_ns + MOST_NS);
 	return true;
@@ -69,7 +73,8 @@ bool quiet_is_reached(const struct meter *meter, uint64_t what, uint64_t since_n
 {
 	if (now_ns - since_ns < NOTICED_NS)
 		return false;
-	const bool is_quiet = !neighbours_are_out(meter->card, now_ns);
+	const bool is_quiet =
+		neighbours_out_until_ns(meter->card, now_ns, OUT_AT_MOST_TIMES) <= now_ns;
 
 	if (!is_quiet && now_ns - since_ns < PATIENCE_NS)
 		return false;

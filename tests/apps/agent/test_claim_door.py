@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,19 @@ from gpu_device_plugin.kubelet.dra_server import ClaimServer
 def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Names of sockets are at most 107 characters long."""
     return tmp_path_factory.mktemp("n")
+
+
+@dataclass
+class Refusing(ClaimsOnly):
+    """An API server that takes no offers, and never took one."""
+
+    refused: str = "POST: 403"
+    was_taken: bool = False
+    asked: int = 0
+
+    async def would_take(self) -> bool:
+        self.asked += 1
+        return not self.refused
 
 
 @pytest.fixture
@@ -241,6 +254,38 @@ async def test_the_label_decides_and_an_unknown_door_keeps_the_old_one(tmp_path:
     whole = node_at(tmp_path, ClaimsOnly())
     whole.wiring.mode.follow({DOOR_LABEL: "dra", "ack.node.gpu.schedule": "default"})
     assert whole.wiring.node_store.read().door is Door.DEVICE_PLUGIN
+
+
+async def test_an_unknown_door_keeps_the_old_one_over_a_restart(node: Node, tmp_path: Path) -> None:
+    """The record of a release that did not remember it counts as the device plugin."""
+    labels = {"ack.node.gpu.schedule": "core_mem"}
+    node.wiring.mode.follow({**labels, DOOR_LABEL: "dra"})
+    node.wiring.mode.follow({**labels, DOOR_LABEL: "window"})
+    await node.wiring.writer.run(lambda: None)  # it writes in turn
+
+    later = node_at(tmp_path, node.cluster, Door.DEVICE_PLUGIN)
+    await later.wiring.mode.load(0.0, None)
+    assert later.wiring.node_store.read().door is Door.DRA
+    later.wiring.mode.follow({**labels, DOOR_LABEL: "window"})
+    assert later.wiring.node_store.read().door is Door.DRA
+
+
+async def test_an_api_server_that_takes_no_offers_is_asked_again_without_a_change_of_door(
+    tmp_path: Path,
+) -> None:
+    """The device plugin serves until it takes them; nobody has to set the label again."""
+    cluster = Refusing()
+    node = node_at(tmp_path, cluster, Door.DEVICE_PLUGIN)
+    node.wiring.claim_door.handover.ask_seconds = 0.02
+    doors_seen: list[Door] = []
+    async with open_door(node):
+        node.wiring.mode.follow({DOOR_LABEL: "dra", "ack.node.gpu.schedule": "core_mem"})
+        await until(lambda: cluster.asked)
+        node.wiring.node_store.subscribe(lambda state: doors_seen.append(state.door))
+        await until(lambda: cluster.asked > 2)
+        assert doors_seen == []
+        cluster.refused = ""
+        await until(lambda: node.wiring.node_store.read().door is Door.DRA)
 
 
 async def test_it_ends_when_told_while_its_server_is_just_ending(

@@ -125,15 +125,16 @@ async def test_a_kubelet_that_starts_while_the_door_changes_finds_everything_aga
         await rig.until_offered(ALL, 30)
 
 
+def no_writes(seen: Seen) -> web.Response | None:
+    """The agent has no rights to write slices."""
+    is_write = seen.method in {"POST", "PUT"} and "/resourceslices" in seen.path
+    return status(403, "cannot create resourceslices") if is_write else None
+
+
 async def test_where_the_api_server_takes_no_slices_the_device_plugin_serves() -> None:
     """With an Event; asked for anew, after the chart has given the rights, the door opens."""
-
-    def no_rights(seen: Seen) -> web.Response | None:
-        is_write = seen.method == "POST" and seen.path.endswith("resourceslices")
-        return status(403, "cannot create resourceslices") if is_write else None
-
     async with running_rig(is_started=False) as rig:
-        rig.api.fault = no_rights
+        rig.api.fault = no_writes
         await rig.set_labels(door="dra")
         await start(rig)
         await until(lambda: rig.events("DoorNotAvailable"), 30)
@@ -146,3 +147,16 @@ async def test_where_the_api_server_takes_no_slices_the_device_plugin_serves() -
         await rig.set_labels(door="dra")
         await until(lambda: devices(rig) == dict.fromkeys(TAINTED, ""), 30)
         await rig.until_offered(NOTHING, 30)
+
+
+async def test_a_refusal_after_a_slice_was_taken_leaves_the_door_as_it_is() -> None:
+    """Rights that are away for a moment, as during a helm upgrade: it is reported and asked again."""
+    async with claim_rig() as rig:
+        rig.api.fault = no_writes
+        await rig.api.delete(SLICE)
+        await until(lambda: rig.events("SliceRefused"), 30)
+        assert rig.allocatable() == NOTHING
+        assert not rig.events("DoorNotAvailable")
+
+        rig.api.fault = lambda _: None
+        await until(lambda: devices(rig) == dict.fromkeys(TAINTED, ""), 30)

@@ -34,7 +34,7 @@ def claim_door(of: Wiring) -> ClaimDoor:
                 MemoryFile(Path(of.settings.state_dir), "claims", ClaimsRecord, of.edges.boot_id),
                 of.writer,
             ),
-            on_refused=of.mode.note_claims_refused,
+            mode=of.mode,
             republish=lambda state: _republish(of, state),
         ),
         Path(of.settings.kubelet_dir),

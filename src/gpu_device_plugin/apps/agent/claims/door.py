@@ -91,7 +91,8 @@ class ClaimDoor:
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            await self._until_woken(None if not self.is_needed else CHECK_SECONDS)
+            idle_seconds = await self.handover.ask_again()
+            await self._until_woken(CHECK_SECONDS if self.is_needed else idle_seconds)
             if self._is_offering and self.is_needed:
                 await self._serve()
 

@@ -26,6 +26,7 @@ class Handover:
         withheld: Their UUIDs.
         is_offered: Whether the API server may have a slice of ours, also one of an earlier run.
         settle_seconds: How long after the taint the scheduler may still have allocated.
+        ask_seconds: How often an API server that takes no offers is asked again.
     """
 
     def __init__(self, parts: ClaimParts) -> None:
@@ -35,6 +36,8 @@ class Handover:
         self.is_offered = False
         self._may_be_written = False
         self.settle_seconds = 5.0
+        self.ask_seconds = 60.0
+        self._asked_at = 0.0
 
     @property
     def is_waiting(self) -> bool:
@@ -52,12 +55,32 @@ class Handover:
         return bad
 
     def check(self) -> None:
-        """After an offer: where the API server never took one of ours, no card has to go back."""
-        self._may_be_written = self._may_be_written or self._parts.claims.has_offered
-        if self._parts.claims.refused:
-            if not self._may_be_written:
-                self._remember(frozenset(), is_offered=False)
-            self._parts.on_refused(self._parts.claims.refused)
+        """After an offer: where the API server never took one of ours, the device plugin serves.
+
+        Where it took one, scheduler and claims go by that, and no refusal changes the door.
+        """
+        claims, mode = self._parts.claims, self._parts.mode
+        is_held = has_claims(self._parts.admission.ledger)
+        self._may_be_written = self._may_be_written or claims.was_taken or is_held
+        if claims.refused and not self._may_be_written:
+            self._remember(frozenset(), is_offered=False)
+            self._asked_at = asyncio.get_running_loop().time()
+            mode.note_claims_refused(claims.refused)
+        elif claims.refused or claims.has_offered:
+            mode.door_choice.note_slice(claims.refused)
+
+    async def ask_again(self) -> float | None:
+        """Open the door again if the API server would take an offer now that it refused.
+
+        Returns:
+            In how many seconds to call this again; None where nothing was refused.
+        """
+        mode, now = self._parts.mode, asyncio.get_running_loop().time()
+        if mode.door_choice.refused and now - self._asked_at >= self.ask_seconds:
+            self._asked_at = now
+            if await self._parts.claims.would_take():
+                mode.note_claims_refused("")
+        return self.ask_seconds if mode.door_choice.refused else None
 
     def offered(self, uuids: Iterable[str]) -> None:
         """These cards are offered for claims now."""
@@ -74,6 +97,7 @@ class Handover:
             return False
         if not self.withheld:
             # The last claim has ended, and the API server has no slice of ours any more.
+            self._may_be_written = False
             self._remember(self.withheld, is_offered=False)
             return True
         try:

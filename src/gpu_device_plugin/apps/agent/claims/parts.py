@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.apps.agent.admission.admission import Admission
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.inventory.mode import ModeFollower
 from gpu_device_plugin.apps.agent.publish.resource_claims import ResourceClaims
 from gpu_device_plugin.apps.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
@@ -29,7 +30,7 @@ class ClaimParts:
         gate: Keeps the calls of the other door away.
         driver_version: Of the NVIDIA driver.
         memory: What was offered, over a restart.
-        on_refused: Called with what the API server says where it takes no offers of ours.
+        mode: Chooses the door, also where the API server takes no offers of ours.
         republish: Sends the device lists of the other door again, where they have changed.
     """
 
@@ -42,5 +43,5 @@ class ClaimParts:
     gate: CallGate
     driver_version: Callable[[], str]
     memory: Memory[ClaimsRecord]
-    on_refused: Callable[[str], None]
+    mode: ModeFollower
     republish: Callable[[NodeState], None]

@@ -7,6 +7,7 @@ and does not guess, because a node that offers the wrong resources attracts the 
 from collections.abc import Callable, Mapping, Sequence
 
 from gpu_device_plugin.apps.agent.events.event_recorder import EventRecorder
+from gpu_device_plugin.apps.agent.inventory.door_choice import DoorChoice
 from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.config.agent import Settings
 from gpu_device_plugin.domain.compute_policy import (
@@ -15,7 +16,7 @@ from gpu_device_plugin.domain.compute_policy import (
     ComputePolicy,
     parse_compute_policy,
 )
-from gpu_device_plugin.domain.doors import DOOR_LABEL, Door, has_claims_api, parse_door
+from gpu_device_plugin.domain.doors import DOOR_LABEL
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     MAX_PODS_LABEL,
@@ -24,7 +25,6 @@ from gpu_device_plugin.domain.modes import (
     PLACEMENT_LABEL,
     NodeMode,
     PlacementPolicy,
-    is_whole,
     next_mode,
     next_unit,
     parse_max_pods,
@@ -65,8 +65,7 @@ class ModeFollower:
         self._is_from_label = False
         self._is_synced = False
         self._foreign = self._answering = ""
-        self._kubelet_version = ""
-        self._claims_refused = ""
+        self.door_choice = DoorChoice(settings, self._note, node_store.read().door)
         self.registered: frozenset[str] = frozenset()
         """Resources that this node registered with the kubelet, also in earlier runs."""
         self._last_notes: dict[str, str] = {}
@@ -91,6 +90,7 @@ class ModeFollower:
         self.registered = frozenset(content.registered)
         root = content.mps_root
         self._node_store.update(mps_root=root, mps_served=kept_by_daemon(root))
+        self.door_choice.load(content.door)
         self.note_foreign(content.foreign)
         if self._mode is not None and content.labels is not None:
             self._labels = content.labels
@@ -127,12 +127,12 @@ class ModeFollower:
 
     def note_kubelet(self, version: str) -> None:
         """The version of the node's kubelet, for instance `v1.36.3`; it decides with the labels."""
-        self._kubelet_version = version
+        self.door_choice.kubelet_version = version
 
     def note_claims_refused(self, text: str) -> None:
-        """The API server takes no offers for claims; it is asked again when the door is asked for anew."""
-        if text != self._claims_refused:
-            self._claims_refused = text
+        """The API server takes no offers for claims in these words, or may take them (empty)."""
+        if text != self.door_choice.refused:
+            self.door_choice.refused = text
             self.settle()
 
     def follow(self, labels: Mapping[str, str]) -> None:
@@ -169,7 +169,7 @@ class ModeFollower:
             policy=self._policy(),
             compute_policy=self._compute_policy(),
             max_pods=self._max_pods(),
-            door=self._door(mode.mode),
+            door=self.door_choice.decide(self._labels.get(DOOR_LABEL), mode.mode),
         )
         # A fault ends only when its mode has: in between the node would offer the other's cards.
         self._check_foreign()
@@ -221,40 +221,6 @@ class ModeFollower:
         )
         return wanted or kept
 
-    def _door(self, mode: NodeMode) -> Door:
-        text = (self._labels or {}).get(DOOR_LABEL)
-        wanted, kept = parse_door(text or self._settings.door), self._node_store.read().door
-        known = ", ".join(Door)
-        self._note(
-            "unknown door",
-            "UnknownDoor",
-            f"label {DOOR_LABEL}={text} names no door; it stays {kept}. Known: {known}"
-            if wanted is None
-            else None,
-        )
-        if wanted is not Door.DRA:
-            self._claims_refused = ""
-        missing = self._lacks_claims(mode) if wanted is Door.DRA else ""
-        self._note(
-            "door",
-            "DoorNotAvailable",
-            f"door {Door.DRA} is asked for, but {missing}; the device plugin serves"
-            if missing
-            else None,
-        )
-        return Door.DEVICE_PLUGIN if missing else wanted or kept
-
-    def _lacks_claims(self, mode: NodeMode) -> str:
-        if self._settings.standalone:
-            return "claims need an API server (--standalone)"
-        if is_whole(mode):
-            return f"mode {mode} gives whole cards"
-        if self._kubelet_version and not has_claims_api(self._kubelet_version):
-            return f"the kubelet is {self._kubelet_version}, and claims need 1.36 or later"
-        if self._claims_refused:
-            return f"the API server refuses ResourceSlices ({self._claims_refused}); dra.enabled of the chart gives the rights"
-        return ""
-
     def _check_foreign(self) -> None:
         """A node that is disabled gives nothing away: there another plugin is no fault."""
         text = "" if self._mode is NodeMode.DISABLED else self._foreign or self._answering
@@ -291,5 +257,6 @@ class ModeFollower:
             foreign=self._foreign,
             registered=sorted(self.registered),
             mps_root=self._node_store.read().mps_root,
+            door=str(self.door_choice.kept),
         )
         self._memory.save(content)

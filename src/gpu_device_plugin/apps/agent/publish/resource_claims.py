@@ -46,6 +46,15 @@ class ResourceClaims(Protocol):
         """That the API server takes no offers of ours, in its words; empty where it may."""
         ...
 
+    @property
+    def was_taken(self) -> bool:
+        """Whether the API server has, or had, one of our offers since it was last taken back."""
+        ...
+
+    async def would_take(self) -> bool:
+        """Whether it would take now what it has refused; nothing is written."""
+        ...
+
 
 class ApiClaims:
     """Claims of a cluster; nothing is asked before the first offer or claim."""
@@ -86,6 +95,15 @@ class ApiClaims:
         """That the API server takes no offers of ours, in its words; empty where it may."""
         return self._slices.refused
 
+    @property
+    def was_taken(self) -> bool:
+        """Whether the API server has, or had, one of our offers since it was last taken back."""
+        return self._slices.was_taken
+
+    async def would_take(self) -> bool:
+        """Whether it would take now what it has refused; nothing is written."""
+        return await self._slices.would_take()
+
     async def run(self) -> None:
         """Work until cancelled."""
         await self._slices.run()
@@ -96,6 +114,11 @@ class NoClaims:
 
     has_offered = True
     refused = ""
+    was_taken = True
+
+    async def would_take(self) -> bool:
+        """Nothing is refused."""
+        return True
 
     async def fetch(self, _namespace: str, _name: str, /) -> Claim | None:
         """None."""
