@@ -88,7 +88,7 @@ def while_served(
     # A card that has gone since the daemon began is served, and not wanted any more.
     if found.problem or (is_same and wanted - new <= lines and (wanted & lines or not wanted)):
         others = words.difference(*(line.split() for line in wanted))
-        reasons = {uuid: "has not given it back" for uuid in others}
+        reasons = dict.fromkeys(others, "has not given it back")
         reasons |= {line.split()[_UUID]: "does not serve it yet" for line in new}
         return _without(found, reasons, root)
     is_serving = is_same and any(" " in line for line in lines)
