@@ -125,6 +125,17 @@ def test_the_mps_daemon_serves_the_same_files_on_labelled_nodes() -> None:
     }
 
 
+def test_the_mps_daemon_has_no_memory_limit_and_resources_of_its_own() -> None:
+    """NVIDIA's servers run in its container: the agent's limit would end the clients of all cards."""
+    for chosen in ({}, {"limits": {"memory": "1Gi"}}):
+        values = {**FILES, "mps": {"enabled": True, "resources": chosen}}
+        made = manifests("gfd.enabled=true", values=values)
+        (container,) = one(made, "DaemonSet", f"{NAME}-mps")["spec"]["template"]["spec"][
+            "containers"
+        ]
+        assert container["resources"] == {"requests": {"cpu": "20m", "memory": "128Mi"}, **chosen}
+
+
 @pytest.mark.parametrize(
     ("name", "values"),
     [

@@ -184,6 +184,20 @@ def test_a_switch_waits_for_the_pods_that_hold_slices() -> None:
     assert "ml/a, ml/b" in (decision.note or "")
 
 
+def test_a_switch_from_whole_cards_waits_until_an_mps_daemon_has_given_its_cards_back() -> None:
+    """In exclusive mode they would serve nobody's slices; into mode default the way is free."""
+    decision = next_mode(NodeMode.DEFAULT, "core_mem", NodeMode.CGPU, [], "/run/mps")
+
+    assert decision.mode is NodeMode.DEFAULT
+    assert (decision.is_switch_refused, decision.note_reason) == (True, "ModeSwitchRefused")
+    assert decision.note == (
+        "label ack.node.gpu.schedule=core_mem waits: the node stays in default until the MPS daemon of "
+        "/run/mps has given its cards back. Choose a configuration without sharing.mps first"
+    )
+    back = next_mode(NodeMode.CGPU, "default", NodeMode.CGPU, [], "/run/mps")
+    assert back.mode is NodeMode.DEFAULT
+
+
 def test_an_empty_node_switches_and_says_so() -> None:
     """The Event names both modes."""
     decision = next_mode(NodeMode.CGPU, "core_mem", NodeMode.CGPU, [])

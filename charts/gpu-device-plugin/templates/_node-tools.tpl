@@ -2,7 +2,7 @@
 A DaemonSet of a command that changes cards: privileged, because NVML changes nothing for anybody else, and in the
 host's pid namespace, because it has to see every process that uses a card. With its account: it follows the label of its
 own node.
-Takes a dict: root (the chart's), name, command, env, mounts and volumes (lists), rules (of its account, at the API
+Takes a dict: root (the chart's), name, command, env, mounts and volumes (lists), resources, rules (of its account, at the API
 server), and which nodes: selector (labels) or label (one that a node has).
 */}}
 {{- define "gpu-device-plugin.nodeTool" -}}
@@ -95,7 +95,7 @@ spec:
             runAsGroup: 0
             readOnlyRootFilesystem: true
           resources:
-            {{- toYaml .Values.resources | nindent 12 }}
+            {{- toYaml $.resources | nindent 12 }}
           volumeMounts:
             - name: device-plugins
               mountPath: {{ .Values.kubeletDir }}/device-plugins

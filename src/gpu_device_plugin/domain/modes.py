@@ -98,19 +98,21 @@ class UnitDecision:
     note_reason: str = ""
 
 
-def next_mode(
+def next_mode(  # noqa: PLR0913 - what a node's mode depends on
     current: NodeMode | None,
     label: str | None,
     fallback: NodeMode,
     holders: Sequence[PodRef] | None,
+    mps_root: str = "",
     *,
     is_from_label: bool = True,
 ) -> ModeDecision:
     """What the node's label means for its mode now.
 
     Deleting the label changes nothing (docs/node-modes.md), nor does an unknown value, and a
-    node does not switch while pods hold slices (R-107, R-502). A node that never had
-    a label follows the operator's setting.
+    node does not switch while pods hold slices (R-107, R-502), nor from whole cards while an MPS
+    daemon has cards, which only its clients can use. A node that never had a label follows the
+    operator's setting.
 
     Args:
         current: The mode until now; None only at the very first start.
@@ -118,6 +120,7 @@ def next_mode(
         fallback: The operator's `--mode`, for nodes without a label.
         holders: Pods that hold slices; None where that is not known yet, so that no switch is
             made and none is refused with a reason.
+        mps_root: Directory of an MPS daemon that serves cards or has not given them back, or "".
         is_from_label: Whether a label brought the node into its current mode.
     """
     kept = current if current is not None and is_from_label else fallback
@@ -132,13 +135,17 @@ def next_mode(
         )
     if current is None or wanted is current:
         return ModeDecision(wanted)
-    return _switch(current, wanted, asked, holders)
+    return _switch(current, wanted, asked, holders, mps_root)
 
 
 def _switch(
-    current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[PodRef] | None
+    current: NodeMode,
+    wanted: NodeMode,
+    asked: str,
+    holders: Sequence[PodRef] | None,
+    mps_root: str,
 ) -> ModeDecision:
-    """Switch the mode at once if no slice is held, else later."""
+    """Switch the mode at once if no slice is held and no card served, else later."""
     if holders is None:
         return ModeDecision(current, is_switch_refused=True)
     if holders:
@@ -147,6 +154,14 @@ def _switch(
             is_switch_refused=True,
             note=f"{asked} waits: the node stays in {current} while pods hold slices: "
             f"{_names(holders)}. Delete or drain them",
+            note_reason="ModeSwitchRefused",
+        )
+    if mps_root and current is NodeMode.DEFAULT:
+        return ModeDecision(
+            current,
+            is_switch_refused=True,
+            note=f"{asked} waits: the node stays in {current} until the MPS daemon of {mps_root} has given "
+            f"its cards back. Choose a configuration without sharing.mps first",
             note_reason="ModeSwitchRefused",
         )
     later = "" if is_served(wanted) else "; this mode is not served yet, the node offers nothing"

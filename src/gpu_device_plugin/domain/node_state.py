@@ -52,8 +52,10 @@ class NodeState:
         driver_capabilities: The operator's `--driver-capabilities`.
         library_version: Version of the isolation library that is mounted, or "".
         mark: The uninstall mark that this agent acts on, or "".
+        mps_root: Directory of the MPS daemon that `mps_served` is of, or "".
         mps_served: What a living MPS daemon serves, as it says; UUIDs alone are cards that a daemon has
             not given back.
+        mps_waits: What keeps the configured MPS daemon from serving, in its words, or "".
         imex_channels: Of the IMEX channels that are asked for, those that the node has.
         door: By what requests reach the node.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
@@ -75,7 +77,9 @@ class NodeState:
     driver_capabilities: str = "compute,utility"
     library_version: str = ""
     mark: str = ""
+    mps_root: str = ""
     mps_served: str = ""
+    mps_waits: str = ""
     imex_channels: tuple[int, ...] = ()
     door: Door = Door.DEVICE_PLUGIN
     kept: tuple[str, ...] | None = None
@@ -98,6 +102,11 @@ class NodeState:
         if asked is None or not self.honors_pod_policy:
             return self.compute_policy
         return parse_compute_policy(asked)
+
+    @property
+    def mps_keeper(self) -> str:
+        """Directory of an MPS daemon that serves cards or has not given them back, or ""."""
+        return self.mps_root if self.mps_served else ""
 
     @property
     def isolates(self) -> bool:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpu_device_plugin.errors import StorageError
+from gpu_device_plugin.store.mps_lock import served
 
 _NAME = "compute-modes.json"
 
@@ -58,3 +59,14 @@ class ModesFile:
             with suppress(OSError):
                 new.unlink(missing_ok=True)
             raise StorageError(f"{self._path}: cannot be written: {error.strerror}") from error
+
+
+def kept_by_daemon(root: str) -> str:
+    """What the MPS daemon of this directory serves, as it says, while it lives.
+
+    Of one that has ended: UUID of each card that it has not given back, line by line; "" if there is none.
+    """
+    try:
+        return served(Path(root)) or "\n".join(ModesFile(Path(root)).read()) if root else ""
+    except StorageError:
+        return ""

@@ -79,6 +79,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
         wished: Mode of the settings at that time.
         foreign: Another plugin that serves these cards, or "".
         registered: Resources that were ever registered here.
+        mps_root: Directory of the MPS daemon that was configured last, or "".
         door: The door last served, or "".
     """
 
@@ -89,6 +90,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     wished: str = ""
     foreign: str = ""
     registered: list[str] = []
+    mps_root: str = ""
     door: str = ""
 
 

@@ -182,6 +182,9 @@ async def test_the_daemon_follows_the_nodes_label_when_no_pod_holds_a_replica(
                 assert (await rig.admit(name, {GPU: 1})).is_admitted
             await rig.set_labels(config="two")
             await mps.says('"default/first holds GPUs, default/last holds GPUs"')
+            await rig.until_page(
+                "while pods hold its replicas: default/first holds GPUs, default/last"
+            )
             await rig.delete(rig.uid("first"))
             await mps.says('"default/last holds GPUs"')
             assert mps.told()[-1] == "set_default_active_thread_percentage 25"
@@ -261,14 +264,23 @@ async def test_the_mode_of_a_card_that_was_away_at_a_new_start_of_its_server_is_
 
 
 async def test_a_card_that_comes_is_served_too() -> None:
-    """By new servers, for no pod holds a replica; a card that goes changes nothing."""
+    """By new servers, once no pod holds a replica; until then the others are offered as before."""
     async with running_rig(is_started=False) as rig:
         rig.cards.unplug(3)
         mps = Mps(rig)
+        await rig.start_agent(mode="default", config_file=mps.config)
         async with mps.running():
-            await mps.says("mps is served")
+            await allocatable(mps, 12)
             assert mps.modes() == [EXCLUSIVE] * 3 + [DEFAULT]
+            assert (await rig.admit("client", {GPU: 1})).is_admitted
             rig.cards.plug(3)
+            await until(lambda: bool(rig.events("ConfigurationWaits")), 60)
+            (event,) = rig.events("ConfigurationWaits")
+            assert event["message"].startswith("card 3 (GPU-")
+            await mps.says("a new card waits")
+            assert rig.kubelet.allocatable(GPU) == 12
+            await rig.delete(rig.uid("client"))
+            await allocatable(mps, 16)
             await until(lambda: mps.log.read_text().count("mps is served") == 2, 60)
             assert mps.told()[0].count("GPU-") == 4
             assert mps.modes() == [EXCLUSIVE] * 4

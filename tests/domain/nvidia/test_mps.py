@@ -1,5 +1,7 @@
 """Replicas of MPS have a server with limits, and are offered only while a daemon serves just these."""
 
+from dataclasses import replace
+
 import pytest
 from tests.domain.nvidia.nodes import whole
 
@@ -7,6 +9,7 @@ from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     Configuration,
+    Devices,
     SharedResource,
     Sharing,
     SharingKind,
@@ -46,7 +49,6 @@ def test_a_server_is_told_of_each_card_by_its_place_and_of_the_threads() -> None
     [
         (2, 4, ""),
         (3, 4, ""),  # a card has gone since
-        (1, 4, "serves another configuration"),
         (2, 5, "serves another configuration"),
         (0, 4, "does not serve yet"),
     ],
@@ -56,21 +58,40 @@ def test_replicas_are_offered_only_as_they_are_served(
 ) -> None:
     """Two cards with four replicas each are to be offered."""
     served = served_text(offered(served_cards, served_replicas).resources)
-    found = while_served(offered(2, 4), configured(4), served)
+    found = while_served(offered(2, 4), configured(4), ROOT, served)
 
     assert problem in found.problem
     assert bool(found.problem) is bool(problem)
     assert len(found.resources.get(GPU, ())) == (0 if problem else 8)
 
 
+def test_a_card_that_came_since_the_daemon_began_waits_and_keeps_no_other() -> None:
+    """The daemon serves it when no pod holds a replica of the others."""
+    served = served_text(offered(1, 4).resources)
+    found = while_served(offered(2, 4), configured(4), ROOT, served)
+
+    assert {each.card.uuid for each in found.resources[GPU]} == {"GPU-0"}
+    assert found.waiting == (
+        f"card 1 (GPU-1) waits for the MPS daemon of {ROOT}, which does not serve it yet",
+    )
+    assert not found.problem
+
+
+def test_a_node_without_replicas_says_what_its_daemon_waits_for() -> None:
+    """In the daemon's words."""
+    found = while_served(offered(2, 4), configured(4), ROOT, "", "process 7 uses card 0")
+
+    assert found.problem == f"the MPS daemon of {ROOT} does not serve yet: process 7 uses card 0"
+
+
 def test_time_slicing_needs_no_daemon() -> None:
     sliced = configured(4, SharingKind.TIME_SLICING)
 
-    assert while_served(offers(whole(1), sliced), sliced, "").resources
+    assert while_served(offers(whole(1), sliced), sliced, ROOT, "").resources
 
 
 def test_a_daemon_that_has_not_given_its_cards_back_serves_none_of_them() -> None:
-    found = while_served(offered(2, 4), configured(4), "GPU-0\nGPU-1\n")
+    found = while_served(offered(2, 4), configured(4), ROOT, "GPU-0\nGPU-1\n")
 
     assert found.problem == f"the MPS daemon of {ROOT} does not serve yet"
 
@@ -80,14 +101,39 @@ def test_a_daemon_that_has_not_given_its_cards_back_serves_none_of_them() -> Non
 )
 def test_a_card_that_the_daemon_has_not_given_back_waits(served: str) -> None:
     """It is in exclusive mode still; the other one is offered."""
-    sliced = configured(4, SharingKind.TIME_SLICING)
-    found = while_served(offers(whole(2), sliced), sliced, served)
+    sliced = replace(configured(4, SharingKind.TIME_SLICING), mps_root="")  # no longer named
+    found = while_served(offers(whole(2), sliced), sliced, ROOT, served)
 
     assert {each.card.uuid for each in found.resources[GPU]} == {"GPU-1"}
     assert found.waiting == (
-        f"card 0 (GPU-0) waits for the MPS daemon of {ROOT}, which still serves it",
+        f"card 0 (GPU-0) waits for the MPS daemon of {ROOT}, which has not given it back",
     )
     assert not found.problem
+
+
+def test_a_card_that_is_shared_no_more_waits_beside_one_that_is() -> None:
+    """The daemon serves both until no pod holds a replica; who got the whole card could not use it."""
+
+    def shared(count: int) -> Configuration:
+        entry = SharedResource(GPU, 4, f"{GPU}.shared", Devices(count))
+        return replace(configured(4), sharing=Sharing(SharingKind.MPS, (entry,)))
+
+    served = served_text(offers(whole(3), shared(2)).resources)
+    found = while_served(offers(whole(3), shared(1)), shared(1), ROOT, served)
+
+    given = {name: {each.card.uuid for each in them} for name, them in found.resources.items()}
+    assert given == {f"{GPU}.shared": {"GPU-0"}, GPU: {"GPU-2"}}
+    assert [text.split()[:3] for text in found.waiting] == [["card", "1", "(GPU-1)"]]
+
+
+def test_a_daemon_of_another_directory_serves_no_client_of_this_one() -> None:
+    """`mpsRoot` was changed while it served."""
+    served = served_text(offered(2, 4).resources)
+    found = while_served(offered(2, 4), configured(4), "/run/before", served)
+
+    assert found.problem == (
+        f"the MPS daemon of {ROOT} does not serve yet: that of /run/before has not given its cards back"
+    )
 
 
 def test_a_client_keeps_what_it_has_and_finds_the_server_of_its_resource() -> None:

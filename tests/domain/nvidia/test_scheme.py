@@ -195,6 +195,19 @@ def test_the_mps_daemon_is_wanted_in_mode_default_until_its_cards_are_back(
     assert labels["nvidia.com/mps.capable"] == wanted
 
 
+def test_topology_gives_no_card_away_that_an_mps_daemon_has() -> None:
+    """A daemon that was started by hand does not know the node's mode."""
+    state = replace(node(NodeMode.TOPOLOGY, whole(2)), mps_root="/run/mps", mps_served="GPU-1\n")
+    scheme = schemes(Configuration()).of("aliyun.com/gpu")
+    assert isinstance(scheme, Records)
+
+    (pool,) = scheme.pools(state)
+    assert [group.ids for group in pool.groups] == [("GPU-0",)]
+    assert scheme.layout(state).waiting == (
+        "card 1 (GPU-1) waits for the MPS daemon of /run/mps, which has not given it back",
+    )
+
+
 @pytest.mark.parametrize(
     ("there", "required", "cards", "problem", "channels"),
     [

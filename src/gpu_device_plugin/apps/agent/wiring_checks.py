@@ -52,7 +52,7 @@ def _checks(of: Wiring) -> list[checking.Check]:
         checking.DiskCheck(of.ledger_store, node_store, recorder),
         checking.DeviceListCheck(of.schemes, node_store, recorder),
         of.configuration,
-        MpsCheck(lambda: of.configuration.current, of.node_store),
+        MpsCheck(lambda: of.configuration.current, node_store, of.mode.remember),
         checking.CallCheck(partial(_look_for_imex, of)),
         checking.CallCheck(of.cards.follow_mig),
         of.layout,

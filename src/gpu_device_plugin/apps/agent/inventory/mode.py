@@ -34,6 +34,7 @@ from gpu_device_plugin.domain.modes import (
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.protocol import GrantedIn
 from gpu_device_plugin.errors import ConfigError
+from gpu_device_plugin.store.mps_modes import kept_by_daemon
 from gpu_device_plugin.store.state_file import Memory
 from gpu_device_plugin.store.state_records import NodeRecord
 
@@ -87,6 +88,8 @@ class ModeFollower:
         is_same_wish = content.wished == str(self._settings.mode)
         self._is_from_label = content.is_from_label and is_same_wish
         self.registered = frozenset(content.registered)
+        root = content.mps_root
+        self._node_store.update(mps_root=root, mps_served=kept_by_daemon(root))
         self.door_choice.load(content.door)
         self.note_foreign(content.foreign)
         if self._mode is not None and content.labels is not None:
@@ -109,8 +112,7 @@ class ModeFollower:
         """Another plugin serves these cards, or none (empty); remembered over a restart."""
         self._foreign = text
         self._check_foreign()
-        if self._labels is not None:
-            self._remember()
+        self.remember()
 
     def note_answering(self, text: str) -> None:
         """Another plugin answers on this node, or none (empty); every run finds out anew."""
@@ -121,7 +123,7 @@ class ModeFollower:
         """The kubelet knows this resource as ours; remembered, so that it is never foreign."""
         if resource not in self.registered:
             self.registered |= {resource}
-            self._remember()
+            self.remember()
 
     def note_kubelet(self, version: str) -> None:
         """The version of the node's kubelet, for instance `v1.36.3`; it decides with the labels."""
@@ -149,8 +151,9 @@ class ModeFollower:
         unit = next_unit(self._unit, self._settings.memory_unit, holders)
         self._note("unit", unit.note_reason, unit.note)
         label = self._labels.get(MODE_LABEL)
+        mps = self._node_store.read().mps_keeper
         mode = next_mode(
-            self._mode, label, self._settings.mode, holders, is_from_label=self._is_from_label
+            self._mode, label, self._settings.mode, holders, mps, is_from_label=self._is_from_label
         )
         self._note("mode", mode.note_reason, mode.note)
         self._mode, self._unit = mode.mode, unit.unit
@@ -170,7 +173,7 @@ class ModeFollower:
         )
         # A fault ends only when its mode has: in between the node would offer the other's cards.
         self._check_foreign()
-        self._remember()
+        self.remember()
 
     def settle_if_waiting(self) -> None:
         """Decide again, if a switch waits until no pod holds a slice."""
@@ -241,7 +244,10 @@ class ModeFollower:
             self._last_notes[topic] = text
             self._recorder.node_note(reason, text, is_warning=reason not in _GOOD_NEWS)
 
-    def _remember(self) -> None:
+    def remember(self) -> None:
+        """Store what the next run begins with, once the labels are known."""
+        if self._labels is None:
+            return
         content = NodeRecord(
             mode=str(self._mode),
             unit=self._unit.value if self._unit else "",
@@ -250,6 +256,7 @@ class ModeFollower:
             wished=str(self._settings.mode),
             foreign=self._foreign,
             registered=sorted(self.registered),
+            mps_root=self._node_store.read().mps_root,
             door=str(self.door_choice.kept),
         )
         self._memory.save(content)

@@ -26,7 +26,9 @@ class NodeChange(TypedDict, total=False):
     faults: Mapping[str, str]
     library_version: str
     mark: str
+    mps_root: str
     mps_served: str
+    mps_waits: str
     imex_channels: tuple[int, ...]
     door: Door
     kept: tuple[str, ...] | None

@@ -10,6 +10,9 @@ from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers
 _CONTAINER_ROOT = "/mps"
 _MIB_SUFFIX = "M"
 _NOT_YET = "does not serve yet"
+_ANOTHER = "serves another configuration while pods hold its replicas"
+_UUID = 2
+"""Place of the UUID in a line of `served_text`."""
 ASK = "get_default_active_thread_percentage"
 """A command that changes nothing: whoever answers it serves."""
 
@@ -62,42 +65,54 @@ def served_text(resources: Mapping[str, tuple[Offered, ...]]) -> str:
     )
 
 
-def while_served(found: Offers, configuration: Configuration, served: str) -> Offers:
-    """The offers, if a daemon serves each replica of `sharing.mps` in them, with the same limits.
+def while_served(
+    found: Offers, configuration: Configuration, root: str, served: str, waits: str = ""
+) -> Offers:
+    """The offers, if a daemon serves the replicas of `sharing.mps` in them, with the same limits.
 
-    Under a configuration without `sharing.mps`: the offers without the cards that a daemon has not given back.
+    Without cards that came after the daemon began, and without others that it has not given back.
 
     Args:
         found: By the configuration.
         configuration: The configuration.
+        root: The host directory of the daemon that `served` is of.
         served: What a living daemon says it serves; a line that is a UUID alone is a card that a
             daemon has not given back.
+        waits: What keeps the daemon from serving what is configured, in its words, or "".
     """
-    if configuration.sharing.kind is not SharingKind.MPS:
-        return _given_back(found, configuration, served) if served else found
-    wanted = set(served_text(found.resources).splitlines())
+    is_shared = configuration.sharing.kind is SharingKind.MPS
+    wanted = set(served_text(found.resources).splitlines()) if is_shared else set()
+    lines, words = set(served.splitlines()), set(served.split())
+    new = {line for line in wanted if line.split()[_UUID] not in words}
+    is_same = root == configuration.mps_root or not wanted
     # A card that has gone since the daemon began is served, and not wanted any more.
-    if found.problem or wanted <= set(served.splitlines()):
-        return found
-    is_serving = any(" " in line for line in served.splitlines())
-    why = "serves another configuration while pods hold its replicas" if is_serving else _NOT_YET
-    problem = f"the MPS daemon of {configuration.mps_root} {why}"
-    return Offers(problem=problem, notes=found.notes)
+    if found.problem or (is_same and wanted - new <= lines and (wanted & lines or not wanted)):
+        others = words.difference(*(line.split() for line in wanted))
+        reasons = dict.fromkeys(others, "has not given it back")
+        reasons |= {line.split()[_UUID]: "does not serve it yet" for line in new}
+        return _without(found, reasons, root)
+    is_serving = is_same and any(" " in line for line in lines)
+    problem = f"the MPS daemon of {configuration.mps_root} {_ANOTHER if is_serving else _NOT_YET}"
+    why = waits if is_same or not served else f"that of {root} has not given its cards back"
+    return Offers(problem=f"{problem}: {why}" if why else problem, notes=found.notes)
 
 
-def _given_back(found: Offers, configuration: Configuration, served: str) -> Offers:
+def _without(found: Offers, reasons: Mapping[str, str], root: str) -> Offers:
+    """Without the cards that wait for the daemon, by UUID and what it does."""
     devices = [each for offered in found.resources.values() for each in offered]
-    words = set(served.split())
-    kept = {each.card.uuid: each.card.index for each in devices if each.card.uuid in words}
+    kept = {each.card.uuid: each.card.index for each in devices if each.card.uuid in reasons}
     resources = {
         name: tuple(each for each in offered if each.card.uuid not in kept)
         for name, offered in found.resources.items()
     }
-    text = f"waits for the MPS daemon of {configuration.mps_root}, which still serves it"
+    text = f"waits for the MPS daemon of {root}, which"
     return replace(
         found,
         resources={name: offered for name, offered in resources.items() if offered},
-        waiting=tuple(f"card {index} ({uuid}) {text}" for uuid, index in kept.items()),
+        waiting=(
+            *found.waiting,
+            *(f"card {index} ({uuid}) {text} {reasons[uuid]}" for uuid, index in kept.items()),
+        ),
     )
 
 

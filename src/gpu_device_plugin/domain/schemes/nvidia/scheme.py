@@ -221,7 +221,8 @@ class NvidiaScheme(Records):
             return Offers()
         # Worked out once: a call asks for them six times, and nearly always nothing has changed.
         grants, configuration = tuple(self._held()), self._configuration()
-        node = (state.cards, state.mode, state.other_cards, state.mps_served, state.imex_channels)
+        mps = (state.mps_root, state.mps_served, state.mps_waits)
+        node = (state.cards, state.mode, state.other_cards, mps, state.imex_channels)
         key = (configuration, grants, *node)
         if key != self._latest[0]:
             self._latest = key, self._worked_out(state, grants)
@@ -246,7 +247,8 @@ class NvidiaScheme(Records):
             return Offers()
         if state.mode is NodeMode.TOPOLOGY:
             whole = offers(cards, Configuration())
-            return replace(whole, resources={TOPOLOGY_GPU: whole.resources.get(GPU, ())})
+            found = replace(whole, resources={TOPOLOGY_GPU: whole.resources.get(GPU, ())})
+            return while_served(found, Configuration(), state.mps_root, state.mps_served)
         if state.mode is NodeMode.MIG:
             return _cut_only(cards, configuration)
         if is_whole(state.mode) or not state.other_cards:
@@ -254,7 +256,7 @@ class NvidiaScheme(Records):
             found = offers(cards, configuration) if is_shown else Offers()
         else:
             found = _beside_fractions(cards, configuration)
-        return while_served(found, configuration, state.mps_served)
+        return while_served(found, configuration, state.mps_root, state.mps_served, state.mps_waits)
 
 
 def _beside_fractions(cards: Sequence[Card], configuration: Configuration) -> Offers:

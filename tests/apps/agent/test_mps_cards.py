@@ -1,0 +1,66 @@
+"""Cards that an MPS daemon has not given back are offered to nobody: in no mode, under no file, after no restart.
+
+They are in exclusive mode, so containers that are no clients of the daemon could not use them.
+"""
+
+import signal
+
+from tests.apps.agent.rig import running_rig, slice_of
+from tests.apps.cards.test_mps_daemon import DEFAULT, EXCLUSIVE, GPU, Mps, allocatable, quit_control
+from tests.waiting import until
+
+WITHOUT = "version: v1\n"
+"""Neither `sharing.mps` nor `mpsRoot`."""
+
+
+async def test_a_node_leaves_its_mode_when_the_daemon_has_given_the_cards_back() -> None:
+    """Also where the daemon was killed, and its file taken away; an Event says what to do."""
+    async with running_rig(is_started=False) as rig:
+        mps = Mps(rig)
+        await rig.start_agent(mode="default", config_file=mps.config)
+        async with mps.running() as daemon:
+            await allocatable(mps, 16)
+            await rig.set_labels(schedule="core_mem")
+            await until(lambda: bool(rig.events("ModeSwitchRefused")), 30)
+            assert rig.kubelet.allocatable(GPU) == 16
+            daemon.kill()
+            await daemon.wait()
+            await allocatable(mps, 0)
+        (event,) = rig.events("ModeSwitchRefused")
+        assert f"the MPS daemon of {mps.root} has given its cards back" in event["message"]
+        await rig.stop_agent(signal.SIGKILL)
+        mps.config.write_text(WITHOUT)
+        await rig.start_agent(mode="default", config_file=mps.config)
+        await until(lambda: len(rig.events("ModeSwitchRefused")) > 1, 30)
+        assert mps.modes() == [EXCLUSIVE] * 4
+        mps.choice.append(f"--mps-root={mps.root}")
+        async with mps.running():
+            await rig.until_offered(slice_of(60, 400, 4), 60)
+            assert mps.modes() == [DEFAULT] * 4
+        quit_control(mps)
+
+
+async def test_cards_wait_though_the_file_names_the_daemons_directory_no_more() -> None:
+    """It is remembered, also by an agent that was away meanwhile."""
+    async with running_rig(is_started=False) as rig:
+        mps = Mps(rig)
+        await rig.start_agent(mode="default", config_file=mps.config)
+        async with mps.running() as daemon:
+            await allocatable(mps, 16)
+            daemon.kill()
+            await daemon.wait()
+            await allocatable(mps, 0)
+        mps.config.write_text(WITHOUT)
+        waits = f"waits for the MPS daemon of {mps.root}, which has not given it back"
+        for runs in (1, 2):
+            await until(lambda: len(rig.events("ConfigurationWaits")) == 4 * runs, 60)  # noqa: B023
+            assert all(waits in event["message"] for event in rig.events("ConfigurationWaits"))
+            assert rig.kubelet.allocatable(GPU) == 0
+            if runs == 1:
+                await rig.stop_agent()
+                await rig.start_agent(mode="default", config_file=mps.config)
+        mps.choice.append(f"--mps-root={mps.root}")
+        async with mps.running():
+            await allocatable(mps, 4)
+            assert mps.modes() == [DEFAULT] * 4
+        quit_control(mps)
