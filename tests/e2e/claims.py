@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.agent import Agent, AgentDirectories
 from tests.e2e.cluster.cluster import NAMESPACE, NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import install_claims
+from tests.e2e.helm import claims_installed
 from tests.e2e.pods import container, pod, slice_of
 from tests.e2e.tenants import cuda_images
 from tests.nvidia_smi import NvidiaSmi
@@ -43,11 +43,10 @@ def claims_agent(
     libraries = [*node.state.parent.glob("*.so.1"), native_library("libgpuslice.so")]
     for image in cuda_images(program, [nvidia_smi.path, *libraries]):
         cluster.node.load(image)
-    helm = install_claims(cluster)
-    agent.start()
-    yield agent
-    agent.stop()
-    helm.uninstall()
+    with claims_installed(cluster):
+        agent.start()
+        yield agent
+        agent.stop()
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """helm against the cluster of these tests, with the chart of this checkout."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,15 +25,18 @@ NOBODY = (
 CLAIMS = ("dra.enabled=true", "dra.namespaces={default}", "dra.wholeCards=nvidia.com/gpu")
 
 
-def install_claims(cluster: Cluster) -> "Helm":
-    """The chart with claims and without a pod of ours; the namespace `default` uses them."""
+@contextmanager
+def claims_installed(cluster: Cluster) -> Iterator[None]:
+    """The chart with claims and without a pod of ours; the namespace `default` uses them meanwhile."""
     version = cluster.binaries.kubernetes_version
     if not has_claims_api(version):
         pytest.skip(f"claims need Kubernetes 1.36 or later; this cluster has {version}")
     helm = Helm(cluster)
     helm.install(NOBODY, *CLAIMS)
     cluster.kubectl("label", "namespace", NAMESPACE, "--overwrite", f"{DOOR_LABEL}={Door.DRA}")
-    return helm
+    yield
+    cluster.kubectl("label", "namespace", NAMESPACE, f"{DOOR_LABEL}-")
+    helm.uninstall()
 
 
 class Helm:

@@ -14,7 +14,7 @@ from tests.e2e.agent import Agent
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.credentials import CONTROLLER_MANAGER
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.helm import CLAIMS, NOBODY, Helm, install_claims
+from tests.e2e.helm import CLAIMS, NOBODY, Helm, claims_installed
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
 from tests.e2e.policy_table import ROWS, SAMPLES, asking, several
 from tests.e2e.submission import OTHER_PATHS, Submission
@@ -179,17 +179,16 @@ def claims_of(made: Mapping[str, Any]) -> dict[str, str]:
 def server(cluster: Cluster, serving_agent: Agent) -> Iterator[Submission]:
     """The API server with the chart's policies, and a namespace that uses no claims."""
     serving_agent.stop()
-    helm = install_claims(cluster)
-    cluster.kubectl("create", "namespace", "plain")
-    admin = Submission(cluster)
-    wait_for("pods are rewritten", lambda: is_rewritten(admin, "default"))
-    wait_for("pods are judged", lambda: not admin.create(pod("p", asking(2, 7))).is_accepted)
-    made = claim_of_hand()
-    wait_for("claims are judged", lambda: not admin.create(made).is_accepted)
-    yield admin
-    cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
-    cluster.kubectl("delete", "namespace", "plain")
-    helm.uninstall()
+    with claims_installed(cluster):
+        cluster.kubectl("create", "namespace", "plain")
+        admin = Submission(cluster)
+        wait_for("pods are rewritten", lambda: is_rewritten(admin, "default"))
+        wait_for("pods are judged", lambda: not admin.create(pod("p", asking(2, 7))).is_accepted)
+        made = claim_of_hand()
+        wait_for("claims are judged", lambda: not admin.create(made).is_accepted)
+        yield admin
+        cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
+        cluster.kubectl("delete", "namespace", "plain")
 
 
 def claim_of_hand() -> dict[str, Any]:
