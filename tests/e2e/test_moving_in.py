@@ -9,13 +9,14 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.agent import Agent, wait_for_allocatable
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.node import KUBELET_DIRECTORY
-from tests.e2e.cluster.processes import Program
+from tests.e2e.cluster.processes import Program, ProgramError
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import FOUR_CARDS
 from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
@@ -94,12 +95,29 @@ def has_not_restarted(cluster: Cluster, name: str) -> bool:
     return status["restartCount"] == 0 and "running" in status["state"]
 
 
+def is_ready(found: dict[str, Any]) -> bool:
+    """Whether the kubelet says so of a pod."""
+    conditions = found["status"].get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def metrics_lines(cluster: Cluster) -> list[str]:
+    """The metrics of the only agent; none while it does not listen: it may have been started just now."""
+    found = cluster.every("pod", RELEASE_NAMESPACE, AGENTS)
+    if len(found) != 1 or not is_ready(found[0]):
+        return []
+    name = found[0]["metadata"]["name"]
+    page = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/pods/{name}:9445/proxy/metrics"
+    try:
+        lines = cluster.kubectl("get", "--raw", page).splitlines()
+    except ProgramError:
+        return []
+    return lines if "gpu_device_plugin_ready 1.0" in lines else []
+
+
 def check_healthy(cluster: Cluster) -> None:
     """Nothing that an alert could fire on, and nothing that `kubectl gpu doctor` calls a problem."""
-    (agent,) = cluster.every("pod", RELEASE_NAMESPACE, AGENTS)
-    page = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/pods/{agent['metadata']['name']}:9445/proxy/metrics"
-    lines = cluster.kubectl("get", "--raw", page).splitlines()
-    assert "gpu_device_plugin_ready 1.0" in lines
+    lines = wait_for("the agent answers", lambda: metrics_lines(cluster))
     assert not [line for line in lines if line.startswith(TROUBLE) and line.endswith(" 1.0")]
     assert "1 agent, 1 node with cards: 0 problems" in kubectl_gpu(cluster, "doctor")
 
