@@ -87,9 +87,9 @@ class Stepped:
 
 
 @pytest.fixture
-def stepped(watched: Box, beside: Box, tmp_path: Path) -> Stepped:
+def stepped(watched: Box, beside: Box) -> Stepped:
     """One in the container, with a context and a neighbour."""
-    return Stepped(watched, tmp_path / "waiting")
+    return Stepped(watched, beside.root / "waiting")
 
 
 @pytest.mark.parametrize("told_ns", [1, 2], ids=["silently", "openly"])
@@ -130,18 +130,18 @@ def test_what_cannot_be_so_is_not_believed_of_a_context(
     assert room(stepped.program) == SLICE - CONTEXT
 
 
-@pytest.mark.parametrize("format", ["text", "fat", "wrapper", "cubin", "file"])
+@pytest.mark.parametrize("kind", ["text", "fat", "wrapper", "cubin", "file"])
 def test_a_neighbour_that_did_free_is_believed(
-    stepped: Stepped, beside: Box, tmp_path: Path, format: str
+    stepped: Stepped, beside: Box, tmp_path: Path, kind: str
 ) -> None:
     """As far as the image can have brought that much code: nothing of it is lost."""
     neighbour = beside.start()
     file = tmp_path / "image.ptx"
     file.write_text(".version 7.0\n.target sm_50\n.address_size 64\n".ljust(LARGE))
-    what = str(file) if format == "file" else str(LARGE)
+    what = str(file) if kind == "file" else str(LARGE)
     start = room(stepped.program)
     assert neighbour(f"alloc 1 {100 * MIB}") == [0]
-    stepped.step(f"image {format} {what}", lambda: neighbour("free 1"))
+    stepped.step(f"image {kind} {what}", lambda: neighbour("free 1"))
 
     assert start - room(stepped.program) == CODE
 
