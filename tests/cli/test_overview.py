@@ -147,6 +147,21 @@ async def test_the_map_shows_each_card_and_who_holds_it(cluster: Cluster) -> Non
     await cluster.golden("map-wide-140", "map", "-o", "wide", columns=140)
 
 
+@pytest.mark.parametrize("columns", [80, 200])
+async def test_the_map_breaks_no_name_of_a_pod(cluster: Cluster, columns: int) -> None:
+    """So that it can be found and copied, with a ReplicaSet's long names too; nor does it break a bar."""
+    name = "training-of-a-large-language-model-7d9f8b6c5d-x2k4p"
+    await cluster.add(pod(name, 1, 5, on="gpu-a", annotations=held(1, 1, 5)))
+    plain = (await cluster.run("map", columns=columns)).output
+    wide = (await cluster.run("map", "-o", "wide", columns=columns)).output
+
+    for found in (plain, wide):
+        assert f"=ns/{name}" in found
+        assert "0     aaaabb?????....   6/15     80 %" in found
+        assert all(line == line.rstrip() for line in found.splitlines())
+    assert f"ns/{name} (1 unit, 5 %)\n" in wide
+
+
 async def test_the_map_of_named_nodes_shows_no_others(cluster: Cluster) -> None:
     """A name that is not there is an error that says which are."""
     found = await cluster.run("map", "gpu-b")
@@ -183,7 +198,7 @@ async def test_a_node_that_cannot_be_read_is_counted_and_named(cluster: Cluster)
     await cluster.server.put("/api/v1/nodes/gpu-z", broken)
 
     assert "3 nodes (1 unreadable), 5 cards:" in (await cluster.run("map")).output
-    assert (await cluster.run("map", "gpu-z")).output.startswith("gpu-z: ")
+    assert (await cluster.run("map", "gpu-z")).output.startswith("gpu-z: annotation of cards names")
     assert "gpu-z" not in (await cluster.run("map", "gpu-a")).output
 
 

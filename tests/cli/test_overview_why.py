@@ -98,6 +98,35 @@ async def test_the_schedulers_words_are_known_without_an_event(cluster: Cluster)
     assert again.count(text) == 1
 
 
+@pytest.mark.parametrize(
+    ("phase", "created", "started", "shown"),
+    [
+        pytest.param("Running", "02:00:00", "04:00:01", {"IsolationKept"}, id="it runs"),
+        pytest.param(
+            "Running",
+            "02:00:00",
+            "04:00:00",
+            {"FailedScheduling", "IsolationKept"},
+            id="since then",
+        ),
+        pytest.param("Pending", "02:00:00", "", {"FailedScheduling", "IsolationKept"}, id="waits"),
+        pytest.param("Pending", "04:00:01", "", set(), id="another pod of this name"),
+    ],
+)
+async def test_what_was_said_before_the_pod_started_is_not_said_of_a_running_one(
+    cluster: Cluster, phase: str, created: str, started: str, shown: set[str]
+) -> None:
+    """But what the agent said when it admitted the pod. The Events are of 04:00:00."""
+    asking = pod("again", 2, 30, on="gpu-a", annotations=held(2, 2, 30))
+    asking["metadata"]["creationTimestamp"] = f"2026-11-22T{created}Z"
+    await cluster.say("again", "FailedScheduling", "0/3 nodes are available", "default-scheduler")
+    await cluster.say("again", "IsolationKept", "CGPU_DISABLE does nothing", "gpu-device-plugin")
+    status = {"startTime": f"2026-11-22T{started}Z"} if started else {}
+    found = await why(cluster, asking, phase, **status)
+
+    assert {each for each in ("FailedScheduling", "IsolationKept") if each in found} == shown
+
+
 async def test_gates_and_a_deletion_keep_a_pod_from_every_scheduler(cluster: Cluster) -> None:
     gated = pod("gated", 2, 30)
     gated["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]

@@ -60,6 +60,7 @@ class SchedulingGate(msgspec.Struct):
 class ExplainedMeta(ObjectMeta):
     """`metadata` of the pod."""
 
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
 
 
@@ -73,6 +74,7 @@ class ExplainedSpec(SurveyedPodSpec):
 class ExplainedStatus(SurveyedPodStatus, rename="camel"):
     """`status` of the pod."""
 
+    start_time: str | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
 

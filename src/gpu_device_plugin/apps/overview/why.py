@@ -17,6 +17,8 @@ from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
 
 _SHOWN_EVENTS = 5
+_AGENT = "gpu-device-plugin"
+_TO_THE_SECOND = len("2026-11-22T04:00:00")
 _NOTHING = "it asks for nothing of this plugin: no gpu-mem, no gpu-core.percentage, no card"
 
 
@@ -59,6 +61,7 @@ def story(
     """
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    events = [event for event in events if _is_of_now(event, pod)]
     said = (*_told(events), *_of_pod(pod, events))
     if asking is None:
         return PodStory(name, _state(pod), (_NOTHING,), (), said)
@@ -81,6 +84,17 @@ def _state(pod: ExplainedPod) -> str:
     return f"{pod.status.phase or 'Unknown'}{reason}, {where}{deleted}"
 
 
+def _is_of_now(event: Event, pod: ExplainedPod) -> bool:
+    """Not about an earlier pod of this name, nor why a running pod did not run yet.
+
+    What the agent said when it admitted the pod, for instance of its annotations, stays true.
+    """
+    since = pod.metadata.creation_timestamp
+    if pod.status.phase == "Running" and event.reporter != _AGENT:
+        since = pod.status.start_time or since
+    return not (event.at and since) or event.at[:_TO_THE_SECOND] >= since[:_TO_THE_SECOND]
+
+
 def event_line(event: Event) -> str:
     """An Event, for people."""
     reporter = event.reporter or "unknown"
@@ -88,7 +102,7 @@ def event_line(event: Event) -> str:
 
 
 def _told(events: Sequence[Event]) -> list[str]:
-    shown = [e for e in events if e.type == "Warning" or e.reporter == "gpu-device-plugin"]
+    shown = [e for e in events if e.type == "Warning" or e.reporter == _AGENT]
     lines = [
         event_line(event)
         for event in shown
