@@ -5,6 +5,7 @@
 #include "driver/cards.h"
 #include "slice/killpoint.h"
 #include "slice/limits.h"
+#include "driver/context_scope.h"
 
 #include <stdatomic.h>
 

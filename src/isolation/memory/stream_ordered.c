@@ -4,9 +4,8 @@
 #include "books/charge.h"
 #include "books/entry.h"
 #include "books/holdings.h"
-#include "driver/capture.h"
-#include "driver/cards.h"
 #include "driver/stream.h"
+#include "driver/cards.h"
 #include "memory/pools.h"
 
 /* The pool that cuMemAllocAsync draws from on this stream. */

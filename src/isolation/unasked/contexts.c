@@ -3,6 +3,7 @@
 #include "compute/meter.h"
 #include "driver/cards.h"
 #include "unasked/overhead.h"
+#include "driver/context_scope.h"
 
 /* Threads may share all of these. */
 

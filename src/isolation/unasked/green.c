@@ -1,5 +1,5 @@
 /* Green contexts: each is a user of its card's primary context, and may cost something itself. */
-#include "driver/green_home.h"
+#include "driver/context_scope.h"
 
 #include "books/entry.h"
 #include "books/holdings.h"

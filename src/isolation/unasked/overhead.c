@@ -11,7 +11,6 @@
 #include "books/holdings.h"
 #include "books/nvml.h"
 #include "books/pages.h"
-#include "books/quiesce.h"
 #include "books/slice_region.h"
 #include "books/totals.h"
 #include "driver/cards.h"
@@ -178,19 +177,6 @@ void overhead_refresh(int card, uint64_t wanted)
 		overhead_refresh_now(card);
 }
 
-bool overhead_quiesce(void)
-{
-	if (slice_slot() < 0)
-		return false;
-	quiesce_begin();
-	return true;
-}
-
-void overhead_resume(void)
-{
-	quiesce_end();
-}
-
 /* The card's total and what neighbours hold of it, of one moment; false while they change it. */
 static bool read_once(int card, struct card_usage *look)
 {
@@ -239,7 +225,7 @@ struct card_change card_usage_change(int card, const struct card_usage *before)
 	if (!before->is_known || !after.is_known)
 		return change;
 	change.card = (int64_t)(after.used - before->used);
-	if (!quiesce_was_kept())
+	if (!calls_were_quiesced())
 		change.card -= (int64_t)(after.held - before->held);
 	change.told = change.card - neighbours_change(&before->neighbours, &after.neighbours);
 	return change;
@@ -261,7 +247,7 @@ void overhead_begin_change(struct overhead_change *change, bool is_large)
 	overhead_adopt_current();
 	if (card_current(&change->card) != CUDA_SUCCESS || change->card < 0 || nvml_knows_pid())
 		return;
-	if (!overhead_quiesce())
+	if (!calls_quiesce_others())
 		return;
 	change->is_quiesced = true;
 	card_usage_read(change->card, &change->before);
@@ -280,5 +266,5 @@ void overhead_end_change(struct overhead_change *change)
 	}
 	driver_come_back();
 	overhead_add_change(change->card, &change->before, 0);
-	overhead_resume();
+	calls_resume_others();
 }

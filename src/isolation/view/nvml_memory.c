@@ -2,7 +2,7 @@
 #include "view/nvml_entry.h"
 
 #include "books/account.h"
-#include "driver/capture.h"
+#include "driver/stream.h"
 #include "driver/cards.h"
 #include "slice/limits.h"
 #include "view/view.h"
