@@ -57,11 +57,13 @@ class Cluster:
         asking["status"] = {"phase": phase, **pod_status}
         await self.server.put(path(asking), asking)
 
-    async def say(self, name: str, reason: str, message: str, who: str, kind: str = "Pod") -> None:
+    async def say(
+        self, name: str, reason: str, message: str, who: str, *, kind: str = "Pod", uid: str = ""
+    ) -> None:
         """A Warning about a pod or a node."""
         namespace = "ns" if kind == "Pod" else "default"
         event = {
-            "involvedObject": {"kind": kind, "name": name, "namespace": namespace},
+            "involvedObject": {"kind": kind, "name": name, "namespace": namespace, "uid": uid},
             "type": "Warning",
             "reason": reason,
             "message": message,
