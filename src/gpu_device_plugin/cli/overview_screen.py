@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -41,8 +40,7 @@ class OverviewScreen:
     def cards(self, cluster: ClusterCards, *, is_wide: bool = False) -> None:
         """Every node's cards with who holds them."""
         for lines in self.drawn_nodes(cluster, is_wide=is_wide):
-            for line in lines:
-                self._console.print(Segments([*line, Segment.line()]), soft_wrap=True)
+            self._print(lines)
         self._console.print(Text(cluster.summary))
 
     def drawn_nodes(self, cluster: ClusterCards, *, is_wide: bool = False) -> Iterator[Lines]:
@@ -53,22 +51,29 @@ class OverviewScreen:
         bar = _WIDE_BAR if self._console.width >= _WIDE else _BAR
         for node in cluster.nodes:
             table = _card_table(node, bar, is_wide=is_wide)
-            width = max(self._console.width, _INDENT + self._least_width(table))
-            yield self._lines(Group(*_node(node, table)), width)
+            yield self._lines(Group(*_node(node, table)), self._width_for(table, _INDENT))
         for name, why in cluster.unreadable:
             yield self._lines(Text(f"{name}: {why}", style="red"), self._console.width)
 
-    def _least_width(self, table: Table) -> int:
-        """Of a table whose last column may be as narrow as its longest word."""
+    def _width_for(self, table: Table, indent: int = 0) -> int:
+        """The terminal's, or as much more as it takes to break no word of the table."""
         options = self._console.options.update(max_width=_ANY_WIDTH)
-        last = table.columns[-1]
-        width = Measurement.get(self._console, options, table).maximum
-        if last.no_wrap:
-            return width
-        texts = [Text("who"), *(who for who in last.cells if isinstance(who, Text))]
-        line = max(who.cell_len for who in texts)
-        word = max(cell_len(word) for who in texts for word in who.plain.split())
-        return width - line + word
+        width = indent + Measurement.get(self._console, options, table).maximum
+        if width <= self._console.width:
+            return self._console.width
+        flexible = [column for column in table.columns if not column.no_wrap]
+        for column in flexible:
+            texts = [column.header, *column.cells]
+            sizes = [Measurement.get(self._console, options, text) for text in texts]
+            word = max(size.minimum for size in sizes)
+            width -= max(size.maximum for size in sizes) - word
+            # Only the last one may be wider than that: rich shares out what is left by its own rule.
+            column.width = None if column is flexible[-1] else word
+        return max(self._console.width, width)
+
+    def _print(self, lines: Lines) -> None:
+        for line in lines:
+            self._console.print(Segments([*line, Segment.line()]), soft_wrap=True)
 
     def _lines(self, part: RenderableType, width: int) -> Lines:
         options = self._console.options.update(width=width)
@@ -80,7 +85,7 @@ class OverviewScreen:
         for use in uses:
             table.add_row(*_use(use))
         if uses:
-            self._console.print(table)
+            self._print(self._lines(table, self._width_for(table)))
         elif not silent:
             self._console.print("no slice is held")
         for line in silent:
@@ -96,7 +101,7 @@ class OverviewScreen:
         for each in sorted(capacities, key=lambda each: (-each.pods, each.node)):
             style = "green" if each.pods else "dim"
             table.add_row(each.node, Text(str(each.pods), style=style), each.then)
-        self._console.print(table)
+        self._print(self._lines(table, self._width_for(table)))
         total = sum(each.pods for each in capacities)
         fit = "fits" if total == 1 else "fit"
         self._console.print(Text(f"{counted(total, 'more pod')} of {asked} {fit}", style="bold"))

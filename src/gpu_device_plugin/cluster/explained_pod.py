@@ -60,7 +60,6 @@ class SchedulingGate(msgspec.Struct):
 class ExplainedMeta(ObjectMeta):
     """`metadata` of the pod."""
 
-    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
 
 

@@ -61,7 +61,7 @@ def story(
     """
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-    events = [event for event in events if _is_of_now(event, pod)]
+    events = [event for event in events if event.is_about(pod) and not _is_past(event, pod)]
     said = (*_told(events), *_of_pod(pod, events))
     if asking is None:
         return PodStory(name, _state(pod), (_NOTHING,), (), said)
@@ -84,15 +84,14 @@ def _state(pod: ExplainedPod) -> str:
     return f"{pod.status.phase or 'Unknown'}{reason}, {where}{deleted}"
 
 
-def _is_of_now(event: Event, pod: ExplainedPod) -> bool:
-    """Not about an earlier pod of this name, nor why a running pod did not run yet.
+def _is_past(event: Event, pod: ExplainedPod) -> bool:
+    """Whether it says why a pod that runs now did not run yet.
 
     What the agent said when it admitted the pod, for instance of its annotations, stays true.
     """
-    since = pod.metadata.creation_timestamp
-    if pod.status.phase == "Running" and event.reporter != _AGENT:
-        since = pod.status.start_time or since
-    return not (event.at and since) or event.at[:_TO_THE_SECOND] >= since[:_TO_THE_SECOND]
+    if pod.status.phase != "Running" or event.reporter == _AGENT or not event.at:
+        return False
+    return event.at[:_TO_THE_SECOND] < (pod.status.start_time or "")[:_TO_THE_SECOND]
 
 
 def event_line(event: Event) -> str:
