@@ -172,6 +172,7 @@ def test_a_page_that_is_never_at_rest_holds_nobody_up(watched: Box, forge: Forge
     forger.start()
     try:
         program.tell("loads module 200")
+        assert program.process.stdout
         ready, _, _ = select.select([program.process.stdout], [], [], 20)
     finally:
         is_over.set()
