@@ -1,14 +1,13 @@
 /* Charging work as it ends, and telling the neighbours. Everything with the meter's lock. */
 #include "compute/busy.h"
 
-#include "books/own_page.h"
 #include "books/slice_region.h"
 #include "compute/correction.h"
 #include "compute/credit.h"
 #include "compute/estimate.h"
 #include "compute/neighbours.h"
 #include "compute/quiet.h"
-#include "driver/capture.h"
+#include "driver/stream.h"
 #include "slice/slice.h"
 
 /* How many others there are changes slowly, and counting them takes a while. */

@@ -16,7 +16,7 @@
 #include "compute/estimate.h"
 #include "compute/events.h"
 #include "compute/neighbours.h"
-#include "driver/capture.h"
+#include "driver/stream.h"
 #include "driver/cards.h"
 #include "driver/timer.h"
 #include "slice/slice.h"

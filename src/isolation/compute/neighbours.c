@@ -4,7 +4,6 @@
  */
 #include "compute/neighbours.h"
 
-#include "books/own_page.h"
 #include "books/slice_region.h"
 #include "compute/events.h"
 #include "driver/timer.h"

@@ -9,7 +9,7 @@
  */
 #include "compute/quiet.h"
 
-#include "books/own_page.h"
+#include "books/slice_region.h"
 #include "compute/busy.h"
 #include "compute/credit.h"
 #include "compute/estimate.h"

@@ -8,9 +8,11 @@
 #include "books/nvml.h"
 #include "books/slice_region.h"
 #include "driver/cards.h"
+#include "driver/context_scope.h"
 #include "driver/driver.h"
 #include "slice/killpoint.h"
 #include "slice/slice.h"
+#include "unasked/images.h"
 #include "unasked/imports.h"
 #include "unasked/launched.h"
 
@@ -29,6 +31,7 @@ void overhead_after_fork(void)
 		atomic_store(&contexts[i], 0);
 	atomic_store(&all_contexts, 0);
 	launched_after_fork();
+	images_after_fork();
 }
 
 bool overhead_has_context(int card)
@@ -53,7 +56,7 @@ static void begin_measuring(struct overhead_context *making)
 	making->was_listed = !has_list || listed > 0;
 	if (has_list && nvml_knows_pid())
 		return;
-	making->is_quiesced = overhead_quiesce();
+	making->is_quiesced = calls_quiesce_others();
 	if (making->is_quiesced)
 		card_usage_read(making->card, &making->before);
 }
@@ -103,7 +106,8 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 /* The change of the card's total, if it can be ours. */
 static bool measured_change(const struct overhead_context *making, uint64_t *cost)
 {
-	const int64_t change = card_usage_change(making->card, &making->before);
+	const int64_t change = card_change_of_ours(card_usage_change(making->card, &making->before),
+						   0, (int64_t)making->usual);
 
 	if (change <= 0 || (uint64_t)change > overhead_most_by_change(making->usual))
 		return false;
@@ -137,7 +141,7 @@ static uint64_t settle_by_change(struct overhead_context *making, bool is_made)
 		learn_price(making, cost);
 		account_adjust(making->card, ACCOUNT_OVERHEAD, 0, cost);
 	}
-	overhead_resume();
+	calls_resume_others();
 	/* Not before: what was reserved may be less than what is counted now. */
 	account_settle(making->card, ACCOUNT_OVERHEAD, making->expected, 0);
 	return cost;
@@ -271,6 +275,7 @@ static int forget_context(CUcontext context)
 
 	charge_forget_context(context);
 	imports_forget_context(context);
+	images_forget_context(context);
 	atomic_fetch_add(&ended_contexts, 1);
 	if (!holdings_take(KIND_CONTEXT, key, &entry))
 		return CARD_FOREIGN;

@@ -11,12 +11,12 @@
 #include "books/holdings.h"
 #include "books/nvml.h"
 #include "books/pages.h"
-#include "books/quiesce.h"
 #include "books/slice_region.h"
 #include "books/totals.h"
 #include "driver/cards.h"
 #include "driver/driver.h"
 #include "driver/timer.h"
+#include "slice/killpoint.h"
 #include "slice/slice.h"
 #include "unasked/imports.h"
 
@@ -24,8 +24,9 @@
 
 /* A look at NVML costs what it costs; at most this part of the time is spent on it. */
 enum { LOOK_PART = 20 };
-/* Neighbours that never rest: then what came is not counted. */
+/* Neighbours that never rest: then what came is not counted, nor are they soon waited for again. */
 enum { LOOK_TRIES = 20 };
+#define RESTLESS_NS 10000000000u
 
 /* With more room than this after an allocation, new code need not be measured before it. */
 #define NEAR_BYTES (512ull * 1024 * 1024)
@@ -40,6 +41,8 @@ static struct staleness {
 	_Atomic uint64_t again_ns; /* not before, or too much time would go into it */
 	_Atomic uint64_t later_ns; /* then also without a staleness; 0: no need */
 } stale[LIMITS_CARDS];
+
+static _Atomic uint64_t restless_until_ns;
 
 /* One that is there, of this card; NULL when there is none. */
 static CUcontext any_context(int card)
@@ -177,39 +180,31 @@ void overhead_refresh(int card, uint64_t wanted)
 		overhead_refresh_now(card);
 }
 
-bool overhead_quiesce(void)
-{
-	if (slice_slot() < 0)
-		return false;
-	quiesce_begin();
-	return true;
-}
-
-void overhead_resume(void)
-{
-	quiesce_end();
-}
-
 /* The card's total and what neighbours hold of it, of one moment; false while they change it. */
-static bool read_once(int card, struct card_usage *look)
+static bool read_once(int card, struct card_usage *look, bool may_wait)
 {
-	const struct totals before = totals_of_neighbours(card);
+	const struct totals before = totals_of_neighbours(card, may_wait);
 
 	look->is_known = look->is_of_context ? card_used_by_context(card, &look->used)
 					     : nvml_card_used(card, &look->used);
-	const struct totals after = totals_of_neighbours(card);
+	const struct totals after = totals_of_neighbours(card, may_wait);
 
-	look->neighbours = after.bytes;
+	look->neighbours = after;
 	return before.is_still && after.is_still && before.stamp == after.stamp;
 }
 
 static void read_same_way(int card, struct card_usage *look)
 {
-	unsigned tries = 0;
+	const bool may_wait = timer_real_now_ns() >= atomic_load(&restless_until_ns);
+	unsigned tries = may_wait ? LOOK_TRIES : 1;
+	bool is_still;
 
-	while (!read_once(card, look) && look->is_known)
-		if (++tries == LOOK_TRIES)
-			look->is_known = false;
+	do
+		is_still = read_once(card, look, may_wait);
+	while (!is_still && look->is_known && --tries);
+	if (!is_still && may_wait)
+		atomic_store(&restless_until_ns, timer_real_now_ns() + RESTLESS_NS);
+	look->is_known = look->is_known && is_still;
 	look->held = account_held(card, false);
 }
 
@@ -222,17 +217,35 @@ void card_usage_read(int card, struct card_usage *look)
 	read_same_way(card, look);
 }
 
-int64_t card_usage_change(int card, const struct card_usage *before)
+/* Who tells of a figure tells when: one that moves without that is no slice's books. */
+static int64_t neighbours_change(const struct totals *before, const struct totals *after)
+{
+	return before->stamp == after->stamp ? 0 : (int64_t)(after->bytes - before->bytes);
+}
+
+struct card_change card_usage_change(int card, const struct card_usage *before)
 {
 	struct card_usage after = {.is_of_context = before->is_of_context};
+	struct card_change change = {0};
 
+	PAUSEPOINT(card_changed);
 	read_same_way(card, &after);
 	if (!before->is_known || !after.is_known)
-		return 0;
-	const int64_t change = (int64_t)(after.used - before->used) -
-			       (int64_t)(after.neighbours - before->neighbours);
+		return change;
+	change.card = (int64_t)(after.used - before->used);
+	if (!calls_were_quiesced())
+		change.card -= (int64_t)(after.held - before->held);
+	change.told = change.card - neighbours_change(&before->neighbours, &after.neighbours);
+	return change;
+}
 
-	return quiesce_was_kept() ? change : change - (int64_t)(after.held - before->held);
+/*
+ * A neighbour that says of memory that it went makes what came look like ours, and
+ * the other way round. What cannot be so is no word to go by, only the card is.
+ */
+int64_t card_change_of_ours(struct card_change change, int64_t least, int64_t most)
+{
+	return change.told >= least && change.told <= most ? change.told : change.card;
 }
 
 /* NVML tells us afterwards; without it the card's total is read before and after. */
@@ -242,7 +255,7 @@ void overhead_begin_change(struct overhead_change *change, bool is_large)
 	overhead_adopt_current();
 	if (card_current(&change->card) != CUDA_SUCCESS || change->card < 0 || nvml_knows_pid())
 		return;
-	if (!overhead_quiesce())
+	if (!calls_quiesce_others())
 		return;
 	change->is_quiesced = true;
 	card_usage_read(change->card, &change->before);
@@ -261,5 +274,5 @@ void overhead_end_change(struct overhead_change *change)
 	}
 	driver_come_back();
 	overhead_add_change(change->card, &change->before, 0);
-	overhead_resume();
+	calls_resume_others();
 }
