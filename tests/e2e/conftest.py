@@ -42,7 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def results() -> Path:
     """The directory of this run's logs, which stays."""
     started = datetime.datetime.now(tz=datetime.UTC)
-    return RESULTS.absolute() / started.strftime("%Y%m%dT%H%M%SZ")
+    lane = os.environ["GPU_DEVICE_PLUGIN_E2E_LANE"]
+    return RESULTS.absolute() / f"{started:%Y%m%dT%H%M%SZ}-{lane}"
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,8 @@ VOLATILE_DIRECTORIES = {
 CONTAINERD_STATE = "containerd-state"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAXIMUM_PODS = 250
+# The other one copies an image's files for each container, and needs nothing of the kernel.
+SNAPSHOTTER = "overlayfs" if "overlay" in Path("/proc/filesystems").read_text() else "native"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Node:
     def load_archive(self, archive: Path) -> None:
         """Make an image known to this node that stands in an archive, of Docker's or OCI's kind."""
         self.containerd_command(
-            "images", "import", "--local", "--snapshotter", "native", str(archive)
+            "images", "import", "--local", "--snapshotter", SNAPSHOTTER, str(archive)
         )
 
     def add_cdi_spec(self, name: str, content: str) -> None:
@@ -267,7 +269,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 [plugins."io.containerd.internal.v1.opt"]
   path = "{self._file("containerd-opt")}"
 [plugins."io.containerd.cri.v1.images"]
-  snapshotter = "native"
+  snapshotter = "{SNAPSHOTTER}"
   [plugins."io.containerd.cri.v1.images".pinned_images]
     sandbox = "{PAUSE}"
 [plugins."io.containerd.cri.v1.runtime"]
