@@ -82,7 +82,11 @@ def test_a_bare_on_or_off_in_yaml_is_the_word_not_a_boolean(tmp_path: Path) -> N
         ),
         pytest.param({"state_dir": "state"}, NAMED, "", ["--state-dir", "absolute"], id="path"),
         pytest.param(
-            {"run_dir": f"/{'r' * 99}"}, NAMED, "", ["--run-dir", "4 bytes too long"], id="socket"
+            {"run_dir": f"/{'r' * 99}"},
+            NAMED,
+            "",
+            ["--run-dir", "too long by 4 bytes"],
+            id="socket",
         ),
         pytest.param(
             {"kubelet_dir": f"/{'k' * 90}"},

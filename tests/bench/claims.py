@@ -7,7 +7,8 @@ import time
 from typing import Any
 
 import grpc
-from tests.apps.agent.rig import NODE, Rig, running_rig
+from tests.apps.agent.claim_rig import SLICE, allocate
+from tests.apps.agent.rig import Rig, running_rig
 from tests.bench.rows import Chapter, at_most, median, quantile, shown
 from tests.waiting import until
 
@@ -16,7 +17,6 @@ from gpu_device_plugin.kubelet.dra_servicer import SERVICE_NAME
 
 CLAIMS, STAYING = 300, 8
 BAR_MS = 10
-SLICES = "/apis/resource.k8s.io/v1/resourceslices/n1-gpu-device-plugin"
 _METHOD = """\
 The agent's process with door `dra`, on 4 simulated V100, beside the small API server of the tests.
 Beside {staying} claims that stay, {claims} of 2 units and 30 % are prepared and given back one after the other, each by a call of
@@ -29,7 +29,7 @@ async def measure() -> Chapter:
     async with running_rig() as rig:
         await rig.stop_agent()
         await rig.start_agent(door="dra", cdi_dir=rig.root / "cdi")
-        await until(lambda: SLICES in rig.api.objects, 30)
+        await until(lambda: SLICE in rig.api.objects, 30)
         socket = rig.root / "k" / "plugins" / "gpu-device-plugin" / "dra.sock"
         prepared: list[float] = []
         ended: list[float] = []
@@ -48,27 +48,14 @@ async def measure() -> Chapter:
 
 
 async def _prepare(rig: Rig, channel: Any, number: int) -> float:
-    name = f"c{number}"
-    result = {
-        "driver": "gpu-device-plugin", "pool": NODE, "device": f"gpu-{number % 4}", "request": "slice",
-        "consumedCapacity": {"memory": "2Gi", "cores": "30"},
-    }  # fmt: skip
-    pod = {"name": f"p{number}", "uid": f"uid-p{number}"}
-    status = {
-        "allocation": {"devices": {"results": [result]}},
-        "reservedFor": [{"resource": "pods", **pod}],
-    }
-    meta: dict[str, Any] = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
-    meta["ownerReferences"] = [{"kind": "Pod", **pod}]
-    path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}"
-    await rig.api.put(path, {"metadata": meta, "status": status})
+    await allocate(rig, f"c{number}", number % 4)
     request = dra_pb2.NodePrepareResourcesRequest(claims=[_claim(number)])
     began = time.perf_counter()
     answer = await _call(
         channel, "NodePrepareResources", request, dra_pb2.NodePrepareResourcesResponse
     )
     seconds = time.perf_counter() - began
-    assert not answer.claims[f"uid-{name}"].error, answer
+    assert not answer.claims[f"uid-c{number}"].error, answer
     return seconds
 
 

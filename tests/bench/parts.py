@@ -84,7 +84,7 @@ class AgentParts:
 
     async def look(self) -> None:
         """What is done now and then: files of ended slices go, others read what changed."""
-        await self.wiring.reconciler.repair_files()
+        await self.wiring.reconciler.files.repair()
         self.wiring.publisher._publish()
         self.wiring.publisher.show()
 

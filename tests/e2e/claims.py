@@ -1,6 +1,5 @@
 """An agent whose door is `dra`, the chart's policies, and what claims hold, as the tests of claims see it."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +11,8 @@ from tests.e2e.cluster.cluster import NAMESPACE, NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.helm import claims_installed
 from tests.e2e.pods import container, pod, slice_of
-from tests.e2e.tenants import cuda_images
+from tests.e2e.tenants import prepare_for_tenants
 from tests.nvidia_smi import NvidiaSmi
-from tests.told import compile_program
-
-from gpu_device_plugin.simulation.containers import cdi_spec
-from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
-from gpu_device_plugin.store.native import native_library
 
 ROOT = Path("/run/gpu-device-plugin-e2e/claims")
 
@@ -35,14 +29,7 @@ def claims_agent(
     serving_agent.stop()
     flags = {"device-access": "cdi", "door": "dra", "cdi-dir": str(cluster.node.cdi_directory)}
     agent = Agent(cluster, AgentDirectories(ROOT, results / "claims"), flags)
-    agent.prepare("--driver-version", nvidia_smi.driver_version)
-    node = SimulatedNode(agent.directories.simulated_node / STATE_NAME)
-    spec = cdi_spec(node, {"/usr/bin/nvidia-smi": nvidia_smi.path})
-    cluster.node.add_cdi_spec("nvidia", json.dumps(spec))
-    program = compile_program(tmp_path_factory.mktemp("client"))
-    libraries = [*node.state.parent.glob("*.so.1"), native_library("libgpuslice.so")]
-    for image in cuda_images(program, [nvidia_smi.path, *libraries]):
-        cluster.node.load(image)
+    prepare_for_tenants(cluster, agent, nvidia_smi, tmp_path_factory.mktemp("client"))
     with claims_installed(cluster):
         agent.start()
         yield agent

@@ -1,7 +1,6 @@
 """One cluster and one agent for all end-to-end tests, and what is kept when one of them fails."""
 
 import datetime
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,13 +15,8 @@ from tests.e2e.cluster.cluster import NODE, Cluster
 from tests.e2e.cluster.layout import Layout
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.pods import CORE, COUNT, MEMORY, slice_of
-from tests.e2e.tenants import Tenant, cuda_images, start_tenant, tenant_pod
+from tests.e2e.tenants import Tenant, prepare_for_tenants, start_tenant, tenant_pod
 from tests.nvidia_smi import NvidiaSmi, UnavailableError, download
-from tests.told import compile_program
-
-from gpu_device_plugin.simulation.containers import cdi_spec
-from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
-from gpu_device_plugin.store.native import native_library
 
 STATE = Path("/run/gpu-device-plugin-e2e")
 RESULTS = Path("build/e2e")
@@ -127,14 +121,7 @@ def isolating_agent(
     serving_agent.stop()
     directories = AgentDirectories(STATE / "isolating", results / "isolation")
     agent = Agent(cluster, directories, {"device-list-strategy": "cdi-cri"})
-    agent.prepare("--driver-version", nvidia_smi.driver_version)
-    node = SimulatedNode(directories.simulated_node / STATE_NAME)
-    spec = cdi_spec(node, {"/usr/bin/nvidia-smi": nvidia_smi.path})
-    cluster.node.add_cdi_spec("nvidia", json.dumps(spec))
-    program = compile_program(tmp_path_factory.mktemp("client"))
-    libraries = [*node.state.parent.glob("*.so.1"), native_library("libgpuslice.so")]
-    for image in cuda_images(program, [nvidia_smi.path, *libraries]):
-        cluster.node.load(image)
+    prepare_for_tenants(cluster, agent, nvidia_smi, tmp_path_factory.mktemp("client"))
     agent.start()
     yield agent
     agent.stop()

@@ -4,6 +4,7 @@ The image is made for the run from this machine's own files: a static busybox, g
 told program of tests/isolation. The driver's libraries come from the simulated node by CDI.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -17,6 +18,12 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.images import Image, ImageError
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.pods import pod
+from tests.nvidia_smi import NvidiaSmi
+from tests.told import compile_program
+
+from gpu_device_plugin.simulation.containers import cdi_spec
+from gpu_device_plugin.simulation.node import STATE_NAME, SimulatedNode
+from gpu_device_plugin.store.native import native_library
 
 CUDA_TEST = "e2e.local/cuda-test:1"
 OWN_PRELOAD = "e2e.local/own-preload:1"
@@ -67,6 +74,24 @@ def cuda_images(program: Path, others: Iterable[Path]) -> tuple[Image, Image]:
     links = {f"bin/{name}": "busybox" for name in APPLETS}
     own = {**files, "etc/ld.so.preload": b"/usr/lib/of-the-image.so\n"}
     return Image(CUDA_TEST, files, links, ()), Image(OWN_PRELOAD, own, links, ())
+
+
+def prepare_for_tenants(cluster: Cluster, agent: Agent, nvidia_smi: NvidiaSmi, place: Path) -> None:
+    """Make the agent's cards of nvidia-smi's driver, known to containerd by CDI, and the tenants' images.
+
+    Args:
+        cluster: Its first node is the agent's.
+        agent: One that has not been started.
+        nvidia_smi: The program, which containers find at /usr/bin/nvidia-smi.
+        place: A directory where the told program is compiled.
+    """
+    agent.prepare("--driver-version", nvidia_smi.driver_version)
+    node = SimulatedNode(agent.directories.simulated_node / STATE_NAME)
+    spec = cdi_spec(node, {"/usr/bin/nvidia-smi": nvidia_smi.path})
+    cluster.node.add_cdi_spec("nvidia", json.dumps(spec))
+    libraries = [*node.state.parent.glob("*.so.1"), native_library("libgpuslice.so")]
+    for image in cuda_images(compile_program(place), [nvidia_smi.path, *libraries]):
+        cluster.node.load(image)
 
 
 def _needed(programs: Sequence[Path]) -> set[str]:

@@ -222,3 +222,13 @@ class Program:
         self.process.stdout.close()
         self.process.stderr.close()
         return errors
+
+
+def share_pages(*boxes: Box) -> None:
+    """Each slice's page of activity on each card, for all of them to read."""
+    cards = boxes[0].root.parent / "cards"
+    for box in boxes:
+        for uuid in box.node.uuids[:2]:
+            (cards / uuid).mkdir(parents=True, exist_ok=True)
+            (cards / uuid / box.root.name).write_bytes(bytes(4096))
+        (box.root / "cards").symlink_to(cards)

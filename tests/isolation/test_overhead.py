@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
+from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program, share_pages
 from tests.isolation.conftest import MakeBox
 from tests.waiting import until
 
@@ -106,16 +106,6 @@ def test_a_neighbours_memory_is_not_kept_as_the_price_of_a_context(
     last = box.start()
 
     assert room(last("info")) == 0
-
-
-def share_pages(*boxes: Box) -> None:
-    """Each slice's page of activity on each card, for all of them to read."""
-    cards = boxes[0].root.parent / "cards"
-    for box in boxes:
-        for uuid in box.node.uuids[:2]:
-            (cards / uuid).mkdir(parents=True, exist_ok=True)
-            (cards / uuid / box.root.name).write_bytes(bytes(4096))
-        (box.root / "cards").symlink_to(cards)
 
 
 @pytest.mark.parametrize("mib", [100, 2000])

@@ -183,14 +183,14 @@ async def test_a_directory_that_is_removed_whole_is_followed(rig: Rig) -> None:
 async def test_stale_sockets_are_removed_at_start_and_foreign_files_are_not(rig: Rig) -> None:
     """Those of an agent that was killed go; another plugin's stay."""
     await rig.kubelet.start()
-    for name in ("gpudp-m-99999-1-abcdef.sock", "nvidia-gpu.sock"):
+    for name in ("gpudp-m-abcdef.sock", "nvidia-gpu.sock"):
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(rig.directory.path / name))
     rig.mem.publish(mem_cards(15))
     rig.run(rig.mem)
     await rig.offered(MEM, 15)
 
-    assert "gpudp-m-99999-1-abcdef.sock" not in rig.sockets()
+    assert "gpudp-m-abcdef.sock" not in rig.sockets()
     assert "nvidia-gpu.sock" in rig.sockets()
 
 

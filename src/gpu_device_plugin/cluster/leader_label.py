@@ -54,5 +54,5 @@ class LeaderLabel:
         body: dict[str, Any] = {"metadata": {"labels": {LEADER_LABEL: value}}}
         request = Request("PATCH", f"{self._pods}/{name}", {}, body, MERGE_PATCH)
         answer = await self._api.call(request)
-        if not answer.is_success and answer.status != 404:
+        if not (answer.is_success or answer.is_not_found):
             raise ClusterError(f"label of pod {name}: {answer.text}")

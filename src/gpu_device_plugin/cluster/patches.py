@@ -134,9 +134,8 @@ class PatchQueue(Generic[Key]):
         _log.warning("patch refused", target=str(key), answer=answer.text, tries=work.failures)
         if answer.status in (400, 403, 422):
             self._on_refused(key, answer.text)
-        if answer.status in (404, 422) or (
-            answer.status == 409 and work.failures >= _MAX_CONFLICTS
-        ):
+        is_another = answer.status == 409 and work.failures >= _MAX_CONFLICTS
+        if answer.is_not_found or answer.status == 422 or is_another:
             # Gone, another object of this name (the uid in the patch differs), or a value that
             # is never accepted: give up.
             self.drop(key)

@@ -105,14 +105,14 @@ class ResourceSlices:
 
     def _note(self, request: Request, answer: Answer) -> None:
         """Take what the server has now; it was a change of others where it refuses with 409."""
-        if request.method == "DELETE" and answer.status in (200, 404):
+        if request.method == "DELETE" and (answer.is_success or answer.is_not_found):
             self._present.pop(request.path.rpartition("/")[2], None)
             self.was_taken = False
         elif answer.is_success:
             found = msgspec.json.decode(answer.body, type=Bare)
             self._present[found.metadata.name] = found
             self.refused, self.was_taken = "", True
-        elif answer.status == 404 and request.method == "PUT":
+        elif answer.is_not_found and request.method == "PUT":
             self._present.pop(self._name, None)
         else:
             if answer.status in (403, 404):

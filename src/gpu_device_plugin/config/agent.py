@@ -16,13 +16,16 @@ from gpu_device_plugin.config.nvidia_settings import (
     nvidia_configuration,
 )
 from gpu_device_plugin.config.sources import LogFormat, load, says
+from gpu_device_plugin.domain.claims import DRIVER
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
+from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.health_values import XidChoice
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, parse_mode
 from gpu_device_plugin.domain.schemes.aliyun.modes import check_unit
 from gpu_device_plugin.domain.schemes.nvidia.configuration import MigStrategy
+from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.errors import ConfigError
 
 _CAPABILITY = "all|compat32|compute|display|graphics|ngx|utility|video"  # NVIDIA's toolkit's
@@ -211,14 +214,13 @@ def mode_in(text: str) -> NodeMode | None:
     return parse_mode(str(content.get("mode", ""))) if isinstance(content, dict) else None
 
 
-_LONGEST_SOCKET_PATH = 107  # in Linux
 _SOCKETS = MappingProxyType(
     {
         "run_dir": "agent.sock",
-        "kubelet_dir": "device-plugins/kubelet.sock",
+        "kubelet_dir": f"plugins_registry/{DRIVER}-reg.sock",
     }
 )
-"""A socket below each directory."""
+"""Below each directory the socket with the longest path."""
 
 
 def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
@@ -255,10 +257,11 @@ def _check_paths(settings: Settings, sources: Mapping[str, str]) -> None:
             raise ConfigError(f"{sources[key]}: {value!r} is not an absolute path")
     for key, longest in _SOCKETS.items():
         size = len(os.fsencode(Path(getattr(settings, key)) / longest))
-        if size > _LONGEST_SOCKET_PATH:
+        if size > LONGEST_PATH:
             raise ConfigError(
-                f"{sources[key]}: {getattr(settings, key)!r} is {size - _LONGEST_SOCKET_PATH} bytes too "
-                f"long: a socket's path has at most {_LONGEST_SOCKET_PATH}, and one is to lie below it"
+                f"{sources[key]}: {getattr(settings, key)!r} is too long by "
+                f"{counted(size - LONGEST_PATH, 'byte')}: a socket's path has at most {LONGEST_PATH}, "
+                f"and {longest} is to lie below it"
             )
     if settings.run_dir == settings.state_dir:
         raise ConfigError(

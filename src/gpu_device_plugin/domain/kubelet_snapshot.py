@@ -62,6 +62,15 @@ class KubeletSnapshot:
         On an idle node the checkpoint names pods that are long gone (docs/adr/0005); their units
         are not held.
         """
+        alive = self._living_uids(known)
+        return [held for held in self.held() if held.pod.name or held.pod.uid in alive]
+
+    def without_gone(self, known: Collection[str]) -> "KubeletSnapshot":
+        """The same without the checkpoint's entries of pods that no longer exist, by the same rule."""
+        alive = self._living_uids(known)
+        return replace(self, entries=[each for each in self.entries if each.pod_uid in alive])
+
+    def _living_uids(self, known: Collection[str]) -> frozenset[str]:
         reported = {
             (container, resource, ids)
             for entry in self.listed
@@ -69,8 +78,7 @@ class KubeletSnapshot:
             for resource, ids in by_resource.items()
         }
         listed = {e.pod_uid for e in self.entries if (e.container, e.resource, e.ids) in reported}
-        alive = listed | frozenset(known)
-        return [held for held in self.held() if held.pod.name or held.pod.uid in alive]
+        return frozenset(listed) | frozenset(known)
 
     def displaced(self, ledger: Ledger) -> frozenset[str]:
         """Slices of pods that the kubelet has no more, whose units it has given to a listed pod.

@@ -9,18 +9,17 @@ import asyncio
 import os
 import secrets
 import stat
-from itertools import count
 from pathlib import Path
 
 import structlog
 
+from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.kubelet.file_events import FileEvents
 
 KUBELET_SOCKET = "kubelet.sock"
 LOOK_SECONDS = 1.0
 _PREFIX = "gpudp"
 _NVIDIAS = "nvidia-*.sock"
-_LONGEST_PATH = 107  # bytes of a socket's path in Linux; the settings leave room for a name
 _DIAL_SECONDS = 0.5
 _LOG = structlog.get_logger(__name__)
 
@@ -40,7 +39,6 @@ class PluginDirectory:
         self.path = path
         self.kubelet_socket = path / KUBELET_SOCKET
         self._listeners: list[asyncio.Event] = []
-        self._numbers = count(1)
         self._sockets: dict[str, Path] = {}  # the newest of each resource
 
     def kubelet_identity(self) -> SocketIdentity | None:
@@ -52,10 +50,10 @@ class PluginDirectory:
 
         Kubelets tell registrations apart by the path: with a used path, the end of the old
         stream would end the new registration (kubernetes #135437). Of a long resource name it has
-        as much as a socket's path may have, for people only.
+        as much as a socket's path has room for, for people only; the settings see to the rest.
         """
-        own = f"-{os.getpid()}-{next(self._numbers)}-{secrets.token_hex(3)}.sock"
-        room = _LONGEST_PATH - len(os.fsencode(self.path / f"{_PREFIX}-{own}"))
+        own = f"-{secrets.token_hex(6)}.sock"
+        room = LONGEST_PATH - len(os.fsencode(self.path / f"{_PREFIX}-{own}"))
         name = resource.rpartition("/")[2][: max(0, room)]
         self._sockets[resource] = self.path / f"{_PREFIX}-{name}{own}"
         return self._sockets[resource]

@@ -18,6 +18,7 @@ enum holding_kind {
 	KIND_GRAPH,      /* executable graph; `other` has a bit for each card that its nodes want */
 	KIND_GRAPH_PART, /* what they want of one of them; `other` is the device */
 	KIND_CONTEXT,    /* `bytes` is what it was found to cost, `other` what its code was */
+	KIND_IMAGE,      /* a loaded module or library; `bytes` is the most that its code takes */
 	KIND_IMPORT,     /* another process's memory, by address; `bytes` NVML lists with us too */
 	KIND_PAGE, /* of linear memory, by address; `bytes` in it were asked for, in `handles` parts
 		    */

@@ -1,7 +1,8 @@
 /*
  * A page tells what its slice holds, and whether calls are out that change it. So who reads a
  * card's total before and after a call of its own can take off what neighbours' totals changed by
- * meanwhile, unless one has a call out at either moment.
+ * meanwhile, unless one has a call out at either moment. A container can write anything into its
+ * page, so the word of a page is believed only as far as unasked/overhead.c says.
  */
 #include "books/totals.h"
 
@@ -28,6 +29,7 @@ void totals_publish(int card)
 
 	activity_sign(page);
 	atomic_store(&page->held_bytes, region_held(slice_region(), (unsigned)card));
+	atomic_store(&page->moved_ns, timer_real_now_ns());
 }
 
 void totals_tell_calls(void)

@@ -7,6 +7,8 @@
 #ifdef GPUSLICE_TESTING
 void killpoint(const char *name);
 #define KILLPOINT(name) killpoint(#name)
+#define PAUSEPOINT(name) killpoint(#name) /* only to wait at: a death there is as one before */
 #else
 #define KILLPOINT(name) ((void)0)
+#define PAUSEPOINT(name) ((void)0)
 #endif

@@ -4,6 +4,8 @@
  * allocation that is refused.
  */
 #include "books/entry.h"
+#include "driver/cards.h"
+#include "unasked/images.h"
 #include "unasked/overhead.h"
 
 /* Addresses leave the highest bits free. */
@@ -15,13 +17,19 @@
 	HOOK(name, parameters, arguments, struct overhead_change change;                           \
 	     overhead_begin_change(&change, is_large), overhead_end_change(&change))
 
-#define LOADS(name, parameters, arguments) MAY_CHANGE(true, name, parameters, arguments)
+#define LOADS(image_bytes, handle, home, name, parameters, arguments)                              \
+	HOOK(name, parameters, arguments, struct overhead_change change;                           \
+	     overhead_begin_change(&change, true),                                                 \
+	     if (result == CUDA_SUCCESS && (handle)) images_loaded(*(handle), image_bytes, home);  \
+	     overhead_end_change(&change))
 /* With lazy loading the code comes when a function is first asked for. */
 #define MAY_LOAD(name, parameters, arguments) MAY_CHANGE(false, name, parameters, arguments)
 
-#define MAY_UNLOAD(name, parameters, arguments, first)                                             \
-	HOOK(name, parameters, arguments, first; struct overhead_unload unload;                    \
-	     overhead_begin_unload(&unload), overhead_end_unload(&unload))
+#define UNLOADS(name, parameters, handle)                                                          \
+	HOOK(name, parameters, (handle), overhead_forget_launches();                               \
+	     struct overhead_unload unload;                                                        \
+	     overhead_begin_unload(&unload), if (result == CUDA_SUCCESS) images_unloaded(handle);  \
+	     overhead_end_unload(&unload))
 
 /*
  * The first question about a function may bring its code; the first launch is
@@ -33,31 +41,35 @@
 	     struct overhead_launch first; overhead_begin_launch(&first, asked, NULL),             \
 					   overhead_end_launch(&first, asked, NULL, result, 0))
 
-LOADS(cuModuleLoad, (CUmodule * module, const char *fname), (module, fname))
-LOADS(cuModuleLoadData, (CUmodule * module, const void *image), (module, image))
-LOADS(cuModuleLoadDataEx,
+LOADS(image_file_bytes(fname), module, context_current(), cuModuleLoad,
+      (CUmodule * module, const char *fname), (module, fname))
+LOADS(image_bytes(image), module, context_current(), cuModuleLoadData,
+      (CUmodule * module, const void *image), (module, image))
+LOADS(image_bytes(image), module, context_current(), cuModuleLoadDataEx,
       (CUmodule * module, const void *image, unsigned count, CUjit_option *options, void **values),
       (module, image, count, options, values))
-LOADS(cuModuleLoadFatBinary, (CUmodule * module, const void *image), (module, image))
-LOADS(cuLibraryLoadData,
+LOADS(image_bytes(image), module, context_current(), cuModuleLoadFatBinary,
+      (CUmodule * module, const void *image), (module, image))
+LOADS(image_bytes(code), library, NULL, cuLibraryLoadData,
       (CUlibrary * library, const void *code, CUjit_option *options, void **values, unsigned count,
        CUlibraryOption *library_options, void **library_values, unsigned library_count),
       (library, code, options, values, count, library_options, library_values, library_count))
-LOADS(cuLibraryLoadFromFile,
+LOADS(image_file_bytes(fname), library, NULL, cuLibraryLoadFromFile,
       (CUlibrary * library, const char *fname, CUjit_option *options, void **values, unsigned count,
        CUlibraryOption *library_options, void **library_values, unsigned library_count),
       (library, fname, options, values, count, library_options, library_values, library_count))
-LOADS(cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library))
+MAY_CHANGE(true, cuLibraryGetModule, (CUmodule * module, CUlibrary library), (module, library))
 
 MAY_LOAD(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name),
 	 (function, module, name))
 MAY_LOAD(cuKernelGetFunction, (CUfunction * function, CUkernel kernel), (function, kernel))
 MAY_LOAD(cuFuncLoad, (CUfunction function), (function))
 
-MAY_UNLOAD(cuModuleUnload, (CUmodule module), (module), overhead_forget_launches())
-MAY_UNLOAD(cuLibraryUnload, (CUlibrary library), (library), overhead_forget_launches())
+UNLOADS(cuModuleUnload, (CUmodule module), module)
+UNLOADS(cuLibraryUnload, (CUlibrary library), library)
 /* Stack, printf and malloc heaps. */
-MAY_UNLOAD(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value), (void)0)
+HOOK(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value), struct overhead_unload unload;
+     overhead_begin_unload(&unload), overhead_end_unload(&unload))
 
 ASKS(function, cuFuncGetAttribute, (int *value, CUfunction_attribute which, CUfunction function),
      (value, which, function))

@@ -8,6 +8,7 @@
 #include "books/nvml.h"
 #include "driver/cards.h"
 #include "driver/driver.h"
+#include "unasked/images.h"
 #include "unasked/overhead.h"
 
 /* Bytes of code on a card; of all its contexts together. */
@@ -80,14 +81,26 @@ static void add(int card, int64_t bytes)
 	keep_code((uint64_t)bytes);
 }
 
+/* The most that loaded images can still bring, since most of their code may be there. */
+static int64_t code_to_come(int card)
+{
+	const uint64_t most = images_most_code(), there = code_on(card);
+
+	return most > there ? (int64_t)(most - there) : 0;
+}
+
 void overhead_add_change(int card, const struct card_usage *before, uint64_t counted)
 {
-	add(card, card_usage_change(card, before) - (int64_t)counted);
+	const struct card_change change = card_usage_change(card, before);
+
+	add(card, card_change_of_ours(change, 0, code_to_come(card) + (int64_t)counted) -
+			  (int64_t)counted);
 }
 
 static void take_change(int card, const struct card_usage *before)
 {
-	const int64_t change = card_usage_change(card, before);
+	const int64_t change =
+		card_change_of_ours(card_usage_change(card, before), -(int64_t)code_on(card), 0);
 
 	if (change < 0)
 		account_adjust(card, ACCOUNT_OVERHEAD, drop_code(card, (uint64_t)-change), 0);

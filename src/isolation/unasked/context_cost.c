@@ -11,6 +11,7 @@
 #include "driver/driver.h"
 #include "slice/killpoint.h"
 #include "slice/slice.h"
+#include "unasked/images.h"
 #include "unasked/imports.h"
 #include "unasked/launched.h"
 
@@ -29,6 +30,7 @@ void overhead_after_fork(void)
 		atomic_store(&contexts[i], 0);
 	atomic_store(&all_contexts, 0);
 	launched_after_fork();
+	images_after_fork();
 }
 
 bool overhead_has_context(int card)
@@ -103,7 +105,8 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 /* The change of the card's total, if it can be ours. */
 static bool measured_change(const struct overhead_context *making, uint64_t *cost)
 {
-	const int64_t change = card_usage_change(making->card, &making->before);
+	const int64_t change = card_change_of_ours(card_usage_change(making->card, &making->before),
+						   0, (int64_t)making->usual);
 
 	if (change <= 0 || (uint64_t)change > overhead_most_by_change(making->usual))
 		return false;
@@ -271,6 +274,7 @@ static int forget_context(CUcontext context)
 
 	charge_forget_context(context);
 	imports_forget_context(context);
+	images_forget_context(context);
 	atomic_fetch_add(&ended_contexts, 1);
 	if (!holdings_take(KIND_CONTEXT, key, &entry))
 		return CARD_FOREIGN;

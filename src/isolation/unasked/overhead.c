@@ -17,6 +17,7 @@
 #include "driver/cards.h"
 #include "driver/driver.h"
 #include "driver/timer.h"
+#include "slice/killpoint.h"
 #include "slice/slice.h"
 #include "unasked/imports.h"
 
@@ -199,7 +200,7 @@ static bool read_once(int card, struct card_usage *look)
 					     : nvml_card_used(card, &look->used);
 	const struct totals after = totals_of_neighbours(card);
 
-	look->neighbours = after.bytes;
+	look->neighbours = after;
 	return before.is_still && after.is_still && before.stamp == after.stamp;
 }
 
@@ -222,17 +223,35 @@ void card_usage_read(int card, struct card_usage *look)
 	read_same_way(card, look);
 }
 
-int64_t card_usage_change(int card, const struct card_usage *before)
+/* Who tells of a figure tells when: one that moves without that is no slice's books. */
+static int64_t neighbours_change(const struct totals *before, const struct totals *after)
+{
+	return before->stamp == after->stamp ? 0 : (int64_t)(after->bytes - before->bytes);
+}
+
+struct card_change card_usage_change(int card, const struct card_usage *before)
 {
 	struct card_usage after = {.is_of_context = before->is_of_context};
+	struct card_change change = {0};
 
+	PAUSEPOINT(card_changed);
 	read_same_way(card, &after);
 	if (!before->is_known || !after.is_known)
-		return 0;
-	const int64_t change = (int64_t)(after.used - before->used) -
-			       (int64_t)(after.neighbours - before->neighbours);
+		return change;
+	change.card = (int64_t)(after.used - before->used);
+	if (!quiesce_was_kept())
+		change.card -= (int64_t)(after.held - before->held);
+	change.told = change.card - neighbours_change(&before->neighbours, &after.neighbours);
+	return change;
+}
 
-	return quiesce_was_kept() ? change : change - (int64_t)(after.held - before->held);
+/*
+ * A neighbour that says of memory that it went makes what came look like ours, and
+ * the other way round. What cannot be so is no word to go by, only the card is.
+ */
+int64_t card_change_of_ours(struct card_change change, int64_t least, int64_t most)
+{
+	return change.told >= least && change.told <= most ? change.told : change.card;
 }
 
 /* NVML tells us afterwards; without it the card's total is read before and after. */

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "books/totals.h"
 #include "driver/context_scope.h"
 #include "slice/limits.h"
 
@@ -16,9 +17,9 @@
 struct card_usage {
 	uint64_t used;
 	uint64_t held;
-	uint64_t neighbours; /* what they say that they hold */
-	bool is_of_context;  /* the total is what one of our contexts says, else NVML's */
-	bool is_known;       /* the total, and no neighbour was about to change it */
+	struct totals neighbours; /* what they say that they hold */
+	bool is_of_context;       /* the total is what one of our contexts says, else NVML's */
+	bool is_known;            /* the total, and no neighbour was about to change it */
 };
 
 /* The making of one context; begin in the thread that makes it. */
@@ -133,9 +134,15 @@ void overhead_learn_price_by_nvml(int card, bool is_first, uint64_t bytes);
  */
 bool overhead_quiesce(void);
 void overhead_resume(void);
-/* Between these: before a change, and what it was; 0 where it cannot be known. */
+/* Between these: before a change, and what it was; nothing where it cannot be known. */
 void card_usage_read(int card, struct card_usage *look);
-int64_t card_usage_change(int card, const struct card_usage *before);
+struct card_change {
+	int64_t card; /* by the card's own figures, less what the books say of our own calls */
+	int64_t told; /* the same less what neighbours say that they took or gave */
+};
+struct card_change card_usage_change(int card, const struct card_usage *before);
+/* What was ours of it, which can be no less and no more than this. */
+int64_t card_change_of_ours(struct card_change change, int64_t least, int64_t most);
 /* A rise beyond `counted` is the current context's code. */
 void overhead_add_change(int card, const struct card_usage *before, uint64_t counted);
 bool overhead_has_context(int card);

@@ -23,9 +23,7 @@ async def test_a_node_leaves_its_mode_when_the_daemon_has_given_the_cards_back()
             await rig.set_labels(schedule="core_mem")
             await until(lambda: bool(rig.events("ModeSwitchRefused")), 30)
             assert rig.kubelet.allocatable(GPU) == 16
-            daemon.kill()
-            await daemon.wait()
-            await allocatable(mps, 0)
+            await mps.kill(daemon)
         (event,) = rig.events("ModeSwitchRefused")
         assert f"the MPS daemon of {mps.root} has given its cards back" in event["message"]
         await rig.stop_agent(signal.SIGKILL)
@@ -47,9 +45,7 @@ async def test_cards_wait_though_the_file_names_the_daemons_directory_no_more() 
         await rig.start_agent(mode="default", config_file=mps.config)
         async with mps.running() as daemon:
             await allocatable(mps, 16)
-            daemon.kill()
-            await daemon.wait()
-            await allocatable(mps, 0)
+            await mps.kill(daemon)
         mps.config.write_text(WITHOUT)
         waits = f"waits for the MPS daemon of {mps.root}, which has not given it back"
         for runs in (1, 2):

@@ -147,6 +147,25 @@ async def test_what_a_pod_that_has_ended_left_goes_as_well() -> None:
         assert not (rig.run / "slices" / slice_id).exists()
 
 
+async def test_a_node_that_offers_nothing_does_not_wait_for_a_stale_checkpoint() -> None:
+    """The kubelet writes its checkpoint anew only when something is offered or admitted."""
+    async with running_rig(is_started=False, is_hasty=True) as rig:
+        await become_installed(rig)
+        await rig.start_agent()
+        await rig.until_ready()
+        await rig.admit("ends", slice_of(2, 30))
+        slice_id = rig.grant("ends").slice_id
+        await rig.stop_agent()
+        await rig.delete(rig.uid("ends"))
+        await rig.set_labels(schedule="disabled")
+        await rig.start_agent()
+        await mark(rig, "installation-1")
+
+        assert await until_withdrawn(rig) == ()
+        assert rig.grants() == []
+        assert not (rig.run / "slices" / slice_id).exists()
+
+
 async def test_a_mark_for_another_installation_is_removed_and_not_obeyed() -> None:
     """A reinstall serves at once, and a mark that comes afterwards for it is left alone."""
     async with running_rig(is_started=False) as rig:

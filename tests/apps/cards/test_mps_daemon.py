@@ -89,6 +89,12 @@ class Mps:
                 process.send_signal(signal.SIGTERM)
                 await process.wait()
 
+    async def kill(self, daemon: asyncio.subprocess.Process) -> None:
+        """Kill it; the agent, where there is one, then offers nothing that it served."""
+        daemon.kill()
+        await daemon.wait()
+        await allocatable(self, 0)
+
     async def says(self, words: str) -> None:
         """Wait until the daemon's log has these words."""
         await until(lambda: words in self.log.read_text(), 60, lambda: self.log.read_text()[-3000:])
@@ -212,9 +218,7 @@ async def test_after_a_kill_nothing_is_offered_and_the_next_start_undoes_the_mod
         await rig.start_agent(mode="default", config_file=mps.config)
         async with mps.running() as daemon:
             await allocatable(mps, 16)
-            daemon.kill()
-            await daemon.wait()
-            await allocatable(mps, 0)
+            await mps.kill(daemon)
             assert mps.modes() == [EXCLUSIVE] * 4
         mps.config.write_text(f"version: v1\nflags: {{mpsRoot: {mps.root}}}\n")
         await until(lambda: bool(rig.events("ConfigurationWaits")), 60)
@@ -305,8 +309,7 @@ async def test_control_daemons_that_outlived_a_killed_daemon_are_ended_at_the_ne
         mps = Mps(rig, TWO)
         async with mps.running() as daemon:
             await mps.says("mps is served")
-            daemon.kill()
-            await daemon.wait()
+            await mps.kill(daemon)
         left = list(mps.root.glob("*/*/pipe/nvidia-cuda-mps-control.pid"))
         assert len(left) == 2
         mps.config.write_text(CONFIG % mps.root)

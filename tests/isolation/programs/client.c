@@ -11,6 +11,7 @@
 #include <nvml.h>
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>
@@ -731,6 +732,49 @@ static void do_library(char *words[])
 	printf("%d\n", result);
 }
 
+/* An image of so many bytes: what it is, and blanks. */
+static const void *image_of(const char *format, size_t bytes)
+{
+	static struct {
+		unsigned magic, version;
+		const void *image;
+	} wrapper = {0x466243b1, 1, NULL};
+	const unsigned fat[] = {0xba55ed50, 16 << 16 | 1, (unsigned)bytes, 0};
+	const unsigned part[] = {1 << 16 | 1, 64, (unsigned)bytes - 64, 0};
+	const Elf64_Ehdr cubin = {.e_ident = ELFMAG "\2\1\1",
+				  .e_machine = 190,
+				  .e_shoff = bytes - sizeof(Elf64_Shdr),
+				  .e_shnum = 1,
+				  .e_shentsize = sizeof(Elf64_Shdr)};
+	char *image = calloc(1, bytes + sizeof(fat) + 1), *text = image;
+
+	if (!strcmp(format, "cubin"))
+		return memcpy(image, &cubin, sizeof(cubin));
+	if (strcmp(format, "text") != 0) {
+		memcpy(image, fat, sizeof(fat));
+		memcpy(image + sizeof(fat), part, sizeof(part));
+		text += sizeof(fat) + 64;
+		bytes -= 64;
+	}
+	memset(text, ' ', bytes);
+	memcpy(text, spin_image, sizeof(spin_image) - 1);
+	wrapper.image = image;
+	return !strcmp(format, "wrapper") ? (const void *)&wrapper : image;
+}
+
+/* image FORMAT BYTES, or image file PATH: loads one as the module. */
+static void do_image(char *words[])
+{
+	CUresult result;
+
+	if (!strcmp(words[1], "file"))
+		result = CALL(cuModuleLoad, &spin_module, words[2]);
+	else
+		result = CALL(cuModuleLoadData, &spin_module,
+			      image_of(words[1], strtoull(words[2], NULL, 10)));
+	printf("%d\n", result);
+}
+
 /* ask WAY: about the kernel, which with lazy loading brings its code. */
 static void do_ask(char *words[])
 {
@@ -1262,6 +1306,7 @@ static const struct command commands[] = {
 	{"library", do_library},
 	{"library_unload", do_library_unload},
 	{"ask", do_ask},
+	{"image", do_image},
 	{"graph_destroy", do_graph_destroy},
 	{"init", do_init},
 	{"info", do_info},

@@ -194,7 +194,7 @@ class Agent:
         wiring.mode.settle_if_waiting()
         wiring.schemes.check_size(wiring.node_store.read())
         await wiring.node_checks.has_checked.wait()
-        await wiring.reconciler.repair_files()
+        await wiring.reconciler.files.repair()
         wiring.layout.run()
         wiring.node_store.subscribe(wiring.device_lists.publish)
         wiring.device_lists.publish(wiring.node_store.read())

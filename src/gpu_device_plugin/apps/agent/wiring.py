@@ -174,6 +174,7 @@ class Wiring:
                 kubelet_identity=edges.kubelet_identity,
                 gate=gate,
                 on_settled=self.identifier.remember_too,
+                is_offering=lambda: self.device_lists.is_offering,
                 is_waited_for=lambda: (
                     self.mode.is_waiting or state().is_leaving or self.layout.is_waiting
                 ),

@@ -125,7 +125,7 @@ class MpsDaemon:
 
         It reads the configuration by itself, and may offer them whole for a moment still.
         """
-        self._lock.serve("\n".join(card.uuid for card in cards))
+        self._take_out(cards)
         await asyncio.sleep(self._places.settle_seconds)
         with session(self._places.library) as nvml:
             await self._refuse_users(nvml, cards)
@@ -143,12 +143,16 @@ class MpsDaemon:
         It raises nothing: that would replace why serving ends, a cancellation among it.
         """
         try:
-            self._lock.serve("\n".join(card.uuid for card in cards))
+            self._take_out(cards)
             for daemon in daemons:
                 await daemon.stop()
             self._restore_modes()
         except GpuPluginError as error:
             _log.error("compute modes are not undone", reason=str(error))
+
+    def _take_out(self, cards: Sequence[CardReport]) -> None:
+        """Have the agent offer nothing of these cards: they are taken, and nothing of them is served."""
+        self._lock.serve("\n".join(card.uuid for card in cards))
 
     async def _until_replaced(
         self, configuration: Configuration, text: str, daemons: Sequence[ControlDaemon]

@@ -16,6 +16,7 @@ from gpu_device_plugin.apps.demo.promises import Promises
 from gpu_device_plugin.apps.demo.story import Story
 from gpu_device_plugin.apps.demo.telling import Promise, Teller
 from gpu_device_plugin.domain.reports import Inventory
+from gpu_device_plugin.domain.socket_paths import LONGEST_PATH
 from gpu_device_plugin.errors import ConfigError, EdgeError
 from gpu_device_plugin.simulation.api_server import StandInApiServer
 from gpu_device_plugin.simulation.node import SimulatedNode
@@ -26,8 +27,8 @@ LIMIT_SECONDS = 240.0
 _LIBRARY = "libgpuslice.so"
 _SELFTEST = "gpu-selftest"
 _PREFIX = "gpu-demo-"
-_LONGEST_ROOT = 55
-"""A Unix socket's path has at most 107 bytes, of which an agent's takes 52 below the root."""
+_LONGEST_ROOT = LONGEST_PATH - 52
+"""An agent's sockets take so much below the root."""
 
 
 async def run_demo(teller: Teller) -> list[Promise]:

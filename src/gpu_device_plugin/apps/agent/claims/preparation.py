@@ -20,6 +20,7 @@ from gpu_device_plugin.domain.claims import (
     claim_of_spec,
     prepared,
 )
+from gpu_device_plugin.domain.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.shares import Holder
@@ -70,8 +71,7 @@ class Preparation:
         # The gate: the calls of the other door decide on the same ledger.
         async with self._gate.lock, self._one_at_a_time:
             grant = await self._reserved(claim, ours)
-            edits = self._admission.edits(grant, self._state())
-            self.write(ref, grant)
+            edits = self._write(ref, grant)
         failpoint("prepare.before-answer")
         return prepared(claim, ours, edits)
 
@@ -87,18 +87,6 @@ class Preparation:
             await self._admission.release(Holder(PodRef(ref.namespace, ""), claim=ref.uid))
             self._cdi.remove(ref.uid)
 
-    def write(self, ref: ClaimRef, grant: Grant) -> None:
-        """Write the CDI file of a claim that holds a grant.
-
-        Raises:
-            NodeError: The directory takes no files, or a card has gone.
-        """
-        try:
-            edits = self._admission.edits(grant, self._state())
-            self._cdi.write(ref.uid, cdi_spec(ref, grant.slice_id, edits))
-        except StorageError as error:
-            raise NodeError(str(error), reason="CdiDirNotWritable") from error
-
     def restore(self) -> None:
         """After a start: each claim's file is there as its grant says, and no other one.
 
@@ -109,7 +97,7 @@ class Preparation:
         for uid, grant in held.items():
             known = claim_of_spec(uid, self._cdi.read(uid))
             with _only_this_claim(uid, "a CDI file is not restored"):
-                self.write(known[0] if known else ClaimRef(grant.pod.namespace, "", uid), grant)
+                self._write(known[0] if known else ClaimRef(grant.pod.namespace, "", uid), grant)
         if not self._admission.may_lack_grants:
             for uid in self._cdi.present() - held.keys():
                 with _only_this_claim(uid, "a CDI file is not removed"):
@@ -139,6 +127,19 @@ class Preparation:
             async with self._gate.lock, self._one_at_a_time:
                 if self._cdi.read(uid):  # not given back meanwhile
                     await self._reserved(claim, self._ours(claim), known[1])
+
+    def _write(self, ref: ClaimRef, grant: Grant) -> ContainerEdits:
+        """The CDI file of a claim that holds a grant; what stands in it.
+
+        Raises:
+            NodeError: The directory takes no files, or a card has gone.
+        """
+        edits = self._admission.edits(grant, self._state())
+        try:
+            self._cdi.write(ref.uid, cdi_spec(ref, grant.slice_id, edits))
+        except StorageError as error:
+            raise NodeError(str(error), reason="CdiDirNotWritable") from error
+        return edits
 
     def _held(self) -> dict[str, Grant]:
         """Claim's uid -> its grant."""

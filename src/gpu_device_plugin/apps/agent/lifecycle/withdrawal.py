@@ -49,6 +49,7 @@ class Withdrawal:
         self._resources = resources
         self._is_clean = False
         self._waited_for = ""
+        self._reason_told = ""
         reconciler.passed.subscribe(self._settle)
 
     def follow(self) -> None:
@@ -104,9 +105,12 @@ class Withdrawal:
 
     def _report(self, view: NodeView) -> None:
         """Answer when nothing is uncertain, all files are gone and the node counts 0 units."""
-        if not self._is_clean or any(_counts(view.allocatable, name) for name in self._resources):
-            return
-        if self._waits_for_claims():
+        reason = self._reason(view)
+        if reason != self._reason_told:
+            self._reason_told = reason
+            if reason:
+                _log.info("not withdrawn yet", reason=reason)
+        if reason:
             return
         pods = (str(grant.pod) for grant in self._ledger_store.ledger.grants.values())
         kept = tuple(sorted(set(pods)))
@@ -114,15 +118,27 @@ class Withdrawal:
             _log.info("withdrawn", kept=list(kept))
             self._node_store.update(kept=kept)
 
-    def _waits_for_claims(self) -> bool:
+    def _reason(self, view: NodeView) -> str:
+        """Why the node cannot be given up yet."""
+        if not self._is_clean:
+            return "it is not certain yet which pods have ended"
+        counted = [name for name in self._resources if _counts(view.allocatable, name)]
+        if counted:
+            return f"the kubelet still counts {', '.join(counted)}"
+        return self._waits_for_claims()
+
+    def _waits_for_claims(self) -> str:
         """Without the agent the kubelet cannot give claims back: their pods would never end."""
         grants = self._ledger_store.ledger.grants.values()
         pods = ", ".join(sorted({str(grant.pod) for grant in grants if grant.holder.claim}))
-        if pods and pods != self._waited_for:
-            text = f"the uninstall waits for pods with claims, which could not end without the agent: {pods}"
+        if not pods:
+            self._waited_for = ""
+            return ""
+        text = f"the uninstall waits for pods with claims, which could not end without the agent: {pods}"
+        if pods != self._waited_for:
             self._recorder.node_note("WithdrawalWaits", text)
         self._waited_for = pods
-        return bool(pods)
+        return text
 
 
 def _counts(allocatable: Mapping[str, str], name: str) -> bool:

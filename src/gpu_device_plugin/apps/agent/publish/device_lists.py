@@ -43,6 +43,11 @@ class DeviceLists:
         for resource in self._endpoints.keys() - pools.keys():
             self._endpoints[resource].withdraw()
 
+    @property
+    def is_offering(self) -> bool:
+        """Whether the kubelet holds a list of ours, an empty one included."""
+        return any(each.is_ready for each in self._endpoints.values())
+
     def send_again(self) -> None:
         """Send a list once more, which makes the kubelet write its checkpoint anew."""
         with suppress(StopIteration):

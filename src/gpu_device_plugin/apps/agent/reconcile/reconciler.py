@@ -63,6 +63,8 @@ class Parts:
         kubelet_identity: Which kubelet there is, by its sockets, or None.
         gate: Keeps a List away from the kubelet's calls.
         on_settled: Called with the pods that were listed in two passes in a row.
+        is_offering: Whether a device list is registered, so that the kubelet can be made to write its
+            checkpoint anew.
         is_waited_for: Whether a switch or an uninstall waits until no pod holds a slice.
         wall_seconds: The wall clock.
         schemes: The rules of what is shared.
@@ -78,6 +80,7 @@ class Parts:
     kubelet_identity: Callable[[], object | None]
     gate: CallGate
     on_settled: Callable[[Iterable[PodRef]], None]
+    is_offering: Callable[[], bool]
     is_waited_for: Callable[[], bool]
     wall_seconds: Callable[[], float]
     schemes: Schemes
@@ -94,7 +97,8 @@ class Reconciler:
         self._absent: frozenset[str] = frozenset()
         self._listed: frozenset[PodRef] = frozenset()
         self._reported = ""
-        self._files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
+        self.files = FileKeeper(parts.ledger_store, parts.setup, parts.recorder)
+        """The files of slices, also between two passes."""
         self.drift = 0
         self._has_passed = False
         self._unadopted: Sequence[PodRef] = ()
@@ -139,7 +143,7 @@ class Reconciler:
     @property
     def is_settled(self) -> bool:
         """Whether no grant and no file waits for its end, or its holder, to be certain."""
-        return not self.unread_answers and not self._absent and self._files.is_settled
+        return not self.unread_answers and not self._absent and self.files.is_settled
 
     async def run(self) -> None:
         """Run passes, until cancelled."""
@@ -160,10 +164,10 @@ class Reconciler:
         try:
             async with self._parts.gate.quiet():
                 begun = asyncio.get_running_loop().time()
-                self._settle(await self._parts.snapshots.take())
+                self._settle(self._current(await self._parts.snapshots.take()))
                 self.unread_answers.were_read(begun)
             self._has_passed = True
-            await self._files.repair_and_remove()
+            await self.files.repair_and_remove()
             self.passed.emit(None)
         except KubeletError as error:
             if str(error) != self._reported:
@@ -177,6 +181,16 @@ class Reconciler:
             return False
         self._reported = ""
         return True
+
+    def _current(self, snapshot: KubeletSnapshot) -> KubeletSnapshot:
+        """The snapshot without pods that its checkpoint would name for ever.
+
+        Where we offer nothing the kubelet may not write it again: List and the API server decide.
+        """
+        if self._parts.is_offering() or not self._parts.is_synced():
+            return snapshot
+        specs = self._parts.specs().values()
+        return snapshot.without_gone({spec.ref.uid for spec in specs if not spec.is_finished})
 
     def _settle(self, snapshot: KubeletSnapshot) -> None:
         ledger_store, specs = self._parts.ledger_store, self._parts.specs()
@@ -202,7 +216,7 @@ class Reconciler:
         ledger_store.set_gone(self._believed(self._absent, snapshot))
         self.drift = drift(alive, snapshot.listed)
         now = asyncio.get_running_loop().time()
-        is_stale = self._files.judge(snapshot, over, now, self._kubelet_since())
+        is_stale = self.files.judge(snapshot, over, now, self._kubelet_since())
         grants = ledger_store.ledger.grants
         if is_stale or any(grants[key].pod.uid in snapshot.uids for key in self._absent):
             self.checkpoint_stale.emit(None)
@@ -275,14 +289,6 @@ class Reconciler:
             self._parts.recorder.adopted(grant)  # of a scheme that records this is the usual way
         now = self._parts.wall_seconds()
         return [replace(grant, created_seconds=now) for grant in adopted]
-
-    def cut_back_if_filling(self) -> None:
-        """Let no container fill the run directory between two passes."""
-        self._files.cut_back_if_filling()
-
-    async def repair_files(self) -> None:
-        """Make every file that a grant names; remove nothing."""
-        await self._files.repair()
 
     def _kubelet_since(self) -> float | None:
         identity = self._parts.kubelet_identity()
