@@ -79,8 +79,8 @@ def at_work(cluster: Cluster, agent: Agent) -> Iterator[Agent]:
         agent.start()
     wait_for_allocatable(cluster, FOUR_CARDS)
     yield agent
-    for kind in ("job", "replicaset", "pod"):
-        cluster.kubectl("delete", kind, "--all", "--wait=true", "--grace-period=1")
+    everything = "job,replicaset,pod"
+    cluster.kubectl("delete", everything, "--all", "--wait=true", "--grace-period=1")
     wait_for("no pod is left", lambda: not cluster.every("pod"), 60, 0.3)
 
 

@@ -44,7 +44,7 @@ cluster() { # cluster NAME COMMAND ...
 kept=$(mktemp -d)
 other=""
 finish() {
-    [ -z "$other" ] || kill "$other" 2>/dev/null || true
+    [ -z "$other" ] || kill -KILL "$other" 2>/dev/null || true  # unshare ignores all else
     remove_empty_cgroups
     rm -rf "$kept"
 }

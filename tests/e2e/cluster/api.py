@@ -3,6 +3,7 @@
 import http.client
 import json
 import ssl
+import weakref
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -63,6 +64,7 @@ class Api:
         host = server["server"].removeprefix("https://")
         tls = ssl.create_default_context(cafile=server["certificate-authority"])
         self._connection = http.client.HTTPSConnection(host, timeout=SECONDS, context=tls)
+        weakref.finalize(self, self._connection.close)
 
     def ask(
         self, method: str, path: str, content: object = None, kind: str = "application/json"

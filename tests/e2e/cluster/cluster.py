@@ -77,7 +77,6 @@ class Cluster:
         self.prepare()
         try:
             self.control_plane.start()
-            self.apply(*_kubelets_may_read_claims())
             self.node.start(standard_images())
             self.wait_until_ready()
         except BaseException:
@@ -204,19 +203,3 @@ class Cluster:
 
     def _account_exists(self) -> bool:
         return self.find("serviceaccount", "default") is not None
-
-
-def _kubelets_may_read_claims() -> tuple[dict[str, Any], dict[str, Any]]:
-    """A right beside the node authorizer's, which on a busy machine learns of a pod after its kubelet.
-
-    A kubelet that is refused its pod's claim asks again after a minute or more.
-    """
-    group, name = "rbac.authorization.k8s.io", "kubelets-read-claims"
-    rule = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}
-    kind = {"apiVersion": f"{group}/v1", "metadata": {"name": name}}
-    return {**kind, "kind": "ClusterRole", "rules": [rule]}, {
-        **kind,
-        "kind": "ClusterRoleBinding",
-        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
-        "subjects": [{"apiGroup": group, "kind": "Group", "name": "system:nodes"}],
-    }

@@ -70,6 +70,7 @@ class Node:
         self._binaries = binaries
         self._credentials = credentials
         self._socket = place.directory / "containerd.sock"
+        self._loaded: dict[str, Image] = {}
         self.containerd = self._program(
             "containerd",
             binaries.containerd / "containerd",
@@ -118,11 +119,14 @@ class Node:
         self.proxy.start()
 
     def load(self, image: Image) -> None:
-        """Make an image known to this node."""
+        """Make an image known to this node; one that it has stays."""
+        if self._loaded.get(image.reference) == image:
+            return
         archive = self._file("image.tar")
         write_archive(image, archive)
         self.load_archive(archive)
         archive.unlink()
+        self._loaded[image.reference] = image
 
     def load_archive(self, archive: Path) -> None:
         """Make an image known to this node that stands in an archive, of Docker's or OCI's kind."""
@@ -245,6 +249,8 @@ class Node:
             "podLogsDir": str(self._file("pod-logs")),
             "maxPods": MAXIMUM_PODS,
             "nodeStatusUpdateFrequency": "2s",
+            # A kubelet whose claim is refused, or whose driver is away, tries again so much later.
+            "syncFrequency": "5s",
             "fileCheckFrequency": "2s",
             "resolvConf": "",
             "clusterDomain": "cluster.local",
