@@ -21,7 +21,7 @@ if [ ! -x .venv/bin/python ]; then
 fi
 # The second half, about as long as the rest. For a minute after a kubelet's start no grant ends: what
 # restarts the first node's kubelet comes last.
-second=(tests/e2e/test_{lifecycle,extender,quickstart,image,nvidia,moving_in}.py)
+second=(tests/e2e/test_{lifecycle,extender,image,quickstart,nvidia,moving_in}.py)
 
 # The only thing that outlives the namespaces. A group with a process in it stays: another containerd's.
 remove_empty_cgroups() {
@@ -42,38 +42,44 @@ cluster() { # cluster NAME COMMAND ...
         bash -c '"$@"; exit $?' e2e "$@"
 }
 
-kept=$(mktemp -d)
-other=""
 finish() {
     [ -z "$other" ] || kill -KILL "$other" 2>/dev/null || true  # unshare ignores all else
     remove_empty_cgroups
     rm -rf "$kept"
 }
-trap finish EXIT
-remove_empty_cgroups
-if [ "${1-}" = "--" ]; then
-    shift
-    (cluster one "$@")
-    exit
-fi
 
-# pyproject.toml keeps these tests out of every other pytest run; here they are wanted.
-options="-ra --strict-markers --strict-config --import-mode=importlib -p no:cacheprovider"
-pytest=(.venv/bin/python -m pytest -o "addopts=$options" -m cluster)
-if [ $# -gt 0 ]; then
-    chosen=(tests/e2e)
-    for argument in "$@"; do
-        case "$argument" in tests/e2e/*) chosen=() ;; esac
-    done
-    (cluster one "${pytest[@]}" "${chosen[@]}" "$@")
-    exit
-fi
-(cluster two "${pytest[@]}" "${second[@]}") >"$kept/second.log" 2>&1 &
-other=$!
-failed=0
-(cluster one "${pytest[@]}" tests/e2e "${second[@]/#/--ignore=}") || failed=$?
-echo "==> the second half"
-wait "$other" || failed=$?
-other=""
-cat "$kept/second.log"
-exit "$failed"
+main() {
+    kept=$(mktemp -d)
+    other=""
+    trap finish EXIT
+    remove_empty_cgroups
+    if [ "${1-}" = "--" ]; then
+        shift
+        (cluster one "$@")
+        exit
+    fi
+
+    # pyproject.toml keeps these tests out of every other pytest run; here they are wanted.
+    options="-ra --strict-markers --strict-config --import-mode=importlib -p no:cacheprovider"
+    pytest=(.venv/bin/python -m pytest -o "addopts=$options" -m cluster)
+    if [ $# -gt 0 ]; then
+        chosen=(tests/e2e)
+        for argument in "$@"; do
+            case "$argument" in tests/e2e/*) chosen=() ;; esac
+        done
+        (cluster one "${pytest[@]}" "${chosen[@]}" "$@")
+        exit
+    fi
+    (cluster two "${pytest[@]}" "${second[@]}") >"$kept/second.log" 2>&1 &
+    other=$!
+    failed=0
+    (cluster one "${pytest[@]}" tests/e2e "${second[@]/#/--ignore=}") || failed=$?
+    echo "==> the second half"
+    wait "$other" || failed=$?
+    other=""
+    cat "$kept/second.log"
+    exit "$failed"
+}
+
+# At once, so that an edit of this file during the run changes nothing.
+main "$@"; exit
