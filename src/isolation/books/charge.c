@@ -3,9 +3,9 @@
 
 #include "books/pages.h"
 #include "driver/cards.h"
+#include "driver/context_scope.h"
 #include "slice/killpoint.h"
 #include "slice/limits.h"
-#include "driver/context_scope.h"
 
 #include <stdatomic.h>
 

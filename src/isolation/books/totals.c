@@ -81,12 +81,12 @@ static struct totals look(int card)
 	return held;
 }
 
-struct totals totals_of_neighbours(int card)
+struct totals totals_of_neighbours(int card, bool may_wait)
 {
 	const uint64_t end_ns = timer_real_now_ns() + WAIT_NS;
 	struct totals held = look(card);
 
-	while (!held.is_still && timer_real_now_ns() < end_ns) {
+	while (may_wait && !held.is_still && timer_real_now_ns() < end_ns) {
 		timer_real_nap(NAP_NS);
 		held = look(card);
 	}

@@ -18,5 +18,5 @@ struct totals {
 	bool is_still;  /* none has one out */
 };
 
-/* Not under the region's lock; waits a little for those that have a call out. */
-struct totals totals_of_neighbours(int card);
+/* Not under the region's lock; `may_wait`: a little, for those that have a call out. */
+struct totals totals_of_neighbours(int card, bool may_wait);

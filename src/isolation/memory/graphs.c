@@ -12,8 +12,8 @@
 #include "books/calls.h"
 #include "books/entry.h"
 #include "books/holdings.h"
-#include "driver/stream.h"
 #include "driver/cards.h"
+#include "driver/stream.h"
 #include "slice/limits.h"
 #include "unasked/overhead.h"
 

@@ -13,10 +13,10 @@
 #include "books/calls.h"
 #include "books/charge.h"
 #include "books/holdings.h"
-#include "driver/stream.h"
 #include "driver/cards.h"
-#include "unasked/overhead.h"
 #include "driver/context_scope.h"
+#include "driver/stream.h"
+#include "unasked/overhead.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

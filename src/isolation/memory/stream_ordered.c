@@ -4,8 +4,8 @@
 #include "books/charge.h"
 #include "books/entry.h"
 #include "books/holdings.h"
-#include "driver/stream.h"
 #include "driver/cards.h"
+#include "driver/stream.h"
 #include "memory/pools.h"
 
 /* The pool that cuMemAllocAsync draws from on this stream. */

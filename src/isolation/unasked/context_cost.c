@@ -8,13 +8,13 @@
 #include "books/nvml.h"
 #include "books/slice_region.h"
 #include "driver/cards.h"
+#include "driver/context_scope.h"
 #include "driver/driver.h"
 #include "slice/killpoint.h"
 #include "slice/slice.h"
 #include "unasked/images.h"
 #include "unasked/imports.h"
 #include "unasked/launched.h"
-#include "driver/context_scope.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

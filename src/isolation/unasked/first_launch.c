@@ -7,8 +7,8 @@
 #include "books/account.h"
 #include "books/calls.h"
 #include "books/nvml.h"
-#include "driver/stream.h"
 #include "driver/cards.h"
+#include "driver/stream.h"
 #include "unasked/launched.h"
 
 /*
