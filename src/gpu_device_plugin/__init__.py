@@ -1,3 +1,3 @@
-"""Fractions of GPUs, schedulable and real: a Kubernetes device plugin."""
+"""Fractions of NVIDIA GPUs, scheduled and enforced: a Kubernetes device plugin."""
 
 __version__ = "0.1.0"

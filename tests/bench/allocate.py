@@ -13,7 +13,7 @@ client is grpcio in a process of its own. Right before each Allocate the same cl
 bytes to an empty grpc.aio server, so both see the same load (A/B alternating, {calls} calls each).
 A grant is durable before its answer: the grants lie on {state}, the slices' files on {run}. Of an
 Allocate the empty server's part is gRPC's and the event loop's; the rest is one flush of the grants
-(docs/adr/0010) and Python. The pair holds a PodResources List, answered by the stand-in kubelet,
+(docs/adr/0010) and Python. The pair includes a PodResources List, answered by the stand-in kubelet,
 which is Python; the real one is not."""
 
 

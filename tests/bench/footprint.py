@@ -13,7 +13,7 @@ _QUIET_SECONDS = 10.0
 _METHOD = f"""\
 Two nodes at once, nobody asking anything for {IDLE_SECONDS:.0f} s, their watches of the API server open: one
 with 4 V100 and no pod, and the 8 H200 of the chapters before with {HELD_PODS} pods, whose slices are
-looked at every 30 s; their use is read at a scrape, and nobody scrapes. Threads of gRPC's C core that
+checked every 30 s; their use is read at a scrape, and nobody scrapes. Threads of gRPC's C core that
 wake by themselves, calls or none, are part of the agent's figure. CPU is utime + stime by the clock
 of each process; the simulated NVML answers at once, a driver may take longer. Resident is VmRSS
 afterwards, pages of the interpreter and of libraries included that other processes share."""

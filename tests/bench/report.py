@@ -11,7 +11,7 @@ _HEAD = """\
 # Benchmarks
 
 Written by `make bench`; do not edit. Medians unless said otherwise, quantiles by nearest rank;
-ratios come from one run. What misses its bar stands here as missed. Nothing here needed a GPU,
+both figures of a ratio come from one run. What misses its target is marked so. Nothing here needed a GPU,
 but for the section of `make gpu` at the end, where there is one: cards are simulated by the NVML
 stand-in, kubelet and API server are the small ones of our tests except where a real cluster is named.
 The agent is always the real process, over real sockets. A chapter can be measured alone; each says

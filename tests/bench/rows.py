@@ -11,9 +11,9 @@ class Row:
 
     Attributes:
         what: The promise.
-        target: The bar, in words; empty for a figure that has none.
+        target: The target, in words; empty for a figure that has none.
         measured: The figure, in words.
-        is_met: Whether the bar was met; None where there is none, or nothing was measured.
+        is_met: Whether the target was met; None where there is none, or nothing was measured.
     """
 
     what: str
@@ -50,7 +50,7 @@ def at_most(what: str, value: float, bar: float, unit: str, digits: int = 2) -> 
 
 
 def shown(what: str, measured: str) -> Row:
-    """A row without a bar."""
+    """A row without a target."""
     return Row(what, "", measured)
 
 

@@ -12,7 +12,7 @@ import yaml
 from tests.chart.rendering import CHART
 
 README = CHART / "README.md"
-_LINK = re.compile(r"\bdocs/([\w-]+\.md(?:#[\w-]+)?)")
+_LINK = re.compile(r"(?<!`)\bdocs/([\w-]+\.md(?:#[\w-]+)?)")
 _WHOLE = ("resources",)
 """Values that are shown as a whole: people replace them so."""
 
@@ -67,7 +67,7 @@ def rendered() -> str:
         "## Values",
         "",
         "An unknown value is an error. Node labels take precedence over `mode`, `placement` and",
-        "`computePolicy`. `global.imageRegistry` of a parent chart stands before `image.repository`.",
+        "`computePolicy`. `global.imageRegistry` of a parent chart is put before `image.repository`.",
         "",
         "| value | default | effect |",
         "|---|---|---|",

@@ -1,6 +1,7 @@
 """`kubectl gpu` shows a cluster as its API server has it, and names what is wrong with its cure."""
 
 import asyncio
+import io
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -18,9 +19,11 @@ from tests.fakes.api_server import FakeApiServer, Json, Seen, kubeconfig, runnin
 from tests.waiting import until
 
 from gpu_device_plugin import __version__
+from gpu_device_plugin.apps.overview.capacity import NodeCapacity
 from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.questions import FollowedCards, follow_cards
+from gpu_device_plugin.apps.overview.usage import SliceUse
 from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main, main_inspect
 from gpu_device_plugin.cli.overview_screen import OverviewScreen
 from gpu_device_plugin.cluster.api import ApiServer
@@ -54,11 +57,13 @@ class Cluster:
         asking["status"] = {"phase": phase, **pod_status}
         await self.server.put(path(asking), asking)
 
-    async def say(self, name: str, reason: str, message: str, who: str, kind: str = "Pod") -> None:
+    async def say(
+        self, name: str, reason: str, message: str, who: str, *, kind: str = "Pod", uid: str = ""
+    ) -> None:
         """A Warning about a pod or a node."""
         namespace = "ns" if kind == "Pod" else "default"
         event = {
-            "involvedObject": {"kind": kind, "name": name, "namespace": namespace},
+            "involvedObject": {"kind": kind, "name": name, "namespace": namespace, "uid": uid},
             "type": "Warning",
             "reason": reason,
             "message": message,
@@ -147,6 +152,38 @@ async def test_the_map_shows_each_card_and_who_holds_it(cluster: Cluster) -> Non
     await cluster.golden("map-wide-140", "map", "-o", "wide", columns=140)
 
 
+@pytest.mark.parametrize("columns", [80, 200])
+def test_uses_and_capacities_break_no_name(columns: int) -> None:
+    """Of a pod or a node; other words wrap."""
+    pod, node = "training-of-a-large-language-model-7d9f8b6c5d-x2k4p", "ip-10-0-12-34.eu-central-1"
+    use = SliceUse(node, "team-vision", pod, "main", "0", 2154 << 20, 30, None, None, None)
+    console = Console(width=columns, file=io.StringIO())
+    screen = OverviewScreen(console)
+    screen.uses([use], [])
+    screen.capacity([NodeCapacity(node, 3, "then " + "no card has room for it, " * 9)], "2 units")
+    assert isinstance(console.file, io.StringIO)
+    found = console.file.getvalue()
+
+    assert f"team-vision/{pod} " in found
+    assert found.count(node) == 2
+    assert max(map(len, found[found.index("node ") :].splitlines())) <= columns
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+async def test_the_map_breaks_no_name_of_a_pod(cluster: Cluster, columns: int) -> None:
+    """So that it can be found and copied, with a ReplicaSet's long names too; nor does it break a bar."""
+    name = "training-of-a-large-language-model-7d9f8b6c5d-x2k4p"
+    await cluster.add(pod(name, 1, 5, on="gpu-a", annotations=held(1, 1, 5)))
+    plain = (await cluster.run("map", columns=columns)).output
+    wide = (await cluster.run("map", "-o", "wide", columns=columns)).output
+
+    for found in (plain, wide):
+        assert f"=ns/{name}" in found
+        assert "0     aaaabb?????....   6/15     80 %" in found
+        assert all(line == line.rstrip() for line in found.splitlines())
+    assert f"ns/{name} (1 unit, 5 %)\n" in wide
+
+
 async def test_the_map_of_named_nodes_shows_no_others(cluster: Cluster) -> None:
     """A name that is not there is an error that says which are."""
     found = await cluster.run("map", "gpu-b")
@@ -183,7 +220,7 @@ async def test_a_node_that_cannot_be_read_is_counted_and_named(cluster: Cluster)
     await cluster.server.put("/api/v1/nodes/gpu-z", broken)
 
     assert "3 nodes (1 unreadable), 5 cards:" in (await cluster.run("map")).output
-    assert (await cluster.run("map", "gpu-z")).output.startswith("gpu-z: ")
+    assert (await cluster.run("map", "gpu-z")).output.startswith("gpu-z: annotation of cards names")
     assert "gpu-z" not in (await cluster.run("map", "gpu-a")).output
 
 

@@ -98,6 +98,42 @@ async def test_the_schedulers_words_are_known_without_an_event(cluster: Cluster)
     assert again.count(text) == 1
 
 
+@pytest.mark.parametrize(
+    ("phase", "started", "shown"),
+    [
+        pytest.param("Running", "04:00:01", {"IsolationKept"}, id="it runs"),
+        pytest.param("Running", "04:00:00", {"FailedScheduling", "IsolationKept"}, id="since then"),
+        pytest.param("Pending", "", {"FailedScheduling", "IsolationKept"}, id="it waits"),
+    ],
+)
+async def test_what_was_said_before_the_pod_started_is_not_said_of_a_running_one(
+    cluster: Cluster, phase: str, started: str, shown: set[str]
+) -> None:
+    """But what the agent said when it admitted the pod. The Events are of 04:00:00."""
+    await cluster.say("again", "FailedScheduling", "0/3 nodes are available", "default-scheduler")
+    await cluster.say("again", "IsolationKept", "CGPU_DISABLE does nothing", "gpu-device-plugin")
+    asking = pod("again", 2, 30, on="gpu-a", annotations=held(2, 2, 30))
+    status = {"startTime": f"2026-11-22T{started}Z"} if started else {}
+    found = await why(cluster, asking, phase, **status)
+
+    assert {each for each in ("FailedScheduling", "IsolationKept") if each in found} == shown
+
+
+@pytest.mark.parametrize(
+    ("uid", "times"),
+    [("its-own", 1), ("the-kubelets", 1), ("of-before", 0), ("", 1)],
+)
+async def test_what_was_said_of_an_earlier_pod_of_this_name_is_not_said_of_this_one(
+    cluster: Cluster, uid: str, times: int
+) -> None:
+    """As a StatefulSet makes them. Of a static pod the kubelet says a uid of its own."""
+    await cluster.say("again", "FailedMount", "no such volume", "kubelet", uid=uid)
+    asking = pod("again", 2, 30, annotations={"kubernetes.io/config.mirror": "the-kubelets"})
+    asking["metadata"]["uid"] = "its-own"
+
+    assert (await why(cluster, asking)).count("FailedMount") == times
+
+
 async def test_gates_and_a_deletion_keep_a_pod_from_every_scheduler(cluster: Cluster) -> None:
     gated = pod("gated", 2, 30)
     gated["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]

@@ -30,7 +30,7 @@ METHOD = (
     "was fitted to them: two to four tenants, caps in steps of 5 that fill the card, kernels of 5 µs to "
     "50 ms in streams or each waited for, turns of 1,024 or 2,048 µs, 5 s each. A tenant that waits for "
     "each of its kernels gets one turn for each, whatever its cap: where it gets no more without any "
-    "caps, that is its bar."
+    "caps, that is its target."
 )
 PERCENTS = (10, 30, 50, 70, 90)
 TENANTS = (1, 2, 3)

@@ -4,6 +4,7 @@ It stands still while a program or the library computes (src/simulator/cuda/step
 loaded machine changes nothing, and 10 seconds take a fraction of one.
 """
 
+import re
 from collections.abc import Callable
 
 from tests.isolation.box import MIB, Box, Program
@@ -54,17 +55,26 @@ def alone(
     return box
 
 
-def unit_of(kind: str, unit_ns: int | None = None) -> tuple[str, int]:
-    """Kind of work and nanoseconds of one kernel: "sync@100000" says both."""
+def lengths_of(kind: str, unit_ns: int | None = None) -> tuple[str, str]:
+    """Kind of work and lengths of its kernels in nanoseconds: "sync@100000" says both.
+
+    "sync@20000/200000" takes them in turn, "/50" behind that every 50th, "20000-60000" rises
+    (programs/client.c, `lengths`): all are launches of one function and grid.
+    """
     name, _, own = kind.partition("@")
-    return name, int(own) if own else unit_ns or WORK[name]
+    return name, own or str(unit_ns or WORK[name])
+
+
+def unit_of(kind: str, unit_ns: int | None = None) -> int:
+    """Nanoseconds of a piece of work: of the first kernel."""
+    return int(re.split("[/-]", lengths_of(kind, unit_ns)[1])[0])
 
 
 def ready(box: Box, kind: str, unit_ns: int | None = None) -> Program:
     """A program that can work, before the clock is shared: getting ready takes time too."""
     program = box.start()
     if kind.startswith("graph"):
-        assert program(f"kernel_graph 0 {unit_of(kind, unit_ns)[1] // 10} 10") == [0]
+        assert program(f"kernel_graph 0 {unit_of(kind, unit_ns) // 10} 10") == [0]
     return program
 
 
@@ -97,12 +107,12 @@ def work(
     """The same of programs that are ready, and that may have worked before."""
     had = []
     for program, kind in tasks:
-        name, each_ns = unit_of(kind, unit_ns)
-        program.tell(f"work {name} {each_ns} {seconds} {len(tasks) * in_steps}")
+        name, lengths = lengths_of(kind, unit_ns)
+        program.tell(f"work {name} {lengths} {seconds} {len(tasks) * in_steps}")
     for program, kind in tasks:
         result, pieces, took_ns = program.answer()
         assert result == 0
-        had.append(100 * pieces * unit_of(kind, unit_ns)[1] / took_ns)
+        had.append(100 * pieces * unit_of(kind, unit_ns) / took_ns)
     return had
 
 

@@ -168,6 +168,51 @@ def test_small_kernels_get_their_share(
     assert had == pytest.approx([min(percent, free[0])], abs=POINTS)
 
 
+@pytest.mark.parametrize(
+    ("percent", "kind"),
+    [
+        *((30, f"sync@{lengths}") for lengths in ("5000/50000", "20000/200000", "100000/1000000")),
+        *((10, f"sync@{lengths}") for lengths in ("500000/10000/50", "2000000/40000/50")),
+        *((30, f"sync@{lengths}") for lengths in ("20000-60000", "50000-150000")),
+        *((30, f"stream@{lengths}") for lengths in ("20000/200000", "20000-60000")),
+        (10, "stream@500000/10000/50"),
+        (70, "sync@20000/200000"),
+    ],
+)
+def test_kernels_whose_time_varies_get_their_share(
+    make_box: MakeBox, percent: int, kind: str
+) -> None:
+    """One function and grid: each was charged the least that one took, and 30 % had 97."""
+    had = shares((tenant(make_box, "a", percent), kind), seconds=3)
+
+    assert had == pytest.approx([percent], abs=POINTS)
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        ((40, "sync@100000/1000000"), (50, "stream@100000")),
+        ((30, "sync@100000/1000000"), (60, "sync@20000000")),
+        ((10, "sync@2000000/40000/50"), (50, "sync@2000000")),
+        ((30, "sync@1000000/20000/50"), (60, "stream@100000")),
+        ((30, "sync@100000-300000"), (60, "stream@100000")),
+        ((20, "sync@100000/1000000"), (20, "sync@100000/1000000"), (50, "sync@2000000")),
+    ],
+)
+def test_kernels_whose_time_varies_leave_their_neighbours_theirs(
+    make_box: MakeBox, tasks: tuple[tuple[int, str], ...]
+) -> None:
+    """30 % had 67 and its neighbour 33 of 60: the least is no mean."""
+    boxes = [tenant(make_box, f"tenant{i}", part) for i, (part, _) in enumerate(tasks)]
+    free = [tenant(make_box, f"free{i}", 100) for i in range(len(tasks))]
+    kinds = [kind for _, kind in tasks]
+    could = shares(*zip(free, kinds, strict=True), seconds=2)
+    had = shares(*zip(boxes, kinds, strict=True))
+
+    for (part, kind), least, each in zip(tasks, could, had, strict=True):
+        assert min(part, least) - BESIDE_POINTS <= each <= part + BESIDE_POINTS, (kind, had)
+
+
 @pytest.mark.parametrize("percent", [50, 70, 90, 95])
 def test_bursts_get_their_share_from_the_first_second(make_box: MakeBox, percent: int) -> None:
     """50 kernels of 100 us, then 4 ms on the host: the guard let five go, and had 59 % at 90."""

@@ -5,7 +5,10 @@ measure their code and contexts by the card's total and by what the pages beside
 """
 
 import asyncio
+import select
 import struct
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,12 +53,13 @@ def beside(watched: Box, make_box: MakeBox) -> Box:
 
 @pytest.fixture
 def forge(beside: Box) -> Forge:
-    """Writes the neighbour's page: what it holds, when it told so, by which version."""
+    """Writes the neighbour's page: what it holds, when it told so, by which version, with calls out."""
     page = beside.root.parent / "cards" / beside.node.uuids[0] / "neighbour"
 
-    def write(held: int, told_ns: int, version: int = 1) -> None:
-        head = struct.pack("<QQQIIQQ", activity.MAGIC, 0, 0, version, 0, held, told_ns)
-        page.write_bytes(head.ljust(activity.BYTES, b"\0"))
+    def write(held: int, told_ns: int, version: int = 1, calls_out: int = 0) -> None:
+        head = struct.pack("<QQQIIQQ", activity.MAGIC, 0, 0, version, calls_out, held, told_ns)
+        with page.open("r+b", buffering=0) as file:
+            file.write(head)
 
     return write
 
@@ -153,6 +157,29 @@ def test_a_neighbour_that_did_allocate_is_believed(stepped: Stepped, beside: Box
     stepped.step(LOAD, lambda: neighbour(f"alloc 1 {100 * MIB}"))
 
     assert start - room(stepped.program) == CODE
+
+
+def test_a_page_that_is_never_at_rest_holds_nobody_up(watched: Box, forge: Forge) -> None:
+    """One that always says of a call that it is out: the first load waited for it for ever."""
+    program = watched.start(CUDA_MODULE_LOADING="EAGER")
+    is_over = threading.Event()
+
+    def change() -> None:
+        while not is_over.is_set():
+            forge(0, time.monotonic_ns(), calls_out=1)
+
+    forger = threading.Thread(target=change)
+    forger.start()
+    try:
+        program.tell("loads module 200")
+        assert program.process.stdout
+        ready, _, _ = select.select([program.process.stdout], [], [], 20)
+    finally:
+        is_over.set()
+        forger.join()
+
+    assert ready
+    assert program.answer() == [0]
 
 
 @pytest.mark.parametrize(("version", "charged"), [(0, CODE + 100 * MIB), (1, CODE), (2, CODE)])

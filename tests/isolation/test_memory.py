@@ -332,6 +332,18 @@ def test_a_pool_takes_the_last_megabytes_where_the_driver_gives_them(box: Box) -
     assert room(program) == MIB
 
 
+def test_a_pool_whose_room_is_in_pieces_gives_what_fits(box: Box) -> None:
+    """It lacked as much as when it had grown by more than the slice had, and was not tried."""
+    program = box.start(GPU_SIMULATOR_POOL_EXACT="1", GPU_SIMULATOR_POOL_PIECE_MIB="29")
+    assert program("pool_keep default 1") == [0]
+    assert program(f"async 1 {2 * MIB}") == [0]  # 30 of its 32 MiB are unused
+    assert program(f"alloc 2 {room(program) - 44 * MIB}") == [0]
+    assert program(f"async 3 {60 * MIB}") == [OUT_OF_MEMORY]  # lacks 30, grows by 60
+    assert program(f"async 4 {29 * MIB}") == [0]
+
+    assert program(f"async 5 {40 * MIB}") == [0]  # lacks 39, grows by 40
+
+
 def test_a_refused_growth_of_a_pool_is_tried_once(box: Box) -> None:
     """What the driver took beyond the slice was given back; the same request is known by then."""
     program = box.start()

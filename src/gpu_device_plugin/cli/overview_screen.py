@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +24,11 @@ _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_
 _BAR = 16
 _WIDE_BAR = 32
 _WIDE = 120
+_ANY_WIDTH = 10_000
+_INDENT = 3
 _MIB = 1024 * 1024
+
+Lines = list[list[Segment]]
 
 
 class OverviewScreen:
@@ -33,19 +39,45 @@ class OverviewScreen:
 
     def cards(self, cluster: ClusterCards, *, is_wide: bool = False) -> None:
         """Every node's cards with who holds them."""
-        for part in self.drawn_nodes(cluster, is_wide=is_wide):
-            self._console.print(part, soft_wrap=False)
+        for lines in self.drawn_nodes(cluster, is_wide=is_wide):
+            self._print(lines)
         self._console.print(Text(cluster.summary))
 
-    def drawn_nodes(
-        self, cluster: ClusterCards, *, is_wide: bool = False
-    ) -> Iterator[RenderableType]:
-        """Each node, drawn when it is asked for."""
-        width = _WIDE_BAR if self._console.width >= _WIDE else _BAR
+    def drawn_nodes(self, cluster: ClusterCards, *, is_wide: bool = False) -> Iterator[Lines]:
+        """The lines of each node, drawn when it is asked for.
+
+        They may be longer than the terminal's: a pod's name is in one piece, to be found and copied.
+        """
+        bar = _WIDE_BAR if self._console.width >= _WIDE else _BAR
         for node in cluster.nodes:
-            yield Group(*_node(node, width, is_wide=is_wide))
+            table = _card_table(node, bar, is_wide=is_wide)
+            yield self._lines(Group(*_node(node, table)), self._width_for(table, _INDENT))
         for name, why in cluster.unreadable:
-            yield Text(f"{name}: {why}", style="red")
+            yield self._lines(Text(f"{name}: {why}", style="red"), self._console.width)
+
+    def _width_for(self, table: Table, indent: int = 0) -> int:
+        """The terminal's, or as much more as it takes to break no word of the table."""
+        options = self._console.options.update(max_width=_ANY_WIDTH)
+        width = indent + Measurement.get(self._console, options, table).maximum
+        if width <= self._console.width:
+            return self._console.width
+        flexible = [column for column in table.columns if not column.no_wrap]
+        for column in flexible:
+            texts = [column.header, *column.cells]
+            sizes = [Measurement.get(self._console, options, text) for text in texts]
+            word = max(size.minimum for size in sizes)
+            width -= max(size.maximum for size in sizes) - word
+            # Only the last one may be wider than that: rich shares out what is left by its own rule.
+            column.width = None if column is flexible[-1] else word
+        return max(self._console.width, width)
+
+    def _print(self, lines: Lines) -> None:
+        for line in lines:
+            self._console.print(Segments([*line, Segment.line()]), soft_wrap=True)
+
+    def _lines(self, part: RenderableType, width: int) -> Lines:
+        options = self._console.options.update(width=width)
+        return [_trimmed(line) for line in self._console.render_lines(part, options, pad=False)]
 
     def uses(self, uses: Sequence[SliceUse], silent: Sequence[str]) -> None:
         """A line a slice, and what could not be asked."""
@@ -53,7 +85,7 @@ class OverviewScreen:
         for use in uses:
             table.add_row(*_use(use))
         if uses:
-            self._console.print(table)
+            self._print(self._lines(table, self._width_for(table)))
         elif not silent:
             self._console.print("no slice is held")
         for line in silent:
@@ -69,7 +101,7 @@ class OverviewScreen:
         for each in sorted(capacities, key=lambda each: (-each.pods, each.node)):
             style = "green" if each.pods else "dim"
             table.add_row(each.node, Text(str(each.pods), style=style), each.then)
-        self._console.print(table)
+        self._print(self._lines(table, self._width_for(table)))
         total = sum(each.pods for each in capacities)
         fit = "fits" if total == 1 else "fit"
         self._console.print(Text(f"{counted(total, 'more pod')} of {asked} {fit}", style="bold"))
@@ -113,14 +145,21 @@ class OverviewScreen:
         self._console.print(grid)
 
 
-def _node(node: NodeView, width: int, *, is_wide: bool) -> Iterator[RenderableType]:
+def _trimmed(line: list[Segment]) -> list[Segment]:
+    """Without spaces at the end, which a narrower terminal would show as a line."""
+    while line and not line[-1].text.strip():
+        line = line[:-1]
+    return [*line[:-1], Segment(line[-1].text.rstrip(), line[-1].style)] if line else []
+
+
+def _node(node: NodeView, table: Table) -> Iterator[RenderableType]:
     yield Text.assemble((node.name, "bold"), f"  {node.kind_text}")
-    yield Padding(_card_table(node, width, is_wide=is_wide), (0, 0, 0, 3), expand=False)
+    yield Padding(table, (0, 0, 0, _INDENT), expand=False)
     for line in _instances(node):
-        yield Padding(Text(line), (0, 0, 0, 3))
+        yield Padding(Text(line), (0, 0, 0, _INDENT))
     if node.waiting:
-        listed = ", ".join(f"{pod} ({units} units)" for pod, units in node.waiting)
-        yield Padding(Text(f"without a card yet: {listed}", style="yellow"), (0, 0, 0, 3))
+        listed = ", ".join(f"{pod} ({counted(units, 'unit')})" for pod, units in node.waiting)
+        yield Padding(Text(f"without a card yet: {listed}", style="yellow"), (0, 0, 0, _INDENT))
     yield Text()
 
 
@@ -141,10 +180,11 @@ def _card_table(node: NodeView, width: int, *, is_wide: bool) -> Table:
     marks = _marks(node.letters)
     amounts = ("units", "compute") if node.has_compute else ("units",)
     table = _table("card", "memory", right=() if node.is_whole else amounts)
-    if is_wide:
-        for head in ("MiB", "UUID"):
-            table.add_column(head, no_wrap=True)
-    table.add_column("who", overflow="fold")
+    for head in ("MiB", "UUID") if is_wide else ():
+        table.add_column(head)
+    for column in table.columns:
+        column.no_wrap = True
+    table.add_column("who", no_wrap=is_wide)
     for card in node.cards:
         cells: list[RenderableType] = [str(card.index), _bar(card, marks, width)]
         if not node.is_whole:
@@ -194,18 +234,18 @@ def _bar(card: CardView, marks: dict[PodRef, tuple[str, str]], width: int) -> Te
 def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool) -> Text:
     if not card.is_healthy and not card.holders and not card.pods:
         return Text("out of service", style="red")
-    who = Text()
+    who, between = Text(), "\n" if is_wide else ", "
     for pod in card.pods:
         letter, colour = marks[pod]
-        who.append(", " if who else "")
+        who.append(between if who else "")
         who.append(f"{letter}={pod}", style=colour)
     for holder in card.holders:
         letter, colour = marks[holder.pod]
-        who.append(", " if who else "")
+        who.append(between if who else "")
         who.append(f"{letter}={holder.pod}", style=colour)
         if is_wide:
             compute = f", {holder.percent} %" if holder.percent else ""
-            who.append(f" ({holder.units} units{compute})")
+            who.append(f" ({counted(holder.units, 'unit')}{compute})")
         who.append("" if holder.is_granted else " (reserved)")
     return who if card.is_healthy else Text.assemble(("out of service: ", "red"), who)
 

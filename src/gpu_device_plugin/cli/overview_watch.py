@@ -62,10 +62,10 @@ class WatchScreen:
         """Whole nodes until the terminal is full, then how many are left out; the first one may be cut."""
         below = [Text(cards.summary), *([Text(stale, style="bold yellow")] if stale else [])]
         room = self._console.height - sum(map(self._height, below)) - 1  # for what is left out
-        lines: list[list[Segment]] = []
+        width, lines = self._console.width, list[list[Segment]]()
         shown, total = 0, len(cards.nodes) + len(cards.unreadable)
         for node in self._screen.drawn_nodes(cards, is_wide=self._is_wide):
-            drawn = self._console.render_lines(node, pad=False)
+            drawn = [Segment.adjust_line_length(line, width, pad=False) for line in node]
             if lines and len(lines) + len(drawn) > room:
                 break
             lines += drawn

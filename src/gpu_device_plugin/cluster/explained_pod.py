@@ -73,6 +73,7 @@ class ExplainedSpec(SurveyedPodSpec):
 class ExplainedStatus(SurveyedPodStatus, rename="camel"):
     """`status` of the pod."""
 
+    start_time: str | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
 

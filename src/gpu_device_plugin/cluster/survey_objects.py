@@ -6,7 +6,7 @@ import msgspec
 
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.cluster.device_requests import devices_asked
-from gpu_device_plugin.cluster.pod_spec import whole_request
+from gpu_device_plugin.cluster.pod_spec import MIRROR, whole_request
 from gpu_device_plugin.cluster.wire import (
     Bare,
     Container,
@@ -189,6 +189,7 @@ class _Source(msgspec.Struct):
 
 class _About(msgspec.Struct):
     name: str = ""
+    uid: str = ""
 
 
 class Event(Bare, rename="camel"):
@@ -208,6 +209,14 @@ class Event(Bare, rename="camel"):
     def about(self) -> str:
         """Name of the object that it is about."""
         return self.involved_object.name
+
+    def is_about(self, pod: SurveyedPod) -> bool:
+        """Whether it is about this pod, and not an earlier one of its name.
+
+        Of a static pod the kubelet says its own uid, which the API's copy has in an annotation.
+        """
+        uids = ("", pod.metadata.uid, pod.annotations.get(MIRROR))
+        return self.involved_object.uid in uids
 
     @property
     def at(self) -> str:

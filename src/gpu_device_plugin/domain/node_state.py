@@ -9,6 +9,8 @@ from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy, is_isolated
 
+ANY_CARD = "*"
+
 
 @dataclass(frozen=True, slots=True)
 class NodeTerms:
@@ -54,7 +56,7 @@ class NodeState:
         mark: The uninstall mark that this agent acts on, or "".
         mps_root: Directory of the MPS daemon that `mps_served` is of, or "".
         mps_served: What a living MPS daemon serves, as it says; UUIDs alone are cards that a daemon has
-            not given back.
+            not given back, and `ANY_CARD` says that it is not known which these are.
         mps_waits: What keeps the configured MPS daemon from serving, in its words, or "".
         imex_channels: Of the IMEX channels that are asked for, those that the node has.
         door: By what requests reach the node.

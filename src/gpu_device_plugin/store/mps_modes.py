@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from gpu_device_plugin.domain.node_state import ANY_CARD
 from gpu_device_plugin.errors import StorageError
 from gpu_device_plugin.store.mps_lock import served
 
@@ -64,9 +65,10 @@ class ModesFile:
 def kept_by_daemon(root: str) -> str:
     """What the MPS daemon of this directory serves, as it says, while it lives.
 
-    Of one that has ended: UUID of each card that it has not given back, line by line; "" if there is none.
+    Of one that has ended: UUID of each card that it has not given back, line by line; "" if there is
+    none, and `ANY_CARD` where its file cannot be read.
     """
     try:
         return served(Path(root)) or "\n".join(ModesFile(Path(root)).read()) if root else ""
     except StorageError:
-        return ""
+        return ANY_CARD

@@ -35,4 +35,15 @@ bool calls_are_own(void);
 /* Changes when any of them begins one or comes back. */
 uint64_t calls_stamp(void);
 
+/*
+ * Holding back the container's other calls, so that a card's total changes by what one thread
+ * does. Not under the region's lock, and not twice in one thread. Between these no other
+ * thread of the container begins a call that takes or gives memory, and those that
+ * were out have come back; both as far as a bounded wait helps. False: this process has no slot.
+ */
+bool calls_quiesce_others(void);
+void calls_resume_others(void);
+/* Before the end: has nobody else moved anything? Else the books must tell who did. */
+bool calls_were_quiesced(void);
+
 void calls_after_fork(void);

@@ -3,6 +3,7 @@
 
 #include "books/pages.h"
 #include "driver/cards.h"
+#include "driver/context_scope.h"
 #include "slice/killpoint.h"
 #include "slice/limits.h"
 

@@ -146,7 +146,7 @@ struct region *region_open(const char *path, const struct limits *limits, bool m
 	const char *fault = NULL;
 	struct region *region = MAP_FAILED;
 
-	slot_lock_use(path);
+	slot_lock_use(path, REGION_BYTES);
 	if (fd < 0) {
 		(void)snprintf(reason, reason_bytes, "%s: %m", path);
 		return NULL;
@@ -193,7 +193,7 @@ void region_clear(struct region *region, unsigned slot)
 
 	if ((uint32_t)holder == slot + 1)
 		atomic_compare_exchange_strong(&region->quiescer, &holder, 0);
-	atomic_store(&region->slots[slot].movement, 0);
+	atomic_store(&region->slots[slot].calls, 0);
 	region->slots[slot].state = SLOT_FREE;
 }
 

@@ -37,7 +37,7 @@ struct region_slot {
 	struct process_name owner;
 	uint32_t has_slot_lock; /* its owner holds a lock while it lives: books/slot_lock.h */
 	uint8_t reserved0[4];
-	_Atomic uint64_t movement; /* calls that take or give memory: books/calls.c */
+	_Atomic uint64_t calls; /* that take or give memory, out and in all: books/calls.c */
 	uint8_t reserved1[8];
 };
 
@@ -82,7 +82,7 @@ struct region {
 		uint8_t room[64];
 	};
 	char slice[LIMITS_NAME_BYTES];
-	_Atomic uint64_t quiescer; /* who holds the others' calls back: books/quiesce.c */
+	_Atomic uint64_t quiescer; /* who holds the others' calls back: books/calls.c */
 	uint8_t reserved1[56];
 	struct region_slot slots[REGION_SLOTS];
 	struct region_card cards[LIMITS_CARDS];
@@ -92,7 +92,7 @@ struct region {
 
 /* Frozen: the agent and other builds of this library read the same bytes. */
 _Static_assert(sizeof(struct region_slot) == 64, "layout");
-_Static_assert(offsetof(struct region_slot, movement) == 48, "layout");
+_Static_assert(offsetof(struct region_slot, calls) == 48, "layout");
 _Static_assert(offsetof(struct region, lock) == 64, "layout");
 _Static_assert(offsetof(struct region, quiescer) == 192, "layout");
 _Static_assert(offsetof(struct region, slots) == 256, "layout");

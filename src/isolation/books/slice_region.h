@@ -1,6 +1,8 @@
-/* The region of this container's slice, and this process's slot in it. */
+/* The region of this container's slice, this process's slot in it, and the slice's pages of
+ * activity. */
 #pragma once
 
+#include "books/activity.h"
 #include "books/region.h"
 #include "slice/slice.h"
 
@@ -17,3 +19,8 @@ struct region *slice_region(void);
 int slice_slot(void);
 /* The same where the region's lock is already held. */
 int slice_slot_locked(void);
+
+/* Where the slices of a card have their pages; returns the length, as snprintf does. */
+int activity_directory(int card, char *path, size_t bytes);
+/* This slice's page: the agent's file, else the one in the region. Any thread. */
+struct activity *activity_own_page(int card);

@@ -6,7 +6,6 @@
  */
 #include "books/slot_lock.h"
 
-#include "books/region.h"
 #include "slice/killpoint.h"
 #include "slice/process.h"
 
@@ -22,6 +21,7 @@
 #endif
 
 static char file[320];
+static off_t first_byte;
 
 /* What a child must not keep of the lock that is just being taken; -1, NULL: nothing. */
 static _Atomic int taking_fd = -1;
@@ -38,8 +38,9 @@ static void slot_lock_in_child(void)
 		close(fd);
 }
 
-void slot_lock_use(const char *path)
+void slot_lock_use(const char *path, size_t file_bytes)
 {
+	first_byte = (off_t)file_bytes;
 	(void)snprintf(file, sizeof(file), "%s", path);
 }
 
@@ -48,7 +49,7 @@ static struct flock lock_of(unsigned slot, short type)
 {
 	return (struct flock){.l_type = type,
 			      .l_whence = SEEK_SET,
-			      .l_start = REGION_BYTES + (off_t)slot,
+			      .l_start = first_byte + (off_t)slot,
 			      .l_len = 1};
 }
 

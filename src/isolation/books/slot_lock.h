@@ -6,9 +6,10 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 
-/* The file; remembered for the other calls. Before the region is used. */
-void slot_lock_use(const char *path);
+/* The file and its size; remembered for the other calls. Before the region is used. */
+void slot_lock_use(const char *path, size_t file_bytes);
 
 /*
  * Until exec or death, whatever descriptors the application closes. False where

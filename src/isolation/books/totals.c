@@ -6,8 +6,6 @@
  */
 #include "books/totals.h"
 
-#include "books/calls.h"
-#include "books/own_page.h"
 #include "books/slice_region.h"
 #include "driver/timer.h"
 #include "slice/slice.h"
@@ -32,16 +30,15 @@ void totals_publish(int card)
 	atomic_store(&page->moved_ns, timer_real_now_ns());
 }
 
-void totals_tell_calls(void)
+void totals_tell_calls(uint32_t calls_out)
 {
-	const uint32_t out = calls_out();
 	const uint64_t now_ns = timer_real_now_ns();
 
 	for (unsigned card = 0; card < slice_limits()->card_count; card++) {
 		struct activity *page = activity_own_page((int)card);
 
 		atomic_store_explicit(&page->moved_ns, now_ns, memory_order_relaxed);
-		atomic_store(&page->calls_out, out);
+		atomic_store(&page->calls_out, calls_out);
 	}
 }
 
@@ -84,12 +81,12 @@ static struct totals look(int card)
 	return held;
 }
 
-struct totals totals_of_neighbours(int card)
+struct totals totals_of_neighbours(int card, bool may_wait)
 {
 	const uint64_t end_ns = timer_real_now_ns() + WAIT_NS;
 	struct totals held = look(card);
 
-	while (!held.is_still && timer_real_now_ns() < end_ns) {
+	while (may_wait && !held.is_still && timer_real_now_ns() < end_ns) {
 		timer_real_nap(NAP_NS);
 		held = look(card);
 	}

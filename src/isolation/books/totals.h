@@ -10,7 +10,7 @@
 /* Under the region's lock, when the books of a card have changed. */
 void totals_publish(int card);
 /* A call that takes or gives memory begins, or has come back and is in the books. */
-void totals_tell_calls(void);
+void totals_tell_calls(uint32_t calls_out);
 
 struct totals {
 	uint64_t bytes; /* that the slices beside us hold of a card */
@@ -18,5 +18,5 @@ struct totals {
 	bool is_still;  /* none has one out */
 };
 
-/* Not under the region's lock; waits a little for those that have a call out. */
-struct totals totals_of_neighbours(int card);
+/* Not under the region's lock; `may_wait`: a little, for those that have a call out. */
+struct totals totals_of_neighbours(int card, bool may_wait);

@@ -19,6 +19,10 @@
 #define NAP_MOST_NS 10000000u
 /* For what is out to end, before a short kernel is measured by itself. */
 #define SAMPLE_NAP_NS 5000u
+/* Queued at most beside others. */
+#define AHEAD_NS 50000000
+/* Queued at most while others are quiet for us. */
+#define QUIET_QUEUED_NS 2000000u
 /* Waiting this long, look whether it is a dead process's work that we wait for. */
 #define REAP_AFTER_NS 100000000u
 
@@ -77,6 +81,12 @@ static void look(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 		busy_overtake(meter, now_ns);
 }
 
+/* Few at a time: what the others' quiet is too short for is not measured. */
+static uint64_t quiet_nap_ns(const struct meter *meter)
+{
+	return meter->queued_ns + meter->tail.work_ns > QUIET_QUEUED_NS ? NAP_LEAST_NS : 0;
+}
+
 /* May this launch go on now? 0, or how long to wait before asking again. */
 static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 {
@@ -86,7 +96,12 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 	look(meter, worst_ns, now_ns);
 	if (!credit_is_capped(meter->card))
 		return 0;
+	if (quiet_lasts(meter, now_ns))
+		return quiet_nap_ns(meter);
 	credit_earn(meter->card, credit_inflight(meter->card) > 0, now_ns);
+	/* Not so much that others could not have a quiet moment soon. */
+	if (meter->is_running && credit_inflight(meter->card) > AHEAD_NS && !busy_is_alone(meter))
+		return NAP_WORKING_NS;
 	const uint64_t wait_ns = credit_wait_ns(meter->card);
 	const uint64_t quiet_ns = quiet_of_others_ns(meter->card, now_ns);
 
@@ -158,16 +173,14 @@ static struct meter *sample_if_due(struct meter *meter, struct meter_launch *lau
 /* The same without neighbours, where one is due. */
 static struct meter *be_alone_if_due(struct meter *meter, struct meter_launch *launch)
 {
-	const uint64_t since_ns = launch->now_ns;
-
-	if (!quiet_begin(meter, launch->what, since_ns))
+	if (!quiet_begin(meter, launch->what, launch->now_ns))
 		return meter;
 	do {
 		meter = sleep_unlocked(launch, QUIET_NAP_NS);
 		if (!meter)
 			return NULL;
 		launch->now_ns = timer_now_ns();
-	} while (!quiet_is_reached(meter, launch->what, since_ns, launch->now_ns));
+	} while (!quiet_is_reached(meter, launch->what, launch->now_ns));
 	busy_poll(meter, launch->now_ns, false);
 	launch->is_held_back = true;
 	return meter;

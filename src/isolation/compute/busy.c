@@ -1,14 +1,13 @@
 /* Charging work as it ends, and telling the neighbours. Everything with the meter's lock. */
 #include "compute/busy.h"
 
-#include "books/own_page.h"
 #include "books/slice_region.h"
 #include "compute/correction.h"
 #include "compute/credit.h"
 #include "compute/estimate.h"
 #include "compute/neighbours.h"
 #include "compute/quiet.h"
-#include "driver/capture.h"
+#include "driver/stream.h"
 #include "slice/slice.h"
 
 /* How many others there are changes slowly, and counting them takes a while. */
@@ -24,11 +23,13 @@ enum { REPRICE_TIMES = 2 };
 /* A neighbour that did nothing for so long does not want the card. */
 #define ALONE_NS 50000000u
 
-/* Half a turn, which is 1,024 us by default, and may be set longer. */
-#define SHORT_NS 500000u
-#define LONG_NS (8ull * SHORT_NS)
-#define LONG_IN_QUIET_NS (24ull * SHORT_NS)
-#define GROWN_NS (16ull * SHORT_NS)
+/* Several turns, of 1,024 us by default. */
+#define GROWN_NS 8000000u
+/* What is claimed and was not there yet counts later, up to so much. */
+#define OWED_MOST_NS 20000000u
+
+/* Behind longer ones there is always an event, and before them. */
+#define SINGLE_NS 200000u
 
 /* So long between two launches is worth an event. */
 #define GAP_NS 5000u
@@ -142,6 +143,11 @@ static void reprice(struct meter *meter, uint64_t what, uint64_t before_ns)
 				    events_reprice(meter, what, each_ns));
 }
 
+static bool is_mixed(const struct meter *meter, uint64_t now_ns)
+{
+	return now_ns - meter->mixed_ns < BUSY_MIXED_NS;
+}
+
 /* The first event's work took `part_ns`. */
 static void learn(struct meter *meter, const struct timed_event *timed, uint64_t part_ns)
 {
@@ -161,47 +167,63 @@ static void learn(struct meter *meter, const struct timed_event *timed, uint64_t
 	reprice(meter, work->what, before_ns);
 }
 
-/*
- * What of a busy period can be ours at most, as far as we know: what its launches take
- * without neighbours. Not of several streams, whose kernels run beside each other.
- */
-static uint64_t claim(const struct meter *meter, const struct timed_event *timed, uint64_t took_ns,
-		      uint64_t there_ns, uint64_t now_ns)
+/* Without neighbours, the first event's work took `part_ns`. */
+static void learn_solo(const struct meter *meter, const struct timed_event *timed, uint64_t part_ns,
+		       uint64_t now_ns, bool is_asked)
 {
 	const struct work *work = &timed->work;
-	uint64_t solo_ns = work->solo_ns;
+	const bool is_single = work->launches == 1 && !is_mixed(meter, now_ns) &&
+			       (meter->has_lead || work->work_ns >= SINGLE_NS);
 
-	if (now_ns - meter->mixed_ns < BUSY_MIXED_NS)
-		return there_ns;
-	if (work->is_alike && !timed->known_ns && work->launches) {
-		if (work->launches == 1 && meter->has_lead)
-			estimate_sample(work->what, took_ns);
-		estimate_learn_solo(work->what, took_ns / work->launches, meter->is_quiet, now_ns);
-		solo_ns = estimate_of(work->what).solo_ns * work->launches;
-	}
-	return solo_ns < there_ns ? solo_ns : there_ns;
-}
-
-/* So much longer than known is nobody's turn: its kernels take longer than they used to. */
-static bool has_grown(uint64_t claimed_ns, uint64_t there_ns)
-{
-	return there_ns > claimed_ns + GROWN_NS;
+	if (work->launches <= METER_KINDS)
+		estimate_learn_solo(work->whats, work->launches, part_ns,
+				    is_asked || busy_is_alone(meter), is_single, now_ns);
 }
 
 /*
- * Kernels much shorter than a turn are known exactly, since most of them lie within one;
- * somewhat longer ones where some of late had to wait and others had not (compute/quiet.c).
- * Else each may hold others' turns, always the same.
+ * Beside neighbours what passes holds their turns: what the launches take by themselves is
+ * claimed, at most what passed, and the rest of it later.
  */
-static bool is_exact(const struct timed_event *timed, uint64_t claimed_ns, uint64_t there_ns)
+static uint64_t claim(struct meter *meter, const struct work *work, uint64_t there_ns)
 {
-	const uint64_t each_ns = claimed_ns / timed->work.launches;
-	const struct estimate estimate = estimate_of(timed->work.what);
+	const uint64_t wanted_ns = meter->owed_ns + work->solo_ns;
+	const uint64_t claimed_ns = wanted_ns < there_ns ? wanted_ns : there_ns;
 
-	if (has_grown(claimed_ns, there_ns))
-		return false;
-	return each_ns < SHORT_NS ||
-	       (each_ns < (estimate.was_quiet ? LONG_IN_QUIET_NS : LONG_NS) && estimate.has_waited);
+	meter->owed_ns = wanted_ns - claimed_ns;
+	if (meter->owed_ns > OWED_MOST_NS)
+		meter->owed_ns = OWED_MOST_NS;
+	return claimed_ns;
+}
+
+struct charge {
+	uint64_t part_ns;    /* ours */
+	uint64_t claimed_ns; /* of neighbours */
+	bool is_sure;
+};
+
+static struct charge charge_beside(struct meter *meter, const struct timed_event *timed,
+				   uint64_t from_ns, uint64_t to_ns)
+{
+	const struct work *work = &timed->work;
+	const uint64_t there_ns = to_ns - from_ns;
+
+	if (work->is_alike && !timed->known_ns && work->launches)
+		estimate_note_passed(work->what, there_ns / work->launches);
+	/* So much longer than known is nobody's turn: its kernels take longer than they used to. */
+	const bool is_grown = there_ns > work->solo_ns + GROWN_NS;
+
+	if (work->solo_ns < ESTIMATE_UNKNOWN_NS && !is_grown) {
+		const uint64_t claimed_ns = claim(meter, work, there_ns);
+
+		return (struct charge){claimed_ns, claimed_ns, true};
+	}
+	const uint64_t least_ns = is_grown || !work->is_alike
+					  ? ESTIMATE_UNKNOWN_NS
+					  : estimate_of(work->what).least_ns * work->launches;
+
+	return (struct charge){
+		neighbours_our_part(meter->card, from_ns, to_ns, meter->place, &meter->mine),
+		least_ns < there_ns ? least_ns : there_ns, false};
 }
 
 static void charge_measured(struct meter *meter, const struct timed_event *timed, uint64_t took_ns,
@@ -210,25 +232,40 @@ static void charge_measured(struct meter *meter, const struct timed_event *timed
 	uint64_t from_ns, to_ns;
 
 	place_stretch(meter, took_ns, now_ns, &from_ns, &to_ns);
-	if (to_ns <= from_ns)
-		return;
-	const uint64_t there_ns = to_ns - from_ns;
-	const uint64_t claimed_ns = claim(meter, timed, took_ns, there_ns, now_ns);
-	const bool is_sure = is_exact(timed, claimed_ns, there_ns);
-	const uint64_t part_ns = is_sure ? claimed_ns
-					 : neighbours_our_part(meter->card, from_ns, to_ns,
-							       meter->place, &meter->mine);
+	const uint64_t there_ns = to_ns > from_ns ? to_ns - from_ns : 0;
+	const uint64_t quiet_from_ns = quiet_since_ns(meter, from_ns, to_ns);
+	const bool is_alone =
+		neighbours_were_away(meter->card, quiet_from_ns ? quiet_from_ns : from_ns, to_ns,
+				     meter->place, &meter->mine);
+	const bool is_asked = is_alone && quiet_from_ns;
+	const uint64_t sampled_ns = timed->work.sampled_ns;
+	struct charge charge = {there_ns, there_ns, true};
 
-	tell(meter, from_ns, to_ns, has_grown(claimed_ns, there_ns) ? there_ns : claimed_ns);
-	/* What is longer than samples say was no kernel: nobody's time may be left over to us. */
-	if (!is_sure || !timed->work.is_sampled)
-		correction_note(meter, from_ns, to_ns, part_ns, is_sure);
-	spend(meter, part_ns);
+	if (timed->work.launches == 1 && meter->has_lead && !is_mixed(meter, now_ns))
+		estimate_sample(timed->work.what, took_ns);
+	/* What is longer than samples say was no kernel. */
+	if (is_alone && sampled_ns < there_ns)
+		charge.part_ns = charge.claimed_ns = sampled_ns;
+	else if (!is_alone)
+		charge = charge_beside(meter, timed, from_ns, to_ns);
+	if (there_ns) {
+		tell(meter, from_ns, to_ns, charge.claimed_ns);
+		if (!is_alone || sampled_ns >= there_ns)
+			correction_note(meter, from_ns, to_ns, charge.part_ns, charge.is_sure);
+		spend(meter, charge.part_ns);
+	}
+	/* Who has no cap does not tell before it has seen that we do. */
+	if (is_alone && now_ns - meter->begun_ns >= ALONE_NS)
+		learn_solo(meter, timed, sampled_ns < took_ns ? sampled_ns : took_ns, now_ns,
+			   is_asked);
 	/* What the busy period was longer than this work is not its. */
-	learn(meter, timed,
-	      there_ns > took_ns ? (uint64_t)((double)part_ns * (double)took_ns / (double)there_ns)
-				 : part_ns);
-	meter->cursor_ns = to_ns;
+	if (there_ns)
+		learn(meter, timed,
+		      there_ns > took_ns ? (uint64_t)((double)charge.part_ns * (double)took_ns /
+						      (double)there_ns)
+					 : charge.part_ns);
+	if (to_ns > meter->cursor_ns)
+		meter->cursor_ns = to_ns;
 }
 
 /* A copy, or nothing: look for more of them, of launches that are short too. */
@@ -257,7 +294,7 @@ static void settle_mark(struct meter *meter, uint64_t now_ns)
 		charge_estimate(meter, timed->work.work_ns, now_ns);
 	credit_add_inflight(meter->card, slice_slot(), -(int64_t)timed->work.work_ns);
 	events_pass(meter, meter->cursor_ns);
-	quiet_end(meter);
+	quiet_pass(meter, now_ns);
 	meter->progress_ns = now_ns;
 	meter->has_unmeasured = false;
 }

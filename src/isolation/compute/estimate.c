@@ -5,15 +5,6 @@
 
 enum { PLACES = 8192, WEIGHT = 4, WORST_FADES = 64, SURPRISE = 2 };
 
-/*
- * What a kind takes alone is the least that was seen in a window of time, and of launches, and
- * in the one before. One that took so much more has waited: by a half, or by an eighth where a
- * quarter of them take the least.
- */
-#define SOLO_WINDOW_NS 1000000000u
-enum { SOLO_LAUNCHES = 128, SOLO_STEADY = 16, SOLO_WAITED = 256 };
-enum { SOLO_MORE = 2, SOLO_LITTLE_MORE = 8, SOLO_SAME = 32, SOLO_ALL = 4096 };
-
 /* Until it was seen once: long enough that only few strangers run at a time. */
 #define UNKNOWN_NS 5000000u
 /*
@@ -29,6 +20,20 @@ enum { SOLO_MORE = 2, SOLO_LITTLE_MORE = 8, SOLO_SAME = 32, SOLO_ALL = 4096 };
 enum { WORST_STEADY_TIMES = 100, STEADY_LAUNCHES = 4096, SURPRISE_TIMES = 4 };
 
 /*
+ * The mean without neighbours is of about so many launches. One that is off by more than a
+ * quarter, and a little, says that its kind varies, for a while; so may each new kind.
+ */
+enum { MEAN_OF = 128, MEAN_ANEW = 8, STEADY_FROM = 16, VARIES_FOR = 4096, VARIES_AT_FIRST = 64 };
+#define VARIES_NS 2000u
+
+/*
+ * Beside neighbours that are never quiet: the least that passed. Kernels much shorter than a turn
+ * lie within one now and then.
+ */
+#define LEAST_BELOW_NS 500000u
+enum { LEAST_FADES = 1024 };
+
+/*
  * Longer kernels take longer than their launch. Each kind is sampled at first after so many
  * launches, and then more and more seldom while it takes what is known.
  */
@@ -36,35 +41,26 @@ enum { WORST_STEADY_TIMES = 100, STEADY_LAUNCHES = 4096, SURPRISE_TIMES = 4 };
 #define SAMPLE_NEAR_NS 500u
 enum { SAMPLE_FROM = 16, SAMPLE_UPTO = 4096, SAMPLE_LASTS = 4 * SAMPLE_UPTO, SAMPLE_NEAR = 4 };
 
-/*
- * Shorter ones lie within a turn now and then, longer ones hold about as many of others as of
- * ours. Each window of time should hold such measurements.
- */
-#define QUIET_ABOVE_NS 500000u
+/* By chance the shorter of a kind are alone more often than the longer ones. */
+#define FAIR_LASTS_NS 5000000000u
+
 #define QUIET_BELOW_NS 12000000u
 #define QUIET_EVERY_NS 300000000u
-
-/* What is seen in a window of time. */
-struct least {
-	uint64_t since_ns, first_ns, second_ns;
-	uint32_t count;
-};
 
 struct place {
 	uint64_t what;
 	uint64_t duration_ns;
 	uint64_t worst_ns;      /* of late */
-	uint64_t solo_ns;       /* 0: not known */
-	struct least recent;    /* of one window, */
-	uint64_t before_ns;     /* and of the one before it */
-	int32_t often_least;    /* how many of late took the least, of SOLO_ALL */
-	uint32_t waited;        /* measurements until it is forgotten that one took longer */
+	double mean_ns;         /* without neighbours; 0: not known */
+	uint64_t mean_at_ns;    /* when that was learnt last, */
+	uint64_t fair_at_ns;    /* and not because it happened to be short */
+	uint64_t least_ns;      /* 0: not known */
 	uint64_t steady;        /* launches since it last took much longer than it used to */
 	uint64_t samples_ns[2]; /* the last two; 0: none */
-	uint64_t quiet_from_ns; /* not measured without neighbours before */
-	bool was_quiet;
-	uint32_t since_sample; /* launches */
-	uint32_t sample_every; /* 0: SAMPLE_FROM */
+	uint32_t mean_of;       /* launches */
+	uint32_t varies;        /* launches until that is forgotten */
+	uint32_t since_sample;  /* launches */
+	uint32_t sample_every;  /* 0: SAMPLE_FROM */
 };
 
 static struct place places[PLACES];
@@ -80,9 +76,22 @@ static struct place *place_of(uint64_t what)
 	return first;
 }
 
+/* NULL: never measured. */
+static struct place *known_place(uint64_t what)
+{
+	struct place *place = place_of(what);
+
+	return what && place->what == what ? place : NULL;
+}
+
 static uint64_t larger(uint64_t one, uint64_t other)
 {
 	return one > other ? one : other;
+}
+
+static uint64_t smaller(uint64_t one, uint64_t other)
+{
+	return one < other ? one : other;
 }
 
 static uint64_t backlog_of(const struct place *place)
@@ -97,40 +106,41 @@ static uint64_t backlog_of(const struct place *place)
 	return larger(larger(worst_ns, least_ns), place->worst_ns);
 }
 
-static uint64_t smaller(uint64_t one, uint64_t other)
+/* Two samples that say the same; neighbours' turns make one longer, so the shorter one tells. */
+static uint64_t sampled_ns(const struct place *place)
 {
-	return one < other ? one : other;
+	const uint64_t least_ns = smaller(place->samples_ns[0], place->samples_ns[1]);
+
+	if (!least_ns || place->varies || place->since_sample >= SAMPLE_LASTS)
+		return ESTIMATE_UNKNOWN_NS;
+	return least_ns;
 }
 
-static uint64_t least_sample_ns(const struct place *place)
+static uint64_t solo_ns(const struct place *place)
 {
-	return smaller(place->samples_ns[0], place->samples_ns[1]);
-}
-
-/* Neighbours' turns make a sample longer: of two the shorter one tells. */
-static bool is_as_sampled(const struct place *place)
-{
-	const uint64_t least_ns = least_sample_ns(place);
-
-	return least_ns && place->solo_ns < SAMPLE_BELOW_NS && place->since_sample < SAMPLE_LASTS &&
-	       least_ns <= place->solo_ns + place->solo_ns / SAMPLE_NEAR + SAMPLE_NEAR_NS;
+	if (place->mean_ns > 0)
+		return (uint64_t)place->mean_ns;
+	if (place->steady >= STEADY_FROM && place->least_ns && place->least_ns < LEAST_BELOW_NS)
+		return place->least_ns;
+	return ESTIMATE_UNKNOWN_NS;
 }
 
 struct estimate estimate_of(uint64_t what)
 {
-	static const struct place unknown = {.duration_ns = UNKNOWN_NS};
-	const struct place *place = place_of(what);
-	const bool is_known = what && place->what == what;
+	static const struct place unknown = {.duration_ns = UNKNOWN_NS, .varies = 1};
+	const struct place *known = known_place(what);
+	const struct place *place = known ? known : &unknown;
 
-	place = is_known ? place : &unknown;
 	return (struct estimate){
 		.work_ns = place->duration_ns,
-		.solo_ns = place->steady >= SOLO_STEADY ? place->solo_ns : ESTIMATE_UNKNOWN_NS,
+		.solo_ns = solo_ns(place),
+		.least_ns = place->least_ns ? place->least_ns : ESTIMATE_UNKNOWN_NS,
+		.sampled_ns = sampled_ns(place),
 		.worst_ns = backlog_of(place),
-		.is_known = is_known,
-		.has_waited = place->waited > 0,
-		.was_quiet = place->was_quiet,
-		.is_sampled = is_as_sampled(place),
+		.longest_ns = place->worst_ns,
+		.is_sure = place->mean_ns > 0,
+		.is_known = known != NULL,
+		.varies = place->varies > 0,
 	};
 }
 
@@ -140,8 +150,11 @@ void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches)
 	struct place *place = place_of(what);
 
 	if (place->what != what)
-		*place = (struct place){.what = what, .duration_ns = measured_ns};
+		*place = (struct place){
+			.what = what, .duration_ns = measured_ns, .varies = VARIES_AT_FIRST};
 	place->steady += launches;
+	if (place->mean_of)
+		place->varies -= (uint32_t)smaller(place->varies, launches);
 	if (measured_ns > place->duration_ns * SURPRISE_TIMES + SURPRISE_NS)
 		place->steady = 0;
 	if (measured_ns / SURPRISE >= place->duration_ns)
@@ -153,85 +166,100 @@ void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches)
 	place->worst_ns = larger(place->worst_ns - place->worst_ns / WORST_FADES, measured_ns);
 }
 
-/* No single odd figure makes it. */
-static uint64_t second_least_ns(const struct least *least)
+static bool is_off(double measured_ns, double known_ns)
 {
-	return least->count > 1 ? least->second_ns : least->first_ns;
+	const double more_ns =
+		measured_ns > known_ns ? measured_ns - known_ns : known_ns - measured_ns;
+
+	return more_ns > known_ns / 4 + VARIES_NS;
 }
 
-static void keep_least(struct place *place, uint64_t passed_ns, uint64_t now_ns)
+static void vary(struct place *place)
 {
-	struct least *recent = &place->recent;
+	if (!place->varies)
+		place->mean_of = MEAN_ANEW;
+	place->varies = VARIES_FOR;
+}
 
-	if (recent->count >= SOLO_LAUNCHES && now_ns - recent->since_ns >= SOLO_WINDOW_NS) {
-		place->before_ns = second_least_ns(recent);
-		recent->count = 0;
+/* How many launches are of the same kind as number `i`; 0: that was counted before. */
+static uint32_t count_alike(const uint64_t *whats, uint32_t launches, uint32_t i)
+{
+	uint32_t count = 0;
+
+	for (uint32_t j = 0; j < launches; j++) {
+		if (whats[j] == whats[i] && j < i)
+			return 0;
+		count += whats[j] == whats[i];
 	}
-	if (!recent->count) {
-		*recent = (struct least){.since_ns = now_ns, .first_ns = passed_ns};
-	} else if (passed_ns < recent->first_ns) {
-		recent->second_ns = recent->first_ns;
-		recent->first_ns = passed_ns;
-	} else if (recent->count == 1 || passed_ns < recent->second_ns) {
-		recent->second_ns = passed_ns;
+	return count;
+}
+
+/* Each of several kinds bears its part of what they took longer than known. */
+void estimate_learn_solo(const uint64_t *whats, uint32_t launches, uint64_t took_ns, bool is_fair,
+			 bool is_single, uint64_t now_ns)
+{
+	double known_ns = 0;
+
+	for (uint32_t i = 0; i < launches; i++) {
+		struct place *place = known_place(whats[i]);
+
+		if (!place)
+			return;
+		if (place->mean_ns <= 0)
+			place->mean_ns = (double)place->duration_ns;
+		known_ns += place->mean_ns;
 	}
-	recent->count++;
-	if (!place->before_ns)
-		place->before_ns = ESTIMATE_UNKNOWN_NS;
+	const double times = (double)took_ns / known_ns;
+
+	for (uint32_t i = 0; i < launches; i++) {
+		const uint32_t alike = count_alike(whats, launches, i);
+		struct place *place = known_place(whats[i]);
+
+		if (!alike ||
+		    (!is_fair && place->varies && now_ns - place->fair_at_ns < FAIR_LASTS_NS))
+			continue;
+		if (is_fair && place->varies && now_ns - place->fair_at_ns >= FAIR_LASTS_NS)
+			place->mean_of = 0;
+		if (is_single && place->mean_of && is_off((double)took_ns, place->mean_ns))
+			vary(place);
+		place->mean_ns += place->mean_ns * (times - 1) * alike / (place->mean_of + alike);
+		if (place->mean_ns < 1)
+			place->mean_ns = 1;
+		place->mean_of = (uint32_t)smaller(place->mean_of + alike, MEAN_OF);
+		place->mean_at_ns = now_ns;
+		if (is_fair)
+			place->fair_at_ns = now_ns;
+	}
 }
 
-static void note_waiting(struct place *place, uint64_t passed_ns)
+void estimate_note_passed(uint64_t what, uint64_t passed_ns)
 {
-	const bool is_least = passed_ns <= place->solo_ns + place->solo_ns / SOLO_SAME;
-	const bool is_often_least = place->often_least > SOLO_ALL / 4;
-	const uint64_t more_ns = place->solo_ns / (is_often_least ? SOLO_LITTLE_MORE : SOLO_MORE);
+	struct place *place = known_place(what);
 
-	place->often_least += ((is_least ? SOLO_ALL : 0) - place->often_least) / 32;
-	if (passed_ns > place->solo_ns + more_ns)
-		place->waited = SOLO_WAITED;
-	else if (place->waited)
-		place->waited--;
-}
-
-/*
- * Nobody's turns make it shorter, so it is the least that is seen of late; and neighbours
- * that have a share wait for it now and then, so that is seen within the window.
- */
-void estimate_learn_solo(uint64_t what, uint64_t passed_ns, bool is_asked, uint64_t now_ns)
-{
-	struct place *place = place_of(what);
-
-	if (place->what != what)
+	if (!place)
 		return;
-	note_waiting(place, passed_ns);
-	keep_least(place, passed_ns ? passed_ns : 1, now_ns);
-	/* Nobody was there: no second one has to say the same. */
-	if (is_asked && place->was_quiet)
-		keep_least(place, passed_ns ? passed_ns : 1, now_ns);
-	const uint64_t least_ns = smaller(second_least_ns(&place->recent), place->before_ns);
-
-	if (least_ns < place->solo_ns || !place->solo_ns || !is_as_sampled(place))
-		place->solo_ns = least_ns;
-	/* So late is no launch. */
-	if (passed_ns > 2 * place->solo_ns + SURPRISE_NS)
-		place->sample_every = SAMPLE_FROM;
+	place->least_ns += place->least_ns / LEAST_FADES;
+	if (!place->least_ns || passed_ns < place->least_ns)
+		place->least_ns = larger(passed_ns, 1);
 }
 
 bool estimate_wants_sample(uint64_t what)
 {
-	struct place *place = place_of(what);
+	struct place *place = known_place(what);
 
-	if (!what || place->what != what || place->steady < SOLO_STEADY ||
-	    place->solo_ns >= SAMPLE_BELOW_NS)
+	if (!place || place->steady < STEADY_FROM || place->varies ||
+	    place->duration_ns >= SAMPLE_BELOW_NS)
 		return false;
-	return ++place->since_sample >= (place->sample_every ? place->sample_every : SAMPLE_FROM);
+	/* Not in step with the program. */
+	return ++place->since_sample >=
+	       (place->sample_every ? place->sample_every : SAMPLE_FROM) + place->steady % 7;
 }
 
 void estimate_sample(uint64_t what, uint64_t took_ns)
 {
-	struct place *place = place_of(what);
+	struct place *place = known_place(what);
 
-	if (place->what != what)
+	if (!place)
 		return;
 	/* A neighbour's turn is in it. */
 	if (took_ns >= SAMPLE_BELOW_NS)
@@ -240,15 +268,9 @@ void estimate_sample(uint64_t what, uint64_t took_ns)
 	if (took_ns) {
 		place->samples_ns[1] = place->samples_ns[0];
 		place->samples_ns[0] = took_ns;
-		/* Nor does one odd figure make it shorter, or longer. */
-		if (place->samples_ns[1])
-			place->solo_ns =
-				smaller(place->solo_ns, larger(took_ns, place->samples_ns[1]));
-		if (is_as_sampled(place))
-			place->solo_ns = larger(place->solo_ns, least_sample_ns(place));
 	}
 	place->sample_every =
-		took_ns && !is_as_sampled(place)
+		took_ns && sampled_ns(place) == ESTIMATE_UNKNOWN_NS
 			? SAMPLE_FROM
 			: (uint32_t)smaller(SAMPLE_UPTO,
 					    2 * (uint64_t)larger(place->sample_every, SAMPLE_FROM));
@@ -256,22 +278,12 @@ void estimate_sample(uint64_t what, uint64_t took_ns)
 
 bool estimate_wants_quiet(uint64_t what, uint64_t now_ns)
 {
-	const struct place *place = place_of(what);
+	const struct place *place = known_place(what);
 
-	return what && place->what == what && place->steady >= SOLO_STEADY &&
-	       place->solo_ns >= QUIET_ABOVE_NS &&
-	       smaller(place->solo_ns, place->duration_ns) <= QUIET_BELOW_NS &&
-	       now_ns >= place->quiet_from_ns;
-}
-
-void estimate_note_quiet(uint64_t what, bool is_quiet, uint64_t now_ns)
-{
-	struct place *place = place_of(what);
-
-	if (place->what != what)
-		return;
-	place->was_quiet = is_quiet;
-	place->quiet_from_ns = now_ns + QUIET_EVERY_NS;
+	return place && place->steady >= STEADY_FROM &&
+	       (place->varies ? place->worst_ns : smaller(solo_ns(place), place->duration_ns)) <=
+		       QUIET_BELOW_NS &&
+	       now_ns - (place->varies ? place->fair_at_ns : place->mean_at_ns) >= QUIET_EVERY_NS;
 }
 
 void estimate_forget_all(void)

@@ -1,4 +1,4 @@
-/* How long launches of a kind took so far; see compute/estimate.c. With the meter's lock. */
+/* How long launches of a kind take; see compute/estimate.c. With the meter's lock. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,21 +7,29 @@
 #define ESTIMATE_UNKNOWN_NS (1ull << 40)
 
 struct estimate {
-	uint64_t work_ns;  /* card time of one launch */
-	uint64_t solo_ns;  /* the same without neighbours; ESTIMATE_UNKNOWN_NS: not known */
-	uint64_t worst_ns; /* what it may take for all we know */
-	bool is_known;     /* measured before */
-	bool has_waited;   /* of late some took longer than that: it is no neighbours' time */
-	bool was_quiet;    /* the last time that it should be measured without neighbours, it was */
-	bool is_sampled;   /* of late some were measured by themselves, and took no longer */
+	uint64_t work_ns;    /* card time of one launch, as of late */
+	uint64_t solo_ns;    /* its mean without neighbours; ESTIMATE_UNKNOWN_NS: not known */
+	uint64_t least_ns;   /* that passed beside neighbours; ESTIMATE_UNKNOWN_NS: not known */
+	uint64_t sampled_ns; /* one by itself, on an idle card; ESTIMATE_UNKNOWN_NS: not known */
+	uint64_t worst_ns;   /* what it may take for all we know */
+	uint64_t longest_ns; /* that one took of late */
+	bool is_sure;        /* that was seen, and not only the least beside neighbours */
+	bool is_known;       /* measured before */
+	bool varies;         /* some of late took longer than others */
 };
 
 struct estimate estimate_of(uint64_t what);
-/* So many launches took so long, each. */
+
+/* A launch of this took so long, beside neighbours perhaps. */
 void estimate_learn(uint64_t what, uint64_t measured_ns, uint32_t launches);
-/* From the begin of one to its end this passed, neighbours' turns included, unless they were asked
- * to be quiet, and were. */
-void estimate_learn_solo(uint64_t what, uint64_t passed_ns, bool is_asked, uint64_t now_ns);
+/*
+ * These launches took so long together, and nobody else was on the card. `is_fair`: however
+ * long they took. `is_single`: one launch, and nothing but that.
+ */
+void estimate_learn_solo(const uint64_t *whats, uint32_t launches, uint64_t took_ns, bool is_fair,
+			 bool is_single, uint64_t now_ns);
+/* So long passed beside neighbours, their turns included. */
+void estimate_note_passed(uint64_t what, uint64_t passed_ns);
 
 /*
  * One is launched: should it be measured by itself, on an idle card? Between launches that
@@ -33,6 +41,4 @@ void estimate_sample(uint64_t what, uint64_t took_ns);
 
 /* One is launched: should it be measured without neighbours? */
 bool estimate_wants_quiet(uint64_t what, uint64_t now_ns);
-/* Were they quiet? Asked again only after a while. */
-void estimate_note_quiet(uint64_t what, bool is_quiet, uint64_t now_ns);
 void estimate_forget_all(void);

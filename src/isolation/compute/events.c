@@ -3,8 +3,8 @@
 
 #include "books/slice_region.h"
 #include "compute/backlog.h"
-#include "driver/capture.h"
-#include "driver/green_home.h"
+#include "driver/stream.h"
+#include "driver/context_scope.h"
 #include "slice/slice.h"
 
 #include <string.h>

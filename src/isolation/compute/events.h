@@ -11,16 +11,18 @@
 #include <stdint.h>
 
 /* More contexts than the memory of any card has room for: none goes unmetered. */
-enum { METER_EVENTS = 128, METERS = 512, METER_STREAMS = 8 };
+enum { METER_EVENTS = 128, METERS = 512, METER_STREAMS = 8, METER_KINDS = 16 };
 
 /* Launches in a row. */
 struct work {
-	uint64_t what;    /* of the last */
-	uint64_t work_ns; /* their estimates together */
-	uint64_t solo_ns; /* what they take without neighbours, together */
+	uint64_t what;               /* of the last */
+	uint64_t whats[METER_KINDS]; /* of the first so many */
+	uint64_t work_ns;            /* their estimates together */
+	uint64_t solo_ns;            /* their means without neighbours, together */
+	uint64_t sampled_ns;         /* what they took by themselves, together */
 	uint32_t launches;
-	bool is_alike;   /* one function or graph only */
-	bool is_sampled; /* each was measured by itself of late */
+	bool is_alike; /* one function or graph only */
+	bool varies;   /* some of their kinds take now this, now that */
 };
 
 struct timed_event {
@@ -41,7 +43,11 @@ struct meter {
 	int card;
 	int place; /* among the open ones of the activity page */
 	bool is_running;
-	bool is_quiet; /* the others are asked to begin nothing */
+	/* the others are asked to begin nothing, until then at most; see compute/quiet.c */
+	bool is_quiet, quiet_is_long;
+	uint64_t quiet_from_ns, quiet_until_ns; /* they did not, the last time */
+	uint64_t quiet_since_ns, quiet_last_ns, quiet_next_ns;
+	uint64_t owed_ns; /* claimed beyond the time in which our work was there */
 	/* the reference: an event that was reached, and when that was on our clock */
 	CUevent reference;
 	bool has_reference;
@@ -52,6 +58,7 @@ struct meter {
 	uint64_t unfinished_ns; /* the first event was not reached yet then */
 	uint64_t recorded_ns, polled_ns, launched_ns;
 	uint64_t progress_ns; /* since when the first event is the first */
+	uint64_t begun_ns;    /* working, after a long pause */
 	uint64_t let_go_ns;   /* the last launch that went although the backlog was full */
 	uint64_t worst_ns,
 		untimed_ns; /* see compute/backlog.c: of all that was launched, and behind events */

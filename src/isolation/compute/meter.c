@@ -16,7 +16,7 @@
 #include "compute/estimate.h"
 #include "compute/events.h"
 #include "compute/neighbours.h"
-#include "driver/capture.h"
+#include "driver/stream.h"
 #include "driver/cards.h"
 #include "driver/timer.h"
 #include "slice/slice.h"
@@ -99,11 +99,13 @@ static bool is_metered(void)
 static void begin_busy(struct meter *meter, const struct meter_launch *launch)
 {
 	const uint64_t now_ns = launch->now_ns;
-	const bool will_be_timed = launch->is_held_back || !launch->is_known ||
+	const bool will_be_timed = launch->is_held_back || launch->varies || !launch->is_known ||
 				   launch->work_ns >= EVENT_WORK_NS || meter->wary ||
 				   backlog_wants_event(meter, launch->stream, now_ns) ||
 				   now_ns - meter->recorded_ns >= EVENT_EVERY_NS;
 
+	if (!meter->begun_ns || now_ns - meter->launched_ns >= BESIDE_NS)
+		meter->begun_ns = now_ns;
 	meter->is_running = true;
 	meter->cursor_ns = now_ns;
 	meter->unfinished_ns = now_ns;
@@ -152,7 +154,8 @@ static void set_gap_event(struct meter *meter, const struct meter_launch *launch
 	const bool is_long = launch->work_ns >= EVENT_WORK_NS;
 
 	if (meter->tail.launches || meter->stream != launch->stream ||
-	    launch->work_ns < GAP_FROM_NS || launch->now_ns - meter->mixed_ns < BUSY_MIXED_NS)
+	    (launch->work_ns < GAP_FROM_NS && !launch->varies) ||
+	    launch->now_ns - meter->mixed_ns < BUSY_MIXED_NS)
 		return;
 	if (is_long || meter->wary || ++meter->groups % GAP_EVERY == 0)
 		events_set(meter, launch->stream, 0, launch->now_ns);
@@ -168,7 +171,8 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	launch->work_ns = estimate.work_ns;
 	launch->solo_ns = estimate.solo_ns;
 	launch->worst_ns = estimate.worst_ns;
-	launch->is_sampled = estimate.is_sampled;
+	launch->sampled_ns = estimate.sampled_ns;
+	launch->varies = estimate.varies;
 	if (meter->is_running)
 		set_gap_event(meter, launch);
 	backlog_add(meter, launch->stream, launch->worst_ns, launch->now_ns);
@@ -203,12 +207,15 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch, 
 {
 	struct work *tail = &meter->tail;
 
-	tail->is_sampled = launch->is_sampled && (!tail->launches || tail->is_sampled);
 	tail->is_alike = !tail->launches || (tail->is_alike && tail->what == launch->what);
 	tail->what = launch->what;
+	if (tail->launches < METER_KINDS)
+		tail->whats[tail->launches] = launch->what;
 	tail->launches++;
+	tail->varies = tail->varies || launch->varies;
 	tail->work_ns += launch->work_ns;
 	tail->solo_ns += launch->solo_ns;
+	tail->sampled_ns += launch->sampled_ns;
 	if (launch->stream != meter->stream)
 		meter->mixed_ns = now_ns;
 	meter->stream = launch->stream;
@@ -223,6 +230,9 @@ static bool is_event_due(struct meter *meter, const struct meter_launch *launch,
 		meter->wary--;
 		return true;
 	}
+	/* Once others wait on other streams, nothing can be set behind it any more. */
+	if (now_ns - meter->mixed_ns < BUSY_MIXED_NS && credit_wait_ns(meter->card))
+		return true;
 	return !launch->is_known || launch->is_held_back || tail->work_ns >= EVENT_WORK_NS ||
 	       tail->launches >= EVENT_LAUNCHES || now_ns - meter->recorded_ns >= EVENT_EVERY_NS ||
 	       backlog_wants_event(meter, launch->stream, now_ns);
@@ -275,6 +285,28 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	}
 	await_unlock();
 	scope_end(launch->there);
+}
+
+/* Others may have been destroyed since their last launch. */
+static bool is_there(CUstream stream, CUstream waited_for)
+{
+	return stream == waited_for || !stream || stream == CU_STREAM_LEGACY ||
+	       stream == CU_STREAM_PER_THREAD;
+}
+
+void meter_before_sync(CUstream stream)
+{
+	if (!atomic_load_explicit(&is_any_running, memory_order_relaxed))
+		return;
+	await_lock();
+	for (unsigned i = 0; i < events_count(); i++) {
+		struct meter *meter = events_meter_at(i);
+
+		if (meter && meter->is_running && meter->tail.varies &&
+		    is_there(meter->stream, stream))
+			(void)events_set(meter, meter->stream, 0, timer_now_ns());
+	}
+	await_unlock();
 }
 
 void meter_after_sync(void)

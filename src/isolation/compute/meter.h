@@ -10,16 +10,17 @@
 struct meter_launch {
 	int card;
 	bool is_metered;
-	bool is_known;     /* measured before */
-	bool is_held_back; /* it waited for credit */
-	bool is_first;     /* behind a reference, on an idle card */
-	uint64_t what;     /* function and size, or graph */
-	uint64_t work_ns;  /* what it should take */
-	uint64_t solo_ns;  /* the same without neighbours */
-	uint64_t worst_ns; /* what it may take */
-	uint64_t now_ns;   /* when it was let go */
-	uint64_t begun_ns; /* when the reference was out */
-	bool is_sampled;
+	bool is_known;       /* measured before */
+	bool is_held_back;   /* it waited for credit */
+	bool is_first;       /* behind a reference, on an idle card */
+	uint64_t what;       /* function and size, or graph */
+	uint64_t work_ns;    /* what it should take */
+	uint64_t solo_ns;    /* its mean without neighbours */
+	uint64_t sampled_ns; /* by itself */
+	uint64_t worst_ns;   /* what it may take */
+	uint64_t now_ns;     /* when it was let go */
+	uint64_t begun_ns;   /* when the reference was out */
+	bool varies;
 	CUstream stream;
 	struct context_scope there; /* the stream's context */
 };
@@ -51,6 +52,9 @@ void meter_after(struct meter_launch *launch, CUresult result);
 /* The waiting alone: before work on several cards begins, each has to have time left. */
 void meter_await(CUstream stream);
 
+/* Work of `stream`, or of all if NULL, is about to be waited for: an event behind what has none,
+ * where guesses are no good. */
+void meter_before_sync(CUstream stream);
 /* Work has been waited for: charge what is found to have ended. Cheap without a cap. */
 void meter_after_sync(void);
 

@@ -4,7 +4,6 @@
  */
 #include "compute/neighbours.h"
 
-#include "books/own_page.h"
 #include "books/slice_region.h"
 #include "compute/events.h"
 #include "driver/timer.h"
@@ -23,6 +22,13 @@
 enum { NEIGHBOURS = 31, CLAIMED_MOST = 4 };
 
 #define LATELY_NS 1024000ull
+
+/* So little is rounding. */
+enum { AWAY = ACTIVITY_ONE / 256 };
+
+/* What is out may last so much longer than its slice says, which tells when it has ended. */
+enum { OUT_TIMES_MORE = 3 };
+#define OUT_MORE_NS 200000000u
 
 #define SCAN_EVERY_NS 500000000ull
 #define LOOK_EVERY_NS 500000ull
@@ -321,8 +327,8 @@ static bool is_out(const struct activity *page, uint64_t now_ns, int skip)
 	return false;
 }
 
-/* Until when it says, for all that is out. */
-static uint64_t out_until_ns(const struct activity *page, unsigned times)
+/* Until when it says, for all that is out; or would at the most. */
+static uint64_t out_until_ns(const struct activity *page, bool at_most)
 {
 	uint64_t last_ns = 0;
 
@@ -330,21 +336,22 @@ static uint64_t out_until_ns(const struct activity *page, unsigned times)
 		const uint64_t since_ns = atomic_load(&page->open[i].since_ns);
 		const uint64_t until_ns = atomic_load(&page->open[i].until_ns);
 		const uint64_t there_ns = until_ns > since_ns ? until_ns - since_ns : 0;
+		const uint64_t more_ns = at_most ? there_ns * OUT_TIMES_MORE + OUT_MORE_NS : 0;
 
-		if (since_ns && since_ns + there_ns * times > last_ns)
-			last_ns = since_ns + there_ns * times;
+		if (since_ns && since_ns + there_ns + more_ns > last_ns)
+			last_ns = since_ns + there_ns + more_ns;
 	}
 	return last_ns;
 }
 
-uint64_t neighbours_out_until_ns(int card, uint64_t now_ns, unsigned times)
+uint64_t neighbours_out_until_ns(int card, uint64_t now_ns, bool at_most)
 {
 	const struct street *street = &streets[card];
 	uint64_t last_ns = 0;
 
 	look(card, &streets[card], now_ns);
 	for (unsigned i = 0; i < street->count; i++) {
-		const uint64_t until_ns = out_until_ns(&street->neighbours[i].page, times);
+		const uint64_t until_ns = out_until_ns(&street->neighbours[i].page, at_most);
 
 		last_ns = until_ns > last_ns ? until_ns : last_ns;
 	}
@@ -383,4 +390,18 @@ bool neighbours_are_at_work(int card, uint64_t lately_ns)
 		if (is_at_work(&street->neighbours[i].page, now_ns - lately_ns, now_ns))
 			return true;
 	return false;
+}
+
+bool neighbours_were_away(int card, uint64_t from_ns, uint64_t to_ns, int place,
+			  const struct activity *mine)
+{
+	const uint64_t now_ns = timer_now_ns();
+
+	if (streets[card].looked_ns < to_ns)
+		streets[card].looked_ns = 0;
+	look(card, &streets[card], now_ns);
+	from_ns = known_from(from_ns, to_ns, now_ns);
+	/* What they have out may take longer than they think. */
+	return neighbours_out_until_ns(card, now_ns, true) <= from_ns &&
+	       guests_in(card, from_ns, to_ns, now_ns, place, mine).sum < AWAY;
 }

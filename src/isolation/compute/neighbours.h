@@ -26,6 +26,10 @@ struct neighbours_share neighbours_share_again(int card, uint64_t from_ns, uint6
 					       const struct activity *mine,
 					       const struct activity *there);
 
+/* Was nobody else there, as far as is told by now? With the meter's lock. */
+bool neighbours_were_away(int card, uint64_t from_ns, uint64_t to_ns, int place,
+			  const struct activity *mine);
+
 /* The converse: how long work from `from_ns` on that is `part_ns` of card time was there. */
 uint64_t neighbours_duration(int card, uint64_t from_ns, uint64_t part_ns, int place,
 			     const struct activity *mine);
@@ -37,10 +41,10 @@ uint32_t neighbours_parts(int card, int place, const struct activity *mine);
 uint64_t neighbours_quiet_until_ns(int card, uint64_t now_ns);
 
 /*
- * Until when slices beside us have something unfinished, if that takes so many times as long as
- * they think; 0: nothing. With the meter's lock.
+ * Until when slices beside us have something unfinished, as they think or at the most; 0:
+ * nothing. With the meter's lock.
  */
-uint64_t neighbours_out_until_ns(int card, uint64_t now_ns, unsigned times);
+uint64_t neighbours_out_until_ns(int card, uint64_t now_ns, bool at_most);
 
 /* Would all who worked lately begin nothing if they were asked? With the meter's lock. */
 bool neighbours_yield(int card, uint64_t lately_ns, int place);

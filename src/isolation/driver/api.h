@@ -22,6 +22,4 @@ CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *l
 CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
 				 CUmemAllocationType type);
 #endif
-/* Not in any public header; what nvidia-smi asks NVML for (view/nvml_private.c). */
-nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id);
 #pragma GCC visibility pop

@@ -3,7 +3,6 @@
 
 #include "driver/context_scope.h"
 #include "driver/driver.h"
-#include "driver/green_home.h"
 #include "slice/slice.h"
 
 #include <stdatomic.h>
@@ -80,13 +79,6 @@ CUresult card_current(int *card)
 	const CUresult result = cuda.cuCtxGetDevice(&device);
 
 	return result == CUDA_SUCCESS ? card_find(device, card) : result;
-}
-
-CUcontext context_current(void)
-{
-	CUcontext context = NULL;
-
-	return green_home_of(NULL, &context) == CUDA_SUCCESS ? context : NULL;
 }
 
 CUresult device_of_stream(CUstream stream, CUdevice *device)

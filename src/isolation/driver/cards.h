@@ -25,8 +25,5 @@ bool location_is_host(const CUmemLocation *location);
 /* The device of any other; for a kind of place that came after us the current context's. */
 CUresult device_of_location(const CUmemLocation *location, CUdevice *device);
 
-/* The current context, or its home (driver/green_home.h); NULL when there is none. */
-CUcontext context_current(void);
-
 /* A device of this process that is that card; false when there is none. */
 bool card_device(int card, CUdevice *device);

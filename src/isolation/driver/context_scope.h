@@ -1,14 +1,49 @@
 /*
- * Being in another context than the current one: where a stream's work runs, for example.
+ * Contexts: the current one, and being in another: where a stream's work runs, for example.
  *
  * Between these two that context is current in the calling thread, so that its
  * card is asked, and events belong to it. Pair them in one function.
  */
 #pragma once
 
-#include "driver/cards.h"
-#include "driver/green_home.h"
+#include "driver/driver.h"
 #include "driver/stream.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/*
+ * Green contexts (CUDA 12.4): handles for a part of a card's multiprocessors.
+ *
+ * Memory, code and work belong to the primary context, whichever green one is
+ * current. So we know contexts by their home: themselves, or the primary one.
+ */
+extern atomic_bool green_was_made; /* by this process */
+
+/* Before CUDA 12.5 nobody can tell: green ones are then taken for contexts of their own. */
+static inline bool green_is_possible(void)
+{
+	return atomic_load_explicit(&green_was_made, memory_order_relaxed) &&
+	       cuda.cuStreamGetCtx_v2;
+}
+
+/* The context of a stream; of the default stream, NULL, the home of the current one. Any thread. */
+static inline CUresult green_home_of(CUstream stream, CUcontext *context)
+{
+	CUgreenCtx ignored;
+
+	if (green_is_possible())
+		return cuda.cuStreamGetCtx_v2(stream, context, &ignored);
+	return stream ? cuda.cuStreamGetCtx(stream, context) : cuda.cuCtxGetCurrent(context);
+}
+
+/* The current context, or its home; NULL when there is none. Any thread. */
+static inline CUcontext context_current(void)
+{
+	CUcontext context = NULL;
+
+	return green_home_of(NULL, &context) == CUDA_SUCCESS ? context : NULL;
+}
 
 struct context_scope {
 	CUcontext context; /* current from now on, or its home; NULL when there is none */

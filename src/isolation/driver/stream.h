@@ -1,4 +1,4 @@
-/* Streams by the names that every process knows. */
+/* Streams: the names that every process knows, and what a stream records. */
 #pragma once
 
 #include "driver/driver.h"
@@ -16,4 +16,36 @@ static inline bool stream_is_default(CUstream stream)
 static inline CUstream stream_per_thread(CUstream stream)
 {
 	return stream ? stream : CU_STREAM_PER_THREAD;
+}
+
+/*
+ * Our own questions to the driver while the application records a graph.
+ *
+ * A capture in global mode forbids many calls to every thread; between these
+ * two the calling thread is exempt, so what we ask does not end somebody's
+ * capture. Pair them in one function; threads do not disturb each other.
+ */
+static inline CUstreamCaptureMode capture_exempt(void)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+
+	if (cuda.cuThreadExchangeStreamCaptureMode)
+		cuda.cuThreadExchangeStreamCaptureMode(&mode);
+	return mode;
+}
+
+static inline void capture_restore(CUstreamCaptureMode mode)
+{
+	if (cuda.cuThreadExchangeStreamCaptureMode)
+		cuda.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+/* What is put into this stream now is recorded, not run; in doubt yes: then it is left alone. */
+static inline bool capture_has(CUstream stream)
+{
+	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+
+	return cuda.cuStreamIsCapturing &&
+	       (cuda.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS ||
+		status != CU_STREAM_CAPTURE_STATUS_NONE);
 }

@@ -130,11 +130,12 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
 			    cuda.cuGraphLaunch_ptsz);
 }
 
-#define WAITS(name, parameters, arguments)                                                         \
-	HOOK(name, parameters, arguments, (void)0, meter_after_sync(); pools_after_sync())
+#define WAITS(stream, name, parameters, arguments)                                                 \
+	HOOK(name, parameters, arguments, meter_before_sync(stream), meter_after_sync();           \
+	     pools_after_sync())
 
-WAITS(cuStreamSynchronize, (CUstream stream), (stream))
-WAITS(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
-WAITS(cuEventSynchronize, (CUevent event), (event))
-WAITS(cuCtxSynchronize, (void), ())
-WAITS(cuCtxSynchronize_v2, (CUcontext context), (context))
+WAITS(stream, cuStreamSynchronize, (CUstream stream), (stream))
+WAITS(stream_per_thread(stream), cuStreamSynchronize_ptsz, (CUstream stream), (stream))
+WAITS(NULL, cuEventSynchronize, (CUevent event), (event))
+WAITS(NULL, cuCtxSynchronize, (void), ())
+WAITS(NULL, cuCtxSynchronize_v2, (CUcontext context), (context))

@@ -10,8 +10,8 @@
 #include "compute/meter.h"
 #include "memory/graphs.h"
 #include "memory/pools.h"
+#include "unasked/contexts.h"
 #include "unasked/overhead.h"
-#include "unasked/primary.h"
 
 void entry_forget_parent(void)
 {
@@ -22,7 +22,7 @@ void entry_forget_parent(void)
 	graphs_after_fork();
 	overhead_after_fork();
 	meter_after_fork();
-	primary_after_fork();
+	contexts_after_fork();
 }
 
 static void refresh(int card, uint64_t wanted)

@@ -12,7 +12,6 @@
 #include "books/calls.h"
 #include "books/entry.h"
 #include "books/holdings.h"
-#include "driver/capture.h"
 #include "driver/cards.h"
 #include "driver/stream.h"
 #include "slice/limits.h"

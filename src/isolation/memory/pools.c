@@ -13,8 +13,9 @@
 #include "books/calls.h"
 #include "books/charge.h"
 #include "books/holdings.h"
-#include "driver/capture.h"
 #include "driver/cards.h"
+#include "driver/context_scope.h"
+#include "driver/stream.h"
 #include "unasked/overhead.h"
 
 #include <pthread.h>
@@ -26,10 +27,11 @@
 /* Recursive: running out of room while a pool grows lets all pools be looked at. */
 static pthread_mutex_t pooling = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static atomic_bool has_pools;
-/* The last growth that was undone: asked for again, it need not be tried again. */
+/* The last growth that was undone: as much asked again of the pool as it was left is not tried. */
 static struct {
 	CUmemoryPool pool;
-	uint64_t missing, grown;
+	uint64_t asked, grown;
+	uint64_t reserved, used; /* of the pool, afterwards */
 } undone;
 
 void pools_after_fork(void)
@@ -194,13 +196,19 @@ void pools_unlock(void)
 	pthread_mutex_unlock(&pooling);
 }
 
+/* The unused part of a pool may lie in pieces: by how much it grows, only trying tells. */
+static bool was_in_vain(const struct pool_growth *growth)
+{
+	return undone.pool == growth->pool && undone.reserved == growth->before &&
+	       undone.used == pools_used(growth->pool) && growth->asked >= undone.asked &&
+	       growth->reserved < undone.grown;
+}
+
 /* All that is left, if what the pool lacks fits and was not tried in vain. With the lock. */
 static CUresult reserve_rest(struct pool_growth *growth, uint64_t most)
 {
 	growth->reserved = account_reserve_rest(growth->card, most);
-	if (growth->reserved >= growth->missing &&
-	    (undone.pool != growth->pool || growth->missing < undone.missing ||
-	     growth->reserved >= undone.grown))
+	if (growth->reserved >= growth->missing && !was_in_vain(growth))
 		return CUDA_SUCCESS;
 	account_settle(growth->card, ACCOUNT_USED, growth->reserved, 0);
 	account_count_refusal(growth->card);
@@ -208,19 +216,20 @@ static CUresult reserve_rest(struct pool_growth *growth, uint64_t most)
 }
 
 /* What the pool has reserved, and what it lacks for so many bytes. With the lock. */
-static void look_inside(struct pool_growth *growth, uint64_t bytes)
+static void look_inside(struct pool_growth *growth)
 {
 	growth->before = pools_follow(growth->pool);
 	const uint64_t used = pools_used(growth->pool);
 	const uint64_t unused = growth->before > used ? growth->before - used : 0;
 
-	growth->missing = bytes > unused ? bytes - unused : 0;
+	growth->missing = growth->asked > unused ? growth->asked - unused : 0;
 }
 
 CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 {
 	pthread_mutex_lock(&pooling);
-	look_inside(growth, bytes);
+	growth->asked = bytes;
+	look_inside(growth);
 	const uint64_t most = round_up(bytes, USUAL_CHUNK);
 	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
 
@@ -228,7 +237,7 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 		growth->reserved = most;
 		result = account_try_reserve(growth->card, ACCOUNT_USED, most);
 		/* Making room may have trimmed this pool too. */
-		look_inside(growth, bytes);
+		look_inside(growth);
 	} else {
 		/* There is room in the pool; whether in one piece, the driver knows. */
 		overhead_refresh(growth->card, bytes);
@@ -258,14 +267,16 @@ static bool has_room_for_more(struct pool_growth *growth, uint64_t grown)
 static void undo(const struct pool_growth *growth, uint64_t grown, CUdeviceptr pointer,
 		 CUstream stream)
 {
-	undone.pool = growth->pool;
-	undone.missing = growth->missing;
-	undone.grown = grown;
 	cuda.cuMemFreeAsync(pointer, stream);
 	if (cuda.cuStreamSynchronize)
 		cuda.cuStreamSynchronize(stream);
 	if (cuda.cuMemPoolTrimTo)
 		CALLING(cuda.cuMemPoolTrimTo(growth->pool, 0));
+	undone.pool = growth->pool;
+	undone.asked = growth->asked;
+	undone.grown = grown;
+	undone.used = pools_used(growth->pool);
+	undone.reserved = pool_number(growth->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
 }
 
 CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdeviceptr pointer,

@@ -20,6 +20,7 @@ void pools_after_fork(void);
 struct pool_growth {
 	CUmemoryPool pool;
 	int card;
+	uint64_t asked;
 	uint64_t before;   /* what the pool had reserved */
 	uint64_t missing;  /* what it lacked for the request */
 	uint64_t reserved; /* of the slice, for it */

@@ -4,7 +4,6 @@
 #include "books/charge.h"
 #include "books/entry.h"
 #include "books/holdings.h"
-#include "driver/capture.h"
 #include "driver/cards.h"
 #include "driver/stream.h"
 #include "memory/pools.h"

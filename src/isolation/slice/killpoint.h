@@ -1,6 +1,7 @@
 /*
  * Named places at which the test build of this library can be made to die, as
- * a SIGKILL may strike anywhere, or to wait. Nothing in the library that is shipped.
+ * a SIGKILL may strike anywhere, or to wait (tests/isolation/killpoint.c). Nothing in the
+ * library that is shipped.
  */
 #pragma once
 

@@ -8,6 +8,7 @@
 #include "books/nvml.h"
 #include "books/slice_region.h"
 #include "driver/cards.h"
+#include "driver/context_scope.h"
 #include "driver/driver.h"
 #include "slice/killpoint.h"
 #include "slice/slice.h"
@@ -55,7 +56,7 @@ static void begin_measuring(struct overhead_context *making)
 	making->was_listed = !has_list || listed > 0;
 	if (has_list && nvml_knows_pid())
 		return;
-	making->is_quiesced = overhead_quiesce();
+	making->is_quiesced = calls_quiesce_others();
 	if (making->is_quiesced)
 		card_usage_read(making->card, &making->before);
 }
@@ -140,7 +141,7 @@ static uint64_t settle_by_change(struct overhead_context *making, bool is_made)
 		learn_price(making, cost);
 		account_adjust(making->card, ACCOUNT_OVERHEAD, 0, cost);
 	}
-	overhead_resume();
+	calls_resume_others();
 	/* Not before: what was reserved may be less than what is counted now. */
 	account_settle(making->card, ACCOUNT_OVERHEAD, making->expected, 0);
 	return cost;

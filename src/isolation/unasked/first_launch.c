@@ -5,9 +5,10 @@
 #include "unasked/overhead.h"
 
 #include "books/account.h"
+#include "books/calls.h"
 #include "books/nvml.h"
-#include "driver/capture.h"
 #include "driver/cards.h"
+#include "driver/stream.h"
 #include "unasked/launched.h"
 
 /*
@@ -39,7 +40,7 @@ void overhead_open_launch(struct overhead_launch *launch)
 /* From here on, and what the launch itself calls passes our hooks. */
 static void stop_others(struct overhead_launch *launch)
 {
-	if (!overhead_quiesce())
+	if (!calls_quiesce_others())
 		return;
 	launch->is_quiesced = true;
 	driver_go_inside();
@@ -104,7 +105,7 @@ void overhead_close_launch(struct overhead_launch *launch, uint64_t counted)
 	}
 	if (launch->is_quiesced) {
 		driver_come_back();
-		overhead_resume();
+		calls_resume_others();
 	}
 	capture_restore(mode);
 }

@@ -5,11 +5,12 @@
  */
 #include "unasked/imports.h"
 
+#include "books/calls.h"
 #include "books/entry.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
 #include "driver/cards.h"
-#include "unasked/overhead.h"
+#include "driver/context_scope.h"
 
 /* Threads may share all of these. */
 
@@ -62,14 +63,14 @@ static CUresult open_handle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigne
 	int card;
 
 	if (card_current(&card) != CUDA_SUCCESS || card < 0 || !nvml_knows_pid() ||
-	    !overhead_quiesce())
+	    !calls_quiesce_others())
 		return real(pointer, handle, flags);
 	const bool was_listed = nvml_own_listing(card, &before);
 	const CUresult result = real(pointer, handle, flags);
 
 	if (result == CUDA_SUCCESS && was_listed && nvml_own_listing(card, &after))
 		remember(*pointer, card, after > before ? after - before : 0);
-	overhead_resume();
+	calls_resume_others();
 	return result;
 }
 

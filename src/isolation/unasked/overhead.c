@@ -11,7 +11,6 @@
 #include "books/holdings.h"
 #include "books/nvml.h"
 #include "books/pages.h"
-#include "books/quiesce.h"
 #include "books/slice_region.h"
 #include "books/totals.h"
 #include "driver/cards.h"
@@ -25,8 +24,9 @@
 
 /* A look at NVML costs what it costs; at most this part of the time is spent on it. */
 enum { LOOK_PART = 20 };
-/* Neighbours that never rest: then what came is not counted. */
+/* Neighbours that never rest: then what came is not counted, nor are they soon waited for again. */
 enum { LOOK_TRIES = 20 };
+#define RESTLESS_NS 10000000000u
 
 /* With more room than this after an allocation, new code need not be measured before it. */
 #define NEAR_BYTES (512ull * 1024 * 1024)
@@ -41,6 +41,8 @@ static struct staleness {
 	_Atomic uint64_t again_ns; /* not before, or too much time would go into it */
 	_Atomic uint64_t later_ns; /* then also without a staleness; 0: no need */
 } stale[LIMITS_CARDS];
+
+static _Atomic uint64_t restless_until_ns;
 
 /* One that is there, of this card; NULL when there is none. */
 static CUcontext any_context(int card)
@@ -178,27 +180,14 @@ void overhead_refresh(int card, uint64_t wanted)
 		overhead_refresh_now(card);
 }
 
-bool overhead_quiesce(void)
-{
-	if (slice_slot() < 0)
-		return false;
-	quiesce_begin();
-	return true;
-}
-
-void overhead_resume(void)
-{
-	quiesce_end();
-}
-
 /* The card's total and what neighbours hold of it, of one moment; false while they change it. */
-static bool read_once(int card, struct card_usage *look)
+static bool read_once(int card, struct card_usage *look, bool may_wait)
 {
-	const struct totals before = totals_of_neighbours(card);
+	const struct totals before = totals_of_neighbours(card, may_wait);
 
 	look->is_known = look->is_of_context ? card_used_by_context(card, &look->used)
 					     : nvml_card_used(card, &look->used);
-	const struct totals after = totals_of_neighbours(card);
+	const struct totals after = totals_of_neighbours(card, may_wait);
 
 	look->neighbours = after;
 	return before.is_still && after.is_still && before.stamp == after.stamp;
@@ -206,11 +195,16 @@ static bool read_once(int card, struct card_usage *look)
 
 static void read_same_way(int card, struct card_usage *look)
 {
-	unsigned tries = 0;
+	const bool may_wait = timer_real_now_ns() >= atomic_load(&restless_until_ns);
+	unsigned tries = may_wait ? LOOK_TRIES : 1;
+	bool is_still;
 
-	while (!read_once(card, look) && look->is_known)
-		if (++tries == LOOK_TRIES)
-			look->is_known = false;
+	do
+		is_still = read_once(card, look, may_wait);
+	while (!is_still && look->is_known && --tries);
+	if (!is_still && may_wait)
+		atomic_store(&restless_until_ns, timer_real_now_ns() + RESTLESS_NS);
+	look->is_known = look->is_known && is_still;
 	look->held = account_held(card, false);
 }
 
@@ -239,7 +233,7 @@ struct card_change card_usage_change(int card, const struct card_usage *before)
 	if (!before->is_known || !after.is_known)
 		return change;
 	change.card = (int64_t)(after.used - before->used);
-	if (!quiesce_was_kept())
+	if (!calls_were_quiesced())
 		change.card -= (int64_t)(after.held - before->held);
 	change.told = change.card - neighbours_change(&before->neighbours, &after.neighbours);
 	return change;
@@ -261,7 +255,7 @@ void overhead_begin_change(struct overhead_change *change, bool is_large)
 	overhead_adopt_current();
 	if (card_current(&change->card) != CUDA_SUCCESS || change->card < 0 || nvml_knows_pid())
 		return;
-	if (!overhead_quiesce())
+	if (!calls_quiesce_others())
 		return;
 	change->is_quiesced = true;
 	card_usage_read(change->card, &change->before);
@@ -280,5 +274,5 @@ void overhead_end_change(struct overhead_change *change)
 	}
 	driver_come_back();
 	overhead_add_change(change->card, &change->before, 0);
-	overhead_resume();
+	calls_resume_others();
 }

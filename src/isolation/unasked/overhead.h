@@ -128,13 +128,8 @@ void overhead_learn_price_by_change(int card, bool is_first, uint64_t usual, uin
 void overhead_learn_price_by_nvml(int card, bool is_first, uint64_t bytes);
 
 /* The steps that unasked/overhead.c and overhead_*.c share. */
-/*
- * So that the card's total changes by what the calling thread does, and by no other
- * thread or process of the container; false where that cannot be had.
- */
-bool overhead_quiesce(void);
-void overhead_resume(void);
-/* Between these: before a change, and what it was; nothing where it cannot be known. */
+/* While the container's other calls are held back: before a change, and what it was; nothing where
+ * it cannot be known. */
 void card_usage_read(int card, struct card_usage *look);
 struct card_change {
 	int64_t card; /* by the card's own figures, less what the books say of our own calls */

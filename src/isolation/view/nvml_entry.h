@@ -1,14 +1,31 @@
-/* What every NVML hook asks first; see view/nvml_entry.c. */
+/* What every NVML hook asks first. */
 #pragma once
 
 #include "books/entry.h"
 #include "driver/driver.h"
+#include "slice/slice.h"
 
 /* Any thread. NVML never starts CUDA, and takes no slot: looking costs nothing. */
-enum entry nvml_enter(void);
+static inline enum entry nvml_enter(void)
+{
+	if (!driver_is_inside())
+		driver_load_nvml(true);
+	return enter_slice();
+}
 
-/* The line of the limits file that a device is, or CARD_FOREIGN. */
-int nvml_card(nvmlDevice_t device);
+/*
+ * The line of the limits file that a device is, or CARD_FOREIGN. Asked: handles may be given out
+ * anew, and it costs little beside the call itself.
+ */
+static inline int nvml_card(nvmlDevice_t device)
+{
+	char uuid[96];
+
+	if (!nvml.nvmlDeviceGetUUID ||
+	    nvml.nvmlDeviceGetUUID(device, uuid, sizeof(uuid)) != NVML_SUCCESS)
+		return CARD_FOREIGN;
+	return slice_card(uuid);
+}
 
 #define NVML_ENTER(name, ...)                                                                      \
 	do {                                                                                       \

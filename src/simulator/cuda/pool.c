@@ -88,8 +88,19 @@ static uint64_t rounded(uint64_t bytes)
 	return (bytes + MEMORY_ALIGNMENT - 1) / MEMORY_ALIGNMENT * MEMORY_ALIGNMENT;
 }
 
-static uint64_t grown(const struct pool *pool, uint64_t used)
+/*
+ * GPU_SIMULATOR_POOL_PIECE_MIB: the unused part of the first chunk lies in pieces of that size,
+ * between what is used: it serves nothing larger, and cannot be given back.
+ */
+static uint64_t piece_bytes(void)
 {
+	return setting_number("GPU_SIMULATOR_POOL_PIECE_MIB", 0) << 20;
+}
+
+static uint64_t grown(const struct pool *pool, uint64_t used, uint64_t bytes)
+{
+	if (piece_bytes() && bytes > piece_bytes())
+		used = pool->reserved_bytes + bytes;
 	if (used <= pool->reserved_bytes)
 		return pool->reserved_bytes;
 	if (!is_exact())
@@ -102,7 +113,7 @@ static uint64_t grown(const struct pool *pool, uint64_t used)
 bool pool_give_out(struct pool *pool, uint64_t bytes)
 {
 	uint64_t used = pool->used_bytes + rounded(bytes);
-	uint64_t wanted = grown(pool, used);
+	uint64_t wanted = grown(pool, used, rounded(bytes));
 
 	if (used < bytes || wanted < used || (pool->most_bytes && used > pool->most_bytes))
 		return false;
@@ -132,6 +143,8 @@ void pool_trim(struct pool *pool, uint64_t keep_bytes)
 		return;
 	keep = whole(pool->used_bytes > keep_bytes ? pool->used_bytes : keep_bytes,
 		     is_exact() ? MEMORY_BLOCK_BYTES : POOL_CHUNK_BYTES);
+	if (piece_bytes() && pool->used_bytes && keep < POOL_CHUNK_BYTES)
+		keep = POOL_CHUNK_BYTES;
 	if (keep >= pool->reserved_bytes)
 		return;
 	if (pool->device)

@@ -6,7 +6,15 @@ They are in exclusive mode, so containers that are no clients of the daemon coul
 import signal
 
 from tests.apps.agent.rig import running_rig, slice_of
-from tests.apps.cards.test_mps_daemon import DEFAULT, EXCLUSIVE, GPU, Mps, allocatable, quit_control
+from tests.apps.cards.test_mps_daemon import (
+    CONFIG,
+    DEFAULT,
+    EXCLUSIVE,
+    GPU,
+    Mps,
+    allocatable,
+    quit_control,
+)
 from tests.waiting import until
 
 WITHOUT = "version: v1\n"
@@ -60,3 +68,26 @@ async def test_cards_wait_though_the_file_names_the_daemons_directory_no_more() 
             await allocatable(mps, 4)
             assert mps.modes() == [DEFAULT] * 4
         quit_control(mps)
+
+
+async def test_cards_wait_while_it_is_not_known_which_of_them_a_daemon_took() -> None:
+    """Neither agent nor daemon touches one until the operator has removed the file that cannot be read."""
+    async with running_rig(is_started=False) as rig:
+        mps = Mps(rig)
+        mps.root.mkdir()
+        modes = mps.root / "compute-modes.json"
+        modes.write_text('{"GPU-')
+        mps.config.write_text(f"version: v1\nflags: {{mpsRoot: {mps.root}}}\n")
+        await rig.start_agent(mode="default", config_file=mps.config)
+        await until(lambda: len(rig.events("ConfigurationWaits")) == 4, 60)
+        waits = (
+            f"the MPS daemon of {mps.root}, which has left a compute-modes.json that cannot be read"
+        )
+        assert all(waits in event["message"] for event in rig.events("ConfigurationWaits"))
+        mps.config.write_text(CONFIG % mps.root)
+        async with mps.running():
+            await mps.says(f"{modes}: the compute modes before are not known")
+            assert mps.modes() == [DEFAULT] * 4
+            assert (modes.read_text(), rig.kubelet.allocatable(GPU)) == ('{"GPU-', 0)
+            modes.unlink()
+            await allocatable(mps, 16)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 from cryptography import x509
+from structlog.testing import capture_logs
 from tests.fakes.api_server import FakeApiServer, running, working
 from tests.waiting import until
 
@@ -121,6 +123,27 @@ async def test_a_certificate_of_the_same_authority_but_another_name_is_not_enoug
         await server.put(_PATH, {"data": data})
         async with serving(api, settings, Clock(_NOW)) as (_, port):
             assert await status(port, f"{PREFIX}/bind", a_client(made, tmp_path)) == 403
+
+
+async def test_why_there_is_no_certificate_yet_is_logged_once_for_each_reason() -> None:
+    """However long the API server is away."""
+    async with running() as (server, api):
+        answers = ["503 etcd is slow", "403 no right"]
+        server.fault = lambda _: refused(answers[0])
+        with capture_logs() as logs:
+            starting = asyncio.ensure_future(Certificates(ControllerSettings(), api).start())
+            await until(lambda: len(server.requests) > 3)
+            answers.pop(0)
+            await until(lambda: len(server.requests) > 6)
+            server.fault = lambda _: None
+            await starting
+        (first, second) = (log["error"] for log in logs if log["event"] == "no certificate yet")
+    assert "503 etcd is slow" in first
+    assert "403 no right" in second
+
+
+def refused(text: str) -> web.Response:
+    return web.Response(status=int(text[:3]), text=text)
 
 
 async def test_replicas_that_start_together_share_one_certificate() -> None:

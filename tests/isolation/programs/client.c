@@ -1027,7 +1027,41 @@ static void work_on_host(uint64_t host_ns, bool in_steps)
 }
 
 /*
- * work KIND UNIT_NS SECONDS [TOGETHER [LATER_NS]]: the whole run on the simulated clock, begun
+ * How long the kernels of one function and grid take: UNIT_NS; UNIT_NS/OTHER_NS in turn;
+ * UNIT_NS/OTHER_NS/EVERY, each so manieth the other; UNIT_NS-OTHER_NS, from the one to the other
+ * in 256 launches, and again.
+ */
+struct lengths {
+	uint64_t unit_ns, other_ns, every;
+	bool rises;
+};
+
+static struct lengths read_lengths(const char *word)
+{
+	struct lengths lengths = {.every = 2};
+	char *rest;
+
+	lengths.unit_ns = strtoull(word, &rest, 10);
+	lengths.rises = *rest == '-';
+	if (*rest)
+		lengths.other_ns = strtoull(rest + 1, &rest, 10);
+	if (*rest)
+		lengths.every = strtoull(rest + 1, NULL, 10);
+	return lengths;
+}
+
+static uint64_t length_ns(const struct lengths *lengths, uint64_t number)
+{
+	if (lengths->rises)
+		return lengths->unit_ns +
+		       (lengths->other_ns - lengths->unit_ns) * (number % 256) / 256;
+	return lengths->other_ns && number % lengths->every == lengths->every - 1
+		       ? lengths->other_ns
+		       : lengths->unit_ns;
+}
+
+/*
+ * work KIND LENGTHS SECONDS [TOGETHER [LATER_NS]]: the whole run on the simulated clock, begun
  * so much later; answers with the pieces of UNIT_NS completed and the nanoseconds it took.
  * sync: one kernel after another, each waited for. stream: launched as fast as
  * may be, waited for now and then. graph: the executable graph 0, waited for.
@@ -1035,7 +1069,7 @@ static void work_on_host(uint64_t host_ns, bool in_steps)
  */
 static void do_work(char *words[])
 {
-	const uint64_t unit_ns = strtoull(words[2], NULL, 10);
+	const struct lengths lengths = read_lengths(words[2]);
 	const unsigned together = words[4] ? (unsigned)atoi(words[4]) : 0;
 	CUresult result = together ? step_together(together) : CUDA_SUCCESS;
 
@@ -1044,13 +1078,15 @@ static void do_work(char *words[])
 	const uint64_t begin_ns = now_ns();
 	const uint64_t end_ns = begin_ns + (uint64_t)(atof(words[3]) * 1e9);
 	const struct kind *kind = kind_of(words[1]);
-	uint64_t pieces = 0;
+	uint64_t number = 0, done_ns = 0;
 
 	if (!result && !spin)
 		result = make_spin();
 	while (kind && !result && now_ns() < end_ns) {
-		for (int i = 0; !result && i < kind->batch; i++, pieces++)
-			result = kind->launch(unit_ns);
+		for (int i = 0; !result && i < kind->batch; i++, number++) {
+			done_ns += length_ns(&lengths, number);
+			result = kind->launch(length_ns(&lengths, number));
+		}
 		if (kind->host_ns)
 			work_on_host(kind->host_ns, together > 0);
 		else if (!result)
@@ -1058,7 +1094,8 @@ static void do_work(char *words[])
 	}
 	if (!result)
 		result = CALL(cuCtxSynchronize);
-	printf("%d %" PRIu64 " %" PRIu64 "\n", result, pieces, now_ns() - begin_ns);
+	printf("%d %" PRIu64 " %" PRIu64 "\n", result, done_ns / lengths.unit_ns,
+	       now_ns() - begin_ns);
 	if (together)
 		step_apart();
 }

@@ -40,7 +40,8 @@ class MpsPlaces:
         kubelet: The kubelet's directory.
         retry_seconds: Time between attempts while it cannot serve.
         poll_seconds: Time between two looks at the configuration while it serves.
-        cards_seconds: Time between two looks at the cards while it serves: NVML is opened for each.
+        cards_seconds: Time between two checks for new cards while it serves; each opens NVML, which lists
+            the cards that were there when it was opened.
         settle_seconds: Time in which the agent withdraws cards that are said to be taken.
     """
 

@@ -49,23 +49,30 @@ class Certificates:
         Raises:
             ConfigError: The files cannot be used.
         """
+        trouble = ""
         while True:
             try:
                 await self._look()
             except ClusterError as error:
-                _log.warning("no certificate yet", error=str(error))
+                if str(error) != trouble:
+                    trouble = str(error)
+                    _log.warning("no certificate yet", error=trouble)
                 await asyncio.sleep(self._api.reach.pace.first_seconds)
             else:
                 return
 
     async def run(self) -> None:
         """Take up what has changed, and renew what is about to end, until cancelled."""
+        trouble = ""
         while True:
             await asyncio.sleep(self._look_seconds)
             try:
                 await self._look()
+                trouble = ""
             except GpuPluginError as error:
-                _log.warning("certificate not looked at", error=str(error))
+                if str(error) != trouble:
+                    trouble = str(error)
+                    _log.warning("certificate not checked", error=trouble)
 
     async def _look(self) -> None:
         if self._settings.tls_cert_file:

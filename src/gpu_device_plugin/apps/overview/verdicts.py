@@ -87,8 +87,7 @@ def node_verdicts(
     for name, why in cards.unreadable:
         offered = facts[name].status.allocatable or {} if name in facts else {}
         if _may_go(pod, name) and (request.asks or any(device in offered for device in devices)):
-            text = why.removeprefix(f"node {name}: ")
-            found.append(NodeVerdict(name, text, is_unreadable=True))
+            found.append(NodeVerdict(name, why, is_unreadable=True))
     return tuple(found)
 
 

@@ -17,6 +17,8 @@ from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
 
 _SHOWN_EVENTS = 5
+_AGENT = "gpu-device-plugin"
+_TO_THE_SECOND = len("2026-11-22T04:00:00")
 _NOTHING = "it asks for nothing of this plugin: no gpu-mem, no gpu-core.percentage, no card"
 
 
@@ -59,6 +61,7 @@ def story(
     """
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    events = [event for event in events if event.is_about(pod) and not _is_past(event, pod)]
     said = (*_told(events), *_of_pod(pod, events))
     if asking is None:
         return PodStory(name, _state(pod), (_NOTHING,), (), said)
@@ -81,6 +84,16 @@ def _state(pod: ExplainedPod) -> str:
     return f"{pod.status.phase or 'Unknown'}{reason}, {where}{deleted}"
 
 
+def _is_past(event: Event, pod: ExplainedPod) -> bool:
+    """Whether it says why a pod that runs now did not run yet.
+
+    What the agent said when it admitted the pod, for instance of its annotations, stays true.
+    """
+    if pod.status.phase != "Running" or event.reporter == _AGENT or not event.at:
+        return False
+    return event.at[:_TO_THE_SECOND] < (pod.status.start_time or "")[:_TO_THE_SECOND]
+
+
 def event_line(event: Event) -> str:
     """An Event, for people."""
     reporter = event.reporter or "unknown"
@@ -88,7 +101,7 @@ def event_line(event: Event) -> str:
 
 
 def _told(events: Sequence[Event]) -> list[str]:
-    shown = [e for e in events if e.type == "Warning" or e.reporter == "gpu-device-plugin"]
+    shown = [e for e in events if e.type == "Warning" or e.reporter == _AGENT]
     lines = [
         event_line(event)
         for event in shown

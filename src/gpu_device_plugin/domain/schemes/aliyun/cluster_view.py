@@ -117,24 +117,24 @@ def parse_offer(
         unhealthy: Indexes of cards that an operator's ConfigMap takes out (R-542).
 
     Raises:
-        StateError: The annotation is none that an agent writes; the text names the key.
+        StateError: The annotation is none that an agent writes; the text names the key, and not the node.
     """
     plain = _object(annotation, "annotation of cards")
     mode = parse_mode(str(plain.get("mode", "")))
     unit = next((u for u in MemoryUnit if u.mib == plain.get("unit_mib")), None)
     if mode is None or unit is None:
-        raise StateError(f"node {name}: annotation of cards names no known mode and unit")
+        raise StateError("annotation of cards names no known mode and unit")
     entries = plain.get("cards")
     if not isinstance(entries, list):
-        raise StateError(f"node {name}: annotation of cards has no list of cards")
+        raise StateError("annotation of cards has no list of cards")
     cards, healthy, by_claims = [], set(), set()
     for entry in entries:
-        card, is_healthy = _card(name, entry)
+        card, is_healthy = _card(entry)
         cards.append(card)
         if is_healthy and card.index not in unhealthy:
             healthy.add(card.index)
         by_claims |= {card.index} if entry.get("door") == Door.DRA else set()
-    _check_once(name, cards)
+    _check_once(cards)
     return NodeOffer(
         name=name,
         mode=mode,
@@ -151,7 +151,7 @@ _shared: Callable[[tuple[int, ...]], frozenset[int]] = lru_cache(maxsize=1024)(f
 """One set for all nodes of a kind: thousands of them have the same."""
 
 
-def _card(node: str, entry: object) -> tuple[Card, bool]:
+def _card(entry: object) -> tuple[Card, bool]:
     if isinstance(entry, dict):
         index, uuid, memory = entry.get("index"), entry.get("uuid"), entry.get("memory_mib")
         model = entry.get("model", "")
@@ -165,15 +165,15 @@ def _card(node: str, entry: object) -> tuple[Card, bool]:
             return Card(uuid, index, index, -1, sys.intern(model), memory), entry.get(
                 "healthy"
             ) is True
-    raise StateError(f"node {node}: annotation of cards has {entry!r:.200}, which is no card")
+    raise StateError(f"annotation of cards has {entry!r:.200}, which is no card")
 
 
-def _check_once(node: str, cards: Iterable[Card]) -> None:
+def _check_once(cards: Iterable[Card]) -> None:
     """No index and no UUID twice: what is held would count on both cards, or on the wrong one."""
     for name in ("index", "uuid"):
         seen = Counter(getattr(card, name) for card in cards)
         if twice := [value for value, times in seen.items() if times > 1]:
-            raise StateError(f"node {node}: annotation of cards has {name} {twice[0]!r} twice")
+            raise StateError(f"annotation of cards has {name} {twice[0]!r} twice")
 
 
 def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.container_edits import ContainerEdits, Mount
+from gpu_device_plugin.domain.node_state import ANY_CARD
 from gpu_device_plugin.domain.schemes.nvidia.configuration import Configuration, SharingKind
 from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers
 
@@ -11,6 +12,7 @@ _CONTAINER_ROOT = "/mps"
 _MIB_SUFFIX = "M"
 _NOT_YET = "does not serve yet"
 _ANOTHER = "serves another configuration while pods hold its replicas"
+_UNKNOWN = "has left a compute-modes.json that cannot be read"
 _UUID = 2
 """Place of the UUID in a line of `served_text`."""
 ASK = "get_default_active_thread_percentage"
@@ -77,7 +79,7 @@ def while_served(
         configuration: The configuration.
         root: The host directory of the daemon that `served` is of.
         served: What a living daemon says it serves; a line that is a UUID alone is a card that a
-            daemon has not given back.
+            daemon has not given back, `ANY_CARD` that it is not known which these are.
         waits: What keeps the daemon from serving what is configured, in its words, or "".
     """
     is_shared = configuration.sharing.kind is SharingKind.MPS
@@ -89,6 +91,9 @@ def while_served(
     if found.problem or (is_same and wanted - new <= lines and (wanted & lines or not wanted)):
         others = words.difference(*(line.split() for line in wanted))
         reasons = dict.fromkeys(others, "has not given it back")
+        if ANY_CARD in words:
+            devices = (each for offered in found.resources.values() for each in offered)
+            reasons = {each.card.uuid: _UNKNOWN for each in devices}
         reasons |= {line.split()[_UUID]: "does not serve it yet" for line in new}
         return _without(found, reasons, root)
     is_serving = is_same and any(" " in line for line in lines)

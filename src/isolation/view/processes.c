@@ -7,13 +7,38 @@
  */
 #include "view/nvml_entry.h"
 
-#include "books/holders.h"
 #include "books/slice_region.h"
 #include "slice/slice.h"
 
 #include <stddef.h>
 
 enum { NO_INSTANCE = -1 };
+
+struct holder {
+	uint32_t pid;   /* as this container sees it */
+	uint64_t bytes; /* asked for and overhead */
+};
+
+/* Who holds memory on a card, without the dead; returns how many. */
+static unsigned holders_of(int card, struct holder holders[REGION_SLOTS])
+{
+	struct region *region = slice_region();
+	unsigned count = 0;
+
+	if (card < 0 || !region_lock(region))
+		return 0;
+	region_reap(region);
+	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++) {
+		const struct region_card *books = &region->cards[card];
+		const uint64_t bytes = books->used_bytes[i] + books->overhead_bytes[i];
+
+		if (region->slots[i].state == SLOT_USED && bytes)
+			holders[count++] = (struct holder){
+				.pid = (uint32_t)region->slots[i].owner.pid, .bytes = bytes};
+	}
+	region_unlock(region);
+	return count;
+}
 
 /* The two layouts of an entry: the first, and the one with MIG's ids since the second. */
 static void put_short(void *infos, unsigned index, const struct holder *holder)

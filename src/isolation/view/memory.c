@@ -1,17 +1,25 @@
-/* How much memory there is, as CUDA tells it: the slice's figures. */
+/* How much memory there is, as CUDA and NVML tell it: the slice's figures, of one picture. */
 #include "books/account.h"
 #include "books/entry.h"
 #include "driver/cards.h"
+#include "driver/stream.h"
 #include "memory/pools.h"
 #include "slice/limits.h"
 #include "unasked/overhead.h"
-#include "view/view.h"
+#include "view/nvml_entry.h"
 
-/* Saturating throughout: what is held can be more than the slice for a moment. */
-void view_of(int card, uint64_t card_free, uint64_t card_total, bool reap, struct view *view)
+struct view {
+	uint64_t total, used, free; /* used + free <= total: the card itself may be fuller */
+};
+
+/* Threads may share all of these. */
+
+/* From the card's real figures. Saturating: what is held can be more than the slice for a moment.
+ */
+static void view_of(int card, uint64_t card_free, uint64_t card_total, struct view *view)
 {
 	const uint64_t limit = account_limit(card);
-	const uint64_t held = account_held(card, reap);
+	const uint64_t held = account_held(card, true);
 
 	view->total = limit < card_total ? limit : card_total;
 	view->used = held < view->total ? held : view->total;
@@ -27,7 +35,7 @@ static void see_slice(int card, uint64_t card_free, uint64_t card_total, struct 
 	overhead_adopt_current();
 	overhead_stale(card);
 	overhead_refresh(card, UINT64_MAX);
-	view_of(card, card_free, card_total, true, view);
+	view_of(card, card_free, card_total, view);
 }
 
 /* The interface before CUDA 3.2 has 32 bits for a size. */
@@ -70,3 +78,65 @@ TELLS_FREE(cuMemGetInfo_v2, size_t)
 
 TELLS_TOTAL(cuDeviceTotalMem, unsigned)
 TELLS_TOTAL(cuDeviceTotalMem_v2, size_t)
+
+/*
+ * Where the card's memory is the system's (GB10) NVML does not tell of it. The
+ * slice has its figures all the same; of the card itself CUDA knows, if a
+ * context of it is current.
+ */
+static bool unified_view(nvmlDevice_t device, struct view *view)
+{
+	size_t card_free = SIZE_MAX, card_total = SIZE_MAX;
+	const int card = nvml_card(device);
+	int current;
+
+	if (account_limit(card) == LIMITS_NO_CAP)
+		return false;
+	if (cuda.cuCtxGetDevice && cuda.cuMemGetInfo_v2) {
+		const CUstreamCaptureMode mode = capture_exempt();
+
+		if (card_current(&current) != CUDA_SUCCESS || current != card ||
+		    cuda.cuMemGetInfo_v2(&card_free, &card_total) != CUDA_SUCCESS)
+			card_free = card_total = SIZE_MAX;
+		capture_restore(mode);
+	}
+	view_of(card, card_free, card_total, view);
+	return true;
+}
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
+{
+	struct view view;
+
+	NVML_ENTER(nvmlDeviceGetMemoryInfo, device, memory);
+	const nvmlReturn_t result = nvml.nvmlDeviceGetMemoryInfo(device, memory);
+
+	if (result == NVML_SUCCESS)
+		view_of(nvml_card(device), memory->free, memory->total, &view);
+	else if (result != NVML_ERROR_NOT_SUPPORTED || !memory || !unified_view(device, &view))
+		return result;
+	memory->total = view.total;
+	memory->used = view.used;
+	memory->free = view.free;
+	return NVML_SUCCESS;
+}
+
+/* Nothing is reserved in a slice: what the driver keeps was never part of it. */
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
+{
+	struct view view;
+
+	NVML_ENTER(nvmlDeviceGetMemoryInfo_v2, device, memory);
+	const nvmlReturn_t result = nvml.nvmlDeviceGetMemoryInfo_v2(device, memory);
+
+	if (result == NVML_SUCCESS)
+		view_of(nvml_card(device), memory->free, memory->total, &view);
+	else if (result != NVML_ERROR_NOT_SUPPORTED || !memory ||
+		 memory->version != nvmlMemory_v2 || !unified_view(device, &view))
+		return result;
+	memory->total = view.total;
+	memory->reserved = 0;
+	memory->used = view.used;
+	memory->free = view.free;
+	return NVML_SUCCESS;
+}

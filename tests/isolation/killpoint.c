@@ -1,7 +1,5 @@
-/* Dying and waiting on demand, in the test build; in the one that is shipped this file is empty. */
+/* Dying and waiting on demand: in the test build of the library only. */
 #include "slice/killpoint.h"
-
-#ifdef GPUSLICE_TESTING
 
 #include <fcntl.h>
 #include <signal.h>
@@ -37,10 +35,3 @@ void killpoint(const char *name)
 	if (slow && path && strcmp(slow, name) == 0)
 		pause_with(path);
 }
-
-#else
-
-/* A translation unit must not be empty. */
-typedef int killpoint_unused;
-
-#endif
