@@ -69,7 +69,7 @@ def test_only_the_scheme_of_fractions_names_its_resources_and_modes() -> None:
 
 
 def test_the_isolation_library_includes_downwards_only(tmp_path: Path) -> None:
-    """Its folders are a list, and none includes one above it."""
+    """Its folders are a list, and none includes one above it; nor do files include each other."""
     check = [sys.executable, str(ROOT / "src" / "check_includes.py")]
     library = subprocess.run(check, capture_output=True, text=True, check=False)
     assert library.returncode == 0, library.stdout
@@ -80,6 +80,12 @@ def test_the_isolation_library_includes_downwards_only(tmp_path: Path) -> None:
     found = subprocess.run([*check, str(tmp_path)], capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert found.stdout == "slice/log.c: slice/ is below view/, and includes view/view.h\n"
+
+    upward.write_text('#include "slice/limits.h"\n', encoding="utf-8")
+    upward.with_name("limits.h").write_text('#include "slice/log.h"\n', encoding="utf-8")
+    found = subprocess.run([*check, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert found.stdout == "these include each other in a circle: slice/limits, slice/log\n"
 
 
 def test_no_path_of_a_machine_and_no_registry_address_is_tracked() -> None:

@@ -42,6 +42,7 @@ def render(
     values: Mapping[str, Any] | None = None,
     kubernetes: str = "",
     chart: Path = CHART,
+    namespace: str = NAME,
 ) -> str:
     """The manifests as text.
 
@@ -50,16 +51,20 @@ def render(
         values: Further values.
         kubernetes: Version of the API server; "" for helm's own.
         chart: Where it lies.
+        namespace: The release's.
 
     Raises:
         RefusedError: helm refused; the text is helm's.
     """
-    return _rendered(settings, yaml.safe_dump(dict(values or {})), kubernetes, chart)
+    text = yaml.safe_dump(dict(values or {}))
+    return _rendered(settings, text, kubernetes, chart, namespace)
 
 
 @cache  # many tests look at the same values
-def _rendered(settings: tuple[str, ...], values: str, kubernetes: str, chart: Path) -> str:
-    command = [str(HELM), "template", NAME, str(chart), "--namespace", NAME, "--values", "-"]
+def _rendered(
+    settings: tuple[str, ...], values: str, kubernetes: str, chart: Path, namespace: str
+) -> str:
+    command = [str(HELM), "template", NAME, str(chart), "--namespace", namespace, "--values", "-"]
     command += [f"--set={setting}" for setting in settings]
     command += [f"--kube-version={kubernetes}"] if kubernetes else []
     done = subprocess.run(command, input=values, capture_output=True, text=True, check=False)

@@ -141,8 +141,7 @@ def test_the_controller_may_do_what_it_does_and_no_more() -> None:
     (there,) = [
         m
         for m in only_read
-        if (m["kind"], m["metadata"]["name"]) == ("Role", CONTROLLER)
-        and m["metadata"]["namespace"] == "kube-system"
+        if (m["kind"], m["metadata"]["name"]) == ("Role", f"{CONTROLLER}-kube-system")
     ]
     assert {verb for _, _, verb in rights(there)} == {"list", "watch"}
     assert not [m for m in only_read if m["metadata"]["name"].endswith("controller-configmaps")]

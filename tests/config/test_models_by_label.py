@@ -72,6 +72,14 @@ def test_both_selectors_and_all_operators_are_understood() -> None:
     )
 
 
+def test_every_label_and_annotation_that_kubernetes_takes_may_be_given() -> None:
+    """Also an empty value, and any text in an annotation."""
+    labels = {"team": "", "a.b-c_D": "1.5.0", "x.y-z.example/Team": "A_b.C-9", "a" * 63: "b" * 63}
+    annotations = {"Example.COM/note": "any text, {}\n", "note": ""}
+    text = json.dumps([{"name": "r", "effect": {"labels": labels, "annotations": annotations}}])
+    assert parse_profile(text) == (ProfileRule("r", labels=labels, annotations=annotations),)
+
+
 @pytest.mark.parametrize("text", ["", " \n", "[]"])
 def test_no_rules_are_no_error(text: str) -> None:
     """R-602: the default is the empty text."""
@@ -100,6 +108,28 @@ def test_no_rules_are_no_error(text: str) -> None:
             "expression on a: In needs values",
         ),
         ("[" * 100_000, "selectors: "),
+        *(
+            (json.dumps([{"name": "r", "effect": {"labels": {key: value}}}]), "cannot be a label")
+            for key, value in (
+                ("x/team", "a b!"),
+                ("x/team", "a" * 64),
+                ("x/team", "-a"),
+                ("", "a"),
+                ("a b", "c"),
+                ("/team", "a"),
+                ("X/team", "a"),
+                ("x..y/team", "a"),
+                ("x/y/team", "a"),
+                ("x" * 254 + "/team", "a"),
+                ("a" * 64, "a"),
+                ("team\n", "a"),
+                ("team", "a\n"),
+            )
+        ),
+        (
+            '[{"name": "r", "effect": {"annotations": {"a b": "1"}}}]',
+            r"selectors\[0\]: 'a b' cannot be the key of an annotation",
+        ),
     ],
 )
 def test_a_wrong_profile_is_told_with_its_place(text: str, error: str) -> None:
@@ -139,7 +169,11 @@ def test_the_operator_adds_replaces_and_removes_series() -> None:
         ("T4: {driver: [a]}", "catalogue: Object contains unknown field `driver`"),
         ("T4: {drivers: [535.1]}", "catalogue: Expected `str`, got `float`"),
         ("- T4", "catalogue: Expected `object`, got `array`"),
-        ("T4: [", "catalogue: while parsing"),
+        ("T4: [", "catalogue: is not YAML: while parsing"),
+        ("T4: {default: !!int }", "catalogue: is not YAML: IndexError"),
+        ("T4: {default: !!bool x}", "catalogue: is not YAML: KeyError"),
+        ("T4: {default: !!timestamp x}", "catalogue: is not YAML: AttributeError"),
+        ("T4: {}\nT4: {}", "catalogue: is not YAML: key 'T4' stands twice"),
         ("T4: {drivers: ['1'], default: '2'}", "series T4: the default 2 is none of its drivers"),
         ("V: {names: [Tesla T4]}", "the card Tesla-T4 is of series T4 and of V"),
         ("[" * 10_000, "catalogue: "),

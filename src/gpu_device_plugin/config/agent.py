@@ -5,9 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
-
-import yaml
+from typing import Annotated
 
 from gpu_device_plugin.config.config_choice import fallbacks
 from gpu_device_plugin.config.nvidia_settings import (
@@ -15,7 +13,7 @@ from gpu_device_plugin.config.nvidia_settings import (
     check_twice,
     nvidia_configuration,
 )
-from gpu_device_plugin.config.sources import LogFormat, load, says
+from gpu_device_plugin.config.sources import LogFormat, load, parse_yaml, says
 from gpu_device_plugin.domain.claims import DRIVER
 from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.counted import counted
@@ -208,8 +206,8 @@ def may_take_mig(settings: Settings) -> bool:
 def mode_in(text: str) -> NodeMode | None:
     """The mode that a settings file of any version names, or None where it names none."""
     try:
-        content: Any = yaml.safe_load(text)
-    except yaml.YAMLError:
+        content = parse_yaml(text)
+    except ConfigError:
         return None
     return parse_mode(str(content.get("mode", ""))) if isinstance(content, dict) else None
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from importlib import resources
 
 import msgspec
-import yaml
 
+from gpu_device_plugin.config.sources import parse_yaml
 from gpu_device_plugin.domain.models.catalogue import Catalogue, Series
 from gpu_device_plugin.errors import ConfigError
 
@@ -42,7 +42,7 @@ def load_catalogue(operator_text: str = "") -> Catalogue:
 
 def _parse(text: str) -> Mapping[str, _Series | None]:
     try:
-        plain = yaml.safe_load(text)
+        plain = parse_yaml(text)
         return msgspec.convert({} if plain is None else plain, dict[str, _Series | None])
-    except (yaml.YAMLError, msgspec.ValidationError, RecursionError, ValueError) as error:
+    except (ConfigError, msgspec.ValidationError, RecursionError) as error:
         raise ConfigError(f"catalogue: {error}") from error

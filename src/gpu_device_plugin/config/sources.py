@@ -165,6 +165,21 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
+def parse_yaml(text: str) -> Any:
+    """What a YAML or JSON text says.
+
+    Raises:
+        ConfigError: It is none, or a key stands twice.
+    """
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"is not YAML: {error}") from error
+    # What PyYAML lets through where a value does not suit its tag, as in `!!int` with nothing behind it.
+    except (LookupError, AttributeError, TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"is not YAML: {type(error).__name__}: {error}") from error
+
+
 def read_yaml(file: Path) -> dict[str, Any]:
     """The keys and values of a YAML or JSON file; an empty one has none.
 
@@ -172,13 +187,13 @@ def read_yaml(file: Path) -> dict[str, Any]:
         ConfigError: It cannot be read, is no YAML, or holds something else.
     """
     try:
-        content: Any = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a SafeLoader
+        content = parse_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: is not UTF-8: {error}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file}: is not YAML: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
     if content is None:
         return {}
     if not isinstance(content, dict):

@@ -3,6 +3,7 @@
 The rules are those of the ConfigMap `kube-system/acs-profile`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,10 @@ from gpu_device_plugin.domain.models.label_selector import LabelSelector
 from gpu_device_plugin.errors import ConfigError
 
 Values = Mapping[str, str]
+
+_LONGEST_NAME, _LONGEST_PREFIX = 63, 253
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +60,32 @@ class Effect:
 def check_rules(rules: Sequence[ProfileRule]) -> None:
     """What the form alone does not show.
 
+    A label or annotation that Kubernetes does not take would have the API server refuse every
+    pod that the rule selects.
+
     Raises:
-        ConfigError: A rule has no name; the text gives its place.
+        ConfigError: A rule has no name, or gives such a label or annotation; the text has its place.
     """
     for place, rule in enumerate(rules):
         if not rule.name:
             raise ConfigError(f"selectors[{place}]: name is empty")
+        for key, value in rule.labels.items():
+            if not (_is_key(key) and (not value or _is_name(value))):
+                raise ConfigError(f"selectors[{place}]: {key!r}: {value!r} cannot be a label")
+        for key in rule.annotations:
+            # Kubernetes checks these in lower case.
+            if not _is_key(key.lower()):
+                raise ConfigError(f"selectors[{place}]: {key!r} cannot be the key of an annotation")
+
+
+def _is_key(text: str) -> bool:
+    prefix, slash, name = text.rpartition("/")
+    is_prefix = len(prefix) <= _LONGEST_PREFIX and _PREFIX.fullmatch(prefix) is not None
+    return _is_name(name) and (not slash or is_prefix)
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= _LONGEST_NAME and _NAME.fullmatch(text) is not None
 
 
 def effect_of(
