@@ -9,6 +9,7 @@
 #include "compute/busy.h"
 #include "compute/credit.h"
 #include "compute/estimate.h"
+#include "compute/events.h"
 #include "compute/quiet.h"
 #include "driver/timer.h"
 
@@ -150,8 +151,7 @@ struct meter *await_credit(struct meter *meter, struct meter_launch *launch)
  */
 static struct meter *sample_if_due(struct meter *meter, struct meter_launch *launch)
 {
-	if (launch->now_ns - meter->mixed_ns < BUSY_MIXED_NS ||
-	    !estimate_wants_sample(launch->what))
+	if (meter_is_mixed(meter, launch->now_ns) || !estimate_wants_sample(launch->what))
 		return meter;
 	if (meter->is_running) {
 		if (meter->tail.launches && meter->stream == launch->stream)

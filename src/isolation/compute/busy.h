@@ -1,16 +1,13 @@
 /* Busy periods of work on a card, from idle to idle; see compute/busy.c. With the meter's lock. */
 #pragma once
 
-#include "compute/events.h"
+#include "compute/meter_state.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* A gap shorter than this between launches counts as work. */
 #define BUSY_GAP_NS 20000u
-
-/* So long after launches went to several streams, they count as doing so. */
-#define BUSY_MIXED_NS 1000000000u
 
 /* Does nobody else want the card just now? */
 bool busy_is_alone(const struct meter *meter);
