@@ -97,7 +97,11 @@ for architecture in "$@"; do
     mv "$work" "$kept"
     find "$cache" -maxdepth 1 -name '*-*64' -mtime +7 -exec rm -r {} +
   fi
-  cp --reflink=auto "$kept/image.tar" "build/image/gpu-device-plugin-$architecture.tar"
-  cp "$kept/spdx.json" "build/image/gpu-device-plugin-$architecture.spdx.json"
+  # In one step: somebody may be reading the file that is there.
+  for kind in tar spdx.json; do
+    name=build/image/gpu-device-plugin-$architecture.$kind
+    cp --reflink=auto "$kept/${kind/#tar/image.tar}" "$name.new"
+    mv "$name.new" "$name"
+  done
   echo "build/image/gpu-device-plugin-$architecture.tar"
 done

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.fakes.api_server import FakeApiServer, running, status, working
+from aiohttp.web import Response
+from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
 from tests.waiting import until
 
 from gpu_device_plugin.cluster.claims import fetch_claim
@@ -173,3 +174,23 @@ async def test_a_slice_was_taken_until_we_take_it_back() -> None:
         slices.offer([], "535.1", "u")
         await until(lambda: PATH not in server.objects)
         await until(lambda: not slices.was_taken)
+
+
+async def test_a_list_that_is_refused_for_a_moment_is_asked_for_again_at_once() -> None:
+    """A server that has just started knows nobody's rights; the slice of before is found then."""
+    async with at_work() as (server, slices):
+        meta = {"name": "n1-gpu-device-plugin", "resourceVersion": "1"}
+        spec = {"driver": "gpu-device-plugin", "nodeName": "n1", "devices": []}
+        server.preload(PATH, {"metadata": meta, "spec": spec})
+        refused = [LIST] * 3
+
+        def fault(seen: Seen) -> Response | None:
+            is_refused = seen.method == "GET" and seen.path in refused
+            if is_refused:
+                refused.pop()
+            return status(403, "forbidden") if is_refused else None
+
+        server.fault = fault
+        slices.offer([device(0)], "535.1", "u")
+        await until(lambda: names(server) == ["gpu-0"])
+        assert not refused

@@ -43,8 +43,8 @@ def claims(cluster: Cluster, claims_agent: Agent) -> Iterator[Agent]:
         claims_agent.start()
     wait_for("four cards are offered", lambda: len(devices(cluster)) == 4, 30)
     yield claims_agent
-    for kind in ("deployment", "job", "pod"):
-        cluster.kubectl("delete", kind, "--all", "--wait=true", "--grace-period=1")
+    everything = "deployment,job,pod"
+    cluster.kubectl("delete", everything, "--all", "--wait=true", "--grace-period=1")
     wait_for("no claim is left", lambda: not cluster.every("resourceclaim"), 60)
     wait_for("no grant is left", lambda: not claims_agent.grants(), 30)
 

@@ -36,7 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def results() -> Path:
     """The directory of this run's logs, which stays."""
     started = datetime.datetime.now(tz=datetime.UTC)
-    return RESULTS.absolute() / started.strftime("%Y%m%dT%H%M%SZ")
+    lane = os.environ["GPU_DEVICE_PLUGIN_E2E_LANE"]
+    return RESULTS.absolute() / f"{started:%Y%m%dT%H%M%SZ}-{lane}"
 
 
 @pytest.fixture(scope="session")
@@ -78,8 +79,8 @@ def at_work(cluster: Cluster, agent: Agent) -> Iterator[Agent]:
         agent.start()
     wait_for_allocatable(cluster, FOUR_CARDS)
     yield agent
-    for kind in ("job", "replicaset", "pod"):
-        cluster.kubectl("delete", kind, "--all", "--wait=true", "--grace-period=1")
+    everything = "job,replicaset,pod"
+    cluster.kubectl("delete", everything, "--all", "--wait=true", "--grace-period=1")
     wait_for("no pod is left", lambda: not cluster.every("pod"), 60, 0.3)
 
 

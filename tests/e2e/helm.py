@@ -64,6 +64,6 @@ class Helm:
 
 def left_on_nodes(cluster: Cluster) -> set[str]:
     """Keys of labels and annotations on nodes that only we write."""
-    metas = [node["metadata"] for node in cluster.every("nodes")]
+    metas = [node["metadata"] for node in cluster.every("node")]
     keys = {key for meta in metas for of in ("labels", "annotations") for key in meta.get(of, {})}
     return {key for key in keys if key.startswith("gpu-device-plugin/")} | (keys & {*NODE_LABELS})

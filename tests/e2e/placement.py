@@ -75,6 +75,8 @@ class Placement:
 @contextmanager
 def placement(cluster: Cluster, first: Agent, image: AgentImage, logs: Path) -> Iterator[Placement]:
     """All of it, from two further nodes to a leader that answers."""
+    if not first.program.running():
+        first.start()
     with ExitStack() as stack:
         agents = {NODE: first}
         for name, mode in _FURTHER.items():

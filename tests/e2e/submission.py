@@ -1,28 +1,14 @@
 """Objects submitted to the API server without being kept, and what the server says to them."""
 
-import http.client
-import json
-import ssl
+import http
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.api import Api, path_of
+from tests.e2e.cluster.cluster import NAMESPACE, Cluster
 
-PATHS = {
-    "Pod": "/api/v1/namespaces/default/pods",
-    "Deployment": "/apis/apps/v1/namespaces/default/deployments",
-    "StatefulSet": "/apis/apps/v1/namespaces/default/statefulsets",
-    "DaemonSet": "/apis/apps/v1/namespaces/default/daemonsets",
-    "Job": "/apis/batch/v1/namespaces/default/jobs",
-    "CronJob": "/apis/batch/v1/namespaces/default/cronjobs",
-}
-# Of samples; no rule of ours is about them.
-OTHER_PATHS = {
-    "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims",
-    "Service": "/api/v1/namespaces/default/services",
-    "ResourceQuota": "/api/v1/namespaces/default/resourcequotas",
-}
+KINDS = ("Pod", "Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob")
 MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -41,24 +27,18 @@ class Answer:
     @property
     def is_accepted(self) -> bool:
         """Whether the object would have been stored."""
-        return self.status < 300
+        return self.status < http.HTTPStatus.MULTIPLE_CHOICES
 
 
 class Submission:
     """Speaks to the API server as one user: that of a token, or one that the admin stands in for."""
 
-    def __init__(self, cluster: Cluster, token: str | None = None, user: str = "") -> None:
-        config = json.loads(cluster.admin_kubeconfig.read_text())
-        server = config["clusters"][0]["cluster"]
-        self._host = server["server"].removeprefix("https://")
-        self._headers = {"Authorization": f"Bearer {token or config['users'][0]['user']['token']}"}
-        if user:
-            self._headers |= {"Impersonate-User": user, "Impersonate-Group": "system:masters"}
-        self._tls = ssl.create_default_context(cafile=server["certificate-authority"])
+    def __init__(self, cluster: Cluster, token: str = "", user: str = "") -> None:
+        self._api = Api(cluster.admin_kubeconfig, token, user)
 
-    def create(self, content: Mapping[str, Any], namespace: str = "default") -> Answer:
+    def create(self, content: Mapping[str, Any], namespace: str = NAMESPACE) -> Answer:
         """Whether the server would create the object; every admission runs, nothing is kept."""
-        path = {**PATHS, **OTHER_PATHS}[content["kind"]].replace("/default/", f"/{namespace}/")
+        path = path_of(content["kind"], namespace)
         return self._send("POST", path, content, "application/json")
 
     def patch(self, path: str, content: Mapping[str, Any]) -> Answer:
@@ -66,14 +46,6 @@ class Submission:
         return self._send("PATCH", path, content, MERGE_PATCH)
 
     def _send(self, method: str, path: str, content: Mapping[str, Any], kind: str) -> Answer:
-        connection = http.client.HTTPSConnection(self._host, timeout=30, context=self._tls)
-        try:
-            headers = self._headers | {"Content-Type": kind}
-            connection.request(method, f"{path}?dryRun=All", json.dumps(content), headers)
-            answer = connection.getresponse()
-            text = answer.read().decode()
-        finally:
-            connection.close()
-        content = json.loads(text)
-        is_accepted = answer.status < 300
-        return Answer(answer.status, "" if is_accepted else str(content["message"]), content)
+        status, made = self._api.ask(method, f"{path}?dryRun=All", content, kind)
+        is_accepted = status < http.HTTPStatus.MULTIPLE_CHOICES
+        return Answer(status, "" if is_accepted else str(made["message"]), made)

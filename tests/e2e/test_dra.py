@@ -62,49 +62,6 @@ def test_of_fourteen_pods_of_thirty_percent_twelve_run_three_a_card(
     assert gone not in running(cluster)
 
 
-def slice_uid(cluster: Cluster) -> str:
-    """Uid of the node's ResourceSlice; "" while there is none."""
-    found = cluster.every("resourceslice")
-    return str(found[0]["metadata"]["uid"]) if found else ""
-
-
-def test_restarts_of_agent_kubelet_and_node_harm_nothing_that_runs(
-    cluster: Cluster, claims: Agent
-) -> None:
-    """The same slice before and after; a pod that is deleted meanwhile goes when the agent is back."""
-    cluster.apply(holding("stays"), holding("leaves"))
-    for name in ("stays", "leaves"):
-        cluster.wait_for_phase(name, "Running", seconds=90)
-    before = {grant.pod.name: grant.slice_id for grant in claims.grants()}
-    claims.kill()
-    cluster.kubectl("delete", "pod", "leaves", "--wait=false", "--grace-period=1")
-    claims.start()
-    wait_for("the deleted pod is gone", lambda: cluster.find("pod", "leaves") is None, 90, 0.5)
-
-    offered = slice_uid(cluster)
-    cluster.restart_kubelet(kill=True)
-    wait_for("the slice is written again", lambda: slice_uid(cluster) not in ("", offered), 90, 0.3)
-    cluster.apply(holding("later"))
-    cluster.wait_for_phase("later", "Running", seconds=120)
-    assert cluster.get("pod", "stays")["status"]["containerStatuses"][0]["restartCount"] == 0
-
-    claims.kill()
-    cluster.node.power_off()
-    for file in cluster.node.cdi_directory.glob("gpu-device-plugin-*"):
-        file.unlink()
-    cluster.node.power_on()
-    claims.start()
-
-    def runs_again() -> bool:
-        status = cluster.get("pod", "stays")["status"]["containerStatuses"][0]
-        return status["restartCount"] > 0 and "running" in status["state"]
-
-    wait_for("the pod runs again", runs_again, 180, 1)
-    after = {grant.pod.name: grant.slice_id for grant in claims.grants()}
-    assert after["stays"] == before["stays"]
-    assert set(after) == {"stays", "later"}
-
-
 def test_a_node_changes_its_door_under_running_pods(
     cluster: Cluster, claims: Agent, plain: str
 ) -> None:
@@ -193,3 +150,46 @@ def test_two_containers_with_whole_cards_wait_with_the_reason(
     text = "one container of a pod can ask for whole cards"
     wait_for("the pod says why", lambda: text in cluster.kubectl("describe", "pod", "two"), 60, 0.5)
     assert phase(cluster, "two", "default") == "Pending"
+
+
+def slice_uid(cluster: Cluster) -> str:
+    """Uid of the node's ResourceSlice; "" while there is none."""
+    found = cluster.every("resourceslice")
+    return str(found[0]["metadata"]["uid"]) if found else ""
+
+
+def test_restarts_of_agent_kubelet_and_node_harm_nothing_that_runs(
+    cluster: Cluster, claims: Agent
+) -> None:
+    """The same slice before and after; a pod that is deleted meanwhile goes when the agent is back."""
+    cluster.apply(holding("stays"), holding("leaves"))
+    for name in ("stays", "leaves"):
+        cluster.wait_for_phase(name, "Running", seconds=90)
+    before = {grant.pod.name: grant.slice_id for grant in claims.grants()}
+    claims.kill()
+    cluster.kubectl("delete", "pod", "leaves", "--wait=false", "--grace-period=1")
+    claims.start()
+    wait_for("the deleted pod is gone", lambda: cluster.find("pod", "leaves") is None, 90, 0.5)
+
+    offered = slice_uid(cluster)
+    cluster.restart_kubelet(kill=True)
+    wait_for("the slice is written again", lambda: slice_uid(cluster) not in ("", offered), 90, 0.3)
+    cluster.apply(holding("later"))
+    cluster.wait_for_phase("later", "Running", seconds=120)
+    assert cluster.get("pod", "stays")["status"]["containerStatuses"][0]["restartCount"] == 0
+
+    claims.kill()
+    cluster.node.power_off()
+    for file in cluster.node.cdi_directory.glob("gpu-device-plugin-*"):
+        file.unlink()
+    cluster.node.power_on()
+    claims.start()
+
+    def runs_again() -> bool:
+        status = cluster.get("pod", "stays")["status"]["containerStatuses"][0]
+        return status["restartCount"] > 0 and "running" in status["state"]
+
+    wait_for("the pod runs again", runs_again, 180, 1)
+    after = {grant.pod.name: grant.slice_id for grant in claims.grants()}
+    assert after["stays"] == before["stays"]
+    assert set(after) == {"stays", "later"}

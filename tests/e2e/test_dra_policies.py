@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import yaml
 from tests.e2e.agent import Agent
-from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.api import path_of
+from tests.e2e.cluster.cluster import NAMESPACE, NODE, Cluster
 from tests.e2e.cluster.credentials import CONTROLLER_MANAGER
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.helm import CLAIMS, NOBODY, Helm, claims_installed
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod
 from tests.e2e.policy_table import ROWS, SAMPLES, asking, several
-from tests.e2e.submission import OTHER_PATHS, Submission
+from tests.e2e.submission import Submission
 
 from gpu_device_plugin.domain.doors import DOOR_LABEL
 
@@ -481,7 +482,7 @@ def test_nobody_becomes_an_owner_of_a_claim_that_is_there(
     (claim,) = cluster.every("resourceclaim")
     meta = claim["metadata"]
     (owner,) = meta["ownerReferences"]
-    path = f"{OTHER_PATHS['ResourceClaim']}/{meta['name']}"
+    path = path_of("ResourceClaim", NAMESPACE, meta["name"])
     another = {"apiVersion": "v1", "kind": "Pod", "name": "evil", "uid": "22222222"}
 
     def patched(**changes: Any) -> str:

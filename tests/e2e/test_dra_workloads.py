@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 from tests.e2e.agent import Agent, wait_for_allocatable
+from tests.e2e.churn import create_and_delete_200_pods
 from tests.e2e.claims import (
     cards_of,
     deployment,
@@ -17,13 +18,12 @@ from tests.e2e.claims import (
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.images import GPU_TEST
 from tests.e2e.cluster.waiting import wait_for
-from tests.e2e.pods import CORE, COUNT, FOREVER, MEMORY, container, pod, slice_of
+from tests.e2e.pods import CORE, COUNT, FOREVER, MEMORY
 
 SAMPLES = (
     "first-slice", "jupyter-notebook", "pytorch-training", "triton", "vllm", "ack/cuda-sample",
 )  # fmt: skip
 SAMPLE_PODS = 7
-BATCHES, BATCH = 4, 50
 
 
 def workload(kind: str, group: str = "apps/v1", **spec: Any) -> dict[str, Any]:
@@ -111,15 +111,7 @@ def test_the_samples_run_as_they_are_through_both_doors(
 
 def test_200_pods_created_and_deleted_leave_nothing(cluster: Cluster, claims: Agent) -> None:
     """No grant, no claim, no CDI file, no slice's files."""
-    body = container("main", "true", resources=slice_of(1, 5))
-    for batch in range(BATCHES):
-        cluster.apply(*(pod(f"brief-{batch}-{number}", body) for number in range(BATCH)))
-
-        def ended() -> bool:
-            return [p["status"].get("phase") for p in cluster.every("pod")] == ["Succeeded"] * BATCH
-
-        wait_for(f"batch {batch} has run", ended, 180, 1)
-        cluster.kubectl("delete", "pod", "--all", "--wait=true", seconds=360)
+    create_and_delete_200_pods(cluster)
     wait_for("no claim is left", lambda: not cluster.every("resourceclaim"), 60)
     assert claims.grants() == []
     assert not list(cluster.node.cdi_directory.glob("gpu-device-plugin-*"))

@@ -71,8 +71,9 @@ def process_of(cluster: Cluster, agent: dict[str, Any]) -> Path:
 def test_the_running_container_is_of_the_image_that_was_built(
     installed: dict[str, Any], agent_image: AgentImage
 ) -> None:
+    (container,) = installed["spec"]["containers"]
+    assert container["image"] == agent_image.reference
     (status,) = installed["status"]["containerStatuses"]
-    assert status["image"] == agent_image.reference
     assert status["imageID"].rpartition("@")[2] in agent_image.digests
     assert status["ready"]
     assert status["restartCount"] == 0

@@ -47,24 +47,30 @@ def other_plugin(cluster: Cluster, results: Path) -> Iterator[Program]:
     yield found
     found.stop()
     (cluster.node.kubelet_directory / "device-plugins" / SOCKET).unlink(missing_ok=True)
+    cluster.restart_kubelet()  # which forgets the replicas
+    cluster.wait_until_ready()
 
 
-@pytest.fixture
-def moving(cluster: Cluster, serving_agent: Agent, other_plugin: Program) -> Iterator[Helm]:
-    """The chart with mode=disabled, not yet installed, for a node without an agent and without a label."""
+@pytest.fixture(scope="module")
+def release(cluster: Cluster, serving_agent: Agent) -> Iterator[Helm]:
+    """The chart, not yet installed, for a node without an agent; each test brings it to its values."""
     serving_agent.stop()
     wait_for_allocatable(cluster, NOTHING)
-    cluster.kubectl("label", "node", NODE, f"{MODE}-")
     helm = Helm(cluster)
     yield helm
-    other_plugin.stop()
-    cluster.kubectl("uncordon", NODE)
-    cluster.kubectl("delete", "pod", "--all", "--wait=true", "--grace-period=1")
     helm("uninstall", RELEASE, "--ignore-not-found", "--wait", "--timeout=280s")
-    cluster.kubectl("label", "node", NODE, f"{SETTINGS_LABEL}-")
     cluster.kubectl("label", "node", NODE, f"{MODE}=core_mem", "--overwrite")
     cluster.restart_kubelet()
     cluster.wait_until_ready()
+
+
+@pytest.fixture
+def moving(cluster: Cluster, release: Helm) -> Iterator[Helm]:
+    """The same for a node without a label and without a pod."""
+    cluster.kubectl("label", "node", NODE, f"{MODE}-", f"{SETTINGS_LABEL}-")
+    yield release
+    cluster.kubectl("uncordon", NODE)
+    cluster.kubectl("delete", "pod", "--all", "--wait=true", "--grace-period=1")
 
 
 def install(cluster: Cluster, helm: Helm, image: AgentImage, *values: str) -> None:

@@ -13,12 +13,13 @@ import msgspec
 import pytest
 import yaml
 from tests.e2e.agent import Agent
-from tests.e2e.cluster.cluster import NODE, Cluster
+from tests.e2e.cluster.api import path_of
+from tests.e2e.cluster.cluster import NAMESPACE, NODE, Cluster
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.helm import NOBODY, RELEASE, RELEASE_NAMESPACE, Helm
 from tests.e2e.pods import container, pod
 from tests.e2e.policy_table import BAD_REQUESTS, POLICY, ROWS, Row, asking, in_template, percentages
-from tests.e2e.submission import PATHS, Submission
+from tests.e2e.submission import KINDS, Submission
 
 from gpu_device_plugin.cluster.pod_spec import pod_request
 from gpu_device_plugin.cluster.wire import Pod
@@ -30,7 +31,6 @@ from gpu_device_plugin.errors import RequestError
 
 NOWHERE = {"e2e": "nowhere"}
 OTHER_NODE = "n2"
-KINDS = tuple(PATHS)
 ROOT = Path(__file__).resolve().parents[2]
 DAEMONSET = ROOT / "daemonset"
 POLICIES = ("pods", "templates", "cronjobs", "agent-nodes", "agent-pods")
@@ -153,7 +153,7 @@ def test_all_faults_of_a_pod_are_told_with_the_container_that_has_them(server: S
 def test_objects_of_before_can_be_scaled_annotated_and_finalized(
     server: Submission, cluster: Cluster, kind: str
 ) -> None:
-    path = f"{PATHS[kind]}/old"
+    path = path_of(kind, NAMESPACE, "old")
     metadata = {"annotations": {"note": "seen"}, "labels": {"note": "seen"}, "finalizers": ["e/f"]}
     changes: list[dict[str, Any]] = [{"metadata": metadata}]
     if kind in ("Deployment", "StatefulSet"):
@@ -174,7 +174,7 @@ def test_objects_of_before_can_be_scaled_annotated_and_finalized(
 def test_a_template_that_is_changed_is_judged(server: Submission, kind: str) -> None:
     good = in_template(kind, Row("good", [asking(2, 30)]).pod())
     worse = in_template(kind, Row("worse", [asking(2, 31)]).pod())
-    path = f"{PATHS[kind]}/old"
+    path = path_of(kind, NAMESPACE, "old")
     refused = server.patch(path, {"spec": worse["spec"]})
     assert "the percentage must be one of 5, 10, ... 100" in refused.text
     assert server.patch(path, {"spec": good["spec"]}).text == ""

@@ -16,6 +16,7 @@ from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger(__name__)
 _GONE = 410
+_REFUSED_SECONDS = 120.0  # the longest pause of a source that is refused again and again
 _PAGE = "500"
 _line = msgspec.json.Decoder(WatchLine)
 _list = msgspec.json.Decoder(RawList)
@@ -102,7 +103,7 @@ class Reflection(Generic[Item]):
         # of agents. After 410 that cache is not trusted, and it ignores the limit of a page, so
         # lists of a whole cluster never ask for it.
         self._may_be_cached = True
-        self._relists_wanted = self._relists_done = 0
+        self._relists_wanted = self._relists_done = self._refusals = 0
         self._was_relisted = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self._trouble_since = 0.0
@@ -182,6 +183,7 @@ class Reflection(Generic[Item]):
         self.is_synced = True
         self.trouble = ""
         self._relists_done = wanted
+        self._refusals = 0
         self._was_relisted.set()
         if wanted == self._relists_wanted:
             self._version = version
@@ -200,7 +202,10 @@ class Reflection(Generic[Item]):
             _log.info("list is refused to us", path=self._source.path, answer=answer.text)
         self._listener.replace([])
         self.is_synced = True
-        await asyncio.sleep(random.uniform(60, 120))  # noqa: S311 jitter
+        # A server that has just started refuses all until it knows who has which rights.
+        longest = min(self._api.reach.pace.first_seconds * 2.0**self._refusals, _REFUSED_SECONDS)
+        self._refusals = min(self._refusals + 1, 16)
+        await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 jitter
 
     async def _followed(self) -> bool:
         """Watch once; whether `relist` ended it."""

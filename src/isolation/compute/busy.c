@@ -37,14 +37,14 @@ enum { REPRICE_TIMES = 2 };
 /* Longer than neighbours' turns: what began so late waited for work of ours. */
 #define DELAY_NS 20000000u
 
-bool busy_may_share(void)
-{
-	return slice_limits()->policy == POLICY_WORK_CONSERVING;
-}
-
 bool busy_is_alone(const struct meter *meter)
 {
 	return !neighbours_are_at_work(meter->card, ALONE_NS);
+}
+
+bool busy_is_free(const struct meter *meter)
+{
+	return slice_limits()->policy == POLICY_WORK_CONSERVING && busy_is_alone(meter);
 }
 
 /* How long what is launched will be there, beside as many others as of late. */
@@ -91,7 +91,7 @@ static void tell(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t
 
 static void spend(const struct meter *meter, uint64_t part_ns)
 {
-	if (busy_may_share() && busy_is_alone(meter))
+	if (busy_is_free(meter))
 		credit_spend_alone(meter->card, part_ns);
 	else
 		credit_spend(meter->card, part_ns);
@@ -349,8 +349,8 @@ void busy_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for)
 		}
 		meter->is_running = false;
 	}
-	/* A slice that may have what nobody else wants was not charged for all of it. */
-	if (!busy_may_share())
+	/* What nobody else wants was not charged. */
+	if (!busy_is_free(meter))
 		correction_run(meter, now_ns);
 	meter->polled_ns = now_ns;
 	busy_publish(meter, now_ns);

@@ -1,13 +1,17 @@
 """A whole Kubernetes on this machine: `with Cluster(layout) as cluster: cluster.kubectl(...)`."""
 
+import http
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote
 
 from tests.e2e.cluster import binaries as programs
+from tests.e2e.cluster.api import Api, path_of
 from tests.e2e.cluster.control_plane import SERVER, SERVICE_ADDRESS, ControlPlane
 from tests.e2e.cluster.credentials import (
     ADMIN,
@@ -19,7 +23,7 @@ from tests.e2e.cluster.credentials import (
     node_user,
 )
 from tests.e2e.cluster.images import standard_images
-from tests.e2e.cluster.layout import ADDRESS, Layout, isolate, remove_empty_cgroups
+from tests.e2e.cluster.layout import ADDRESS, Layout, isolate
 from tests.e2e.cluster.namespaces import Namespaces
 from tests.e2e.cluster.node import Node, NodePlace
 from tests.e2e.cluster.processes import ProgramError, command_output
@@ -90,7 +94,6 @@ class Cluster:
         """Take everything down; what is left goes with the namespaces."""
         self.node.stop()
         self.control_plane.stop()
-        remove_empty_cgroups()
 
     @contextmanager
     def another_node(self, name: str = "n2") -> Iterator[Node]:
@@ -132,22 +135,36 @@ class Cluster:
 
     def get(self, kind: str, name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
         """Read one object."""
-        text = self.kubectl("get", kind, name, "-n", namespace, "-o", "json")
-        return dict(json.loads(text))
+        found = self.find(kind, name, namespace)
+        if found is None:
+            raise ProgramError(f"there is no {kind} {name} in namespace {namespace}")
+        return found
 
     def every(
         self, kind: str, namespace: str = NAMESPACE, selector: str = ""
     ) -> Sequence[dict[str, Any]]:
         """Read all objects of one kind in one namespace, or those with certain labels."""
-        text = self.kubectl("get", kind, "-n", namespace, "-l", selector, "-o", "json")
-        return list(json.loads(text)["items"])
+        found = self._read(f"{path_of(kind, namespace)}?labelSelector={quote(selector)}")
+        return list(found["items"]) if found else []
 
     def find(self, kind: str, name: str, namespace: str = NAMESPACE) -> dict[str, Any] | None:
         """Read one object, or None where there is none of that name."""
-        text = self.kubectl(
-            "get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found=true"
-        )
-        return dict(json.loads(text)) if text.strip() else None
+        return self._read(path_of(kind, namespace, name))
+
+    def _read(self, path: str) -> dict[str, Any] | None:
+        try:
+            status, found = self._api.ask("GET", path)
+        except OSError as error:
+            raise ProgramError(f"GET {path}: the API server does not answer: {error}") from error
+        if status == http.HTTPStatus.NOT_FOUND:
+            return None
+        if status != http.HTTPStatus.OK:
+            raise ProgramError(f"GET {path}: {status} {found.get('message')}")
+        return found
+
+    @cached_property
+    def _api(self) -> Api:
+        return Api(self.admin_kubeconfig)
 
     def wait_for_phase(self, pod: str, *phases: str, seconds: float = 60.0) -> dict[str, Any]:
         """Return the pod once its phase is one of those."""

@@ -77,6 +77,8 @@ class ControlPlane:
             "listen-peer-urls": f"http://127.0.0.1:{PEER_PORT}",
             "initial-advertise-peer-urls": f"http://127.0.0.1:{PEER_PORT}",
             "initial-cluster": f"e2e=http://127.0.0.1:{PEER_PORT}",
+            # As kubeadm has it: without it a new API server shows what is old for a minute.
+            "experimental-watch-progress-notify-interval": "5s",
         }
 
     def _server_flags(self) -> dict[str, str]:

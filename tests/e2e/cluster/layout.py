@@ -1,6 +1,5 @@
 """Where one cluster keeps its files, and the mounts and interfaces that it makes for itself."""
 
-import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +10,6 @@ from tests.e2e.cluster.processes import command_output
 NAMESPACE_MARK = "GPU_DEVICE_PLUGIN_E2E"
 BRIDGE = "cluster0"
 ADDRESS = "10.200.0.1"
-CGROUP = "k8s.io"  # containerd's name for it, not ours to choose
-CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 class IsolationError(Exception):
@@ -50,7 +47,6 @@ def isolate(layout: Layout) -> None:
     layout.state.mkdir(parents=True, exist_ok=True)
     layout.logs.mkdir(parents=True, exist_ok=True)
     command_output(["mount", "-t", "tmpfs", "-o", "size=6g,mode=755", "cluster", str(layout.state)])
-    remove_empty_cgroups()
     for command in (
         "ip link set lo up",
         f"ip link add {BRIDGE} type bridge",
@@ -78,17 +74,3 @@ def overlay(target: Path, source: Path, enter: Sequence[str] = ()) -> None:
 def overlay_file(target: Path, source: Path, enter: Sequence[str]) -> None:
     """The same for a file, which is there already; a second one hides the first."""
     command_output([*enter, "mount", "--bind", str(source), str(target)])
-
-
-def remove_empty_cgroups() -> None:
-    """Remove the control groups of containers that have ended.
-
-    They are the only thing that outlives the namespaces, so those of an earlier run go as well. A
-    group with a process in it cannot be removed, so what another containerd runs stays.
-    """
-    for root in (*CGROUP_ROOT.glob(f"*/{CGROUP}"), CGROUP_ROOT / CGROUP):
-        if not root.is_dir():
-            continue
-        for directory, _, _ in os.walk(root, topdown=False):
-            with contextlib.suppress(OSError):
-                Path(directory).rmdir()

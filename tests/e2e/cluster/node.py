@@ -36,6 +36,8 @@ VOLATILE_DIRECTORIES = {
 CONTAINERD_STATE = "containerd-state"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MAXIMUM_PODS = 250
+# The other one copies an image's files for each container, and needs nothing of the kernel.
+SNAPSHOTTER = "overlayfs" if "overlay" in Path("/proc/filesystems").read_text() else "native"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Node:
         self._binaries = binaries
         self._credentials = credentials
         self._socket = place.directory / "containerd.sock"
+        self._loaded: dict[str, Image] = {}
         self.containerd = self._program(
             "containerd",
             binaries.containerd / "containerd",
@@ -116,16 +119,19 @@ class Node:
         self.proxy.start()
 
     def load(self, image: Image) -> None:
-        """Make an image known to this node."""
+        """Make an image known to this node; one that it has stays."""
+        if self._loaded.get(image.reference) == image:
+            return
         archive = self._file("image.tar")
         write_archive(image, archive)
         self.load_archive(archive)
         archive.unlink()
+        self._loaded[image.reference] = image
 
     def load_archive(self, archive: Path) -> None:
         """Make an image known to this node that stands in an archive, of Docker's or OCI's kind."""
         self.containerd_command(
-            "images", "import", "--local", "--snapshotter", "native", str(archive)
+            "images", "import", "--local", "--snapshotter", SNAPSHOTTER, str(archive)
         )
 
     def add_cdi_spec(self, name: str, content: str) -> None:
@@ -243,6 +249,8 @@ class Node:
             "podLogsDir": str(self._file("pod-logs")),
             "maxPods": MAXIMUM_PODS,
             "nodeStatusUpdateFrequency": "2s",
+            # A kubelet whose claim is refused, or whose driver is away, tries again so much later.
+            "syncFrequency": "5s",
             "fileCheckFrequency": "2s",
             "resolvConf": "",
             "clusterDomain": "cluster.local",
@@ -267,7 +275,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 [plugins."io.containerd.internal.v1.opt"]
   path = "{self._file("containerd-opt")}"
 [plugins."io.containerd.cri.v1.images"]
-  snapshotter = "native"
+  snapshotter = "{SNAPSHOTTER}"
   [plugins."io.containerd.cri.v1.images".pinned_images]
     sandbox = "{PAUSE}"
 [plugins."io.containerd.cri.v1.runtime"]
