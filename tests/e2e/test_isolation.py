@@ -4,6 +4,8 @@ NVIDIA's own nvidia-smi is downloaded for the run; where that is impossible thes
 skipped and say why.
 """
 
+import re
+
 from tests.e2e.agent import Agent
 from tests.e2e.cluster.waiting import wait_for
 from tests.e2e.conftest import Start
@@ -32,6 +34,7 @@ def test_nvidia_smi_shows_what_the_source_shows(start: Start) -> None:
     tenant.work()
 
     assert row(table)["memory"] == f"337MiB / {SLICE_MIB}MiB", table
+    assert re.search(r"\|\s+0\s+N/A\s+N/A\s+\d+\s+C\s+\S*client\s+337MiB \|", table), table
     assert figures.strip() == f"{SLICE_MIB} MiB, 337 MiB"
     wait_for("the card is at 30 %", lambda: is_about(int(row(tenant.nvidia_smi())["percent"]), 30))
 
