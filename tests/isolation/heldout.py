@@ -67,11 +67,13 @@ def mixes(*, varied: bool = False) -> Iterator[Mix]:
 
 
 def _kind(draw: random.Random) -> str:
-    return f"{draw.choice(('sync', 'stream'))}@{_length(draw, SHORTEST_NS, LONGEST_NS)}"
+    each_ns = _length(draw, SHORTEST_NS, LONGEST_NS)
+    return f"{draw.choice(('sync', 'stream'))}@{each_ns}"
 
 
 def _length(draw: random.Random, shortest_ns: int, longest_ns: int) -> int:
-    return 1000 * int(shortest_ns * (longest_ns / shortest_ns) ** draw.random() / 1000)
+    each_ns: float = shortest_ns * (longest_ns / shortest_ns) ** draw.random()
+    return int(round(each_ns, -3))
 
 
 def _varied_kind(draw: random.Random) -> str:
