@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpu_device_plugin.config.agent import Isolation, Settings, load_settings
+from gpu_device_plugin.config.controller import load_controller_settings
 from gpu_device_plugin.config.sources import describe, field_names
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
@@ -22,6 +23,17 @@ def test_flag_stands_over_environment_over_file(tmp_path: Path) -> None:
     found = load_settings({"mode": "core_mem"}, environ, file)
 
     assert (found.mode, found.placement, found.recovery_seconds) == ("core_mem", "binpack", 5)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"), [("tls_names", "föö"), ("client_name", ""), ("client_name", "a" * 65)]
+)
+def test_names_that_no_certificate_can_have_are_refused_by_their_flag(
+    flag: str, value: str
+) -> None:
+    """Before anything is made."""
+    with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')}: '{value}' is not valid"):
+        load_controller_settings({flag: value}, {}, None)
 
 
 def test_a_bare_on_or_off_in_yaml_is_the_word_not_a_boolean(tmp_path: Path) -> None:

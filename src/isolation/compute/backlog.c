@@ -34,7 +34,7 @@ enum { NAP_PART = 8 };
 /* When the first event should be reached, after the one before it was. */
 static uint64_t first_due_ns(const struct meter *meter)
 {
-	const uint64_t work_ns = events_first(meter)->work.work_ns;
+	const uint64_t work_ns = meter_first(meter)->work.work_ns;
 
 	return work_ns + work_ns * meter->others / ACTIVITY_ONE;
 }
@@ -49,7 +49,7 @@ static uint64_t most_ns(const struct meter *meter)
 
 bool backlog_holds(const struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
-	const struct timed_event *first = events_first(meter);
+	const struct timed_event *first = meter_first(meter);
 
 	if (!first)
 		return false;
@@ -62,7 +62,7 @@ uint64_t backlog_nap_ns(struct meter *meter, uint64_t now_ns)
 {
 	const uint64_t passed_ns = now_ns - meter->progress_ns;
 	/* Neighbours may have left: then it is reached as soon as that. */
-	const uint64_t due_ns = events_first(meter) ? events_first(meter)->work.work_ns : 0;
+	const uint64_t due_ns = meter_first(meter) ? meter_first(meter)->work.work_ns : 0;
 	uint64_t nap_ns = passed_ns < due_ns ? (due_ns - passed_ns) / 2 : passed_ns / NAP_PART;
 
 	if (passed_ns >= PATIENCE_NS && now_ns - meter->let_go_ns >= PATIENCE_NS) {

@@ -5,6 +5,7 @@
 #include "compute/correction.h"
 #include "compute/credit.h"
 #include "compute/estimate.h"
+#include "compute/events.h"
 #include "compute/neighbours.h"
 #include "compute/quiet.h"
 #include "driver/stream.h"
@@ -37,14 +38,14 @@ enum { REPRICE_TIMES = 2 };
 /* Longer than neighbours' turns: what began so late waited for work of ours. */
 #define DELAY_NS 20000000u
 
-bool busy_may_share(void)
-{
-	return slice_limits()->policy == POLICY_WORK_CONSERVING;
-}
-
 bool busy_is_alone(const struct meter *meter)
 {
 	return !neighbours_are_at_work(meter->card, ALONE_NS);
+}
+
+bool busy_is_free(const struct meter *meter)
+{
+	return slice_limits()->policy == POLICY_WORK_CONSERVING && busy_is_alone(meter);
 }
 
 /* How long what is launched will be there, beside as many others as of late. */
@@ -91,7 +92,7 @@ static void tell(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t
 
 static void spend(const struct meter *meter, uint64_t part_ns)
 {
-	if (busy_may_share() && busy_is_alone(meter))
+	if (busy_is_free(meter))
 		credit_spend_alone(meter->card, part_ns);
 	else
 		credit_spend(meter->card, part_ns);
@@ -118,8 +119,8 @@ static void charge_estimate(struct meter *meter, uint64_t work_ns, uint64_t now_
  * The busy period that the first event ends, on our clock. The clock's place of it
  * is known to within two moments: not reached at the one, reached at the other.
  */
-static void place_stretch(const struct meter *meter, uint64_t took_ns, uint64_t now_ns,
-			  uint64_t *from_ns, uint64_t *to_ns)
+static void place_period(const struct meter *meter, uint64_t took_ns, uint64_t now_ns,
+			 uint64_t *from_ns, uint64_t *to_ns)
 {
 	*from_ns = meter->reference_ns;
 	*to_ns = *from_ns + took_ns;
@@ -141,11 +142,6 @@ static void reprice(struct meter *meter, uint64_t what, uint64_t before_ns)
 	if (each_ns / REPRICE_TIMES >= before_ns || before_ns / REPRICE_TIMES >= each_ns)
 		credit_add_inflight(meter->card, slice_slot(),
 				    events_reprice(meter, what, each_ns));
-}
-
-static bool is_mixed(const struct meter *meter, uint64_t now_ns)
-{
-	return now_ns - meter->mixed_ns < BUSY_MIXED_NS;
 }
 
 /* The first event's work took `part_ns`. */
@@ -172,7 +168,7 @@ static void learn_solo(const struct meter *meter, const struct timed_event *time
 		       uint64_t now_ns, bool is_asked)
 {
 	const struct work *work = &timed->work;
-	const bool is_single = work->launches == 1 && !is_mixed(meter, now_ns) &&
+	const bool is_single = work->launches == 1 && !meter_is_mixed(meter, now_ns) &&
 			       (meter->has_lead || work->work_ns >= SINGLE_NS);
 
 	if (work->launches <= METER_KINDS)
@@ -231,7 +227,7 @@ static void charge_measured(struct meter *meter, const struct timed_event *timed
 {
 	uint64_t from_ns, to_ns;
 
-	place_stretch(meter, took_ns, now_ns, &from_ns, &to_ns);
+	place_period(meter, took_ns, now_ns, &from_ns, &to_ns);
 	const uint64_t there_ns = to_ns > from_ns ? to_ns - from_ns : 0;
 	const uint64_t quiet_from_ns = quiet_since_ns(meter, from_ns, to_ns);
 	const bool is_alone =
@@ -241,7 +237,7 @@ static void charge_measured(struct meter *meter, const struct timed_event *timed
 	const uint64_t sampled_ns = timed->work.sampled_ns;
 	struct charge charge = {there_ns, there_ns, true};
 
-	if (timed->work.launches == 1 && meter->has_lead && !is_mixed(meter, now_ns))
+	if (timed->work.launches == 1 && meter->has_lead && !meter_is_mixed(meter, now_ns))
 		estimate_sample(timed->work.what, took_ns);
 	/* What is longer than samples say was no kernel. */
 	if (is_alone && sampled_ns < there_ns)
@@ -273,16 +269,16 @@ static void pass_gap(struct meter *meter, uint64_t took_ns, uint64_t now_ns)
 {
 	uint64_t from_ns, to_ns;
 
-	place_stretch(meter, took_ns, now_ns, &from_ns, &to_ns);
+	place_period(meter, took_ns, now_ns, &from_ns, &to_ns);
 	meter->cursor_ns = to_ns > meter->cursor_ns ? to_ns : meter->cursor_ns;
 	if (took_ns >= GAP_NS)
 		meter->wary = WARY_LAUNCHES;
 }
 
 /* The first event has been reached: charge the busy period up to it. */
-static void settle_mark(struct meter *meter, uint64_t now_ns)
+static void settle_event(struct meter *meter, uint64_t now_ns)
 {
-	const struct timed_event *timed = events_first(meter);
+	const struct timed_event *timed = meter_first(meter);
 	uint64_t took_ns;
 	const bool is_known = events_took(meter, &took_ns);
 
@@ -332,14 +328,14 @@ void busy_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for)
 	if (!meter->is_running)
 		return;
 	credit_earn(meter->card, true, now_ns);
-	if (events_first(meter)) {
+	if (meter_first(meter)) {
 		const CUstreamCaptureMode mode = capture_exempt();
 
-		while (events_first(meter) && events_is_reached(meter))
-			settle_mark(meter, now_ns);
+		while (meter_first(meter) && events_is_reached(meter))
+			settle_event(meter, now_ns);
 		capture_restore(mode);
 	}
-	if (events_first(meter)) {
+	if (meter_first(meter)) {
 		meter->unfinished_ns = now_ns;
 	} else if (!meter->tail.launches || is_waited_for ||
 		   now_ns > tail_from_ns(meter) + meter->tail.work_ns * 2 + BUSY_GAP_NS) {
@@ -349,8 +345,8 @@ void busy_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for)
 		}
 		meter->is_running = false;
 	}
-	/* A slice that may have what nobody else wants was not charged for all of it. */
-	if (!busy_may_share())
+	/* What nobody else wants was not charged. */
+	if (!busy_is_free(meter))
 		correction_run(meter, now_ns);
 	meter->polled_ns = now_ns;
 	busy_publish(meter, now_ns);

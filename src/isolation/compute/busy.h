@@ -1,7 +1,7 @@
 /* Busy periods of work on a card, from idle to idle; see compute/busy.c. With the meter's lock. */
 #pragma once
 
-#include "compute/events.h"
+#include "compute/meter_state.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,13 +9,10 @@
 /* A gap shorter than this between launches counts as work. */
 #define BUSY_GAP_NS 20000u
 
-/* So long after launches went to several streams, they count as doing so. */
-#define BUSY_MIXED_NS 1000000000u
-
-/* May this slice have what nobody else wants? */
-bool busy_may_share(void);
-/* Does nobody else want it just now? */
+/* Does nobody else want the card just now? */
 bool busy_is_alone(const struct meter *meter);
+/* And may this slice then have it all? */
+bool busy_is_free(const struct meter *meter);
 
 /* Charges what has ended. `is_waited_for`: the caller has just waited for the card. */
 void busy_poll(struct meter *meter, uint64_t now_ns, bool is_waited_for);

@@ -2,7 +2,7 @@
  * meter's lock. */
 #pragma once
 
-#include "compute/events.h"
+#include "compute/meter_state.h"
 
 #include <stdint.h>
 

@@ -67,7 +67,7 @@ struct meter *events_meter(CUcontext context, int card)
 	memset(meter, 0, sizeof(*meter));
 	meter->context = context;
 	meter->card = card;
-	/* Several contexts of a process are several guests of the card. */
+	/* Several contexts of a process are several processes to the card. */
 	meter->place = (int)((unsigned)(slice_slot() + (int)(meter - meters) * 17) % ACTIVITY_OPEN);
 	return meter;
 }
@@ -141,11 +141,6 @@ bool events_set(struct meter *meter, CUstream stream, uint64_t known_ns, uint64_
 	meter->queued_ns += meter->tail.work_ns;
 	meter->tail = (struct work){0};
 	return true;
-}
-
-const struct timed_event *events_first(const struct meter *meter)
-{
-	return meter->count ? &meter->events[meter->first] : NULL;
 }
 
 /* An error is as good as an end: the work will not be heard of again. */

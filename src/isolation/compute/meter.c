@@ -155,7 +155,7 @@ static void set_gap_event(struct meter *meter, const struct meter_launch *launch
 
 	if (meter->tail.launches || meter->stream != launch->stream ||
 	    (launch->work_ns < GAP_FROM_NS && !launch->varies) ||
-	    launch->now_ns - meter->mixed_ns < BUSY_MIXED_NS)
+	    meter_is_mixed(meter, launch->now_ns))
 		return;
 	if (is_long || meter->wary || ++meter->groups % GAP_EVERY == 0)
 		events_set(meter, launch->stream, 0, launch->now_ns);
@@ -231,7 +231,7 @@ static bool is_event_due(struct meter *meter, const struct meter_launch *launch,
 		return true;
 	}
 	/* Once others wait on other streams, nothing can be set behind it any more. */
-	if (now_ns - meter->mixed_ns < BUSY_MIXED_NS && credit_wait_ns(meter->card))
+	if (meter_is_mixed(meter, now_ns) && credit_wait_ns(meter->card))
 		return true;
 	return !launch->is_known || launch->is_held_back || tail->work_ns >= EVENT_WORK_NS ||
 	       tail->launches >= EVENT_LAUNCHES || now_ns - meter->recorded_ns >= EVENT_EVERY_NS ||

@@ -1,29 +1,10 @@
 /* Card time: what this process's work takes, and who may go on; see compute/meter.c. */
 #pragma once
 
-#include "driver/context_scope.h"
+#include "compute/meter_state.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-/* One launch between its two halves, in the thread that makes it. */
-struct meter_launch {
-	int card;
-	bool is_metered;
-	bool is_known;       /* measured before */
-	bool is_held_back;   /* it waited for credit */
-	bool is_first;       /* behind a reference, on an idle card */
-	uint64_t what;       /* function and size, or graph */
-	uint64_t work_ns;    /* what it should take */
-	uint64_t solo_ns;    /* its mean without neighbours */
-	uint64_t sampled_ns; /* by itself */
-	uint64_t worst_ns;   /* what it may take */
-	uint64_t now_ns;     /* when it was let go */
-	uint64_t begun_ns;   /* when the reference was out */
-	bool varies;
-	CUstream stream;
-	struct context_scope there; /* the stream's context */
-};
 
 /*
  * The size of a launch, to a factor of two; goes with its function, whose

@@ -40,13 +40,13 @@ struct neighbour {
 	struct activity page; /* as last read */
 };
 
-struct street {
+struct card_pages {
 	uint64_t scanned_ns, looked_ns; /* 0: never */
 	unsigned count;
 	struct neighbour *neighbours; /* NEIGHBOURS of them, made at the first look */
 };
 
-static struct street streets[LIMITS_CARDS];
+static struct card_pages pages_of[LIMITS_CARDS];
 
 /* The number may by now be another file's: an application may have closed it under us. */
 static bool is_still(const struct neighbour *neighbour)
@@ -57,17 +57,17 @@ static bool is_still(const struct neighbour *neighbour)
 	       status.st_ino == neighbour->inode;
 }
 
-static void leave(struct street *street)
+static void close_pages(struct card_pages *pages)
 {
-	for (unsigned i = 0; i < street->count; i++)
-		if (is_still(&street->neighbours[i]))
-			close(street->neighbours[i].fd);
-	street->count = 0;
+	for (unsigned i = 0; i < pages->count; i++)
+		if (is_still(&pages->neighbours[i]))
+			close(pages->neighbours[i].fd);
+	pages->count = 0;
 }
 
-static void meet(struct street *street, int directory, const char *name)
+static void open_page(struct card_pages *pages, int directory, const char *name)
 {
-	struct neighbour *neighbour = &street->neighbours[street->count];
+	struct neighbour *neighbour = &pages->neighbours[pages->count];
 	struct stat status;
 	const int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 
@@ -80,49 +80,49 @@ static void meet(struct street *street, int directory, const char *name)
 	neighbour->fd = fd;
 	neighbour->device = status.st_dev;
 	neighbour->inode = status.st_ino;
-	street->count++;
+	pages->count++;
 }
 
-static void scan(int card, struct street *street)
+static void scan(int card, struct card_pages *pages)
 {
 	char path[400];
 
-	leave(street);
+	close_pages(pages);
 	activity_directory(card, path, sizeof(path));
 	DIR *directory = opendir(path);
 
 	if (!directory)
 		return;
 	/* The stream is ours alone: NOLINTBEGIN(concurrency-mt-unsafe) */
-	for (const struct dirent *entry = readdir(directory); entry && street->count < NEIGHBOURS;
+	for (const struct dirent *entry = readdir(directory); entry && pages->count < NEIGHBOURS;
 	     entry = readdir(directory))
 		if (entry->d_name[0] != '.' && strcmp(entry->d_name, slice_limits()->slice) != 0)
-			meet(street, dirfd(directory), entry->d_name);
+			open_page(pages, dirfd(directory), entry->d_name);
 	/* NOLINTEND(concurrency-mt-unsafe) */
 	closedir(directory);
 }
 
 /* From the files, if the last look is old; what cannot be read or is none of ours counts as idle.
  */
-static void look(int card, struct street *street, uint64_t now_ns)
+static void look(int card, struct card_pages *pages, uint64_t now_ns)
 {
-	if (now_ns - street->looked_ns < LOOK_EVERY_NS)
+	if (now_ns - pages->looked_ns < LOOK_EVERY_NS)
 		return;
-	street->looked_ns = now_ns;
-	if (!street->neighbours) {
-		void *room = mmap(NULL, NEIGHBOURS * sizeof(*street->neighbours),
+	pages->looked_ns = now_ns;
+	if (!pages->neighbours) {
+		void *room = mmap(NULL, NEIGHBOURS * sizeof(*pages->neighbours),
 				  PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		if (room == MAP_FAILED)
 			return;
-		street->neighbours = room;
+		pages->neighbours = room;
 	}
-	if (!street->scanned_ns || now_ns - street->scanned_ns >= SCAN_EVERY_NS) {
-		scan(card, street);
-		street->scanned_ns = now_ns;
+	if (!pages->scanned_ns || now_ns - pages->scanned_ns >= SCAN_EVERY_NS) {
+		scan(card, pages);
+		pages->scanned_ns = now_ns;
 	}
-	for (unsigned i = 0; i < street->count; i++) {
-		struct neighbour *neighbour = &street->neighbours[i];
+	for (unsigned i = 0; i < pages->count; i++) {
+		struct neighbour *neighbour = &pages->neighbours[i];
 
 		if (pread(neighbour->fd, &neighbour->page, ACTIVITY_BYTES, 0) != ACTIVITY_BYTES ||
 		    atomic_load(&neighbour->page.magic) != ACTIVITY_MAGIC)
@@ -137,90 +137,91 @@ static uint32_t at_most(uint32_t parts, unsigned processes)
 	return parts < most ? parts : (uint32_t)most;
 }
 
-/* Other guests of the card in our own container: processes, and our own further contexts. */
-static unsigned other_guests(void)
+/* Other claims of the card in our own container: processes, and our own further contexts. */
+static unsigned other_processes(void)
 {
 	const struct region *region = slice_region();
-	unsigned guests = events_count();
+	unsigned count = events_count();
 
 	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++)
-		guests += region->slots[i].state == SLOT_USED && (int)i != slice_slot();
-	return guests - (guests > 0);
+		count += region->slots[i].state == SLOT_USED && (int)i != slice_slot();
+	return count - (count > 0);
 }
 
-/* Guests of the card in a span of time, and how much of it each claims, in parts of ACTIVITY_ONE.
+/* Processes on the card in a span of time, and how much of it each claims, in parts of
+ * ACTIVITY_ONE.
  */
-struct guests {
+struct claims {
 	uint64_t weight, weighed[NEIGHBOURS + 1]; /* while they are being added up, by page */
 	unsigned count;
 	uint32_t sum;
-	uint32_t claims[(NEIGHBOURS + 1) * (unsigned)CLAIMED_MOST];
+	uint32_t each[(NEIGHBOURS + 1) * (unsigned)CLAIMED_MOST];
 };
 
 /* Others in one bucket, which counts by `weight`: our container's other processes, the slices
  * beside us. */
-static void weigh_bucket(struct guests *guests, int card, const struct activity_bucket *bucket,
+static void weigh_bucket(struct claims *claims, int card, const struct activity_bucket *bucket,
 			 uint64_t weight, uint64_t now_ns, int place, const struct activity *mine)
 {
-	const struct street *street = &streets[card];
+	const struct card_pages *pages = &pages_of[card];
 	const uint32_t all = activity_in(activity_own_page(card), bucket, now_ns, place);
 	const uint32_t own = activity_in(mine, bucket, now_ns, -1);
 
-	guests->weight += weight;
-	guests->weighed[0] += weight * at_most(all > own ? all - own : 0, other_guests());
-	for (unsigned i = 0; i < street->count; i++)
-		guests->weighed[1 + i] += weight * at_most(activity_in(&street->neighbours[i].page,
+	claims->weight += weight;
+	claims->weighed[0] += weight * at_most(all > own ? all - own : 0, other_processes());
+	for (unsigned i = 0; i < pages->count; i++)
+		claims->weighed[1 + i] += weight * at_most(activity_in(&pages->neighbours[i].page,
 								       bucket, now_ns, -1),
 							   CLAIMED_MOST);
 }
 
 /* A page is one process or several alike. */
-static void count_guests(struct guests *guests)
+static void count_claims(struct claims *claims)
 {
-	for (unsigned page = 0; guests->weight && page < NEIGHBOURS + 1; page++) {
-		const uint32_t claimed = (uint32_t)(guests->weighed[page] / guests->weight);
+	for (unsigned page = 0; claims->weight && page < NEIGHBOURS + 1; page++) {
+		const uint32_t claimed = (uint32_t)(claims->weighed[page] / claims->weight);
 		unsigned processes = (claimed + ACTIVITY_ONE - 1) / ACTIVITY_ONE;
 
 		if (processes > CLAIMED_MOST)
 			processes = CLAIMED_MOST;
 		for (unsigned i = 0; i < processes; i++)
-			guests->claims[guests->count++] = claimed / processes;
-		guests->sum += claimed;
+			claims->each[claims->count++] = claimed / processes;
+		claims->sum += claimed;
 	}
 }
 
-static struct guests guests_in(int card, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns,
+static struct claims claims_in(int card, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns,
 			       int place, const struct activity *mine)
 {
-	struct guests guests = {0};
+	struct claims claims = {0};
 
 	while (from_ns < to_ns) {
 		const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
 		const uint64_t upto_ns = to_ns < bucket.to_ns ? to_ns : bucket.to_ns;
 
-		weigh_bucket(&guests, card, &bucket, upto_ns - from_ns, now_ns, place, mine);
+		weigh_bucket(&claims, card, &bucket, upto_ns - from_ns, now_ns, place, mine);
 		from_ns = upto_ns;
 	}
-	count_guests(&guests);
-	return guests;
+	count_claims(&claims);
+	return claims;
 }
 
 /*
  * Our part of a span in which we were all the time. The card goes round: who claims
  * less than an even part has that, and the others share the rest evenly.
  */
-static uint32_t part_of(const struct guests *guests)
+static uint32_t part_of(const struct claims *claims)
 {
-	uint32_t level = 0, next = ACTIVITY_ONE / (guests->count + 1);
+	uint32_t level = 0, next = ACTIVITY_ONE / (claims->count + 1);
 
 	while (next > level) {
 		uint32_t claimed = 0;
 		unsigned sharing = 1;
 
 		level = next;
-		for (unsigned i = 0; i < guests->count; i++) {
-			claimed += guests->claims[i] <= level ? guests->claims[i] : 0;
-			sharing += guests->claims[i] > level;
+		for (unsigned i = 0; i < claims->count; i++) {
+			claimed += claims->each[i] <= level ? claims->each[i] : 0;
+			sharing += claims->each[i] > level;
 		}
 		next = (ACTIVITY_ONE - claimed) / sharing;
 	}
@@ -241,16 +242,16 @@ uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int pla
 	const uint64_t now_ns = timer_now_ns(), whole_ns = to_ns - from_ns;
 	uint64_t part_ns = 0;
 
-	look(card, &streets[card], now_ns);
+	look(card, &pages_of[card], now_ns);
 	from_ns = known_from(from_ns, to_ns, now_ns);
 	const uint64_t known_ns = to_ns - from_ns;
 
 	while (from_ns < to_ns) {
 		const uint64_t upto_ns =
 			to_ns - from_ns < ACTIVITY_LONG_NS ? to_ns : from_ns + ACTIVITY_LONG_NS;
-		const struct guests guests = guests_in(card, from_ns, upto_ns, now_ns, place, mine);
+		const struct claims claims = claims_in(card, from_ns, upto_ns, now_ns, place, mine);
 
-		part_ns += (upto_ns - from_ns) * part_of(&guests) / ACTIVITY_ONE;
+		part_ns += (upto_ns - from_ns) * part_of(&claims) / ACTIVITY_ONE;
 		from_ns = upto_ns;
 	}
 	return known_ns == whole_ns
@@ -263,23 +264,23 @@ struct neighbours_share neighbours_share_again(int card, uint64_t from_ns, uint6
 					       const struct activity *mine,
 					       const struct activity *there)
 {
-	struct guests guests = {0};
+	struct claims claims = {0};
 
-	look(card, &streets[card], now_ns);
+	look(card, &pages_of[card], now_ns);
 	for (; from_ns < to_ns; from_ns += ACTIVITY_SHORT_NS) {
 		const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
 		const uint64_t there_ns = activity_finished_ns(there, &bucket);
 
 		if (there_ns)
-			weigh_bucket(&guests, card, &bucket, there_ns, now_ns, place, mine);
+			weigh_bucket(&claims, card, &bucket, there_ns, now_ns, place, mine);
 	}
-	count_guests(&guests);
-	const uint64_t left = guests.sum < ACTIVITY_ONE ? (uint64_t)ACTIVITY_ONE - guests.sum : 0;
+	count_claims(&claims);
+	const uint64_t left = claims.sum < ACTIVITY_ONE ? (uint64_t)ACTIVITY_ONE - claims.sum : 0;
 
 	return (struct neighbours_share){
-		.there_ns = guests.weight,
-		.part_ns = guests.weight * part_of(&guests) / ACTIVITY_ONE,
-		.left_ns = guests.weight * left / ACTIVITY_ONE,
+		.there_ns = claims.weight,
+		.part_ns = claims.weight * part_of(&claims) / ACTIVITY_ONE,
+		.left_ns = claims.weight * left / ACTIVITY_ONE,
 	};
 }
 
@@ -288,30 +289,30 @@ uint64_t neighbours_duration(int card, uint64_t from_ns, uint64_t part_ns, int p
 {
 	const uint64_t now_ns = timer_now_ns();
 
-	look(card, &streets[card], now_ns);
+	look(card, &pages_of[card], now_ns);
 	const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
-	const struct guests guests =
-		guests_in(card, bucket.from_ns, bucket.to_ns, now_ns, place, mine);
+	const struct claims claims =
+		claims_in(card, bucket.from_ns, bucket.to_ns, now_ns, place, mine);
 
-	return part_ns + part_ns * guests.sum / ACTIVITY_ONE;
+	return part_ns + part_ns * claims.sum / ACTIVITY_ONE;
 }
 
 uint32_t neighbours_parts(int card, int place, const struct activity *mine)
 {
 	const uint64_t now_ns = timer_now_ns();
 
-	look(card, &streets[card], now_ns);
-	return guests_in(card, now_ns - LATELY_NS, now_ns, now_ns, place, mine).sum;
+	look(card, &pages_of[card], now_ns);
+	return claims_in(card, now_ns - LATELY_NS, now_ns, now_ns, place, mine).sum;
 }
 
 uint64_t neighbours_quiet_until_ns(int card, uint64_t now_ns)
 {
-	const struct street *street = &streets[card];
+	const struct card_pages *pages = &pages_of[card];
 	uint64_t until_ns = 0;
 
-	look(card, &streets[card], now_ns);
-	for (unsigned i = 0; i < street->count; i++) {
-		const uint64_t asked_ns = atomic_load(&street->neighbours[i].page.quiet_until_ns);
+	look(card, &pages_of[card], now_ns);
+	for (unsigned i = 0; i < pages->count; i++) {
+		const uint64_t asked_ns = atomic_load(&pages->neighbours[i].page.quiet_until_ns);
 
 		until_ns = asked_ns > until_ns ? asked_ns : until_ns;
 	}
@@ -346,12 +347,12 @@ static uint64_t out_until_ns(const struct activity *page, bool at_most)
 
 uint64_t neighbours_out_until_ns(int card, uint64_t now_ns, bool at_most)
 {
-	const struct street *street = &streets[card];
+	const struct card_pages *pages = &pages_of[card];
 	uint64_t last_ns = 0;
 
-	look(card, &streets[card], now_ns);
-	for (unsigned i = 0; i < street->count; i++) {
-		const uint64_t until_ns = out_until_ns(&street->neighbours[i].page, at_most);
+	look(card, &pages_of[card], now_ns);
+	for (unsigned i = 0; i < pages->count; i++) {
+		const uint64_t until_ns = out_until_ns(&pages->neighbours[i].page, at_most);
 
 		last_ns = until_ns > last_ns ? until_ns : last_ns;
 	}
@@ -367,12 +368,12 @@ static bool is_at_work(const struct activity *page, uint64_t since_ns, uint64_t 
 /* Our container's other processes are not asked. */
 bool neighbours_yield(int card, uint64_t lately_ns, int place)
 {
-	const struct street *street = &streets[card];
+	const struct card_pages *pages = &pages_of[card];
 	const uint64_t now_ns = timer_now_ns();
 
-	look(card, &streets[card], now_ns);
-	for (unsigned i = 0; i < street->count; i++) {
-		const struct activity *page = &street->neighbours[i].page;
+	look(card, &pages_of[card], now_ns);
+	for (unsigned i = 0; i < pages->count; i++) {
+		const struct activity *page = &pages->neighbours[i].page;
 
 		if (!atomic_load(&page->yields) && is_at_work(page, now_ns - lately_ns, now_ns))
 			return false;
@@ -382,12 +383,12 @@ bool neighbours_yield(int card, uint64_t lately_ns, int place)
 
 bool neighbours_are_at_work(int card, uint64_t lately_ns)
 {
-	const struct street *street = &streets[card];
+	const struct card_pages *pages = &pages_of[card];
 	const uint64_t now_ns = timer_now_ns();
 
-	look(card, &streets[card], now_ns);
-	for (unsigned i = 0; i < street->count; i++)
-		if (is_at_work(&street->neighbours[i].page, now_ns - lately_ns, now_ns))
+	look(card, &pages_of[card], now_ns);
+	for (unsigned i = 0; i < pages->count; i++)
+		if (is_at_work(&pages->neighbours[i].page, now_ns - lately_ns, now_ns))
 			return true;
 	return false;
 }
@@ -397,11 +398,11 @@ bool neighbours_were_away(int card, uint64_t from_ns, uint64_t to_ns, int place,
 {
 	const uint64_t now_ns = timer_now_ns();
 
-	if (streets[card].looked_ns < to_ns)
-		streets[card].looked_ns = 0;
-	look(card, &streets[card], now_ns);
+	if (pages_of[card].looked_ns < to_ns)
+		pages_of[card].looked_ns = 0;
+	look(card, &pages_of[card], now_ns);
 	from_ns = known_from(from_ns, to_ns, now_ns);
 	/* What they have out may take longer than they think. */
 	return neighbours_out_until_ns(card, now_ns, true) <= from_ns &&
-	       guests_in(card, from_ns, to_ns, now_ns, place, mine).sum < AWAY;
+	       claims_in(card, from_ns, to_ns, now_ns, place, mine).sum < AWAY;
 }

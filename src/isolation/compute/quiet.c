@@ -10,7 +10,6 @@
 #include "compute/quiet.h"
 
 #include "books/slice_region.h"
-#include "compute/busy.h"
 #include "compute/credit.h"
 #include "compute/estimate.h"
 #include "compute/neighbours.h"
@@ -86,7 +85,7 @@ bool quiet_begin(struct meter *meter, uint64_t what, uint64_t now_ns)
 	meter->quiet_since_ns = now_ns;
 	meter->quiet_from_ns = 0;
 	meter->quiet_until_ns = now_ns + patience_ns(what) + WORK_NS;
-	meter->quiet_is_long = estimate_of(what).varies || now_ns - meter->mixed_ns < BUSY_MIXED_NS;
+	meter->quiet_is_long = estimate_of(what).varies || meter_is_mixed(meter, now_ns);
 	return true;
 }
 

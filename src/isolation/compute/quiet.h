@@ -4,7 +4,7 @@
  */
 #pragma once
 
-#include "compute/events.h"
+#include "compute/meter_state.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -22,4 +22,6 @@ CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *l
 CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
 				 CUmemAllocationType type);
 #endif
+/* Not in any public header; what nvidia-smi asks NVML for (view/private_table.c). */
+nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id);
 #pragma GCC visibility pop

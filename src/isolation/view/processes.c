@@ -5,6 +5,7 @@
  * driver is asked all the same: a lost card, a wrong handle or a function that
  * it lacks is its to report.
  */
+#include "view/holders.h"
 #include "view/nvml_entry.h"
 
 #include "books/slice_region.h"
@@ -14,13 +15,7 @@
 
 enum { NO_INSTANCE = -1 };
 
-struct holder {
-	uint32_t pid;   /* as this container sees it */
-	uint64_t bytes; /* asked for and overhead */
-};
-
-/* Who holds memory on a card, without the dead; returns how many. */
-static unsigned holders_of(int card, struct holder holders[REGION_SLOTS])
+unsigned holders_of(int card, struct holder holders[REGION_SLOTS])
 {
 	struct region *region = slice_region();
 	unsigned count = 0;

@@ -236,6 +236,23 @@ def test_a_certificate_that_lasts_is_left_alone_and_other_names_renew_it() -> No
     assert other[AUTHORITY] == made[AUTHORITY]
 
 
+def test_another_name_of_the_caller_renews_its_certificate() -> None:
+    """Else every call would be answered 403 until somebody deletes the Secret."""
+    made = renewed({}, _NAMES, _CLIENT, _NOW)
+    other = renewed(made or {}, _NAMES, "my-scheduler", _NOW)
+    assert other is not None
+    name = x509.load_pem_x509_certificate(other[CLIENT]).subject.rfc4514_string()
+    assert name == "CN=my-scheduler"
+    assert renewed(other, _NAMES, "my-scheduler", _NOW) is None
+
+
+@pytest.mark.parametrize("name", ["fd00:0:0::1", "FD00::1", "::ffff:10.0.0.1"])
+def test_an_ipv6_address_however_it_is_written_is_certified_once(name: str) -> None:
+    """Else each replica would make the Secret anew every 30 s."""
+    made = renewed({}, [name], _CLIENT, _NOW)
+    assert renewed(made or {}, [name], _CLIENT, _NOW) is None
+
+
 @pytest.mark.parametrize("broken", ["ca.crt", "ca.key", "tls.crt", "tls.key", "client.key"])
 def test_what_cannot_be_read_is_made_anew_as_a_whole(broken: str) -> None:
     """Half a set is of no use to anybody."""

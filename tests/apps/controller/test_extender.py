@@ -280,7 +280,7 @@ async def test_inspect_shows_every_card_and_who_holds_it(tmp_path: Path) -> None
     (told,) = json.loads(text)["nodes"]
     assert (told["name"], told["totalGPU"], told["usedGPU"]) == ("n1", 30, 10)
     assert told["devs"][1]["pods"] == [{"name": "a", "namespace": "ns", "usedGPU": 10}]
-    assert missing == (404, '{"error": "no node n9 with cards"}')
+    assert missing == (404, '{"error": "no node n9 with slices"}')
 
 
 async def test_bad_bodies_are_answered_and_change_nothing(tmp_path: Path) -> None:
@@ -439,6 +439,15 @@ async def test_preemption_keeps_the_nodes_where_the_victims_free_a_card(tmp_path
     assert nonsense[0] == 400
 
 
+async def test_whom_a_pod_without_slices_evicts_is_not_ours_to_say(tmp_path: Path) -> None:
+    """Without managedResources, or with "0" of one, kube-scheduler asks about such pods too."""
+    victims = {"plain": {"Pods": [{"UID": "uid-x"}], "NumPDBViolations": 0}}
+    async with a_controller(tmp_path, (node("n1"),)) as found:
+        for asks in (pod("new"), claiming("new", 8)):
+            told = await found.call("preempt", {"Pod": asks, "NodeNameToMetaVictims": victims})
+            assert told == {"NodeNameToMetaVictims": victims}
+
+
 async def test_pods_of_ever_new_shapes_leave_no_more_than_so_many_answers(tmp_path: Path) -> None:
     """What was asked longest ago is forgotten; the answers stay right."""
     nodes = tuple(node(f"n{number:03}") for number in range(60))
@@ -498,6 +507,23 @@ async def test_metrics_tell_how_bindings_ended_and_what_still_fits(tmp_path: Pat
     } <= lines
     (share,) = [line for line in lines if line.startswith("DCGM_CUSTOM_DEV_FB_ALLOCATED{")]
     assert float(share.split()[-1]) == pytest.approx(8 / UNITS)
+
+
+async def test_cards_of_nodes_without_slices_are_shown_neither_free_nor_held(
+    tmp_path: Path,
+) -> None:
+    """Their agents publish cards too; who holds them only the kubelet there knows."""
+    nodes = (node("n1", 1), *(node(mode, 1, mode=mode) for mode in ("default", "mig", "disabled")))
+    async with a_controller(tmp_path, nodes) as found:
+        _, text = await found.get("/metrics", port=found.controller.pages.port)
+        _, ledger = await found.get("/gpushare-scheduler/inspect")
+        missing, _ = await found.get("/gpushare-scheduler/inspect/mig")
+
+    assert [each["name"] for each in json.loads(ledger)["nodes"]] == ["n1"]
+    assert missing == 404
+    about = [line for line in text.splitlines() if line.startswith(("gpu_cluster_", "DCGM_"))]
+    assert about
+    assert not [line for line in about if 'n1"' not in line and 'mode="core_mem"' not in line]
 
 
 async def test_a_pod_that_asks_for_nothing_is_bound_without_a_wish(tmp_path: Path) -> None:

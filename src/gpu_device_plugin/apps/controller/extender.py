@@ -13,7 +13,6 @@ from gpu_device_plugin.cluster.extender_wire import (
     read_preemption,
     read_question,
 )
-from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit
 from gpu_device_plugin.domain.schemes.aliyun.node_score import comparable
 from gpu_device_plugin.errors import ClusterError
@@ -70,7 +69,7 @@ class Extender:
             {
                 name: victims
                 for name, victims in asked.victims.items()
-                if asked.pod.door is Door.DRA
+                if not asked.pod.asks_units
                 or self._ledger.fits_without(name, asked.pod, victims.uids)
             }
         )
@@ -89,9 +88,10 @@ class Extender:
 
     def inspect(self, node: str | None) -> tuple[int, bytes]:
         """The ledger as JSON, and the HTTP status."""
-        names = sorted(self._ledger.offers) if node is None else [node]
-        if node is not None and node not in self._ledger.offers:
-            return 404, json.dumps({"error": f"no node {node} with cards"}).encode()
+        known = sorted(n for n, offer in self._ledger.offers.items() if offer.has_slices)
+        names = known if node is None else [node]
+        if node is not None and node not in known:
+            return 404, json.dumps({"error": f"no node {node} with slices"}).encode()
         return 200, json.dumps({"nodes": [self._inspected(name) for name in names]}).encode()
 
     def _inspected(self, name: str) -> dict[str, object]:

@@ -192,6 +192,7 @@ class Controller:
             nodes=tuple(
                 (offer.name, offer.mode.value, self.ledger.rooms(offer.name))
                 for offer in self.ledger.offers.values()
+                if offer.has_slices
             ),
             reserved=self.ledger.reserved,
             is_ready=is_ready,

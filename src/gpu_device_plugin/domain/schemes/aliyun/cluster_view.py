@@ -1,4 +1,4 @@
-"""What nodes offer and pods hold by their annotations, and the wish for a pod's cards.
+"""What nodes offer and pods hold, by their annotations.
 
 Amounts only: unit ids are the node's own.
 """
@@ -6,7 +6,7 @@ Amounts only: unit ids are the node's own.
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -24,15 +24,8 @@ from gpu_device_plugin.domain.modes import (
 )
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import (
-    ALLOCATION,
-    ASSIGNED,
-    ASSUME_TIME,
-    CORE_ALLOCATION,
-    INIT_ALLOCATION,
-    V1_ASSIGNED,
-    V1_INDEX,
-)
+from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION, INIT_ALLOCATION
+from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share, one_copy
 from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
@@ -42,7 +35,6 @@ from gpu_device_plugin.errors import StateError
 _MOST_CARDS = 1 << 12
 _MOST_MIB = 1 << 30
 """More than any card has; a number beyond it is a mistake, and no metric could show it."""
-V1_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +65,11 @@ class NodeOffer:
     def terms(self) -> NodeTerms:
         """What a request is checked against."""
         return NodeTerms(self.name, self.mode, self.unit, max_pods=self.max_pods)
+
+    @property
+    def has_slices(self) -> bool:
+        """Whether its mode gives slices; who holds the cards of another mode no annotation says."""
+        return bool(resources_of(self.mode))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,42 +236,6 @@ def _unplaced(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand
 def _card_count(pod: PodRequest) -> int:
     text = pod.card_count_label or "1"
     return max(1, int(text)) if text.isascii() and text.isdecimal() and len(text) < 4 else 1
-
-
-def wish_annotations(hold: PodHold, now_ns: int, before: Collection[str] = ()) -> dict[str, str]:
-    """The wish for a pod that is about to be bound (R-540): version 2, and 1 where it can say it.
-
-    Neither names sidecars and init containers: they have an annotation of ours.
-
-    Args:
-        hold: The cards for the pod.
-        now_ns: Wall clock.
-        before: Keys that the pod has already, for instance as the copy of another: a binding removes
-            none, so those of which the wish says nothing are emptied.
-    """
-    values = {
-        **{key: "{}" for key in (CORE_ALLOCATION, INIT_ALLOCATION) if key in before},
-        ALLOCATION: _amounts(hold.by_container, 0),
-        ASSIGNED: "false",
-        ASSUME_TIME: str(now_ns),
-    }
-    by_card = hold.by_card()
-    if any(percent for _, percent in by_card.values()):
-        values[CORE_ALLOCATION] = _amounts(hold.by_container, 1)
-    if hold.inits:
-        values[INIT_ALLOCATION] = _amounts(hold.inits, 0)
-    if len(by_card) == len(hold.by_container) == 1:
-        values |= {V1_INDEX: str(next(iter(by_card))), V1_ASSIGNED: "false"}
-        values[V1_ASSUME_TIME] = str(now_ns)
-    return values
-
-
-def _amounts(by_container: Mapping[int, Mapping[int, Share]], position: int) -> str:
-    plain = {
-        str(container): {str(card): share[position] for card, share in shares.items()}
-        for container, shares in sorted(by_container.items())
-    }
-    return json.dumps(plain, separators=(",", ":"))
 
 
 def _shares(annotations: Mapping[str, str], key: str) -> dict[int, dict[int, int]]:

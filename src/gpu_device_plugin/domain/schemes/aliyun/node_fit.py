@@ -13,7 +13,6 @@ from gpu_device_plugin.domain.fragmentation import PLENTY_CPU_MILLI
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold
-from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, scored
 from gpu_device_plugin.domain.schemes.aliyun.placement import (
     NoRoom,
@@ -30,7 +29,7 @@ from gpu_device_plugin.domain.schemes.aliyun.requests import (
 )
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.second_try import cards_for_all
-from gpu_device_plugin.domain.schemes.aliyun.units import Resource
+from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError
 
@@ -122,7 +121,7 @@ class Checked:
 
 def checked(offer: NodeOffer, pod: PodRequest, default: PlacementPolicy) -> Checked | Misfit:
     """The first half of `fit`: what does not depend on what the node's cards have left."""
-    if not resources_of(offer.mode):
+    if not offer.has_slices:
         names = ", ".join(sorted(_asked(pod)))
         return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
     try:
@@ -166,9 +165,7 @@ def _placed(
         return trial
     if rooms and all(room.is_behind_other_door for room in rooms):
         return Misfit(OTHER_DOOR_TEXT, is_final=True)
-    whole = [card for card in offer.cards if card.index in offer.healthy]
-    could = sum(card.capacity(offer.unit) >= needed.units_per_card for card in whole)
-    refused = Misfit(NOT_ENOUGH_TEXT, is_final=could < needed.cards)
+    refused = Misfit(NOT_ENOUGH_TEXT, is_final=_is_too_much(offer, pod, needed))
     if refused.is_final or len(asking) == 1:
         return refused
     chosen = cards_for_all(rooms, [(each.kind, needs) for each, needs in asking], policy)
@@ -178,6 +175,17 @@ def _placed(
     for (container, needed), on in zip(asking, chosen, strict=True):
         trial = trial.after(container, needed, [room.card for room in on])
     return trial
+
+
+def _is_too_much(offer: NodeOffer, pod: PodRequest, needed: Demand) -> bool:
+    """Whether the empty node could not serve it: this container, or all app containers by their sums."""
+    sizes = [card.capacity(offer.unit) for card in offer.cards if card.index in offer.healthy]
+    return (
+        offer.max_pods == 0
+        or sum(size >= needed.units_per_card for size in sizes) < needed.cards
+        or pod.app_amount(Resource.MEM) > sum(sizes)
+        or pod.app_amount(Resource.CORE) > CORE_UNITS_PER_CARD * len(sizes)
+    )
 
 
 @dataclass(frozen=True, slots=True)
