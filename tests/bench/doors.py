@@ -6,10 +6,8 @@ That starts a real control plane without any kubelet, and prints what it saw as 
 """
 
 import asyncio
-import http.client
 import json
 import shutil
-import ssl
 import sys
 import threading
 import time
@@ -21,6 +19,7 @@ from typing import Any
 from tests.bench.bench_node import DISK
 from tests.bench.rejections import missing_programs
 from tests.bench.rows import Chapter, Row, at_most, median, shown
+from tests.e2e.cluster.api import Api
 from tests.e2e.cluster.binaries import kubernetes_version
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.layout import Layout
@@ -103,26 +102,16 @@ class Client:
     """Speaks to the API server as the admin, over one connection a thread."""
 
     def __init__(self, cluster: Cluster) -> None:
-        config = json.loads(cluster.admin_kubeconfig.read_text())
-        server = config["clusters"][0]["cluster"]
-        self._host = server["server"].removeprefix("https://")
-        self._token = config["users"][0]["user"]["token"]
-        self._tls = ssl.create_default_context(cafile=server["certificate-authority"])
+        self._kubeconfig = cluster.admin_kubeconfig
         self._own = threading.local()
 
     def __call__(self, method: str, path: str, content: Mapping[str, Any] | None = None) -> Any:
         """Send one request; the object of its answer."""
-        if not hasattr(self._own, "connection"):
-            self._own.connection = http.client.HTTPSConnection(
-                self._host, timeout=60, context=self._tls
-            )
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
-        body = None if content is None else json.dumps(content)
-        self._own.connection.request(method, path, body, headers)
-        answer = self._own.connection.getresponse()
-        text = answer.read()
-        assert answer.status < 300, (method, path, answer.status, text[:500])
-        return json.loads(text)
+        if not hasattr(self._own, "api"):
+            self._own.api = Api(self._kubeconfig)
+        status, answer = self._own.api.ask(method, path, content)
+        assert status < 300, (method, path, status, str(answer)[:500])
+        return answer
 
     def create(self, path: str, objects: Sequence[Mapping[str, Any]]) -> None:
         """Create them over 8 connections."""

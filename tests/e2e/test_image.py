@@ -15,6 +15,7 @@ from tests.e2e.conftest import FOUR_CARDS
 from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
 from tests.e2e.pods import TELL_AND_STAY, container, environment_of, pod, slice_of
 
+AGENTS = "app.kubernetes.io/name=gpu-device-plugin"
 NONROOT = 65532
 NO_HOOKS = ("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false")
 NOTHING = dict.fromkeys(FOUR_CARDS, "0")
@@ -37,7 +38,7 @@ def installed(
     wait_for_rollout(cluster)
     yield the_agent(cluster)
     helm.uninstall()
-    wait_for("the agent's pod is gone", lambda: not cluster.every("pod", RELEASE_NAMESPACE))
+    wait_for("the agent's pod is gone", lambda: not cluster.every("pod", RELEASE_NAMESPACE, AGENTS))
 
 
 def wait_for_rollout(cluster: Cluster) -> None:
@@ -52,8 +53,8 @@ def wait_for_rollout(cluster: Cluster) -> None:
 
 
 def the_agent(cluster: Cluster) -> dict[str, Any]:
-    """The only pod in the release's namespace."""
-    (found,) = cluster.every("pod", RELEASE_NAMESPACE)
+    """The only pod of the release that is no hook's."""
+    (found,) = cluster.every("pod", RELEASE_NAMESPACE, AGENTS)
     return found
 
 

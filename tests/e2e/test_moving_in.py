@@ -22,13 +22,12 @@ from tests.e2e.conftest import FOUR_CARDS
 from tests.e2e.helm import RELEASE, RELEASE_NAMESPACE, Helm
 from tests.e2e.kubectl_gpu import kubectl_gpu
 from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
-from tests.e2e.test_image import NOTHING, wait_for_rollout
+from tests.e2e.test_image import AGENTS, NOTHING, wait_for_rollout
 from tests.e2e.time_slicing_plugin import RESOURCE, SOCKET
 
 from gpu_device_plugin.domain.modes import SETTINGS_LABEL
 
 MODE = "ack.node.gpu.schedule"
-AGENTS = "app.kubernetes.io/name=gpu-device-plugin"
 # What GpuNodeFault, GpuCardOut and GpuDriverSilent look at.
 TROUBLE = ("gpu_device_plugin_node_fault{", "gpu_device_plugin_card_fault{")
 
