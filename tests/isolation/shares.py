@@ -58,8 +58,8 @@ def alone(
 def lengths_of(kind: str, unit_ns: int | None = None) -> tuple[str, str]:
     """Kind of work and lengths of its kernels in nanoseconds: "sync@100000" says both.
 
-    "sync@20000/200000" takes them in turn, "/50" behind that every 50th, "20000-60000" rises
-    (programs/client.c, `lengths`): all are launches of one function and grid.
+    "sync@20000/200000" takes them in turn, "/50" behind that every 50th, "20000-60000" rises, and
+    "20000~200000~2000" is 2,000 of the one and then of the other (programs/client.c, `lengths`): all are launches of one function and grid.
     """
     name, _, own = kind.partition("@")
     return name, own or str(unit_ns or WORK[name])
@@ -67,7 +67,7 @@ def lengths_of(kind: str, unit_ns: int | None = None) -> tuple[str, str]:
 
 def unit_of(kind: str, unit_ns: int | None = None) -> int:
     """Nanoseconds of a piece of work: of the first kernel."""
-    return int(re.split("[/-]", lengths_of(kind, unit_ns)[1])[0])
+    return int(re.split("[/~-]", lengths_of(kind, unit_ns)[1])[0])
 
 
 def ready(box: Box, kind: str, unit_ns: int | None = None) -> Program:

@@ -20,8 +20,9 @@
 #define NAP_MOST_NS 10000000u
 /* For what is out to end, before a short kernel is measured by itself. */
 #define SAMPLE_NAP_NS 5000u
-/* Queued at most beside others. */
-#define AHEAD_NS 50000000
+/* Queued at most beside others; for a while no such limit where what is queued waits itself. */
+#define AHEAD_NS 50000000u
+#define AHEAD_FREE_NS 1000000000u
 /* Queued at most while others are quiet for us. */
 #define QUIET_QUEUED_NS 2000000u
 /* Waiting this long, look whether it is a dead process's work that we wait for. */
@@ -88,6 +89,16 @@ static uint64_t quiet_nap_ns(const struct meter *meter)
 	return meter->queued_ns + meter->tail.work_ns > QUIET_QUEUED_NS ? NAP_LEAST_NS : 0;
 }
 
+/* Not so much that others could not have a quiet moment soon. */
+static bool is_far_ahead(struct meter *meter, uint64_t now_ns)
+{
+	if (!meter->is_running || meter->queued_ns + meter->tail.work_ns <= AHEAD_NS)
+		return false;
+	if (backlog_is_late(meter, now_ns))
+		meter->late_ns = now_ns;
+	return now_ns - meter->late_ns >= AHEAD_FREE_NS && !busy_is_alone(meter);
+}
+
 /* May this launch go on now? 0, or how long to wait before asking again. */
 static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 {
@@ -100,8 +111,7 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 	if (quiet_lasts(meter, now_ns))
 		return quiet_nap_ns(meter);
 	credit_earn(meter->card, credit_inflight(meter->card) > 0, now_ns);
-	/* Not so much that others could not have a quiet moment soon. */
-	if (meter->is_running && credit_inflight(meter->card) > AHEAD_NS && !busy_is_alone(meter))
+	if (is_far_ahead(meter, now_ns))
 		return NAP_WORKING_NS;
 	const uint64_t wait_ns = credit_wait_ns(meter->card);
 	const uint64_t quiet_ns = quiet_of_others_ns(meter->card, now_ns);

@@ -27,7 +27,8 @@ enum { NAP_PART = 8 };
 
 /*
  * What is queued may itself wait, for what the program would do next: so many
- * seconds of standstill, so many launches more.
+ * seconds of standstill, so many launches more. If another stream's end is seen then, it is
+ * counted no more until its first was reached.
  */
 #define PATIENCE_NS 1000000000u
 
@@ -47,15 +48,29 @@ static uint64_t most_ns(const struct meter *meter)
 	return EXCESS_NS * 100 / (percent < 100 ? 100 - percent : 1);
 }
 
-bool backlog_holds(const struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
+bool backlog_is_late(const struct meter *meter, uint64_t now_ns)
 {
 	const struct timed_event *first = meter_first(meter);
 
-	if (!first)
+	return first && first->work.launches &&
+	       now_ns - meter->progress_ns > first_due_ns(meter) * LATE_TIMES + LATE_NS;
+}
+
+bool backlog_holds(const struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
+{
+	if (!meter_first(meter))
 		return false;
-	return meter->worst_ns + worst_ns > most_ns(meter) ||
-	       (first->work.launches &&
-		now_ns - meter->progress_ns > first_due_ns(meter) * LATE_TIMES + LATE_NS);
+	const uint64_t aside_ns =
+		meter->aside_ns < meter->worst_ns ? meter->aside_ns : meter->worst_ns;
+
+	return meter->worst_ns - aside_ns + worst_ns > most_ns(meter) ||
+	       backlog_is_late(meter, now_ns);
+}
+
+void backlog_set_aside(struct meter *meter, uint64_t now_ns)
+{
+	if (now_ns - meter->first_ns >= PATIENCE_NS)
+		meter->aside_ns = meter->worst_ns;
 }
 
 uint64_t backlog_nap_ns(struct meter *meter, uint64_t now_ns)

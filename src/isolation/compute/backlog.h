@@ -9,6 +9,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Does the first event take far longer than it should? */
+bool backlog_is_late(const struct meter *meter, uint64_t now_ns);
+/* An event was reached before the first: what is queued may be behind a wait for the program. */
+void backlog_set_aside(struct meter *meter, uint64_t now_ns);
 /* Must a launch that may take so long wait until more of what is queued was measured? */
 bool backlog_holds(const struct meter *meter, uint64_t worst_ns, uint64_t now_ns);
 /* How long to wait before looking again; 0: long enough, let one go. */

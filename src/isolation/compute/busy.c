@@ -2,6 +2,7 @@
 #include "compute/busy.h"
 
 #include "books/slice_region.h"
+#include "compute/backlog.h"
 #include "compute/correction.h"
 #include "compute/credit.h"
 #include "compute/estimate.h"
@@ -34,6 +35,10 @@ enum { REPRICE_TIMES = 2 };
 
 /* So long between two launches is worth an event. */
 #define GAP_NS 5000u
+
+/* Took more than twice what samples say, and a little: look again, but not always. */
+#define DOUBT_NS 50000u
+#define DOUBT_EVERY_NS 100000000u
 
 /* Longer than neighbours' turns: what began so late waited for work of ours. */
 #define DELAY_NS 20000000u
@@ -222,6 +227,18 @@ static struct charge charge_beside(struct meter *meter, const struct timed_event
 		least_ns < there_ns ? least_ns : there_ns, false};
 }
 
+/* It may be gaps, or its kinds take longer than they did. */
+static void doubt_samples(struct meter *meter, const struct work *work, uint64_t there_ns,
+			  uint64_t now_ns)
+{
+	if (there_ns <= 2 * work->sampled_ns + DOUBT_NS ||
+	    now_ns - meter->doubted_ns < DOUBT_EVERY_NS)
+		return;
+	meter->doubted_ns = now_ns;
+	for (uint32_t i = 0; i < work->launches && i < METER_KINDS; i++)
+		estimate_doubt_sample(work->whats[i]);
+}
+
 static void charge_measured(struct meter *meter, const struct timed_event *timed, uint64_t took_ns,
 			    uint64_t now_ns)
 {
@@ -240,9 +257,10 @@ static void charge_measured(struct meter *meter, const struct timed_event *timed
 	if (timed->work.launches == 1 && meter->has_lead && !meter_is_mixed(meter, now_ns))
 		estimate_sample(timed->work.what, took_ns);
 	/* What is longer than samples say was no kernel. */
-	if (is_alone && sampled_ns < there_ns)
+	if (is_alone && sampled_ns < there_ns) {
 		charge.part_ns = charge.claimed_ns = sampled_ns;
-	else if (!is_alone)
+		doubt_samples(meter, &timed->work, there_ns, now_ns);
+	} else if (!is_alone)
 		charge = charge_beside(meter, timed, from_ns, to_ns);
 	if (there_ns) {
 		tell(meter, from_ns, to_ns, charge.claimed_ns);
@@ -291,7 +309,8 @@ static void settle_event(struct meter *meter, uint64_t now_ns)
 	credit_add_inflight(meter->card, slice_slot(), -(int64_t)timed->work.work_ns);
 	events_pass(meter, meter->cursor_ns);
 	quiet_pass(meter, now_ns);
-	meter->progress_ns = now_ns;
+	meter->progress_ns = meter->first_ns = now_ns;
+	meter->aside_ns = 0;
 	meter->has_unmeasured = false;
 }
 
@@ -305,6 +324,7 @@ void busy_overtake(struct meter *meter, uint64_t now_ns)
 		credit_add_inflight(meter->card, slice_slot(), -(int64_t)gone.work.work_ns);
 		/* The first may wait for the program itself: others go on while theirs ends. */
 		meter->progress_ns = now_ns;
+		backlog_set_aside(meter, now_ns);
 	}
 	capture_restore(mode);
 }

@@ -106,7 +106,7 @@ static uint64_t backlog_of(const struct place *place)
 	return larger(larger(worst_ns, least_ns), place->worst_ns);
 }
 
-/* Two samples that say the same; neighbours' turns make one longer, so the shorter one tells. */
+/* The shorter of two samples that say about the same. */
 static uint64_t sampled_ns(const struct place *place)
 {
 	const uint64_t least_ns = smaller(place->samples_ns[0], place->samples_ns[1]);
@@ -261,8 +261,16 @@ void estimate_sample(uint64_t what, uint64_t took_ns)
 
 	if (!place)
 		return;
-	/* A neighbour's turn is in it. */
-	if (took_ns >= SAMPLE_BELOW_NS)
+	/* A neighbour's turn is in it, or the kind takes longer now: former samples tell no more.
+	 */
+	const bool is_long = took_ns >= SAMPLE_BELOW_NS;
+
+	if (is_long || (took_ns && place->samples_ns[0] &&
+			is_off((double)took_ns, (double)place->samples_ns[0]))) {
+		place->samples_ns[0] = place->samples_ns[1] = 0;
+		place->sample_every = 0;
+	}
+	if (is_long)
 		took_ns = 0;
 	place->since_sample = 0;
 	if (took_ns) {
@@ -274,6 +282,14 @@ void estimate_sample(uint64_t what, uint64_t took_ns)
 			? SAMPLE_FROM
 			: (uint32_t)smaller(SAMPLE_UPTO,
 					    2 * (uint64_t)larger(place->sample_every, SAMPLE_FROM));
+}
+
+void estimate_doubt_sample(uint64_t what)
+{
+	struct place *place = known_place(what);
+
+	if (place)
+		place->sample_every = 0;
 }
 
 bool estimate_wants_quiet(uint64_t what, uint64_t now_ns)

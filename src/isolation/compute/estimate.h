@@ -36,6 +36,8 @@ void estimate_note_passed(uint64_t what, uint64_t passed_ns);
  * come more slowly than kernels end the card is idle, and only so it is told from work.
  */
 bool estimate_wants_sample(uint64_t what);
+/* What was measured was far longer than the samples: sample soon. */
+void estimate_doubt_sample(uint64_t what);
 /* It took so long by itself; 0: the card was not idle. */
 void estimate_sample(uint64_t what, uint64_t took_ns);
 

@@ -131,8 +131,10 @@ bool events_set(struct meter *meter, CUstream stream, uint64_t known_ns, uint64_
 
 	if (!event)
 		return false;
-	if (!meter->count)
-		meter->progress_ns = now_ns;
+	if (!meter->count) {
+		meter->progress_ns = meter->first_ns = now_ns;
+		meter->aside_ns = 0;
+	}
 	meter->events[(meter->first + meter->count++) % METER_EVENTS] =
 		(struct timed_event){.event = event,
 				     .work = meter->tail,

@@ -54,11 +54,15 @@ struct meter {
 	uint64_t cursor_ns;     /* charged up to here */
 	uint64_t unfinished_ns; /* the first event was not reached yet then */
 	uint64_t recorded_ns, polled_ns, launched_ns;
-	uint64_t progress_ns; /* since when the first event is the first */
+	uint64_t progress_ns; /* an event was reached, */
+	uint64_t first_ns;    /* and since when the first one is the first */
 	uint64_t begun_ns;    /* working, after a long pause */
+	uint64_t doubted_ns;  /* the samples of what was launched, the last time */
 	uint64_t let_go_ns;   /* the last launch that went although the backlog was full */
+	uint64_t late_ns;     /* the first event was late, the last time */
 	uint64_t worst_ns,
 		untimed_ns; /* see compute/backlog.c: of all that was launched, and behind events */
+	uint64_t aside_ns;  /* of worst_ns: waits for the program, it seems, while others go on */
 	struct untimed untimed[METER_STREAMS];
 	uint32_t wary;   /* so many launches get an event each: gaps, or far too long a launch */
 	uint32_t groups; /* of launches behind one event each */

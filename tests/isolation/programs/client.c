@@ -1029,11 +1029,11 @@ static void work_on_host(uint64_t host_ns, bool in_steps)
 /*
  * How long the kernels of one function and grid take: UNIT_NS; UNIT_NS/OTHER_NS in turn;
  * UNIT_NS/OTHER_NS/EVERY, each so manieth the other; UNIT_NS-OTHER_NS, from the one to the other
- * in 256 launches, and again.
+ * in 256 launches, and again; UNIT_NS~OTHER_NS~EVERY, so many of the one, so many of the other.
  */
 struct lengths {
 	uint64_t unit_ns, other_ns, every;
-	bool rises;
+	bool rises, is_by_phases;
 };
 
 static struct lengths read_lengths(const char *word)
@@ -1043,6 +1043,7 @@ static struct lengths read_lengths(const char *word)
 
 	lengths.unit_ns = strtoull(word, &rest, 10);
 	lengths.rises = *rest == '-';
+	lengths.is_by_phases = *rest == '~';
 	if (*rest)
 		lengths.other_ns = strtoull(rest + 1, &rest, 10);
 	if (*rest)
@@ -1055,6 +1056,8 @@ static uint64_t length_ns(const struct lengths *lengths, uint64_t number)
 	if (lengths->rises)
 		return lengths->unit_ns +
 		       (lengths->other_ns - lengths->unit_ns) * (number % 256) / 256;
+	if (lengths->is_by_phases)
+		return number / lengths->every % 2 ? lengths->other_ns : lengths->unit_ns;
 	return lengths->other_ns && number % lengths->every == lengths->every - 1
 		       ? lengths->other_ns
 		       : lengths->unit_ns;

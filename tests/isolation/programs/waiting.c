@@ -1,10 +1,11 @@
 /*
  * Work on one stream while another waits for the program, on a clock that moves in steps.
  *
- *	waiting UNIT_NS SECONDS
+ *	waiting UNIT_NS SECONDS BEHIND TOGETHER
  *
- * A stream waits for a word of memory, and a kernel of UNIT_NS behind that; on another stream kernels of
- * UNIT_NS are launched for SECONDS, each waited for. Then the word is written.
+ * A stream waits for a word of memory, and BEHIND kernels of UNIT_NS behind that; on another stream kernels
+ * of UNIT_NS are launched for SECONDS, each waited for. Then the word is written. The clock is shared with
+ * as many programs as TOGETHER says.
  *
  * Answers with the driver's result, the kernels of the second stream, and the nanoseconds they took.
  */
@@ -67,8 +68,8 @@ static CUresult work(uint64_t duration_ns)
 int main(int count, char **words)
 {
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
-	if (count < 3 || !driver || prepare() ||
-	    ((int (*)(unsigned))dlsym(driver, "gpusim_step_together"))(1))
+	if (count < 5 || !driver || prepare() ||
+	    ((int (*)(unsigned))dlsym(driver, "gpusim_step_together"))((unsigned)atoi(words[4])))
 		return 2;
 	const uint64_t unit_ns = strtoull(words[1], NULL, 10);
 	CUresult result = CUDA_SUCCESS;
@@ -78,7 +79,7 @@ int main(int count, char **words)
 		result = work(unit_ns);
 	if (!result)
 		result = CALL(cuStreamWaitValue32_v2, waiting, word, 1, CU_STREAM_WAIT_VALUE_GEQ);
-	if (!result)
+	for (int behind = atoi(words[3]); !result && behind > 0; behind--)
 		result = launch(waiting, unit_ns);
 	const uint64_t begin_ns = now_ns();
 	const uint64_t end_ns = begin_ns + strtoull(words[2], NULL, 10) * 1000000000u;
