@@ -18,7 +18,7 @@ from tests.isolation.box import Box, Node
 from tests.isolation.compile import compile_programs
 from tests.isolation.shares import CARD_TURN_US, LONG_TURN_US, shares, tenant
 
-SEED, VARIED_SEED, MIXES = 566, 1022, 30
+SEED, VARIED_SEED, MIXES = 20_261_122, 20_261_123, 30
 SECONDS = 5.0
 POINTS = 3.0
 SHORTEST_NS, LONGEST_NS = 5_000, 50_000_000
