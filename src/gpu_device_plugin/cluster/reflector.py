@@ -15,7 +15,7 @@ from gpu_device_plugin.cluster.wire import Bare, Item, ListMeta, RawList, Status
 from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger(__name__)
-_GONE = 410
+_FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
 _REFUSED_SECONDS = 120.0  # the longest pause of a source that is refused again and again
 _PAGE = "500"
 _line = msgspec.json.Decoder(WatchLine)
@@ -154,7 +154,7 @@ class Reflection(Generic[Item]):
         while True:
             request = Request("GET", self._source.path, query)
             answer = await self._api.call_in_turn(request, deadline_seconds=None)
-            if self._source.is_optional and answer.status in (403, 404):
+            if self._source.is_optional and answer.status in (_FORBIDDEN, _NOT_FOUND):
                 await self._do_without(answer)
                 return
             page = self._page(answer, found)
@@ -202,8 +202,11 @@ class Reflection(Generic[Item]):
             _log.info("list is refused to us", path=self._source.path, answer=answer.text)
         self._listener.replace([])
         self.is_synced = True
-        # A server that has just started refuses all until it knows who has which rights.
+        # A server that has just started forbids all until it knows who has which rights; one that
+        # lacks the API will not have it soon.
         longest = min(self._api.reach.pace.first_seconds * 2.0**self._refusals, _REFUSED_SECONDS)
+        if answer.status == _NOT_FOUND:
+            longest = _REFUSED_SECONDS
         self._refusals = min(self._refusals + 1, 16)
         await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 jitter
 
