@@ -206,6 +206,13 @@ def test_kernels_that_were_short_and_become_long_are_charged_as_such(
     assert had == pytest.approx([30], abs=BESIDE_POINTS)
 
 
+def test_so_are_they_on_several_streams_a_little_later(make_box: MakeBox) -> None:
+    """No sample can be had there, so what was sampled before stood for ever."""
+    had = shares((tenant(make_box, "a", 30), "streams@20000~1000000~20000"))
+
+    assert OF_SHARE * 30 <= had[0] <= 30 + RUN_AHEAD
+
+
 @pytest.mark.parametrize(
     "tasks",
     [

@@ -28,7 +28,7 @@ enum { NAP_PART = 8 };
 /*
  * What is queued may itself wait, for what the program would do next: so many
  * seconds of standstill, so many launches more. If another stream's end is seen then, it is
- * counted no more until its first was reached.
+ * counted no more until the first event is.
  */
 #define PATIENCE_NS 1000000000u
 

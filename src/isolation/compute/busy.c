@@ -235,7 +235,9 @@ static void doubt_samples(struct meter *meter, const struct work *work, uint64_t
 	    now_ns - meter->doubted_ns < DOUBT_EVERY_NS)
 		return;
 	meter->doubted_ns = now_ns;
-	for (uint32_t i = 0; i < work->launches && i < METER_KINDS; i++)
+	const uint32_t kinds = work->is_alike ? 1 : work->launches;
+
+	for (uint32_t i = 0; i < kinds && i < METER_KINDS; i++)
 		estimate_doubt_sample(work->whats[i]);
 }
 

@@ -149,6 +149,11 @@ uint64_t credit_wait_ns(int card)
 	return (uint64_t)(1 - balance) * 100 / slice_limits()->cards[card].core_percent + 1;
 }
 
+bool credit_is_left(int card)
+{
+	return believed(atomic_load(&books(card)->credit_ns)) > 0;
+}
+
 void credit_note_wait(int card, uint64_t waited_ns)
 {
 	atomic_fetch_add(&books(card)->throttled_ns, waited_ns);

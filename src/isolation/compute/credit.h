@@ -24,5 +24,7 @@ int64_t credit_inflight(int card);
 
 /* Nanoseconds until something may be launched; 0: now. */
 uint64_t credit_wait_ns(int card);
+/* Is there credit, whatever is queued? */
+bool credit_is_left(int card);
 
 void credit_note_wait(int card, uint64_t waited_ns);

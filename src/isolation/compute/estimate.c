@@ -38,8 +38,7 @@ enum { LEAST_FADES = 1024 };
  * launches, and then more and more seldom while it takes what is known.
  */
 #define SAMPLE_BELOW_NS 50000u
-#define SAMPLE_NEAR_NS 500u
-enum { SAMPLE_FROM = 16, SAMPLE_UPTO = 4096, SAMPLE_LASTS = 4 * SAMPLE_UPTO, SAMPLE_NEAR = 4 };
+enum { SAMPLE_FROM = 16, SAMPLE_UPTO = 4096, SAMPLE_LASTS = 4 * SAMPLE_UPTO, DOUBTS = 4 };
 
 /* By chance the shorter of a kind are alone more often than the longer ones. */
 #define FAIR_LASTS_NS 5000000000u
@@ -61,6 +60,7 @@ struct place {
 	uint32_t varies;        /* launches until that is forgotten */
 	uint32_t since_sample;  /* launches */
 	uint32_t sample_every;  /* 0: SAMPLE_FROM */
+	uint32_t doubts;        /* since the last sample */
 };
 
 static struct place places[PLACES];
@@ -273,6 +273,8 @@ void estimate_sample(uint64_t what, uint64_t took_ns)
 	if (is_long)
 		took_ns = 0;
 	place->since_sample = 0;
+	if (is_long || took_ns)
+		place->doubts = 0;
 	if (took_ns) {
 		place->samples_ns[1] = place->samples_ns[0];
 		place->samples_ns[0] = took_ns;
@@ -288,8 +290,12 @@ void estimate_doubt_sample(uint64_t what)
 {
 	struct place *place = known_place(what);
 
-	if (place)
-		place->sample_every = 0;
+	if (!place)
+		return;
+	place->sample_every = 0;
+	/* The card is never idle, or there are several streams: no sample can be had. */
+	if (++place->doubts >= DOUBTS)
+		place->samples_ns[0] = place->samples_ns[1] = 0;
 }
 
 bool estimate_wants_quiet(uint64_t what, uint64_t now_ns)

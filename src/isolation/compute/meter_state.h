@@ -62,7 +62,8 @@ struct meter {
 	uint64_t late_ns;     /* the first event was late, the last time */
 	uint64_t worst_ns,
 		untimed_ns; /* see compute/backlog.c: of all that was launched, and behind events */
-	uint64_t aside_ns;  /* of worst_ns: waits for the program, it seems, while others go on */
+	uint64_t aside_ns; /* of worst_ns: behind what waits for the program, it seems, while others
+			      go on */
 	struct untimed untimed[METER_STREAMS];
 	uint32_t wary;   /* so many launches get an event each: gaps, or far too long a launch */
 	uint32_t groups; /* of launches behind one event each */
