@@ -94,7 +94,7 @@ static bool is_far_ahead(struct meter *meter, uint64_t now_ns)
 {
 	if (!meter->is_running || meter->queued_ns + meter->tail.work_ns <= AHEAD_NS)
 		return false;
-	if (backlog_is_late(meter, now_ns) || now_ns - meter->progress_ns >= AHEAD_FREE_NS)
+	if (backlog_is_late(meter, now_ns) || backlog_stands_still(meter, now_ns))
 		meter->late_ns = now_ns;
 	return now_ns - meter->late_ns >= AHEAD_FREE_NS && !busy_is_alone(meter);
 }
@@ -125,7 +125,7 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 	launch->is_held_back = launch->is_held_back || wait_ns;
 	/* There is credit for what is out, but that waits itself, for what the program would do
 	 * next. */
-	if (wait_ns && meter_first(meter) && now_ns - meter->progress_ns >= AHEAD_FREE_NS &&
+	if (wait_ns && meter_first(meter) && backlog_stands_still(meter, now_ns) &&
 	    credit_is_left(meter->card))
 		return backlog_nap_ns(meter, now_ns);
 	return wait_ns ? nap_ns(meter, wait_ns) : backlog_nap_ns(meter, now_ns);

@@ -56,6 +56,11 @@ bool backlog_is_late(const struct meter *meter, uint64_t now_ns)
 	       now_ns - meter->progress_ns > first_due_ns(meter) * LATE_TIMES + LATE_NS;
 }
 
+bool backlog_stands_still(const struct meter *meter, uint64_t now_ns)
+{
+	return now_ns - meter->progress_ns >= PATIENCE_NS;
+}
+
 bool backlog_holds(const struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 {
 	if (!meter_first(meter))
@@ -80,7 +85,7 @@ uint64_t backlog_nap_ns(struct meter *meter, uint64_t now_ns)
 	const uint64_t due_ns = meter_first(meter) ? meter_first(meter)->work.work_ns : 0;
 	uint64_t nap_ns = passed_ns < due_ns ? (due_ns - passed_ns) / 2 : passed_ns / NAP_PART;
 
-	if (passed_ns >= PATIENCE_NS && now_ns - meter->let_go_ns >= PATIENCE_NS) {
+	if (backlog_stands_still(meter, now_ns) && now_ns - meter->let_go_ns >= PATIENCE_NS) {
 		meter->let_go_ns = now_ns;
 		return 0;
 	}

@@ -11,6 +11,8 @@
 
 /* Does the first event take far longer than it should? */
 bool backlog_is_late(const struct meter *meter, uint64_t now_ns);
+/* Was no event reached for a second? What is queued may itself wait for the program. */
+bool backlog_stands_still(const struct meter *meter, uint64_t now_ns);
 /* An event was reached before the first: what is queued may be behind a wait for the program. */
 void backlog_set_aside(struct meter *meter, uint64_t now_ns);
 /* Must a launch that may take so long wait until more of what is queued was measured? */
