@@ -30,6 +30,22 @@ def test_what_others_take_is_not_taken_for_code(
     assert [int(word) for word in ran.stdout.split()] == [0, 3000 * MIB], ran.stderr
 
 
+def test_code_is_measured_after_a_look_that_came_to_nothing(box: Box) -> None:
+    """NVML's figure fits no moment of the books while threads allocate; then the next one does."""
+    ran = box.run(
+        "threads",
+        "2",
+        "0",
+        str(1700 * MIB),
+        GPU_SIMULATOR_NVML_CALL_US="20000",
+        GPU_SIMULATOR_MODULE_MIB="50",
+        CUDA_MODULE_LOADING="EAGER",
+    )
+    failures, before, after = (int(word) for word in ran.stdout.split())
+
+    assert (failures, before - after) == (0, 50 * MIB), ran.stderr
+
+
 @pytest.fixture
 def watcher(box_of_strangers: Box, tmp_path: Path) -> Program:
     """A program that stands still with its context made and not yet measured."""

@@ -139,11 +139,12 @@ void overhead_refresh_now(int card)
 	struct staleness *staleness = &stale[card];
 	const uint64_t begin_ns = timer_real_now_ns();
 
-	atomic_store(&staleness->is_urgent, false);
+	const bool was_urgent = atomic_exchange(&staleness->is_urgent, false);
+
 	atomic_store(&staleness->is_stale, false);
 	atomic_store(&staleness->later_ns, 0);
 	if (!overhead_measure(card, &ignored))
-		atomic_store(&staleness->is_stale, true);
+		raise_flag(was_urgent ? &staleness->is_urgent : &staleness->is_stale);
 	const uint64_t end_ns = timer_real_now_ns();
 
 	atomic_store(&staleness->again_ns, end_ns + (end_ns - begin_ns) * LOOK_PART);

@@ -1,10 +1,12 @@
 /*
  * Threads that allocate and free while the main thread forks children, some of
- * which use CUDA themselves and are refused by the driver.
+ * which use CUDA themselves and are refused by the driver. With a number of bytes it
+ * also loads code and allocates and frees that many, while the threads are at work.
  *
- *	threads <threads> <forks>   prints the free bytes before and after
+ *	threads <threads> <forks> [<bytes>]   prints failures, the free bytes before and after
  */
 #include "call.h"
+#include "spin.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -32,13 +34,24 @@ static void *work(void *argument)
 	return argument;
 }
 
+static CUresult load_and_take(size_t bytes)
+{
+	CUdeviceptr pointer;
+	CUmodule module;
+	CUresult result = CALL(cuModuleLoadData, &module, spin_image);
+
+	if (!result)
+		result = CALL(cuMemAlloc_v2, &pointer, bytes);
+	return result ? result : CALL(cuMemFree_v2, pointer);
+}
+
 int main(int count, char **words)
 {
 	size_t before = 0, after = 0, total;
 	pthread_t threads[64];
 
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
-	if (count != 3 || !driver || CALL(cuInit, 0) ||
+	if (count < 3 || !driver || CALL(cuInit, 0) ||
 	    CALL(cuDevicePrimaryCtxRetain, &context, 0) || CALL(cuCtxSetCurrent, context))
 		return 2;
 	CALL(cuMemGetInfo_v2, &before, &total);
@@ -60,6 +73,8 @@ int main(int count, char **words)
 		if (status)
 			atomic_fetch_add(&failures, 1);
 	}
+	if (count > 3 && load_and_take(strtoull(words[3], NULL, 10)))
+		atomic_fetch_add(&failures, 1);
 	atomic_store(&is_over, true);
 	for (int i = 0; i < atoi(words[1]); i++)
 		pthread_join(threads[i], NULL);
