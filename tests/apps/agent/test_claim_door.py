@@ -254,7 +254,7 @@ async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(
 async def test_with_door_dra_the_device_plugin_gives_nothing_new(node: Node) -> None:
     """From the first moment: the kubelet may not have seen the shorter list yet."""
     free = unit_ids(Resource.MEM, 0, 15)
-    with pytest.raises(RequestError, match="gives its cards by claims"):
+    with pytest.raises(RequestError, match="gives its cards through claims"):
         await node.wiring.session.prefer(str(Resource.MEM), free, (), 2)
 
 
