@@ -185,7 +185,9 @@ class PageServer:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         reader = asyncio.current_task()
         if reader is None or len(self._readers) >= _MOST_STREAMS:
-            return self._message(HTTPStatus.SERVICE_UNAVAILABLE, "too many readers")
+            return self._message(
+                HTTPStatus.SERVICE_UNAVAILABLE, "too many browsers follow this page"
+            )
         kind = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         answer = web.StreamResponse(headers={**_HEADERS, **kind})
         await answer.prepare(request)
