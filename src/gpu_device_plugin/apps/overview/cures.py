@@ -1,6 +1,6 @@
 """What to do for a pod, by what is seen of it and of each node."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.verdicts import NodeVerdict
@@ -154,20 +154,22 @@ def _lacking(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
         return (_UNLISTED.format(why=now.unlisted),)
     if names and request.asks and request.door is Door.DEVICE_PLUGIN:
         return (_NOT_BOTH.format(names=names),)
-    found = []
-    if how := few(verdict.opens for verdict in verdicts if verdict.opens):
-        found.append(_OPEN.format(how=how))
-    if any(verdict.lacks_room for verdict in verdicts):
-        found.append(_ASK_LESS + (_FITS_ABOVE if any(each.hint for each in verdicts) else ""))
-    if any(verdict.is_unreadable for verdict in verdicts):
-        found.append(_UNREADABLE)
-    if found:
-        return tuple(found)
+    if found := tuple(_to_make_room(verdicts)):
+        return found
     if any(verdict.is_other_door for verdict in verdicts):
         return (_OTHER_DOOR[request.door],)
-    if verdicts:
-        return (_NEVER,)
-    return (_not_offered(asking.devices) if names else _NO_CARDS,)
+    nowhere = _not_offered(asking.devices) if names else _NO_CARDS
+    return (_NEVER if verdicts else nowhere,)
+
+
+def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
+    """What would let nodes take the pod that may take it."""
+    if how := few(verdict.opens for verdict in verdicts if verdict.opens):
+        yield _OPEN.format(how=how)
+    if any(verdict.lacks_room for verdict in verdicts):
+        yield _ASK_LESS + (_FITS_ABOVE if any(each.hint for each in verdicts) else "")
+    if any(verdict.is_unreadable for verdict in verdicts):
+        yield _UNREADABLE
 
 
 def _not_offered(devices: Iterable[str]) -> str:
