@@ -233,7 +233,7 @@ def _convert(kind: type[Kind], merged: Mapping[str, tuple[object, str]]) -> Kind
         value, source = merged[field.name]
         try:
             if field.name in REPEATED_FLAGS and isinstance(value, list):
-                value = ",".join(map(str, value))  # noqa: PLW2901 - the same in our words
+                value = ",".join(map(str, value))
             given = _given(value, kind_of(field))
             values[field.name] = msgspec.convert(given, field.type, strict=False)
         except (msgspec.ValidationError, ValueError) as error:
