@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import datetime
 import json
+import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 130
 _CODES = {ConfigError: EXIT_USAGE, NotKnownError: EXIT_UNKNOWN}
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_POD_TYPES = frozenset({"pod", "pods", "po"})
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
 
@@ -184,9 +187,13 @@ def why(pod: str, namespace: str | None, **access: Any) -> None:
     if before and namespace not in (None, before):
         raise ConfigError(f"{pod} and --namespace {namespace} name different namespaces")
     where = before or namespace or KubeconfigChoice(**access).namespace()
+    for each in (where, name):
+        if _NAME.fullmatch(each) is None:
+            raise ConfigError(f"{each!r} is no name that a namespace or a pod can have")
     found = _ask(access, lambda api: read_story(api, where, name))
     if found is None:
-        raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one")
+        hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if before in _POD_TYPES else ""
+        raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one{hint}")
     _screen().story(found)
 
 
