@@ -8,7 +8,6 @@ import asyncio
 import dataclasses
 import datetime
 import json
-import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,6 +18,7 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
 from gpu_device_plugin.cli.overview_json import json_cards
 from gpu_device_plugin.cli.page import page
+from gpu_device_plugin.cli.pod_name import no_such_pod, parse_pod
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 1, 2, 3, 130
 _CODES = {ConfigError: EXIT_USAGE, NotKnownError: EXIT_UNKNOWN}
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_POD_TYPES = frozenset({"pod", "pods", "po"})
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
 
@@ -181,19 +179,10 @@ def why(pod: str, namespace: str | None, **access: Any) -> None:
     """
     from gpu_device_plugin.apps.overview.questions import read_story
 
-    before, slash, name = pod.rpartition("/")
-    if not name or "/" in before or (slash and not before):
-        raise ConfigError(f"{pod!r} is not [NAMESPACE/]POD; for instance default/cuda-sample")
-    if before and namespace not in (None, before):
-        raise ConfigError(f"{pod} and --namespace {namespace} name different namespaces")
-    where = before or namespace or KubeconfigChoice(**access).namespace()
-    for each in (where, name):
-        if _NAME.fullmatch(each) is None:
-            raise ConfigError(f"{each!r} is no name that a namespace or a pod can have")
+    where, name = parse_pod(pod, namespace, KubeconfigChoice(**access).namespace)
     found = _ask(access, lambda api: read_story(api, where, name))
     if found is None:
-        hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if before in _POD_TYPES else ""
-        raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one{hint}")
+        raise no_such_pod(where, name)
     _screen().story(found)
 
 
