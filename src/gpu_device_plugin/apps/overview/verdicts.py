@@ -216,12 +216,9 @@ def _card_line(room: Room, wanted: Demand) -> str:
 
 def _hint(rooms: Sequence[Room], wanted: Demand, policy: PlacementPolicy) -> str:
     found = place(rooms, wanted, policy)
-    if not isinstance(found, NoRoom) or found.largest_card is None or wanted.cards > 1:
+    room = found.largest if isinstance(found, NoRoom) else None
+    if room is None or wanted.cards > 1:
         return ""  # the largest slice of one card says nothing of several
-    (room,) = (room for room in rooms if room.card is found.largest_card)
     percent = min(wanted.core_percent, room.free_core)
     compute = f" with {percent} %" if wanted.core_percent else ""
-    return (
-        f"{found.largest_units} units ({found.largest_mib} MiB){compute} on card "
-        f"{found.largest_card.index}"
-    )
+    return f"{room.free_mem} units ({room.free_slice_mib} MiB){compute} on card {room.card.index}"
