@@ -119,7 +119,7 @@ void overhead_after_fork(void);
 
 /* What a context costs by the card's size, where nothing better is known. */
 uint64_t overhead_usual_price(CUdevice device);
-/* The most that a change of the total is believed of one context; more is somebody else's too. */
+/* The most of a change of the total that counts for one context; the rest is somebody else's. */
 uint64_t overhead_most_by_change(uint64_t usual);
 /* What this container's processes have found out; 0: nothing. */
 uint64_t overhead_price(int card, bool is_first, bool *is_sure);

@@ -191,7 +191,7 @@ class EventRecorder:
         _log.warning(
             "slice adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id
         )
-        text = f"container {grant.container}: its slice {grant.slice_id} had no grant any more; it was made again from what the kubelet holds"
+        text = f"{grant.holder}: its slice {grant.slice_id} had no grant any more; it was made again from what the kubelet holds"
         self._post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
 
     def slice_broken(self, grant: Grant, error: RefusalError) -> None:
@@ -210,7 +210,7 @@ class EventRecorder:
 
     def file_grown(self, grant: Grant, file: str, size: int) -> None:
         """A container made a file that it may write larger than it may be."""
-        text = f"container {grant.container}: its {file} had grown to {size} bytes and was cut back"
+        text = f"{grant.holder}: its {file} had grown to {size} bytes and was cut back"
         _log.warning("a container enlarged its file", pod=str(grant.pod), file=file, bytes=size)
         self._metrics.count_repair("RegionGrown")
         self._post(EventNote(grant.pod, "RegionGrown", text))
@@ -260,10 +260,7 @@ def _owner(asker: Asker | None) -> str:
 def _held_line(grant: Grant, text: str, card_of: Callable[[str], Card | None]) -> str:
     """`  container main: 2 units, 30 % compute (fixed) on card 0 (GPU-…), slice 0a1b…`."""
     cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.devices)
-    who = f"container {grant.container or '(not known)'}"
-    if grant.holder.claim:
-        who = f"claim {grant.holder.claim_name or grant.holder.claim}"
-    return f"  {who}: {text} on {cards}, slice {grant.slice_id}\n"
+    return f"  {grant.holder}: {text} on {cards}, slice {grant.slice_id}\n"
 
 
 def _card_name(uuid: str, card: Card | None) -> str:

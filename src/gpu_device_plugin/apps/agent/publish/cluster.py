@@ -107,7 +107,7 @@ class Cluster(Protocol):
         ...
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run."""
+        """Coroutines that have to run for as long as the agent does."""
         ...
 
 
@@ -226,7 +226,7 @@ class ApiCluster:
         self._annotations.put(ref, annotations)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run."""
+        """Coroutines that have to run for as long as the agent does."""
         return [
             self._pods.run(),
             self._node.run(),
@@ -262,4 +262,5 @@ class ApiCluster:
 
     def _node_changed(self) -> None:
         self._metadata.observe()
+        self.resource_claims.node_changed()
         self._signals.node_changed.emit(None)
