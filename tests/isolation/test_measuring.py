@@ -46,6 +46,21 @@ def test_code_is_measured_after_a_look_that_came_to_nothing(box: Box) -> None:
     assert (failures, before - after) == (0, 50 * MIB), ran.stderr
 
 
+def test_no_thread_takes_what_new_code_has_while_another_looks(box: Box) -> None:
+    """Who looked at NVML had taken the mark away, and others passed near the cap meanwhile."""
+    box.allow(CONTEXT + 520 * MIB)
+    ran = box.run(
+        "together",
+        "16",
+        str(32 * MIB),
+        GPU_SIMULATOR_NVML_CALL_US="100000",
+        GPU_SIMULATOR_MODULE_MIB="50",
+        CUDA_MODULE_LOADING="EAGER",
+    )
+
+    assert ran.stdout.split() == [str((520 - 50) // 32)], ran.stderr
+
+
 @pytest.fixture
 def watcher(box_of_strangers: Box, tmp_path: Path) -> Program:
     """A program that stands still with its context made and not yet measured."""

@@ -37,7 +37,8 @@ enum { LOOK_TRIES = 20 };
 /* What makes another look worth it, by card. */
 static struct staleness {
 	atomic_bool is_stale;
-	atomic_bool is_urgent;     /* near the cap look whatever it costs */
+	/* Near the cap look whatever it costs, until as many as there are have been measured. */
+	_Atomic uint32_t urgent, urgent_measured;
 	_Atomic uint64_t again_ns; /* not before, or too much time would go into it */
 	_Atomic uint64_t later_ns; /* then also without a staleness; 0: no need */
 } stale[LIMITS_CARDS];
@@ -100,16 +101,10 @@ bool overhead_measure(int card, uint64_t *listed_bytes)
 	return true;
 }
 
-static void raise_flag(atomic_bool *flag)
-{
-	if (!atomic_load_explicit(flag, memory_order_relaxed))
-		atomic_store_explicit(flag, true, memory_order_relaxed);
-}
-
 void overhead_stale(int card)
 {
-	if (card >= 0)
-		raise_flag(&stale[card].is_stale);
+	if (card >= 0 && !atomic_load_explicit(&stale[card].is_stale, memory_order_relaxed))
+		atomic_store_explicit(&stale[card].is_stale, true, memory_order_relaxed);
 }
 
 void overhead_stale_all(void)
@@ -121,7 +116,7 @@ void overhead_stale_all(void)
 void overhead_stale_urgently(int card)
 {
 	if (card >= 0)
-		raise_flag(&stale[card].is_urgent);
+		atomic_fetch_add(&stale[card].urgent, 1);
 }
 
 void overhead_stale_later(int card)
@@ -138,13 +133,14 @@ void overhead_refresh_now(int card)
 		return;
 	struct staleness *staleness = &stale[card];
 	const uint64_t begin_ns = timer_real_now_ns();
-
-	const bool was_urgent = atomic_exchange(&staleness->is_urgent, false);
+	const uint32_t urgent = atomic_load(&staleness->urgent);
 
 	atomic_store(&staleness->is_stale, false);
 	atomic_store(&staleness->later_ns, 0);
-	if (!overhead_measure(card, &ignored))
-		raise_flag(was_urgent ? &staleness->is_urgent : &staleness->is_stale);
+	if (overhead_measure(card, &ignored))
+		atomic_store(&staleness->urgent_measured, urgent);
+	else
+		overhead_stale(card);
 	const uint64_t end_ns = timer_real_now_ns();
 
 	atomic_store(&staleness->again_ns, end_ns + (end_ns - begin_ns) * LOOK_PART);
@@ -165,7 +161,9 @@ void overhead_refresh(int card, uint64_t wanted)
 		return;
 	const struct staleness *staleness = &stale[card];
 	const uint64_t later_ns = atomic_load_explicit(&staleness->later_ns, memory_order_relaxed);
-	const bool is_urgent = atomic_load_explicit(&staleness->is_urgent, memory_order_relaxed);
+	const bool is_urgent =
+		atomic_load_explicit(&staleness->urgent, memory_order_relaxed) !=
+		atomic_load_explicit(&staleness->urgent_measured, memory_order_relaxed);
 	const bool is_now =
 		is_urgent || atomic_load_explicit(&staleness->is_stale, memory_order_relaxed);
 
