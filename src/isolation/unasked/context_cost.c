@@ -6,12 +6,10 @@
 #include "books/charge.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
-#include "books/slice_region.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
 #include "driver/driver.h"
 #include "slice/killpoint.h"
-#include "slice/slice.h"
 #include "unasked/images.h"
 #include "unasked/imports.h"
 #include "unasked/launched.h"
@@ -123,14 +121,6 @@ static uint64_t unmeasured(const struct overhead_context *making)
 	return making->is_first ? making->usual : 0;
 }
 
-static void learn_price(const struct overhead_context *making, uint64_t cost)
-{
-	if (!cost || making->home || !region_lock(slice_region()))
-		return;
-	overhead_learn_price_by_change(making->card, making->is_first, making->usual, cost);
-	region_unlock(slice_region());
-}
-
 static uint64_t settle_by_change(struct overhead_context *making, bool is_made)
 {
 	uint64_t cost = 0;
@@ -138,7 +128,9 @@ static uint64_t settle_by_change(struct overhead_context *making, bool is_made)
 	if (is_made) {
 		if (!measured_change(making, &cost))
 			cost = unmeasured(making);
-		learn_price(making, cost);
+		if (cost && !making->home)
+			overhead_learn_price_by_change(making->card, making->is_first,
+						       making->usual, cost);
 		account_adjust(making->card, ACCOUNT_OVERHEAD, 0, cost);
 	}
 	calls_resume_others();
@@ -160,10 +152,8 @@ static uint64_t ask_list(const struct overhead_context *making, uint64_t own_bef
 		return counted;
 	const uint64_t cost = listed > own_before ? listed - own_before : 0;
 
-	if (!making->home && cost <= OVERHEAD_MOST_BELIEVED && region_lock(slice_region())) {
+	if (!making->home && cost <= OVERHEAD_MOST_BELIEVED)
 		overhead_learn_price_by_nvml(making->card, making->is_first, cost);
-		region_unlock(slice_region());
-	}
 	return cost;
 }
 
@@ -233,7 +223,7 @@ static void adopt(CUcontext context)
 	atomic_fetch_add(&contexts[making.card], 1);
 	atomic_fetch_add(&all_contexts, 1);
 	account_adjust(making.card, ACCOUNT_OVERHEAD, 0, entry.bytes);
-	overhead_stale_urgently(making.card);
+	overhead_stale_urgently(1u << making.card);
 }
 
 void overhead_adopt_current(void)
@@ -299,5 +289,5 @@ void overhead_end_forget(CUcontext ended)
 	calls_end();
 	/* Nothing is listed after the last one: its code shows to be gone when there is another. */
 	if (card >= 0 && nvml_knows_pid() && !overhead_measure(card, &ignored))
-		overhead_stale_urgently(card);
+		overhead_stale_urgently(1u << card);
 }

@@ -17,7 +17,6 @@
 #include "driver/driver.h"
 #include "driver/timer.h"
 #include "slice/killpoint.h"
-#include "slice/slice.h"
 #include "unasked/imports.h"
 
 #include <stdatomic.h>
@@ -93,7 +92,7 @@ bool overhead_measure(int card, uint64_t *listed_bytes)
 	    !account_set_overhead(card, listed > others ? listed - others : 0, moment, &overhead))
 		return false;
 	const uint64_t least =
-		__atomic_load_n(&slice_region()->cards[card].first_context_bytes, __ATOMIC_RELAXED);
+		__atomic_load_n(&slice_region()->cards[card].context_bytes[0], __ATOMIC_RELAXED);
 
 	if (!pages_check(overhead + uncounted, unasked, least))
 		account_adjust(card, ACCOUNT_OVERHEAD, 0, uncounted);
@@ -113,10 +112,10 @@ void overhead_stale_all(void)
 		overhead_stale(card);
 }
 
-void overhead_stale_urgently(int card)
+void overhead_stale_urgently(uint32_t cards)
 {
-	if (card >= 0)
-		atomic_fetch_add(&stale[card].urgent, 1);
+	for (; cards; cards &= cards - 1)
+		atomic_fetch_add(&stale[__builtin_ctz(cards)].urgent, 1);
 }
 
 void overhead_stale_later(int card)
@@ -245,33 +244,4 @@ struct card_change card_usage_change(int card, const struct card_usage *before)
 int64_t card_change_of_ours(struct card_change change, int64_t least, int64_t most)
 {
 	return change.told >= least && change.told <= most ? change.told : change.card;
-}
-
-/* NVML tells us afterwards; without it the card's total is read before and after. */
-void overhead_begin_change(struct overhead_change *change, bool is_large)
-{
-	*change = (struct overhead_change){.card = CARD_FOREIGN, .is_large = is_large};
-	overhead_adopt_current();
-	if (card_current(&change->card) != CUDA_SUCCESS || change->card < 0 || nvml_knows_pid())
-		return;
-	if (!calls_quiesce_others())
-		return;
-	change->is_quiesced = true;
-	card_usage_read(change->card, &change->before);
-	driver_go_inside();
-}
-
-void overhead_end_change(struct overhead_change *change)
-{
-	if (!change->is_quiesced) {
-		if (change->is_large)
-			overhead_stale_urgently(change->card);
-		else
-			overhead_stale(change->card);
-		overhead_refresh(change->card, 0);
-		return;
-	}
-	driver_come_back();
-	overhead_add_change(change->card, &change->before, 0);
-	calls_resume_others();
 }
