@@ -73,7 +73,7 @@ async def test_why_of_a_claim_that_waits_says_what_each_card_has(cluster: Cluste
     assert "through claims (docs/dra.md): slice-14-80-c0" in shown
     assert "card 0: 3 of 15 units, 10 % compute free, 11 units and 70 % compute too few" in shown
     assert (
-        "plain: never, by a claim: the cards of this node are given through the device plugin"
+        "plain: never: this node gives its cards through the device plugin, and the pod asks by a claim"
         in shown
     )
     assert "cannot allocate all claims" in shown
@@ -95,7 +95,9 @@ async def test_why_names_the_door_where_no_node_has_the_pods(cluster: Cluster) -
     await cluster.add(pod("limits", 2, 30), "Pending")
     await cluster.server.put("/api/v1/nodes/plain", ready(node("plain", 1, by_claims=(0,))))
     shown = await words(cluster, "why", "ns/limits")
-    assert "dra: never, by its limits: the cards of this node are given by claims" in shown
+    assert (
+        "dra: never: this node gives its cards through claims, and the pod asks by limits" in shown
+    )
     assert "-> label the pod's namespace gpu-device-plugin/door=dra and create the pod" in shown
 
     await cluster.add(claiming("claim", 2, 30), "Pending")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.apps.controller.objects import Json, held, node, pod
 from tests.cli.test_overview import Cluster, asking_devices, cluster, ready
+from tests.fakes.api_server import status
 
 __all__ = ["cluster"]
 
@@ -214,6 +215,71 @@ async def test_a_pod_that_waits_with_its_slice_is_told_for_what(cluster: Cluster
     assert "said   container a waits: ImagePullBackOff: no such image" in found
     assert "it has what it asks of the cards" in found
     assert "  node" not in found
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running"])
+async def test_a_node_that_is_gone_or_not_ready_is_named(cluster: Cluster, phase: str) -> None:
+    """Of a pod that has its slice too: what its annotations say is from before."""
+    mine = pod("mine", 2, 30, on="gpu-a", annotations=held(2, 2, 30))
+    away = ready(node("gpu-a", 3), CORE_MEM)
+    away["status"]["conditions"] = [
+        {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
+    ]
+    await cluster.server.put("/api/v1/nodes/gpu-a", away)
+    assert "its node gpu-a is not ready: Kubelet stopped posting" in await why(cluster, mine, phase)
+    await cluster.server.delete("/api/v1/nodes/gpu-a")
+    found = await why(cluster, mine, phase)
+
+    assert "its node gpu-a is not in the cluster" in found
+    assert "it has what it asks" not in found
+
+
+@pytest.mark.parametrize("kind", ["nodes", "pods"])
+async def test_who_may_not_list_the_nodes_is_told_all_the_rest(cluster: Cluster, kind: str) -> None:
+    """As a person with rights in one namespace."""
+    words = f'{kind} is forbidden: User "dev" cannot list resource "{kind}"'
+    cluster.server.fault = lambda seen: (
+        status(403, words) if seen.path == f"/api/v1/{kind}" else None
+    )
+    big = await why(cluster, pod("big", 16, 30))
+    refusal = {"reason": "UnexpectedAdmissionError", "message": "no room"}
+    late = await why(cluster, pod("late", 2, 30, on="gpu-a"), "Failed", **refusal)
+    mine = pod("mine", 2, 30, on="gpu-a", annotations=held(2, 2, 30))
+    served = await why(cluster, mine, "Running")
+
+    for found in (big, late):
+        assert "asks   container a: aliyun.com/gpu-mem" in found
+        assert f"is not shown to you (/api/v1/{kind}: 403 {words})" in found
+        assert "no node publishes cards" not in found
+    assert "said   no room" in late
+    assert "holds  container a: 2 units of card 2, 30 % of its compute" in served
+    assert "->" not in served
+
+
+async def test_an_event_of_a_series_was_seen_when_it_was_last_observed(cluster: Cluster) -> None:
+    """As kube-scheduler writes what it says again and again."""
+    await cluster.say("big", "FailedScheduling", "first words", "default-scheduler")
+    again = {
+        "involvedObject": {"kind": "Pod", "name": "big", "namespace": "ns"},
+        "type": "Warning",
+        "reason": "FailedScheduling",
+        "message": "last words",
+        "eventTime": "2026-11-22T03:00:00.123456Z",
+        "series": {"count": 7, "lastObservedTime": "2026-11-22T05:00:00.000000Z"},
+        "reportingComponent": "default-scheduler",
+    }
+    await cluster.server.put("/api/v1/namespaces/ns/events/again", again)
+    found = (await cluster.run("why", "ns/big", columns=300)).output
+
+    assert "2026-11-22T05:00:00Z default-scheduler FailedScheduling: last words" in found
+    assert found.index("first words") < found.index("last words")
+
+
+async def test_no_line_ends_with_spaces(cluster: Cluster) -> None:
+    """A narrower terminal would show them as a line."""
+    found = (await cluster.run("why", "ns/big", columns=60)).output
+
+    assert all(line == line.rstrip() for line in found.splitlines())
 
 
 async def test_a_card_that_is_only_reserved_is_no_slice_yet(cluster: Cluster) -> None:

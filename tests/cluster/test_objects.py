@@ -91,6 +91,24 @@ async def test_a_refused_feature_label_keeps_nothing_else_from_the_node_and_is_t
     ]
 
 
+async def test_a_patch_that_is_forbidden_for_a_moment_is_tried_again_at_once() -> None:
+    """A server that has just started knows nobody's rights."""
+    async with running() as (server, api):
+        forbidden = iter([403, 403, 403])
+
+        def fault(seen: Seen) -> Any:
+            code = next(forbidden, None) if seen.method == "PATCH" else None
+            return None if code is None else status(code, "forbidden")
+
+        server.fault = fault
+        await server.put(NODE, {"metadata": {"name": "n1"}})
+        watch = NodeWatch(api, "n1", on_change=lambda: wanted.observe())
+        wanted = NodeMetadata(api, "n1", lambda: watch.view)
+        wanted.put(labels={"a": "1"})
+        async with working(watch.run, wanted.run):
+            await until(lambda: labels(server) == {"a": "1"})
+
+
 async def test_a_conflict_is_tried_again() -> None:
     """409 without a reason in our wish is a race with another writer."""
     async with running() as (server, api):

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.isolation.box import MIB, Box, Program
+from tests.isolation.box import MIB, OUT_OF_MEMORY, Box, Program
 from tests.isolation.region import Region
 from tests.isolation.test_overhead import CONTEXT, SLICE, room, stop_in_context
 from tests.waiting import until
@@ -46,19 +46,37 @@ def test_code_is_measured_after_a_look_that_came_to_nothing(box: Box) -> None:
     assert (failures, before - after) == (0, 50 * MIB), ran.stderr
 
 
-def test_no_thread_takes_what_new_code_has_while_another_looks(box: Box) -> None:
-    """Who looked at NVML had taken the mark away, and others passed near the cap meanwhile."""
-    box.allow(CONTEXT + 520 * MIB)
+def test_no_other_thread_passes_while_code_is_being_measured(box: Box) -> None:
+    """NVML takes a second to tell; until then the room for the code was free for who asked."""
     ran = box.run(
-        "together",
-        "16",
-        str(32 * MIB),
-        GPU_SIMULATOR_NVML_CALL_US="100000",
+        "meanwhile",
+        "load",
+        str(100 * MIB),
+        str(51 * MIB),
+        GPU_SIMULATOR_NVML_CALL_US="1000000",
         GPU_SIMULATOR_MODULE_MIB="50",
         CUDA_MODULE_LOADING="EAGER",
     )
 
-    assert ran.stdout.split() == [str((520 - 50) // 32)], ran.stderr
+    assert [int(word) for word in ran.stdout.split()] == [0, OUT_OF_MEMORY, 50 * MIB], ran.stderr
+
+
+def test_where_nvml_cannot_tell_it_is_not_asked_at_each_allocation(box: Box) -> None:
+    """It lists the process without a size: new code stays unmeasured, however often it is asked."""
+    program = box.start(
+        GPU_SIMULATOR_NVML_PIDS="unsized",
+        GPU_SIMULATOR_NVML_CALL_US="20000",
+        GPU_SIMULATOR_MODULE_MIB="50",
+        CUDA_MODULE_LOADING="EAGER",
+    )
+    assert program(f"alloc 1 {room(program('info')) - 200 * MIB}") == [0]
+    assert program("module") == [0]
+    before = program("nvml_calls")[1]
+    for _ in range(100):
+        assert program(f"alloc 2 {MIB}") == [0]
+        assert program("free 2") == [0]
+
+    assert program("nvml_calls")[1] - before <= 50
 
 
 @pytest.fixture

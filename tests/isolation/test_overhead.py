@@ -478,6 +478,18 @@ def test_code_that_was_not_measured_yet_is_measured_when_room_is_short(box: Box)
     assert program(f"alloc 1 {free - 200 * MIB}") == [0]
 
 
+def test_a_context_that_could_not_be_measured_is_when_room_is_short(box: Box) -> None:
+    """Beside managed memory NVML's figure proves nothing; then an allocation in its room passed."""
+    program = box.start()
+    free = room(program("info"))
+    assert program(f"alloc 1 {free - 300 * MIB}") == [0]
+    assert program(f"managed 2 {MIB}") == [0]
+    assert program("context 3") == [0]
+    assert program("free 2") == [0]
+
+    assert program(f"alloc 4 {299 * MIB}") == [OUT_OF_MEMORY]
+
+
 def test_a_context_made_by_an_unknown_call_is_adopted_at_first_sight(every_box: Box) -> None:
     """As those for graphics are, or a later driver's; and it is forgotten when it ends."""
     program = every_box.start()

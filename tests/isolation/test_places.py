@@ -13,6 +13,7 @@ from tests.isolation.region import Region
 from tests.waiting import until
 
 SLICE = 2154 * MIB
+CONTEXT = 240 * MIB  # of the simulated V100
 INVALID_VALUE = 1
 DEVICE, HOST, HOST_NUMA, LATER = 1, 2, 3, 9  # CUmemLocationType
 PINNED, MANAGED = 1, 2  # CUmemAllocationType
@@ -163,6 +164,19 @@ def test_what_nvml_lists_of_an_import_is_not_taken_for_own_memory(make_box: Make
     assert guest("ipc_close 1") == [0]
     assert guest("module_unload 5") == [0]
     assert room(guest) == before
+
+
+def test_an_import_is_not_taken_for_own_memory_while_it_is_made(make_box: MakeBox) -> None:
+    """Another thread asked NVML after it was listed, and before it was known as an import."""
+    exporter, importer = make_box("one"), make_box("other")
+    exporter.allow(SLICE)
+    importer.allow(SLICE)
+    owner = exporter.start()
+    assert owner(f"alloc 1 {500 * MIB}") == [0]
+    handle = told(owner, "ipc 1")
+    ran = importer.run("meanwhile", "import", handle, GPU_SIMULATOR_NVML_CALL_US="1000000")
+
+    assert ran.stdout.split() == ["0", "0", str(SLICE - CONTEXT)], ran.stderr
 
 
 def test_imported_memory_is_its_exporters(make_box: MakeBox) -> None:

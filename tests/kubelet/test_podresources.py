@@ -27,7 +27,7 @@ async def client(rig: Rig) -> AsyncIterator[PodResources]:
 async def test_the_list_holds_every_pod_with_what_it_holds_of_ours(
     rig: Rig, client: PodResources
 ) -> None:
-    """App containers and sidecars are named; ordinary init containers are not."""
+    """App containers and sidecars are named, ordinary init containers are not; and drivers of claims."""
     await rig.serve()
     await rig.kubelet.admit(
         pod(
@@ -37,15 +37,21 @@ async def test_the_list_holds_every_pod_with_what_it_holds_of_ours(
             container(mem=2, core=5),
         )
     )
-    await rig.kubelet.admit(pod("plain", StandInContainer("main", {"other.io/x": 1})))
+    claiming = StandInContainer("main", {"other.io/x": 1}, drivers=("gpu-device-plugin",))
+    await rig.kubelet.admit(pod("plain", claiming))
     held = rig.kubelet.held("uid-p")
-    listed = {str(each.pod): each.held for each in await client.list()}
+    pods = await client.list()
+    listed = {str(each.pod): each.held for each in pods}
 
     assert set(listed) == {"default/p", "default/plain"}
     assert set(listed["default/p"]) == {"side", "main"}
     assert listed["default/p"]["main"][Resource.MEM] == held["main", MEM]
     assert len(listed["default/p"]["main"][Resource.CORE]) == 5
     assert listed["default/plain"] == {"main": {}}
+    assert {str(each.pod): set(each.drivers) for each in pods} == {
+        "default/p": set(),
+        "default/plain": {"gpu-device-plugin"},
+    }
 
 
 async def test_the_pod_being_admitted_is_listed_with_none_of_the_resource(

@@ -5,20 +5,20 @@ from gpu_device_plugin.web.gauges import CardSample, SliceSample, Snapshot
 from gpu_device_plugin.web.metrics import AgentMetrics
 
 GOLDEN = """\
-# HELP gpu_device_plugin_build_info The version that runs.
+# HELP gpu_device_plugin_build_info Version of the running agent.
 # TYPE gpu_device_plugin_build_info gauge
 gpu_device_plugin_build_info{version="1.2.3"} 1.0
-# HELP gpu_device_plugin_card_healthy Whether the card can be given out.
+# HELP gpu_device_plugin_card_healthy Whether the card is in service.
 # TYPE gpu_device_plugin_card_healthy gauge
 gpu_device_plugin_card_healthy{card="0",uuid="GPU-a"} 1.0
 gpu_device_plugin_card_healthy{card="1",uuid="GPU-b"} 0.0
-# HELP gpu_device_plugin_card_fault Why a card is out.
+# HELP gpu_device_plugin_card_fault Why a card is out of service.
 # TYPE gpu_device_plugin_card_fault gauge
 gpu_device_plugin_card_fault{card="1",reason="XID79",uuid="GPU-b"} 1.0
 # HELP gpu_device_plugin_card_memory_unexplained_bytes Memory of a card in use that no slice on it accounts for.
 # TYPE gpu_device_plugin_card_memory_unexplained_bytes gauge
 gpu_device_plugin_card_memory_unexplained_bytes{card="0",uuid="GPU-a"} 0.0
-# HELP gpu_device_plugin_card_door By what requests reach the card.
+# HELP gpu_device_plugin_card_door API by which pods ask for the card.
 # TYPE gpu_device_plugin_card_door gauge
 gpu_device_plugin_card_door{card="0",door="dra",uuid="GPU-a"} 1.0
 # HELP gpu_device_plugin_units Units of a resource on a card.
@@ -40,16 +40,16 @@ gpu_device_plugin_slice_claim{card="0",claim="slice-2-30-c0",container="c",names
 # HELP gpu_device_plugin_slice_memory_used_bytes Memory of a card that a container uses, contexts included.
 # TYPE gpu_device_plugin_slice_memory_used_bytes gauge
 gpu_device_plugin_slice_memory_used_bytes{card="0",container="c",namespace="ns",pod="p"} 3.53370112e+08
-# HELP gpu_device_plugin_slice_core_used_ratio Share of a card's time that a container with a compute cap had of late, 0 to 1.
+# HELP gpu_device_plugin_slice_core_used_ratio Share of a card's time that a container with a compute cap used recently, 0 to 1.
 # TYPE gpu_device_plugin_slice_core_used_ratio gauge
 gpu_device_plugin_slice_core_used_ratio{card="0",container="c",namespace="ns",pod="p"} 0.25
-# HELP gpu_device_plugin_slice_refused_total Allocations of a container refused for want of room in its slice.
+# HELP gpu_device_plugin_slice_refused_total Allocations refused because the container's slice was full.
 # TYPE gpu_device_plugin_slice_refused_total counter
 gpu_device_plugin_slice_refused_total{card="0",container="c",namespace="ns",pod="p"} 3.0
 # HELP gpu_device_plugin_reconcile_drift Differences from the kubelet that the last reconcile found.
 # TYPE gpu_device_plugin_reconcile_drift gauge
 gpu_device_plugin_reconcile_drift 1.0
-# HELP gpu_device_plugin_api_reachable Whether the Kubernetes API answers.
+# HELP gpu_device_plugin_api_reachable Whether the API server answers.
 # TYPE gpu_device_plugin_api_reachable gauge
 gpu_device_plugin_api_reachable 1.0
 # HELP gpu_device_plugin_ready Whether /readyz answers 200.
@@ -89,7 +89,7 @@ gpu_device_plugin_nvml_restarts_total 1.0
 # HELP gpu_device_plugin_claims_total Calls to prepare a claim (DRA).
 # TYPE gpu_device_plugin_claims_total counter
 gpu_device_plugin_claims_total{outcome="granted",reason=""} 1.0
-# HELP gpu_device_plugin_slice_repairs_total Slices that were found amiss and put right.
+# HELP gpu_device_plugin_slice_repairs_total Repairs of slices, by what was wrong.
 # TYPE gpu_device_plugin_slice_repairs_total counter
 gpu_device_plugin_slice_repairs_total{reason="RegionGrown"} 1.0
 # HELP gpu_device_plugin_state_files_set_aside_total Files of the state directory that could not be trusted.

@@ -164,6 +164,7 @@ def check_upgrade(
 @directory_option("run_dir", "The agent's --run-dir.")
 @directory_option("library_dir", "The agent's --library-dir.")
 @directory_option("kubelet_dir", "The kubelet's directory; the kubelet knows what is in use.")
+@directory_option("cdi_dir", "The agent's --cdi-dir.")
 @click.option(
     "--root", default="/", show_default=True, metavar="PATH", help="Where the node's / is mounted."
 )
@@ -182,6 +183,7 @@ def cleanup(root: str, *, force: bool, **directories: str) -> None:
         run=paths["run_dir"],
         library=paths["library_dir"],
         kubelet=paths["kubelet_dir"],
+        cdi=paths["cdi_dir"],
     )
     _tell(asyncio.run(clean(places, is_forced=force)))
 

@@ -36,10 +36,12 @@ def _as_the_agents(key: str, text: str) -> Callable[[_Command], _Command]:
 
 @click.command("mps-daemon")
 @_as_the_agents("config_file", "NVIDIA's configuration file, as the agent's.")
-@_as_the_agents("config_file_srcdir", "Or a directory of them, of which the node's label chooses.")
-@_as_the_agents("default_config", "The file of that directory where the node has no such label.")
-@_as_the_agents("fallback_strategies", "What counts without label and default.")
-@_as_the_agents("node_label", "The node's label that chooses.")
+@_as_the_agents(
+    "config_file_srcdir", "Or a directory of such files; the node's label names the one to use."
+)
+@_as_the_agents("default_config", "File of that directory for nodes without such a label.")
+@_as_the_agents("fallback_strategies", "Which file is used without label and default.")
+@_as_the_agents("node_label", "The node label that names the file.")
 @_as_the_agents(
     "mps_root", "Host directory for pipes, logs and the lock; by default flags.mpsRoot of the file."
 )

@@ -41,7 +41,10 @@ def _kubeconfig(command: _Command) -> _Command:
 
 def _output(*formats: str) -> Callable[[_Command], _Command]:
     return click.option(
-        "-o", "--output", type=click.Choice(formats), help="Another form than the one for people."
+        "-o",
+        "--output",
+        type=click.Choice(formats),
+        help="Output format instead of the default text.",
     )
 
 
@@ -214,7 +217,10 @@ def doctor(output: str | None, **access: Any) -> None:
 @click.argument("units", type=click.IntRange(1, 100_000))
 @click.argument("percent", type=click.IntRange(0, 100), default=0)
 @click.option(
-    "--cards", type=click.IntRange(1, 36), default=1, help="Over how many cards, in equal parts."
+    "--cards",
+    type=click.IntRange(1, 36),
+    default=1,
+    help="Divide each pod's units equally over this many cards.",
 )
 @_output("json")
 @_kubeconfig
@@ -242,7 +248,7 @@ gpu.add_command(page)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("node", default="")
-@click.option("-d", "--details", is_flag=True, help="A table a node, with its pods.")
+@click.option("-d", "--details", is_flag=True, help="One table for each node, with its pods.")
 @_kubeconfig
 def inspect_cgpu(node: str, *, details: bool, **access: Any) -> None:
     """Show the allocated GPU memory of the cluster, or of NODE, as ACK's tool of this name does."""

@@ -142,7 +142,7 @@ class OverviewScreen:
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold")
         grid.add_row(Text(label), Text(text, style=style))
-        self._console.print(grid)
+        self._print(self._lines(grid, self._console.width))
 
 
 def _trimmed(line: list[Segment]) -> list[Segment]:

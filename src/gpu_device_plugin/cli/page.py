@@ -22,10 +22,14 @@ from gpu_device_plugin.errors import ConfigError
     "--prometheus",
     metavar="URL|NAMESPACE/SERVICE:PORT",
     default="",
-    help="Show what slices use, by this Prometheus.",
+    help="Take what slices use from this Prometheus.",
 )
 @click.option("--name", metavar="TEXT", default="", help="The cluster's name, for the heading.")
-@click.option("--tls-cert-file", type=click.Path(path_type=Path), help="Serve HTTPS with this.")
+@click.option(
+    "--tls-cert-file",
+    type=click.Path(path_type=Path),
+    help="Serve HTTPS with this certificate, PEM.",
+)
 @click.option("--tls-key-file", type=click.Path(path_type=Path), help="Its private key.")
 def page(
     address: str,

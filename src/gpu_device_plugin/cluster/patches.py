@@ -14,7 +14,7 @@ from gpu_device_plugin.errors import ClusterError
 
 _log = structlog.get_logger(__name__)
 _MAX_CONFLICTS = 5
-_REFUSED_SECONDS = 60.0
+_REFUSED_SECONDS = 60.0  # the longest pause of a patch for which the right is missing
 
 Key = TypeVar("Key")
 
@@ -140,10 +140,10 @@ class PatchQueue(Generic[Key]):
             # is never accepted: give up.
             self.drop(key)
             self._forget(key)
-        elif answer.status in (400, 403):
-            self._wait(key, work, self._now() + _REFUSED_SECONDS)
         else:
-            self._wait(key, work, self._now() + pace.pause(work.failures))
+            # A server that has just started forbids all until it knows who has which rights.
+            longest = _REFUSED_SECONDS if answer.status in (400, 403) else None
+            self._wait(key, work, self._now() + pace.pause(work.failures, longest))
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -27,10 +27,11 @@ class Pace:
     longest_seconds: float = 5.0
     settle_seconds: float = 5.0
 
-    def pause(self, failures: int) -> float:
+    def pause(self, failures: int, longest_seconds: float | None = None) -> float:
         """Seconds to wait after the given number of failures in a row, with jitter."""
+        longest = self.longest_seconds if longest_seconds is None else longest_seconds
         grown = self.first_seconds * 2.0 ** min(failures - 1, 16)
-        return min(grown, self.longest_seconds) * random.uniform(0.75, 1.0)  # noqa: S311 jitter
+        return min(grown, longest) * random.uniform(0.75, 1.0)  # noqa: S311 jitter
 
 
 class Reach:

@@ -199,16 +199,13 @@ class Reflection(Generic[Item]):
 
     async def _do_without(self, answer: Answer) -> None:
         if not self.is_synced:
-            _log.info("list is refused to us", path=self._source.path, answer=answer.text)
+            _log.info("the API server refuses the list", path=self._source.path, answer=answer.text)
         self._listener.replace([])
         self.is_synced = True
         # A server that has just started forbids all until it knows who has which rights; one that
         # lacks the API will not have it soon.
-        longest = min(self._api.reach.pace.first_seconds * 2.0**self._refusals, _REFUSED_SECONDS)
-        if answer.status == _NOT_FOUND:
-            longest = _REFUSED_SECONDS
-        self._refusals = min(self._refusals + 1, 16)
-        await asyncio.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 jitter
+        self._refusals = 16 if answer.status == _NOT_FOUND else self._refusals + 1
+        await asyncio.sleep(self._api.reach.pace.pause(self._refusals, _REFUSED_SECONDS))
 
     async def _followed(self) -> bool:
         """Watch once; whether `relist` ended it."""

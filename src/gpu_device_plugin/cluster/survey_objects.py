@@ -192,15 +192,19 @@ class _About(msgspec.Struct):
     uid: str = ""
 
 
+class _Series(msgspec.Struct, rename="camel"):
+    last_observed_time: str = ""
+
+
 class Event(Bare, rename="camel"):
     """An Event."""
 
     reason: str = ""
     message: str = ""
     type: str = ""
-    count: int | None = None
     last_timestamp: str | None = None
     event_time: str | None = None
+    series: _Series | None = None
     reporting_component: str = ""
     source: _Source = msgspec.field(default_factory=_Source)
     involved_object: _About = msgspec.field(default_factory=_About)
@@ -220,8 +224,11 @@ class Event(Bare, rename="camel"):
 
     @property
     def at(self) -> str:
-        """When it was last seen, as RFC 3339; empty if unknown."""
-        return self.last_timestamp or self.event_time or ""
+        """When it was last seen, as RFC 3339 to the second; empty if unknown."""
+        again = self.series.last_observed_time if self.series else ""
+        seen = again or self.last_timestamp or self.event_time or ""
+        whole, point, _ = seen.partition(".")
+        return f"{whole}Z" if point else seen
 
     @property
     def reporter(self) -> str:

@@ -62,14 +62,14 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     compute_policy: Annotated[
         ComputePolicy,
         says(
-            "What a share of compute means on a card that is otherwise idle, if the node has no label "
+            "What a percentage of compute means on a card that is otherwise idle, if the node has no label "
             "`gpu-device-plugin/compute-policy`. cGPU's numbers 3, 1 and 5 mean the same."
         ),
     ] = ComputePolicy.FIXED
     honor_pod_compute_policy: Annotated[
         bool,
         says(
-            "Whether a pod's annotation `gpu-device-plugin/compute-policy` decides over node and setting."
+            "Whether a pod's annotation `gpu-device-plugin/compute-policy` takes precedence over node label and setting."
         ),
     ] = False
     nvml_library: Annotated[
@@ -90,8 +90,8 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     door: Annotated[
         Door,
         says(
-            "By what requests reach the node, if it has no label `gpu-device-plugin/door`: the device plugin "
-            "API, or claims (Kubernetes 1.36 or later)."
+            "The API by which pods ask for this node's cards, if it has no label `gpu-device-plugin/door`: the "
+            "device plugin API (limits), or dra (ResourceClaims; Kubernetes 1.36 or later)."
         ),
     ] = Door.DEVICE_PLUGIN
     cdi_dir: Annotated[
@@ -101,7 +101,7 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         says(
             "NVIDIA_DRIVER_CAPABILITIES of containers with limits: which of the driver's libraries they "
-            "get. Others than these two work past both limits.",
+            "get. The use of any other is limited by neither cap.",
             pattern=f"^({_CAPABILITY})(,({_CAPABILITY}))*$",
         ),
     ] = "compute,utility"
@@ -118,7 +118,7 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     recovery_seconds: Annotated[
         float,
         says(
-            "Seconds that probes must be clean before a card with recovery `probe` is back.",
+            "Seconds without a failed probe or a new XID before a card with recovery `probe` is back in service.",
             ge=1,
             le=86400,
         ),
@@ -127,19 +127,28 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True, forbid_unknown_fields=
         str, says("A YAML file with rows that replace or extend the built-in table of XIDs.")
     ] = ""
     disable_healthchecks: Annotated[
-        str, says("XIDs that do nothing to their card, with commas; `all` or `xids` for every one.")
+        str,
+        says(
+            "XIDs that leave their card in service, separated by commas; `all` or `xids` for every one."
+        ),
     ] = ""
     enable_healthchecks: Annotated[
-        str, says("XIDs that take their card out, also of those that are disabled; `all` likewise.")
+        str,
+        says(
+            "XIDs that take their card out of service, even if disabled above; separated by commas, or `all`."
+        ),
     ] = ""
     kubelet_dir: Annotated[
         str, says("The kubelet's directory, which has device-plugins/ and pod-resources/.")
     ] = "/var/lib/kubelet"
     state_dir: Annotated[
-        str, says("State kept over reboots: grants, card numbers, health, the lock.")
+        str,
+        says(
+            "Directory of the state that survives reboots: grants, card numbers, health, the lock."
+        ),
     ] = "/var/lib/gpu-device-plugin"
     run_dir: Annotated[
-        str, says("Files of the slices, and the admin socket; empty after a boot.")
+        str, says("Directory of the slices' files and the admin socket; empty after a reboot.")
     ] = "/run/gpu-device-plugin"
     node_settings_dir: Annotated[
         str,

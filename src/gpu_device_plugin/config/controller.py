@@ -38,28 +38,32 @@ class UnhealthyConfigMaps(enum.Enum):
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the operator decided. A pod's annotation or a node's label takes precedence."""
 
-    address: Annotated[str, says("Address that kube-scheduler asks.")] = ":8443"
-    plain_http: Annotated[
-        bool, says("Speak HTTP without TLS; only on an address of this machine alone.")
-    ] = False
+    address: Annotated[str, says("Address on which kube-scheduler calls it.")] = ":8443"
+    plain_http: Annotated[bool, says("Serve HTTP without TLS; only on a loopback address.")] = False
     tls_cert_file: Annotated[
-        str, says("Certificate of --address, PEM; by default it makes one, in a Secret.")
+        str,
+        says(
+            "Serving certificate, PEM; by default the controller makes one and keeps it in a Secret."
+        ),
     ] = ""
     tls_key_file: Annotated[str, says("Its private key, PEM.")] = ""
     client_ca_file: Annotated[
-        str, says("Who signs kube-scheduler's certificate, PEM; needed with --tls-cert-file.")
+        str,
+        says(
+            "CA that signs kube-scheduler's client certificate, PEM; needed with --tls-cert-file."
+        ),
     ] = ""
     client_name: Annotated[
         str,
         says(
-            "Common name of the certificate with which kube-scheduler calls.",
+            "Common name of kube-scheduler's client certificate.",
             pattern="^[ -~]{1,64}$",
         ),
     ] = "gpu-device-plugin-scheduler"
     tls_names: Annotated[
         str,
         says(
-            "DNS names and IP addresses, with commas, in a certificate that it makes.",
+            "DNS names and IP addresses of a certificate that it makes, separated by commas.",
             pattern="^[ -~]*$",
         ),
     ] = "localhost,127.0.0.1"
@@ -70,25 +74,29 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         str, says("Name of this pod, for the Lease and the leader's label. Also POD_NAME.")
     ] = ""
     webhook_configuration: Annotated[
-        str, says("MutatingWebhookConfiguration into which it writes who signed its certificate.")
+        str, says("MutatingWebhookConfiguration whose caBundle it keeps up to date.")
     ] = ""
     kubeconfig: Annotated[
         str, says("Path of a kubeconfig; by default the pod's service account is used.")
     ] = ""
     placement: Annotated[
         PlacementPolicy,
-        says("Placement policy, where neither the pod nor the node says another one."),
+        says("Placement policy, if neither the pod nor the node names another."),
     ] = PlacementPolicy.BINPACK
     unhealthy_configmaps: Annotated[
         UnhealthyConfigMaps,
-        says("ConfigMaps kube-system/unhealthy-gpu-NODE: kept to the cards' health, or read only."),
+        says(
+            "ConfigMaps kube-system/unhealthy-gpu-NODE: update them by the cards' health, or only read them."
+        ),
     ] = UnhealthyConfigMaps.WRITE
     koordinator: Annotated[
         Koordinator,
-        says("Translate koordinator.sh/gpu-memory and gpu-core; memory into units of this size."),
+        says(
+            "Translate koordinator.sh/gpu-memory and gpu-core, with memory in units of this size; or off."
+        ),
     ] = Koordinator.OFF
     max_body: Annotated[
-        int, says("Longest body in MiB that is read; a longer one is answered 413.", ge=1)
+        int, says("Largest request body in MiB; a larger one is answered with 413.", ge=1)
     ] = 96
     metrics_address: Annotated[str, says("Address of /metrics, /healthz and /readyz.")] = ":9446"
     log_level: Annotated[

@@ -57,7 +57,7 @@ _FORMER: Final[Mapping[FormerAccess, tuple[str, bool]]] = {
 }
 
 
-_WITHOUT_EFFECT = "Accepted without effect, for those who come from NVIDIA's plugin."
+_WITHOUT_EFFECT = "Accepted without effect, for compatibility with NVIDIA's plugin."
 
 
 class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,18 +68,18 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = ""
     config_file_srcdir: Annotated[
         str,
-        says("Directory of such files, one of which the node's label `--node-label` chooses."),
+        says("Directory of such files; the node label of `--node-label` names the one to use."),
     ] = ""
     default_config: Annotated[
-        str, says("The file of that directory where the node has no such label.")
+        str, says("File of that directory for nodes without such a label.")
     ] = ""
     fallback_strategies: Annotated[
         str,
         says(
-            "What counts without label and default, in this order: `named` (the file `default`), `single` (the only file), `empty`."
+            "Which file is used without label and default, tried in this order: `named` (the file `default`), `single` (the only file), `empty` (none)."
         ),
     ] = "named,single"
-    node_label: Annotated[str, says("The node's label that chooses.")] = (
+    node_label: Annotated[str, says("The node label that names the file.")] = (
         "nvidia.com/device-plugin.config"
     )
     mig_strategy: Annotated[
@@ -104,16 +104,17 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     device_list_strategy: Annotated[
         str | None,
         says(
-            "How cards reach containers: envvar, volume-mounts, cdi-annotations, cdi-cri or several, with commas; by default envvar."
+            "How cards reach containers: envvar, volume-mounts, cdi-annotations, cdi-cri or several, separated by commas; by default envvar."
         ),
     ] = None
     device_id_strategy: Annotated[
-        IdStrategy | None, says("By what whole cards and instances are named; by default uuid.")
+        IdStrategy | None,
+        says("How whole cards and MIG instances are named to containers; by default uuid."),
     ] = None
     pass_device_specs: Annotated[bool | None, says("Whether answers contain device nodes.")] = None
     shared_devices_allocation_policy: Annotated[
         AllocationPolicy | None,
-        says("How replicas and instances go over the cards; by default distributed."),
+        says("How replicas and instances are spread over the cards; by default distributed."),
     ] = None
     driver_root: Annotated[
         str | None, says("The host directory of the driver; by default `/`.")
@@ -141,11 +142,16 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         ),
     ] = None
     gfd_output_file: Annotated[
-        str | None, says("A file for them as well, as node feature discovery reads it.")
+        str | None,
+        says(
+            "File to which these labels are written as well, in the format that node feature discovery reads."
+        ),
     ] = None
     machine_type_file: Annotated[
         str | None,
-        says("The file that names the machine; by default `/sys/class/dmi/id/product_name`."),
+        says(
+            "The file that contains the machine's type; by default `/sys/class/dmi/id/product_name`."
+        ),
     ] = None
     gfd_no_timestamp: Annotated[
         bool | None, says("Whether the label `nvidia.com/gfd.timestamp` is left out.")

@@ -131,10 +131,12 @@ class ListedPod:
         pod: Which pod; its uid is empty.
         held: Container -> resource -> unit ids. App and sidecar containers only: List never
             shows ordinary init containers. A container that holds nothing may be there or not.
+        drivers: The drivers of the devices that these containers have by claims.
     """
 
     pod: PodRef
     held: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    drivers: frozenset[str] = frozenset()
 
     def ids(self, container: str, resource: str) -> frozenset[str]:
         """What `container` holds of `resource`, as the kubelet sees it."""

@@ -47,6 +47,12 @@ class Holder:
     claim: str = ""
     claim_name: str = ""
 
+    def __str__(self) -> str:
+        """The container or the claim, for people; its pod is left out."""
+        if self.claim:
+            return f"claim {self.claim_name or self.claim}"
+        return f"container {self.container or '(not known)'}"
+
     @property
     def is_handed_on(self) -> bool:
         """Whether later containers of the pod reuse what it holds: an ordinary init container."""

@@ -40,8 +40,7 @@ class ClaimServer:
         service: ClaimService,
         on_registered: Callable[[bool, str], None] = lambda _is_taken, _why: None,
     ) -> None:
-        self._socket = kubelet_dir / "plugins" / DRIVER / "dra.sock"
-        self._registry_socket = kubelet_dir / "plugins_registry" / f"{DRIVER}-reg.sock"
+        self._socket, self._registry_socket = _sockets(kubelet_dir)
         self._on_registered = on_registered
         self._service = service
         self._health_changed = asyncio.Event()
@@ -85,6 +84,27 @@ class ClaimServer:
         self.trouble = "" if is_taken else why
         _LOG.info("claims", is_registered=is_taken, error=why)
         self._on_registered(is_taken, why)
+
+
+def remove_sockets(kubelet_dir: Path) -> None:
+    """Remove those that a killed agent has left: the kubelet takes them for a driver.
+
+    Raises:
+        KubeletError: The file system refused.
+    """
+    for path in _sockets(kubelet_dir):
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise KubeletError(f"{path}: cannot be removed: {error.strerror}") from error
+    with suppress(OSError):  # it is not there, or a mount
+        _sockets(kubelet_dir)[0].parent.rmdir()
+
+
+def _sockets(kubelet_dir: Path) -> tuple[Path, Path]:
+    """That of the driver, and that by which the kubelet finds it."""
+    driver = kubelet_dir / "plugins" / DRIVER / "dra.sock"
+    return driver, kubelet_dir / "plugins_registry" / f"{DRIVER}-reg.sock"
 
 
 async def _listen(path: Path, *tables: grpc.GenericRpcHandler) -> Any:

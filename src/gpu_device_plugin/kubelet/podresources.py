@@ -122,7 +122,13 @@ class PodResources:
                 if resource in self._resources:
                     ids[resource] = ids.get(resource, frozenset()).union(devices.device_ids)
             held[container.name] = ids
-        return ListedPod(pod=PodRef(pod.namespace, pod.name), held=held)
+        drivers = frozenset(
+            device.driver_name
+            for container in pod.containers
+            for claim in container.dynamic_resources
+            for device in claim.claim_resources
+        )
+        return ListedPod(PodRef(pod.namespace, pod.name), held, drivers)
 
     def _explain(self, method: str, error: grpc.aio.AioRpcError) -> str:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:

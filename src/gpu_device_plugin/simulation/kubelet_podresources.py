@@ -110,7 +110,9 @@ class PodResourcesServer:
                 namespace=pod.namespace,
                 containers=[
                     pb.ContainerResources(
-                        name=container.name, devices=self._devices(pod.uid, container.name)
+                        name=container.name,
+                        devices=self._devices(pod.uid, container.name),
+                        dynamic_resources=map(_claim, container.drivers),
                     )
                     for container in pod.containers
                     if container.kind is not Kind.INIT
@@ -124,3 +126,7 @@ class PodResourcesServer:
             pb.ContainerDevices(resource_name=resource, device_ids=sorted(held.ids))
             for resource, held in self.book.of_container(uid, container).items()
         ]
+
+
+def _claim(driver: str) -> pb.DynamicResource:
+    return pb.DynamicResource(claim_resources=[pb.ClaimResource(driver_name=driver)])

@@ -22,12 +22,14 @@ class StandInContainer:
         limits: Extended resources it asks for; only limits count to a kubelet.
         kind: Init, sidecar or app.
         env: The container's own environment.
+        drivers: Drivers of the devices that it has by claims.
     """
 
     name: str
     limits: Mapping[str, int] = field(default_factory=dict)
     kind: Kind = Kind.APP
     env: Mapping[str, str] = field(default_factory=dict)
+    drivers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class ModesFile:
             return {}
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise StorageError(
-                f"{self._path}: the compute modes before are not known: {error}; set them with "
+                f"{self._path}: the previous compute modes are not known: {error}; set them with "
                 f"`nvidia-smi -c` and remove the file"
             ) from error
 

@@ -86,7 +86,9 @@ class Gauges(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families, in the order of the page."""
         snapshot = self.snapshot
-        yield _gauge("build_info", "The version that runs.", ("version",), [((self._version,), 1)])
+        yield _gauge(
+            "build_info", "Version of the running agent.", ("version",), [((self._version,), 1)]
+        )
         yield from _card_gauges(snapshot.cards)
         yield _gauge(
             "node_fault",
@@ -105,7 +107,7 @@ class Gauges(Collector):
         if snapshot.is_api_reachable is not None:
             yield _gauge(
                 "api_reachable",
-                "Whether the Kubernetes API answers.",
+                "Whether the API server answers.",
                 (),
                 [((), int(snapshot.is_api_reachable))],
             )
@@ -115,13 +117,13 @@ def _card_gauges(cards: Iterable[CardSample]) -> Iterator[GaugeMetricFamily]:
     cards = tuple(cards)
     yield _gauge(
         "card_healthy",
-        "Whether the card can be given out.",
+        "Whether the card is in service.",
         ("card", "uuid"),
         [((str(card.index), card.uuid), int(card.is_healthy)) for card in cards],
     )
     yield _gauge(
         "card_fault",
-        "Why a card is out.",
+        "Why a card is out of service.",
         ("card", "uuid", "reason"),
         [((str(card.index), card.uuid, card.fault), 1) for card in cards if card.fault],
     )
@@ -141,7 +143,7 @@ def _card_gauges(cards: Iterable[CardSample]) -> Iterator[GaugeMetricFamily]:
 def _card_uses(cards: Sequence[CardSample]) -> Iterator[GaugeMetricFamily]:
     yield _gauge(
         "card_door",
-        "By what requests reach the card.",
+        "API by which pods ask for the card.",
         ("card", "uuid", "door"),
         [((str(card.index), card.uuid, card.door), 1) for card in cards if card.door],
     )
@@ -193,13 +195,13 @@ def _slice_usage(slices: Iterable[SliceSample]) -> Iterator[Metric]:
     )
     yield _gauge(
         "slice_core_used_ratio",
-        "Share of a card's time that a container with a compute cap had of late, 0 to 1.",
+        "Share of a card's time that a container with a compute cap used recently, 0 to 1.",
         labels,
         [(row, s.core_used_ratio) for row, s in rows if s.core_used_ratio is not None],
     )
     refused = CounterMetricFamily(
         f"{PREFIX}_slice_refused",
-        "Allocations of a container refused for want of room in its slice.",
+        "Allocations refused because the container's slice was full.",
         labels=labels,
     )
     for row, sample in rows:

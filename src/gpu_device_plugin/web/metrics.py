@@ -52,7 +52,7 @@ class AgentMetrics:
             "claims", "Calls to prepare a claim (DRA).", ("outcome", "reason")
         )
         self._repairs = self._counter(
-            "slice_repairs", "Slices that were found amiss and put right.", ("reason",)
+            "slice_repairs", "Repairs of slices, by what was wrong.", ("reason",)
         )
         self._files_set_aside = self._counter(
             "state_files_set_aside", "Files of the state directory that could not be trusted."

@@ -148,8 +148,12 @@ static uint64_t ask_list(const struct overhead_context *making, uint64_t own_bef
 	if (!nvml_own_listing(making->card, &listed))
 		return counted;
 	nvml_learn(making->was_listed, listed > 0);
-	if (!nvml_knows_pid() || !overhead_measure(making->card, &listed))
+	if (!nvml_knows_pid())
 		return counted;
+	if (!overhead_measure(making->card, &listed)) {
+		overhead_stale_urgently(1u << making->card);
+		return counted;
+	}
 	const uint64_t cost = listed > own_before ? listed - own_before : 0;
 
 	if (!making->home && cost <= OVERHEAD_MOST_BELIEVED)

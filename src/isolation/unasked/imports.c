@@ -56,6 +56,16 @@ static void remember(CUdeviceptr pointer, int card, uint64_t listed_bytes)
 	holdings_unlock();
 }
 
+static void forget(CUdeviceptr pointer)
+{
+	holdings_lock();
+	struct holding *known = holdings_at(KIND_IMPORT, pointer);
+
+	if (known && --known->handles == 0)
+		holdings_remove(known);
+	holdings_unlock();
+}
+
 static CUresult open_handle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags,
 			    __typeof__(cuIpcOpenMemHandle) *real)
 {
@@ -66,10 +76,14 @@ static CUresult open_handle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigne
 	    !calls_quiesce_others())
 		return real(pointer, handle, flags);
 	const bool was_listed = nvml_own_listing(card, &before);
+
+	/* Who measures meanwhile would find it listed, and not here. */
+	calls_begin();
 	const CUresult result = real(pointer, handle, flags);
 
 	if (result == CUDA_SUCCESS && was_listed && nvml_own_listing(card, &after))
 		remember(*pointer, card, after > before ? after - before : 0);
+	calls_end();
 	calls_resume_others();
 	return result;
 }
@@ -89,15 +103,11 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsign
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr)
 {
 	ENTER(cuIpcCloseMemHandle, dptr);
+	calls_begin();
 	const CUresult result = cuda.cuIpcCloseMemHandle(dptr);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	holdings_lock();
-	struct holding *known = holdings_at(KIND_IMPORT, dptr);
-
-	if (known && --known->handles == 0)
-		holdings_remove(known);
-	holdings_unlock();
+	if (result == CUDA_SUCCESS)
+		forget(dptr);
+	calls_end();
 	return result;
 }

@@ -36,8 +36,8 @@ enum { LOOK_TRIES = 20 };
 /* What makes another look worth it, by card. */
 static struct staleness {
 	atomic_bool is_stale;
-	/* Near the cap look whatever it costs, until as many as there are have been measured. */
-	_Atomic uint32_t urgent, urgent_measured;
+	/* near the cap look whatever it costs, until one that began after the last is over */
+	_Atomic uint32_t urgent, looked;
 	_Atomic uint64_t again_ns; /* not before, or too much time would go into it */
 	_Atomic uint64_t later_ns; /* then also without a staleness; 0: no need */
 } stale[LIMITS_CARDS];
@@ -81,15 +81,21 @@ static bool card_used_by_context(int card, uint64_t *bytes)
 bool overhead_measure(int card, uint64_t *listed_bytes)
 {
 	uint64_t listed, moment, overhead;
+	const uint32_t urgent = atomic_load(&stale[card].urgent);
 
 	if (charge_managed(card) || !calls_are_back(&moment))
 		return false;
 	/* Of the same moment as the books, if they do not move. */
 	const uint64_t unasked = pages_unasked(card), uncounted = pages_uncounted(card);
 	const uint64_t others = uncounted + imports_listed(card);
+	const bool is_listed = nvml_own_listing(card, &listed) && listed;
 
-	if (!nvml_own_listing(card, &listed) || !listed ||
+	if (is_listed &&
 	    !account_set_overhead(card, listed > others ? listed - others : 0, moment, &overhead))
+		return false;
+	/* Not before: other threads shall look too. Where NVML cannot tell, nothing is urgent. */
+	atomic_store(&stale[card].looked, urgent);
+	if (!is_listed)
 		return false;
 	const uint64_t least =
 		__atomic_load_n(&slice_region()->cards[card].context_bytes[0], __ATOMIC_RELAXED);
@@ -114,8 +120,12 @@ void overhead_stale_all(void)
 
 void overhead_stale_urgently(uint32_t cards)
 {
-	for (; cards; cards &= cards - 1)
-		atomic_fetch_add(&stale[__builtin_ctz(cards)].urgent, 1);
+	for (; cards; cards &= cards - 1) {
+		const int card = __builtin_ctz(cards);
+
+		atomic_fetch_add(&stale[card].urgent, 1);
+		overhead_stale(card);
+	}
 }
 
 void overhead_stale_later(int card)
@@ -132,13 +142,10 @@ void overhead_refresh_now(int card)
 		return;
 	struct staleness *staleness = &stale[card];
 	const uint64_t begin_ns = timer_real_now_ns();
-	const uint32_t urgent = atomic_load(&staleness->urgent);
 
 	atomic_store(&staleness->is_stale, false);
 	atomic_store(&staleness->later_ns, 0);
-	if (overhead_measure(card, &ignored))
-		atomic_store(&staleness->urgent_measured, urgent);
-	else
+	if (!overhead_measure(card, &ignored))
 		overhead_stale(card);
 	const uint64_t end_ns = timer_real_now_ns();
 
@@ -160,21 +167,20 @@ void overhead_refresh(int card, uint64_t wanted)
 		return;
 	const struct staleness *staleness = &stale[card];
 	const uint64_t later_ns = atomic_load_explicit(&staleness->later_ns, memory_order_relaxed);
-	const bool is_urgent =
-		atomic_load_explicit(&staleness->urgent, memory_order_relaxed) !=
-		atomic_load_explicit(&staleness->urgent_measured, memory_order_relaxed);
-	const bool is_now =
-		is_urgent || atomic_load_explicit(&staleness->is_stale, memory_order_relaxed);
+	const bool is_stale = atomic_load_explicit(&staleness->is_stale, memory_order_relaxed);
+	const bool is_urgent = atomic_load_explicit(&staleness->urgent, memory_order_relaxed) !=
+			       atomic_load_explicit(&staleness->looked, memory_order_relaxed);
 
-	if (!is_now && !later_ns)
+	if (!is_stale && !is_urgent && !later_ns)
 		return;
 	if (is_urgent && is_near(card, wanted)) {
 		overhead_refresh_now(card);
 		return;
 	}
 	const uint64_t time_ns = timer_real_now_ns();
+	const bool is_due = is_stale || (later_ns && time_ns >= later_ns);
 
-	if ((is_now || time_ns >= later_ns) && time_ns >= atomic_load(&staleness->again_ns))
+	if (is_due && time_ns >= atomic_load(&staleness->again_ns))
 		overhead_refresh_now(card);
 }
 

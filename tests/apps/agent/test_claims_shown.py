@@ -127,7 +127,7 @@ async def test_metrics_tell_a_slices_claim_its_container_and_what_it_consumes(
     assert 'gpu_device_plugin_claims_total{outcome="granted",reason=""} 2.0' in lines
 
 
-async def test_why_names_the_claim_and_tells_a_refusal_once(node: Node) -> None:
+async def test_why_names_claim_and_scheduler_and_tells_a_refusal_once(node: Node) -> None:
     """The kubelet asks again and again."""
     why, door = node.wiring.recorder.why, node.wiring.claim_door
     await door.prepare(node.cluster.allocate("a", 0, units=10, percent=80))
@@ -137,7 +137,9 @@ async def test_why_names_the_claim_and_tells_a_refusal_once(node: Node) -> None:
             await door.prepare(second)
 
     ledger = node.wiring.ledger_store.ledger
-    assert "claim slice-10-80-c0: 10 units, 80 % compute" in why("default", "pod-a", ledger)
+    given = why("default", "pod-a", ledger)
+    assert "claim slice-10-80-c0: 10 units, 80 % compute" in given
+    assert "card 0: the scheduler's choice" in given
     told = why("default", "pod-b", ledger)
     assert told.count("refused: ") == 1
     assert "claim b" in told

@@ -86,7 +86,7 @@ async def test_cards_wait_while_it_is_not_known_which_of_them_a_daemon_took() ->
         assert all(waits in event["message"] for event in rig.events("ConfigurationWaits"))
         mps.config.write_text(CONFIG % mps.root)
         async with mps.running():
-            await mps.says(f"{modes}: the compute modes before are not known")
+            await mps.says(f"{modes}: the previous compute modes are not known")
             assert mps.modes() == [DEFAULT] * 4
             assert (modes.read_text(), rig.kubelet.allocatable(GPU)) == ('{"GPU-', 0)
             modes.unlink()

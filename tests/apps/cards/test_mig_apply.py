@@ -19,6 +19,7 @@ from tests.waiting import until
 
 from gpu_device_plugin.domain.schemes.nvidia.mig import MODELS
 from gpu_device_plugin.nvml.session import profile_number
+from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 GPU = "nvidia.com/gpu"
 OCCUPY = 'control("gpusim_occupy", 0, ctypes.c_uint32(0xffffffff), ctypes.c_uint64(MIB)); say("holds"); sys.stdin.read()'
@@ -99,6 +100,18 @@ async def test_a_pod_with_a_gpu_keeps_every_card_as_it_is() -> None:
         assert code == 1
         assert "PodResources List" in text
         assert cut(rig) == [[]] * 8
+
+
+@pytest.mark.parametrize("driver", ["gpu-device-plugin", "gpu.nvidia.com", "disks.example.com"])
+async def test_a_pod_with_a_gpu_by_a_claim_keeps_every_card_as_it_is(driver: str) -> None:
+    """Whose driver gives it, ours or NVIDIA's; no process computes just now. Other devices are no GPUs."""
+    async with running_rig("a100", is_started=False) as rig:
+        main = StandInContainer("main", drivers=(driver,))
+        await rig.kubelet.admit(StandInPod("default", "holder", "uid-holder", (main,)))
+        code, text = await mig(rig, "MIG7g", "--yes")
+        is_gpu = "example" not in driver
+        assert (code, "default/holder holds GPUs" in text) == (int(is_gpu), is_gpu)
+        assert cut(rig) == [[] if is_gpu else ["7g.40gb"]] * 8
 
 
 async def test_where_the_nodes_processes_are_not_seen_every_card_stays_as_it_is() -> None:

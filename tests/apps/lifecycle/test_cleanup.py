@@ -4,15 +4,17 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.apps.agent.claim_rig import allocate, claim_rig, held, kill, prepare
 from tests.apps.agent.rig import Rig, running_rig, slice_of
 
 from gpu_device_plugin.apps.lifecycle.cleanup import Outcome, Places, clean
 from gpu_device_plugin.errors import ConfigError, KubeletError
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME
+from gpu_device_plugin.simulation.kubelet_pods import StandInContainer, StandInPod
 
 
 def places(rig: Rig) -> Places:
-    return Places(rig.state, rig.run, rig.library, rig.root / "k")
+    return Places(rig.state, rig.run, rig.library, rig.root / "k", rig.root / "cdi")
 
 
 def files(*directories: Path) -> set[str]:
@@ -155,3 +157,59 @@ async def test_it_keeps_away_from_a_node_that_is_served() -> None:
         with pytest.raises(ConfigError, match="another agent serves this node"):
             await clean(places(rig), is_forced=True)
         assert files(rig.state, rig.library) == before
+
+
+async def prepared(rig: Rig, *names: str) -> None:
+    """Pods with claims, served by an agent that was killed."""
+    for name in names:
+        main = StandInContainer("main", drivers=("gpu-device-plugin",))
+        await rig.kubelet.admit(StandInPod("default", f"p-{name}", f"uid-p-{name}", (main,)))
+        await allocate(rig, name, 0)
+        assert await prepare(rig, name) == ""
+    await kill(rig)
+
+
+def of_claims(rig: Rig) -> set[str]:
+    """What is left for container runtimes and the kubelet: CDI files and sockets."""
+    where = (rig.root / "cdi", rig.root / "k" / "plugins", rig.root / "k" / "plugins_registry")
+    return {path.name for directory in where for path in directory.rglob("*")}
+
+
+async def test_of_claims_those_whose_pods_are_gone_go_with_their_cdi_files() -> None:
+    """And with the sockets of the killed agent; a claim's pod that is there keeps its slice."""
+    async with claim_rig() as rig:
+        await prepared(rig, "stays", "ends")
+        assert "gpu-device-plugin-reg.sock" in of_claims(rig)
+        rig.kubelet.remove("uid-p-ends")
+        (_, stays), (_, ends) = (held(rig)[name] for name in ("stays", "ends"))
+        outcome = await clean(places(rig), is_forced=False)
+
+        assert outcome.in_use == (f"slice {stays} of pod default/p-stays, claim stays",)
+        assert {
+            f"slice {ends} of pod default/p-ends, claim ends",
+            "CDI file of claim uid-ends",
+        } <= set(outcome.removed)
+        assert of_claims(rig) == {"gpu-device-plugin-uid-stays.json"}
+        assert held(rig).keys() == {"stays"}
+        rig.kubelet.remove("uid-p-stays")
+        assert (await clean(places(rig), is_forced=False)).in_use == ()
+        assert of_claims(rig) == set()
+
+
+async def test_a_claim_is_in_use_while_it_is_not_known_that_its_pod_is_gone() -> None:
+    """Without the kubelet's directories of pods, and where only the CDI file is left of it."""
+    async with claim_rig() as rig:
+        await prepared(rig, "a")
+        (_, slice_id) = held(rig)["a"]
+        rig.kubelet.remove("uid-p-a")
+        rig.kubelet.pods_dir.rmdir()
+        outcome = await clean(places(rig), is_forced=False, patience_seconds=0)
+        assert len(outcome.in_use) == 1
+
+        for path in rig.state.glob("grants*"):
+            path.unlink()
+        outcome = await clean(places(rig), is_forced=False, patience_seconds=0)
+        assert outcome.in_use == (f"slice {slice_id}",)
+        assert (rig.run / "slices" / slice_id / "config" / "limits").is_file()
+        assert (await clean(places(rig), is_forced=True)).in_use == ()
+        assert of_claims(rig) == set()

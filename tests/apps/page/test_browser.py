@@ -146,6 +146,32 @@ async def test_what_is_open_follows_its_pod(seen: Seen) -> None:
     await holds(tab, "document.querySelector('#detail .state').textContent.startsWith('Running')")
 
 
+async def test_what_a_person_has_unfolded_stays_so_when_the_story_changes(seen: Seen) -> None:
+    """The third node of the pod's story, which begins folded; the first, which was folded."""
+    server, tab, _ = seen
+    await tab.value("document.querySelector('[data-pod=\"batch/big-1\"]').focus()")
+    await tab.press("Enter")
+    await holds(tab, "document.querySelectorAll('#detail details').length > 3")
+    folds = (
+        "[...document.querySelectorAll('#detail details')].slice(0, 4).map(d => d.open).join(' ')"
+    )
+    assert await tab.value(folds) == "true false false false"
+    for n in (0, 2):
+        await tab.value(f"document.querySelectorAll('#detail summary')[{n}].click()")
+    text = "document.querySelector('#detail').textContent"
+    before = await tab.value(text)
+    added = place(pod("added", 1, 10, on="gpu-000", annotations=held(6, 1, 10)), "ns")
+    await server.put(path(added), added)
+    await until(lambda: differs(tab, text, before))
+
+    assert await tab.value(folds) == "false false true false"
+
+
+async def differs(tab: Browser, expression: str, before: str) -> bool:
+    """Whether it is another than before."""
+    return bool(await tab.value(expression) != before)
+
+
 async def test_the_theme_that_was_chosen_stays(seen: Seen) -> None:
     _, tab, url = seen
     await tab.value("document.querySelector('#theme').click()")

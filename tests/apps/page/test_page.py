@@ -21,7 +21,7 @@ from tests.apps.page.clusters import (
     small,
     with_prometheus,
 )
-from tests.fakes.api_server import FakeApiServer, Seen, running, working
+from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
 from tests.waiting import until
 
 from gpu_device_plugin.apps.overview.questions import read_cluster
@@ -125,6 +125,17 @@ async def test_a_pods_story_is_that_of_why(cluster: Cluster) -> None:
     assert "<html" in alone
     assert "has no card with room for it" in alone
     assert "no pod ns/nobody, and no Event tells of one" in missing
+
+
+async def test_a_story_that_the_api_server_does_not_tell_says_so(cluster: Cluster) -> None:
+    """The page goes on showing the rest; what a browser enforces goes with this answer too."""
+    server, api = cluster
+    async with served(api) as url, aiohttp.ClientSession() as session:
+        server.fault = lambda seen: status(500, "etcd is away") if "events" in seen.path else None
+        async with session.get(f"{url}/pod/batch/big-1?part") as answer:
+            assert answer.status == 503
+            assert "etcd is away" in await answer.text()
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
 
 
 async def test_names_are_input_and_never_become_markup(cluster: Cluster) -> None:

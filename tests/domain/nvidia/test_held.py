@@ -1,4 +1,4 @@
-"""The promise: a card that pods hold under the configuration before is offered under no other."""
+"""The promise: a card that pods hold under the previous configuration is offered under no other."""
 
 from dataclasses import replace
 

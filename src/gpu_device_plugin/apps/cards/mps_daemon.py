@@ -149,7 +149,7 @@ class MpsDaemon:
                 await daemon.stop()
             self._restore_modes()
         except GpuPluginError as error:
-            _log.error("compute modes are not undone", reason=str(error))
+            _log.error("compute modes cannot be restored", reason=str(error))
 
     def _take_out(self, cards: Sequence[CardReport]) -> None:
         """Have the agent offer nothing of these cards: they are taken, and nothing of them is served."""
@@ -188,7 +188,7 @@ class MpsDaemon:
             with session(self._places.library) as nvml:
                 wanted, _ = _wanted(nvml.cards, configuration)
         except GpuPluginError as error:
-            _log.warning("the cards cannot be looked at", reason=str(error))
+            _log.warning("the cards cannot be read", reason=str(error))
             return False
         return not set(wanted.splitlines()) <= set(text.splitlines())
 
@@ -203,7 +203,7 @@ class MpsDaemon:
             words = set(text.split())
             holders = await pods_with_gpus(self._places.kubelet, lambda i: device_of(i) in words)
         except GpuPluginError as error:
-            self._say("the configuration before is served", str(error))
+            self._say("the previous configuration is still served", str(error))
             return False
         what = "a new card" if has_new_card else "another configuration"
         self._say(f"{what} waits", ", ".join(f"{pod} holds GPUs" for pod in holders))
@@ -248,7 +248,7 @@ class MpsDaemon:
         try:
             nvml.set_compute_mode(card, before[card.uuid])
         except NvmlError as error:
-            _log.error("a compute mode is not undone", reason=str(error))
+            _log.error("a compute mode cannot be restored", reason=str(error))
         else:
             del before[card.uuid]
 

@@ -72,7 +72,7 @@ class Certificates:
             except GpuPluginError as error:
                 if str(error) != trouble:
                     trouble = str(error)
-                    _log.warning("certificate not checked", error=trouble)
+                    _log.warning("the certificate cannot be checked or renewed", error=trouble)
 
     async def _look(self) -> None:
         if self._settings.tls_cert_file:
@@ -84,7 +84,7 @@ class Certificates:
             authority = clients = held[certificates.AUTHORITY]
         if self.tls.use(certificate, key, clients):
             self.ends, self.authority = certificates.ends(certificate), authority
-            _log.info("certificate", ends=self.ends.isoformat())
+            _log.info("certificate in use", ends=self.ends.isoformat())
 
     def _files(self) -> tuple[bytes, bytes, bytes]:
         names = ("tls_cert_file", "tls_key_file", "client_ca_file")

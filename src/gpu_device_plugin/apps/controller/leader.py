@@ -76,7 +76,7 @@ class Leader:
                 elif not is_held and leading is not None:
                     await self._ended(leading)
                     leading = None
-                    _log.warning("lost the lead", holder=self._lease.holder)
+                    _log.warning("leads no more", holder=self._lease.holder)
                 elif leading is not None and leading.done():
                     leading.result()
                 await asyncio.sleep(self._lease.pace.retry_seconds)
@@ -107,13 +107,13 @@ class Leader:
         await self._catch_up()
         self._is_caught_up = True
         self._changes += 1
-        _log.info("leads", identity=self._lease.name.identity)
+        _log.info("leads now", identity=self._lease.name.identity)
         while True:
             pause = _LABEL_SECONDS
             try:
                 await self._label.take()
             except ClusterError as error:
-                _log.warning("leader's label not set", error=str(error))
+                _log.warning("the leader's label cannot be set", error=str(error))
                 pause = self._lease.pace.retry_seconds
             await asyncio.sleep(pause)
 

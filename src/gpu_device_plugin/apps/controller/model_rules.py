@@ -78,14 +78,14 @@ class FollowedKey(Generic[Value]):
         except ConfigError as error:
             meta = found.metadata
             about = ConfigMapRef(NAMESPACE, meta.name, meta.uid)
-            told = f"{error}. What was there before still counts"
-            _log.warning("not understood", config_map=str(about), error=str(error))
+            told = f"{error}. What was read before still counts"
+            _log.warning("ConfigMap not understood", config_map=str(about), error=str(error))
             self._post(EventNote(about, "BadConfigMap", told))
 
     def _take(self, text: str) -> None:
         if text != self._text:
             self.value, self._text = self._key.parse(text), text
-            _log.info("taken up", config_map=self._key.name, key=self._key.key)
+            _log.info("ConfigMap taken over", config_map=self._key.name, key=self._key.key)
             self._on_change()
 
 

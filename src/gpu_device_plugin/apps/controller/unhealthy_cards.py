@@ -109,7 +109,7 @@ class UnhealthyCards:
                 try:
                     await self._bring(node)
                 except ClusterError as error:
-                    _log.warning("not written", node=node, error=str(error))
+                    _log.warning("ConfigMap unhealthy-gpu not written", node=node, error=str(error))
                     self._due[node] = None
                     await asyncio.sleep(_AGAIN_SECONDS)
 

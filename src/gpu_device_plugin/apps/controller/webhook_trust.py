@@ -47,7 +47,7 @@ class WebhookTrust:
             except ClusterError as error:
                 if str(error) != trouble:
                     trouble = str(error)
-                    _log.warning("webhook's authority not written", error=trouble)
+                    _log.warning("the webhook's caBundle cannot be written", error=trouble)
             await asyncio.sleep(self._look_seconds)
 
     async def _look(self) -> None:
@@ -61,7 +61,7 @@ class WebhookTrust:
             body = {"apiVersion": "admissionregistration.k8s.io/v1", **found, "webhooks": webhooks}
             body["kind"] = "MutatingWebhookConfiguration"
             if await replace(self._api, self._path, body) is not None:
-                _log.info("webhook's authority written", path=self._path)
+                _log.info("the webhook's caBundle is written", path=self._path)
 
 
 def _trusting(webhook: Mapping[str, Any], bundle: str) -> dict[str, Any]:

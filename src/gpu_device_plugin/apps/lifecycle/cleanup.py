@@ -1,23 +1,28 @@
 """`gpu-device-plugin cleanup`: remove from a node what a former agent has left there.
 
 Runs on the node, or in a pod with its directories, without an agent. The kubelet says what is in
-use: the slice of a pod that it still has is kept. Its List alone is not enough, because it is
-empty while a restarted kubelet cannot reach the API server. So a pod counts as gone only when its
-directory is gone too, which the kubelet keeps as long as it knows the pod.
+use: the slice of a pod that it still has is kept, also one that the pod has by a claim. Its List
+alone is not enough, because it is empty while a restarted kubelet cannot reach the API server. So a
+pod counts as gone only when its directory is gone too, which the kubelet keeps as long as it knows
+the pod.
 """
 
 import asyncio
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.edges import boot_id
 from gpu_device_plugin.apps.lifecycle.kubelet_pods import kubelet_snapshot, pod_directories
+from gpu_device_plugin.domain.claims import claim_of_spec
 from gpu_device_plugin.domain.grant_lifetime import live
 from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot, completed
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.errors import KubeletError
+from gpu_device_plugin.kubelet.dra_server import remove_sockets
+from gpu_device_plugin.store.cdi import CdiFiles
 from gpu_device_plugin.store.grants import GrantStore
 from gpu_device_plugin.store.library import LibraryVersions
 from gpu_device_plugin.store.lock import NodeLock
@@ -37,6 +42,7 @@ class Places:
     run: Path
     library: Path
     kubelet: Path
+    cdi: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +105,13 @@ async def clean(
 async def _clean(places: Places, patience_seconds: float | None) -> Outcome:
     store = GrantStore(places.state, boot_id())
     ledger = store.load(time.time()).ledger
-    files = SliceFiles(places.run)
+    files, cdi = SliceFiles(places.run), CdiFiles(places.cdi)
     used = _InUse()
     if patience_seconds is not None:
         used = await _used(places.kubelet, ledger, files.present(), patience_seconds)
-    removed = []
+        used = _with_lost_claims(used, ledger, cdi)
+    removed = _without_claims(cdi, used.slices)
+    remove_sockets(places.kubelet)
     for slice_id in sorted(files.present() - used.slices):
         files.remove(slice_id)
         removed.append(_in_words(slice_id, ledger))
@@ -161,17 +169,25 @@ def _in_use(
             seen: then a pod that the checkpoint names counts as there.
     """
     uids = snapshot.uids if known is None else known
-    listed = live(ledger, snapshot.names).grants
+    # `live` counts every claim; and the checkpoint has none, so without `known` none is gone.
+    claims = {key for key, grant in ledger.grants.items() if grant.holder.claim}
+    listed = {
+        key
+        for key, grant in live(ledger, snapshot.names).grants.items()
+        if key not in claims or grant.pod.key in snapshot.names
+    }
     held = [units for units in snapshot.held() if units.slice_id]
     living = frozenset(units.slice_id for units in snapshot.living(()))
     kept = [units for units in held if units.slice_id in living or units.pod.uid in uids]
     grants = [
         grant
         for key, grant in ledger.grants.items()
-        if key in listed or completed(grant, snapshot.entries)[0] in {"", *uids}
+        if key in listed
+        or (key in claims and known is None)
+        or completed(grant, snapshot.entries)[0] in {"", *uids}
     ]
     slices = {grant.slice_id for grant in grants} | {units.slice_id for units in kept}
-    is_ending = not slices <= living | frozenset(listed)
+    is_ending = not slices <= living | listed
     if snapshot.has_checkpoint or not present:
         versions = {g.library_version for g in grants} | {units.library_version for units in kept}
         return _InUse(frozenset(slices), frozenset(versions), is_ending)
@@ -179,8 +195,28 @@ def _in_use(
     return _InUse(frozenset(slices) | (present - frozenset(ledger.grants)), None, is_ending)
 
 
+def _claims(cdi: CdiFiles) -> dict[str, str]:
+    """Uids of the claims that have a CDI file, with the slices that these name; "" where they name none."""
+    named = {uid: claim_of_spec(uid, cdi.read(uid)) for uid in sorted(cdi.present())}
+    return {uid: known[1] if known else "" for uid, known in named.items()}
+
+
+def _without_claims(cdi: CdiFiles, used: Collection[str]) -> list[str]:
+    """Remove the CDI files of claims whose slices are not used; what was removed."""
+    gone = [uid for uid, slice_id in _claims(cdi).items() if slice_id not in used]
+    for uid in gone:
+        cdi.remove(uid)
+    return [f"CDI file of claim {uid}" for uid in gone]
+
+
+def _with_lost_claims(used: _InUse, ledger: Ledger, cdi: CdiFiles) -> _InUse:
+    """And the slices that only a CDI file names: whose pods have them is not known."""
+    lost = frozenset(_claims(cdi).values()) - ledger.grants.keys() - {""}
+    return replace(used, slices=used.slices | lost, versions=None) if lost else used
+
+
 def _in_words(slice_id: str, ledger: Ledger) -> str:
     grant = ledger.grants.get(slice_id)
     if grant is None or not grant.pod.name:
         return f"slice {slice_id}"
-    return f"slice {slice_id} of pod {grant.pod}, container {grant.container}"
+    return f"slice {slice_id} of pod {grant.pod}, {grant.holder}"

@@ -4,10 +4,14 @@ from collections.abc import Callable, Container
 from pathlib import Path
 
 from gpu_device_plugin.apps.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.cluster.node import NVIDIA_DRIVER
+from gpu_device_plugin.domain.claims import DRIVER
 from gpu_device_plugin.domain.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.schemes.registry import OUR_RESOURCES
 from gpu_device_plugin.kubelet.checkpoint import FILE_NAME, read_checkpoint
 from gpu_device_plugin.kubelet.podresources import PodResources
+
+_GPU_DRIVERS = frozenset({DRIVER, NVIDIA_DRIVER})
 
 
 async def kubelet_snapshot(
@@ -53,11 +57,14 @@ class GpuResources(Container[str]):
 async def pods_with_gpus(
     kubelet: Path, counts: Callable[[str], bool] = lambda _: True
 ) -> tuple[str, ...]:
-    """The pods of this node that hold any GPU resource: `namespace/name`, or a uid.
+    """The pods of this node that hold any GPU resource, or a GPU by a claim: `namespace/name`, or a uid.
+
+    A claim that only ordinary init containers name is not seen: List lacks them, and the
+    checkpoint has no claims.
 
     Args:
         kubelet: The kubelet's directory.
-        counts: Whether holding a unit of this id counts.
+        counts: Whether holding a unit of this id counts; a claim does, whatever card it is of.
 
     Raises:
         KubeletError: The kubelet does not say; then any pod may.
@@ -67,7 +74,8 @@ async def pods_with_gpus(
     found = {
         str(entry.pod)
         for entry in snapshot.listed
-        if any(counts(i) for held in entry.held.values() for ids in held.values() for i in ids)
+        if entry.drivers & _GPU_DRIVERS
+        or any(counts(i) for held in entry.held.values() for ids in held.values() for i in ids)
     }
     listed = {
         (container, resource, ids)

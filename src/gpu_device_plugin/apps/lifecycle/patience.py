@@ -56,5 +56,5 @@ class Patience:
             raise ClusterError(f"gave up after {silent:.0f} s: {error}") from error
         if str(error) != self.trouble:
             bound = "" if self._has_answered else f" for {self._silent_seconds:g} s"
-            self._tell(f"the API server does not serve us, trying again{bound}: {error}")
+            self._tell(f"the API server does not answer properly, trying again{bound}: {error}")
         self.trouble = str(error)

@@ -1,11 +1,13 @@
 """What to do for a pod, by what is seen of it and of each node."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.verdicts import NodeVerdict
 from gpu_device_plugin.apps.overview.wording import few
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.explained_pod import ExplainedPod
+from gpu_device_plugin.cluster.survey_objects import SurveyedNode
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, TOPOLOGY_GPU
 from gpu_device_plugin.domain.schemes.aliyun.annotations import ASSIGNED
@@ -42,6 +44,18 @@ _NOT_BOTH = (
     "slice and for {names}"
 )
 _NO_CARDS = "no node publishes cards: run `kubectl gpu doctor`"
+_UNLISTED = (
+    "ask somebody who may list nodes and pods to run this: what each node has for it is not shown to "
+    "you ({why})"
+)
+_NODE_GONE = (
+    "its node {node} is not in the cluster: the control plane deletes the pod after a minute or two, "
+    "and its controller, if it has one, makes another one"
+)
+_NODE_AWAY = (
+    "its node {node} is not ready: {why}; `kubectl describe node {node}`. What is said above is from "
+    "before"
+)
 _OTHER_DOOR = {
     Door.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/door=dra and create the pod "
     "again, or a node gpu-device-plugin/door=device-plugin (docs/dra.md)",
@@ -56,35 +70,46 @@ def is_served(pod: ExplainedPod) -> bool:
     return not pod.is_over and (has_slice or DEVICES_ANNOTATION in pod.annotations)
 
 
-def cures(
-    pod: ExplainedPod,
-    asking: ClusterPod,
-    verdicts: Sequence[NodeVerdict],
-    *,
-    holds: bool,
-    has_been_told: bool,
-) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known of a pod beside what it asks.
+
+    Attributes:
+        verdicts: What each node has for it; empty where it needs no place.
+        nodes: All nodes, by name.
+        unlisted: Why nodes and pods cannot be listed, so that both are empty; else "".
+        holds: Whether it holds anything, or a scheduler has reserved it.
+        has_been_told: Whether anybody has said anything of it.
+    """
+
+    verdicts: Sequence[NodeVerdict]
+    nodes: Mapping[str, SurveyedNode]
+    unlisted: str
+    holds: bool
+    has_been_told: bool
+
+
+def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
     """What to do next.
 
     Args:
         pod: The pod.
         asking: What it asks.
-        verdicts: What each node has for it; empty where it needs no place.
-        holds: Whether it holds anything, or a scheduler has reserved it.
-        has_been_told: Whether anybody has said anything of it.
+        now: How it stands.
     """
+    verdicts = now.verdicts
     if pod.is_over:
-        return _over(pod, asking, verdicts)
+        return _over(pod, asking, now)
     if pod.spec.node_name:
-        return _bound(pod, holds=holds)
+        return _of_node(pod.spec.node_name, now) or _bound(pod, holds=now.holds)
     if pod.metadata.deletion_timestamp:
         return (_DELETED,)
     names = few(gate.name for gate in pod.spec.scheduling_gates or ())
     gated = (_GATED.format(gates=names),) if names else ()
     fitting = _fitting(verdicts)
     if not fitting:
-        return (*gated, *_lacking(verdicts, asking))
-    why = _ELSEWHERE if has_been_told else _NO_SCHEDULER
+        return (*gated, *_lacking(now, asking))
+    why = _ELSEWHERE if now.has_been_told else _NO_SCHEDULER
     return gated or (why.format(nodes=fitting, scheduler=pod.spec.scheduler_name),)
 
 
@@ -92,9 +117,18 @@ def _fitting(verdicts: Iterable[NodeVerdict]) -> str:
     return few(verdict.node for verdict in verdicts if verdict.is_fit)
 
 
-def _over(
-    pod: ExplainedPod, asking: ClusterPod, verdicts: Sequence[NodeVerdict]
-) -> tuple[str, ...]:
+def _of_node(name: str, now: Situation) -> tuple[str, ...]:
+    """What is wrong with the node that the pod is bound to."""
+    if now.unlisted:
+        return ()
+    node = now.nodes.get(name)
+    if node is None:
+        return (_NODE_GONE.format(node=name),)
+    why = node.readiness_text or "its kubelet does not say why"
+    return () if node.is_ready else (_NODE_AWAY.format(node=name, why=why),)
+
+
+def _over(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
     """A pod that has ended."""
     if pod.status.phase == "Succeeded":
         return ()
@@ -102,7 +136,7 @@ def _over(
         meta, container = pod.metadata, pod.failed_by_itself[0]
         ran = {"namespace": meta.namespace, "pod": meta.name, "container": container}
         return (_FAILED_BY_ITSELF.format(**ran),)
-    return (_AGAIN,) if _fitting(verdicts) else (_AGAIN, *_lacking(verdicts, asking))
+    return (_AGAIN,) if _fitting(now.verdicts) else (_AGAIN, *_lacking(now, asking))
 
 
 def _bound(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
@@ -113,25 +147,29 @@ def _bound(pod: ExplainedPod, *, holds: bool) -> tuple[str, ...]:
     return (_NO_SLICE_YET.format(node=pod.spec.node_name),)
 
 
-def _lacking(verdicts: Sequence[NodeVerdict], asking: ClusterPod) -> tuple[str, ...]:
+def _lacking(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
     """What to do where the pod fits on no node."""
-    names, request = few(sorted(asking.devices)), asking.request
+    names, request, verdicts = few(sorted(asking.devices)), asking.request, now.verdicts
+    if now.unlisted:
+        return (_UNLISTED.format(why=now.unlisted),)
     if names and request.asks and request.door is Door.DEVICE_PLUGIN:
         return (_NOT_BOTH.format(names=names),)
-    found = []
-    if how := few(verdict.opens for verdict in verdicts if verdict.opens):
-        found.append(_OPEN.format(how=how))
-    if any(verdict.lacks_room for verdict in verdicts):
-        found.append(_ASK_LESS + (_FITS_ABOVE if any(each.hint for each in verdicts) else ""))
-    if any(verdict.is_unreadable for verdict in verdicts):
-        found.append(_UNREADABLE)
-    if found:
-        return tuple(found)
+    if found := tuple(_to_make_room(verdicts)):
+        return found
     if any(verdict.is_other_door for verdict in verdicts):
         return (_OTHER_DOOR[request.door],)
-    if verdicts:
-        return (_NEVER,)
-    return (_not_offered(asking.devices) if names else _NO_CARDS,)
+    nowhere = _not_offered(asking.devices) if names else _NO_CARDS
+    return (_NEVER if verdicts else nowhere,)
+
+
+def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
+    """What would let nodes take the pod that may take it."""
+    if how := few(verdict.opens for verdict in verdicts if verdict.opens):
+        yield _OPEN.format(how=how)
+    if any(verdict.lacks_room for verdict in verdicts):
+        yield _ASK_LESS + (_FITS_ABOVE if any(each.hint for each in verdicts) else "")
+    if any(verdict.is_unreadable for verdict in verdicts):
+        yield _UNREADABLE
 
 
 def _not_offered(devices: Iterable[str]) -> str:

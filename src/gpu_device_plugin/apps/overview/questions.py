@@ -115,9 +115,13 @@ async def read_story(
     if pod is None:
         said = tuple(event_line(event) for event in events)
         return PodStory(f"{namespace}/{name}", "is gone", said=said) if events else None
-    cards, facts = await (nodes() if nodes else _listed_nodes(api))
+    unlisted = ""
+    try:
+        cards, facts = await (nodes() if nodes else _listed_nodes(api))
+    except AccessError as error:  # who has rights in a namespace may still know all but the nodes
+        cards, facts, unlisted = ClusterCards(()), {}, str(error)
     # Of hundreds of nodes: nobody else waits for that.
-    return await asyncio.to_thread(story, pod, events, cards, facts)
+    return await asyncio.to_thread(story, pod, events, cards, facts, unlisted)
 
 
 async def _listed_nodes(api: ApiServer) -> NodesAndFacts:

@@ -23,8 +23,8 @@ from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError
 
 _OTHER_DOOR = {
-    Door.DEVICE_PLUGIN: "never, by its limits: the cards of this node are given by claims",
-    Door.DRA: "never, by a claim: the cards of this node are given through the device plugin",
+    Door.DEVICE_PLUGIN: "never: this node gives its cards through claims, and the pod asks by limits",
+    Door.DRA: "never: this node gives its cards through the device plugin, and the pod asks by a claim",
 }
 
 

@@ -4,15 +4,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
-from gpu_device_plugin.apps.overview.cures import cures, is_served
+from gpu_device_plugin.apps.overview.cures import Situation, cures, is_served
 from gpu_device_plugin.apps.overview.device_rooms import held_lines
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.verdicts import NodeVerdict, node_verdicts
+from gpu_device_plugin.cluster.cluster_watch import ClusterPod
 from gpu_device_plugin.cluster.explained_pod import ExplainedPod
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
+from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.pods import PodRequest
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import hold_of
 from gpu_device_plugin.domain.schemes.aliyun.requests import asked_text
 from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
 
@@ -50,6 +53,7 @@ def story(
     events: Sequence[Event],
     cards: ClusterCards,
     facts: Mapping[str, SurveyedNode],
+    unlisted: str = "",
 ) -> PodStory:
     """What a pod asks, holds and was told, and, unless it has a slice, where it would fit.
 
@@ -58,6 +62,7 @@ def story(
         events: Events about it.
         cards: The nodes with cards.
         facts: All nodes, by name.
+        unlisted: Why nodes and pods cannot be listed, so that both are empty; else "".
     """
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -69,12 +74,12 @@ def story(
     unit = unit or next((n.offer.unit for n in cards.nodes), MemoryUnit.GIB)
     devices = (f"{device}: {count}" for device, count in sorted(asking.devices.items()))
     asks = (*_asks(pod, asking.request, unit), *devices)
-    holds = () if pod.is_over else _holds(pod, cards.nodes)
+    holds = () if pod.is_over else _holds(pod, asking, cards.nodes)
     is_past = pod.failed_by_itself or pod.status.phase == "Succeeded"
     needs_place = not (holds or is_served(pod) or is_past)
     nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()
-    todo = cures(pod, asking, nodes, holds=bool(holds), has_been_told=bool(said))
-    return PodStory(name, _state(pod), asks, holds, said, nodes, todo)
+    now = Situation(nodes, facts, unlisted, holds=bool(holds), has_been_told=bool(said))
+    return PodStory(name, _state(pod), asks, holds, said, nodes, cures(pod, asking, now))
 
 
 def _state(pod: ExplainedPod) -> str:
@@ -151,17 +156,18 @@ def _asks(pod: SurveyedPod, request: PodRequest, unit: MemoryUnit) -> tuple[str,
     return tuple(found)
 
 
-def _holds(pod: SurveyedPod, nodes: Iterable[NodeView]) -> tuple[str, ...]:
+def _holds(pod: SurveyedPod, asking: ClusterPod, nodes: Iterable[NodeView]) -> tuple[str, ...]:
+    """By its annotations; of a node that is not known, in its units."""
     node = next((n for n in nodes if n.name == pod.spec.node_name), None)
-    if node is None:
-        return ()
-    lines = held_lines(pod, node.cards)
-    hold = next((h for h in node.holds if h.pod.uid == pod.metadata.uid), None)
-    by_index = {card.index: card for card in node.offer.cards}
-    for container, shares in sorted(hold.by_container.items()) if hold else ():
+    lines = held_lines(pod, node.cards if node else ())
+    hold = hold_of(asking.request, asking.annotations)
+    by_index = {card.index: card for card in node.offer.cards} if node else {}
+    for container, shares in sorted(hold.by_container.items()):
         for index, (units, percent) in sorted(shares.items()):
             card = by_index.get(index)
-            size = f"{slice_mib(card, units, node.offer.unit)} MiB" if card else f"{units} units"
+            size = counted(units, "unit")
+            if card and node:
+                size = f"{slice_mib(card, units, node.offer.unit)} MiB"
             compute = f", {percent} % of its compute" if percent else ""
             name = pod.spec.containers[container].name
             lines.append(f"container {name}: {size} of card {index}{compute}")

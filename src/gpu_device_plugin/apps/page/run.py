@@ -115,7 +115,7 @@ class Page:
             try:
                 self._use_certificate()
             except ConfigError as error:
-                _log.warning("the certificate of before stays in use", error=str(error))
+                _log.warning("the previous certificate stays in use", error=str(error))
 
     def _use_certificate(self) -> None:
         certificate, key = self._settings.certificate, self._settings.key
@@ -133,7 +133,7 @@ async def _find(api: ApiServer) -> None:
     except WrongServerError:
         raise
     except ClusterError as error:
-        _log.warning("the API server does not serve us yet", error=str(error))
+        _log.warning("the API server does not answer properly yet", error=str(error))
 
 
 async def run_page(

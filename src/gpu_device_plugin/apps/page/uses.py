@@ -72,7 +72,7 @@ class Uses:
         except ClusterError as error:
             if not self.trouble or not self._by_pod:
                 _log.warning("use is not known", error=str(error))
-            self._by_pod, self.trouble = {}, f"Prometheus does not tell: {error}"
+            self._by_pod, self.trouble = {}, f"Prometheus gives no figures: {error}"
             return
         by_pod: dict[Key, list[SliceUse]] = {}
         for use in found:

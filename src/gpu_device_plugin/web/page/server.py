@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.web.page.html import Html
 from gpu_device_plugin.web.server import Listener, parse_address
 from gpu_device_plugin.web.tls import ServingTls
@@ -57,7 +58,8 @@ class Content:
     Attributes:
         page: Values of `page.html`.
         events: Where a reader is -> what has changed since, and whatever changes, until cancelled.
-        pod: Namespace and name -> the pod's story as HTML; None where there is no such pod.
+        pod: Namespace and name -> the pod's story as HTML; None where there is no such pod; raises
+            ClusterError where the API server does not serve it.
         refusal: A bearer token, or "" for none -> why it may not read the page; None if it may.
         readiness: Whether there is something to show, and in words why not.
     """
@@ -164,7 +166,10 @@ class PageServer:
 
     async def _pod(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
-        story = await self._content.pod(namespace, name)
+        try:
+            story = await self._content.pod(namespace, name)
+        except ClusterError as error:
+            return self._message(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         if story is None:
             text = f"no pod {namespace}/{name}, and no Event tells of one"
             return self._message(HTTPStatus.NOT_FOUND, text)
@@ -180,7 +185,9 @@ class PageServer:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         reader = asyncio.current_task()
         if reader is None or len(self._readers) >= _MOST_STREAMS:
-            return self._message(HTTPStatus.SERVICE_UNAVAILABLE, "too many readers")
+            return self._message(
+                HTTPStatus.SERVICE_UNAVAILABLE, "too many browsers follow this page"
+            )
         kind = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         answer = web.StreamResponse(headers={**_HEADERS, **kind})
         await answer.prepare(request)

@@ -233,7 +233,7 @@ def _check_door(state: NodeState, pending: Pending | None) -> None:
     """
     if state.door is Door.DRA and not (pending and pending.slice_id):
         raise RequestError(
-            "this node gives its cards by claims (door dra); use a namespace with the "
+            "this node gives its cards through claims (door dra, docs/dra.md); use a namespace with the "
             "label gpu-device-plugin/door=dra, or another node",
             reason="OtherDoor",
         )

@@ -58,14 +58,16 @@ class EventRecorder:
         """A claim has its grant."""
         claim, cards = grant.holder.claim, list(grant.devices)
         self._metrics.count_claim("granted")
-        _log.info("reserved", pod=str(grant.pod), claim=claim, cards=cards, slice=grant.slice_id)
+        _log.info(
+            "claim prepared", pod=str(grant.pod), claim=claim, cards=cards, slice=grant.slice_id
+        )
 
     def claim_refused(self, claim: ClaimRef, pod: PodRef | None, error: GpuPluginError) -> None:
         """A claim is not prepared; the kubelet writes the Event, and asks again."""
         reason = error.reason if isinstance(error, RefusalError) else type(error).__name__
         self._metrics.count_claim("refused", reason)
         _log.warning(
-            "claim is not prepared", claim=str(claim), uid=claim.uid, reason=reason, text=str(error)
+            "claim refused", claim=str(claim), uid=claim.uid, reason=reason, text=str(error)
         )
         outcome = f"refused: {error}"
         if pod and all(d.outcome != outcome for d in self._decisions.of_pod(str(pod))):
@@ -76,7 +78,7 @@ class EventRecorder:
     def released(self, grant: Grant) -> None:
         """A claim gave its grant back."""
         claim = grant.holder.claim
-        _log.info("released", pod=str(grant.pod), claim=claim, slice=grant.slice_id)
+        _log.info("claim given back", pod=str(grant.pod), claim=claim, slice=grant.slice_id)
 
     def granted(self, grant: Grant, resource: str) -> None:
         """One resource of a container is granted."""
@@ -94,7 +96,7 @@ class EventRecorder:
     def given(self, call: Call) -> None:
         """Units that the kubelet has chosen are given; who has them is recorded later."""
         self._metrics.count_allocation(call.resource, "granted")
-        _log.info("given", resource=call.resource, units=sorted(call.must_include))
+        _log.info("chosen units given", resource=call.resource, units=sorted(call.must_include))
 
     def refused(self, asker: Asker | None, call: Call, asked: str, error: RefusalError) -> None:
         """A call is refused: the kubelet rejects the pod with this text."""
@@ -186,10 +188,10 @@ class EventRecorder:
     def adopted(self, grant: Grant) -> None:
         """A container held units for which there was no grant."""
         self._metrics.count_repair("SliceAdopted")
-        _log.warning("adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id)
-        text = (
-            f"container {grant.container}: its slice {grant.slice_id} was adopted from the kubelet"
+        _log.warning(
+            "slice adopted", pod=str(grant.pod), container=grant.container, slice=grant.slice_id
         )
+        text = f"{grant.holder}: its slice {grant.slice_id} had no grant any more; it was made again from what the kubelet holds"
         self._post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
 
     def slice_broken(self, grant: Grant, error: RefusalError) -> None:
@@ -199,7 +201,7 @@ class EventRecorder:
 
     def library_made_again(self, grant: Grant, ours: str) -> None:
         """The version that a slice mounts was missing from the node."""
-        text = f"version {grant.library_version} of the isolation library was missing, made again"
+        text = f"version {grant.library_version} of the isolation library was missing and was installed again"
         if grant.library_version != ours:
             text += f" with the content of {ours}"
         _log.warning("library made again", pod=str(grant.pod), slice=grant.slice_id, text=text)
@@ -208,8 +210,8 @@ class EventRecorder:
 
     def file_grown(self, grant: Grant, file: str, size: int) -> None:
         """A container made a file that it may write larger than it may be."""
-        text = f"container {grant.container}: its {file} had grown to {size} bytes, cut back"
-        _log.warning("file grown", pod=str(grant.pod), file=file, bytes=size)
+        text = f"{grant.holder}: its {file} had grown to {size} bytes and was cut back"
+        _log.warning("a container enlarged its file", pod=str(grant.pod), file=file, bytes=size)
         self._metrics.count_repair("RegionGrown")
         self._post(EventNote(grant.pod, "RegionGrown", text))
 
@@ -258,10 +260,7 @@ def _owner(asker: Asker | None) -> str:
 def _held_line(grant: Grant, text: str, card_of: Callable[[str], Card | None]) -> str:
     """`  container main: 2 units, 30 % compute (fixed) on card 0 (GPU-…), slice 0a1b…`."""
     cards = ", ".join(_card_name(uuid, card_of(uuid)) for uuid in grant.devices)
-    who = f"container {grant.container or '(not known)'}"
-    if grant.holder.claim:
-        who = f"claim {grant.holder.claim_name or grant.holder.claim}"
-    return f"  {who}: {text} on {cards}, slice {grant.slice_id}\n"
+    return f"  {grant.holder}: {text} on {cards}, slice {grant.slice_id}\n"
 
 
 def _card_name(uuid: str, card: Card | None) -> str:

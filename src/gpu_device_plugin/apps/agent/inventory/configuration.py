@@ -95,7 +95,7 @@ class ConfigurationFollower:
 
     def _refuse(self, error: ConfigError) -> None:
         if self._is_in_force:
-            text = f"{error}; the configuration before stays in force"
+            text = f"{error}; the previous configuration stays in force"
             self._recorder().node_note("ConfigurationRefused", text)
         else:
             self._is_missing_reported = True

@@ -48,7 +48,10 @@ async def choose(settings: Settings) -> str:
         async with asyncio.timeout(None if remembered is None else ASK_SECONDS):
             label = await _ask(api, settings.node_name)
     except TimeoutError:
-        _log.warning("as remembered: the API server does not answer", settings=remembered)
+        _log.warning(
+            "the API server does not answer: starting with the remembered settings",
+            settings=remembered,
+        )
         return remembered or ""
     finally:
         await api.close()

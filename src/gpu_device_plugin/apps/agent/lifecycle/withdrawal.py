@@ -87,7 +87,7 @@ class Withdrawal:
         if not is_given_up or self._ledger_store.ledger.grants:
             return
         try:
-            _log.info("forgotten", files=list(self._remains.forget()))
+            _log.info("records of this node are removed", files=list(self._remains.forget()))
         except StorageError as error:
             _log.error("files stay on this node", error=str(error))
 

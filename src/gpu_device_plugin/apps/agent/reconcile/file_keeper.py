@@ -61,7 +61,7 @@ class FileKeeper:
         try:
             present = self._setup.files.present()
         except StorageError as error:
-            _log.error("files that no grant names are kept", error=str(error))
+            _log.error("files without a grant are kept", error=str(error))
             return False
         grants = self._ledger_store.ledger.grants
         kept = frozenset(units.slice_id for units in snapshot.held())
@@ -101,7 +101,7 @@ class FileKeeper:
                 self._setup.files.remove(slice_id)
                 await asyncio.sleep(0)
         except StorageError as error:
-            _log.error("files that no grant names are kept", error=str(error))
+            _log.error("files without a grant are kept", error=str(error))
         self._removable = frozenset()
         if self._mounted is not None:
             grants = self._ledger_store.ledger.grants.values()
@@ -114,7 +114,9 @@ class FileKeeper:
         except NodeError as error:
             self._recorder.slice_broken(grant, error)
         except StorageError as error:
-            _log.error("a slice's files cannot be made", slice=grant.slice_id, error=str(error))
+            _log.error(
+                "the files of a slice cannot be made", slice=grant.slice_id, error=str(error)
+            )
         self._cut_back(grant)
 
     def cut_back_if_filling(self) -> None:
@@ -128,7 +130,7 @@ class FileKeeper:
                 self._most_free_bytes = files.free_bytes()
             self._most_free_bytes = max(self._most_free_bytes, free)
         except StorageError as error:
-            _log.error("the room that is left is not known", error=str(error))
+            _log.error("the free space of the run directory is not known", error=str(error))
 
     def _cut_back(self, grant: Grant) -> None:
         for file, size in self._setup.files.cut_back(grant.slice_id, grant.devices).items():

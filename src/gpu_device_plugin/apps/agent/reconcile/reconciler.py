@@ -176,7 +176,7 @@ class Reconciler:
             return False
         except StorageError as error:
             if str(error) != self._reported:
-                _log.error("what was found cannot be written", error=str(error))
+                _log.error("the result of a reconcile pass cannot be written", error=str(error))
             self._reported = str(error)
             return False
         self._reported = ""

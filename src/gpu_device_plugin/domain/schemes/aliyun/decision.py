@@ -65,7 +65,7 @@ def reserve(
         needed: What it needs.
         live: The grants that count.
         state: The node.
-        devices: UUIDs of the cards that somebody has chosen already; empty for a choice of ours.
+        devices: UUIDs of the cards that a scheduler has chosen already; empty for a choice of ours.
 
     Raises:
         DoesNotFitError: No card has room, or those chosen have none.
@@ -88,7 +88,8 @@ def reserve(
             reason="NoRoom",
         )
     asked, lines = demand_text(needed, state.terms), room_lines(left, needed)
-    return Reservation(holder, needed, found.cards, found.why, asked, lines)
+    why = "the scheduler's choice" if devices else found.why
+    return Reservation(holder, needed, found.cards, why, asked, lines)
 
 
 def _begun(asker: Asker, needed: Demand, offer: Offer, state: NodeState) -> Pending | None:

@@ -35,7 +35,7 @@ from gpu_device_plugin.errors import RequestError
 
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
 NOT_ENOUGH_TEXT = "node(s) didn't have enough device resources to allocate"
-OTHER_DOOR_TEXT = "node(s) serve such requests by the other door (docs/dra.md)"
+OTHER_DOOR_TEXT = "node(s) give their cards through claims only (docs/dra.md)"
 _NO_RESOURCE_TEXT = "none(s) should have at least one resource in [{names}]"
 _NEVER_TEXT = "node(s) never serve what the pod asks for: "
 OTHER_MODE = frozenset({"WrongMode", "MemoryOnly", "ComputeNotServed"})

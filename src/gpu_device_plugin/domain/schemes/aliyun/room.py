@@ -111,7 +111,7 @@ class Room:
         if not self.is_healthy:
             return "unhealthy"
         if self.is_behind_other_door:
-            return "behind the other door (docs/dra.md)"
+            return "served through the other API, see its door (docs/dra.md)"
         if self.is_closed:
             return "held by a pod that wants no other beside it"
         if demand.is_exclusive and others:

@@ -74,6 +74,6 @@ def _unit(device: Offered, unit: str) -> Offered:
 
 def _text(card: Card, pods: Collection[str]) -> str:
     return (
-        f"card {card.index} ({card.uuid}) keeps what pods hold of it under the configuration before "
+        f"card {card.index} ({card.uuid}) keeps what pods hold of it under the previous configuration "
         f"and offers nothing else, until they end: {', '.join(sorted(pods))}"
     )

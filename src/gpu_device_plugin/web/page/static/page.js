@@ -111,7 +111,7 @@ function listen() {
   const source = new EventSource("/events?after=" + document.body.dataset.at);
   source.addEventListener("parts", (event) => {
     take(JSON.parse(event.data));
-    if (open) load(open);
+    if (open) again ??= setTimeout(reload, AGAIN_MS);
   });
   source.addEventListener("age", (event) => tell(JSON.parse(event.data)));
   source.addEventListener("restart", () => location.reload());
@@ -127,22 +127,40 @@ function listen() {
 
 // The pod beside the nodes.
 
-let open = "", opener = null;
+// A large cluster changes all the time, and each story is two questions to the API server.
+const AGAIN_MS = 1000;
+let open = "", opener = null, told = "", again = null;
+
+function reload() {
+  again = null;
+  if (open) load(open);
+}
 
 async function load(pod) {
   const answer = await fetch(`/pod/${pod}?part`).catch(() => null);
-  if (pod !== open) return;
   if (answer?.status === 401) return location.reload();
   const text = answer ? await answer.text() : "";
+  if (pod !== open || (text && text === told)) return;
+  told = text;
   const found = new DOMParser().parseFromString(text, "text/html");
   const story = find("article", found) ?? find("main p", found);
+  if (find(`article[data-pod="${CSS.escape(pod)}"]`, detail)) keepFolds(found);
+  const hadFocus = detail.contains(document.activeElement);
   detail.replaceChildren(story ?? "the page's server does not answer");
   if (!find(".close", detail)) detail.prepend(Object.assign(document.createElement("button"), { className: "close", textContent: "×" }));
+  if (hadFocus) detail.focus({ preventScroll: true });
+}
+
+// What a person has folded or unfolded stays so.
+function keepFolds(story) {
+  const isOpen = new Map(all("details", detail).map((each) => [find("b", each).textContent, each.open]));
+  for (const each of all("details", story)) each.open = isOpen.get(find("b", each).textContent) ?? each.open;
 }
 
 async function show(pod, from) {
   open = pod;
   opener = from;
+  told = "";
   detail.hidden = false;
   mark();
   await load(pod);
