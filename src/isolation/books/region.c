@@ -179,7 +179,8 @@ bool region_is_alive(const struct region *region, unsigned slot, int locks)
 						 : process_is_alive(&region->slots[slot].owner);
 }
 
-void region_clear(struct region *region, unsigned slot)
+/* Under the lock. Empties one slot, whoever it belonged to. */
+static void clear(struct region *region, unsigned slot)
 {
 	for (unsigned i = 0; i < region->card_count && i < LIMITS_CARDS; i++) {
 		struct region_card *card = &region->cards[i];
@@ -205,7 +206,7 @@ unsigned region_reap(struct region *region)
 	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++) {
 		if (region->slots[i].state == SLOT_FREE || region_is_alive(region, i, locks))
 			continue;
-		region_clear(region, i);
+		clear(region, i);
 		reaped++;
 	}
 	close(locks);
@@ -239,7 +240,7 @@ int region_claim(struct region *region)
 	int index = find_slot(region, true);
 
 	if (index >= 0)
-		region_clear(region, (unsigned)index);
+		clear(region, (unsigned)index);
 	else
 		index = find_slot(region, false);
 	if (index < 0 && region_reap(region))

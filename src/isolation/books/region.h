@@ -131,7 +131,5 @@ bool region_is_alive(const struct region *region, unsigned slot, int locks);
 int region_claim(struct region *region);
 /* Under the lock. Clears the slots of dead processes; returns how many. */
 unsigned region_reap(struct region *region);
-/* Under the lock. Empties one slot, whoever it belonged to. */
-void region_clear(struct region *region, unsigned slot);
 /* Under the lock. Bytes that all slots hold of a card; never wraps. */
 uint64_t region_held(const struct region *region, unsigned card);

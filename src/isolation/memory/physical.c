@@ -30,9 +30,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 	CUdevice device;
 	int card;
 
-	ENTER_TO_GIVE(handle, cuMemCreate, handle, size, prop, flags);
+	ENTER(cuMemCreate, handle, size, prop, flags);
 	/* A NULL is the driver's to refuse. */
-	if (!prop || location_is_host(&prop->location))
+	if (!handle || !prop || location_is_host(&prop->location))
 		return cuda.cuMemCreate(handle, size, prop, flags);
 	CUresult result = device_of_location(&prop->location, &device);
 

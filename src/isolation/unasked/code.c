@@ -87,16 +87,14 @@ static int64_t code_to_come(int card)
 
 void overhead_add_change(int card, const struct card_usage *before, uint64_t counted)
 {
-	const struct card_change change = card_usage_change(card, before);
+	const int64_t most = code_to_come(card) + (int64_t)counted;
 
-	add(card, card_change_of_ours(change, 0, code_to_come(card) + (int64_t)counted) -
-			  (int64_t)counted);
+	add(card, card_usage_change(card, before, 0, most) - (int64_t)counted);
 }
 
 static void take_change(int card, const struct card_usage *before)
 {
-	const int64_t change =
-		card_change_of_ours(card_usage_change(card, before), -(int64_t)code_on(card), 0);
+	const int64_t change = card_usage_change(card, before, -(int64_t)code_on(card), 0);
 
 	if (change < 0)
 		account_adjust(card, ACCOUNT_OVERHEAD, drop_code(card, (uint64_t)-change), 0);

@@ -26,11 +26,6 @@ uint64_t overhead_usual_price(CUdevice device)
 	return (count < 34 ? 107u : 107u + (unsigned)(count - 34) * 3u) * MIB;
 }
 
-uint64_t overhead_most_by_change(uint64_t usual)
-{
-	return usual * 2;
-}
-
 uint64_t overhead_price(int card, bool is_first, bool *is_sure)
 {
 	struct region_card *books = &slice_region()->cards[card];

@@ -227,27 +227,23 @@ static int64_t neighbours_change(const struct totals *before, const struct total
 	return before->stamp == after->stamp ? 0 : (int64_t)(after->bytes - before->bytes);
 }
 
-struct card_change card_usage_change(int card, const struct card_usage *before)
-{
-	struct card_usage after = {.is_of_context = before->is_of_context};
-	struct card_change change = {0};
-
-	PAUSEPOINT(card_changed);
-	read_same_way(card, &after);
-	if (!before->is_known || !after.is_known)
-		return change;
-	change.card = (int64_t)(after.used - before->used);
-	if (!calls_were_quiesced())
-		change.card -= (int64_t)(after.held - before->held);
-	change.told = change.card - neighbours_change(&before->neighbours, &after.neighbours);
-	return change;
-}
-
 /*
  * A neighbour that says of memory that it went makes what came look like ours, and
  * the other way round. What cannot be so is no word to go by, only the card is.
  */
-int64_t card_change_of_ours(struct card_change change, int64_t least, int64_t most)
+int64_t card_usage_change(int card, const struct card_usage *before, int64_t least, int64_t most)
 {
-	return change.told >= least && change.told <= most ? change.told : change.card;
+	struct card_usage after = {.is_of_context = before->is_of_context};
+
+	PAUSEPOINT(card_changed);
+	read_same_way(card, &after);
+	if (!before->is_known || !after.is_known)
+		return 0;
+	int64_t change = (int64_t)(after.used - before->used);
+
+	if (!calls_were_quiesced())
+		change -= (int64_t)(after.held - before->held);
+	const int64_t told = change - neighbours_change(&before->neighbours, &after.neighbours);
+
+	return told >= least && told <= most ? told : change;
 }

@@ -115,25 +115,19 @@ void overhead_after_fork(void);
 
 /* What a context costs by the card's size, where nothing better is known. */
 uint64_t overhead_usual_price(CUdevice device);
-/* The most that a change of the total is believed of one context; more is somebody else's too. */
-uint64_t overhead_most_by_change(uint64_t usual);
 /* What this container's processes have found out; 0: nothing. */
 uint64_t overhead_price(int card, bool is_first, bool *is_sure);
 /* A price by the change of the card's total, or by NVML. */
 void overhead_learn_price_by_change(int card, bool is_first, uint64_t usual, uint64_t bytes);
 void overhead_learn_price_by_nvml(int card, bool is_first, uint64_t bytes);
 
-/* The steps that unasked/overhead.c and overhead_*.c share. */
-/* While the container's other calls are held back: before a change, and what it was; nothing where
- * it cannot be known. */
+/*
+ * The steps that the files of this folder share. While the container's other calls are held back:
+ * before a change, and how much of it was ours, which can be no less than `least` and no more than
+ * `most`; 0 where it cannot be known.
+ */
 void card_usage_read(int card, struct card_usage *look);
-struct card_change {
-	int64_t card; /* by the card's own figures, less what the books say of our own calls */
-	int64_t told; /* the same less what neighbours say that they took or gave */
-};
-struct card_change card_usage_change(int card, const struct card_usage *before);
-/* What was ours of it, which can be no less and no more than this. */
-int64_t card_change_of_ours(struct card_change change, int64_t least, int64_t most);
+int64_t card_usage_change(int card, const struct card_usage *before, int64_t least, int64_t most);
 /* A rise beyond `counted` is the current context's code. */
 void overhead_add_change(int card, const struct card_usage *before, uint64_t counted);
 bool overhead_has_context(int card);
