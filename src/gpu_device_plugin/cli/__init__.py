@@ -1,4 +1,4 @@
-"""What a person types."""
+"""The command line."""
 
 import sys
 

@@ -53,7 +53,7 @@ class Screen:
 
     def opening(self, version: str) -> None:
         """The first line, before anything takes time."""
-        self._console.print(Text(f"gpu-device-plugin {version}, on stage", style="bold"))
+        self._console.print(Text(f"gpu-device-plugin {version}, demo", style="bold"))
 
     def chapter(self, title: str, text: str) -> None:
         """A heading and its idea."""

@@ -151,7 +151,9 @@ class Events:
                 return
         name = self._name(note, count)
         answer = await self._api.call_in_turn(self._first(note, name, count))
-        if answer.is_success or answer.status == 409:  # 409: written, but we never heard so
+        if (
+            answer.is_success or answer.status == 409
+        ):  # 409: it was written, and the answer was lost
             self._written[note] = (name, count)
             while len(self._written) > _MAX_WRITTEN:
                 self._written.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Adoption: which containers hold units of which no grant tells, by a kubelet snapshot."""
+"""Adoption: which containers hold units without a grant, by a kubelet snapshot."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -135,8 +135,8 @@ def cards_for_claims(
 ) -> dict[str, str]:
     """UUIDs of the cards that claims may know of, with why nothing new of them is given, or "".
 
-    One card has one door. With door `dra` a card is offered once no units of it are held; with the
-    other door, only until the last claim on it has ended.
+    One card has one door. With door `dra` a card is offered once no units of it are held; with door
+    `device-plugin`, only until the last claim on it has ended.
 
     Args:
         state: The node.

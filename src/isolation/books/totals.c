@@ -2,7 +2,7 @@
  * A page tells what its slice holds, and whether calls are out that change it. So who reads a
  * card's total before and after a call of its own can take off what neighbours' totals changed by
  * meanwhile, unless one has a call out at either moment. A container can write anything into its
- * page, so the word of a page is believed only as far as unasked/overhead.c says.
+ * page, so a page is trusted only within the bounds of unasked/overhead.c.
  */
 #include "books/totals.h"
 

@@ -107,7 +107,7 @@ static bool measured_change(const struct overhead_context *making, uint64_t *cos
 	const int64_t change =
 		card_usage_change(making->card, &making->before, 0, (int64_t)making->usual);
 
-	/* More is somebody else's too. */
+	/* The rest is somebody else's. */
 	if (change <= 0 || (uint64_t)change > 2 * making->usual)
 		return false;
 	*cost = (uint64_t)change;

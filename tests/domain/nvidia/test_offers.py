@@ -1,6 +1,7 @@
 """The promise: cards and a configuration give the resources and numbers of NVIDIA's documents."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from tests.domain.nvidia.nodes import card, instance, sevenths, whole
@@ -171,6 +172,12 @@ def test_a_node_offers(
             id="one card by two names",
         ),
         pytest.param(
+            whole(4),
+            shared(SharedResource(GPU, 10**9)),
+            "nvidia.com/gpu: 4000000000 replicas are more than a kubelet takes (30000 of one resource)",
+            id="more than memory has room for",
+        ),
+        pytest.param(
             whole(1),
             shared(SharedResource(GPU, 49), kind=MPS),
             "maximum allowed replicas exceeded: 49 > 48",
@@ -208,6 +215,30 @@ def test_a_replica_is_named_by_its_device_and_a_number() -> None:
     assert {device_of(each.id) for each in found} == {"GPU-0", "GPU-1"}
     assert [each.index for each in found] == ["0", "0", "1", "1"]
     assert {each.replicas for each in found} == {2}
+
+
+@pytest.mark.parametrize("wanted", [Devices(references=("2", "3")), Devices(count=2)])
+def test_a_lost_card_changes_nothing_of_the_others(wanted: Devices) -> None:
+    """NVML shows it no more, so that no card has its index; it is kept, to be offered unhealthy."""
+    configuration = shared(SharedResource(GPU, 4, "nvidia.com/fast", wanted))
+    before = offers(whole(4), configuration).resources
+    lost = [replace(card(3), index=-1), *whole(3)]
+
+    found = offers(lost, configuration).resources
+
+    ids = {name: {each.id for each in devices} for name, devices in found.items()}
+    assert ids == {name: {each.id for each in devices} for name, devices in before.items()}
+
+
+def test_of_two_lost_cards_each_stays_in_its_entry() -> None:
+    """Also on a node where cards were replaced, so that their numbers are not their indices."""
+    entries = (
+        SharedResource(GPU, 2, f"nvidia.com/{name}", Devices(references=references))
+        for name, references in (("x", ("0", "1")), ("y", ("2", "3")))
+    )
+    cards = [replace(card(n), index=-1, number=n + 4) if n % 2 else card(n) for n in range(4)]
+
+    assert counts(cards, shared(*entries)) == {"nvidia.com/x": 4, "nvidia.com/y": 4}
 
 
 def test_a_card_in_mig_mode_is_left_out_under_none_with_a_note() -> None:

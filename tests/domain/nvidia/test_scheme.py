@@ -195,6 +195,44 @@ def test_the_mps_daemon_is_wanted_in_mode_default_until_its_cards_are_back(
     assert labels["nvidia.com/mps.capable"] == wanted
 
 
+@pytest.mark.parametrize(
+    ("mode", "cards", "configuration", "wanted"),
+    [
+        (NodeMode.DEFAULT, whole(1), SLICED, ("2", "time-slicing")),
+        (NodeMode.CORE_MEM, whole(1), SLICED, ("1", "none")),
+        (NodeMode.TOPOLOGY, whole(1), SLICED, ("1", "none")),
+        (NodeMode.DISABLED, whole(1), SLICED, ("1", "none")),
+        (
+            NodeMode.CORE_MEM,
+            sevenths(1),
+            replace(SLICED, mig_strategy=MigStrategy.SINGLE),
+            ("2", "time-slicing"),
+        ),
+    ],
+)
+def test_feature_labels_tell_of_sharing_only_where_the_mode_shares(
+    mode: NodeMode, cards: list[Card], configuration: Configuration, wanted: tuple[str, str]
+) -> None:
+    """A pod that a label sends to a node of fractions would find no replica there."""
+    state = node(mode, cards)
+    labels = schemes(configuration).feature_labels(cards, state, Machine("535.1.2", "12.2"))
+
+    assert (labels[f"{GPU}.replicas"], labels[f"{GPU}.sharing-strategy"]) == wanted
+    assert labels[f"{GPU}.product"].endswith("-SHARED") == (wanted[0] == "2")
+
+
+def test_a_node_that_may_be_ready_with_a_bad_layout_still_says_what_is_wrong() -> None:
+    """With failOnInitError false; else nobody would learn why there are no devices."""
+    bad = replace(SLICED, sharing=replace(SLICED.sharing, resources=(SharedResource(GPU, 10**9),)))
+    state = node(NodeMode.DEFAULT, whole(1))
+
+    layout = schemes(replace(bad, fails_on_init_error=False)).layout(state)
+
+    assert not layout.problem
+    assert layout.left_out[0].startswith("nothing is offered: nvidia.com/gpu: 1000000000 replicas")
+    assert schemes(bad).layout(state).problem
+
+
 def test_topology_gives_no_card_away_that_an_mps_daemon_has() -> None:
     """A daemon that was started by hand does not know the node's mode."""
     state = replace(node(NodeMode.TOPOLOGY, whole(2)), mps_root="/run/mps", mps_served="GPU-1\n")

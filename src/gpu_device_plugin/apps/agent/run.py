@@ -190,7 +190,7 @@ class Agent:
         with suppress(TimeoutError):
             async with asyncio.timeout(RECOVER_SECONDS):
                 await self._recover()
-        # Mode or unit may have waited for word of who holds slices.
+        # Mode or unit may have waited until it was known who holds slices.
         wiring.mode.settle_if_waiting()
         wiring.schemes.check_size(wiring.node_store.read())
         await wiring.node_checks.has_checked.wait()

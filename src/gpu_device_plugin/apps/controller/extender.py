@@ -1,4 +1,4 @@
-"""kube-scheduler's questions: which nodes, how good, and whom to evict."""
+"""kube-scheduler's calls: which nodes fit, how well, and whom to evict."""
 
 import json
 from collections.abc import Mapping

@@ -24,7 +24,7 @@ _log = structlog.get_logger("unhealthy")
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Whom this part asks and tells.
+    """What the rest of the controller gives this part, and gets from it.
 
     Attributes:
         sick: Node -> cards that its agent found unhealthy; None where nothing is known of it.

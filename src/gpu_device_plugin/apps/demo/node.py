@@ -133,7 +133,7 @@ class DemoNode:
         return await self.kubelet.start_container(role.uid, CONTAINER)
 
     def holding(self, role: Role) -> dict[int, tuple[int, int]]:
-        """What the pod holds by the kubelet's books: card -> memory units and percent."""
+        """What the pod holds by the kubelet's counts: card -> memory units and percent."""
         held: dict[int, tuple[int, int]] = {}
         for ids in self.kubelet.held(role.uid).values():
             for unit in filter(None, map(parse_unit_id, sorted(ids))):

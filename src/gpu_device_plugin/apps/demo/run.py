@@ -1,4 +1,4 @@
-"""Puts the demo on a stage, lets it play, and leaves nothing behind."""
+"""Runs the demo, and leaves nothing behind."""
 
 import asyncio
 import signal

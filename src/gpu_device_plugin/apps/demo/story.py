@@ -97,7 +97,7 @@ class Story:
         self._promises.check(what, wanted, limits)
 
     async def card_maps(self) -> None:
-        """Who holds what, by the kubelet's books; the agent must agree."""
+        """Who holds what, by the kubelet's counts; the agent must agree."""
         self._teller.chapter(
             "Who holds what", "A letter is a memory unit of that pod, a dot one that is free."
         )
@@ -106,7 +106,7 @@ class Story:
             self._teller.card_map(card_map)
             expected = {row.index: sum(s.units for s in row.shares) for row in card_map.cards}
             seen = await settled(partial(_held_units, node), expected, SOON_SECONDS)
-            what = "the kubelet's books and the agent's metrics agree, units by card"
+            what = "the kubelet's counts and the agent's metrics agree, units by card"
             self._promises.check(what, expected, seen)
 
     async def why(self) -> None:

@@ -1,4 +1,4 @@
-"""Words that several answers use."""
+"""Phrases that several answers share."""
 
 from collections.abc import Iterable
 

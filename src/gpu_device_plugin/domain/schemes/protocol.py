@@ -175,7 +175,7 @@ class Scheme(ABC):
     def adopt(
         self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
     ) -> tuple[Grant, ...]:
-        """Grants for containers that hold units of which no grant tells."""
+        """Grants for containers that hold units without one."""
 
     def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
         """UUID of a card -> what is free and held of each resource there."""

@@ -268,7 +268,7 @@ class Schemes:
     def adopt(
         self, held: Sequence[HeldUnits], specs: Sequence[PodRequest], state: NodeState
     ) -> list[Grant]:
-        """Grants for containers that hold units of which no grant tells."""
+        """Grants for containers that hold units without one."""
         return [
             scheme.sized(grant, view)
             for scheme in self._schemes

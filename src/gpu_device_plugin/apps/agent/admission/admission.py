@@ -64,7 +64,7 @@ class Admission:
         """The grant of a holder; the same one again if it has it already.
 
         Args:
-            holder: A claim, or a container that no call of the kubelet's names units for.
+            holder: A claim, or a container for which no call of the kubelet names units.
             demand: What it needs, within the rules of the node's scheme.
             devices: UUIDs of the cards that somebody has chosen already; empty for our choice.
             slice_id: Of the slice that it had before its grant was lost; empty for a new one.

@@ -1,4 +1,4 @@
-"""The door of claims: open while the node's door is `dra`, and until the last claim has ended."""
+"""Serves claims while the node's door is `dra`, and until the last claim has ended."""
 
 import asyncio
 from collections.abc import Sequence
@@ -59,11 +59,11 @@ class ClaimDoor:
 
     @property
     def withheld(self) -> frozenset[str]:
-        """UUIDs of cards that the other door does not get yet."""
+        """UUIDs of the cards on their way back, which the device plugin does not give out yet."""
         return self.handover.withheld
 
     def cards(self, state: NodeState) -> frozenset[str]:
-        """UUIDs of the cards that the other door gives nothing new of."""
+        """UUIDs of the cards of which the device plugin gives out nothing new."""
         return cards_behind_claims(state, self._parts.admission.ledger, self.withheld)
 
     @property

@@ -20,7 +20,7 @@ _log = structlog.get_logger("claims")
 
 
 class Handover:
-    """Which cards the other door does not get yet.
+    """Which cards go back from claims to the device plugin, and are not given out meanwhile.
 
     Attributes:
         withheld: Their UUIDs.

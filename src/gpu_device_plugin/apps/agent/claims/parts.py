@@ -27,11 +27,11 @@ class ClaimParts:
         node_store: The node state.
         schemes: The rules of what is shared.
         recorder: Where events go.
-        gate: Keeps the calls of the other door away.
+        gate: Keeps the device plugin's calls away meanwhile.
         driver_version: Of the NVIDIA driver.
         memory: What was offered, over a restart.
         mode: Chooses the door, also where the API server takes no offers of ours.
-        republish: Sends the device lists of the other door again, where they have changed.
+        republish: Sends the device lists of the device plugin again, where they have changed.
     """
 
     admission: Admission

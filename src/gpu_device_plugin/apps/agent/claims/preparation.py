@@ -68,7 +68,7 @@ class Preparation:
 
     async def _prepared(self, ref: ClaimRef, claim: Claim) -> Sequence[PreparedDevice]:
         ours = self._ours(claim)
-        # The gate: the calls of the other door decide on the same ledger.
+        # The gate: the device plugin's calls decide on the same ledger.
         async with self._gate.lock, self._one_at_a_time:
             grant = await self._reserved(claim, ours)
             edits = self._write(ref, grant)

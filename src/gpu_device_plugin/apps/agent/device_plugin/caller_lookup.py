@@ -56,7 +56,7 @@ class Identified:
 
 
 class Identifier:
-    """Tells who asks. Remembers which pods it has seen, for when the API is away."""
+    """Finds the pod that asks. Remembers which pods it has seen, for when the API is away."""
 
     def __init__(self, sources: Sources, ledger: Callable[[], Ledger]) -> None:
         self.sources = sources

@@ -112,7 +112,7 @@ class RecordedCalls:
         """Whether the kubelet says now that the recorded holder has any of these units.
 
         By Get, or by the checkpoint where there is no Get. Never by List, which must not be read
-        while an Allocate is in flight; where neither answers, the kubelet's word of now counts.
+        while an Allocate is in flight; where neither answers, the kubelet's call itself counts.
         """
         try:
             entry = await self._parts.identifier.sources.get_pod(grant.pod)

@@ -129,7 +129,7 @@ class CardInventory:
         return cards, self.driver_version, self.cuda_version
 
     def recover(self, uuid: str) -> bool:
-        """Clear a card's faults at the operator's word; returns whether the card is known.
+        """Clear a card's faults for the operator; returns whether the card is known.
 
         Raises:
             RequestError: Something speaks against it, for instance that NVML asks for a reset.

@@ -22,7 +22,7 @@ from gpu_device_plugin.errors import ClusterError, ConfigError
 from gpu_device_plugin.store.state_file import MemoryFile
 
 ASK_SECONDS = 5.0
-"""How long a remembered choice waits for the API server's word."""
+"""How long an agent with a remembered choice waits for the API server's answer."""
 _LOOK_SECONDS = 1.0
 _PREFIX, _SUFFIX = "node-", ".yaml"
 _log = structlog.get_logger("node_settings")

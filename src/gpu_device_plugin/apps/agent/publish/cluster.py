@@ -107,7 +107,7 @@ class Cluster(Protocol):
         ...
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run."""
+        """Coroutines that have to run for as long as the agent does."""
         ...
 
 
@@ -226,7 +226,7 @@ class ApiCluster:
         self._annotations.put(ref, annotations)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """What has to run."""
+        """Coroutines that have to run for as long as the agent does."""
         return [
             self._pods.run(),
             self._node.run(),

@@ -1,6 +1,6 @@
 """What a node offers under NVIDIA's names: its cards and a configuration, turned into resources."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.devices import Card
@@ -19,6 +19,8 @@ from gpu_device_plugin.domain.schemes.nvidia.mig import resource_of
 _REPLICA = "::"
 _TURING = (7, 5)
 _MOST_REPLICAS, _MOST_REPLICAS_OLD = 48, 16
+_MOST_DEVICES = 30_000
+"""A list of so many is about 2 MiB, half of what a kubelet takes in one message."""
 
 
 class LayoutError(Exception):
@@ -80,6 +82,8 @@ def offers(cards: Sequence[Card], configuration: Configuration) -> Offers:
         cards: By NVML index; those in MIG mode with their instances.
         configuration: Already checked.
     """
+    # The first so many of `devices` are of those that are there: a lost card has no index, and is last.
+    cards = sorted(cards, key=lambda card: not card.is_shown)
     notes = tuple(_notes(cards, configuration.mig_strategy))
     try:
         plain = _plain(cards, configuration)
@@ -168,7 +172,7 @@ def _replicated(plain: Mapping[str, list[Offered]], sharing: Sharing) -> Resourc
     shared: dict[str, list[Offered]] = {}
     taken: set[str] = set()
     for entry in sharing.resources:
-        chosen = _chosen(entry, plain.get(entry.name, []))
+        chosen = _chosen(entry, plain.get(entry.name, []), taken)
         uuids = {device.id for device in chosen}
         if uuids & taken:
             raise LayoutError(
@@ -177,9 +181,15 @@ def _replicated(plain: Mapping[str, list[Offered]], sharing: Sharing) -> Resourc
         taken |= uuids
         for device in chosen:
             _check_replicas(entry, device, sharing.kind)
+        name = sharing.new_name(entry)
+        count = len(shared.get(name, [])) + len(chosen) * entry.replicas
+        if count > _MOST_DEVICES:
+            raise LayoutError(
+                f"{name}: {count} replicas are more than a kubelet takes ({_MOST_DEVICES} of one resource)"
+            )
         if chosen:
             found[entry.name] = [each for each in found[entry.name] if each.id not in uuids]
-            shared.setdefault(sharing.new_name(entry), []).extend(
+            shared.setdefault(name, []).extend(
                 Offered(f"{device.id}{_REPLICA}{n}", device.card, device.instance, entry.replicas)
                 for device in chosen
                 for n in range(entry.replicas)
@@ -189,7 +199,9 @@ def _replicated(plain: Mapping[str, list[Offered]], sharing: Sharing) -> Resourc
     return {name: tuple(devices) for name, devices in sorted(found.items()) if devices}
 
 
-def _chosen(entry: SharedResource, there: Sequence[Offered]) -> list[Offered]:
+def _chosen(
+    entry: SharedResource, there: Sequence[Offered], taken: Collection[str]
+) -> list[Offered]:
     """The devices that an entry replicates; none of a resource that this node does not have."""
     wanted = entry.devices
     if not there or wanted.is_all:
@@ -204,14 +216,30 @@ def _chosen(entry: SharedResource, there: Sequence[Offered]) -> list[Offered]:
     found: dict[str, Offered] = {}
     for reference in wanted.references:
         device = next((each for each in there if reference in {each.uuid, each.index}), None)
+        device = device or _lost(reference, [d for d in there if d.id not in {*taken, *found}])
         if device is None:
             kind = "with UUID" if "-" in reference else "at index"
+            shown = ", ".join(each.index for each in there if each.card.is_shown)
             raise LayoutError(
-                f"{entry.name}: no matching device {kind}: {reference}; it has "
-                f"{', '.join(each.index for each in there)}"
+                f"{entry.name}: no matching device {kind}: {reference}; it has {shown}"
             )
         found[device.id] = device
     return list(found.values())
+
+
+def _lost(reference: str, there: Iterable[Offered]) -> Offered | None:
+    """The device of a card that NVML shows no more, for an index that no card has now.
+
+    One lost card must not take the others out of service. Its number is the index that it had, but on
+    nodes where a card was replaced.
+    """
+    place, _, part = reference.partition(":")
+    if not place.isdecimal():
+        return None
+    lost = [
+        each for each in there if not each.card.is_shown and each.index.partition(":")[2] == part
+    ]
+    return next((each for each in lost if each.card.number == int(place)), next(iter(lost), None))
 
 
 def _check_replicas(entry: SharedResource, device: Offered, kind: SharingKind) -> None:

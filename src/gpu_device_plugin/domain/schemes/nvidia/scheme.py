@@ -2,16 +2,13 @@
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.container_edits import ContainerEdits, Paths
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.grants import Grant
-from gpu_device_plugin.domain.hardware import UNKNOWN
 from gpu_device_plugin.domain.held_devices import (
     DEVICES_ANNOTATION,
-    TOPOLOGY_GPU,
     devices_annotation,
 )
 from gpu_device_plugin.domain.labels import Machine
@@ -21,6 +18,7 @@ from gpu_device_plugin.domain.pods import ContainerKind
 from gpu_device_plugin.domain.pools import DeviceGroup, Pool
 from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.nvidia.answers import answer
+from gpu_device_plugin.domain.schemes.nvidia.by_mode import configured, effective
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
     PREFIX,
@@ -32,19 +30,14 @@ from gpu_device_plugin.domain.schemes.nvidia.cutting import uncut
 from gpu_device_plugin.domain.schemes.nvidia.feature_labels import MPS_CAPABLE, feature_labels
 from gpu_device_plugin.domain.schemes.nvidia.held import with_held
 from gpu_device_plugin.domain.schemes.nvidia.imex import while_there, with_channels
-from gpu_device_plugin.domain.schemes.nvidia.mps import as_client, while_served
+from gpu_device_plugin.domain.schemes.nvidia.mps import as_client
 from gpu_device_plugin.domain.schemes.nvidia.names import possible_names
-from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of, offers
+from gpu_device_plugin.domain.schemes.nvidia.offers import Offered, Offers, device_of
 from gpu_device_plugin.domain.schemes.nvidia.preferred import preferred
 from gpu_device_plugin.domain.schemes.protocol import Layout
 from gpu_device_plugin.domain.schemes.recording import Records
 from gpu_device_plugin.domain.shares import Share
 from gpu_device_plugin.errors import RequestError
-
-_TWO_MEANINGS = (
-    f"{GPU} would be MIG instances on a node whose other cards are divided; give the instances another "
-    f"name in the configuration (resources.mig, sharing.*.resources.rename)"
-)
 
 
 class NvidiaScheme(Records):
@@ -97,9 +90,7 @@ class NvidiaScheme(Records):
 
         Only mode default shares by MPS; and a daemon that has not given its cards back keeps the label.
         """
-        configuration = self._configuration()
-        if state.mode is NodeMode.MIG:
-            configuration = _mixed_by_default(configuration)
+        configuration = effective(self._configuration(), cards, state.mode)
         found = feature_labels(cards, configuration, machine)
         if state.mode is not NodeMode.DEFAULT and MPS_CAPABLE in found:
             found[MPS_CAPABLE] = "false"
@@ -143,11 +134,9 @@ class NvidiaScheme(Records):
         if not state.cards:
             return Layout()
         found = self._offers(state)
-        return Layout(
-            found.problem if self._configuration().fails_on_init_error else "",
-            found.notes,
-            found.waiting,
-        )
+        if self._configuration().fails_on_init_error or not found.problem:
+            return Layout(found.problem, found.notes, found.waiting)
+        return Layout("", (*found.notes, f"nothing is offered: {found.problem}"), found.waiting)
 
     def annotations(
         self, grants: Sequence[Grant], _state: NodeState, _assume_time_ns: int
@@ -231,61 +220,9 @@ class NvidiaScheme(Records):
     def _worked_out(self, state: NodeState, grants: Iterable[Grant]) -> Offers:
         asked = self._configuration().mig_profile if is_whole(state.mode) else ""
         problem = uncut(state.cards, asked) if asked else ""
-        found = Offers(problem=problem) if problem else self._configured(state)
+        found = Offers(problem=problem) if problem else configured(self._configuration(), state)
         found = while_there(found, self._configuration(), state.imex_channels)
         offered = with_held(found, state.cards, grants)
         # A profile of a card that we have no table of, or what is held under an earlier name.
         self._names = self._names | offered.resources.keys()  # not in place: others iterate it
         return offered
-
-    def _configured(self, state: NodeState) -> Offers:
-        configuration, cards = self._configuration(), state.cards
-        if configuration.mig_strategy is not MigStrategy.NONE:
-            # A card of the last run, of which NVML has not said yet how it is cut.
-            cards = tuple(card for card in cards if card.hardware != UNKNOWN)
-        if not cards or state.mode is NodeMode.MPS:
-            return Offers()
-        if state.mode is NodeMode.TOPOLOGY:
-            whole = offers(cards, Configuration())
-            found = replace(whole, resources={TOPOLOGY_GPU: whole.resources.get(GPU, ())})
-            return while_served(found, Configuration(), state.mps_root, state.mps_served)
-        if state.mode is NodeMode.MIG:
-            return _cut_only(cards, configuration)
-        if is_whole(state.mode) or not state.other_cards:
-            is_shown = is_whole(state.mode) or configuration.mig_strategy is not MigStrategy.NONE
-            found = offers(cards, configuration) if is_shown else Offers()
-        else:
-            found = _beside_fractions(cards, configuration)
-        return while_served(found, configuration, state.mps_root, state.mps_served, state.mps_waits)
-
-
-def _beside_fractions(cards: Sequence[Card], configuration: Configuration) -> Offers:
-    """There `nvidia.com/gpu` would be two things."""
-    if configuration.mig_strategy is MigStrategy.NONE:
-        return Offers()
-    if configuration.mig_strategy is MigStrategy.SINGLE:
-        return Offers(notes=tuple(_left_out_of_single(cards)))
-    found = offers(cards, configuration)
-    return Offers(problem=_TWO_MEANINGS, notes=found.notes) if GPU in found.resources else found
-
-
-def _left_out_of_single(cards: Sequence[Card]) -> Iterable[str]:
-    for card in cards:
-        if card.hardware.is_mig:
-            yield (
-                f"card {card.index} ({card.uuid}) is in MIG mode and left out: beside fractions the MIG "
-                f"strategy single offers instances only where every card of the node is in MIG mode"
-            )
-
-
-def _cut_only(cards: Sequence[Card], configuration: Configuration) -> Offers:
-    """Mode mig: strategy mixed unless single is set, and at least one card in MIG mode."""
-    if not any(card.hardware.is_mig for card in cards):
-        return Offers(problem="no card of this node is in MIG mode")
-    return offers(cards, _mixed_by_default(configuration))
-
-
-def _mixed_by_default(configuration: Configuration) -> Configuration:
-    if configuration.mig_strategy is MigStrategy.NONE:
-        return replace(configuration, mig_strategy=MigStrategy.MIXED)
-    return configuration
