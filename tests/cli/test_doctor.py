@@ -111,6 +111,72 @@ async def test_a_fault_is_told_until_it_has_ended(cluster: Cluster, over_at: str
     assert ("reported StateNotWritable" in await found(cluster)) is not is_over
 
 
+@pytest.mark.parametrize(
+    ("bad", "good", "is_over"),
+    [
+        ("XID79: card 1 (GPU-b-1): XID 79", "Recovered: card 1 (GPU-b-1): healthy again", True),
+        ("Unplugged: GPU-b-1: not shown", "Recovered: card 1 (GPU-b-1): healthy again", True),
+        ("XID79: card 1 (GPU-b-1): XID 79", "Recovered: card 0 (GPU-b-0): healthy again", False),
+        ("ModeSwitchRefused: --mode cgpu waits", "ModeSwitched: the node switched", True),
+        ("ModeSwitchRefused: --mode cgpu waits", "UnitSwitched: the node switched", False),
+        ("UnknownMode: label pool=x names no mode", "", False),
+        ("UnknownMode: label pool=y names no mode", "", True),
+        ("UnknownMode: label shelf=x names no mode", "", True),
+    ],
+)
+async def test_a_report_is_told_until_what_it_tells_has_ended(
+    cluster: Cluster, bad: str, good: str, *, is_over: bool
+) -> None:
+    """By the agent's own word, or because the node no longer has the label that it complains of."""
+    await agents(cluster)
+    await cluster.server.put("/api/v1/nodes/gpu-a", ready(node("gpu-a", 3), {"pool": "x"}))
+    reason, _, message = bad.partition(": ")
+    await cluster.say("gpu-a", reason, message, "gpu-device-plugin", kind="Node")
+    reason, _, message = good.partition(": ")
+    normal = {
+        "involvedObject": {"kind": "Node", "name": "gpu-a", "namespace": "default"},
+        "type": "Normal",
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": "2026-11-22T05:00:00Z",
+        "reportingComponent": "gpu-device-plugin",
+    }
+    if good:
+        await cluster.server.put("/api/v1/namespaces/default/events/good", normal)
+
+    assert ("node gpu-a reported " in await found(cluster)) is not is_over
+
+
+async def test_nothing_is_told_of_a_node_that_is_gone(cluster: Cluster) -> None:
+    """Its Events stay for an hour."""
+    await agents(cluster)
+    await cluster.say("gone", "XID79", "card 0: XID 79", "gpu-device-plugin", kind="Node")
+
+    assert "gone" not in await found(cluster)
+
+
+async def test_a_mark_of_an_earlier_installation_does_not_count(cluster: Cluster) -> None:
+    await agents(cluster)
+    for name, uid in (("gpu-a", "u1"), ("gpu-c", "u0")):
+        marked = ready(node(name, 3))
+        marked["metadata"]["annotations"]["gpu-device-plugin/uninstall"] = uid
+        await cluster.server.put(f"/api/v1/nodes/{name}", marked)
+
+    assert "marked for uninstalling and offer nothing: gpu-a\n" in await found(cluster)
+
+
+async def test_an_agent_that_has_just_started_does_not_know_yet_what_is_held(
+    cluster: Cluster,
+) -> None:
+    await agents(cluster, ready_on="gpu-b")
+    cluster.server.fault = lambda seen: (
+        web.Response(text="") if seen.path.endswith("/proxy/metrics") else None
+    )
+    said = (await cluster.run("top")).output
+
+    assert said == "not asked: gpu-a: its agent is not ready\n"
+
+
 async def test_cards_that_cannot_be_read_are_told_without_an_installation_too(
     cluster: Cluster,
 ) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from gpu_device_plugin.apps.overview.usage import SliceUse
 from gpu_device_plugin.cli.overview import complete, gpu, inspect_cgpu, main, main_inspect
 from gpu_device_plugin.cli.overview_screen import OverviewScreen
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.errors import AccessError, NotKnownError
+from gpu_device_plugin.errors import AccessError, ClusterError, NotKnownError, ThrottledError
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "overview"
 AGENT: Json = {
@@ -422,7 +422,7 @@ async def test_capacity_counts_what_fits_beside_what_is_held(cluster: Cluster) -
     found = (await cluster.run("capacity", "4", "30")).output
 
     assert "gpu-a          3" in found
-    assert "mode cgpu never takes such a pod" in found
+    assert "never, in mode cgpu: this mode does not divide compute\n" in found
     assert "3 more pods of 4 units and 30 % fit" in found
 
 
@@ -451,7 +451,8 @@ async def test_capacity_counts_no_node_that_takes_no_pods(
         ("4 7", "gpu-a", "the percentage must be one of 5, 10, ... 100"),
         ("16", "gpu-b", "no card has 16 units"),
         ("4 --cards 2", "gpu-b", "only 1 card has 2 units, not 2"),
-        ("2 30", "gpu-b", "mode cgpu never takes such a pod"),
+        ("2 30", "gpu-b", "never, in mode cgpu: this mode does not divide compute"),
+        ("4", "gpu-a", "never, in mode core_mem: this mode takes no container without compute"),
         ("1 5", "gpu-few", "every card has as many pods as it may have (2)"),
         ("1 5", "gpu-sick", "every card is out of service"),
     ],
@@ -659,6 +660,9 @@ async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
         (main, ["map", "gpu-x"], 3, "no node gpu-x publishes cards; nodes that do: gpu-a, gpu-b"),
         (main_inspect, ["gpu-x"], 3, "kubectl inspect cgpu: no node gpu-x publishes cards"),
         (main, ["why", "ns/nobody"], 3, "no pod ns/nobody, and no Event tells of one"),
+        (main, ["why", "pod/big"], 3, "it is NAMESPACE/POD, or -n NAMESPACE POD"),
+        (main, ["why", "ns/big#x"], 2, "'big#x' is no name that a namespace or a pod can have"),
+        (main, ["why", "../big"], 2, "'..' is no name that a namespace or a pod can have"),
         (main, ["why", "/big"], 2, "'/big' is not [NAMESPACE/]POD"),
         (main, ["why", "ns/big", "-n", "other"], 2, "ns/big and --namespace other name different"),
         (main, ["top", "--prometheus", "x"], 2, "'x' is neither http://… nor NAMESPACE/SERVICE"),
@@ -680,6 +684,40 @@ async def test_an_empty_cluster_points_to_the_doctor(cluster: Cluster) -> None:
         found = await cluster.run(*words)
         assert found.output == "no node publishes cards; `kubectl gpu doctor` says why\n"
         assert found.exit_code == 0
+
+
+async def test_a_server_that_asks_to_come_later_is_asked_again_then(cluster: Cluster) -> None:
+    """As kubectl does it; not for ever."""
+    for refusals, words in ((5, "2 nodes, 5 cards"), (99, "429 too many; again in")):
+        left = iter(range(refusals))
+
+        def busy(seen: Seen, left: Iterator[int] = left) -> web.Response | None:
+            is_busy = seen.path == "/api/v1/pods" and next(left, None) is not None
+            return status(429, "too many", "0") if is_busy else None
+
+        cluster.server.fault = busy
+        try:
+            found = (await cluster.run("map")).output
+        except ThrottledError as error:
+            found = str(error)
+        assert words in found
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(200, "answers with HTML: it is no API server"), (500, "/api/v1/nodes: 500 <html> sign in")],
+)
+async def test_an_answer_of_another_server_is_one_line(
+    cluster: Cluster, code: int, words: str
+) -> None:
+    """As of a proxy or a login page before the API server."""
+    page = web.Response(text="<html>\n sign in", status=code)
+    cluster.server.fault = lambda seen: page if seen.path == "/api/v1/nodes" else None
+
+    with pytest.raises(ClusterError) as told:
+        await cluster.run("map")
+    assert words in str(told.value)
+    assert "\n" not in str(told.value)
 
 
 async def test_who_may_not_list_the_nodes_is_told(cluster: Cluster) -> None:

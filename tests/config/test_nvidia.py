@@ -114,11 +114,14 @@ def test_every_key_of_version_1_is_read(tmp_path: Path) -> None:
 
 
 def test_the_same_in_json_is_the_same(tmp_path: Path) -> None:
-    """NVIDIA's plugin reads both."""
-    in_json = read(tmp_path, json.dumps(yaml.safe_load(EVERY_KEY)), "config.json")
+    """NVIDIA's plugin reads both; JSON may be indented with tabs."""
+    for indent in (None, 2, "\t"):
+        in_json = read(
+            tmp_path, json.dumps(yaml.safe_load(EVERY_KEY), indent=indent), "config.json"
+        )
 
-    assert in_json.sharing == read(tmp_path, EVERY_KEY).sharing
-    assert in_json.values == read(tmp_path, EVERY_KEY).values
+        assert in_json.sharing == read(tmp_path, EVERY_KEY).sharing
+        assert in_json.values == read(tmp_path, EVERY_KEY).values
 
 
 def test_the_sources_file_is_four_replicas_without_a_new_name(tmp_path: Path) -> None:

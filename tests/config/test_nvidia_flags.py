@@ -1,6 +1,7 @@
 """The promise: every flag and variable of NVIDIA's plugin 0.20 and of its feature discovery is read."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -114,3 +115,21 @@ def test_a_list_given_in_several_flags_is_one_list(flag: str, values: tuple[str,
 
     assert agent.make_context("agent", repeated).params[key] == ",".join(values)
     assert agent.make_context("agent", []).params[key] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "wanted"),
+    [
+        ("device_list_strategy: [envvar, cdi-cri]", "device_list_strategy", "envvar,cdi-cri"),
+        ("imex_channel_ids: [0]", "imex_channel_ids", "0"),
+        ("imex_channel_ids: 0", "imex_channel_ids", "0"),
+    ],
+)
+def test_a_list_in_the_settings_file_may_be_written_as_one(
+    tmp_path: Path, text: str, key: str, wanted: str
+) -> None:
+    """As in NVIDIA's own file."""
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+
+    assert getattr(load_settings({"node_name": "n1"}, {}, file), key) == wanted

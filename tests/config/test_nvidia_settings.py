@@ -133,6 +133,7 @@ def test_the_former_name_is_an_alias_for_one_release(
         ({"device_list_strategy": ""}, "--device-list-strategy: '' is not valid"),
         ({"imex_channel_ids": "1"}, "--imex-channel-ids: '1' is not valid"),
         ({"config_file": "/nonexistent"}, "/nonexistent: cannot be read"),
+        ({"dev_root": "host"}, "--dev-root: 'host' is not an absolute path"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_place(flags: dict[str, object], words: str) -> None:
@@ -148,6 +149,8 @@ def test_a_bad_value_is_refused_with_its_place(flags: dict[str, object], words: 
     [
         ("flags: {deviceDiscoveryStrategy: tegra}", "Tegra is not served"),
         ("flags: {migStrategy: x}", "flags.migStrategy: 'x' is not valid"),
+        ("flags: {mpsRoot: run/mps}", "flags.mpsRoot: 'run/mps' is not an absolute path"),
+        ("flags: {nvidiaDriverRoot: a}", "flags.nvidiaDriverRoot: 'a' is not an absolute path"),
         (
             "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}",
             "sharing.timeSlicing.resources[0].replicas: 1",

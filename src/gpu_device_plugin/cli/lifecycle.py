@@ -154,7 +154,8 @@ def check_upgrade(
         if upgrades_from:
             await check_release(fleet, upgrades_from)
         nodes = await check(fleet, NodeMode(mode), unit)
-        click.echo(f"{nodes} nodes publish cards; no pod prevents the upgrade")
+        publish = "publishes" if nodes == 1 else "publish"
+        click.echo(f"{counted(nodes, 'node')} {publish} cards; no pod prevents the upgrade")
 
     _with_fleet(KubeconfigChoice(**access), namespace, daemonset, work)
 

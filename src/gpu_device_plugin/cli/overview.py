@@ -18,6 +18,7 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig import KUBECONFIG_OPTIONS, KubeconfigChoice
 from gpu_device_plugin.cli.overview_json import json_cards
 from gpu_device_plugin.cli.page import page
+from gpu_device_plugin.cli.pod_name import no_such_pod, parse_pod
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.errors import ConfigError, GpuPluginError, NotKnownError
 
@@ -178,15 +179,10 @@ def why(pod: str, namespace: str | None, **access: Any) -> None:
     """
     from gpu_device_plugin.apps.overview.questions import read_story
 
-    before, slash, name = pod.rpartition("/")
-    if not name or "/" in before or (slash and not before):
-        raise ConfigError(f"{pod!r} is not [NAMESPACE/]POD; for instance default/cuda-sample")
-    if before and namespace not in (None, before):
-        raise ConfigError(f"{pod} and --namespace {namespace} name different namespaces")
-    where = before or namespace or KubeconfigChoice(**access).namespace()
+    where, name = parse_pod(pod, namespace, KubeconfigChoice(**access).namespace)
     found = _ask(access, lambda api: read_story(api, where, name))
     if found is None:
-        raise NotKnownError(f"no pod {where}/{name}, and no Event tells of one")
+        raise no_such_pod(where, name)
     _screen().story(found)
 
 

@@ -92,7 +92,7 @@ class Answer:
     def text(self) -> str:
         """The API server's message, in one line, for logs and errors."""
         message = self._status().message or self.body[:200].decode("utf-8", "replace")
-        return f"{self.status} {message.removeprefix(str(self.status)).strip()}".strip()
+        return " ".join(f"{self.status} {message.removeprefix(str(self.status))}".split())
 
     def _status(self) -> Status:
         """The answer as a Status object; an empty one if it is none."""
@@ -175,6 +175,10 @@ class ApiServer:
         except ClusterError as error:
             self.reach.failed(str(error))
             raise
+
+    async def let(self, request: Request) -> None:
+        """Wait until the server lets this kind of call through that it throttles."""
+        await self._throttle.turn(request.kind)
 
     async def watch(self, request: Request, *, seconds: int) -> AsyncGenerator[Answer, None]:
         """Yield an empty line when the watch is open, then its lines; or one refusal.

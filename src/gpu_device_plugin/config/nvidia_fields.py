@@ -62,6 +62,12 @@ def _channels(value: str | tuple[int, ...]) -> tuple[int, ...]:
     return channels
 
 
+def _directory(value: str) -> str:
+    if value and not value.startswith("/"):
+        raise ConfigError(f"{value!r} is not an absolute path")
+    return value
+
+
 def _discovery(value: str) -> str:
     if value not in {"auto", "nvml"}:
         raise ConfigError(f"{value!r} is not valid: wanted auto or nvml; Tegra is not served")
@@ -93,9 +99,9 @@ FIELDS: Final[Table] = {
     "mofed_enabled": ("is_mofed_on", _as_it_is),
     "imex_channel_ids": ("imex_channels", _channels),
     "imex_required": ("is_imex_required", _as_it_is),
-    "mps_root": ("mps_root", _as_it_is),
+    "mps_root": ("mps_root", _directory),
     "mig_profile": ("mig_profile", _as_it_is),
-    "driver_root": ("driver_root", _as_it_is),
-    "dev_root": ("dev_root", _as_it_is),
+    "driver_root": ("driver_root", _directory),
+    "dev_root": ("dev_root", _directory),
     "device_discovery_strategy": ("discovery", _discovery),
 }

@@ -171,8 +171,10 @@ def parse_yaml(text: str) -> Any:
     Raises:
         ConfigError: It is none, or a key stands twice.
     """
+    # YAML has no tabs between tokens, JSON has; inside a text JSON writes them as \t.
+    is_json = text.lstrip("\ufeff \t\r\n").startswith("{")
     try:
-        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text.replace("\t", " ") if is_json else text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise ConfigError(f"is not YAML: {error}") from error
     # What PyYAML lets through where a value does not suit its tag, as in `!!int` with nothing behind it.
@@ -230,6 +232,8 @@ def _convert(kind: type[Kind], merged: Mapping[str, tuple[object, str]]) -> Kind
             continue
         value, source = merged[field.name]
         try:
+            if field.name in REPEATED_FLAGS and isinstance(value, list):
+                value = ",".join(map(str, value))
             given = _given(value, kind_of(field))
             values[field.name] = msgspec.convert(given, field.type, strict=False)
         except (msgspec.ValidationError, ValueError) as error:
@@ -244,8 +248,9 @@ def _given(value: object, kind: object) -> object:
     # YAML reads a bare `on` or `off` as a boolean, and a bare number as a number.
     if isinstance(value, bool):
         return "on" if value else "off"
+    is_text = kind is str and isinstance(value, int)
     is_choice = isinstance(kind, type) and issubclass(kind, enum.Enum)
-    return str(value) if is_choice else value
+    return str(value) if is_text or is_choice else value
 
 
 def _as_bool(value: object) -> bool:

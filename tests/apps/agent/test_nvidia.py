@@ -394,6 +394,29 @@ async def test_feature_labels_are_written_to_node_and_file_and_removed_when_off(
         await until(lambda: not out.exists(), 20)
 
 
+async def test_a_file_of_feature_labels_is_kept_where_they_are_on_and_left_alone_where_not(
+    tmp_path: Path,
+) -> None:
+    """With them off it is somebody else's, unless an earlier run wrote labels to this node."""
+    directory = tmp_path / "features.d"
+    out, other = directory / "gfd", tmp_path / "in-the-way" / "gfd"
+    directory.mkdir()
+    out.write_text("nvidia.com/gpu.count=8\n")
+    async with running_rig(mode="default", gfd_output_file=out) as rig:
+        assert out.read_text() == "nvidia.com/gpu.count=8\n"
+        await rig.stop_agent()
+        await rig.start_agent(mode="default", gfd="on", gfd_output_file=out)
+        await until(lambda: "nvidia.com/gpu.count=4\n" in out.read_text(), 20)
+        out.unlink()
+        await until(out.exists, 20)
+        await rig.stop_agent()
+        other.parent.write_text("")
+        await rig.start_agent(mode="default", gfd="on", gfd_output_file=other)
+        await until(lambda: "feature labels cannot be written" in rig.log.read_text(), 20)
+        other.parent.unlink()
+        await until(other.exists, 20)
+
+
 async def test_feature_labels_follow_the_configuration_and_never_vanish(tmp_path: Path) -> None:
     """R-742: one patch a change."""
     file = tmp_path / "config.yaml"

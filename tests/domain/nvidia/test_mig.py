@@ -50,6 +50,7 @@ def test_eight_a100_have_the_counts_of_the_source() -> None:
         ("4g.96gb+gfx", RTX_PRO, "4g.96gb+gfx", 1),
         ("1g.20gb", A100_80, "1g.20gb", 4),
         ("1g.5gb+me", A100_40, "1g.5gb+me", 1),
+        ("1g.5gb.me", A100_40, "1g.5gb+me", 1),  # a label's value has no +
     ],
 )
 def test_a_name_means_a_profile_of_the_model(

@@ -109,7 +109,8 @@ def _then(node: NodeView, rooms: Sequence[Room], pod: PodRequest) -> str:
         wanted = demand(pod, pod.containers[0], node.offer.terms)
     except RequestError as error:
         is_mode = error.reason in OTHER_MODE
-        return f"mode {node.mode} never takes such a pod" if is_mode else rule_text(error)
+        rule = rule_text(error)
+        return f"never, in mode {node.mode}: {rule.partition(';')[0]}" if is_mode else rule
     serving = [room for room in rooms if room.is_healthy]
     if not serving:
         return "every card is out of service"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards
 from gpu_device_plugin.apps.overview.door_checks import DoorFacts, door_findings
 from gpu_device_plugin.apps.overview.finding import Finding, Level, problem
+from gpu_device_plugin.apps.overview.node_reports import node_reports
 from gpu_device_plugin.apps.overview.wording import few
 from gpu_device_plugin.cluster.agent_set import AgentSet
 from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, SurveyedPod
@@ -14,8 +15,6 @@ from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
 
-_COMPONENT = "gpu-device-plugin"
-_IS_OVER = "Over"  # a reason with it is the Event that the fault has ended
 _NO_POLICY = "the API server admits pods that every node refuses"
 
 
@@ -163,17 +162,8 @@ def _cards(facts: Facts) -> Iterator[Finding]:
 
 
 def _node_events(facts: Facts) -> Iterator[Finding]:
-    last: dict[tuple[str, str], Event] = {}
-    for event in facts.node_events:  # the oldest first
-        if event.reporter != _COMPONENT:
-            continue
-        if event.type == "Warning":
-            last[(event.about, event.reason)] = event
-        else:
-            last.pop((event.about, event.reason.removesuffix(_IS_OVER)), None)
-    for (node, reason), event in sorted(last.items()):
-        text = f"node {node} reported {reason} at {event.at}: {event.message}"
-        yield Finding(Level.NOTE, text, f"docs/troubleshooting.md, {reason}")
+    nodes = {node.metadata.name: node for node in facts.nodes}
+    yield from node_reports(facts.node_events, nodes)
 
 
 def _other_plugins(facts: Facts) -> Iterator[Finding]:
@@ -214,12 +204,14 @@ def _runtime_classes(facts: Facts) -> Iterator[Finding]:
 
 
 def _marks(facts: Facts) -> Iterator[Finding]:
-    marked = [n.metadata.name for n in facts.nodes if UNINSTALL_ANNOTATION in n.annotations]
-    uids = {each.metadata.uid for each in facts.sets}
-    live = [n for n in facts.nodes if n.annotations.get(UNINSTALL_ANNOTATION) in uids]
-    if live:
+    uids = {
+        each.metadata.uid for each in facts.sets
+    }  # a mark of an earlier DaemonSet means nothing
+    marked = [n for n in facts.nodes if n.annotations.get(UNINSTALL_ANNOTATION) in uids]
+    if marked:
         yield problem(
-            f"nodes are marked for uninstalling and offer nothing: {few(marked)}",
+            "nodes are marked for uninstalling and offer nothing: "
+            + few(node.metadata.name for node in marked),
             f"to keep the plugin: kubectl annotate nodes --all {UNINSTALL_ANNOTATION}-",
         )
 

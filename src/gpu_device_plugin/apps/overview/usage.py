@@ -65,7 +65,11 @@ async def from_agents(
             except ClusterError as error:
                 return f"{agent.spec.node_name}: {error}"
         rows = ((name, labels, value) for name, labels, value in series(page))
-        return slices(rows, agent.spec.node_name)
+        found = slices(rows, agent.spec.node_name)
+        # One that has just started does not know yet what is held.
+        return (
+            found if found or agent.is_ready else f"{agent.spec.node_name}: its agent is not ready"
+        )
 
     found = await asyncio.gather(*(ask(agent) for agent in agents))
     uses = tuple(use for each in found if not isinstance(each, str) for use in each)

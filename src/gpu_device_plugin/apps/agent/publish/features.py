@@ -1,7 +1,8 @@
 """NVIDIA's feature labels on our node, and in a file where one is asked for.
 
 The node's annotation names the labels that are ours. It is written with them, in one patch: so
-another run of the agent, or the uninstall, removes exactly those, and never another's.
+another run of the agent, or the uninstall, removes exactly those, and never another's. A file is
+removed only where this run wrote it, or the annotation tells that an earlier run wrote labels.
 """
 
 import time
@@ -60,15 +61,17 @@ class FeatureLabels:
         self._thread = Writer()
         self._written: dict[str, str] = {}
         self._stamp = 0
-        self._in_file: tuple[str, str] | None = None
+        self._file = self._file_error = ""
         self._taken: tuple[str, ...] = ()
 
     async def run(self) -> None:
         """Write what has changed."""
         settings, state = self._settings(), self._state()
         if not settings.is_on or state.mark:
+            path = self._file or (settings.output_file if self._ours() else "")
             self._want({})
-            await self._write(settings.output_file, None)
+            if await self._keep_file(path, None):
+                self._file = ""
             return
         found = self._machine()
         if found is None or state.mode is None or "ConfigurationMissing" in state.faults:
@@ -83,13 +86,19 @@ class FeatureLabels:
             labels = {**stamped, **labels}
         self._want(labels)
         text = "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))
-        await self._write(settings.output_file, text)
+        self._file = settings.output_file
+        await self._keep_file(self._file, text)
+
+    def _ours(self) -> frozenset[str]:
+        """Our labels on the node, those of an earlier run too."""
+        node = self._cluster.node
+        return listed_features(node.annotations.get(FEATURES_ANNOTATION, "") if node else "")
 
     def _want(self, labels: Mapping[str, str]) -> None:
         node = self._cluster.node
         if node is None:
             return
-        ours = listed_features(node.annotations.get(FEATURES_ANNOTATION, ""))
+        ours = self._ours()
         taken = tuple(sorted(key for key in labels if key in node.labels and key not in ours))
         if taken and taken != self._taken:
             text = f"labels that somebody else has set on this node stay as they are: {', '.join(taken)}"
@@ -104,13 +113,19 @@ class FeatureLabels:
         elif FEATURES_ANNOTATION in node.annotations:
             self._cluster.drop(annotation=FEATURES_ANNOTATION)
 
-    async def _write(self, path: str, text: str | None) -> None:
-        """The file as it should be; None for no file."""
-        if path and self._in_file != (path, text or ""):
-            error = await self._thread.run(partial(_replace, Path(path), text))
-            if error:
-                _log.warning("the file of feature labels cannot be written", path=path, error=error)
-            self._in_file = (path, text or "")
+    async def _keep_file(self, path: str, text: str | None) -> bool:
+        """Keep the file as it should be, also after somebody removed it; None for no file.
+
+        Returns:
+            Whether it is so now; else the next check tries again.
+        """
+        if not path:
+            return True
+        error = await self._thread.run(partial(_replace, Path(path), text))
+        if error and error != self._file_error:
+            _log.warning("the file of feature labels cannot be written", path=path, error=error)
+        self._file_error = error
+        return not error
 
 
 def _read(path: str) -> str:
@@ -121,10 +136,12 @@ def _read(path: str) -> str:
 
 
 def _replace(path: Path, text: str | None) -> str:
-    """Write the file whole, or remove it; returns what went wrong, or ""."""
+    """Write the file whole where it is another, or remove it; returns what went wrong, or ""."""
     try:
         if text is None:
             path.unlink(missing_ok=True)
+            return ""
+        if _read(str(path)) == text.strip():
             return ""
         path.parent.mkdir(parents=True, exist_ok=True)
         # A name with a dot first: NFD does not read it before it is complete.

@@ -147,7 +147,7 @@ def profile_of(asked: str, model: str, memory_mib: int) -> Profile:
     """The profile that a node setting asks for (R-203, R-309).
 
     Args:
-        asked: `MIG1g` … `MIG7g`, or a profile's own name.
+        asked: `MIG1g` … `MIG7g`, or a profile's own name, also with . for + as a label has to have it.
         model: The card's model.
         memory_mib: Its memory.
 
@@ -164,7 +164,8 @@ def profile_of(asked: str, model: str, memory_mib: int) -> Profile:
         )
     slices = _ALIASES.get(asked)
     for profile in found.profiles:
-        if asked == profile.name or slices == profile.compute_slices:
+        is_named = asked in {profile.name, profile.name.replace("+", ".")}
+        if is_named or slices == profile.compute_slices:
             return profile
     aliases = sorted({profile.alias for profile in found.profiles})
     names = ", ".join([*aliases, *(profile.name for profile in found.profiles)])
