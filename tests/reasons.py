@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "gpu_device_plugin"
 
-# Where such a word is said: as a keyword, or at a position of a call.
+# Where such a word is said: as a keyword, by a function of that name, or at a position of a call.
 KEYWORDS = {"reason", "note_reason"}
 POSITIONS = {
     "node_note": 0,
@@ -28,7 +28,7 @@ def raised_reasons() -> set[str]:
 
     Simulation, demo and command line only repeat words of others.
     """
-    # Health.reason returns them; nobody passes them on as literals.
+    # Health.reason returns them from constants of another module.
     found = {"Absent", "NVMLUnanswered"}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).parts
@@ -48,6 +48,8 @@ class Reasons:
     def found(self) -> Iterator[str]:
         """Texts in every place where a word is said; among them are all words."""
         for scope in ast.walk(self._tree):
+            if isinstance(scope, ast.FunctionDef) and scope.name in KEYWORDS:
+                yield from _constants(scope)
             if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
                 for said in _all_said(scope):
                     yield from self._texts(said, scope)

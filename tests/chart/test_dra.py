@@ -98,6 +98,9 @@ def test_who_may_make_claims_is_a_value_and_whole_cards_have_a_rule_of_their_own
     (condition,) = whole["spec"]["matchConditions"]
     assert "in ['gpu-card']" in condition["expression"]
     assert "gpu-slice" not in condition["expression"]
+    first, *_ = whole["spec"]["validations"]
+    assert "ask nvidia.com/gpu in the pod's limits" in first["message"]
+    assert "ownerReferences" in first["expression"]
     names = {each["metadata"]["name"] for each in manifests(ON)}
     assert "gpu-device-plugin-claims-whole" not in names
 
@@ -112,7 +115,8 @@ def test_slices_by_claims_and_the_name_of_whole_cards_count_among_gpu_resources(
         spec = one(made, "ValidatingAdmissionPolicy", name)["spec"]
         (mixing,) = [each for each in spec["variables"] if each["name"] == "mixing"]
         assert (claims in mixing["expression"]) is is_there
-        assert ("example.com/card" in mixing["expression"]) is is_there
+        for card in ("example.com/card", "deviceclass.resource.kubernetes.io/gpu-card"):
+            assert (card in mixing["expression"]) is is_there
         assert "SLICE-CLAIMS" not in json.dumps(spec)
     rewriting = one(manifests(ON, *more), "MutatingAdmissionPolicy", "gpu-device-plugin-slices")
     assert claims not in json.dumps(rewriting)

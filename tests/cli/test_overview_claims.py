@@ -129,6 +129,23 @@ async def test_why_of_a_whole_card_counts_the_cards_that_a_claim_can_have_whole(
     assert "holds container a: card 1 (Tesla-V100" in await words(cluster, "why", "ns/held")
 
 
+async def test_why_says_that_a_claim_gives_whole_cards_to_one_container_of_a_pod(
+    cluster: Cluster,
+) -> None:
+    """An init container's are those of a later one; there is room, which is not what the pod waits for."""
+    made = asking_devices("two", 1)
+    (first,) = made["spec"]["containers"]
+    made["spec"]["initContainers"] = [{**first, "name": "before"}]
+    await cluster.add(made, "Pending")
+    assert "dra: has room" in await words(cluster, "why", "ns/two")
+
+    made["spec"]["containers"] += [{**first, "name": "b"}]
+    await cluster.add(made, "Pending")
+    shown = await words(cluster, "why", "ns/two")
+    assert "dra: never: by a claim one container of a pod gets whole cards, and a, b ask" in shown
+    assert "-> no node takes the pod as it is" in shown
+
+
 LABEL = {"gpu-device-plugin/door": "dra"}
 
 

@@ -77,8 +77,8 @@ async def test_a_404_of_a_proxy_does_not_say_that_our_resource_slice_is_gone() -
         path = f"{SLICES}/n1-gpu-device-plugin"
         server.preload(path, {"metadata": {"name": "n1-gpu-device-plugin"}, "spec": spec})
         server.fault = lambda seen: of_a_proxy(seen) if seen.method == "DELETE" else None
-        slices = ResourceSlices(api, "n1")
-        slices.offer([], "", "uid-n1")
+        slices = ResourceSlices(api, "n1", lambda: "uid-n1")
+        slices.offer([], "")
         async with working(slices.run):
             await until(lambda: "no such page" in slices.trouble)
             server.fault = of_nothing

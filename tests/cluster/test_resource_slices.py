@@ -1,7 +1,7 @@
 """Our node's ResourceSlice is at the API server as it is wanted, whoever removes or changes it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ from aiohttp.web import Response
 from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
 from tests.waiting import until
 
-from gpu_device_plugin.cluster.claims import fetch_claim
+from gpu_device_plugin.cluster.claims import fetch_claim, list_allocated
 from gpu_device_plugin.cluster.resource_slices import ResourceSlices
 from gpu_device_plugin.domain.claims import Capacity, OfferedDevice
 from gpu_device_plugin.domain.devices import Card
@@ -26,10 +26,12 @@ def device(number: int, **taints: str) -> OfferedDevice:
 
 
 @asynccontextmanager
-async def at_work() -> AsyncIterator[tuple[FakeApiServer, ResourceSlices]]:
+async def at_work(
+    node_uid: Callable[[], str] = lambda: "u",
+) -> AsyncIterator[tuple[FakeApiServer, ResourceSlices]]:
     """The server, and the writer at work."""
     async with running() as (server, api):
-        slices = ResourceSlices(api, "n1")
+        slices = ResourceSlices(api, "n1", node_uid)
         async with working(slices.run):
             yield server, slices
 
@@ -40,20 +42,24 @@ def names(server: FakeApiServer) -> list[str]:
     return [each["name"] for each in found["spec"]["devices"]] if found else []
 
 
+def owners(server: FakeApiServer) -> list[str]:
+    """Uids of the owners of the slice that stands at the server."""
+    found = server.objects.get(PATH, {"metadata": {}})
+    return [owner["uid"] for owner in found["metadata"].get("ownerReferences", ())]
+
+
 async def test_nothing_is_asked_of_the_server_before_something_is_offered() -> None:
     """An agent without claims costs the API server nothing."""
     async with at_work() as (server, slices):
         await asyncio.sleep(0)
         assert server.requests == []
-        slices.offer([device(0)], "535.1", "uid-n1")
+        slices.offer([device(0)], "535.1")
         await until(lambda: names(server) == ["gpu-0"])
 
 
 async def test_the_slice_says_what_claims_may_divide() -> None:
     async with at_work() as (server, slices):
-        slices.offer(
-            [device(0), device(1, **{"gpu-device-plugin/unhealthy": "XID 79!"})], "535.1", "u"
-        )
+        slices.offer([device(0), device(1, **{"gpu-device-plugin/unhealthy": "XID 79!"})], "535.1")
         await until(lambda: names(server) == ["gpu-0", "gpu-1"])
         made: dict[str, Any] = server.objects[PATH]
 
@@ -78,7 +84,7 @@ async def test_the_slice_says_what_claims_may_divide() -> None:
 
 async def test_a_kubelet_that_starts_removes_the_slice_and_it_is_written_again() -> None:
     async with at_work() as (server, slices):
-        slices.offer([device(0)], "535.1", "uid-n1")
+        slices.offer([device(0)], "535.1")
         await until(lambda: names(server) == ["gpu-0"])
         await server.delete(PATH)
         await until(lambda: names(server) == ["gpu-0"])
@@ -86,21 +92,42 @@ async def test_a_kubelet_that_starts_removes_the_slice_and_it_is_written_again()
 
 async def test_a_change_is_written_and_the_same_again_is_not() -> None:
     async with at_work() as (server, slices):
-        slices.offer([device(0)], "535.1", "uid-n1")
+        slices.offer([device(0)], "535.1")
         await until(lambda: names(server) == ["gpu-0"])
-        slices.offer([device(0)], "535.1", "uid-n1")
-        slices.offer([device(0), device(1)], "535.1", "uid-n1")
+        slices.offer([device(0)], "535.1")
+        slices.offer([device(0), device(1)], "535.1")
         await until(lambda: names(server) == ["gpu-0", "gpu-1"])
         assert (len(server.seen("POST")), len(server.seen("PUT"))) == (1, 1)
-        slices.offer([], "535.1", "uid-n1")
+        slices.offer([], "535.1")
         await until(lambda: PATH not in server.objects)
+
+
+async def test_a_slice_goes_with_its_node_and_follows_one_of_the_same_name() -> None:
+    """One without an owner, or of a node that is gone, nobody would remove, or somebody at once."""
+    node = {"uid": ""}
+
+    async with at_work(lambda: node["uid"]) as (server, slices):
+        slices.offer([device(0)], "535.1")
+        await until(lambda: server.seen("GET", LIST))
+        await until(lambda: not slices.is_written)
+        for uid in ("first", "second"):
+            node["uid"] = uid
+            slices.node_changed()
+            await until(lambda: owners(server) == [node["uid"]])
+        node["uid"] = ""
+        await server.delete(PATH)
+        slices.node_changed()
+        await until(lambda: not slices.is_written)
+        slices.offer([], "535.1")
+        await until(lambda: slices.is_written)
+        assert len(server.seen("POST")) == 1
 
 
 async def test_a_slice_of_another_name_that_an_earlier_release_left_is_removed() -> None:
     async with at_work() as (server, slices):
         spec = {"driver": "gpu-device-plugin", "nodeName": "n1"}
         server.preload(f"{LIST}/old", {"metadata": {"name": "old"}, "spec": spec})
-        slices.offer([device(0)], "535.1", "uid-n1")
+        slices.offer([device(0)], "535.1")
         await until(lambda: names(server) == ["gpu-0"] and f"{LIST}/old" not in server.objects)
 
 
@@ -134,10 +161,29 @@ async def test_a_claim_is_read_with_what_is_allocated_to_it_and_its_pod() -> Non
     assert (of.device, of.memory_mib, of.core_percent, of.share_id) == ("gpu-3", 2048, 30, "s-1")
 
 
+async def test_of_all_claims_those_with_devices_of_ours_are_read_page_by_page() -> None:
+    """Other drivers' claims, and those that nothing is allocated to, may be many."""
+
+    def allocated(driver: str) -> Any:
+        result = {"driver": driver, "pool": "n1", "device": "gpu-3"}
+        return {"allocation": {"devices": {"results": [result]}}}
+
+    async with running() as (server, api):
+        server.page_size = 2
+        statuses = [{}, *map(allocated, ("gpu-device-plugin", "disks", "gpu-device-plugin")), {}]
+        for number, told in enumerate(statuses):
+            meta = {"name": f"c{number}", "namespace": "default"}
+            server.preload(f"{CLAIM}-{number}", {"metadata": meta, "status": told})
+        found = await list_allocated(api)
+
+    assert [claim.ref.name for claim in found] == ["c1", "c3"]
+    assert len(server.seen("GET")) == 3
+
+
 async def test_a_server_without_such_objects_says_so_until_it_takes_one() -> None:
     async with at_work() as (server, slices):
         server.has_dra = False
-        slices.offer([device(0)], "535.1", "u")
+        slices.offer([device(0)], "535.1")
         await until(lambda: "404" in slices.refused)
         server.has_dra = True
         await until(lambda: names(server) == ["gpu-0"])
@@ -148,9 +194,9 @@ async def test_whether_a_refused_slice_would_be_taken_is_asked_without_a_write()
     """So that the device plugin may serve meanwhile."""
     async with at_work() as (server, slices):
         server.has_dra = False
-        slices.offer([device(0)], "535.1", "u")
+        slices.offer([device(0)], "535.1")
         await until(lambda: slices.refused)
-        slices.offer([], "", "u")
+        slices.offer([], "")
         assert not await slices.would_take()
         server.has_dra = True
         assert await slices.would_take()
@@ -163,7 +209,7 @@ async def test_a_slice_was_taken_until_we_take_it_back() -> None:
         spec = {"driver": "gpu-device-plugin", "nodeName": "n1"}
         server.preload(PATH, {"metadata": {"name": "n1-gpu-device-plugin"}, "spec": spec})
         server.fault = lambda seen: status(403, "no") if seen.method in {"POST", "PUT"} else None
-        slices.offer([device(0)], "535.1", "u")
+        slices.offer([device(0)], "535.1")
         await until(lambda: slices.refused)
         assert slices.was_taken
         await server.delete(PATH)
@@ -171,7 +217,7 @@ async def test_a_slice_was_taken_until_we_take_it_back() -> None:
         assert slices.was_taken
         server.fault = lambda _: None
         await until(lambda: names(server) == ["gpu-0"])
-        slices.offer([], "535.1", "u")
+        slices.offer([], "535.1")
         await until(lambda: PATH not in server.objects)
         await until(lambda: not slices.was_taken)
 
@@ -191,6 +237,6 @@ async def test_a_list_that_is_refused_for_a_moment_is_asked_for_again_at_once() 
             return status(403, "forbidden") if is_refused else None
 
         server.fault = fault
-        slices.offer([device(0)], "535.1", "u")
+        slices.offer([device(0)], "535.1")
         await until(lambda: names(server) == ["gpu-0"])
         assert not refused

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -223,11 +224,12 @@ def test_nodes_of_different_policies_are_compared_by_the_default() -> None:
         for name, held in (("full", 10), ("empty", 0))
     }
 
-    scores = comparable(mixed)
-    assert scores["full"] > scores["half"] > scores["empty"]
+    full, half, empty = comparable([mixed[name] for name in ("full", "half", "empty")])
+    assert full > half > empty
     assert mixed["empty"].own > mixed["full"].common
-    assert comparable(spread)["empty"] > comparable(spread)["full"]
-    assert comparable({}) == {}
+    full, empty = comparable([spread[name] for name in ("full", "empty")])
+    assert empty > full
+    assert comparable([]) == []
 
 
 def test_an_init_containers_units_are_held_as_long_as_the_pod_is_there() -> None:
@@ -320,6 +322,42 @@ def test_a_pod_fits_exactly_where_some_cards_for_its_containers_do(
         for card, (units, percent) in taken.items():
             assert units <= free[card][0]
             assert percent <= free[card][1]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 8), st.sampled_from([100, 60, 25, 0])), min_size=2, max_size=5
+    ),
+    st.lists(st.tuples(st.sampled_from([_INIT, _APP]), st.integers(1, 8)), min_size=1, max_size=3),
+    st.sampled_from(PlacementPolicy),
+    st.randoms(use_true_random=False),
+)
+def test_which_card_has_which_number_changes_no_score(
+    free: list[_Amount],
+    containers: list[tuple[ContainerKind, int]],
+    policy: PlacementPolicy,
+    mixed: random.Random,
+) -> None:
+    """So that the controller may answer nodes with the same left alike."""
+    cards = tuple(Card(f"GPU-{n}", n, n, -1, "V100", 1024 * 8) for n in range(len(free)))
+    node = NodeOffer("n1", NodeMode.CORE_MEM, MemoryUnit.GIB, cards, frozenset(range(len(free))))
+    asking = PodRequest(
+        PodRef("ns", "p", "p"),
+        tuple(
+            ContainerRequest(f"c{n}", kind, n, {Resource.MEM: units, Resource.CORE: 25})
+            for n, (kind, units) in enumerate(sorted(containers, key=lambda c: c[0] is _APP))
+        ),
+    )
+
+    def answered(left: list[_Amount]) -> Score | Misfit:
+        held = [
+            PodHold(PodRef("ns", f"q{n}", f"q{n}"), {0: {n: (8 - units, 100 - percent)}})
+            for n, (units, percent) in enumerate(left)
+        ]
+        found = fit(node, node_rooms(node, held), asking, policy)
+        return found.score if isinstance(found, Fit) else found
+
+    assert answered(free) == answered(mixed.sample(free, len(free)))
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,7 @@ def naming(*containers: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 MINE, OTHER = "slice-2-30-c0", "slice-4-30-c7"
+BY_CLASS = "deviceclass.resource.kubernetes.io/gpu-card"
 SEVERAL = "container main asks for several GPU resources"
 HAND_MADE: dict[str, tuple[dict[str, Any], list[str]]] = {
     "two claims": (naming(holding_claims(MINE, OTHER)), [SEVERAL, MINE, OTHER]),
@@ -307,6 +308,10 @@ HAND_MADE: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a whole card beside a claim": (
         naming(holding_claims(MINE, limits={"nvidia.com/gpu": "1"})),
         [SEVERAL, MINE, "nvidia.com/gpu"],
+    ),
+    "a whole card by the name of its class": (
+        naming(holding_claims(MINE, limits={BY_CLASS: "1"})),
+        [SEVERAL, MINE, BY_CLASS],
     ),
     "two claims of an init container": (
         naming(container("app"), initContainers=[holding_claims(MINE, OTHER)]),
@@ -502,10 +507,13 @@ def test_nobody_becomes_an_owner_of_a_claim_that_is_there(
 
 
 def test_a_claim_of_whole_cards_names_no_amounts(server: Submission) -> None:
-    """They would be a slice that no rule has seen; whole cards by hand are as good as by limits."""
+    """They would be a slice that no rule has seen. And such a claim is one pod's, as the agent wants it."""
     whole = claim_of_hand()
     (request,) = whole["spec"]["devices"]["requests"]
     request["exactly"]["deviceClassName"] = "gpu-card"
+    assert "ask nvidia.com/gpu in the pod's limits" in server.create(whole).text
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "7f4f0e1e-1"}
+    whole["metadata"]["ownerReferences"] = [owner]
     assert server.create(whole).is_accepted
 
     part = json.loads(json.dumps(whole))

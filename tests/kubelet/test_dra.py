@@ -23,8 +23,10 @@ class SimpleClaims:
 
     prepared: dict[str, int] = field(default_factory=dict)
     sick: dict[str, str] = field(default_factory=dict)
+    together: asyncio.Barrier = field(default_factory=lambda: asyncio.Barrier(1))
 
     async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
+        await self.together.wait()
         if ref.name == "full":
             raise DoesNotFitError("card 0 is full", reason="NoRoom")
         self.prepared[ref.uid] = self.prepared.get(ref.uid, 0) + 1
@@ -93,6 +95,17 @@ async def test_a_claim_is_answered_with_its_devices_and_an_error_stays_with_its_
         "uid-never-seen": "",
     }
     assert set(claims.prepared) == {"uid-b"}
+
+
+async def test_the_claims_of_a_call_are_prepared_side_by_side(
+    tmp_path: Path,
+    server: ClaimServer,  # noqa: ARG001 - serves
+    claims: SimpleClaims,
+) -> None:
+    """A pod may have forty, each takes an answer of the API server, and the kubelet waits 45 s for all."""
+    claims.together = asyncio.Barrier(3)
+    answers = await ClaimKubelet(tmp_path).prepare("a", "b", "c")
+    assert [answers[f"uid-{name}"].error for name in "abc"] == ["", "", ""]
 
 
 @pytest.mark.parametrize("which", ["plugins_registry", "plugins/gpu-device-plugin"])

@@ -25,6 +25,24 @@ def test_a_file_is_written_once_and_removed_once(tmp_path: Path) -> None:
     assert files.present() == frozenset()
 
 
+def test_what_a_kill_leaves_half_written_is_not_there_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next file takes its place."""
+
+    def killed(_name: str) -> None:
+        raise KeyboardInterrupt
+
+    files = CdiFiles(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("gpu_device_plugin.store.cdi.failpoint", killed)
+        with pytest.raises(KeyboardInterrupt):
+            files.write("u1", CONTENT)
+    assert files.present() == frozenset()
+    files.write("u2", CONTENT)
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu-device-plugin-u2.json"]
+
+
 def test_other_files_of_the_directory_are_left_alone(tmp_path: Path) -> None:
     """NVIDIA's own specification lies there too."""
     (tmp_path / "nvidia.json").write_text("{}")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.held import fraction
 from tests.store.reader_before import BLOCK, cards_before, grants_before, node_before
 
+from gpu_device_plugin.domain.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.health_values import CardHealth, Fault, Health, Recovery
 from gpu_device_plugin.domain.ledger import Ledger
@@ -249,6 +250,19 @@ def test_after_a_downgrade_and_an_upgrade_what_the_older_release_wrote_counts(
     save(store, {TRAIN.slice_id: TRAIN})
     assert store_at(path)[1] == Loaded(Ledger({TRAIN.slice_id: TRAIN}))
     assert grants_before(path).keys() == {TRAIN.slice_id}
+
+
+def test_what_the_older_release_cannot_say_of_a_grant_is_kept_over_it(tmp_path: Path) -> None:
+    """That its card is nobody else's, its compute policy; it ends with the grant."""
+    path = tmp_path / "grants"
+    store, _ = store_at(path)
+    alone = tuple(replace(share, is_exclusive=True) for share in TRAIN.shares)
+    kept = replace(TRAIN, shares=alone, compute_policy=ComputePolicy.NATIVE)
+    for _ in range(3):
+        save(store, {kept.slice_id: kept, WIDE.slice_id: WIDE})
+    write_as_before(path, grants_before(path))
+
+    assert store_at(path)[1] == Loaded(Ledger({kept.slice_id: kept, WIDE.slice_id: WIDE}))
 
 
 def test_where_the_copy_could_not_be_written_the_grants_themselves_count(tmp_path: Path) -> None:

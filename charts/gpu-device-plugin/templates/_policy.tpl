@@ -23,12 +23,12 @@ whose request was made into a claim.
 {{- end }}
 
 {{/*
-The names of GPU resources in CEL, but for those of MIG profiles: the usual ones, and those that the files of
-config.map make. Other resources of nvidia.com (gpumem, hostdev) are no GPUs.
+The names of GPU resources in CEL, but for those of MIG profiles: the usual ones, those of whole cards by claims (each
+DeviceClass has a name of its own beside the one that it is given), and those that the files of config.map make. Other resources of nvidia.com (gpumem, hostdev) are no GPUs.
 */}}
 {{- define "gpu-device-plugin.gpuNames" -}}
 {{- $found := list "aliyun.com/gpu-mem" "aliyun.com/gpu" "nvidia.com/gpu" "nvidia.com/gpu.shared" }}
-{{- if .Values.dra.wholeCards }}{{ $found = append $found .Values.dra.wholeCards }}{{ end }}
+{{- with .Values.dra.wholeCards }}{{ $found = concat $found (list . "deviceclass.resource.kubernetes.io/gpu-card") }}{{ end }}
 {{- range .Values.config.map }}
 {{- $file := . }}
 {{- if kindIs "string" . }}{{ $file = fromYaml . }}{{ end }}

@@ -1,13 +1,14 @@
-"""ResourceClaims, read one at a time."""
+"""ResourceClaims: one by one GET, or those of the cluster that have devices of ours."""
 
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from gpu_device_plugin.cluster.api import ApiServer, Request
+from gpu_device_plugin.cluster.listing import list_items
 from gpu_device_plugin.cluster.quantity import whole_number
-from gpu_device_plugin.cluster.wire import Bare, ListOf
-from gpu_device_plugin.domain.claims import AllocatedDevice, Claim, ClaimRef
+from gpu_device_plugin.cluster.wire import Bare
+from gpu_device_plugin.domain.claims import DRIVER, AllocatedDevice, Claim, ClaimRef
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
 
@@ -51,7 +52,6 @@ class _Claim(Bare):
 
 _LIST = "/apis/resource.k8s.io/v1/resourceclaims"
 _claim = msgspec.json.Decoder(_Claim)
-_claims = msgspec.json.Decoder(ListOf[_Claim])
 
 
 async def fetch_claim(
@@ -74,19 +74,20 @@ async def fetch_claim(
         raise ClusterError(f"GET {path}: {error}") from error
 
 
-async def list_claims(api: ApiServer) -> Sequence[Claim]:
-    """Every claim of the cluster; the API server selects none by what is allocated.
+async def list_allocated(api: ApiServer) -> Sequence[Claim]:
+    """The claims of the cluster that have a device of ours.
+
+    The API server selects none by what is allocated. So all are read, page by page: of tens of
+    thousands one answer would be as large as an agent's memory.
 
     Raises:
         ClusterError: The API server does not answer, or not with claims.
     """
-    answer = await api.call_in_turn(Request("GET", _LIST))
-    if not answer.is_success:
-        raise ClusterError(f"GET {_LIST}: {answer.text}")
-    try:
-        return [_understood(claim) for claim in _claims.decode(answer.body).items or ()]
-    except msgspec.MsgspecError as error:
-        raise ClusterError(f"GET {_LIST}: {error}") from error
+    return [
+        _understood(claim)
+        async for claim in list_items(api, _LIST, _Claim)
+        if any(each.driver == DRIVER for each in claim.status.allocation.devices.results or ())
+    ]
 
 
 def _understood(claim: _Claim) -> Claim:

@@ -29,6 +29,12 @@ def asking_containers(pod: Pod) -> list[str]:
     return [container.name for container in every if _asked(container)]
 
 
+def asking_together(pod: Pod) -> list[str]:
+    """Those of them that run together: an ordinary init container's devices go to a later one."""
+    beside = [each for each in pod.spec.init_containers or () if each.restart_policy == "Always"]
+    return [each.name for each in (*beside, *pod.spec.containers) if _asked(each)]
+
+
 def whole_number(amount: object) -> int:
     """The amount, or 0 where it is none.
 

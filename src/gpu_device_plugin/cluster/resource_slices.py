@@ -1,11 +1,12 @@
 """Our node's ResourceSlice: what claims may get of it, kept at the API server.
 
-Nothing is asked of the server before something is offered for the first time.
+Nothing is asked of the server before something is offered for the first time. The slice is owned by
+the Node object, and goes with it: while that is not known, nothing is written.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,13 +27,19 @@ _log = structlog.get_logger(__name__)
 
 
 class ResourceSlices:
-    """Keeps one ResourceSlice as it is wanted; others of our driver on the node are removed."""
+    """Keeps one ResourceSlice as it is wanted; others of our driver on the node are removed.
 
-    def __init__(self, api: ApiServer, node: str) -> None:
+    Args:
+        api: The API server.
+        node: Name of the node.
+        node_uid: The uid of its object now; empty where there is none, or it is not known.
+    """
+
+    def __init__(self, api: ApiServer, node: str, node_uid: Callable[[], str]) -> None:
         self._api = api
         self._node = node
         self._name = f"{node}-{DRIVER}"[:253]
-        self._node_uid = ""
+        self._node_uid = node_uid
         self._wanted: dict[str, object] | None = None
         self._present: dict[str, Bare] = {}
         self._is_begun = asyncio.Event()
@@ -51,14 +58,17 @@ class ResourceSlices:
             Listener(replace=self._replace, put=self._put, remove=self._remove),
         )
 
-    def offer(self, devices: Sequence[OfferedDevice], driver_version: str, node_uid: str) -> None:
+    def offer(self, devices: Sequence[OfferedDevice], driver_version: str) -> None:
         """Want these; returns at once. No device at all removes the slice."""
-        self._node_uid = node_uid
         spec = slice_spec(self._node, devices, driver_version) if devices else None
         if spec == self._wanted and self._is_begun.is_set():
             return
         self._wanted, self.refused = spec, ""
         self._is_begun.set()
+        self._wake.set()
+
+    def node_changed(self) -> None:
+        """The node's uid may be another one."""
         self._wake.set()
 
     async def would_take(self) -> bool:
@@ -88,7 +98,7 @@ class ResourceSlices:
         while True:
             self._wake.clear()
             request = self._difference() if self._reflection.is_synced else None
-            if request is None:
+            if request is None or (request.method != "DELETE" and not self._node_uid()):
                 failures = 0
                 await self._wake.wait()
                 continue
@@ -131,13 +141,14 @@ class ResourceSlices:
         digest = hashlib.sha256(msgspec.json.encode(self._wanted)).hexdigest()[:16]
         present = self._present.get(self._name)
         metadata: dict[str, object] = {"name": self._name, "annotations": {_CONTENT: digest}}
-        if self._node_uid:
-            owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node_uid}
-            metadata["ownerReferences"] = [{**owner, "controller": True}]
+        uid = self._node_uid()
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid}
+        metadata["ownerReferences"] = [{**owner, "controller": True}]
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "spec": self._wanted}
         if present is None:
             return Request("POST", _PATH, body={**body, "metadata": metadata})
-        if (present.metadata.annotations or {}).get(_CONTENT) == digest:
+        is_same = (present.metadata.annotations or {}).get(_CONTENT) == digest
+        if is_same and (not uid or present.metadata.owner_uid == uid):
             return None
         metadata["resourceVersion"] = present.metadata.resource_version
         return Request("PUT", f"{_PATH}/{self._name}", body={**body, "metadata": metadata})

@@ -99,9 +99,11 @@ class ClaimServicer:
 
     async def _prepare(self, request: Any, _context: Any) -> Any:
         response = dra_pb2.NodePrepareResourcesResponse()
-        for ref in map(_ref, request.claims):
+        refs = [_ref(claim) for claim in request.claims]
+        # Side by side: each asks the API server, and the kubelet waits 45 s for all of them.
+        tried = await asyncio.gather(*(_tried(self._service.prepare(ref)) for ref in refs))
+        for ref, (error, devices) in zip(refs, tried, strict=True):
             answer = response.claims[ref.uid]
-            error, devices = await _tried(self._service.prepare(ref))
             answer.error = error
             for each in devices or ():
                 answer.devices.add(

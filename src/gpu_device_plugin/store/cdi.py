@@ -25,7 +25,9 @@ class CdiFiles:
             StorageError: The file system refused.
         """
         path, encoded = self._path(uid), json.dumps(content).encode()
-        hidden = path.with_suffix(".tmp")
+        hidden = (
+            self._directory / f"{_PREFIX}half.tmp"
+        )  # one name: what a kill leaves is overwritten
         try:
             if path.is_file() and path.read_bytes() == encoded:
                 return

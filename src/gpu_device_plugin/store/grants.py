@@ -137,7 +137,7 @@ class GrantStore:
         """This copy is not flushed and may be torn, which matters only if nothing else is left."""
         try:
             sealed = self._former.read()
-            plain = grants_v1.decode(sealed.payload) if sealed else []
+            plain = grants_v1.decode(sealed.payload, self._known()) if sealed else []
             grants, unread = self._grants(plain, bad)
         except (ValueError, StateError) as error:
             if not is_needed:
@@ -147,6 +147,14 @@ class GrantStore:
         if sealed is None:
             return _Layout()
         return _Layout(grants, sealed.boot_id, sealed.number, unread=unread)
+
+    def _known(self) -> dict[str, GrantRecord]:
+        """Slice -> its record, as far as the present file's can be read."""
+        found = {}
+        for key, plain in self._read.items():
+            with contextlib.suppress(msgspec.ValidationError):
+                found[key] = msgspec.convert(plain, GrantRecord)
+        return found
 
     def read(self) -> Ledger:
         """Read the grants without writing anything.

@@ -45,13 +45,36 @@ def encode(record: GrantRecord, own: Mapping[str, object]) -> bytes:
     return json.dumps(plain, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(payload: bytes) -> list[object]:
+def decode(payload: bytes, newer: Mapping[str, GrantRecord]) -> list[object]:
     """The grants of a file, with the present keys; they are validated later.
+
+    Args:
+        payload: The file's.
+        newer: Slice -> what the present layout says of it. It completes what this one cannot say.
 
     Raises:
         ValueError: It is not JSON, or not lines of grants.
     """
-    return [_migrated(json.loads(line)) for line in payload.splitlines()]
+    try:
+        found = [_migrated(json.loads(line)) for line in payload.splitlines()]
+        return [_completed(plain, newer.get(plain["id"])) for plain in found]
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+
+
+def _completed(plain: Plain, newer: GrantRecord | None) -> Plain:
+    """A grant with the claim that holds it, units of other resources, and its policies."""
+    if newer is None:
+        return plain
+    claim, exclusive = newer.holder, {s.device for s in newer.shares if s.is_exclusive}
+    units = {name: ids for name, ids in plain["units"].items() if ids or name in newer.units}
+    return {
+        **plain,
+        "holder": {**plain["holder"], "claim": claim.claim, "claim_name": claim.claim_name},
+        "units": {**newer.units, **units},
+        "shares": [{**s, "is_exclusive": s["device"] in exclusive} for s in plain["shares"]],
+        "compute_policy": newer.compute_policy.value,
+    }
 
 
 def _migrated(old: Plain) -> Plain:

@@ -29,11 +29,13 @@ class ClaimsOnly(NoClaims):
     claims: dict[str, Claim] = field(default_factory=dict)
     offers: list[Sequence[OfferedDevice]] = field(default_factory=list)
     is_away: bool = False
+    readings: int = 0
 
     async def fetch(self, _namespace: str, name: str, /) -> Claim | None:
         return self.claims.get(name)
 
     async def every(self) -> Sequence[Claim]:
+        self.readings += 1
         if self.is_away:
             raise ClusterError("away")
         return list(self.claims.values())

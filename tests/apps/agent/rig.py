@@ -164,7 +164,11 @@ class Rig:
             "door": "gpu-device-plugin/door",
         }
         node = {
-            "metadata": {"name": NODE, "labels": {names[k]: v for k, v in labels.items()}},
+            "metadata": {
+                "name": NODE,
+                "uid": "uid-n1",
+                "labels": {names[k]: v for k, v in labels.items()},
+            },
             "status": {"nodeInfo": {"bootID": "b"}},
         }
         await self.api.put(f"/api/v1/nodes/{NODE}", node)

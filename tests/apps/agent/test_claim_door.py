@@ -188,7 +188,8 @@ def by_units(node: Node) -> set[str]:
 
 async def test_a_card_goes_back_when_no_claim_is_allocated_on_it(node: Node) -> None:
     """A claim may be allocated and not prepared yet; without the API server nothing goes back."""
-    node.wiring.claim_door.handover.settle_seconds = 0.05
+    handover = node.wiring.claim_door.handover
+    handover.settle_seconds = handover.read_seconds = 0.05
     ref = node.cluster.allocate("a", 0)
     async with open_door(node):
         await until(lambda: node.cluster.offers)
@@ -207,6 +208,30 @@ async def test_a_card_goes_back_when_no_claim_is_allocated_on_it(node: Node) -> 
         await node.wiring.claim_door.unprepare(ref)
         del node.cluster.claims["a"]
         await until(lambda: by_units(node) == {"GPU-0", "GPU-1"})
+
+
+async def test_while_a_claim_is_not_prepared_the_cluster_is_not_read_at_every_change(
+    node: Node,
+) -> None:
+    """A pod may wait for a volume for hours; what is given back is a reason to read again."""
+    handover = node.wiring.claim_door.handover
+    handover.settle_seconds, handover.read_seconds = 0.05, 1000
+    node.cluster.allocate("waits", 0)
+    ref = node.cluster.allocate("ends", 1)
+    await node.wiring.claim_door.prepare(ref)
+    async with open_door(node):
+        await until(lambda: node.cluster.offers)
+        node.wiring.node_store.update(door=Door.DEVICE_PLUGIN)
+        await until(lambda: node.cluster.readings == 1)
+        for _ in range(3):
+            offers = len(node.cluster.offers)
+            node.wiring.claim_door.changed(None)
+            await until(lambda: len(node.cluster.offers) > offers)  # noqa: B023
+        assert node.cluster.readings == 1
+        del node.cluster.claims["ends"]
+        await node.wiring.claim_door.unprepare(ref)
+        await until(lambda: by_units(node) == {"GPU-1"})
+        assert node.cluster.readings == 2
 
 
 async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(
@@ -229,7 +254,7 @@ async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(
 async def test_with_door_dra_the_device_plugin_gives_nothing_new(node: Node) -> None:
     """From the first moment: the kubelet may not have seen the shorter list yet."""
     free = unit_ids(Resource.MEM, 0, 15)
-    with pytest.raises(RequestError, match="gives its cards by claims"):
+    with pytest.raises(RequestError, match="gives its cards through claims"):
         await node.wiring.session.prefer(str(Resource.MEM), free, (), 2)
 
 

@@ -58,6 +58,32 @@ async def test_of_nodes_that_fit_the_best_stays_and_the_others_say_which(tmp_pat
     assert 10 >= by_host["n2"] > by_host["n1"] >= 0
 
 
+async def test_nodes_with_the_same_left_are_answered_alike_and_bound_each_to_its_own_card(
+    tmp_path: Path,
+) -> None:
+    """On n1 the first card is the fuller one, on n2 the second."""
+    one, two = pod("one", 2, 30), pod("two", 2, 30)
+    pods = (
+        pod("a", 10, 50, on="n1", annotations=held(0, 10, 50)),
+        pod("b", 10, 50, on="n2", annotations=held(1, 10, 50)),
+    )
+    async with a_controller(tmp_path, (node("n1"), node("n2")), (*pods, one, two)) as found:
+        assert (await found.filter(one, "n2", "n1"))["NodeNames"] == ["n1", "n2"]
+        assert await found.bind(one, "n1") == ""
+        assert await found.bind(two, "n2") == ""
+        bound = [found.server.objects[path(each)]["metadata"] for each in (one, two)]
+
+    cards = [json.loads(each["annotations"][ALLOCATION]) for each in bound]
+    assert cards == [{"0": {"0": 2}}, {"0": {"1": 2}}]
+
+
+async def test_a_node_that_is_named_twice_is_answered_once(tmp_path: Path) -> None:
+    async with a_controller(tmp_path, (node("n1"),)) as found:
+        answer = await found.filter(pod("new", 2, 30), "n1", "n1")
+
+    assert (answer["NodeNames"], answer.get("FailedNodes")) == (["n1"], None)
+
+
 async def test_fgd_follows_the_processors_that_every_pod_leaves(tmp_path: Path) -> None:
     """Also those of pods without a slice, of one that is being bound, and of one that has ended."""
     nodes = (node("n1", 1, cpu="16"), node("n2", 1, cpu="16"))

@@ -182,7 +182,7 @@ class Binder:
                     f"pod {ref}: the answer of the binding to {doubt.node} is still missing"
                 )
             return doubt.hold
-        found = self._ledger.fit_all([node], pod.request)[node]
+        found = self._ledger.fit(node, pod.request)
         if isinstance(found, Misfit):
             raise _NoRoomError(f"pod {ref} fits node {node} no more: {found.text}")
         hold = found.hold(ref)

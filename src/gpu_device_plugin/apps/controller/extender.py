@@ -1,7 +1,8 @@
 """kube-scheduler's calls: which nodes fit, how well, and whom to evict."""
 
+import heapq
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
 from gpu_device_plugin.cluster.extender_wire import (
@@ -13,8 +14,8 @@ from gpu_device_plugin.cluster.extender_wire import (
     read_preemption,
     read_question,
 )
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit
-from gpu_device_plugin.domain.schemes.aliyun.node_score import comparable
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Misfit
+from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, comparable
 from gpu_device_plugin.errors import ClusterError
 
 MOST_NODES = 8
@@ -36,13 +37,19 @@ class Extender:
             return filter_error(str(error))
         if not question.pod.asks_units:
             return filter_answer(question, question.names, {}, {})
-        fits, failed, final = self._judged(question)
-        scores = _scores(fits)
-        kept = _best(scores)
-        for name in fits.keys() - set(kept):
-            is_equal = scores[name] == scores[kept[0]]
-            order = "comes first" if is_equal else "fits better"
-            failed[name] = f"fits, but {kept[0]} {order}"
+        fits, misfits = self._judged(question)
+        best = max((score for score, _ in fits), default=0.0)
+        equal = {name for score, names in fits if score == best for name in names}
+        kept = heapq.nsmallest(MOST_NODES, equal)
+        failed: dict[str, str] = {}
+        final: dict[str, str] = {}
+        for why, names in misfits:
+            (final if why.is_final else failed).update(dict.fromkeys(names, why.text))
+        for score, names in fits:
+            order = "comes first" if score == best else "fits better"
+            failed.update(dict.fromkeys(names, f"fits, but {kept[0]} {order}"))
+        for name in kept:
+            failed.pop(name, None)
         return filter_answer(question, kept, failed, final)
 
     def prioritize(self, body: bytes) -> bytes:
@@ -52,9 +59,11 @@ class Extender:
             ClusterError: The body is none of kube-scheduler's.
         """
         question = read_question(body)
-        fits, _, _ = self._judged(question) if question.pod.asks_units else ({}, {}, {})
-        scores = _scores(fits)
-        return priorities({name: _points(scores.get(name, 0.0)) for name in question.names})
+        points = dict.fromkeys(question.names, 0)
+        fits, _ = self._judged(question) if question.pod.asks_units else ((), ())
+        for score, names in fits:
+            points.update(dict.fromkeys(names, _points(score)))
+        return priorities(points)
 
     def preempt(self, body: bytes) -> bytes:
         """Keep the nodes on which evicting the proposed victims makes room on one card.
@@ -74,17 +83,19 @@ class Extender:
             }
         )
 
-    def _judged(self, question: Question) -> tuple[dict[str, Fit], dict[str, str], dict[str, str]]:
-        fits: dict[str, Fit] = {}
-        failed: dict[str, str] = {}
-        final: dict[str, str] = {}
-        judged = self._ledger.fit_all(question.names, question.pod)
-        for name, found in judged.items():
-            if isinstance(found, Fit):
-                fits[name] = found
+    def _judged(
+        self, question: Question
+    ) -> tuple[Sequence[tuple[float, list[str]]], Sequence[tuple[Misfit, list[str]]]]:
+        """Nodes that fit, with their scores; the others, with why."""
+        fits: list[tuple[Score, list[str]]] = []
+        misfits: list[tuple[Misfit, list[str]]] = []
+        for answer, names in self._ledger.judged(question.names, question.pod):
+            if isinstance(answer, Misfit):
+                misfits.append((answer, names))
             else:
-                (final if found.is_final else failed)[name] = found.text
-        return fits, failed, final
+                fits.append((answer, names))
+        scores = comparable([score for score, _ in fits])
+        return [(score, names) for score, (_, names) in zip(scores, fits, strict=True)], misfits
 
     def inspect(self, node: str | None) -> tuple[int, bytes]:
         """The ledger as JSON, and the HTTP status."""
@@ -119,15 +130,5 @@ class Extender:
         return {"name": name, "totalGPU": total, "usedGPU": total - free, "devs": devices}
 
 
-def _scores(fits: Mapping[str, Fit]) -> dict[str, float]:
-    return comparable({name: found.score for name, found in fits.items()})
-
-
 def _points(score: float) -> int:
     return max(0, min(_MOST_SCORE, round(_MOST_SCORE * score)))
-
-
-def _best(scores: Mapping[str, float]) -> list[str]:
-    """The nodes that fit as well as the best one, the first in the alphabet, at most eight."""
-    best = max(scores.values(), default=0.0)
-    return sorted(name for name, score in scores.items() if score == best)[:MOST_NODES]

@@ -1,12 +1,12 @@
 """What every node's cards have left, kept from the watches and from what is being bound."""
 
 import itertools
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import structlog
 
+from gpu_device_plugin.apps.controller.kept_answers import Answer, Answers, KeptAnswers
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.modes import PlacementPolicy
@@ -18,34 +18,17 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     hold_of,
     parse_offer,
 )
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import (
-    Checked,
-    Fit,
-    Misfit,
-    checked,
-    fit,
-    tried,
-)
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit
 from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.errors import StateError
 
 NO_CARDS_TEXT = "node(s) have no cards of ours"
-_KEPT_SHAPES = 64
-_KEPT_ANSWERS = 100_000
 _KEPT_KINDS = 1_000
 _NO_CARDS = Misfit(NO_CARDS_TEXT, is_final=True)
-_Asked = tuple[object, str | None, str | None, str | None, int]
+Judged = tuple[Answer, list[str]]
+"""An answer, and the nodes that it is for."""
 _log = structlog.get_logger("ledger")
-
-
-@dataclass(slots=True)
-class _Answers:
-    """What pods that ask alike were answered: by node, by what a node has left, by its rules."""
-
-    by_node: dict[str, Fit | Misfit] = field(default_factory=dict)
-    by_kind: dict[int, Fit | Misfit] = field(default_factory=dict)
-    by_rules: dict[object, Checked | Misfit] = field(default_factory=dict)
 
 
 class ClusterLedger:
@@ -70,7 +53,7 @@ class ClusterLedger:
         self._kinds: dict[object, int] = {}
         self._kind_of: dict[str, int] = {}
         self._numbers = itertools.count()
-        self._answers: OrderedDict[_Asked, _Answers] = OrderedDict()
+        self._answers = KeptAnswers(default_policy)
 
     @property
     def offers(self) -> Mapping[str, NodeOffer]:
@@ -167,7 +150,8 @@ class ClusterLedger:
             rooms = self._rooms[node] = node_rooms(offer, self.holds(node), Door.DEVICE_PLUGIN)
             if len(self._kinds) > _KEPT_KINDS:
                 self._kinds.clear()
-            kind = (offer.mode, offer.policy, tuple(room.amounts for room in rooms))
+            left = tuple(sorted(room.amounts for room in rooms))
+            kind = offer.mode, offer.unit, offer.max_pods, offer.policy, left
             self._kind_of[node] = self._kinds.setdefault(kind, next(self._numbers))
         return self._rooms[node]
 
@@ -187,42 +171,41 @@ class ClusterLedger:
 
     @property
     def kept_answers(self) -> int:
-        """Answers that are kept for pods that ask alike: what was asked longest ago goes first."""
-        return sum(len(answers.by_node) for answers in self._answers.values())
+        """Answers that are kept for pods that ask alike."""
+        return len(self._answers)
 
-    def fit_all(self, names: Iterable[str], pod: PodRequest) -> dict[str, Fit | Misfit]:
-        """Whether and how well a pod fits each of these nodes.
-
-        Pods come in many copies, and few nodes change between two of them: answers are kept by
-        what is asked, until the node changes.
-        """
-        counts = self._counts_processors(pod)
-        cpu = pod.cpu_milli if counts else 0
-        asked = (_shape(pod), pod.card_count_label, pod.placement, pod.card_label, cpu)
-        answers = self._answers.setdefault(asked, _Answers())
-        self._answers.move_to_end(asked)
-        if len(answers.by_kind) > _KEPT_KINDS:
-            answers.by_kind.clear()
-        while len(self._answers) > 1 and (
-            len(self._answers) > _KEPT_SHAPES or self.kept_answers > _KEPT_ANSWERS
-        ):
-            self._answers.popitem(last=False)
-        found: dict[str, Fit | Misfit] = {}
+    def judged(self, names: Iterable[str], pod: PodRequest) -> Sequence[Judged]:
+        """Whether and how well a pod fits each of these nodes; those of one answer together."""
+        answers = self._answers.to(pod, counts_processors=self._counts_processors(pod))
+        by_node, own = answers.by_node, self._reserved_on.get(pod.ref)
+        alike: dict[int, Judged] = {}
         for name in names:
-            if name not in self._offers:
-                found[name] = _NO_CARDS
-            elif pod.ref in self._reserved.get(name, ()):
-                # Its own reservation must not stand in its way.
-                others = [hold for hold in self.holds(name) if hold.pod != pod.ref]
-                found[name] = self._beside(name, others, pod)
-            elif name in answers.by_node:
-                found[name] = answers.by_node[name]
-            else:
-                answer = self._alike(name, pod, answers)
-                if counts and isinstance(answer, Fit):
-                    answer = answer.beside(self._free_milli(name), pod.cpu_milli)
-                found[name] = answers.by_node[name] = answer
-        return found
+            answer = by_node.get(name)
+            if answer is None or name == own:
+                answer = self._answer(name, pod, answers)
+            group = alike.get(id(answer))
+            if group is None:
+                group = alike[id(answer)] = answer, []
+            group[1].append(name)
+        return list(alike.values())
+
+    def fit(self, node: str, pod: PodRequest) -> Fit | Misfit:
+        """What a pod would hold of a node; its own reservation does not stand in its way."""
+        if node not in self._offers:
+            return _NO_CARDS
+        return self._beside(node, [hold for hold in self.holds(node) if hold.pod != pod.ref], pod)
+
+    def _answer(self, name: str, pod: PodRequest, answers: Answers) -> Answer:
+        if name not in self._offers:
+            return _NO_CARDS
+        if name == self._reserved_on.get(pod.ref):
+            found = self.fit(name, pod)
+            return found if isinstance(found, Misfit) else found.score
+        rooms = self.rooms(name)
+        free = self._free_milli(name) if answers.counts_processors else None
+        answer = answers.of_kind(self._kind_of[name], self._offers[name], rooms, free)
+        answers.by_node[name] = answer
+        return answer
 
     def _counts_processors(self, pod: PodRequest) -> bool:
         """Whether any node is scored by the processor that it has free."""
@@ -249,20 +232,6 @@ class ClusterLedger:
         rooms = node_rooms(offer, holds, Door.DEVICE_PLUGIN)
         return fit(offer, rooms, pod, self._default_policy, free)
 
-    def _alike(self, node: str, pod: PodRequest, answers: "_Answers") -> Fit | Misfit:
-        """The answer for a node with plenty of processor; nodes with the same left share it."""
-        rooms = self.rooms(node)
-        kind = self._kind_of[node]
-        if kind not in answers.by_kind:
-            offer = self._offers[node]
-            rules = offer.mode, offer.unit, offer.max_pods, offer.policy
-            if rules not in answers.by_rules:
-                answers.by_rules[rules] = checked(offer, pod, self._default_policy)
-            asked = answers.by_rules[rules]
-            found = asked if isinstance(asked, Misfit) else tried(offer, rooms, asked)
-            answers.by_kind[kind] = found
-        return answers.by_kind[kind]
-
     def _changed(self, node: str) -> None:
         """Forget what was counted of a node."""
         self._rooms.pop(node, None)
@@ -270,8 +239,7 @@ class ClusterLedger:
 
     def _processor_changed(self, node: str) -> None:
         """Forget what was answered of a node; its cards are as they were."""
-        for answers in self._answers.values():
-            answers.by_node.pop(node, None)
+        self._answers.forget(node)
 
 
 def _drop(held: dict[str, dict[PodRef, PodHold]], node: str, ref: PodRef) -> None:
@@ -279,8 +247,3 @@ def _drop(held: dict[str, dict[PodRef, PodHold]], node: str, ref: PodRef) -> Non
     held[node].pop(ref, None)
     if not held[node]:
         del held[node]
-
-
-def _shape(pod: PodRequest) -> object:
-    """All of a pod's containers that an answer depends on."""
-    return tuple((c.kind, c.index, frozenset(c.amounts.items())) for c in pod.containers)

@@ -9,6 +9,7 @@ from gpu_device_plugin.apps.overview.device_rooms import device_rooms, whole_by_
 from gpu_device_plugin.apps.overview.node_cards import NodeView
 from gpu_device_plugin.apps.overview.wording import few, rule_text
 from gpu_device_plugin.cluster.cluster_watch import ClusterPod
+from gpu_device_plugin.cluster.device_requests import asking_together
 from gpu_device_plugin.cluster.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.doors import Door
@@ -114,6 +115,7 @@ def _device_verdicts(
     facts: Mapping[str, SurveyedNode],
 ) -> Iterator[NodeVerdict]:
     """What each node that has such devices has left; the pod itself takes none of them."""
+    together = asking_together(pod)
     for view in nodes:
         node = facts.get(view.name)
         if node is None:
@@ -121,7 +123,11 @@ def _device_verdicts(
         others = Counter(view.devices_taken)
         if pod.spec.node_name == view.name and not _is_over(pod):
             others.subtract(asked)
-        rooms = device_rooms(asked, node, others) or whole_by_claims(asked, view.cards)
+        rooms = device_rooms(asked, node, others)
+        if not rooms and (rooms := whole_by_claims(asked, view.cards)) and len(together) > 1:
+            told = f"never: by a claim one container of a pod gets whole cards, and {few(together)} ask"
+            yield NodeVerdict(view.name, told, is_never=True)
+            continue
         if not rooms:
             continue
         closed = _closed(pod, node)
@@ -210,12 +216,9 @@ def _card_line(room: Room, wanted: Demand) -> str:
 
 def _hint(rooms: Sequence[Room], wanted: Demand, policy: PlacementPolicy) -> str:
     found = place(rooms, wanted, policy)
-    if not isinstance(found, NoRoom) or found.largest_card is None or wanted.cards > 1:
+    room = found.largest if isinstance(found, NoRoom) else None
+    if room is None or wanted.cards > 1:
         return ""  # the largest slice of one card says nothing of several
-    (room,) = (room for room in rooms if room.card is found.largest_card)
     percent = min(wanted.core_percent, room.free_core)
     compute = f" with {percent} %" if wanted.core_percent else ""
-    return (
-        f"{found.largest_units} units ({found.largest_mib} MiB){compute} on card "
-        f"{found.largest_card.index}"
-    )
+    return f"{room.free_mem} units ({room.free_slice_mib} MiB){compute} on card {room.card.index}"

@@ -1,8 +1,10 @@
 """Cards on their way back to the device plugin: each is withheld until no claim is allocated on it.
 
 The scheduler may have allocated a card a moment before it saw the taint, and the claim is prepared
-later. So the claims are read some seconds after the tainted slice was written. What was offered is
-remembered over a restart: an agent that finds the door changed has to take it back first.
+later. So the claims are read some seconds after the tainted slice was written; and then again, ever
+more rarely: an API server of a large cluster has many, and a pod may wait for hours before its claim
+is prepared. What was offered is remembered over a restart: an agent that finds the door changed has
+to take it back first.
 """
 
 import asyncio
@@ -26,7 +28,9 @@ class Handover:
         withheld: Their UUIDs.
         is_offered: Whether the API server may have a slice of ours, also one of an earlier run.
         settle_seconds: How long after the taint the scheduler may still have allocated.
-        ask_seconds: How often an API server that takes no offers is asked again.
+        read_seconds: Least time between two readings of the claims.
+        ask_seconds: How often an API server that takes no offers is asked again; claims are read
+            at least as often.
     """
 
     def __init__(self, parts: ClaimParts) -> None:
@@ -35,9 +39,11 @@ class Handover:
         self.withheld: frozenset[str] = frozenset()
         self.is_offered = False
         self._may_be_written = False
-        self.settle_seconds = 5.0
+        self.settle_seconds = self.read_seconds = 5.0
         self.ask_seconds = 60.0
         self._asked_at = 0.0
+        self._seen: frozenset[str] | None = None
+        self._seen_at = self._read_at = 0.0
 
     @property
     def is_waiting(self) -> bool:
@@ -100,10 +106,13 @@ class Handover:
             self._may_be_written = False
             self._remember(self.withheld, is_offered=False)
             return True
+        if not self._is_due():
+            return False
         try:
             claims = await self._parts.claims.every()
         except ClusterError as error:
             _log.info("claims cannot be read; cards are withheld", error=str(error))
+            self._seen = None
             return False
         left = self.withheld & allocated_cards(claims, self._parts.node_store.read())
         is_change = left != self.withheld
@@ -112,6 +121,18 @@ class Handover:
             _log.info("cards go back to the device plugin", withheld=sorted(left))
             self._parts.republish(self._parts.node_store.read())
         return is_change
+
+    def _is_due(self) -> bool:
+        """Whether to read the claims: at a change of what is held, then after half of the time since."""
+        now, held = asyncio.get_running_loop().time(), held_by_claims(self._parts.admission.ledger)
+        if held != self._seen:
+            self._seen, self._seen_at = held, now
+        else:
+            longer = min((now - self._seen_at) / 2, self.ask_seconds)
+            if now - self._read_at < max(self.read_seconds, longer):
+                return False
+        self._read_at = now
+        return True
 
     def _has_settled(self) -> bool:
         """Whether nothing new has been allocated for a while of what is withheld."""

@@ -262,4 +262,5 @@ class ApiCluster:
 
     def _node_changed(self) -> None:
         self._metadata.observe()
+        self.resource_claims.node_changed()
         self._signals.node_changed.emit(None)

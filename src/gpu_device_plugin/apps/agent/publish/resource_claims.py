@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.cluster.claims import fetch_claim, list_claims
+from gpu_device_plugin.cluster.claims import fetch_claim, list_allocated
 from gpu_device_plugin.cluster.node import NodeView
 from gpu_device_plugin.cluster.resource_slices import ResourceSlices
 from gpu_device_plugin.domain.claims import Claim, OfferedDevice
@@ -25,7 +25,7 @@ class ResourceClaims(Protocol):
         ...
 
     async def every(self) -> Sequence[Claim]:
-        """Every claim of the cluster.
+        """Every claim of the cluster that has a device of ours.
 
         Raises:
             ClusterError: The API server does not answer.
@@ -61,8 +61,9 @@ class ApiClaims:
 
     def __init__(self, api: ApiServer, node: str, view: Callable[[], NodeView | None]) -> None:
         self._api = api
-        self._view = view
-        self._slices = ResourceSlices(api, node)
+        self._slices = ResourceSlices(
+            api, node, lambda: node_view.uid if (node_view := view()) else ""
+        )
 
     async def fetch(self, namespace: str, name: str) -> Claim | None:
         """One GET with a deadline; None if there is no such claim.
@@ -73,17 +74,20 @@ class ApiClaims:
         return await fetch_claim(self._api, namespace, name, CLAIM_SECONDS)
 
     async def every(self) -> Sequence[Claim]:
-        """Every claim of the cluster.
+        """Every claim of the cluster that has a device of ours.
 
         Raises:
             ClusterError: The API server does not answer.
         """
-        return await list_claims(self._api)
+        return await list_allocated(self._api)
 
     def offer(self, devices: Sequence[OfferedDevice], driver_version: str) -> None:
         """Offer these to the scheduler for claims, and nothing else."""
-        view = self._view()
-        self._slices.offer(devices, driver_version, view.uid if view else "")
+        self._slices.offer(devices, driver_version)
+
+    def node_changed(self) -> None:
+        """Our node is another one than before, or is known now."""
+        self._slices.node_changed()
 
     @property
     def has_offered(self) -> bool:

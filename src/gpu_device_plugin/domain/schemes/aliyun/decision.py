@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
@@ -10,7 +9,7 @@ from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import ContainerKind
 from gpu_device_plugin.domain.schemes.aliyun.explain import demand_text, no_room_text, room_lines
-from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place, place_ahead
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
 from gpu_device_plugin.domain.schemes.aliyun.requests import (
     demand,
     demand_ahead,
@@ -36,15 +35,15 @@ def decide(asker: Asker, offer: Offer, state: NodeState) -> Pending:
     if begun is not None:
         return begun
     views = _views(asker, offer, state)
-    search = partial(
-        place,
+    found = place(
         views,
-        policy=policy_of(asker.request, state.policy),
+        needed,
+        policy_of(asker.request, state.policy),
+        ahead=_ahead(asker, needed),
         prefer=_cards_of_pod(asker, offer.live),
         wish=_wish(asker),
         must=cards_of(offer.call.must_include),
     )
-    found = place_ahead(search, _ahead(asker, needed), needed)
     if isinstance(found, NoRoom):
         text = no_room_text(asker, needed, found, state.terms)
         raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(views, needed))

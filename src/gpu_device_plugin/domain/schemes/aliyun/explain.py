@@ -31,16 +31,17 @@ def demand_text(demand: Demand, terms: NodeTerms) -> str:
 
 def no_room_text(asker: Asker, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:
     """Why no card has room for this container: the largest free slice, and each card."""
-    if found.largest_card is None:
+    room = found.largest
+    if room is None:
         largest = "nothing is free on any healthy card"
     else:
         largest = (
-            f"the largest free slice is {found.largest_units} units ({found.largest_mib} MiB) "
-            f"on card {found.largest_card.index}"
+            f"the largest free slice is {room.free_mem} units ({room.free_slice_mib} MiB) "
+            f"on card {room.card.index}"
         )
     cards = "; ".join(f"card {index}: {lack}" for index, lack in found.lacks) or "no cards"
-    if len(found.lacks) < demand.cards:
-        cards = f"the node has {len(found.lacks)} cards, {demand.cards} are asked; {cards}"
+    if len(found.rooms) < demand.cards:
+        cards = f"the node has {len(found.rooms)} cards, {demand.cards} are asked; {cards}"
     on_one = ", all from one card" if demand.cards == 1 else ""
     return (
         f"pod {_who(asker)} on node {terms.node} (mode {terms.mode}) asks "

@@ -6,7 +6,6 @@ what a pod holds from the pod's annotations, or from its spec while it has none.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.fragmentation import PLENTY_CPU_MILLI
@@ -14,13 +13,8 @@ from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold
 from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, scored
-from gpu_device_plugin.domain.schemes.aliyun.placement import (
-    NoRoom,
-    Placement,
-    place,
-    place_ahead,
-)
-from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share, one_copy
+from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Placement, place
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import NOTHING, PodTake, Share, one_copy
 from gpu_device_plugin.domain.schemes.aliyun.requests import (
     demand,
     demand_ahead,
@@ -40,7 +34,15 @@ _NO_RESOURCE_TEXT = "none(s) should have at least one resource in [{names}]"
 _NEVER_TEXT = "node(s) never serve what the pod asks for: "
 OTHER_MODE = frozenset({"WrongMode", "MemoryOnly", "ComputeNotServed"})
 """Reasons of refusals by the node's mode: a node of another mode would take the pod."""
-_Asking = tuple[ContainerRequest, Demand]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """A container that asks: what it needs, alone and with those that reuse its units."""
+
+    container: ContainerRequest
+    needed: Demand
+    ahead: Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class Checked:
     pod: PodRequest
     policy: PlacementPolicy
     default: PlacementPolicy
-    asking: Sequence[_Asking]
+    asking: Sequence[_Ask]
 
 
 def checked(offer: NodeOffer, pod: PodRequest, default: PlacementPolicy) -> Checked | Misfit:
@@ -126,18 +128,23 @@ def checked(offer: NodeOffer, pod: PodRequest, default: PlacementPolicy) -> Chec
         return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
     try:
         policy = policy_of(pod, offer.policy or default)
-        asking = [(c, demand(pod, c, offer.terms)) for c in pod.containers if c.asks]
+        needs = [(c, demand(pod, c, offer.terms)) for c in pod.containers if c.asks]
     except RequestError as error:
         is_mode = error.reason in OTHER_MODE
         text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}"
         return Misfit(text, is_final=True)
+    asking = [_Ask(c, needed, demand_ahead(pod, c, needed)) for c, needed in needs]
     return Checked(pod, policy, default, asking)
 
 
 def tried(offer: NodeOffer, rooms: Sequence[Room], asked: Checked) -> Fit | Misfit:
-    """The other half of `fit`, on a node with plenty of processor."""
+    """The other half of `fit`, on a node with plenty of processor.
+
+    Whichever card has which number: nodes whose cards have the same left get the same score.
+    """
     pod, policies = asked.pod, (asked.policy, asked.default)
-    trial = _placed(offer, rooms, pod, asked.asking, asked.policy)
+    rooms = sorted(rooms, key=lambda room: room.amounts)
+    trial = _placed(offer, rooms, asked)
     if isinstance(trial, Misfit):
         return trial
     score = scored(rooms, trial.rooms, frozenset(trial.uuids), policies)
@@ -147,33 +154,27 @@ def tried(offer: NodeOffer, rooms: Sequence[Room], asked: Checked) -> Fit | Misf
     return Fit(score, shares, extra, inits, is_exclusive=alone)
 
 
-def _placed(
-    offer: NodeOffer,
-    rooms: Sequence[Room],
-    pod: PodRequest,
-    asking: Sequence[_Asking],
-    policy: PlacementPolicy,
-) -> "_Trial | Misfit":
+def _placed(offer: NodeOffer, rooms: Sequence[Room], asked: Checked) -> "_Trial | Misfit":
     """All containers placed: one after the other, as the node does it, else by a search."""
-    trial = _Trial(tuple(rooms))
-    for container, needed in asking:
-        found = trial.place(pod, container, needed, policy)
+    trial, asking = _Trial(tuple(rooms)), asked.asking
+    for ask in asking:
+        found = trial.place(ask, asked.policy)
         if isinstance(found, NoRoom):
             break
-        trial = trial.after(container, needed, found.cards)
+        trial = trial.after(ask, found.cards)
     else:
         return trial
     if rooms and all(room.is_behind_other_door for room in rooms):
         return Misfit(OTHER_DOOR_TEXT, is_final=True)
-    refused = Misfit(NOT_ENOUGH_TEXT, is_final=_is_too_much(offer, pod, needed))
+    refused = Misfit(NOT_ENOUGH_TEXT, is_final=_is_too_much(offer, asked.pod, ask.needed))
     if refused.is_final or len(asking) == 1:
         return refused
-    chosen = cards_for_all(rooms, [(each.kind, needs) for each, needs in asking], policy)
+    chosen = cards_for_all(rooms, [(a.container.kind, a.needed) for a in asking], asked.policy)
     if chosen is None:
         return refused
     trial = _Trial(tuple(rooms))
-    for (container, needed), on in zip(asking, chosen, strict=True):
-        trial = trial.after(container, needed, [room.card for room in on])
+    for ask, on in zip(asking, chosen, strict=True):
+        trial = trial.after(ask, [room.card for room in on])
     return trial
 
 
@@ -202,51 +203,42 @@ class _Trial:
     take: PodTake = field(default_factory=PodTake)
     uuids: tuple[str, ...] = ()
 
-    def place(
-        self,
-        pod: PodRequest,
-        container: ContainerRequest,
-        needed: Demand,
-        policy: PlacementPolicy,
-    ) -> Placement | NoRoom:
+    def place(self, ask: _Ask, policy: PlacementPolicy) -> Placement | NoRoom:
         """The cards of the next container, as the node would choose them."""
         # The kubelet hands init containers' units on before it takes others: those cards come first.
         must = frozenset(index for index, share in self.take.kept.items() if any(share))
-        search = partial(place, self._seen(), policy=policy, prefer=self.uuids, must=must)
-        return place_ahead(search, demand_ahead(pod, container, needed), needed)
+        rooms = self._seen() if must else self.rooms
+        return place(rooms, ask.needed, policy, ahead=ask.ahead, prefer=self.uuids, must=must)
 
     def _seen(self) -> tuple[Room, ...]:
         """The rooms as the next container finds them: what init containers hold is the pod's."""
-        kept = self.take.kept
         return tuple(
-            replace(
-                room,
-                free_mem=room.free_mem + kept.get(room.card.index, (0, 0))[0],
-                free_core=room.free_core + kept.get(room.card.index, (0, 0))[1],
-            )
-            if room.card.index in kept
+            replace(room, free_mem=room.free_mem + kept[0], free_core=room.free_core + kept[1])
+            if any(kept := self.take.kept.get(room.card.index, NOTHING))
             else room
             for room in self.rooms
         )
 
-    def after(self, container: ContainerRequest, needed: Demand, cards: Sequence[Card]) -> "_Trial":
+    def after(self, ask: _Ask, cards: Sequence[Card]) -> "_Trial":
         """With one container more."""
-        share = (needed.units_per_card, needed.core_percent)
-        rooms = list(self.rooms)
-        for at, room in enumerate(rooms):
-            if room.card not in cards:
-                continue
-            new = self.take.fresh(room.card.index, share)
-            rooms[at] = replace(
-                room,
-                free_mem=room.free_mem - new[0],
-                free_core=room.free_core - new[1],
-                pods=room.pods if room.holds_pod else room.pods + 1,
-                holds_pod=True,
-            )
+        share = (ask.needed.units_per_card, ask.needed.core_percent)
+        shares = dict.fromkeys((card.index for card in cards), share)
+        rooms = tuple(
+            self._with(room, share) if room.card.index in shares else room for room in self.rooms
+        )
         uuids = tuple(dict.fromkeys((*self.uuids, *(card.uuid for card in cards))))
-        take = self.take.after(container, dict.fromkeys((card.index for card in cards), share))
-        return _Trial(tuple(rooms), take, uuids)
+        return _Trial(rooms, self.take.after(ask.container, shares), uuids)
+
+    def _with(self, room: Room, share: Share) -> Room:
+        """A room with this share of it taken, less what an init container hands on."""
+        new = self.take.fresh(room.card.index, share)
+        return replace(
+            room,
+            free_mem=room.free_mem - new[0],
+            free_core=room.free_core - new[1],
+            pods=room.pods if room.holds_pod else room.pods + 1,
+            holds_pod=True,
+        )
 
 
 def _asked(pod: PodRequest) -> set[str]:

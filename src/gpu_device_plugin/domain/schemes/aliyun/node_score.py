@@ -1,6 +1,6 @@
 """How good a node is for a pod, and how nodes of different policies compare."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.fragmentation import (
@@ -77,7 +77,7 @@ def scored(
     return Score(*policies, own, common, cards[0], cards[1]).beside(PLENTY_CPU_MILLI, 0)
 
 
-def comparable(scores: Mapping[str, Score]) -> dict[str, float]:
-    """Node -> score by one policy: their own where it is the same for all, else the default."""
-    is_one = len({score.policy for score in scores.values()}) == 1
-    return {name: score.own if is_one else score.common for name, score in scores.items()}
+def comparable(scores: Sequence[Score]) -> list[float]:
+    """Each by one policy: nodes' own where it is the same for all, else the default."""
+    is_one = len({score.policy for score in scores}) == 1
+    return [score.own if is_one else score.common for score in scores]

@@ -8,7 +8,7 @@ from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest
 
 Share = tuple[int, int]
 """Memory units and percent of compute on one card."""
-_NOTHING: Share = (0, 0)
+NOTHING: Share = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class PodTake:
 
     def fresh(self, card: int, share: Share) -> Share:
         """What of a share on this card no init container hands on."""
-        pool = self.kept.get(card, _NOTHING)
+        pool = self.kept.get(card, NOTHING)
         return max(0, share[0] - pool[0]), max(0, share[1] - pool[1])
 
     def after(self, container: ContainerRequest, shares: Mapping[int, Share]) -> "PodTake":
         """With one container more, that has these shares by card index."""
         kept, taken = dict(self.kept), dict(self.taken)
         for card, share in shares.items():
-            pool, before = kept.get(card, _NOTHING), taken.get(card, _NOTHING)
+            pool, before = kept.get(card, NOTHING), taken.get(card, NOTHING)
             new = self.fresh(card, share)
             taken[card] = (before[0] + new[0], before[1] + new[1])
             if container.kind is ContainerKind.INIT:
@@ -53,7 +53,7 @@ class PodTake:
         found = dict(self.taken)
         for shares in self.apps.values():
             for card, (units, percent) in shares.items():
-                before = found.get(card, _NOTHING)
+                before = found.get(card, NOTHING)
                 found[card] = (before[0] - units, before[1] - percent)
         positive = {c: (max(0, u), max(0, p)) for c, (u, p) in found.items()}
         return {card: share for card, share in positive.items() if any(share)}

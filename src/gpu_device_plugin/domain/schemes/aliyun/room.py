@@ -13,6 +13,7 @@ from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.modes import most_pods, resources_of
 from gpu_device_plugin.domain.schemes.aliyun.rules import CORE_STEP_PERCENT
+from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
 from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, Resource
 from gpu_device_plugin.domain.shares import Demand
 
@@ -48,17 +49,14 @@ class Room:
     is_behind_other_door: bool = False
 
     @property
-    def amounts(self) -> tuple[object, ...]:
-        """All that an answer depends on: rooms that agree in it are the same to a pod."""
+    def amounts(self) -> tuple[int, ...]:
+        """What of an answer is the card's and not its node's: cards that agree in it are alike."""
         return (
-            self.card.index,
-            self.card.memory_mib,
-            self.unit,
-            self.is_healthy,
             self.free_mem,
             self.free_core,
             self.pods,
-            self.max_pods,
+            self.card.memory_mib,
+            self.is_healthy,
             self.is_closed,
             self.is_behind_other_door,
         )
@@ -81,6 +79,11 @@ class Room:
         if self.least_core:
             free = min(free, WHOLE_CARD_MILLI * self.free_core // CORE_UNITS_PER_CARD)
         return min(free, WHOLE_CARD_MILLI)
+
+    @property
+    def free_slice_mib(self) -> int:
+        """The largest slice that is free, in MiB; 0 where nothing is."""
+        return slice_mib(self.card, self.free_mem, self.unit) if self.free_mem else 0
 
     def left_milli(self, demand: Demand) -> int:
         """What of that would be free with a container of this demand on the card."""
