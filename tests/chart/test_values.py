@@ -417,6 +417,17 @@ def test_metrics_are_found_by_pods_and_guarded_where_wanted() -> None:
     assert rule == {"ports": [{"port": "metrics"}]}
 
 
+@pytest.mark.parametrize("key", ["fullnameOverride", "nameOverride"])
+def test_no_name_is_longer_than_kubernetes_takes(key: str) -> None:
+    """However long the release's name is; a Job that cannot be made would be found at the uninstall."""
+    parts = ("controller", "scheduler", "page", "dra", "service", "podMonitor", "gfd")
+    made = manifests(f"{key}={'n' * 63}", *(f"{part}.enabled=true" for part in parts))
+    limited = [each for each in made if each["kind"] in ("Service", "Job", "Pod", "Deployment")]
+
+    assert len(limited) > 6
+    assert [each for each in limited if len(each["metadata"]["name"]) > 63] == []
+
+
 def test_objects_of_the_operator_are_installed_along() -> None:
     extra = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "{{ .Release.Name }}-s"}}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from tests.fakes.api_server import QUICK, kubeconfig, running, status
 
 from gpu_device_plugin.cluster.api import Answer, ApiServer, Request
@@ -52,6 +53,39 @@ async def test_a_kubeconfig_says_who_we_are(
 
         assert (await ask(path)).status == 200
         assert server.requests[-1].authorization == expected
+
+
+@pytest.mark.parametrize("login", ["token", "exec"])
+async def test_a_kubeconfig_that_asks_for_somebody_else_is_obeyed(
+    tmp_path: Path, login: str
+) -> None:
+    """As kubectl does it: else a person sees, or changes, what somebody else was to."""
+    seen: list[tuple[str, str]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.extend(request.headers.items())
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_get("/api/v1/nodes", answer)
+    credential = '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", '
+    credential += '"status": {"token": "t0"}}'
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "echo"}
+    user: dict[str, Any] = {"token": "t0"} if login == "token" else {}
+    user |= {"exec": {**plugin, "args": [credential]}} if login == "exec" else {}
+    user |= {"as": "jane", "as-groups": ["dev", "ops"], "as-user-extra": {"why": ["a", "b"]}}
+    async with TestServer(app) as server:
+        path = kubeconfig(tmp_path / "config", str(server.make_url("")), user)
+        assert (await ask(path)).status == 200
+
+    assert ("Authorization", "Bearer t0") in seen
+    assert [each for each in seen if each[0].startswith("Impersonate-")] == [
+        ("Impersonate-User", "jane"),
+        ("Impersonate-Group", "dev"),
+        ("Impersonate-Group", "ops"),
+        ("Impersonate-Extra-why", "a"),
+        ("Impersonate-Extra-why", "b"),
+    ]
 
 
 async def test_a_token_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
@@ -130,7 +164,8 @@ def test_a_login_plugin_that_is_not_installed_is_named_before_it_is_run(
     [
         (None, "No such file"),
         ("{", "while parsing a flow node"),
-        ("{}", "no context is called ''"),
+        ("{}", "it names no context; there are: none"),
+        ("", "it names no context; there are: none"),
         ('{"current-context":"a","contexts":[{"name":"a","context":{"cluster":"c"}}]}', "'c'"),
         (
             '{"current-context":"a","contexts":[{"name":"a","context":{"cluster":"c"}}],'

@@ -4,14 +4,15 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
-{{/* The release's name, with the chart's unless it is in it already. Policies append to it. */}}
+{{/* The release's name, with the chart's unless it is in it already. Up to 19 characters are
+appended to it (-controller-webhook), and a Service's and a Job's name has at most 63. */}}
 {{- define "gpu-device-plugin.fullname" -}}
 {{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | trunc 44 | trimSuffix "-" }}
 {{- else if contains (include "gpu-device-plugin.name" .) .Release.Name }}
-{{- .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- .Release.Name | trunc 44 | trimSuffix "-" }}
 {{- else }}
-{{- printf "%s-%s" .Release.Name (include "gpu-device-plugin.name" .) | trunc 52 | trimSuffix "-" }}
+{{- printf "%s-%s" .Release.Name (include "gpu-device-plugin.name" .) | trunc 44 | trimSuffix "-" }}
 {{- end }}
 {{- end }}
 

@@ -35,10 +35,10 @@ _SHARE_SIGNS = 50
 _LONG_UUID = re.compile(r"(GPU-[0-9a-f]{8})-[0-9a-f-]{27}")
 _MEANINGS = {
     "NVIDIA_VISIBLE_DEVICES": "",
-    "ALIYUN_COM_GPU_MEM_IDX": "indexes of its cards",
-    "ALIYUN_COM_GPU_MEM_DEV": "units of such a card",
-    "ALIYUN_COM_GPU_MEM_CONTAINER": "of these its own",
-    "ALIYUN_COM_GPU_MEM_POD": "units of the whole pod",
+    "ALIYUN_COM_GPU_MEM_IDX": "NVML indexes of its cards",
+    "ALIYUN_COM_GPU_MEM_DEV": "units that such a card has",
+    "ALIYUN_COM_GPU_MEM_CONTAINER": "units that this container has",
+    "ALIYUN_COM_GPU_MEM_POD": "units that the whole pod has",
 }
 
 

@@ -259,11 +259,12 @@ class ApiServer:
 
 
 def _options(request: Request, credentials: Credentials) -> dict[str, Any]:
-    options: dict[str, Any] = {"params": request.query, "headers": {}}
+    headers = list(credentials.impersonation)
+    options: dict[str, Any] = {"params": request.query, "headers": headers}
     if authorization := credentials.authorization():
-        options["headers"]["Authorization"] = authorization
+        headers.append(("Authorization", authorization))
     if request.body is not None:
-        options["headers"]["Content-Type"] = request.content_type
+        headers.append(("Content-Type", request.content_type))
         options["data"] = msgspec.json.encode(request.body)
     if credentials.tls_server_name:
         options["server_hostname"] = credentials.tls_server_name

@@ -12,9 +12,10 @@ import os
 import ssl
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from gpu_device_plugin.cluster.kubeconfig import Context, named, one_line, read_context
 from gpu_device_plugin.errors import AccessError
@@ -33,6 +34,7 @@ class Credentials:
         proxy: Proxy URL; empty for none. The environment's proxy variables are not used.
         header: A fixed `Authorization` header; empty with `token_file` or a certificate.
         token_file: File with a bearer token that is rotated.
+        impersonation: Headers that ask the API server to take us for somebody else.
     """
 
     server: str
@@ -41,6 +43,7 @@ class Credentials:
     proxy: str = ""
     header: str = field(default="", repr=False)
     token_file: Path | None = None
+    impersonation: tuple[tuple[str, str], ...] = ()
 
     def authorization(self) -> str:
         """The `Authorization` header for now; the token file is read each time (a few µs)."""
@@ -49,7 +52,7 @@ class Credentials:
         try:
             return f"Bearer {self.token_file.read_text(encoding='ascii').strip()}"
         except (OSError, ValueError) as error:
-            raise AccessError(f"token file {self.token_file}: {error}") from error
+            raise AccessError(f"token file {one_line(error)}") from error
 
 
 async def load_credentials(files: Sequence[Path], context: str = "") -> Credentials:
@@ -62,10 +65,13 @@ async def load_credentials(files: Sequence[Path], context: str = "") -> Credenti
     if not files:
         return in_cluster(os.environ, SERVICE_ACCOUNT)
     found = read_context(files, context)
-    if "exec" in found.user.values or "auth-provider" in found.user.values:
-        return await _through_login_plugin(files, context)
     try:
-        return _from_context(found)
+        impersonation = tuple(_impersonation(found.user.values))
+        if "exec" in found.user.values or "auth-provider" in found.user.values:
+            credentials = await _through_login_plugin(files, context)
+        else:
+            credentials = _from_context(found)
+        return replace(credentials, impersonation=impersonation)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise AccessError(f"kubeconfig {named(files)}: {one_line(error)}") from error
 
@@ -112,6 +118,15 @@ def _from_context(context: Context) -> Credentials:
         header,
         token_file,
     )
+
+
+def _impersonation(user: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """By the user's keys `as`, `as-uid`, `as-groups` and `as-user-extra`."""
+    extra = (user.get("as-user-extra") or {}).items()
+    asked = [("User", user.get("as")), ("Uid", user.get("as-uid"))]
+    asked += [("Group", group) for group in user.get("as-groups") or ()]
+    asked += [(f"Extra-{key}", value) for key, values in extra for value in values]
+    return ((f"Impersonate-{name}", str(value)) for name, value in asked if value)
 
 
 def _tls(

@@ -90,10 +90,7 @@ def read_context(files: Sequence[Path], name: str = "") -> Context:
         AccessError: A file cannot be read, or a name is in none of them.
     """
     try:
-        configs = [
-            (msgspec.yaml.decode(path.read_bytes(), type=_Kubeconfig), path.resolve().parent)
-            for path in files
-        ]
+        configs = [(_decoded(path.read_bytes()), path.resolve().parent) for path in files]
         current = next((c.current_context for c, _ in configs if c.current_context), "")
         contexts = [(each, base) for c, base in configs for each in c.contexts or ()]
         clusters = [(each, base) for c, base in configs for each in c.clusters or ()]
@@ -112,6 +109,11 @@ def read_context(files: Sequence[Path], name: str = "") -> Context:
         raise AccessError(f"kubeconfig {error.filename}: {error.strerror}") from error
     except (msgspec.MsgspecError, AccessError) as error:
         raise AccessError(f"kubeconfig {named(files)}: {one_line(error)}") from error
+
+
+def _decoded(content: bytes) -> _Kubeconfig:
+    """A file; an empty one names nothing."""
+    return msgspec.yaml.decode(content, type=_Kubeconfig | None) or _Kubeconfig()
 
 
 def _check_server(server: object) -> None:
@@ -142,6 +144,8 @@ def _called(items: Sequence[tuple[_Named, Path]], name: str, what: str) -> tuple
         if item.name == name:
             return item, base
     there = ", ".join(item.name for item, _ in items) or "none"
+    if not name:
+        raise AccessError(f"it names no {what}; there are: {there}")
     raise AccessError(f"no {what} is called {name!r}; there are: {there}")
 
 

@@ -43,20 +43,27 @@ static bool lock(void)
 	return false;
 }
 
+/* For this process's slot; -1: the lock is not taken, and nothing can be counted. */
+static int lock_slot(int card)
+{
+	if (card < 0 || !lock())
+		return -1;
+	const int slot = slice_slot_locked();
+
+	if (slot < 0)
+		region_unlock(slice_region());
+	return slot;
+}
+
 /* One try. `may_reap`: look for dead processes when it would not fit. */
 static CUresult try_reserve(int card, enum account_column column, uint64_t bytes, bool may_reap)
 {
 	struct region *region = slice_region();
-
-	if (!lock())
-		return CUDA_ERROR_SYSTEM_NOT_READY;
-	const int slot = slice_slot_locked();
+	const int slot = lock_slot(card);
 	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
 
-	if (slot < 0) {
-		region_unlock(region);
+	if (slot < 0)
 		return CUDA_ERROR_SYSTEM_NOT_READY;
-	}
 	if (bytes <= room(card) || (may_reap && region_reap(region) && bytes <= room(card))) {
 		KILLPOINT(reserve_before_add);
 		*cell(card, slot, column) += bytes;
@@ -138,14 +145,12 @@ uint64_t account_reserve_rest(int card, uint64_t bytes)
 	if (card < 0)
 		return 0;
 	calls_begin();
-	if (lock()) {
-		const int slot = slice_slot_locked();
+	const int slot = lock_slot(card);
 
-		if (slot >= 0) {
-			got = room(card) < bytes ? room(card) : bytes;
-			*cell(card, slot, ACCOUNT_USED) += got;
-			totals_publish(card);
-		}
+	if (slot >= 0) {
+		got = room(card) < bytes ? room(card) : bytes;
+		*cell(card, slot, ACCOUNT_USED) += got;
+		totals_publish(card);
 		region_unlock(slice_region());
 	}
 	if (!got)
@@ -155,19 +160,17 @@ uint64_t account_reserve_rest(int card, uint64_t bytes)
 
 static void add(int card, enum account_column column, uint64_t more, uint64_t less)
 {
-	if (card < 0 || more == less || !lock())
+	const int slot = more == less ? -1 : lock_slot(card);
+
+	if (slot < 0)
 		return;
-	const int slot = slice_slot_locked();
+	uint64_t *bytes = cell(card, slot, column);
 
-	if (slot >= 0) {
-		uint64_t *bytes = cell(card, slot, column);
-
-		KILLPOINT(settle_before_add);
-		if (__builtin_add_overflow(*bytes, more, bytes))
-			*bytes = UINT64_MAX;
-		*bytes = *bytes < less ? 0 : *bytes - less;
-		totals_publish(card);
-	}
+	KILLPOINT(settle_before_add);
+	if (__builtin_add_overflow(*bytes, more, bytes))
+		*bytes = UINT64_MAX;
+	*bytes = *bytes < less ? 0 : *bytes - less;
+	totals_publish(card);
 	region_unlock(slice_region());
 }
 
@@ -198,22 +201,21 @@ void account_release(int card, enum account_column column, uint64_t bytes)
 
 bool account_set_overhead(int card, uint64_t process_bytes, uint64_t moment, uint64_t *overhead)
 {
-	bool is_set = false;
+	const int slot = lock_slot(card);
 
-	if (card < 0 || !lock())
+	if (slot < 0)
 		return false;
-	const int slot = slice_slot_locked();
+	const bool is_as_then = calls_are_as_at(moment);
 
-	if (slot >= 0 && calls_are_as_at(moment)) {
+	if (is_as_then) {
 		const uint64_t used = *cell(card, slot, ACCOUNT_USED);
 
 		*overhead = process_bytes > used ? process_bytes - used : 0;
 		*cell(card, slot, ACCOUNT_OVERHEAD) = *overhead;
 		totals_publish(card);
-		is_set = true;
 	}
 	region_unlock(slice_region());
-	return is_set;
+	return is_as_then;
 }
 
 uint64_t account_held(int card, bool reap)
@@ -231,14 +233,12 @@ uint64_t account_held(int card, bool reap)
 
 uint64_t account_own(int card)
 {
-	uint64_t own = 0;
+	const int slot = lock_slot(card);
 
-	if (card < 0 || !lock())
+	if (slot < 0)
 		return 0;
-	const int slot = slice_slot_locked();
+	const uint64_t own = *cell(card, slot, ACCOUNT_USED) + *cell(card, slot, ACCOUNT_OVERHEAD);
 
-	if (slot >= 0)
-		own = *cell(card, slot, ACCOUNT_USED) + *cell(card, slot, ACCOUNT_OVERHEAD);
 	region_unlock(slice_region());
 	return own;
 }

@@ -14,6 +14,7 @@
 
 #include <stdatomic.h>
 #include <stddef.h>
+#include <unistd.h>
 
 /* Calls that are out in the low half; in the high half how many there were. */
 #define ONE_CALL (1ull << 32)
@@ -81,13 +82,13 @@ static void reap(void)
 static bool is_of_the_dead(uint64_t holder)
 {
 	const uint32_t slot = (uint32_t)holder - 1;
-	struct slot_lock_look look = {0};
 
 	if (slot >= REGION_SLOTS)
 		return false;
-	const bool is_alive = region_is_alive(&slice_region()->slots[slot], slot, &look);
+	const int locks = slot_lock_open();
+	const bool is_alive = region_is_alive(slice_region(), slot, locks);
 
-	slot_lock_end(&look);
+	close(locks);
 	return !is_alive;
 }
 

@@ -31,14 +31,6 @@ void entry_forget_parent(void);
 	} while (0)
 #define ENTER(name, ...) ENTER_WITH(name, (__VA_ARGS__))
 
-/* The same where the call gives something out: a NULL for it is the driver's to refuse. */
-#define ENTER_TO_GIVE(given, name, ...)                                                            \
-	do {                                                                                       \
-		ENTER(name, __VA_ARGS__);                                                          \
-		if (!(given))                                                                      \
-			return cuda.name(__VA_ARGS__);                                             \
-	} while (0)
-
 /*
  * A whole hook, where all there is to do is done before and after the driver's call:
  * HOOK(cuName, (int *value, CUstream stream), (value, stream), before, after), where `after`

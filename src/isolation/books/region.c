@@ -173,13 +173,14 @@ struct region *region_open(const char *path, const struct limits *limits, bool m
  * The lock that its owner holds says it in any pid namespace, and for a tenth of what a look
  * into /proc costs. Without one, pids of another namespace say nothing here.
  */
-bool region_is_alive(const struct region_slot *slot, unsigned index, struct slot_lock_look *look)
+bool region_is_alive(const struct region *region, unsigned slot, int locks)
 {
-	return slot->has_slot_lock ? slot_lock_is_held(look, index)
-				   : process_is_alive(&slot->owner);
+	return region->slots[slot].has_slot_lock ? slot_lock_is_held(locks, slot)
+						 : process_is_alive(&region->slots[slot].owner);
 }
 
-void region_clear(struct region *region, unsigned slot)
+/* Under the lock. Empties one slot, whoever it belonged to. */
+static void clear(struct region *region, unsigned slot)
 {
 	for (unsigned i = 0; i < region->card_count && i < LIMITS_CARDS; i++) {
 		struct region_card *card = &region->cards[i];
@@ -199,18 +200,16 @@ void region_clear(struct region *region, unsigned slot)
 
 unsigned region_reap(struct region *region)
 {
-	struct slot_lock_look look = {0};
+	const int locks = slot_lock_open();
 	unsigned reaped = 0;
 
 	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++) {
-		const struct region_slot *slot = &region->slots[i];
-
-		if (slot->state == SLOT_FREE || region_is_alive(slot, i, &look))
+		if (region->slots[i].state == SLOT_FREE || region_is_alive(region, i, locks))
 			continue;
-		region_clear(region, i);
+		clear(region, i);
 		reaped++;
 	}
-	slot_lock_end(&look);
+	close(locks);
 	if (reaped)
 		atomic_fetch_add(&region->reaped_total, reaped);
 	return reaped;
@@ -241,7 +240,7 @@ int region_claim(struct region *region)
 	int index = find_slot(region, true);
 
 	if (index >= 0)
-		region_clear(region, (unsigned)index);
+		clear(region, (unsigned)index);
 	else
 		index = find_slot(region, false);
 	if (index < 0 && region_reap(region))

@@ -45,13 +45,11 @@ struct region_card {
 	char uuid[LIMITS_UUID_BYTES];
 	uint64_t limit_bytes; /* UINT64_MAX: no cap */
 	uint32_t core_percent;
-	/* how these two below were found out: unasked/context_price.c */
-	uint8_t first_context_source;
-	uint8_t next_context_source;
+	uint8_t context_source[2]; /* how these two below were found out: unasked/context_price.c */
 	uint8_t reserved0[2];
 	_Atomic uint64_t refused_total; /* allocations refused for want of room */
-	uint64_t first_context_bytes;   /* what one costs a process without any; 0: unknown */
-	uint64_t next_context_bytes;    /* and a process that has one */
+	/* what a context costs a process without any, and one that has one; 0: unknown */
+	uint64_t context_bytes[2];
 	/* compute, all atomic: see compute/credit.c */
 	_Atomic int64_t credit_ns;
 	_Atomic uint64_t refilled_ns;  /* credit is paid up to here */
@@ -97,6 +95,8 @@ _Static_assert(offsetof(struct region, lock) == 64, "layout");
 _Static_assert(offsetof(struct region, quiescer) == 192, "layout");
 _Static_assert(offsetof(struct region, slots) == 256, "layout");
 _Static_assert(offsetof(struct region, cards) == 256 + 64 * REGION_SLOTS, "layout");
+_Static_assert(offsetof(struct region_card, context_source) == 60, "layout");
+_Static_assert(offsetof(struct region_card, context_bytes) == 72, "layout");
 _Static_assert(offsetof(struct region_card, credit_ns) == 88, "layout");
 _Static_assert(offsetof(struct region_card, used_bytes) == 240, "layout");
 _Static_assert(sizeof(struct region_card) == 240 + 24 * REGION_SLOTS, "layout");
@@ -121,8 +121,8 @@ bool region_make_lock(pthread_mutex_t *lock);
 /* Is it still of the kind that was made? */
 bool region_has_lock(const struct region *region);
 
-/* False only when the slot's owner is certainly gone. */
-bool region_is_alive(const struct region_slot *slot, unsigned index, struct slot_lock_look *look);
+/* False only when the slot's owner is certainly gone. `locks`: as slot_lock_open() answers. */
+bool region_is_alive(const struct region *region, unsigned slot, int locks);
 
 /*
  * Under the lock. The slot of this process, claimed if it has none; -1 when all
@@ -131,7 +131,5 @@ bool region_is_alive(const struct region_slot *slot, unsigned index, struct slot
 int region_claim(struct region *region);
 /* Under the lock. Clears the slots of dead processes; returns how many. */
 unsigned region_reap(struct region *region);
-/* Under the lock. Empties one slot, whoever it belonged to. */
-void region_clear(struct region *region, unsigned slot);
 /* Under the lock. Bytes that all slots hold of a card; never wraps. */
 uint64_t region_held(const struct region *region, unsigned card);

@@ -48,10 +48,10 @@ static bool is_users_thread(const struct region *region, pid_t thread)
 			continue;
 		/* Another pid namespace's numbers cannot be asked for. */
 		if (slot->owner.pid_namespace != process_self()->pid_namespace) {
-			struct slot_lock_look look = {0};
-			const bool is_alive = region_is_alive(slot, i, &look);
+			const int locks = slot_lock_open();
+			const bool is_alive = region_is_alive(region, i, locks);
 
-			slot_lock_end(&look);
+			close(locks);
 			if (is_alive)
 				return true;
 		} else if (syscall(SYS_tgkill, slot->owner.pid, thread, 0) == 0 || errno != ESRCH) {

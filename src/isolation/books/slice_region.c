@@ -3,9 +3,11 @@
 
 #include "slice/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -88,9 +90,33 @@ int slice_slot(void)
 /* Mapped, as those of neighbours never are (compute/neighbours.c). */
 static struct activity *_Atomic own[LIMITS_CARDS];
 
-int activity_directory(int card, char *path, size_t bytes)
+/* Where the slices of a card have their pages. */
+static void name_directory(int card, char *path, size_t bytes)
 {
-	return snprintf(path, bytes, "%s/cards/%s", slice_root(), slice_limits()->cards[card].uuid);
+	(void)snprintf(path, bytes, "%s/cards/%s", slice_root(), slice_limits()->cards[card].uuid);
+}
+
+void activity_each_neighbour(int card, void (*found)(int fd, void *argument), void *argument)
+{
+	char path[400];
+
+	name_directory(card, path, sizeof(path));
+	DIR *directory = opendir(path);
+
+	const struct dirent *entry;
+
+	/* The stream is ours alone: NOLINTNEXTLINE(concurrency-mt-unsafe) */
+	while (directory && (entry = readdir(directory))) {
+		if (entry->d_name[0] == '.' || strcmp(entry->d_name, slice_limits()->slice) == 0)
+			continue;
+		const int fd = openat(dirfd(directory), entry->d_name,
+				      O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+		if (fd >= 0)
+			found(fd, argument);
+	}
+	if (directory)
+		closedir(directory);
 }
 
 /* Our own file may be mapped: only this container can cut it off. */
@@ -98,9 +124,11 @@ static struct activity *map_own(int card)
 {
 	char path[400];
 	struct stat status;
-	const int length = activity_directory(card, path, sizeof(path));
 
-	(void)snprintf(path + length, sizeof(path) - (size_t)length, "/%s", slice_limits()->slice);
+	name_directory(card, path, sizeof(path));
+	const size_t length = strlen(path);
+
+	(void)snprintf(path + length, sizeof(path) - length, "/%s", slice_limits()->slice);
 	const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 
 	if (fd < 0)

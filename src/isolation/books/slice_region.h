@@ -20,7 +20,7 @@ int slice_slot(void);
 /* The same where the region's lock is already held. */
 int slice_slot_locked(void);
 
-/* Where the slices of a card have their pages; returns the length, as snprintf does. */
-int activity_directory(int card, char *path, size_t bytes);
+/* Calls `found` with the open file of each other slice's page on a card, which it is to close. */
+void activity_each_neighbour(int card, void (*found)(int fd, void *argument), void *argument);
 /* This slice's page: the agent's file, else the one in the region. Any thread. */
 struct activity *activity_own_page(int card);

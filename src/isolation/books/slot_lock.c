@@ -71,12 +71,17 @@ static bool map_for_good(int fd)
 	return is_kept;
 }
 
+int slot_lock_open(void)
+{
+	return open(file, O_RDWR | O_CLOEXEC | O_NOCTTY);
+}
+
 bool slot_lock_hold(unsigned slot)
 {
 	struct flock lock = lock_of(slot, F_WRLCK);
 
 	process_in_children(slot_lock_in_child);
-	const int fd = open(file, O_RDWR | O_CLOEXEC | O_NOCTTY);
+	const int fd = slot_lock_open();
 
 	if (fd < 0)
 		return false;
@@ -86,27 +91,16 @@ bool slot_lock_hold(unsigned slot)
 	atomic_store(&taking_fd, -1);
 	close(fd);
 	/* overlayfs maps another file than the one that was opened. */
-	struct slot_lock_look look = {0};
-	const bool is_held = is_kept && slot_lock_is_held(&look, slot);
+	const int other = slot_lock_open();
+	const bool is_held = is_kept && slot_lock_is_held(other, slot);
 
-	slot_lock_end(&look);
+	close(other);
 	return is_held;
 }
 
-bool slot_lock_is_held(struct slot_lock_look *look, unsigned slot)
+bool slot_lock_is_held(int fd, unsigned slot)
 {
 	struct flock lock = lock_of(slot, F_WRLCK);
 
-	if (!look->is_open) {
-		look->fd = open(file, O_RDWR | O_CLOEXEC | O_NOCTTY);
-		look->is_open = true;
-	}
-	return look->fd < 0 || fcntl(look->fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
-}
-
-void slot_lock_end(struct slot_lock_look *look)
-{
-	if (look->is_open && look->fd >= 0)
-		close(look->fd);
-	look->is_open = false;
+	return fd < 0 || fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }

@@ -17,12 +17,7 @@ void slot_lock_use(const char *path, size_t file_bytes);
  */
 bool slot_lock_hold(unsigned slot);
 
-/* Looks at any number of slots with the file opened once; it is opened at the first look. */
-struct slot_lock_look {
-	int fd;
-	bool is_open;
-};
-
+/* The file, to look at any number of slots with; the caller closes it. -1: it cannot be opened. */
+int slot_lock_open(void);
 /* Is there a living process that holds this slot? In doubt yes. */
-bool slot_lock_is_held(struct slot_lock_look *look, unsigned slot);
-void slot_lock_end(struct slot_lock_look *look);
+bool slot_lock_is_held(int fd, unsigned slot);

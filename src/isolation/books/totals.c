@@ -10,10 +10,6 @@
 #include "driver/timer.h"
 #include "slice/slice.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 /* A call that is out for longer belongs to a process that died, or that nobody waits for. */
@@ -43,13 +39,10 @@ void totals_tell_calls(uint32_t calls_out)
 }
 
 /* What is no page of ours holds nothing. */
-static void add_page(int directory, const char *name, struct totals *held)
+static void add_page(int fd, void *argument)
 {
+	struct totals *held = argument;
 	struct activity page;
-	const int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-
-	if (fd < 0)
-		return;
 	const bool is_page = pread(fd, &page, sizeof(page), 0) == sizeof(page) &&
 			     page.magic == ACTIVITY_MAGIC && page.version >= ACTIVITY_VERSION;
 
@@ -65,19 +58,8 @@ static void add_page(int directory, const char *name, struct totals *held)
 static struct totals look(int card)
 {
 	struct totals held = {.is_still = true};
-	char path[400];
 
-	activity_directory(card, path, sizeof(path));
-	DIR *directory = opendir(path);
-
-	if (!directory)
-		return held;
-	/* The stream is ours alone: NOLINTBEGIN(concurrency-mt-unsafe) */
-	for (const struct dirent *entry = readdir(directory); entry; entry = readdir(directory))
-		if (entry->d_name[0] != '.' && strcmp(entry->d_name, slice_limits()->slice) != 0)
-			add_page(dirfd(directory), entry->d_name, &held);
-	/* NOLINTEND(concurrency-mt-unsafe) */
-	closedir(directory);
+	activity_each_neighbour(card, add_page, &held);
 	return held;
 }
 

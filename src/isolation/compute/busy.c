@@ -72,7 +72,7 @@ void busy_publish(struct meter *meter, uint64_t now_ns)
 		return;
 	}
 	if (now_ns - meter->counted_ns >= COUNT_EVERY_NS) {
-		meter->others = neighbours_parts(meter->card, meter->place, &meter->mine);
+		meter->others = neighbours_parts(meter);
 		meter->counted_ns = now_ns;
 	}
 	const uint64_t left_ns = unfinished_there_ns(meter);
@@ -100,7 +100,7 @@ static void spend(const struct meter *meter, uint64_t part_ns)
 	if (busy_is_free(meter))
 		credit_spend_alone(meter->card, part_ns);
 	else
-		credit_spend(meter->card, part_ns);
+		credit_spend(meter->card, (int64_t)part_ns);
 }
 
 /*
@@ -109,9 +109,7 @@ static void spend(const struct meter *meter, uint64_t part_ns)
  */
 static void charge_estimate(struct meter *meter, uint64_t work_ns, uint64_t now_ns)
 {
-	const uint64_t there_ns = neighbours_duration(meter->card, meter->cursor_ns, work_ns,
-						      meter->place, &meter->mine);
-	uint64_t to_ns = meter->cursor_ns + there_ns;
+	uint64_t to_ns = meter->cursor_ns + neighbours_duration(meter, meter->cursor_ns, work_ns);
 
 	if (to_ns > now_ns)
 		to_ns = now_ns;
@@ -145,8 +143,7 @@ static void reprice(struct meter *meter, uint64_t what, uint64_t before_ns)
 	const uint64_t each_ns = estimate_of(what).work_ns;
 
 	if (each_ns / REPRICE_TIMES >= before_ns || before_ns / REPRICE_TIMES >= each_ns)
-		credit_add_inflight(meter->card, slice_slot(),
-				    events_reprice(meter, what, each_ns));
+		credit_add_inflight(meter->card, events_reprice(meter, what, each_ns));
 }
 
 /* The first event's work took `part_ns`. */
@@ -222,9 +219,8 @@ static struct charge charge_beside(struct meter *meter, const struct timed_event
 					  ? ESTIMATE_UNKNOWN_NS
 					  : estimate_of(work->what).least_ns * work->launches;
 
-	return (struct charge){
-		neighbours_our_part(meter->card, from_ns, to_ns, meter->place, &meter->mine),
-		least_ns < there_ns ? least_ns : there_ns, false};
+	return (struct charge){neighbours_our_part(meter, from_ns, to_ns),
+			       least_ns < there_ns ? least_ns : there_ns, false};
 }
 
 /* It may be gaps, or its kinds take longer than they did. */
@@ -250,8 +246,7 @@ static void charge_measured(struct meter *meter, const struct timed_event *timed
 	const uint64_t there_ns = to_ns > from_ns ? to_ns - from_ns : 0;
 	const uint64_t quiet_from_ns = quiet_since_ns(meter, from_ns, to_ns);
 	const bool is_alone =
-		neighbours_were_away(meter->card, quiet_from_ns ? quiet_from_ns : from_ns, to_ns,
-				     meter->place, &meter->mine);
+		neighbours_were_away(meter, quiet_from_ns ? quiet_from_ns : from_ns, to_ns);
 	const bool is_asked = is_alone && quiet_from_ns;
 	const uint64_t sampled_ns = timed->work.sampled_ns;
 	struct charge charge = {there_ns, there_ns, true};
@@ -308,7 +303,7 @@ static void settle_event(struct meter *meter, uint64_t now_ns)
 		charge_measured(meter, timed, took_ns, now_ns);
 	else
 		charge_estimate(meter, timed->work.work_ns, now_ns);
-	credit_add_inflight(meter->card, slice_slot(), -(int64_t)timed->work.work_ns);
+	credit_add_inflight(meter->card, -(int64_t)timed->work.work_ns);
 	events_pass(meter, meter->cursor_ns);
 	quiet_pass(meter, now_ns);
 	meter->progress_ns = meter->first_ns = now_ns;
@@ -323,7 +318,7 @@ void busy_overtake(struct meter *meter, uint64_t now_ns)
 
 	while (events_overtake(meter, &gone)) {
 		charge_estimate(meter, gone.work.work_ns, now_ns);
-		credit_add_inflight(meter->card, slice_slot(), -(int64_t)gone.work.work_ns);
+		credit_add_inflight(meter->card, -(int64_t)gone.work.work_ns);
 		/* The first may wait for the program itself: others go on while theirs ends. */
 		meter->progress_ns = now_ns;
 		backlog_set_aside(meter, now_ns);
@@ -335,7 +330,7 @@ void busy_overtake(struct meter *meter, uint64_t now_ns)
 static void settle_tail(struct meter *meter, uint64_t now_ns)
 {
 	charge_estimate(meter, meter->tail.work_ns, now_ns);
-	credit_add_inflight(meter->card, slice_slot(), -(int64_t)meter->tail.work_ns);
+	credit_add_inflight(meter->card, -(int64_t)meter->tail.work_ns);
 	meter->tail = (struct work){0};
 }
 

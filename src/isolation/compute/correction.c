@@ -35,8 +35,7 @@ void correction_note(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint
 static int64_t left_over(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
 {
 	const struct neighbours_share share =
-		neighbours_share_again(meter->card, from_ns, to_ns, now_ns, meter->place,
-				       &meter->mine, &meter->sure_there);
+		neighbours_share_again(meter, &meter->sure_there, from_ns, to_ns, now_ns);
 	const uint64_t paid_ns = activity_between(&meter->sure_paid, from_ns, to_ns, now_ns);
 
 	meter->left_ns += (int64_t)share.left_ns - (int64_t)paid_ns;
@@ -51,8 +50,8 @@ static int64_t left_over(struct meter *meter, uint64_t from_ns, uint64_t to_ns, 
 /* What the pages say now, less what was charged. */
 static int64_t due_in(struct meter *meter, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
 {
-	const struct neighbours_share share = neighbours_share_again(
-		meter->card, from_ns, to_ns, now_ns, meter->place, &meter->mine, &meter->there);
+	const struct neighbours_share share =
+		neighbours_share_again(meter, &meter->there, from_ns, to_ns, now_ns);
 
 	return (int64_t)share.part_ns -
 	       (int64_t)activity_between(&meter->paid, from_ns, to_ns, now_ns) +
@@ -72,5 +71,5 @@ void correction_run(struct meter *meter, uint64_t now_ns)
 	for (; meter->corrected_ns + WINDOW_NS <= upto_ns; meter->corrected_ns += WINDOW_NS)
 		due_ns +=
 			due_in(meter, meter->corrected_ns, meter->corrected_ns + WINDOW_NS, now_ns);
-	credit_correct(meter->card, due_ns);
+	credit_spend(meter->card, due_ns);
 }

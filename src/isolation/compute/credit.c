@@ -92,16 +92,10 @@ void credit_earn(int card, bool is_busy, uint64_t now_ns)
 		lapse(own);
 }
 
-void credit_spend(int card, uint64_t busy_ns)
+void credit_spend(int card, int64_t busy_ns)
 {
-	atomic_fetch_sub(&books(card)->credit_ns, (int64_t)busy_ns);
-	atomic_fetch_add(&books(card)->busy_ns, busy_ns);
-}
-
-void credit_correct(int card, int64_t more_ns)
-{
-	atomic_fetch_sub(&books(card)->credit_ns, more_ns);
-	atomic_fetch_add(&books(card)->busy_ns, (uint64_t)more_ns);
+	atomic_fetch_sub(&books(card)->credit_ns, busy_ns);
+	atomic_fetch_add(&books(card)->busy_ns, (uint64_t)busy_ns);
 }
 
 void credit_spend_alone(int card, uint64_t busy_ns)
@@ -119,8 +113,10 @@ void credit_spend_alone(int card, uint64_t busy_ns)
 	atomic_fetch_add(&own->busy_ns, busy_ns);
 }
 
-void credit_add_inflight(int card, int slot, int64_t work_ns)
+void credit_add_inflight(int card, int64_t work_ns)
 {
+	const int slot = slice_slot();
+
 	if (slot >= 0)
 		atomic_fetch_add(&books(card)->inflight_ns[slot], work_ns);
 }

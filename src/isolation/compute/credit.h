@@ -11,14 +11,13 @@ bool credit_is_capped(int card);
 
 /* Earn up to now. `is_busy`: the slice has work on the card. */
 void credit_earn(int card, bool is_busy, uint64_t now_ns);
-void credit_spend(int card, uint64_t busy_ns);
-/* What was spent was too little, or too much. */
-void credit_correct(int card, int64_t more_ns);
+/* Below 0: what was spent before was too much. */
+void credit_spend(int card, int64_t busy_ns);
 /* Work while nobody else wanted the card: it costs savings, but makes no debt. */
 void credit_spend_alone(int card, uint64_t busy_ns);
 
-/* Launched and not yet spent, of one slot; may be negative. */
-void credit_add_inflight(int card, int slot, int64_t work_ns);
+/* Launched by this process and not yet spent; may be negative. */
+void credit_add_inflight(int card, int64_t work_ns);
 /* What all processes have launched and not yet spent. */
 int64_t credit_inflight(int card);
 

@@ -99,8 +99,9 @@ static bool is_metered(void)
 static void begin_busy(struct meter *meter, const struct meter_launch *launch)
 {
 	const uint64_t now_ns = launch->now_ns;
-	const bool will_be_timed = launch->is_held_back || launch->varies || !launch->is_known ||
-				   launch->work_ns >= EVENT_WORK_NS || meter->wary ||
+	const bool will_be_timed = launch->is_held_back || launch->estimate.varies ||
+				   !launch->estimate.is_known ||
+				   launch->estimate.work_ns >= EVENT_WORK_NS || meter->wary ||
 				   backlog_wants_event(meter, launch->stream, now_ns) ||
 				   now_ns - meter->recorded_ns >= EVENT_EVERY_NS;
 
@@ -151,10 +152,10 @@ void meter_await(CUstream stream)
  */
 static void set_gap_event(struct meter *meter, const struct meter_launch *launch)
 {
-	const bool is_long = launch->work_ns >= EVENT_WORK_NS;
+	const bool is_long = launch->estimate.work_ns >= EVENT_WORK_NS;
 
 	if (meter->tail.launches || meter->stream != launch->stream ||
-	    (launch->work_ns < GAP_FROM_NS && !launch->varies) ||
+	    (launch->estimate.work_ns < GAP_FROM_NS && !launch->estimate.varies) ||
 	    meter_is_mixed(meter, launch->now_ns))
 		return;
 	if (is_long || meter->wary || ++meter->groups % GAP_EVERY == 0)
@@ -163,25 +164,18 @@ static void set_gap_event(struct meter *meter, const struct meter_launch *launch
 
 static void begin(struct meter *meter, struct meter_launch *launch)
 {
-	const struct estimate estimate = estimate_of(launch->what);
-
 	launch->is_metered = true;
 	launch->card = meter->card;
-	launch->is_known = estimate.is_known;
-	launch->work_ns = estimate.work_ns;
-	launch->solo_ns = estimate.solo_ns;
-	launch->worst_ns = estimate.worst_ns;
-	launch->sampled_ns = estimate.sampled_ns;
-	launch->varies = estimate.varies;
+	launch->estimate = estimate_of(launch->what);
 	if (meter->is_running)
 		set_gap_event(meter, launch);
-	backlog_add(meter, launch->stream, launch->worst_ns, launch->now_ns);
+	backlog_add(meter, launch->stream, launch->estimate.worst_ns, launch->now_ns);
 	if (!meter->is_running) {
 		begin_busy(meter, launch);
 		launch->is_first = meter->has_reference;
 		launch->begun_ns = timer_now_ns();
 	}
-	credit_add_inflight(launch->card, slice_slot(), (int64_t)launch->work_ns);
+	credit_add_inflight(launch->card, (int64_t)launch->estimate.work_ns);
 }
 
 void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
@@ -203,7 +197,7 @@ void meter_before(struct meter_launch *launch, uint64_t what, CUstream stream)
 	scope_end(launch->there);
 }
 
-static void add_to_tail(struct meter *meter, const struct meter_launch *launch, uint64_t now_ns)
+static void add_to_tail(struct meter *meter, const struct meter_launch *launch)
 {
 	struct work *tail = &meter->tail;
 
@@ -212,19 +206,20 @@ static void add_to_tail(struct meter *meter, const struct meter_launch *launch, 
 	if (tail->launches < METER_KINDS)
 		tail->whats[tail->launches] = launch->what;
 	tail->launches++;
-	tail->varies = tail->varies || launch->varies;
-	tail->work_ns += launch->work_ns;
-	tail->solo_ns += launch->solo_ns;
-	tail->sampled_ns += launch->sampled_ns;
+	tail->varies = tail->varies || launch->estimate.varies;
+	tail->work_ns += launch->estimate.work_ns;
+	tail->solo_ns += launch->estimate.solo_ns;
+	tail->sampled_ns += launch->estimate.sampled_ns;
 	if (launch->stream != meter->stream)
-		meter->mixed_ns = now_ns;
+		meter->mixed_ns = launch->now_ns;
 	meter->stream = launch->stream;
-	meter->launched_ns = now_ns;
+	meter->launched_ns = launch->now_ns;
 }
 
-static bool is_event_due(struct meter *meter, const struct meter_launch *launch, uint64_t now_ns)
+static bool is_event_due(struct meter *meter, const struct meter_launch *launch)
 {
 	const struct work *tail = &meter->tail;
+	const uint64_t now_ns = launch->now_ns;
 
 	if (meter->wary) {
 		meter->wary--;
@@ -233,26 +228,27 @@ static bool is_event_due(struct meter *meter, const struct meter_launch *launch,
 	/* Once others wait on other streams, nothing can be set behind it any more. */
 	if (meter_is_mixed(meter, now_ns) && credit_wait_ns(meter->card))
 		return true;
-	return !launch->is_known || launch->is_held_back || tail->work_ns >= EVENT_WORK_NS ||
-	       tail->launches >= EVENT_LAUNCHES || now_ns - meter->recorded_ns >= EVENT_EVERY_NS ||
+	return !launch->estimate.is_known || launch->is_held_back ||
+	       tail->work_ns >= EVENT_WORK_NS || tail->launches >= EVENT_LAUNCHES ||
+	       now_ns - meter->recorded_ns >= EVENT_EVERY_NS ||
 	       backlog_wants_event(meter, launch->stream, now_ns);
 }
 
 /* Sets an event where one is due; a stranger among known work is measured by what they leave. */
-static void record_if_due(struct meter *meter, const struct meter_launch *launch, uint64_t now_ns)
+static void record_if_due(struct meter *meter, const struct meter_launch *launch)
 {
 	struct work *tail = &meter->tail;
-	const bool is_stranger = !launch->is_known;
+	const bool is_stranger = !launch->estimate.is_known;
 	const uint64_t known_ns = is_stranger && tail->launches > 1 && !tail->is_alike
-					  ? tail->work_ns - launch->work_ns
+					  ? tail->work_ns - launch->estimate.work_ns
 					  : 0;
 
-	if (!is_event_due(meter, launch, now_ns))
+	if (!is_event_due(meter, launch))
 		return;
 	if (is_stranger && known_ns)
 		tail->is_alike = true;
-	if (events_set(meter, launch->stream, known_ns, now_ns))
-		meter->recorded_ns = now_ns;
+	if (events_set(meter, launch->stream, known_ns, launch->now_ns))
+		meter->recorded_ns = launch->now_ns;
 }
 
 /* The card was idle until the first launch came to it, somewhat later than the reference. */
@@ -275,13 +271,13 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	if (meter && result == CUDA_SUCCESS) {
 		if (launch->is_first)
 			note_lead(meter, launch);
-		add_to_tail(meter, launch, launch->now_ns);
-		record_if_due(meter, launch, launch->now_ns);
+		add_to_tail(meter, launch);
+		record_if_due(meter, launch);
 		busy_extend(meter, launch->now_ns);
 	} else {
-		credit_add_inflight(launch->card, slice_slot(), -(int64_t)launch->work_ns);
+		credit_add_inflight(launch->card, -(int64_t)launch->estimate.work_ns);
 		if (meter)
-			backlog_withdraw(meter, launch->stream, launch->worst_ns);
+			backlog_withdraw(meter, launch->stream, launch->estimate.worst_ns);
 	}
 	await_unlock();
 	scope_end(launch->there);
@@ -338,7 +334,7 @@ void meter_forget_context(CUcontext context)
 		const uint64_t now_ns = timer_now_ns();
 
 		busy_poll(meter, now_ns, true);
-		credit_add_inflight(meter->card, slice_slot(),
+		credit_add_inflight(meter->card,
 				    -(int64_t)(meter->queued_ns + meter->tail.work_ns));
 		meter->is_running = false;
 		busy_publish(meter, now_ns);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "books/activity.h"
+#include "compute/estimate.h"
 #include "driver/context_scope.h"
 
 #include <stdbool.h>
@@ -103,17 +104,12 @@ static inline bool meter_is_mixed(const struct meter *meter, uint64_t now_ns)
 struct meter_launch {
 	int card;
 	bool is_metered;
-	bool is_known;       /* measured before */
-	bool is_held_back;   /* it waited for credit */
-	bool is_first;       /* behind a reference, on an idle card */
-	uint64_t what;       /* function and size, or graph */
-	uint64_t work_ns;    /* what it should take */
-	uint64_t solo_ns;    /* its mean without neighbours */
-	uint64_t sampled_ns; /* by itself */
-	uint64_t worst_ns;   /* what it may take */
-	uint64_t now_ns;     /* when it was let go */
-	uint64_t begun_ns;   /* when the reference was out */
-	bool varies;
+	bool is_held_back; /* it waited for credit */
+	bool is_first;     /* behind a reference, on an idle card */
+	uint64_t what;     /* function and size, or graph */
+	struct estimate estimate;
+	uint64_t now_ns;   /* when it was let go */
+	uint64_t begun_ns; /* when the reference was out */
 	CUstream stream;
 	struct context_scope there; /* the stream's context */
 };

@@ -10,9 +10,6 @@
 #include "slice/limits.h"
 #include "slice/slice.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -65,60 +62,43 @@ static void close_pages(struct card_pages *pages)
 	pages->count = 0;
 }
 
-static void open_page(struct card_pages *pages, int directory, const char *name)
+/* More than there are places for are left out. */
+static void add_page(int fd, void *argument)
 {
-	struct neighbour *neighbour = &pages->neighbours[pages->count];
+	struct card_pages *pages = argument;
 	struct stat status;
-	const int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 
-	if (fd < 0)
-		return;
-	if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+	if (pages->count == NEIGHBOURS || fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
 		close(fd);
 		return;
 	}
+	struct neighbour *neighbour = &pages->neighbours[pages->count++];
+
 	neighbour->fd = fd;
 	neighbour->device = status.st_dev;
 	neighbour->inode = status.st_ino;
-	pages->count++;
-}
-
-static void scan(int card, struct card_pages *pages)
-{
-	char path[400];
-
-	close_pages(pages);
-	activity_directory(card, path, sizeof(path));
-	DIR *directory = opendir(path);
-
-	if (!directory)
-		return;
-	/* The stream is ours alone: NOLINTBEGIN(concurrency-mt-unsafe) */
-	for (const struct dirent *entry = readdir(directory); entry && pages->count < NEIGHBOURS;
-	     entry = readdir(directory))
-		if (entry->d_name[0] != '.' && strcmp(entry->d_name, slice_limits()->slice) != 0)
-			open_page(pages, dirfd(directory), entry->d_name);
-	/* NOLINTEND(concurrency-mt-unsafe) */
-	closedir(directory);
 }
 
 /* From the files, if the last look is old; what cannot be read or is none of ours counts as idle.
  */
-static void look(int card, struct card_pages *pages, uint64_t now_ns)
+static const struct card_pages *look(int card, uint64_t now_ns)
 {
+	struct card_pages *pages = &pages_of[card];
+
 	if (now_ns - pages->looked_ns < LOOK_EVERY_NS)
-		return;
+		return pages;
 	pages->looked_ns = now_ns;
 	if (!pages->neighbours) {
 		void *room = mmap(NULL, NEIGHBOURS * sizeof(*pages->neighbours),
 				  PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		if (room == MAP_FAILED)
-			return;
+			return pages;
 		pages->neighbours = room;
 	}
 	if (!pages->scanned_ns || now_ns - pages->scanned_ns >= SCAN_EVERY_NS) {
-		scan(card, pages);
+		close_pages(pages);
+		activity_each_neighbour(card, add_page, pages);
 		pages->scanned_ns = now_ns;
 	}
 	for (unsigned i = 0; i < pages->count; i++) {
@@ -128,6 +108,7 @@ static void look(int card, struct card_pages *pages, uint64_t now_ns)
 		    atomic_load(&neighbour->page.magic) != ACTIVITY_MAGIC)
 			memset(&neighbour->page, 0, sizeof(neighbour->page));
 	}
+	return pages;
 }
 
 static uint32_t at_most(uint32_t parts, unsigned processes)
@@ -160,12 +141,13 @@ struct claims {
 
 /* Others in one bucket, which counts by `weight`: our container's other processes, the slices
  * beside us. */
-static void weigh_bucket(struct claims *claims, int card, const struct activity_bucket *bucket,
-			 uint64_t weight, uint64_t now_ns, int place, const struct activity *mine)
+static void weigh_bucket(struct claims *claims, const struct meter *meter,
+			 const struct activity_bucket *bucket, uint64_t weight, uint64_t now_ns)
 {
-	const struct card_pages *pages = &pages_of[card];
-	const uint32_t all = activity_in(activity_own_page(card), bucket, now_ns, place);
-	const uint32_t own = activity_in(mine, bucket, now_ns, -1);
+	const struct card_pages *pages = &pages_of[meter->card];
+	const uint32_t all =
+		activity_in(activity_own_page(meter->card), bucket, now_ns, meter->place);
+	const uint32_t own = activity_in(&meter->mine, bucket, now_ns, -1);
 
 	claims->weight += weight;
 	claims->weighed[0] += weight * at_most(all > own ? all - own : 0, other_processes());
@@ -190,8 +172,8 @@ static void count_claims(struct claims *claims)
 	}
 }
 
-static struct claims claims_in(int card, uint64_t from_ns, uint64_t to_ns, uint64_t now_ns,
-			       int place, const struct activity *mine)
+static struct claims claims_in(const struct meter *meter, uint64_t from_ns, uint64_t to_ns,
+			       uint64_t now_ns)
 {
 	struct claims claims = {0};
 
@@ -199,7 +181,7 @@ static struct claims claims_in(int card, uint64_t from_ns, uint64_t to_ns, uint6
 		const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
 		const uint64_t upto_ns = to_ns < bucket.to_ns ? to_ns : bucket.to_ns;
 
-		weigh_bucket(&claims, card, &bucket, upto_ns - from_ns, now_ns, place, mine);
+		weigh_bucket(&claims, meter, &bucket, upto_ns - from_ns, now_ns);
 		from_ns = upto_ns;
 	}
 	count_claims(&claims);
@@ -236,20 +218,19 @@ static uint64_t known_from(uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
 	return from_ns < oldest_ns && to_ns > oldest_ns ? oldest_ns : from_ns;
 }
 
-uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int place,
-			     const struct activity *mine)
+uint64_t neighbours_our_part(const struct meter *meter, uint64_t from_ns, uint64_t to_ns)
 {
 	const uint64_t now_ns = timer_now_ns(), whole_ns = to_ns - from_ns;
 	uint64_t part_ns = 0;
 
-	look(card, &pages_of[card], now_ns);
+	look(meter->card, now_ns);
 	from_ns = known_from(from_ns, to_ns, now_ns);
 	const uint64_t known_ns = to_ns - from_ns;
 
 	while (from_ns < to_ns) {
 		const uint64_t upto_ns =
 			to_ns - from_ns < ACTIVITY_LONG_NS ? to_ns : from_ns + ACTIVITY_LONG_NS;
-		const struct claims claims = claims_in(card, from_ns, upto_ns, now_ns, place, mine);
+		const struct claims claims = claims_in(meter, from_ns, upto_ns, now_ns);
 
 		part_ns += (upto_ns - from_ns) * part_of(&claims) / ACTIVITY_ONE;
 		from_ns = upto_ns;
@@ -259,58 +240,53 @@ uint64_t neighbours_our_part(int card, uint64_t from_ns, uint64_t to_ns, int pla
 		       : (uint64_t)((double)part_ns / (double)known_ns * (double)whole_ns);
 }
 
-struct neighbours_share neighbours_share_again(int card, uint64_t from_ns, uint64_t to_ns,
-					       uint64_t now_ns, int place,
-					       const struct activity *mine,
-					       const struct activity *there)
+struct neighbours_share neighbours_share_again(const struct meter *meter,
+					       const struct activity *there, uint64_t from_ns,
+					       uint64_t to_ns, uint64_t now_ns)
 {
 	struct claims claims = {0};
 
-	look(card, &pages_of[card], now_ns);
+	look(meter->card, now_ns);
 	for (; from_ns < to_ns; from_ns += ACTIVITY_SHORT_NS) {
 		const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
 		const uint64_t there_ns = activity_finished_ns(there, &bucket);
 
 		if (there_ns)
-			weigh_bucket(&claims, card, &bucket, there_ns, now_ns, place, mine);
+			weigh_bucket(&claims, meter, &bucket, there_ns, now_ns);
 	}
 	count_claims(&claims);
 	const uint64_t left = claims.sum < ACTIVITY_ONE ? (uint64_t)ACTIVITY_ONE - claims.sum : 0;
 
 	return (struct neighbours_share){
-		.there_ns = claims.weight,
 		.part_ns = claims.weight * part_of(&claims) / ACTIVITY_ONE,
 		.left_ns = claims.weight * left / ACTIVITY_ONE,
 	};
 }
 
-uint64_t neighbours_duration(int card, uint64_t from_ns, uint64_t part_ns, int place,
-			     const struct activity *mine)
+uint64_t neighbours_duration(const struct meter *meter, uint64_t from_ns, uint64_t part_ns)
 {
 	const uint64_t now_ns = timer_now_ns();
 
-	look(card, &pages_of[card], now_ns);
+	look(meter->card, now_ns);
 	const struct activity_bucket bucket = activity_bucket_at(from_ns, now_ns);
-	const struct claims claims =
-		claims_in(card, bucket.from_ns, bucket.to_ns, now_ns, place, mine);
 
-	return part_ns + part_ns * claims.sum / ACTIVITY_ONE;
+	return part_ns +
+	       part_ns * claims_in(meter, bucket.from_ns, bucket.to_ns, now_ns).sum / ACTIVITY_ONE;
 }
 
-uint32_t neighbours_parts(int card, int place, const struct activity *mine)
+uint32_t neighbours_parts(const struct meter *meter)
 {
 	const uint64_t now_ns = timer_now_ns();
 
-	look(card, &pages_of[card], now_ns);
-	return claims_in(card, now_ns - LATELY_NS, now_ns, now_ns, place, mine).sum;
+	look(meter->card, now_ns);
+	return claims_in(meter, now_ns - LATELY_NS, now_ns, now_ns).sum;
 }
 
 uint64_t neighbours_quiet_until_ns(int card, uint64_t now_ns)
 {
-	const struct card_pages *pages = &pages_of[card];
+	const struct card_pages *pages = look(card, now_ns);
 	uint64_t until_ns = 0;
 
-	look(card, &pages_of[card], now_ns);
 	for (unsigned i = 0; i < pages->count; i++) {
 		const uint64_t asked_ns = atomic_load(&pages->neighbours[i].page.quiet_until_ns);
 
@@ -347,10 +323,9 @@ static uint64_t out_until_ns(const struct activity *page, bool at_most)
 
 uint64_t neighbours_out_until_ns(int card, uint64_t now_ns, bool at_most)
 {
-	const struct card_pages *pages = &pages_of[card];
+	const struct card_pages *pages = look(card, now_ns);
 	uint64_t last_ns = 0;
 
-	look(card, &pages_of[card], now_ns);
 	for (unsigned i = 0; i < pages->count; i++) {
 		const uint64_t until_ns = out_until_ns(&pages->neighbours[i].page, at_most);
 
@@ -366,43 +341,40 @@ static bool is_at_work(const struct activity *page, uint64_t since_ns, uint64_t 
 }
 
 /* Our container's other processes are not asked. */
-bool neighbours_yield(int card, uint64_t lately_ns, int place)
+bool neighbours_yield(const struct meter *meter, uint64_t lately_ns)
 {
-	const struct card_pages *pages = &pages_of[card];
 	const uint64_t now_ns = timer_now_ns();
+	const struct card_pages *pages = look(meter->card, now_ns);
 
-	look(card, &pages_of[card], now_ns);
 	for (unsigned i = 0; i < pages->count; i++) {
 		const struct activity *page = &pages->neighbours[i].page;
 
 		if (!atomic_load(&page->yields) && is_at_work(page, now_ns - lately_ns, now_ns))
 			return false;
 	}
-	return !is_out(activity_own_page(card), now_ns, place);
+	return !is_out(activity_own_page(meter->card), now_ns, meter->place);
 }
 
 bool neighbours_are_at_work(int card, uint64_t lately_ns)
 {
-	const struct card_pages *pages = &pages_of[card];
 	const uint64_t now_ns = timer_now_ns();
+	const struct card_pages *pages = look(card, now_ns);
 
-	look(card, &pages_of[card], now_ns);
 	for (unsigned i = 0; i < pages->count; i++)
 		if (is_at_work(&pages->neighbours[i].page, now_ns - lately_ns, now_ns))
 			return true;
 	return false;
 }
 
-bool neighbours_were_away(int card, uint64_t from_ns, uint64_t to_ns, int place,
-			  const struct activity *mine)
+bool neighbours_were_away(const struct meter *meter, uint64_t from_ns, uint64_t to_ns)
 {
 	const uint64_t now_ns = timer_now_ns();
 
-	if (pages_of[card].looked_ns < to_ns)
-		pages_of[card].looked_ns = 0;
-	look(card, &pages_of[card], now_ns);
+	if (pages_of[meter->card].looked_ns < to_ns)
+		pages_of[meter->card].looked_ns = 0;
+	look(meter->card, now_ns);
 	from_ns = known_from(from_ns, to_ns, now_ns);
 	/* What they have out may take longer than they think. */
-	return neighbours_out_until_ns(card, now_ns, true) <= from_ns &&
-	       claims_in(card, from_ns, to_ns, now_ns, place, mine).sum < AWAY;
+	return neighbours_out_until_ns(meter->card, now_ns, true) <= from_ns &&
+	       claims_in(meter, from_ns, to_ns, now_ns).sum < AWAY;
 }

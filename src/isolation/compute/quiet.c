@@ -78,7 +78,7 @@ bool quiet_begin(struct meter *meter, uint64_t what, uint64_t now_ns)
 	    !estimate_wants_quiet(what, now_ns) || now_ns < grants[meter->card].next_ns ||
 	    neighbours_quiet_until_ns(meter->card, now_ns) > now_ns ||
 	    !neighbours_are_at_work(meter->card, LATELY_NS) ||
-	    !neighbours_yield(meter->card, LATELY_NS, meter->place) ||
+	    !neighbours_yield(meter, LATELY_NS) ||
 	    neighbours_out_until_ns(meter->card, now_ns, false) > now_ns + patience_ns(what))
 		return false;
 	ask(meter, now_ns + patience_ns(what) + WORK_NS);

@@ -117,18 +117,15 @@ static CUresult launch_graph(CUgraphExec exec, CUstream stream, CUstream named,
 	return result;
 }
 
-CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
-{
-	ENTER(cuGraphLaunch, hGraphExec, hStream);
-	return launch_graph(hGraphExec, hStream, hStream, cuda.cuGraphLaunch);
-}
+#define LAUNCHES_GRAPH(named, name)                                                                \
+	CUresult name(CUgraphExec exec, CUstream stream)                                           \
+	{                                                                                          \
+		ENTER(name, exec, stream);                                                         \
+		return launch_graph(exec, stream, named, cuda.name);                               \
+	}
 
-CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream)
-{
-	ENTER(cuGraphLaunch_ptsz, hGraphExec, hStream);
-	return launch_graph(hGraphExec, hStream, stream_per_thread(hStream),
-			    cuda.cuGraphLaunch_ptsz);
-}
+LAUNCHES_GRAPH(stream, cuGraphLaunch)
+LAUNCHES_GRAPH(stream_per_thread(stream), cuGraphLaunch_ptsz)
 
 #define WAITS(stream, name, parameters, arguments)                                                 \
 	HOOK(name, parameters, arguments, meter_before_sync(stream), meter_after_sync();           \

@@ -80,6 +80,13 @@ static void *behind_us(const void *handle, const char *name, void *found)
 	return found;
 }
 
+static void *ours_for(const void *handle, const char *name, void *found)
+{
+	if (found)
+		found = behind_us(handle, name, found);
+	return found ? stand_in(name, found) : NULL;
+}
+
 /* Asked for one of the entry points themselves: what leads to the C library's leads to ours. */
 static void *entry_point(void *found)
 {
@@ -157,11 +164,7 @@ __attribute__((used)) struct route route_dlsym(void *handle, const char *name, c
 	if (must_stay_real(name, caller))
 		return route_of_driver(handle, name);
 	/* Our RTLD_NEXT starts behind us, in front of every driver: none is missed. */
-	void *found = libc->dlsym(handle, name);
-
-	if (found)
-		found = behind_us(handle, name, found);
-	return (struct route){.result = found ? stand_in(name, found) : NULL};
+	return (struct route){.result = ours_for(handle, name, libc->dlsym(handle, name))};
 }
 
 __attribute__((used)) struct route route_dlvsym(void *handle, const char *name, const char *version,
@@ -178,11 +181,8 @@ __attribute__((used)) struct route route_dlvsym(void *handle, const char *name, 
 		return (struct route){.result = next};
 	if (must_stay_real(name, caller))
 		return (struct route){.jump = (void *)libc->dlvsym};
-	void *found = libc->dlvsym(handle, name, version);
-
-	if (found)
-		found = behind_us(handle, name, found);
-	return (struct route){.result = found ? stand_in(name, found) : NULL};
+	return (struct route){.result =
+				      ours_for(handle, name, libc->dlvsym(handle, name, version))};
 }
 
 /*

@@ -41,6 +41,10 @@ void graphs_note_kernel(uint64_t exec, const void *kernel)
 		launched_add(pair);
 }
 
+/* A kernel node names a function of a context, or a kernel of a library. */
+#define KERNEL_OF(parameters)                                                                      \
+	((parameters).func ? (const void *)(parameters).func : (const void *)(parameters).kern)
+
 void graphs_note_node(uint64_t exec, CUgraphNode node)
 {
 	CUDA_KERNEL_NODE_PARAMS_v2 parameters = {0};
@@ -48,8 +52,7 @@ void graphs_note_node(uint64_t exec, CUgraphNode node)
 
 	if (cuda.cuGraphKernelNodeGetParams_v2 &&
 	    cuda.cuGraphKernelNodeGetParams_v2(node, &parameters) == CUDA_SUCCESS)
-		graphs_note_kernel(exec, parameters.func ? (const void *)parameters.func
-							 : (const void *)parameters.kern);
+		graphs_note_kernel(exec, KERNEL_OF(parameters));
 	else if (cuda.cuGraphKernelNodeGetParams &&
 		 cuda.cuGraphKernelNodeGetParams(node, &early) == CUDA_SUCCESS)
 		graphs_note_kernel(exec, early.func);
@@ -57,24 +60,15 @@ void graphs_note_node(uint64_t exec, CUgraphNode node)
 		graphs_note_kernel(exec, NULL);
 }
 
-#define SETS_KERNEL(name, type, kernel)                                                            \
+#define SETS_KERNEL(name, type, is_kernel, kernel)                                                 \
 	HOOK(name, (CUgraphExec exec, CUgraphNode node, type * parameters),                        \
 	     (exec, node, parameters), (void)0,                                                    \
-	     if (result == CUDA_SUCCESS) graphs_note_kernel((uint64_t)(uintptr_t)exec, kernel))
+	     if (result == CUDA_SUCCESS && (is_kernel))                                            \
+		     graphs_note_kernel((uint64_t)(uintptr_t)exec, kernel))
 
-SETS_KERNEL(cuGraphExecKernelNodeSetParams, const CUDA_KERNEL_NODE_PARAMS_v1, parameters->func)
-SETS_KERNEL(cuGraphExecKernelNodeSetParams_v2, const CUDA_KERNEL_NODE_PARAMS_v2,
-	    parameters->func ? (const void *)parameters->func : (const void *)parameters->kern)
-
-CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
-				  CUgraphNodeParams *nodeParams)
-{
-	ENTER(cuGraphExecNodeSetParams, hGraphExec, hNode, nodeParams);
-	const CUresult result = cuda.cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
-
-	if (result == CUDA_SUCCESS && nodeParams->type == CU_GRAPH_NODE_TYPE_KERNEL)
-		graphs_note_kernel((uint64_t)(uintptr_t)hGraphExec,
-				   nodeParams->kernel.func ? (const void *)nodeParams->kernel.func
-							   : (const void *)nodeParams->kernel.kern);
-	return result;
-}
+SETS_KERNEL(cuGraphExecKernelNodeSetParams, const CUDA_KERNEL_NODE_PARAMS_v1, true,
+	    parameters->func)
+SETS_KERNEL(cuGraphExecKernelNodeSetParams_v2, const CUDA_KERNEL_NODE_PARAMS_v2, true,
+	    KERNEL_OF(*parameters))
+SETS_KERNEL(cuGraphExecNodeSetParams, CUgraphNodeParams,
+	    parameters->type == CU_GRAPH_NODE_TYPE_KERNEL, KERNEL_OF(parameters->kernel))

@@ -113,8 +113,8 @@ static CUresult note(CUgraphExec exec, CUgraph graph)
 		overhead_begin_change(&change, false);                                             \
 		const CUresult result = cuda.name arguments;                                       \
                                                                                                    \
-		overhead_end_change(&change);                                                      \
-		overhead_stale_urgently(change.card);                                              \
+		overhead_end_change(&change, false);                                               \
+		overhead_stale_urgently(change.cards);                                             \
 		return result == CUDA_SUCCESS ? note(*exec, graph) : result;                       \
 	}
 
@@ -147,8 +147,8 @@ static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph,
 	overhead_begin_change(&change, false);
 	const CUresult result = real(exec, graph, params);
 
-	overhead_end_change(&change);
-	overhead_stale_urgently(change.card);
+	overhead_end_change(&change, false);
+	overhead_stale_urgently(change.cards);
 	if (is_uploaded)
 		params->flags |= flag;
 	return result == CUDA_SUCCESS ? note(*exec, graph) : result;

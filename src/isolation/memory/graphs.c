@@ -235,18 +235,15 @@ CUresult graph_upload(CUgraphExec exec, CUstream stream, CUstream named,
 	return result;
 }
 
-CUresult cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream)
-{
-	ENTER(cuGraphUpload, hGraphExec, hStream);
-	return graph_upload(hGraphExec, hStream, hStream, cuda.cuGraphUpload);
-}
+#define UPLOADS(named, name)                                                                       \
+	CUresult name(CUgraphExec exec, CUstream stream)                                           \
+	{                                                                                          \
+		ENTER(name, exec, stream);                                                         \
+		return graph_upload(exec, stream, named, cuda.name);                               \
+	}
 
-CUresult cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream)
-{
-	ENTER(cuGraphUpload_ptsz, hGraphExec, hStream);
-	return graph_upload(hGraphExec, hStream, stream_per_thread(hStream),
-			    cuda.cuGraphUpload_ptsz);
-}
+UPLOADS(stream, cuGraphUpload)
+UPLOADS(stream_per_thread(stream), cuGraphUpload_ptsz)
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
@@ -258,15 +255,6 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 	return result;
 }
 
-CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)
-{
-	ENTER(cuGraphExecDestroy, hGraphExec);
-	struct overhead_unload unload;
-
-	graphs_forget(hGraphExec);
-	overhead_begin_unload(&unload);
-	const CUresult result = cuda.cuGraphExecDestroy(hGraphExec);
-
-	overhead_end_unload(&unload);
-	return result;
-}
+HOOK(cuGraphExecDestroy, (CUgraphExec exec), (exec), graphs_forget(exec);
+     struct overhead_change change;
+     overhead_begin_change(&change, true), overhead_end_change(&change, true))

@@ -30,9 +30,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 	CUdevice device;
 	int card;
 
-	ENTER_TO_GIVE(handle, cuMemCreate, handle, size, prop, flags);
+	ENTER(cuMemCreate, handle, size, prop, flags);
 	/* A NULL is the driver's to refuse. */
-	if (!prop || location_is_host(&prop->location))
+	if (!handle || !prop || location_is_host(&prop->location))
 		return cuda.cuMemCreate(handle, size, prop, flags);
 	CUresult result = device_of_location(&prop->location, &device);
 
@@ -76,20 +76,26 @@ static void let_go(uint64_t handle, const struct holding *mapping, struct charge
 		account_begin_release();
 }
 
-/* The driver would not: count it again, and put back what was taken out. */
-static void hold_again(uint64_t handle, struct charge_taken *taken)
+/* One handle more. */
+static void hold(uint64_t handle)
 {
-	if (taken->entry.kind != KIND_NONE) {
-		taken->entry.handles++;
-		charge_taken_done(taken, false);
-		return;
-	}
 	holdings_lock();
 	struct holding *entry = holdings_at(KIND_PHYSICAL, handle);
 
 	if (entry)
 		entry->handles++;
 	holdings_unlock();
+}
+
+/* The driver would not: count it again, and put back what was taken out. */
+static void hold_again(uint64_t handle, struct charge_taken *taken)
+{
+	if (taken->entry.kind == KIND_NONE) {
+		hold(handle);
+		return;
+	}
+	taken->entry.handles++;
+	charge_taken_done(taken, false);
 }
 
 /* Counts before the call: the number may be another memory's the moment it is free. */
@@ -109,21 +115,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 }
 
 /* The driver gives the handle that was mapped, so the number is one we know. */
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr)
-{
-	ENTER(cuMemRetainAllocationHandle, handle, addr);
-	const CUresult result = cuda.cuMemRetainAllocationHandle(handle, addr);
-
-	if (result == CUDA_SUCCESS) {
-		holdings_lock();
-		struct holding *entry = holdings_at(KIND_PHYSICAL, *handle);
-
-		if (entry)
-			entry->handles++;
-		holdings_unlock();
-	}
-	return result;
-}
+HOOK(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *address),
+     (handle, address), (void)0, if (result == CUDA_SUCCESS) hold(*handle))
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 		  unsigned long long flags)

@@ -15,10 +15,12 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { VERSION = 1, SLICE = 2, POLICY = 4, MEMORY = 8, CORE = 16 };
+
 struct parser {
 	struct limits *limits;
 	unsigned line;
-	bool has_version, has_slice, has_policy;
+	unsigned seen; /* keys; those of a device since its line began */
 	char *reason;
 	size_t reason_bytes;
 };
@@ -28,6 +30,8 @@ struct span {
 	const char *start;
 	size_t length;
 };
+
+#define TEXT(span) (int)(span).length, (span).start /* for "%.*s" */
 
 __attribute__((format(printf, 2, 3))) static bool refuse(struct parser *parser, const char *format,
 							 ...)
@@ -105,36 +109,35 @@ static struct span cut(struct span *rest, char separator)
 	return head;
 }
 
-static bool parse_pair(struct parser *parser, struct limits_card *card, unsigned *seen,
-		       struct span pair)
+static bool once(struct parser *parser, unsigned bit, struct span key)
 {
-	enum { MEMORY = 1, CORE = 2 };
-	struct span value = pair;
-	const struct span key = cut(&value, '=');
-	uint64_t number;
-	unsigned bit;
+	if (parser->seen & bit)
+		return refuse(parser, "%.*s twice", TEXT(key));
+	parser->seen |= bit;
+	return true;
+}
 
-	if (is(key, "memory_bytes"))
-		bit = MEMORY;
-	else if (is(key, "core_percent"))
-		bit = CORE;
-	else
-		return refuse(parser, "unknown key \"%.*s\"", (int)key.length, key.start);
-	if (*seen & bit)
-		return refuse(parser, "%.*s twice", (int)key.length, key.start);
-	*seen |= bit;
+static bool parse_pair(struct parser *parser, struct limits_card *card, struct span value)
+{
+	const struct span key = cut(&value, '=');
+	const bool is_memory = is(key, "memory_bytes");
+	uint64_t number;
+
+	if (!is_memory && !is(key, "core_percent"))
+		return refuse(parser, "unknown key \"%.*s\"", TEXT(key));
+	if (!once(parser, is_memory ? MEMORY : CORE, key))
+		return false;
 	if (!is_decimal(value, &number))
-		return refuse(parser, "%.*s is no decimal number: \"%.*s\"", (int)key.length,
-			      key.start, (int)value.length, value.start);
-	if (bit == MEMORY) {
-		if (number == LIMITS_NO_CAP)
-			return refuse(parser, "memory_bytes too large");
+		return refuse(parser, "%.*s is no decimal number: \"%.*s\"", TEXT(key),
+			      TEXT(value));
+	if (is_memory && number == LIMITS_NO_CAP)
+		return refuse(parser, "memory_bytes too large");
+	if (!is_memory && (number < 1 || number > 100))
+		return refuse(parser, "core_percent is not 1 to 100");
+	if (is_memory)
 		card->memory_bytes = number;
-	} else {
-		if (number < 1 || number > 100)
-			return refuse(parser, "core_percent is not 1 to 100");
+	else
 		card->core_percent = (uint32_t)number;
-	}
 	return true;
 }
 
@@ -143,11 +146,10 @@ static bool parse_device(struct parser *parser, struct span value)
 	struct limits *limits = parser->limits;
 	const struct span uuid = cut(&value, ' ');
 	struct limits_card *card = &limits->cards[limits->card_count];
-	unsigned seen = 0;
 
+	parser->seen &= ~((unsigned)MEMORY | CORE);
 	if (!is_uuid(uuid))
-		return refuse(parser, "\"%.*s\" is no GPU or MIG UUID", (int)uuid.length,
-			      uuid.start);
+		return refuse(parser, "\"%.*s\" is no GPU or MIG UUID", TEXT(uuid));
 	if (limits->card_count == LIMITS_CARDS)
 		return refuse(parser, "more than %d devices", LIMITS_CARDS);
 	*card = (struct limits_card){.memory_bytes = LIMITS_NO_CAP, .core_percent = 100};
@@ -158,7 +160,7 @@ static bool parse_device(struct parser *parser, struct span value)
 	while (value.length) {
 		const struct span pair = cut(&value, ' ');
 
-		if (pair.length && !parse_pair(parser, card, &seen, pair))
+		if (pair.length && !parse_pair(parser, card, pair))
 			return false;
 	}
 	limits->card_count++;
@@ -184,15 +186,7 @@ static bool parse_policy(struct parser *parser, struct span value)
 	return refuse(parser,
 		      "unknown policy \"%.*s\": there are fixed (ACK's number 3), "
 		      "work-conserving (1) and native (5)",
-		      (int)value.length, value.start);
-}
-
-static bool once(struct parser *parser, bool *seen, struct span key)
-{
-	if (*seen)
-		return refuse(parser, "%.*s twice", (int)key.length, key.start);
-	*seen = true;
-	return true;
+		      TEXT(value));
 }
 
 static bool parse_line(struct parser *parser, struct span line)
@@ -201,13 +195,12 @@ static bool parse_line(struct parser *parser, struct span line)
 	const struct span key = cut(&value, '=');
 
 	if (key.length == line.length)
-		return refuse(parser, "no key=value: \"%.*s\"", (int)line.length, line.start);
+		return refuse(parser, "no key=value: \"%.*s\"", TEXT(line));
 	if (is(key, "version"))
-		return once(parser, &parser->has_version, key) &&
-		       (is(value, "1") ||
-			refuse(parser, "unknown version \"%.*s\"", (int)value.length, value.start));
+		return once(parser, VERSION, key) &&
+		       (is(value, "1") || refuse(parser, "unknown version \"%.*s\"", TEXT(value)));
 	if (is(key, "slice")) {
-		if (!once(parser, &parser->has_slice, key))
+		if (!once(parser, SLICE, key))
 			return false;
 		if (!is_name(value))
 			return refuse(parser, "bad slice id");
@@ -215,10 +208,10 @@ static bool parse_line(struct parser *parser, struct span line)
 		return true;
 	}
 	if (is(key, "policy"))
-		return once(parser, &parser->has_policy, key) && parse_policy(parser, value);
+		return once(parser, POLICY, key) && parse_policy(parser, value);
 	if (is(key, "device"))
 		return parse_device(parser, value);
-	return refuse(parser, "unknown key \"%.*s\"", (int)key.length, key.start);
+	return refuse(parser, "unknown key \"%.*s\"", TEXT(key));
 }
 
 bool limits_parse(const char *text, size_t length, struct limits *limits, char *reason,
@@ -235,9 +228,9 @@ bool limits_parse(const char *text, size_t length, struct limits *limits, char *
 		if (line.length && line.start[0] != '#' && !parse_line(&parser, line))
 			return false;
 	}
-	if (!parser.has_version)
+	if (!(parser.seen & VERSION))
 		return refuse(&parser, "no version");
-	if (!parser.has_slice)
+	if (!(parser.seen & SLICE))
 		return refuse(&parser, "no slice");
 	return true;
 }

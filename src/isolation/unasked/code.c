@@ -32,16 +32,6 @@ static uint64_t code_on(int card)
 	return bytes;
 }
 
-static uint32_t cards_with_code(void)
-{
-	uint32_t cards = 0;
-
-	for (int card = 0; card < LIMITS_CARDS; card++)
-		if (overhead_has_context(card) && code_on(card))
-			cards |= 1u << card;
-	return cards;
-}
-
 /* With the table's lock. */
 static uint64_t drop_from(struct holding *entry, int card, uint64_t bytes)
 {
@@ -97,16 +87,14 @@ static int64_t code_to_come(int card)
 
 void overhead_add_change(int card, const struct card_usage *before, uint64_t counted)
 {
-	const struct card_change change = card_usage_change(card, before);
+	const int64_t most = code_to_come(card) + (int64_t)counted;
 
-	add(card, card_change_of_ours(change, 0, code_to_come(card) + (int64_t)counted) -
-			  (int64_t)counted);
+	add(card, card_usage_change(card, before, 0, most) - (int64_t)counted);
 }
 
 static void take_change(int card, const struct card_usage *before)
 {
-	const int64_t change =
-		card_change_of_ours(card_usage_change(card, before), -(int64_t)code_on(card), 0);
+	const int64_t change = card_usage_change(card, before, -(int64_t)code_on(card), 0);
 
 	if (change < 0)
 		account_adjust(card, ACCOUNT_OVERHEAD, drop_code(card, (uint64_t)-change), 0);
@@ -114,43 +102,62 @@ static void take_change(int card, const struct card_usage *before)
 		add(card, change);
 }
 
-void overhead_begin_unload(struct overhead_unload *unload)
+/* Without NVML code is only known to be where some was counted. */
+static uint32_t cards_to_unload_from(void)
 {
-	int card;
+	uint32_t cards = 0;
 
-	unload->cards = 0;
-	if (nvml_knows_pid())
+	for (int card = 0; card < LIMITS_CARDS; card++)
+		if (overhead_has_context(card) && (nvml_knows_pid() || code_on(card)))
+			cards |= 1u << card;
+	return cards;
+}
+
+/* NVML tells us afterwards; without it the cards' totals are read before and after. */
+void overhead_begin_change(struct overhead_change *change, bool unloads)
+{
+	int current;
+
+	change->unloads = unloads;
+	change->cards = unloads ? cards_to_unload_from() : 0;
+	if (!unloads)
+		overhead_adopt_current();
+	if (card_current(&current) == CUDA_SUCCESS && current >= 0)
+		change->cards |= 1u << current;
+	change->is_quiesced = change->cards && !nvml_knows_pid() && calls_quiesce_others();
+	if (!change->is_quiesced)
 		return;
-	unload->cards = cards_with_code();
-	if (card_current(&card) == CUDA_SUCCESS && card >= 0)
-		unload->cards |= 1u << card;
-	if (!unload->cards)
-		return;
-	if (!calls_quiesce_others()) {
-		unload->cards = 0;
-		return;
-	}
-	for (card = 0; card < LIMITS_CARDS; card++)
-		if (unload->cards >> card & 1)
-			card_usage_read(card, &unload->before[card]);
+	for (int card = 0; card < LIMITS_CARDS; card++)
+		if (change->cards >> card & 1)
+			card_usage_read(card, &change->before[card]);
 	driver_go_inside();
 }
 
-void overhead_end_unload(const struct overhead_unload *unload)
+/* On one card. */
+static void end_change(const struct overhead_change *change, int card, bool is_large)
 {
-	if (!unload->cards) {
-		for (int card = 0; card < LIMITS_CARDS; card++)
-			if (overhead_has_context(card)) {
-				overhead_stale_urgently(card);
-				overhead_refresh(card, 0);
-			}
-		return;
+	if (change->is_quiesced && change->unloads) {
+		take_change(card, &change->before[card]);
+	} else if (change->is_quiesced) {
+		overhead_add_change(card, &change->before[card], 0);
+	} else {
+		if (is_large)
+			overhead_stale_urgently(1u << card);
+		else
+			overhead_stale(card);
+		overhead_refresh(card, 0);
 	}
-	driver_come_back();
+}
+
+void overhead_end_change(const struct overhead_change *change, bool is_large)
+{
+	if (change->is_quiesced)
+		driver_come_back();
 	for (int card = 0; card < LIMITS_CARDS; card++)
-		if (unload->cards >> card & 1)
-			take_change(card, &unload->before[card]);
-	calls_resume_others();
+		if (change->cards >> card & 1)
+			end_change(change, card, is_large);
+	if (change->is_quiesced)
+		calls_resume_others();
 }
 
 /* Addresses leave the highest bits free. */
@@ -160,21 +167,21 @@ void overhead_end_unload(const struct overhead_unload *unload)
 
 #define MAY_CHANGE(is_large, name, parameters, arguments)                                          \
 	HOOK(name, parameters, arguments, struct overhead_change change;                           \
-	     overhead_begin_change(&change, is_large), overhead_end_change(&change))
+	     overhead_begin_change(&change, false), overhead_end_change(&change, is_large))
 
 #define LOADS(image_bytes, handle, home, name, parameters, arguments)                              \
 	HOOK(name, parameters, arguments, struct overhead_change change;                           \
-	     overhead_begin_change(&change, true),                                                 \
+	     overhead_begin_change(&change, false),                                                \
 	     if (result == CUDA_SUCCESS && (handle)) images_loaded(*(handle), image_bytes, home);  \
-	     overhead_end_change(&change))
+	     overhead_end_change(&change, true))
 /* With lazy loading the code comes when a function is first asked for. */
 #define MAY_LOAD(name, parameters, arguments) MAY_CHANGE(false, name, parameters, arguments)
 
 #define UNLOADS(name, parameters, handle)                                                          \
 	HOOK(name, parameters, (handle), overhead_forget_launches();                               \
-	     struct overhead_unload unload;                                                        \
-	     overhead_begin_unload(&unload), if (result == CUDA_SUCCESS) images_unloaded(handle);  \
-	     overhead_end_unload(&unload))
+	     struct overhead_change change; overhead_begin_change(&change, true),                  \
+					    if (result == CUDA_SUCCESS) images_unloaded(handle);   \
+	     overhead_end_change(&change, true))
 
 /*
  * The first question about a function may bring its code; the first launch is
@@ -213,8 +220,8 @@ MAY_LOAD(cuFuncLoad, (CUfunction function), (function))
 UNLOADS(cuModuleUnload, (CUmodule module), module)
 UNLOADS(cuLibraryUnload, (CUlibrary library), library)
 /* Stack, printf and malloc heaps. */
-HOOK(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value), struct overhead_unload unload;
-     overhead_begin_unload(&unload), overhead_end_unload(&unload))
+HOOK(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value), struct overhead_change change;
+     overhead_begin_change(&change, true), overhead_end_change(&change, true))
 
 ASKS(function, cuFuncGetAttribute, (int *value, CUfunction_attribute which, CUfunction function),
      (value, which, function))

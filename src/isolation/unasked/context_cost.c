@@ -6,12 +6,10 @@
 #include "books/charge.h"
 #include "books/holdings.h"
 #include "books/nvml.h"
-#include "books/slice_region.h"
 #include "driver/cards.h"
 #include "driver/context_scope.h"
 #include "driver/driver.h"
 #include "slice/killpoint.h"
-#include "slice/slice.h"
 #include "unasked/images.h"
 #include "unasked/imports.h"
 #include "unasked/launched.h"
@@ -106,10 +104,11 @@ CUresult overhead_begin_context(struct overhead_context *making, CUdevice device
 /* The change of the card's total, if it can be ours. */
 static bool measured_change(const struct overhead_context *making, uint64_t *cost)
 {
-	const int64_t change = card_change_of_ours(card_usage_change(making->card, &making->before),
-						   0, (int64_t)making->usual);
+	const int64_t change =
+		card_usage_change(making->card, &making->before, 0, (int64_t)making->usual);
 
-	if (change <= 0 || (uint64_t)change > overhead_most_by_change(making->usual))
+	/* The rest is somebody else's. */
+	if (change <= 0 || (uint64_t)change > 2 * making->usual)
 		return false;
 	*cost = (uint64_t)change;
 	return true;
@@ -123,14 +122,6 @@ static uint64_t unmeasured(const struct overhead_context *making)
 	return making->is_first ? making->usual : 0;
 }
 
-static void learn_price(const struct overhead_context *making, uint64_t cost)
-{
-	if (!cost || making->home || !region_lock(slice_region()))
-		return;
-	overhead_learn_price_by_change(making->card, making->is_first, making->usual, cost);
-	region_unlock(slice_region());
-}
-
 static uint64_t settle_by_change(struct overhead_context *making, bool is_made)
 {
 	uint64_t cost = 0;
@@ -138,7 +129,9 @@ static uint64_t settle_by_change(struct overhead_context *making, bool is_made)
 	if (is_made) {
 		if (!measured_change(making, &cost))
 			cost = unmeasured(making);
-		learn_price(making, cost);
+		if (cost && !making->home)
+			overhead_learn_price_by_change(making->card, making->is_first,
+						       making->usual, cost);
 		account_adjust(making->card, ACCOUNT_OVERHEAD, 0, cost);
 	}
 	calls_resume_others();
@@ -159,15 +152,13 @@ static uint64_t ask_list(const struct overhead_context *making, uint64_t own_bef
 	if (!nvml_knows_pid())
 		return counted;
 	if (!overhead_measure(making->card, &listed)) {
-		overhead_stale_urgently(making->card);
+		overhead_stale_urgently(1u << making->card);
 		return counted;
 	}
 	const uint64_t cost = listed > own_before ? listed - own_before : 0;
 
-	if (!making->home && cost <= OVERHEAD_MOST_BELIEVED && region_lock(slice_region())) {
+	if (!making->home && cost <= OVERHEAD_MOST_BELIEVED)
 		overhead_learn_price_by_nvml(making->card, making->is_first, cost);
-		region_unlock(slice_region());
-	}
 	return cost;
 }
 
@@ -237,7 +228,7 @@ static void adopt(CUcontext context)
 	atomic_fetch_add(&contexts[making.card], 1);
 	atomic_fetch_add(&all_contexts, 1);
 	account_adjust(making.card, ACCOUNT_OVERHEAD, 0, entry.bytes);
-	overhead_stale_urgently(making.card);
+	overhead_stale_urgently(1u << making.card);
 }
 
 void overhead_adopt_current(void)
@@ -303,5 +294,5 @@ void overhead_end_forget(CUcontext ended)
 	calls_end();
 	/* Nothing is listed after the last one: its code shows to be gone when there is another. */
 	if (card >= 0 && nvml_knows_pid() && !overhead_measure(card, &ignored))
-		overhead_stale_urgently(card);
+		overhead_stale_urgently(1u << card);
 }

@@ -26,56 +26,48 @@ uint64_t overhead_usual_price(CUdevice device)
 	return (count < 34 ? 107u : 107u + (unsigned)(count - 34) * 3u) * MIB;
 }
 
-uint64_t overhead_most_by_change(uint64_t usual)
-{
-	return usual * 2;
-}
-
-static uint64_t *price_of(struct region_card *books, bool is_first)
-{
-	return is_first ? &books->first_context_bytes : &books->next_context_bytes;
-}
-
-static uint8_t *source_of(struct region_card *books, bool is_first)
-{
-	return is_first ? &books->first_context_source : &books->next_context_source;
-}
-
 uint64_t overhead_price(int card, bool is_first, bool *is_sure)
 {
 	struct region_card *books = &slice_region()->cards[card];
-	const uint64_t bytes = __atomic_load_n(price_of(books, is_first), __ATOMIC_RELAXED);
+	const uint64_t bytes = __atomic_load_n(&books->context_bytes[!is_first], __ATOMIC_RELAXED);
 
-	*is_sure = bytes &&
-		   __atomic_load_n(source_of(books, is_first), __ATOMIC_RELAXED) >= MEASURED_ENOUGH;
+	*is_sure = bytes && __atomic_load_n(&books->context_source[!is_first], __ATOMIC_RELAXED) >=
+				    MEASURED_ENOUGH;
 	return bytes;
 }
 
 static void set(struct region_card *books, bool is_first, uint64_t bytes, unsigned source)
 {
-	__atomic_store_n(price_of(books, is_first), bytes, __ATOMIC_RELAXED);
-	__atomic_store_n(source_of(books, is_first), (uint8_t)source, __ATOMIC_RELAXED);
+	__atomic_store_n(&books->context_bytes[!is_first], bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(&books->context_source[!is_first], (uint8_t)source, __ATOMIC_RELAXED);
 }
 
 void overhead_learn_price_by_change(int card, bool is_first, uint64_t usual, uint64_t bytes)
 {
 	struct region_card *books = &slice_region()->cards[card];
-	const unsigned source = *source_of(books, is_first);
-	const uint64_t known = *price_of(books, is_first);
 
-	if (source >= MEASURED_ENOUGH)
+	if (!region_lock(slice_region()))
 		return;
+	const unsigned source = books->context_source[!is_first];
+	const uint64_t known = books->context_bytes[!is_first];
+
 	/* A neighbour's memory that went: that much less is not believed of a first one. */
 	if (is_first && bytes < usual / 2)
 		bytes = usual / 2;
-	set(books, is_first, known && known < bytes ? known : bytes, source + 1);
+	if (source < MEASURED_ENOUGH)
+		set(books, is_first, known && known < bytes ? known : bytes, source + 1);
+	region_unlock(slice_region());
 }
 
 void overhead_learn_price_by_nvml(int card, bool is_first, uint64_t bytes)
 {
 	struct region_card *books = &slice_region()->cards[card];
-	const bool is_listed = *source_of(books, is_first) == LISTED;
-	const uint64_t known = *price_of(books, is_first);
+
+	if (!region_lock(slice_region()))
+		return;
+	const bool is_listed = books->context_source[!is_first] == LISTED;
+	const uint64_t known = books->context_bytes[!is_first];
 
 	set(books, is_first, is_listed && known > bytes ? known : bytes, LISTED);
+	region_unlock(slice_region());
 }

@@ -95,17 +95,14 @@ void overhead_close_launch(struct overhead_launch *launch, uint64_t counted)
 		return;
 	const CUstreamCaptureMode mode = capture_exempt();
 
-	for (int card = 0; card < LIMITS_CARDS; card++) {
-		if (!(launch->cards >> card & 1))
-			continue;
-		if (launch->is_quiesced)
+	for (int card = 0; launch->is_quiesced && card < LIMITS_CARDS; card++)
+		if (launch->cards >> card & 1)
 			measure(launch, card, counted);
-		else
-			overhead_stale_urgently(card);
-	}
 	if (launch->is_quiesced) {
 		driver_come_back();
 		calls_resume_others();
+	} else {
+		overhead_stale_urgently(launch->cards);
 	}
 	capture_restore(mode);
 }

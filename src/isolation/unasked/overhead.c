@@ -17,7 +17,6 @@
 #include "driver/driver.h"
 #include "driver/timer.h"
 #include "slice/killpoint.h"
-#include "slice/slice.h"
 #include "unasked/imports.h"
 
 #include <stdatomic.h>
@@ -99,7 +98,7 @@ bool overhead_measure(int card, uint64_t *listed_bytes)
 	if (!is_listed)
 		return false;
 	const uint64_t least =
-		__atomic_load_n(&slice_region()->cards[card].first_context_bytes, __ATOMIC_RELAXED);
+		__atomic_load_n(&slice_region()->cards[card].context_bytes[0], __ATOMIC_RELAXED);
 
 	if (!pages_check(overhead + uncounted, unasked, least))
 		account_adjust(card, ACCOUNT_OVERHEAD, 0, uncounted);
@@ -107,16 +106,10 @@ bool overhead_measure(int card, uint64_t *listed_bytes)
 	return true;
 }
 
-static void raise_flag(atomic_bool *flag)
-{
-	if (!atomic_load_explicit(flag, memory_order_relaxed))
-		atomic_store_explicit(flag, true, memory_order_relaxed);
-}
-
 void overhead_stale(int card)
 {
-	if (card >= 0)
-		raise_flag(&stale[card].is_stale);
+	if (card >= 0 && !atomic_load_explicit(&stale[card].is_stale, memory_order_relaxed))
+		atomic_store_explicit(&stale[card].is_stale, true, memory_order_relaxed);
 }
 
 void overhead_stale_all(void)
@@ -125,12 +118,14 @@ void overhead_stale_all(void)
 		overhead_stale(card);
 }
 
-void overhead_stale_urgently(int card)
+void overhead_stale_urgently(uint32_t cards)
 {
-	if (card < 0)
-		return;
-	atomic_fetch_add(&stale[card].urgent, 1);
-	overhead_stale(card);
+	for (; cards; cards &= cards - 1) {
+		const int card = __builtin_ctz(cards);
+
+		atomic_fetch_add(&stale[card].urgent, 1);
+		overhead_stale(card);
+	}
 }
 
 void overhead_stale_later(int card)
@@ -151,7 +146,7 @@ void overhead_refresh_now(int card)
 	atomic_store(&staleness->is_stale, false);
 	atomic_store(&staleness->later_ns, 0);
 	if (!overhead_measure(card, &ignored))
-		raise_flag(&staleness->is_stale);
+		overhead_stale(card);
 	const uint64_t end_ns = timer_real_now_ns();
 
 	atomic_store(&staleness->again_ns, end_ns + (end_ns - begin_ns) * LOOK_PART);
@@ -232,56 +227,23 @@ static int64_t neighbours_change(const struct totals *before, const struct total
 	return before->stamp == after->stamp ? 0 : (int64_t)(after->bytes - before->bytes);
 }
 
-struct card_change card_usage_change(int card, const struct card_usage *before)
-{
-	struct card_usage after = {.is_of_context = before->is_of_context};
-	struct card_change change = {0};
-
-	PAUSEPOINT(card_changed);
-	read_same_way(card, &after);
-	if (!before->is_known || !after.is_known)
-		return change;
-	change.card = (int64_t)(after.used - before->used);
-	if (!calls_were_quiesced())
-		change.card -= (int64_t)(after.held - before->held);
-	change.told = change.card - neighbours_change(&before->neighbours, &after.neighbours);
-	return change;
-}
-
 /*
  * A neighbour that says of memory that it went makes what came look like ours, and
  * the other way round. What cannot be so is no word to go by, only the card is.
  */
-int64_t card_change_of_ours(struct card_change change, int64_t least, int64_t most)
+int64_t card_usage_change(int card, const struct card_usage *before, int64_t least, int64_t most)
 {
-	return change.told >= least && change.told <= most ? change.told : change.card;
-}
+	struct card_usage after = {.is_of_context = before->is_of_context};
 
-/* NVML tells us afterwards; without it the card's total is read before and after. */
-void overhead_begin_change(struct overhead_change *change, bool is_large)
-{
-	*change = (struct overhead_change){.card = CARD_FOREIGN, .is_large = is_large};
-	overhead_adopt_current();
-	if (card_current(&change->card) != CUDA_SUCCESS || change->card < 0 || nvml_knows_pid())
-		return;
-	if (!calls_quiesce_others())
-		return;
-	change->is_quiesced = true;
-	card_usage_read(change->card, &change->before);
-	driver_go_inside();
-}
+	PAUSEPOINT(card_changed);
+	read_same_way(card, &after);
+	if (!before->is_known || !after.is_known)
+		return 0;
+	int64_t change = (int64_t)(after.used - before->used);
 
-void overhead_end_change(struct overhead_change *change)
-{
-	if (!change->is_quiesced) {
-		if (change->is_large)
-			overhead_stale_urgently(change->card);
-		else
-			overhead_stale(change->card);
-		overhead_refresh(change->card, 0);
-		return;
-	}
-	driver_come_back();
-	overhead_add_change(change->card, &change->before, 0);
-	calls_resume_others();
+	if (!calls_were_quiesced())
+		change -= (int64_t)(after.held - before->held);
+	const int64_t told = change - neighbours_change(&before->neighbours, &after.neighbours);
+
+	return told >= least && told <= most ? told : change;
 }

@@ -53,23 +53,19 @@ void overhead_adopt_current(void);
 void overhead_begin_forget(void);
 void overhead_end_forget(CUcontext ended);
 
-/* Around a call that may load code or widen a heap. */
+/*
+ * Around a call that may load code or widen a heap on the current context's card, or, if it
+ * `unloads`, take code off or change a heap on whatever card it is.
+ */
 struct overhead_change {
-	int card;
-	bool is_large; /* measured at once; small ones when they are next looked for */
-	bool is_quiesced;
-	struct card_usage before;
-};
-void overhead_begin_change(struct overhead_change *change, bool is_large);
-void overhead_end_change(struct overhead_change *change);
-
-/* Around a call that may take code off or make a heap smaller, on whatever card it is. */
-struct overhead_unload {
-	uint32_t cards; /* a bit for each that is measured by its total; 0: NVML tells */
+	bool unloads;
+	bool is_quiesced; /* measured by the totals; else NVML tells */
+	uint32_t cards;   /* a bit for each that it is about */
 	struct card_usage before[LIMITS_CARDS];
 };
-void overhead_begin_unload(struct overhead_unload *unload);
-void overhead_end_unload(const struct overhead_unload *unload);
+void overhead_begin_change(struct overhead_change *change, bool unloads);
+/* `is_large`: to be measured at once, else when it is next looked for. */
+void overhead_end_change(const struct overhead_change *change, bool is_large);
 
 /*
  * Around the driver's launch and nothing else: the first one of a function or
@@ -105,8 +101,8 @@ void overhead_stale(int card);
 void overhead_stale_all(void);
 /* The same, but not worth a look at once: what it should cost is in the books. */
 void overhead_stale_later(int card);
-/* Something has: the next allocation may not pass before it is measured. */
-void overhead_stale_urgently(int card);
+/* Something has, on cards of a bit each: no allocation may pass before it is measured. */
+void overhead_stale_urgently(uint32_t cards);
 
 /* Measure again if there is a staleness and the last look is old enough; or at once. */
 void overhead_refresh(int card, uint64_t wanted);
@@ -119,25 +115,19 @@ void overhead_after_fork(void);
 
 /* What a context costs by the card's size, where nothing better is known. */
 uint64_t overhead_usual_price(CUdevice device);
-/* The most of a change of the total that counts for one context; the rest is somebody else's. */
-uint64_t overhead_most_by_change(uint64_t usual);
 /* What this container's processes have found out; 0: nothing. */
 uint64_t overhead_price(int card, bool is_first, bool *is_sure);
-/* With the region's lock: a price by the change of the card's total, or by NVML. */
+/* A price by the change of the card's total, or by NVML. */
 void overhead_learn_price_by_change(int card, bool is_first, uint64_t usual, uint64_t bytes);
 void overhead_learn_price_by_nvml(int card, bool is_first, uint64_t bytes);
 
-/* The steps that unasked/overhead.c and overhead_*.c share. */
-/* While the container's other calls are held back: before a change, and what it was; nothing where
- * it cannot be known. */
+/*
+ * The steps that the files of this folder share. While the container's other calls are held back:
+ * before a change, and how much of it was ours, which can be no less than `least` and no more than
+ * `most`; 0 where it cannot be known.
+ */
 void card_usage_read(int card, struct card_usage *look);
-struct card_change {
-	int64_t card; /* by the card's own figures, less what the books say of our own calls */
-	int64_t told; /* the same less what neighbours say that they took or gave */
-};
-struct card_change card_usage_change(int card, const struct card_usage *before);
-/* What was ours of it, which can be no less and no more than this. */
-int64_t card_change_of_ours(struct card_change change, int64_t least, int64_t most);
+int64_t card_usage_change(int card, const struct card_usage *before, int64_t least, int64_t most);
 /* A rise beyond `counted` is the current context's code. */
 void overhead_add_change(int card, const struct card_usage *before, uint64_t counted);
 bool overhead_has_context(int card);

@@ -104,39 +104,28 @@ static bool unified_view(nvmlDevice_t device, struct view *view)
 	return true;
 }
 
-nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
-{
-	struct view view;
+/* `is_asked_well`: what NVML refuses for its own reasons stays refused. */
+#define TELLS_MEMORY(name, type, is_asked_well, more)                                              \
+	nvmlReturn_t name(nvmlDevice_t device, type *memory)                                       \
+	{                                                                                          \
+		struct view view;                                                                  \
+                                                                                                   \
+		NVML_ENTER(name, device, memory);                                                  \
+		const nvmlReturn_t result = nvml.name(device, memory);                             \
+                                                                                                   \
+		if (result == NVML_SUCCESS)                                                        \
+			view_of(nvml_card(device), memory->free, memory->total, &view);            \
+		else if (result != NVML_ERROR_NOT_SUPPORTED || !memory || !(is_asked_well) ||      \
+			 !unified_view(device, &view))                                             \
+			return result;                                                             \
+		memory->total = view.total;                                                        \
+		memory->used = view.used;                                                          \
+		memory->free = view.free;                                                          \
+		more;                                                                              \
+		return NVML_SUCCESS;                                                               \
+	}
 
-	NVML_ENTER(nvmlDeviceGetMemoryInfo, device, memory);
-	const nvmlReturn_t result = nvml.nvmlDeviceGetMemoryInfo(device, memory);
-
-	if (result == NVML_SUCCESS)
-		view_of(nvml_card(device), memory->free, memory->total, &view);
-	else if (result != NVML_ERROR_NOT_SUPPORTED || !memory || !unified_view(device, &view))
-		return result;
-	memory->total = view.total;
-	memory->used = view.used;
-	memory->free = view.free;
-	return NVML_SUCCESS;
-}
-
+TELLS_MEMORY(nvmlDeviceGetMemoryInfo, nvmlMemory_t, true, (void)0)
 /* Nothing is reserved in a slice: what the driver keeps was never part of it. */
-nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
-{
-	struct view view;
-
-	NVML_ENTER(nvmlDeviceGetMemoryInfo_v2, device, memory);
-	const nvmlReturn_t result = nvml.nvmlDeviceGetMemoryInfo_v2(device, memory);
-
-	if (result == NVML_SUCCESS)
-		view_of(nvml_card(device), memory->free, memory->total, &view);
-	else if (result != NVML_ERROR_NOT_SUPPORTED || !memory ||
-		 memory->version != nvmlMemory_v2 || !unified_view(device, &view))
-		return result;
-	memory->total = view.total;
-	memory->reserved = 0;
-	memory->used = view.used;
-	memory->free = view.free;
-	return NVML_SUCCESS;
-}
+TELLS_MEMORY(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, memory->version == nvmlMemory_v2,
+	     memory->reserved = 0)

@@ -1,12 +1,11 @@
 /*
- * NVML is asked for what one thread has just brought to the card; before it has
- *answered, another thread goes on.
+ * NVML is asked for what one thread has just brought to the card; before it has answered, another
+ * thread goes on.
  *
- *	meanwhile load ROOM BYTES     with so much room loads code; the other
- *thread allocates meanwhile import HANDLE       opens memory of another process
+ *	meanwhile load ROOM BYTES	with so much room loads code; the other thread allocates
+ *	meanwhile import HANDLE		opens memory of another process
  *
- * Prints whether the first thread failed, what the other one got, and the free
- *bytes as it sees them.
+ * Prints whether the first thread failed, what the other one got, and the free bytes that it sees.
  */
 #include "call.h"
 #include "spin.h"
@@ -22,79 +21,86 @@ static void *driver;
 static CUcontext context;
 static CUipcMemHandle handle;
 
-static uint64_t nvml_calls(void) {
-  void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_NOLOAD);
+static uint64_t nvml_calls(void)
+{
+	void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_NOLOAD);
 
-  return nvml ? ((uint64_t(*)(void))dlsym(nvml, "gpusim_nvml_calls"))() : 0;
+	return nvml ? ((uint64_t(*)(void))dlsym(nvml, "gpusim_nvml_calls"))() : 0;
 }
 
-static void *load(void *ignored) {
-  CUmodule module;
-  CUresult result = CALL(cuCtxSetCurrent, context);
+static void *load(void *ignored)
+{
+	CUmodule module;
+	CUresult result = CALL(cuCtxSetCurrent, context);
 
-  (void)ignored;
-  if (!result)
-    result = CALL(cuModuleLoadData, &module, spin_image);
-  return (void *)(uintptr_t)result;
+	(void)ignored;
+	if (!result)
+		result = CALL(cuModuleLoadData, &module, spin_image);
+	return (void *)(uintptr_t)result;
 }
 
-static void *import(void *ignored) {
-  CUdeviceptr pointer;
-  CUresult result = CALL(cuCtxSetCurrent, context);
+static void *import(void *ignored)
+{
+	CUdeviceptr pointer;
+	CUresult result = CALL(cuCtxSetCurrent, context);
 
-  (void)ignored;
-  if (!result)
-    result = CALL(cuIpcOpenMemHandle_v2, &pointer, handle, 1);
-  return (void *)(uintptr_t)result;
+	(void)ignored;
+	if (!result)
+		result = CALL(cuIpcOpenMemHandle_v2, &pointer, handle, 1);
+	return (void *)(uintptr_t)result;
 }
 
-static size_t room(void) {
-  size_t free_bytes = 0, total_bytes;
+static size_t room(void)
+{
+	size_t free_bytes = 0, total_bytes;
 
-  CALL(cuMemGetInfo_v2, &free_bytes, &total_bytes);
-  return free_bytes;
+	CALL(cuMemGetInfo_v2, &free_bytes, &total_bytes);
+	return free_bytes;
 }
 
-static CUresult take(size_t bytes) {
-  CUdeviceptr pointer;
+static CUresult take(size_t bytes)
+{
+	CUdeviceptr pointer;
 
-  return CALL(cuMemAlloc_v2, &pointer, bytes);
+	return CALL(cuMemAlloc_v2, &pointer, bytes);
 }
 
-static void read_handle(const char *text) {
-  for (size_t i = 0; i < sizeof(handle); i++)
-    if (sscanf(text + 2 * i, "%2hhx", (unsigned char *)&handle + i) != 1)
-      exit(5);
+static void read_handle(const char *text)
+{
+	for (size_t i = 0; i < sizeof(handle); i++)
+		if (sscanf(text + 2 * i, "%2hhx", (unsigned char *)&handle + i) != 1)
+			exit(5);
 }
 
 /* Both threads, the other one when NVML was asked so often. */
-static int run(void *(*first)(void *), uint64_t calls, size_t bytes) {
-  const uint64_t before = nvml_calls();
-  pthread_t thread;
-  void *failed;
+static int run(void *(*first)(void *), uint64_t calls, size_t bytes)
+{
+	const uint64_t before = nvml_calls();
+	pthread_t thread;
+	void *failed;
 
-  pthread_create(&thread, NULL, first, NULL);
-  while (nvml_calls() < before + calls)
-    sched_yield();
-  const CUresult result = bytes ? take(bytes) : CUDA_SUCCESS;
-  const size_t seen = bytes ? 0 : room();
+	pthread_create(&thread, NULL, first, NULL);
+	while (nvml_calls() < before + calls)
+		sched_yield();
+	const CUresult result = bytes ? take(bytes) : CUDA_SUCCESS;
+	const size_t seen = bytes ? 0 : room();
 
-  pthread_join(thread, &failed);
-  printf("%d %d %zu\n", failed != NULL, result, bytes ? room() : seen);
-  return 0;
+	pthread_join(thread, &failed);
+	printf("%d %d %zu\n", failed != NULL, result, bytes ? room() : seen);
+	return 0;
 }
 
-int main(int count, char **words) {
-  driver = dlopen("libcuda.so.1", RTLD_NOW);
-  if (count < 3 || !driver || CALL(cuInit, 0) ||
-      CALL(cuDevicePrimaryCtxRetain, &context, 0) ||
-      CALL(cuCtxSetCurrent, context))
-    return 2;
-  if (!strcmp(words[1], "import")) {
-    read_handle(words[2]);
-    return run(import, 2, 0); /* before and behind the driver's call */
-  }
-  if (count < 4 || take(room() - strtoull(words[2], NULL, 10)))
-    return 3;
-  return run(load, 1, strtoull(words[3], NULL, 10));
+int main(int count, char **words)
+{
+	driver = dlopen("libcuda.so.1", RTLD_NOW);
+	if (count < 3 || !driver || CALL(cuInit, 0) ||
+	    CALL(cuDevicePrimaryCtxRetain, &context, 0) || CALL(cuCtxSetCurrent, context))
+		return 2;
+	if (!strcmp(words[1], "import")) {
+		read_handle(words[2]);
+		return run(import, 2, 0); /* before and behind the driver's call */
+	}
+	if (count < 4 || take(room() - strtoull(words[2], NULL, 10)))
+		return 3;
+	return run(load, 1, strtoull(words[3], NULL, 10));
 }

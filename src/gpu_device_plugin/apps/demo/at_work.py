@@ -132,8 +132,8 @@ async def _look(running: Running, node_name: str, teller: Teller, promises: Prom
     """The same NVML calls in each slice and on the node, after the first has worked alone."""
     views, whole, busy = await _undisturbed_views(running, node_name, teller)
     teller.text(
-        "What NVML, and so nvidia-smi, then tells: of memory the slice, of GPU-Util the card, of "
-        "processes the container's own. The node sees the card as it is:"
+        "What NVML, and so nvidia-smi, then shows: the slice's memory, the whole card's GPU-Util, and "
+        "only the container's own processes. The node sees the card as it is:"
     )
     teller.gpu_views([*views.values(), whole])
     wanted = f"{_SHOWN_MIB}MiB / {FIRST.slice_mib}MiB"

@@ -153,7 +153,7 @@ class Story:
         """Why pods were refused, in the agent's words."""
         self._teller.chapter(
             "Why pods were refused",
-            "The agent's words reach `kubectl describe pod` twice: in the pod's status and as "
+            "`kubectl describe pod` shows the agent's text twice: in the pod's status and as "
             "an Event.",
         )
         for role in (role for role in CAST if role.refused_for):
