@@ -4,6 +4,8 @@ Each agent would refuse it for its own node, and keep the old unit or mode until
 there. Refusing before the upgrade avoids a cluster with two units.
 """
 
+from collections.abc import Sequence
+
 from gpu_device_plugin.cluster.fleet import Fleet, FleetNode
 from gpu_device_plugin.config.agent import mode_in
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, counted_unit_mib, served_mode
@@ -65,17 +67,8 @@ async def check_upgrade(
     agents = await fleet.agents(installation) if installation else {}
     before = mode_in(await fleet.settings_text())
     pods = [(node, pod) async for node, pod in fleet.requests() if _holds(pod)]
-    by_claims = sorted(
-        f"\n  node {node}: {pod.ref}"
-        for node, pod in pods
-        if node in agents and pod.door is Door.DRA
-    )
-    if by_claims and not has_claims:
-        raise ConfigError(
-            "pods hold slices by claims, which agents without dra.enabled cannot give back; these pods "
-            f"would never end:{''.join(by_claims)}\nDelete them first, or keep dra.enabled "
-            "(docs/dra.md, Leave)"
-        )
+    if not has_claims:
+        _check_no_claims([(node, pod) for node, pod in pods if node in agents])
     holders = holders_by_node([(node, pod.ref) for node, pod in pods])
     nodes = [
         _standing(node, holders.get(node.name, ()))
@@ -92,6 +85,16 @@ async def check_upgrade(
             f"{listed}\nDelete or drain these pods first, or keep the old values"
         )
     return sum(bool(node.mode) for node in nodes)
+
+
+def _check_no_claims(pods: Sequence[tuple[str, PodRequest]]) -> None:
+    by_claims = sorted(f"\n  node {node}: {pod.ref}" for node, pod in pods if pod.door is Door.DRA)
+    if by_claims:
+        raise ConfigError(
+            "pods hold slices by claims, which agents without dra.enabled cannot give back; these pods "
+            f"would never end:{''.join(by_claims)}\nDelete them first, or keep dra.enabled "
+            "(docs/dra.md, Leave)"
+        )
 
 
 def _holds(pod: PodRequest) -> bool:
