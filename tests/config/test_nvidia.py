@@ -195,6 +195,7 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
         ("sharing: {mps: {resources: []}, timeSlicing: {resources: []}}", "exclude each other"),
         ("resources: {gpus: [{pattern: '*', name: 'a b'}]}", "resources.gpus[0].name"),
         ("- version", "holds a list"),
+        ("flags: &flags {plugin: *flags}", "an alias stands within what it is an alias of"),
     ],
 )
 def test_a_bad_file_is_refused_with_file_and_key(tmp_path: Path, text: str, words: str) -> None:

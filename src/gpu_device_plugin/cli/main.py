@@ -68,6 +68,10 @@ def agent(config: Path | None, **flags: object) -> None:
     75 to be started again because the driver, or which settings the node's label names, has
     changed.
     """
+    import signal
+
+    # It asks to read NVIDIA's configuration again, which has not been read yet; else it ends the process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from gpu_device_plugin.apps.agent.lifecycle.node_settings import choose, file_of
 
     if "NVIDIA_MIG_MONITOR_DEVICES" in os.environ:

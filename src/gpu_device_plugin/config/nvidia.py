@@ -146,7 +146,10 @@ def read_config_file(file: Path) -> ConfigFile:
         ConfigError: It cannot be read, or a key is unknown, malformed or impossible; the text
             has the file and the key's path.
     """
-    content = _without_null(read_yaml(file))
+    try:
+        content = _without_null(read_yaml(file))
+    except RecursionError as error:
+        raise ConfigError(f"{file}: an alias stands within what it is an alias of") from error
     _check_kind(file, content)
     try:
         wire = msgspec.convert(content, _File)

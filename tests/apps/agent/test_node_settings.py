@@ -1,5 +1,6 @@
 """A node label chooses the agent's settings; what is not known is never guessed."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -51,13 +52,15 @@ async def test_the_choice_is_remembered_while_the_api_server_is_away() -> None:
 
 
 async def test_a_node_of_which_nothing_is_known_waits_for_the_api_server() -> None:
-    """It might count in another unit."""
+    """It might count in another unit; SIGHUP does not end it meanwhile."""
     async with running_rig(is_started=False) as rig:
         directory = settings_of(rig, small=SMALL)
         await rig.set_labels(settings="small")
         await rig.api.stop()
         await rig.start_agent(node_settings_dir=directory)
         await until(lambda: "the node's label is not known yet" in rig.log.read_text(), 20)
+        assert rig.process is not None
+        rig.process.send_signal(signal.SIGHUP)
         await rig.api.start()
         await rig.until_ready()
         assert rig.kubelet.allocatable(MEM) == 4 * 126

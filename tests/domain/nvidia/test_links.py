@@ -175,6 +175,17 @@ def test_a_search_that_is_cut_short_gives_what_is_asked_all_the_same(
         assert {4, 9} <= {*chosen}
 
 
+def test_a_remainder_is_never_given_however_well_it_is_linked() -> None:
+    """Of five cards, two have a bridge and three are on one switch: who asks three gets these."""
+    bridged, switched = {0, 1}, {2, 3, 4}
+    matrix = [
+        [1200 if {i, j} <= bridged else 50 if {i, j} <= switched else 10 for j in range(5)]
+        for i in range(5)
+    ]
+
+    assert choose(matrix, range(5), (), 3) == [2, 3, 4]
+
+
 def test_equal_links_go_to_the_lowest() -> None:
     """Behind a switch every pair is alike."""
     alike = [[600] * 16 for _ in range(16)]

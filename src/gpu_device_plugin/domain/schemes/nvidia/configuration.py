@@ -117,8 +117,13 @@ class Pattern:
         >>> Pattern("NVIDIA A100*40GB", "nvidia.com/big").matches("NVIDIA-A100-SXM4-40GB")
         True
         """
-        parts = self.pattern.replace(" ", "-").split("*")
-        return re.search(".*".join(map(re.escape, parts)), text.replace(" ", "-")) is not None
+        hyphened, place = text.replace(" ", "-"), 0
+        for part in self.pattern.replace(" ", "-").split("*"):
+            found = hyphened.find(part, place)
+            if found < 0:
+                return False
+            place = found + len(part)
+        return True
 
 
 @dataclass(frozen=True, slots=True)

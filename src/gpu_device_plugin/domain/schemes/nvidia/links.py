@@ -58,7 +58,8 @@ def best_linked(
     if not set(required) <= set(available):
         return ()
     search = _Search(points, available, required, size)
-    sets = list(search.sets())
+    # The smaller set of a division may have the most points: a bridged pair beside three cards on a bus.
+    sets = [each for each in search.sets() if each.bit_count() == size]
     chosen = max(sets, key=search.points_of) if sets else 0
     return tuple(card for place, card in enumerate(available) if chosen >> place & 1)
 
