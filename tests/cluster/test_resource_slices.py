@@ -1,11 +1,13 @@
 """Our node's ResourceSlice is at the API server as it is wanted, whoever removes or changes it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiohttp.web import Response
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.web import BaseRequest, Response
 from tests.fakes.api_server import FakeApiServer, Seen, running, status, working
 from tests.waiting import until
 
@@ -80,6 +82,28 @@ async def test_the_slice_says_what_claims_may_divide() -> None:
     assert "taints" not in first
     taint = {"key": "gpu-device-plugin/unhealthy", "value": "XID-79", "effect": "NoSchedule"}
     assert second["taints"] == [taint]
+
+
+async def test_a_slice_that_is_removed_before_its_writing_is_answered_is_written_again() -> None:
+    """The watch was ahead of the answer, which was believed: the slice was missing for good."""
+    async with at_work() as (server, slices):
+
+        class Late(Response):
+            """The answer to a POST whose object has come and gone."""
+
+            async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
+                await server.put(PATH, server.seen("POST")[0].body)
+                self.text = json.dumps(server.objects[PATH])
+                await until(lambda: slices.is_written)
+                await server.delete(PATH)
+                await until(lambda: not slices.is_written)
+                return await super().prepare(request)
+
+        server.fault = lambda seen: (
+            Late(status=201) if seen.method == "POST" and len(server.seen("POST")) == 1 else None
+        )
+        slices.offer([device(0)], "535.1")
+        await until(lambda: names(server) == ["gpu-0"] and len(server.seen("POST")) == 2)
 
 
 async def test_a_kubelet_that_starts_removes_the_slice_and_it_is_written_again() -> None:

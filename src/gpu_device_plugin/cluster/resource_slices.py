@@ -42,6 +42,7 @@ class ResourceSlices:
         self._node_uid = node_uid
         self._wanted: dict[str, object] | None = None
         self._present: dict[str, Bare] = {}
+        self._removals = 0
         self._is_begun = asyncio.Event()
         self._wake = asyncio.Event()
         self.trouble = ""
@@ -103,8 +104,9 @@ class ResourceSlices:
                 await self._wake.wait()
                 continue
             try:
+                removals = self._removals
                 answer = await self._api.call_in_turn(request)
-                self._note(request, answer)
+                self._note(request, answer, is_newest=removals == self._removals)
                 failures = 0
             except ClusterError as error:
                 failures += 1
@@ -113,14 +115,18 @@ class ResourceSlices:
                 self.trouble = str(error)
                 await asyncio.sleep(self._api.reach.pace.pause(failures))
 
-    def _note(self, request: Request, answer: Answer) -> None:
-        """Take what the server has now; it was a change of others where it refuses with 409."""
+    def _note(self, request: Request, answer: Answer, *, is_newest: bool) -> None:
+        """Take what the server has now; it was a change of others where it refuses with 409.
+
+        The watch may have shown already that what was written is gone: then it is right.
+        """
         if request.method == "DELETE" and (answer.is_success or answer.is_not_found):
             self._present.pop(request.path.rpartition("/")[2], None)
             self.was_taken = False
         elif answer.is_success:
             found = msgspec.json.decode(answer.body, type=Bare)
-            self._present[found.metadata.name] = found
+            if is_newest:
+                self._present[found.metadata.name] = found
             self.refused, self.was_taken = "", True
         elif answer.is_not_found and request.method == "PUT":
             self._present.pop(self._name, None)
@@ -155,6 +161,7 @@ class ResourceSlices:
 
     def _replace(self, found: Sequence[Bare]) -> None:
         self._present = {each.metadata.name: each for each in found}
+        self._removals += 1
         self.was_taken = self.was_taken or bool(found)
         self._wake.set()
 
@@ -164,6 +171,7 @@ class ResourceSlices:
 
     def _remove(self, gone: Bare) -> None:
         self._present.pop(gone.metadata.name, None)
+        self._removals += 1
         self._wake.set()
 
 
