@@ -101,6 +101,7 @@ class Wiring:
             lambda: self.reconciler.holders,
             lambda: self.recorder,
             self._configuration_changed,
+            lambda: self.mode.remember(),
         )
 
     def _keeps_mode(self, resource: str) -> bool:
