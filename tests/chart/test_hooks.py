@@ -134,6 +134,8 @@ def test_a_hook_gives_arguments_that_its_command_takes(name: str) -> None:
     assert (told["namespace"], told["daemonset"]) == (NAME, NAME)
     if name == "upgrade":
         assert (str(told["mode"]), told["memory_unit"]) == ("share", "128MiB")
+        assert told["without_claims"]
+        assert "--without-claims" not in str(job(name, "dra.enabled=true"))
     else:
         assert told["timeout"] == (77 if name == "uninstall" else 60)
 

@@ -506,14 +506,16 @@ def test_nobody_becomes_an_owner_of_a_claim_that_is_there(
     cluster.kubectl("delete", "pod", "--all", "--grace-period=1")
 
 
+OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "7f4f0e1e-1"}
+
+
 def test_a_claim_of_whole_cards_names_no_amounts(server: Submission) -> None:
     """They would be a slice that no rule has seen. And such a claim is one pod's, as the agent wants it."""
     whole = claim_of_hand()
     (request,) = whole["spec"]["devices"]["requests"]
     request["exactly"]["deviceClassName"] = "gpu-card"
     assert "ask nvidia.com/gpu in the pod's limits" in server.create(whole).text
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "7f4f0e1e-1"}
-    whole["metadata"]["ownerReferences"] = [owner]
+    whole["metadata"]["ownerReferences"] = [OWNER]
     assert server.create(whole).is_accepted
 
     part = json.loads(json.dumps(whole))
@@ -535,6 +537,7 @@ def test_a_claim_of_whole_cards_tolerates_no_taint(server: Submission) -> None:
     (request,) = whole["spec"]["devices"]["requests"]
     tolerations = [{"operator": "Exists"}]
     request["exactly"] |= {"deviceClassName": "gpu-card", "tolerations": tolerations}
+    whole["metadata"]["ownerReferences"] = [OWNER]
 
     assert "tolerates no taint" in server.create(whole).text
 

@@ -61,6 +61,24 @@ def test_no_other_thread_passes_while_code_is_being_measured(box: Box) -> None:
     assert [int(word) for word in ran.stdout.split()] == [0, OUT_OF_MEMORY, 50 * MIB], ran.stderr
 
 
+def test_what_a_trim_gives_back_is_not_taken_off_the_overhead(box: Box, tmp_path: Path) -> None:
+    """Measured between the driver's trim and the books, 512 MiB of a pool hid context and code."""
+    box.library = "libgpuslice-testing.so"
+    ran = box.run(
+        "meanwhile",
+        "trim",
+        str(400 * MIB),
+        str(512 * MIB),
+        GPUSLICE_PAUSEPOINT="pool_trimmed",
+        GPUSLICE_PAUSEFILE=str(tmp_path / "waiting"),
+        GPU_SIMULATOR_NVML_CALL_US="100000",
+        GPU_SIMULATOR_MODULE_MIB="50",
+        CUDA_MODULE_LOADING="EAGER",
+    )
+
+    assert [int(word) for word in ran.stdout.split()] == [0, 0, (400 + 512 - 50) * MIB], ran.stderr
+
+
 def test_where_nvml_cannot_tell_it_is_not_asked_at_each_allocation(box: Box) -> None:
     """It lists the process without a size: new code stays unmeasured, however often it is asked."""
     program = box.start(

@@ -131,17 +131,24 @@ def clear_nodes(
     help="The new --memory-unit.",
 )
 @click.option("--upgrades-from", metavar="VERSION", help="The oldest release that may be upgraded.")
-def check_upgrade(
+@click.option(
+    "--without-claims",
+    is_flag=True,
+    help="The new agents prepare no claims: refuse while pods hold slices by claims.",
+)
+def check_upgrade(  # noqa: PLR0913 - one for each option
     namespace: str,
     daemonset: str,
     mode: str,
     memory_unit: str,
     upgrades_from: str | None,
+    *,
+    without_claims: bool,
     **access: Any,
 ) -> None:
     """Refuse settings that would change slices held by pods.
 
-    Also refuses an installed release older than --upgrades-from. If pods hold slices on a node with another memory unit than the new one, or if the mode
+    Also refuses an installed release older than --upgrades-from, and --without-claims while pods hold claims. If pods hold slices on a node with another memory unit than the new one, or if the mode
     would change there, it lists them and exits with 2. The chart's pre-upgrade hook runs this.
     """
     from gpu_device_plugin.apps.lifecycle.upgrade import check_release
@@ -153,7 +160,7 @@ def check_upgrade(
     async def work(fleet: "Fleet") -> None:
         if upgrades_from:
             await check_release(fleet, upgrades_from)
-        nodes = await check(fleet, NodeMode(mode), unit)
+        nodes = await check(fleet, NodeMode(mode), unit, has_claims=not without_claims)
         publish = "publishes" if nodes == 1 else "publish"
         click.echo(f"{counted(nodes, 'node')} {publish} cards; no pod prevents the upgrade")
 

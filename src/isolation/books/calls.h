@@ -13,14 +13,6 @@
 /* Around a call that takes or gives memory, in one thread. They nest. */
 void calls_begin(void);
 void calls_end(void);
-/* One call of the driver's that gives memory back; its result. */
-#define CALLING(call)                                                                              \
-	({                                                                                         \
-		calls_begin();                                                                     \
-		const __typeof__(call) moved = (call);                                             \
-		calls_end();                                                                       \
-		moved;                                                                             \
-	})
 /* Something has changed by itself. */
 void calls_note_change(void);
 

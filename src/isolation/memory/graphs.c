@@ -98,10 +98,12 @@ void graphs_remember(CUgraphExec exec, const struct graph_wants *wants)
 /* Gives back what no graph uses just now; all must ask again. With the lock. */
 static CUresult trim(int card, CUdevice device)
 {
-	const CUresult result = CALLING(cuda.cuDeviceGraphMemTrim(device));
+	calls_begin();
+	const CUresult result = cuda.cuDeviceGraphMemTrim(device);
 
 	atomic_fetch_add(&trims, 1);
 	follow(card, device);
+	calls_end();
 	return result;
 }
 

@@ -16,6 +16,7 @@
 #include "driver/cards.h"
 #include "driver/context_scope.h"
 #include "driver/stream.h"
+#include "slice/killpoint.h"
 #include "unasked/overhead.h"
 
 #include <pthread.h>
@@ -135,6 +136,20 @@ uint64_t pools_follow(CUmemoryPool pool)
 	return reserved;
 }
 
+/* The call is not over before the books know: who measures in between takes less for overhead. */
+CUresult pools_trim(CUmemoryPool pool, size_t least)
+{
+	CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+
+	calls_begin();
+	if (cuda.cuMemPoolTrimTo)
+		result = cuda.cuMemPoolTrimTo(pool, least);
+	PAUSEPOINT(pool_trimmed);
+	pools_follow(pool);
+	calls_end();
+	return result;
+}
+
 static void follow_all(int card, bool may_trim)
 {
 	const CUstreamCaptureMode mode = capture_exempt();
@@ -154,9 +169,10 @@ static void follow_all(int card, bool may_trim)
 			continue;
 		const CUmemoryPool pool = (CUmemoryPool)(uintptr_t)key;
 
-		if (may_trim && cuda.cuMemPoolTrimTo)
-			CALLING(cuda.cuMemPoolTrimTo(pool, 0));
-		pools_follow(pool);
+		if (may_trim)
+			(void)pools_trim(pool, 0);
+		else
+			pools_follow(pool);
 	}
 	pthread_mutex_unlock(&pooling);
 	capture_restore(mode);
@@ -270,8 +286,7 @@ static void undo(const struct pool_growth *growth, uint64_t grown, CUdeviceptr p
 	cuda.cuMemFreeAsync(pointer, stream);
 	if (cuda.cuStreamSynchronize)
 		cuda.cuStreamSynchronize(stream);
-	if (cuda.cuMemPoolTrimTo)
-		CALLING(cuda.cuMemPoolTrimTo(growth->pool, 0));
+	(void)pools_trim(growth->pool, 0);
 	undone.pool = growth->pool;
 	undone.asked = growth->asked;
 	undone.grown = grown;
@@ -288,6 +303,7 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 	if (result == CUDA_SUCCESS && grown > growth->reserved &&
 	    !has_room_for_more(growth, grown) && cuda.cuMemFreeAsync) {
 		undo(growth, grown, pointer, stream);
+		look_inside(growth);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 		grown = 0;
 	}

@@ -47,6 +47,8 @@ bool pools_is_elsewhere(CUmemoryPool pool);
 /* Brings one pool's charge to what it has reserved now, and returns that. Between lock and unlock.
  */
 uint64_t pools_follow(CUmemoryPool pool);
+/* The same behind the driver's trim; its result. */
+CUresult pools_trim(CUmemoryPool pool, size_t least);
 /* Bytes that are out of it. */
 uint64_t pools_used(CUmemoryPool pool);
 void pools_lock(void);

@@ -176,10 +176,13 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	pools_lock();
 	pools_follow(pool);
 	const uint64_t used = pools_used(pool);
-	const CUresult result = CALLING(cuda.cuMemPoolDestroy(pool));
+
+	calls_begin();
+	const CUresult result = cuda.cuMemPoolDestroy(pool);
 
 	if (result == CUDA_SUCCESS)
 		pools_forget(pool, used);
+	calls_end();
 	pools_unlock();
 	return result;
 }
@@ -188,9 +191,8 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 {
 	ENTER(cuMemPoolTrimTo, pool, minBytesToKeep);
 	pools_lock();
-	const CUresult result = CALLING(cuda.cuMemPoolTrimTo(pool, minBytesToKeep));
+	const CUresult result = pools_trim(pool, minBytesToKeep);
 
-	pools_follow(pool);
 	pools_unlock();
 	return result;
 }

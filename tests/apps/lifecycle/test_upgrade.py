@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.apps.controller.objects import claiming
 from tests.fakes.api_server import FakeApiServer, running
 
 from gpu_device_plugin.apps.lifecycle.upgrade import check_release, check_upgrade
@@ -114,6 +115,26 @@ async def test_a_node_that_keeps_the_mode_of_a_former_label_is_no_obstacle() -> 
         await node(server, "a", "share", 1024)
         await pod(server, "p", "a")
         assert await check_upgrade(Fleet(api, "gpu", "agents"), CORE_MEM, GIB) == 1
+
+
+async def test_claims_are_not_switched_off_while_pods_hold_slices_by_them() -> None:
+    """Only an agent that serves claims can give them back: the pods would stay Terminating."""
+    async with running() as (server, api):
+        await settings(server, "core_mem")
+        for name in ("a", "b"):
+            await node(server, name, "core_mem", 1024)
+        held = claiming("chat", 2, 30, on="a")
+        await server.put("/api/v1/namespaces/ns/pods/chat", held)
+        await server.put("/api/v1/namespaces/ns/pods/soon", claiming("soon", 2, 30))
+        await pod(server, "classic", "b")
+        fleet = Fleet(api, "gpu", "agents")
+
+        assert await check_upgrade(fleet, CORE_MEM, GIB) == 2
+        with pytest.raises(ConfigError, match=r"never end:\n  node a: ns/chat\nDelete them first"):
+            await check_upgrade(fleet, CORE_MEM, GIB, has_claims=False)
+        held["status"] = {"phase": "Succeeded"}
+        await server.put("/api/v1/namespaces/ns/pods/chat", held)
+        assert await check_upgrade(fleet, CORE_MEM, GIB, has_claims=False) == 2
 
 
 async def test_a_list_that_comes_in_pages_is_read_to_its_end() -> None:

@@ -1,25 +1,28 @@
 /*
- * NVML is asked for what one thread has just brought to the card; before it has answered, another
- * thread goes on.
+ * NVML is asked for what one thread has just done; before it has answered, another thread goes on.
  *
- *	meanwhile load ROOM BYTES	with so much room loads code; the other thread allocates
- *	meanwhile import HANDLE		opens memory of another process
+ *	meanwhile load ROOM BYTES     with so much room loads code; the other one allocates
+ *	meanwhile import HANDLE       opens memory of another process
+ *	meanwhile trim ROOM BYTES     trims a pool of so many bytes; the other one loads code
  *
- * Prints whether the first thread failed, what the other one got, and the free bytes that it sees.
+ * Prints whether the first one failed, what the other one got, and the free bytes that it saw.
  */
 #include "call.h"
 #include "spin.h"
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void *driver;
 static CUcontext context;
 static CUipcMemHandle handle;
+static CUmemoryPool pool;
 
 static uint64_t nvml_calls(void)
 {
@@ -50,6 +53,16 @@ static void *import(void *ignored)
 	return (void *)(uintptr_t)result;
 }
 
+static void *trim(void *ignored)
+{
+	CUresult result = CALL(cuCtxSetCurrent, context);
+
+	(void)ignored;
+	if (!result)
+		result = CALL(cuMemPoolTrimTo, pool, 0);
+	return (void *)(uintptr_t)result;
+}
+
 static size_t room(void)
 {
 	size_t free_bytes = 0, total_bytes;
@@ -72,6 +85,22 @@ static void read_handle(const char *text)
 			exit(5);
 }
 
+/* Nobody uses it any more. */
+static CUresult fill_pool(size_t bytes)
+{
+	cuuint64_t all = ~0ull;
+	CUdeviceptr pointer;
+	CUresult result = CALL(cuDeviceGetDefaultMemPool, &pool, 0);
+
+	if (!result)
+		result = CALL(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all);
+	if (!result)
+		result = CALL(cuMemAllocAsync, &pointer, bytes, NULL);
+	if (!result)
+		result = CALL(cuMemFreeAsync, pointer, NULL);
+	return result ? result : CALL(cuStreamSynchronize, NULL);
+}
+
 /* Both threads, the other one when NVML was asked so often. */
 static int run(void *(*first)(void *), uint64_t calls, size_t bytes)
 {
@@ -90,6 +119,23 @@ static int run(void *(*first)(void *), uint64_t calls, size_t bytes)
 	return 0;
 }
 
+/* The library waits behind the driver's trim until the file is gone. */
+static int run_trim(const char *file)
+{
+	pthread_t thread;
+	void *failed;
+
+	pthread_create(&thread, NULL, trim, NULL);
+	while (access(file, F_OK))
+		sched_yield();
+	const int result = (int)(uintptr_t)load(NULL);
+
+	unlink(file);
+	pthread_join(thread, &failed);
+	printf("%d %d %zu\n", failed != NULL, result, room());
+	return 0;
+}
+
 int main(int count, char **words)
 {
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -100,7 +146,11 @@ int main(int count, char **words)
 		read_handle(words[2]);
 		return run(import, 2, 0); /* before and behind the driver's call */
 	}
-	if (count < 4 || take(room() - strtoull(words[2], NULL, 10)))
+	const bool is_trim = !strcmp(words[1], "trim");
+
+	if (count < 4 || (is_trim && fill_pool(strtoull(words[3], NULL, 10))) ||
+	    take(room() - strtoull(words[2], NULL, 10)))
 		return 3;
-	return run(load, 1, strtoull(words[3], NULL, 10));
+	return is_trim ? run_trim(getenv("GPUSLICE_PAUSEFILE"))
+		       : run(load, 1, strtoull(words[3], NULL, 10));
 }

@@ -4,9 +4,12 @@ Each agent would refuse it for its own node, and keep the old unit or mode until
 there. Refusing before the upgrade avoids a cluster with two units.
 """
 
+from collections.abc import Sequence
+
 from gpu_device_plugin.cluster.fleet import Fleet, FleetNode
 from gpu_device_plugin.config.agent import mode_in
 from gpu_device_plugin.domain.annotations import CARDS_ANNOTATION, counted_unit_mib, served_mode
+from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import MODE_LABEL, SETTINGS_LABEL, NodeMode
 from gpu_device_plugin.domain.pods import PodRef, PodRequest
@@ -43,10 +46,18 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts if part.isascii() and part.isdecimal())
 
 
-async def check_upgrade(fleet: Fleet, mode: NodeMode, unit: MemoryUnit) -> int:
+async def check_upgrade(
+    fleet: Fleet, mode: NodeMode, unit: MemoryUnit, *, has_claims: bool = True
+) -> int:
     """The number of nodes of this installation that publish cards, if none prevents the upgrade.
 
     Another release, on other nodes, may count in another unit.
+
+    Args:
+        fleet: The installation.
+        mode: The new mode.
+        unit: The new memory unit.
+        has_claims: Whether the new agents can prepare claims and give them back (`dra.enabled`).
 
     Raises:
         ConfigError: Pods hold slices that the new settings would change; the text lists them.
@@ -55,8 +66,10 @@ async def check_upgrade(fleet: Fleet, mode: NodeMode, unit: MemoryUnit) -> int:
     installation = await fleet.installation()
     agents = await fleet.agents(installation) if installation else {}
     before = mode_in(await fleet.settings_text())
-    pods = [(node, pod.ref) async for node, pod in fleet.requests() if _holds(pod)]
-    holders = holders_by_node(pods)
+    pods = [(node, pod) async for node, pod in fleet.requests() if _holds(pod)]
+    if not has_claims:
+        _check_no_claims([(node, pod) for node, pod in pods if node in agents])
+    holders = holders_by_node([(node, pod.ref) for node, pod in pods])
     nodes = [
         _standing(node, holders.get(node.name, ()))
         for node in await fleet.nodes()
@@ -72,6 +85,16 @@ async def check_upgrade(fleet: Fleet, mode: NodeMode, unit: MemoryUnit) -> int:
             f"{listed}\nDelete or drain these pods first, or keep the old values"
         )
     return sum(bool(node.mode) for node in nodes)
+
+
+def _check_no_claims(pods: Sequence[tuple[str, PodRequest]]) -> None:
+    by_claims = sorted(f"\n  node {node}: {pod.ref}" for node, pod in pods if pod.door is Door.DRA)
+    if by_claims:
+        raise ConfigError(
+            "pods hold slices by claims, which agents without dra.enabled cannot give back; these pods "
+            f"would never end:{''.join(by_claims)}\nDelete them first, or keep dra.enabled "
+            "(docs/dra.md, Leave)"
+        )
 
 
 def _holds(pod: PodRequest) -> bool:
