@@ -524,6 +524,21 @@ async def test_top_asks_prometheus_where_it_is_named(cluster: Cluster) -> None:
     assert "2154" in found.output
 
 
+async def test_what_is_no_number_is_not_known(cluster: Cluster) -> None:
+    """As a Prometheus may answer, of its own rules for instance."""
+    await agents(cluster)
+    labels = 'namespace="ns",pod="cuda-sample",container="a",card="0"'
+    figures = {"memory_limit_bytes": "2258632704", "memory_used_bytes": "NaN"}
+    figures |= {"core_percent": "+Inf", "core_used_ratio": "NaN", "refused_total": "NaN"}
+    page = "".join(f"gpu_device_plugin_slice_{k}{{{labels}}} {v}\n" for k, v in figures.items())
+    cluster.server.fault = lambda seen: (
+        web.Response(text=page) if "agent-gpu-a:9445/proxy" in seen.path else None
+    )
+    found = await cluster.run("top")
+
+    assert re.search(r"ns/cuda-sample a +gpu-a 0 +- +2154 +- +- +-\n", found.output)
+
+
 async def test_doctor_finds_nothing_in_a_healthy_installation(cluster: Cluster) -> None:
     await agents(cluster)
     await cluster.server.put("/api/v1/nodes/gpu-b", ready(node("gpu-b", mode="cgpu")))
@@ -666,6 +681,7 @@ async def test_what_is_not_there_and_what_contradicts_itself_have_exit_codes(
         (main, ["why", "/big"], 2, "'/big' is not [NAMESPACE/]POD"),
         (main, ["why", "ns/big", "-n", "other"], 2, "ns/big and --namespace other name different"),
         (main, ["top", "--prometheus", "x"], 2, "'x' is neither http://… nor NAMESPACE/SERVICE"),
+        (main, ["page", "--prometheus", "http://"], 2, "'http://' is neither http://… nor"),
         (main, ["page", "--prometheus", "x"], 2, "'x' is neither http://… nor NAMESPACE/SERVICE"),
         (main, ["map", "--context", "x"], 1, "no context is called 'x'; there are: here"),
         (main, ["nothing"], 2, "No such command 'nothing'"),

@@ -1,5 +1,6 @@
 """Instant queries of a Prometheus: at its own address, or behind the API server's proxy."""
 
+import re
 from collections.abc import Sequence
 from urllib.parse import quote
 
@@ -58,7 +59,7 @@ def query_path(prometheus: str) -> str:
     Raises:
         ConfigError: It is neither an address nor `NAMESPACE/SERVICE:PORT`.
     """
-    if prometheus.startswith(("http://", "https://")):
+    if re.match(r"https?://[^/:]", prometheus):
         return prometheus.rstrip("/") + "/api/v1/query"
     namespace, slash, name = prometheus.partition("/")
     if not namespace or not slash or ":" not in name:

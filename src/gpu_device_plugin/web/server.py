@@ -1,5 +1,6 @@
 """How TCP is listened on, and the pages /metrics, /healthz and /readyz."""
 
+import os
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -63,7 +64,8 @@ class Listener:
             await site.start()
         except (OSError, OverflowError) as error:
             await runner.cleanup()
-            raise EdgeError(f"cannot listen on {self._name} {self._address}: {error}") from error
+            why = _reason(error)
+            raise EdgeError(f"cannot listen on {self._name} {self._address}: {why}") from error
         self._runner = runner
 
     async def stop(self) -> None:
@@ -129,3 +131,12 @@ def parse_address(address: str, key: str) -> tuple[str, int]:
     if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not is_bracketed):
         raise ConfigError(f"{key}: {address!r} is not host:port, [ipv6]:port or :port")
     return host.strip("[]"), int(port)
+
+
+def _reason(error: OSError | OverflowError) -> str:
+    """In words, without the number; asyncio puts its own around those of the system."""
+    if not isinstance(error, OSError):
+        return str(error)
+    number = error.errno or 0
+    # The resolver's numbers are below 0, and its words are in place.
+    return os.strerror(number) if number > 0 else error.strerror or str(error)

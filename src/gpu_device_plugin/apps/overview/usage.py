@@ -1,6 +1,7 @@
 """What slices use, from the agents' metrics pages or from Prometheus."""
 
 import asyncio
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -97,11 +98,11 @@ def series(page: str) -> Iterator[tuple[str, dict[str, str], float]]:
 def slices(
     rows: Iterable[tuple[str, dict[str, str], float]], node: str = ""
 ) -> tuple[SliceUse, ...]:
-    """The slices that these series tell of, by namespace and pod."""
+    """The slices that these series tell of, by namespace and pod; what is no number is not known."""
     found: dict[tuple[str, ...], SliceUse] = {}
     for name, labels, value in rows:
         field = _FIELDS.get(name.removeprefix(_PREFIX))
-        if field is None or not name.startswith(_PREFIX):
+        if field is None or not name.startswith(_PREFIX) or not math.isfinite(value):
             continue
         where = node or _label(labels, "node")
         namespace, pod, container, card = (_label(labels, key) for key in _KEYS)

@@ -1,7 +1,6 @@
 """What slices use, as a Prometheus last said it; without one the page has everything else."""
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -97,5 +96,5 @@ def use_lines(uses: Sequence[SliceUse]) -> list[dict[str, object]]:
     ]
 
 
-def _percent(ratio: float) -> int | None:
-    return round(100 * ratio) if math.isfinite(ratio) else None
+def _percent(ratio: float) -> int:
+    return round(100 * ratio)
