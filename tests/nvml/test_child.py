@@ -91,6 +91,20 @@ async def test_in_a_pid_namespace_the_child_is_gone_with_its_parent(node: Simula
     assert told.decode() == "gone by signal 9\n"
 
 
+def test_an_event_just_after_a_probe_brings_the_next_one_soon(node: SimulatedNode) -> None:
+    """A wait without another event followed, and the next probe came at its usual time."""
+    pace = ("--wait-seconds", "2", "--probe-seconds", "3600", "--reopen-seconds", "3600")
+    with child("--library", str(node.library), *pace) as process:
+        assert process.stdout
+        kinds = (json.loads(line)["kind"] for line in process.stdout)
+        assert "probes" in kinds
+        node.xid(0, 13)
+        after = [kind for kind, _ in zip(kinds, range(6), strict=False)]
+        process.kill()
+
+    assert "probes" in after, after
+
+
 def test_a_child_whose_parent_died_before_it_could_look_ends_at_once(node: SimulatedNode) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()

@@ -87,7 +87,7 @@ class Child:
         while self._lifeline.holds():
             now = time.monotonic()
             if now - probed_at >= self._probe_pause(is_wanted=is_wanted):
-                probed_at = now
+                probed_at, is_wanted = now, False
                 reopen = "failing" if self._probe(driver) else ""
                 if driver.has_changed() or nvml.surroundings(self._kernel_module) != around:
                     reopen = "changed"
@@ -95,7 +95,8 @@ class Child:
             if driver.is_simulated and (is_old or reopen == "changed"):
                 self._events(driver, 0)
                 return
-            is_wanted = self._events(driver, int(self._pace.wait_seconds * 1000))
+            # An event soon after a probe keeps its claim to the next one over the waits until then.
+            is_wanted = self._events(driver, int(self._pace.wait_seconds * 1000)) or is_wanted
             self._tell(kind="beat", reopen=reopen)
 
     def _probe_pause(self, *, is_wanted: bool) -> float:

@@ -33,9 +33,8 @@ class Models:
             cards: Node -> what its cards are called, or None where that is not known.
             leads: Whether this replica is the one that writes.
         """
-        self._leads = leads
         self._events = Events(api, identity)
-        self.labels = SeriesLabels(api, cards, self._catalogue)
+        self.labels = SeriesLabels(api, cards, self._catalogue, leads)
         self.rules = ModelRules(api, self._events.post, self.labels.all_changed)
 
     async def run(self) -> None:
@@ -43,5 +42,4 @@ class Models:
         await asyncio.gather(self.rules.run(), self.labels.run(), self._events.run())
 
     def _catalogue(self) -> Catalogue | None:
-        may_write = self._leads() and self.rules.is_catalogue_loaded
-        return self.rules.catalogue if may_write else None
+        return self.rules.catalogue if self.rules.is_catalogue_loaded else None

@@ -53,14 +53,18 @@ class UnhealthyCards:
         )
 
     def node_changed(self, node: str) -> None:
-        """The health of a node's cards may have changed."""
-        self._due[node] = None
-        self._wake.set()
+        """The health of a node's cards may have changed.
+
+        Thousands of nodes are as they should be; kube-scheduler would wait for each look.
+        """
+        if not self._is_right(node):
+            self._due[node] = None
+            self._wake.set()
 
     def all_changed(self, nodes: Iterable[str]) -> None:
         """It is this replica's turn to write."""
-        self._due.update(dict.fromkeys(nodes))
-        self._wake.set()
+        for node in nodes:
+            self.node_changed(node)
 
     async def run(self) -> None:
         """Follow and write until cancelled."""
@@ -104,8 +108,6 @@ class UnhealthyCards:
             while self._due and self._neighbours.writes() and self.reflection.is_synced:
                 node = next(iter(self._due))
                 del self._due[node]
-                # Thousands of nodes may be as they should be: kube-scheduler waits meanwhile.
-                await asyncio.sleep(0)
                 try:
                     await self._bring(node)
                 except ClusterError as error:
@@ -113,12 +115,16 @@ class UnhealthyCards:
                     self._due[node] = None
                     await asyncio.sleep(_AGAIN_SECONDS)
 
+    def _is_right(self, node: str) -> bool:
+        """Whether the ConfigMap says what the agent says; nothing is taken back that is not known."""
+        sick = self._neighbours.sick(node)
+        listed, ours = self._told.get(node, (frozenset(), frozenset()))
+        return sick is None or (sick <= listed and ours <= sick)
+
     async def _bring(self, node: str) -> None:
         """Make our entries those cards that are sick; an operator's stay."""
         sick = self._neighbours.sick(node)
-        listed, ours = self._told.get(node, (frozenset(), frozenset()))
-        # What is not known is not healthy: nothing is taken back then.
-        if sick is None or (sick <= listed and ours <= sick):
+        if sick is None or self._is_right(node):
             return
         path = f"{_COLLECTION}/{PREFIX}{node}"
         found = await read(self._api, path)
