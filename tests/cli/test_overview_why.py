@@ -275,6 +275,22 @@ async def test_an_event_of_a_series_was_seen_when_it_was_last_observed(cluster: 
     assert found.index("first words") < found.index("last words")
 
 
+async def test_of_many_nodes_those_where_it_fits_come_first_and_the_rest_is_counted(
+    cluster: Cluster,
+) -> None:
+    """What to do stays on the screen."""
+    for n in range(25):
+        sick = () if n == 24 else (0,)
+        await cluster.server.put(
+            f"/api/v1/nodes/gpu-x{n:02}", ready(node(f"gpu-x{n:02}", 1, sick=sick))
+        )
+    found = await why(cluster, pod("large", 15, 60))
+
+    assert "node   gpu-a: fits, card 2\n" in found
+    assert found.index("gpu-x24: fits, card 0\n") < found.index("gpu-x00: ")
+    assert "node   and 7 nodes more\n" in found
+
+
 async def test_no_line_ends_with_spaces(cluster: Cluster) -> None:
     """A narrower terminal would show them as a line."""
     found = (await cluster.run("why", "ns/big", columns=60)).output

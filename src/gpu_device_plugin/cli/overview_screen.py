@@ -26,6 +26,7 @@ _WIDE_BAR = 32
 _WIDE = 120
 _ANY_WIDTH = 10_000
 _INDENT = 3
+_MOST_VERDICTS = 20
 _MIB = 1024 * 1024
 
 Lines = list[list[Segment]]
@@ -123,8 +124,11 @@ class OverviewScreen:
         for label, lines in (("asks", story.asks), ("holds", story.holds), ("said", story.said)):
             for at, line in enumerate(lines):
                 self._hanging(f"  {label if at == 0 else '':<7}", line)
-        for verdict in story.nodes:
+        verdicts = sorted(story.nodes, key=lambda verdict: not verdict.is_fit)
+        for verdict in verdicts[:_MOST_VERDICTS]:
             self._verdict(verdict)
+        if left := verdicts[_MOST_VERDICTS:]:
+            self._hanging("  node   ", f"and {counted(len(left), 'node')} more")
         for cure in story.cures:
             self._hanging("  ->     ", cure, "bold")
 

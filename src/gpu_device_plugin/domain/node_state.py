@@ -58,6 +58,7 @@ class NodeState:
         mps_served: What a living MPS daemon serves, as it says; UUIDs alone are cards that a daemon has
             not given back, and `ANY_CARD` says that it is not known which these are.
         mps_waits: What keeps the configured MPS daemon from serving, in its words, or "".
+        mig_profile: Into which profile every card is to be cut, or ""; None before that is known.
         imex_channels: Of the IMEX channels that are asked for, those that the node has.
         door: By what requests reach the node.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
@@ -82,6 +83,7 @@ class NodeState:
     mps_root: str = ""
     mps_served: str = ""
     mps_waits: str = ""
+    mig_profile: str | None = None
     imex_channels: tuple[int, ...] = ()
     door: Door = Door.DEVICE_PLUGIN
     kept: tuple[str, ...] | None = None

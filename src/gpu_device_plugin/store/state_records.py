@@ -80,6 +80,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
         foreign: Another plugin that serves these cards, or "".
         registered: Resources that were ever registered here.
         mps_root: Directory of the MPS daemon that was configured last, or "".
+        mig_profile: The MIG profile in force, or "" for none; None where an earlier release wrote this.
         door: The door last served, or "".
     """
 
@@ -91,6 +92,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     foreign: str = ""
     registered: list[str] = []
     mps_root: str = ""
+    mig_profile: str | None = None
     door: str = ""
 
 

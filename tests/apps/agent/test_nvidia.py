@@ -453,7 +453,7 @@ async def test_nothing_is_offered_while_the_cards_are_not_cut_into_the_profile()
 
 
 async def test_a_profile_does_not_change_while_pods_hold_anything() -> None:
-    """R-204: also over a restart; an Event names the pods."""
+    """R-204: also over restarts, by label and by setting; an Event names the pods."""
     settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed"}
     async with running_rig("a100-mig", is_hasty=True, is_started=False) as rig:
         await rig.set_labels(mig_profile="MIG1g")
@@ -466,6 +466,12 @@ async def test_a_profile_does_not_change_while_pods_hold_anything() -> None:
         await rig.start_agent(**settings)
         await until(lambda: bool(rig.events("MigProfileRefused")), 20)
         assert "default/holder" in rig.events("MigProfileRefused")[0]["message"]
+        await offered(rig, seventh=56)
+        await rig.stop_agent()
+        await rig.set_labels()
+        await rig.start_agent(mig_profile="MIG2g", **settings)
+        await offered(rig, seventh=56)
+        await until(lambda: rig.log.read_text().count("does not become MIG2g") > 1, 20)
         await offered(rig, seventh=56)
         await rig.delete(rig.uid("holder"))
         await rig.until_page("8 of 8 cards are not cut as the MIG profile MIG2g says")

@@ -269,7 +269,7 @@ async def test_a_configuration_file_that_does_not_answer_stops_nothing(tmp_path:
     store = NodeStore(first_state(settings))
     recorder = EventRecorder(AgentMetrics(""), notes.append, store.read, lambda: 0.0, Schemes())
     follower = ConfigurationFollower(
-        settings, store, lambda: None, tuple, lambda: recorder, lambda: None
+        settings, store, lambda: None, tuple, lambda: recorder, lambda: None, lambda: None
     )
     file.unlink()
     os.mkfifo(file)  # whoever reads it waits for somebody who writes

@@ -79,13 +79,8 @@ class Wiring:
         self.metrics = AgentMetrics(__version__)
         self.signals = ClusterSignals()
         self.cluster = self.edges.cluster(self.signals, self.metrics.count_dropped_event)
-        self.recorder = EventRecorder(
-            self.metrics,
-            self.cluster.post,
-            self.node_store.read,
-            self.edges.clock.wall_seconds,
-            self.schemes,
-        )
+        state, clock = self.node_store.read, self.edges.clock.wall_seconds
+        self.recorder = EventRecorder(self.metrics, self.cluster.post, state, clock, self.schemes)
         self._wire_state()
         self._wire_admission()
         self._wire_kubelet()
@@ -101,6 +96,7 @@ class Wiring:
             lambda: self.reconciler.holders,
             lambda: self.recorder,
             self._configuration_changed,
+            lambda: self.mode.remember(),
         )
 
     def _keeps_mode(self, resource: str) -> bool:

@@ -35,15 +35,18 @@ class ConfigurationFollower:
         holders: Callable[[], Sequence[PodRef] | None],
         recorder: Callable[[], EventRecorder],
         on_change: Callable[[], None],
+        remember: Callable[[], None],
     ) -> None:
         """Args.
 
         settings: Which file, or which directory and label.
-        node_store: Gets the fault while no configuration is in force.
+        node_store: Gets the fault while no configuration is in force, and the MIG profile; has that of the
+            last run.
         labels: The node's, remembered ones too; None while they are not known.
         holders: Pods that hold anything; None while that is not known.
         recorder: What writes Events.
         on_change: Called when another configuration is in force.
+        remember: Stores the MIG profile for the next run.
         """
         self._settings = settings
         self._node_store = node_store
@@ -51,6 +54,7 @@ class ConfigurationFollower:
         self._holders = holders
         self._recorder = recorder
         self._on_change = on_change
+        self._remember = remember
         self._thread = Writer()
         self._reading: asyncio.Task[None] | None = None
         self.current = self._base = nvidia_configuration(settings)
@@ -71,7 +75,9 @@ class ConfigurationFollower:
         is_busy = self._reading is not None and not self._reading.done()
         if not self._has_profile and self._labels() is not None:
             self._has_profile = True
-            self.current = replace(self.current, mig_profile=self._asked_profile())
+            kept = self._node_store.read().mig_profile
+            profile = self._asked_profile() if kept is None else kept
+            self._put_in_force(replace(self.current, mig_profile=profile))
         if not has_file:
             self._take(self._base)
         elif not is_busy:
@@ -101,6 +107,13 @@ class ConfigurationFollower:
             self._is_missing_reported = True
             self._recorder().fault(self._node_store, "ConfigurationMissing", str(error))
 
+    def _put_in_force(self, wanted: Configuration) -> None:
+        """Its profile is remembered: what pods hold keeps it over a restart, whatever is asked then."""
+        self.current = wanted
+        if wanted.mig_profile != self._node_store.read().mig_profile:
+            self._node_store.update(mig_profile=wanted.mig_profile)
+            self._remember()
+
     def _asked_profile(self) -> str:
         return (self._labels() or {}).get(MIG_PROFILE_LABEL, self._base.mig_profile)
 
@@ -125,7 +138,8 @@ class ConfigurationFollower:
         wanted = replace(base, mig_profile=self._profile(holders))
         if wanted == self.current and self._is_in_force:
             return
-        self.current, was_in_force, self._is_in_force = wanted, self._is_in_force, True
+        self._put_in_force(wanted)
+        was_in_force, self._is_in_force = self._is_in_force, True
         if was_in_force:
             text = f"{self._found.path or 'another configuration'} is in force"
             self._recorder().node_note("ConfigurationChanged", text, is_warning=False)

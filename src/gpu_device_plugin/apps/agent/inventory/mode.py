@@ -90,6 +90,8 @@ class ModeFollower:
         self.registered = frozenset(content.registered)
         root = content.mps_root
         self._node_store.update(mps_root=root, mps_served=kept_by_daemon(root))
+        if content.mig_profile is not None:
+            self._node_store.update(mig_profile=content.mig_profile)
         self.door_choice.load(content.door)
         self.note_foreign(content.foreign)
         if self._mode is not None and content.labels is not None:
@@ -257,6 +259,7 @@ class ModeFollower:
             foreign=self._foreign,
             registered=sorted(self.registered),
             mps_root=self._node_store.read().mps_root,
+            mig_profile=self._node_store.read().mig_profile,
             door=str(self.door_choice.kept),
         )
         self._memory.save(content)

@@ -29,6 +29,7 @@ class NodeChange(TypedDict, total=False):
     mps_root: str
     mps_served: str
     mps_waits: str
+    mig_profile: str
     imex_channels: tuple[int, ...]
     door: Door
     kept: tuple[str, ...] | None
