@@ -238,8 +238,9 @@ def test_kernels_whose_time_varies_leave_their_neighbours_theirs(
         assert min(part, least) - BESIDE_POINTS <= each <= part + BESIDE_POINTS, (kind, had)
 
 
-# Kernels of several streams end together, and what was there for whom is a guess.
-STREAMS_POINTS = 4.0
+# Kernels of several streams end together, and what was there for whom is a guess. Beside another tenant
+# with several streams 60 % had 64 or 60, and in one of a hundred runs of ten seconds 54.
+STREAMS_POINTS = 5.0
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,8 @@ def test_several_streams_get_their_share_beside_neighbours(
     boxes = [
         tenant(make_box, f"tenant{i}", part, turn_us=turn_us) for i, (part, _) in enumerate(tasks)
     ]
-    had = shares(*((box, work) for box, (_, work) in zip(boxes, tasks, strict=True)))
+    programs = ((box, work) for box, (_, work) in zip(boxes, tasks, strict=True))
+    had = shares(*programs, seconds=3 * SECONDS)
 
     assert had == pytest.approx([part for part, _ in tasks], abs=STREAMS_POINTS)
 
