@@ -38,7 +38,9 @@ nodes: objects of 16 KB each, as kube-scheduler sends them where the extender is
 of one filter call, by the controller's own histogram and by the caller's clock. First calls of a shape count every node and are among the rounds. Where others want the
 processors too, times are longer than the work takes; the controller's processor time (schedstat) is not. These objects
 are small. With nodes of 15 KB and pods of 5 KB, which the server listed in pages of 500, the controller had 133 MiB resident
-and never more (2026-11-22); a server that ignores the size of a page costs the whole answer for a moment."""
+and never more (2026-11-22); a server that ignores the size of a page costs the whole answer for a moment. Three of
+300 rounds decide a p99: in five runs one after the other (2026-11-22, 21:48 to 21:51 UTC) it was 2.57, 3.63, 4.09, 5.42 and 8.66 ms
+for 500 names, and 8.96, 9.81, 11.22, 12.68 and 15.03 ms for 5,000; the table has the last run."""
 
 
 async def measure() -> Chapter:
