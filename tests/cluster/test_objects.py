@@ -91,31 +91,13 @@ async def test_a_refused_feature_label_keeps_nothing_else_from_the_node_and_is_t
     ]
 
 
-async def test_a_patch_that_is_forbidden_for_a_moment_is_tried_again_at_once() -> None:
-    """A server that has just started knows nobody's rights."""
+async def patches_until_labelled(*refusals: int) -> int:
+    """How many patches it takes until the node has its label, of which the first get these answers."""
     async with running() as (server, api):
-        forbidden = iter([403, 403, 403])
+        codes = iter(refusals)
 
         def fault(seen: Seen) -> Any:
-            code = next(forbidden, None) if seen.method == "PATCH" else None
-            return None if code is None else status(code, "forbidden")
-
-        server.fault = fault
-        await server.put(NODE, {"metadata": {"name": "n1"}})
-        watch = NodeWatch(api, "n1", on_change=lambda: wanted.observe())
-        wanted = NodeMetadata(api, "n1", lambda: watch.view)
-        wanted.put(labels={"a": "1"})
-        async with working(watch.run, wanted.run):
-            await until(lambda: labels(server) == {"a": "1"})
-
-
-async def test_a_conflict_is_tried_again() -> None:
-    """409 without a reason in our wish is a race with another writer."""
-    async with running() as (server, api):
-        conflicts = iter([409, 409, 500, 503])
-
-        def fault(seen: Seen) -> Any:
-            code = next(conflicts, None) if seen.method == "PATCH" else None
+            code = next(codes, None) if seen.method == "PATCH" else None
             return None if code is None else status(code, "try again")
 
         server.fault = fault
@@ -126,7 +108,17 @@ async def test_a_conflict_is_tried_again() -> None:
         async with working(watch.run, wanted.run):
             await until(lambda: labels(server) == {"a": "1"})
 
-        assert len(server.seen("PATCH")) == 5
+        return len(server.seen("PATCH"))
+
+
+async def test_a_patch_that_is_forbidden_for_a_moment_is_tried_again_at_once() -> None:
+    """A server that has just started knows nobody's rights."""
+    assert await patches_until_labelled(403, 403, 403) == 4
+
+
+async def test_a_conflict_is_tried_again() -> None:
+    """409 without a reason in our wish is a race with another writer."""
+    assert await patches_until_labelled(409, 409, 500, 503) == 5
 
 
 async def test_a_pods_annotations_carry_its_uid_and_wait_for_the_watch() -> None:

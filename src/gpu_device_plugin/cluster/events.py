@@ -151,9 +151,8 @@ class Events:
                 return
         name = self._name(note, count)
         answer = await self._api.call_in_turn(self._first(note, name, count))
-        if (
-            answer.is_success or answer.status == 409
-        ):  # 409: it was written, and the answer was lost
+        # 409: it was written, and the answer was lost.
+        if answer.is_success or answer.status == 409:
             self._written[note] = (name, count)
             while len(self._written) > _MAX_WRITTEN:
                 self._written.popitem(last=False)

@@ -25,9 +25,8 @@ class CdiFiles:
             StorageError: The file system refused.
         """
         path, encoded = self._path(uid), json.dumps(content).encode()
-        hidden = (
-            self._directory / f"{_PREFIX}half.tmp"
-        )  # one name: what a kill leaves is overwritten
+        # One name: what a kill leaves is overwritten.
+        hidden = self._directory / f"{_PREFIX}half.tmp"
         try:
             if path.is_file() and path.read_bytes() == encoded:
                 return

@@ -10,7 +10,7 @@ the pod.
 import asyncio
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,11 +106,11 @@ async def _clean(places: Places, patience_seconds: float | None) -> Outcome:
     store = GrantStore(places.state, boot_id())
     ledger = store.load(time.time()).ledger
     files, cdi = SliceFiles(places.run), CdiFiles(places.cdi)
-    used = _InUse()
+    used, claims = _InUse(), _claims(cdi)
     if patience_seconds is not None:
         used = await _used(places.kubelet, ledger, files.present(), patience_seconds)
-        used = _with_lost_claims(used, ledger, cdi)
-    removed = _without_claims(cdi, used.slices)
+        used = _with_lost_claims(used, ledger, claims)
+    removed = _without_claims(cdi, claims, used.slices)
     remove_sockets(places.kubelet)
     for slice_id in sorted(files.present() - used.slices):
         files.remove(slice_id)
@@ -201,17 +201,17 @@ def _claims(cdi: CdiFiles) -> dict[str, str]:
     return {uid: known[1] if known else "" for uid, known in named.items()}
 
 
-def _without_claims(cdi: CdiFiles, used: Collection[str]) -> list[str]:
+def _without_claims(cdi: CdiFiles, claims: Mapping[str, str], used: Collection[str]) -> list[str]:
     """Remove the CDI files of claims whose slices are not used; what was removed."""
-    gone = [uid for uid, slice_id in _claims(cdi).items() if slice_id not in used]
+    gone = [uid for uid, slice_id in claims.items() if slice_id not in used]
     for uid in gone:
         cdi.remove(uid)
     return [f"CDI file of claim {uid}" for uid in gone]
 
 
-def _with_lost_claims(used: _InUse, ledger: Ledger, cdi: CdiFiles) -> _InUse:
+def _with_lost_claims(used: _InUse, ledger: Ledger, claims: Mapping[str, str]) -> _InUse:
     """And the slices that only a CDI file names: whose pods have them is not known."""
-    lost = frozenset(_claims(cdi).values()) - ledger.grants.keys() - {""}
+    lost = frozenset(claims.values()) - ledger.grants.keys() - {""}
     return replace(used, slices=used.slices | lost, versions=None) if lost else used
 
 

@@ -204,9 +204,8 @@ def _runtime_classes(facts: Facts) -> Iterator[Finding]:
 
 
 def _marks(facts: Facts) -> Iterator[Finding]:
-    uids = {
-        each.metadata.uid for each in facts.sets
-    }  # a mark of an earlier DaemonSet means nothing
+    # A mark of an earlier DaemonSet means nothing.
+    uids = {each.metadata.uid for each in facts.sets}
     marked = [n for n in facts.nodes if n.annotations.get(UNINSTALL_ANNOTATION) in uids]
     if marked:
         yield problem(
