@@ -226,6 +226,13 @@ BAD_REQUESTS = [
         rule="requests.countNotAsResource",
         mode="cgpu",
     ),
+    Row(
+        "too-many-containers",
+        [asking(1, 5, f"c{number}") for number in range(65)],
+        ["65 containers of the pod ask for a slice, init containers included; at most 64 may"],
+        rule="requests.containers",
+        mode="core_mem",
+    ),
     *(
         Row(
             f"two-gpu-resources-{number}",

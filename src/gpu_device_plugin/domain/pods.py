@@ -110,6 +110,11 @@ class PodRequest:
         return any(container.asks for container in self.containers)
 
     @property
+    def asking(self) -> tuple[ContainerRequest, ...]:
+        """The containers that ask for any of our resources."""
+        return tuple(container for container in self.containers if container.asks)
+
+    @property
     def asks_units(self) -> bool:
         """Whether what it asks for is counted in units; what claims have, kube-scheduler allocates."""
         return self.asks and self.door is Door.DEVICE_PLUGIN

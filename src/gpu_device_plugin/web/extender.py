@@ -35,11 +35,11 @@ class Handlers:
         answered: Verb and HTTP status of every call.
     """
 
-    filter: Callable[[bytes], bytes]
-    prioritize: Callable[[bytes], bytes]
-    preempt: Callable[[bytes], bytes]
-    bind: Callable[[bytes], Awaitable[bytes]]
-    inspect: Callable[[str | None], tuple[int, bytes]]
+    filter: _Handler
+    prioritize: _Handler
+    preempt: _Handler
+    bind: _Handler
+    inspect: Callable[[str | None], Awaitable[tuple[int, bytes]]]
     trouble: Callable[[], str]
     standby: Callable[[], str] = lambda: ""
     mutate: _Handler | None = None
@@ -145,7 +145,7 @@ class ExtenderServer:
         self._admit(request)
         if trouble := self._handlers.trouble():
             return _unavailable(trouble)
-        status, body = self._handlers.inspect(request.match_info.get("node"))
+        status, body = await self._handlers.inspect(request.match_info.get("node"))
         return web.Response(body=body, status=status, content_type=_JSON)
 
     async def _answered(self, request: web.Request, verb: str, handler: _Handler) -> web.Response:

@@ -67,7 +67,7 @@ async def serving(
         prioritize=lambda _: b"[]",
         preempt=lambda _: b"{}",
         bind=_bound,
-        inspect=lambda _: (200, b"{}"),
+        inspect=_inspected,
         trouble=lambda: "",
         mutate=lambda _: b"{}",
     )
@@ -79,6 +79,10 @@ async def serving(
             yield kept, server.port
     finally:
         await server.stop()
+
+
+async def _inspected(_: str | None) -> tuple[int, bytes]:
+    return 200, b"{}"
 
 
 async def _bound(_: bytes) -> bytes:

@@ -1,9 +1,12 @@
 """kube-scheduler's calls: which nodes fit, how well, and whom to evict."""
 
+import asyncio
 import heapq
 import json
+import time
 from collections.abc import Sequence
 
+from gpu_device_plugin.apps.controller.kept_answers import Answer
 from gpu_device_plugin.apps.controller.ledger import ClusterLedger
 from gpu_device_plugin.cluster.extender_wire import (
     Question,
@@ -21,15 +24,37 @@ from gpu_device_plugin.errors import ClusterError
 MOST_NODES = 8
 """Extender scores are coarse and kube-scheduler breaks ties at random: more would not be ours."""
 _MOST_SCORE = 10
+_TURN_SECONDS = 0.01
+
+
+class _Turns:
+    """Lets everything else in the loop go on between two nodes of a long answer.
+
+    The Lease, the watches and /healthz go on, whatever one pod costs on so many nodes.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._began = seconds, time.monotonic()
+
+    async def give(self) -> None:
+        if time.monotonic() - self._began >= self._seconds:
+            await asyncio.sleep(0)
+            self._began = time.monotonic()
 
 
 class Extender:
-    """Answers filter, prioritize, preempt and inspect from the ledger, and waits for nobody."""
+    """Answers filter, prioritize, preempt and inspect from the ledger."""
 
-    def __init__(self, ledger: ClusterLedger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: ClusterLedger, turn_seconds: float = _TURN_SECONDS) -> None:
+        """Answer.
 
-    def filter(self, body: bytes) -> bytes:
+        Args:
+            ledger: What the nodes have.
+            turn_seconds: For how long an answer keeps the loop, but for one node at least.
+        """
+        self._ledger, self._turn_seconds = ledger, turn_seconds
+
+    async def filter(self, body: bytes) -> bytes:
         """Keep the nodes that fit best, with a reason for each of the others."""
         try:
             question = read_question(body)
@@ -37,7 +62,7 @@ class Extender:
             return filter_error(str(error))
         if not question.pod.asks_units:
             return filter_answer(question, question.names, {}, {})
-        fits, misfits = self._judged(question)
+        fits, misfits = await self._judged(question)
         best = max((score for score, _ in fits), default=0.0)
         equal = {name for score, names in fits if score == best for name in names}
         kept = heapq.nsmallest(MOST_NODES, equal)
@@ -52,7 +77,7 @@ class Extender:
             failed.pop(name, None)
         return filter_answer(question, kept, failed, final)
 
-    def prioritize(self, body: bytes) -> bytes:
+    async def prioritize(self, body: bytes) -> bytes:
         """A score of 0 to 10 for each node; a pod that asks for nothing of ours scores alike.
 
         Raises:
@@ -60,12 +85,12 @@ class Extender:
         """
         question = read_question(body)
         points = dict.fromkeys(question.names, 0)
-        fits, _ = self._judged(question) if question.pod.asks_units else ((), ())
+        fits, _ = await self._judged(question) if question.pod.asks_units else ((), ())
         for score, names in fits:
             points.update(dict.fromkeys(names, _points(score)))
         return priorities(points)
 
-    def preempt(self, body: bytes) -> bytes:
+    async def preempt(self, body: bytes) -> bytes:
         """Keep the nodes on which evicting the proposed victims makes room on one card.
 
         kube-scheduler proposes by a node's sums: elsewhere pods would be evicted for nothing.
@@ -74,22 +99,27 @@ class Extender:
             ClusterError: The body is none of kube-scheduler's.
         """
         asked = read_preemption(body)
-        return preemption_answer(
-            {
-                name: victims
-                for name, victims in asked.victims.items()
-                if not asked.pod.asks_units
-                or self._ledger.fits_without(name, asked.pod, victims.uids)
-            }
-        )
+        if not asked.pod.asks_units:
+            return preemption_answer(asked.victims)
+        turns, kept = _Turns(self._turn_seconds), {}
+        for name, victims in asked.victims.items():
+            if self._ledger.fits_without(name, asked.pod, frozenset(victims.uids)):
+                kept[name] = victims
+            await turns.give()
+        return preemption_answer(kept)
 
-    def _judged(
+    async def _judged(
         self, question: Question
     ) -> tuple[Sequence[tuple[float, list[str]]], Sequence[tuple[Misfit, list[str]]]]:
         """Nodes that fit, with their scores; the others, with why."""
+        turns = _Turns(self._turn_seconds)
+        alike: dict[int, tuple[Answer, list[str]]] = {}
+        for name, answer in self._ledger.judged(question.names, question.pod):
+            alike.setdefault(id(answer), (answer, []))[1].append(name)
+            await turns.give()
         fits: list[tuple[Score, list[str]]] = []
         misfits: list[tuple[Misfit, list[str]]] = []
-        for answer, names in self._ledger.judged(question.names, question.pod):
+        for answer, names in alike.values():
             if isinstance(answer, Misfit):
                 misfits.append((answer, names))
             else:
@@ -97,13 +127,18 @@ class Extender:
         scores = comparable([score for score, _ in fits])
         return [(score, names) for score, (_, names) in zip(scores, fits, strict=True)], misfits
 
-    def inspect(self, node: str | None) -> tuple[int, bytes]:
+    async def inspect(self, node: str | None) -> tuple[int, bytes]:
         """The ledger as JSON, and the HTTP status."""
         known = sorted(n for n, offer in self._ledger.offers.items() if offer.has_slices)
-        names = known if node is None else [node]
         if node is not None and node not in known:
-            return 404, json.dumps({"error": f"no node {node} with slices"}).encode()
-        return 200, json.dumps({"nodes": [self._inspected(name) for name in names]}).encode()
+            why = self._ledger.left_out.get(node) or f"no node {node} with slices"
+            return 404, json.dumps({"error": why}).encode()
+        turns, found = _Turns(self._turn_seconds), []
+        for name in known if node is None else [node]:
+            if name in self._ledger.offers:
+                found.append(self._inspected(name))
+            await turns.give()
+        return 200, json.dumps({"nodes": found}).encode()
 
     def _inspected(self, name: str) -> dict[str, object]:
         offer, rooms = self._ledger.offers[name], self._ledger.rooms(name)

@@ -6,7 +6,7 @@ have the same left.
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRequest
@@ -14,6 +14,7 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Checked, Misfit, checked, tried
 from gpu_device_plugin.domain.schemes.aliyun.node_score import Score
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
+from gpu_device_plugin.domain.schemes.aliyun.rules import MOST_CONTAINERS
 
 Answer = Score | Misfit
 _MOST_SHAPES = 64
@@ -65,18 +66,22 @@ class Answers:
             self.by_free[at] = found.beside(free_milli, self.pod.cpu_milli)
         return self.by_free[at]
 
-    def _tried(self, offer: NodeOffer, rooms: Sequence[Room]) -> Answer:
-        """The answer for a node with plenty of processor."""
+    def checked(self, offer: NodeOffer) -> Checked | Misfit:
+        """The pod by the rules of nodes as this one, once for all of them."""
         rules = offer.mode, offer.unit, offer.max_pods, offer.policy
         if rules not in self.by_rules:
             self.by_rules[rules] = checked(offer, self.pod, self.default)
-        asked = self.by_rules[rules]
+        return self.by_rules[rules]
+
+    def _tried(self, offer: NodeOffer, rooms: Sequence[Room]) -> Answer:
+        """The answer for a node with plenty of processor."""
+        asked = self.checked(offer)
         found = asked if isinstance(asked, Misfit) else tried(offer, rooms, asked)
         return found if isinstance(found, Misfit) else found.score
 
     def trim(self) -> None:
         """Bound what is kept beside the answers for nodes."""
-        for kept in (self.by_kind, self.by_free):
+        for kept in (self.by_kind, self.by_free, self.by_rules):
             if len(kept) > _MOST_KINDS:
                 kept.clear()
 
@@ -94,6 +99,9 @@ class KeptAnswers:
 
     def to(self, pod: PodRequest, *, counts_processors: bool) -> Answers:
         """What pods were answered that ask as this one does."""
+        # Of a pod with any number of containers so many are kept as tell that they are too many.
+        asking = pod.asking[: MOST_CONTAINERS + 1]
+        pod = replace(pod, containers=asking, wish=(), init_wish=())
         cpu = pod.cpu_milli if counts_processors else None
         asked = _shape(pod), pod.card_count_label, pod.placement, pod.card_label, cpu
         answers = self._shapes.get(asked)
@@ -114,5 +122,5 @@ class KeptAnswers:
 
 
 def _shape(pod: PodRequest) -> object:
-    """All of a pod's containers that an answer depends on."""
+    """What an answer depends on of a pod's containers."""
     return tuple((c.kind, c.index, frozenset(c.amounts.items())) for c in pod.containers)

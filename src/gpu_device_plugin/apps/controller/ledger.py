@@ -1,7 +1,7 @@
 """What every node's cards have left, kept from the watches and from what is being bound."""
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -18,16 +18,16 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
     hold_of,
     parse_offer,
 )
-from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit
+from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, tried
 from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.errors import StateError
 
 NO_CARDS_TEXT = "node(s) have no cards of ours"
+LEFT_OUT_TEXT = "node(s) have an annotation of cards that is none of an agent"
 _KEPT_KINDS = 1_000
 _NO_CARDS = Misfit(NO_CARDS_TEXT, is_final=True)
-Judged = tuple[Answer, list[str]]
-"""An answer, and the nodes that it is for."""
+_LEFT_OUT = Misfit(LEFT_OUT_TEXT, is_final=True)
 _log = structlog.get_logger("ledger")
 
 
@@ -38,6 +38,7 @@ class ClusterLedger:
         self._default_policy = default_policy
         self.processors = Processors(self._processor_changed)
         self._told: dict[str, NodeOffer] = {}
+        self._left_out: dict[str, str] = {}
         self._taken_out: dict[str, frozenset[int]] = {}
         self._offers: dict[str, NodeOffer] = {}
         self._bound: dict[str, dict[PodRef, PodHold]] = {}
@@ -62,17 +63,24 @@ class ClusterLedger:
 
     def node_changed(self, name: str, node: ClusterNode | None) -> None:
         """A node with cards is there, has changed, or (None) is gone or has none any more."""
-        told = None
+        told, why_before = None, self._left_out.pop(name, None)
         try:
             if node is not None:
                 told = parse_offer(name, node.cards, node.labels)
         except StateError as error:
-            _log.warning("node left out", node=name, error=str(error))
+            self._left_out[name] = why = f"node {name} is left out: {error}"
+            if why != why_before:  # A node is told again and again.
+                _log.warning("node left out", node=name, error=str(error))
         before = self._told.pop(name, None)
         if told is not None:
             self._told[name] = told
         if told != before:
             self._offer(name)
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Why a node counts as one without cards, though its annotation names some."""
+        return self._left_out
 
     def taken_out(self, name: str, cards: frozenset[int]) -> None:
         """An operator takes these cards of a node out, and no others (R-542)."""
@@ -174,20 +182,18 @@ class ClusterLedger:
         """Answers that are kept for pods that ask alike."""
         return len(self._answers)
 
-    def judged(self, names: Iterable[str], pod: PodRequest) -> Sequence[Judged]:
-        """Whether and how well a pod fits each of these nodes; those of one answer together."""
+    def judged(self, names: Iterable[str], pod: PodRequest) -> Iterator[tuple[str, Answer]]:
+        """Whether and how well a pod fits each of these nodes.
+
+        One at a time: the ledger may change between two, and bind asks again. Many have one answer.
+        """
         answers = self._answers.to(pod, counts_processors=self._counts_processors(pod))
         by_node, own = answers.by_node, self._reserved_on.get(pod.ref)
-        alike: dict[int, Judged] = {}
         for name in names:
             answer = by_node.get(name)
             if answer is None or name == own:
                 answer = self._answer(name, pod, answers)
-            group = alike.get(id(answer))
-            if group is None:
-                group = alike[id(answer)] = answer, []
-            group[1].append(name)
-        return list(alike.values())
+            yield name, answer
 
     def fit(self, node: str, pod: PodRequest) -> Fit | Misfit:
         """What a pod would hold of a node; its own reservation does not stand in its way."""
@@ -197,7 +203,7 @@ class ClusterLedger:
 
     def _answer(self, name: str, pod: PodRequest, answers: Answers) -> Answer:
         if name not in self._offers:
-            return _NO_CARDS
+            return _LEFT_OUT if name in self._left_out else _NO_CARDS
         if name == self._reserved_on.get(pod.ref):
             found = self.fit(name, pod)
             return found if isinstance(found, Misfit) else found.score
@@ -229,8 +235,12 @@ class ClusterLedger:
     def _beside(self, node: str, holds: Iterable[PodHold], pod: PodRequest) -> Fit | Misfit:
         """The answer for a node with cards where nothing but this is held."""
         offer, free = self._offers[node], self._free_milli(node, pod.ref)
-        rooms = node_rooms(offer, holds, Door.DEVICE_PLUGIN)
-        return fit(offer, rooms, pod, self._default_policy, free)
+        answers = self._answers.to(pod, counts_processors=self._counts_processors(pod))
+        asked = answers.checked(offer)
+        if isinstance(asked, Misfit):
+            return asked
+        found = tried(offer, node_rooms(offer, holds, Door.DEVICE_PLUGIN), asked)
+        return found if isinstance(found, Misfit) else found.beside(free, pod.cpu_milli)
 
     def _changed(self, node: str) -> None:
         """Forget what was counted of a node."""

@@ -18,7 +18,7 @@ from gpu_device_plugin.domain.pods import PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, fit
 from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, place
-from gpu_device_plugin.domain.schemes.aliyun.requests import demand, policy_of
+from gpu_device_plugin.domain.schemes.aliyun.requests import demands, policy_of
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import RequestError
@@ -160,7 +160,7 @@ def _verdict(
     closed = _closed(pod, facts.get(node.name))
     try:
         chosen = policy_of(request, node.offer.policy or PlacementPolicy.BINPACK)
-        wanted = [demand(request, c, node.offer.terms) for c in request.containers if c.asks]
+        wanted = [needed for _, needed in demands(request, node.offer.terms)]
     except RequestError as error:
         told = f"never, in mode {node.mode}: {rule_text(error)} [{error.reason}]"
         return NodeVerdict(node.name, told, is_never=True)

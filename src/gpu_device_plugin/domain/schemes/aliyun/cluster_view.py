@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import MAX_CARDS, Card
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
@@ -32,7 +32,11 @@ from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
 from gpu_device_plugin.errors import StateError
 
-_MOST_CARDS = 1 << 12
+_LONGEST_ANNOTATION = 64 * 1024
+"""In characters: as many cards as a node can have, each cut into seven instances, take most of it."""
+_LONGEST_TEXT = 96
+"""Of a UUID or a model's name, as NVML's buffers have it (NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
+_MOST_INDEXES = 1 << 12
 _MOST_MIB = 1 << 30
 """More than any card has; a number beyond it is a mistake, and no metric could show it."""
 
@@ -121,11 +125,8 @@ def parse_offer(
     unit = next((u for u in MemoryUnit if u.mib == plain.get("unit_mib")), None)
     if mode is None or unit is None:
         raise StateError("annotation of cards names no known mode and unit")
-    entries = plain.get("cards")
-    if not isinstance(entries, list):
-        raise StateError("annotation of cards has no list of cards")
     cards, healthy, by_claims = [], set(), set()
-    for entry in entries:
+    for entry in _entries(plain):
         card, is_healthy = _card(entry)
         cards.append(card)
         if is_healthy and card.index not in unhealthy:
@@ -148,21 +149,37 @@ _shared: Callable[[tuple[int, ...]], frozenset[int]] = lru_cache(maxsize=1024)(f
 """One set for all nodes of a kind: thousands of them have the same."""
 
 
+def _entries(plain: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    """The entries of the cards, as few as a node can have."""
+    entries = plain.get("cards")
+    if not isinstance(entries, list):
+        raise StateError("annotation of cards has no list of cards")
+    if len(entries) > MAX_CARDS:
+        raise StateError(
+            f"annotation of cards has {len(entries)} cards, an agent numbers at most {MAX_CARDS}"
+        )
+    return entries
+
+
 def _card(entry: object) -> tuple[Card, bool]:
     if isinstance(entry, dict):
         index, uuid, memory = entry.get("index"), entry.get("uuid"), entry.get("memory_mib")
         model = entry.get("model", "")
         if (
-            (isinstance(uuid, str) and uuid and uuid.isprintable())
-            and (isinstance(model, str) and model.isprintable())
+            (isinstance(uuid, str) and uuid and _is_short(uuid))
+            and (isinstance(model, str) and _is_short(model))
             # A switch is a number too in Python, and no index.
-            and (type(index) is int and 0 <= index < _MOST_CARDS)
+            and (type(index) is int and 0 <= index < _MOST_INDEXES)
             and (type(memory) is int and 0 <= memory <= _MOST_MIB)
         ):
             return Card(uuid, index, index, -1, sys.intern(model), memory), entry.get(
                 "healthy"
             ) is True
     raise StateError(f"annotation of cards has {entry!r:.200}, which is no card")
+
+
+def _is_short(text: str) -> bool:
+    return len(text) <= _LONGEST_TEXT and text.isprintable()
 
 
 def _check_once(cards: Iterable[Card]) -> None:
@@ -200,7 +217,7 @@ def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
         if not on and first and container.kind is not ContainerKind.APP:
             on = dict.fromkeys(first, -(-units // len(first)))
         if on:
-            take = take.after(container, {card: (part, percent) for card, part in on.items()})
+            take.add(container, {card: (part, percent) for card, part in on.items()})
         else:
             left.append(container)
     return PodHold(
@@ -252,6 +269,10 @@ def _shares(annotations: Mapping[str, str], key: str) -> dict[int, dict[int, int
 
 
 def _object(text: str, what: str) -> Mapping[str, object]:
+    if len(text) > _LONGEST_ANNOTATION:
+        raise StateError(
+            f"{what} has {len(text)} characters, at most {_LONGEST_ANNOTATION} are read"
+        )
     try:
         plain: object = json.loads(text)
     except (ValueError, RecursionError) as error:

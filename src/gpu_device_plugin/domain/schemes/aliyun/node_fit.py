@@ -16,8 +16,8 @@ from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, scored
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Placement, place
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import NOTHING, PodTake, Share, one_copy
 from gpu_device_plugin.domain.schemes.aliyun.requests import (
-    demand,
-    demand_ahead,
+    demands,
+    demands_ahead,
     policy_of,
     wants_whole_card,
 )
@@ -38,11 +38,14 @@ OTHER_MODE = frozenset({"WrongMode", "MemoryOnly", "ComputeNotServed"})
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """A container that asks: what it needs, alone and with those that reuse its units."""
+    """A container that asks: what it needs, alone and with those that reuse its units.
+
+    `ahead` is None where it reuses units itself: it is bound to their card, whatever follows.
+    """
 
     container: ContainerRequest
     needed: Demand
-    ahead: Demand
+    ahead: Demand | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +131,13 @@ def checked(offer: NodeOffer, pod: PodRequest, default: PlacementPolicy) -> Chec
         return Misfit(_NO_RESOURCE_TEXT.format(names=names), is_final=True)
     try:
         policy = policy_of(pod, offer.policy or default)
-        needs = [(c, demand(pod, c, offer.terms)) for c in pod.containers if c.asks]
+        needs = demands(pod, offer.terms)
     except RequestError as error:
         is_mode = error.reason in OTHER_MODE
         text = NOT_MATCHED_TEXT if is_mode else f"{_NEVER_TEXT}{error.reason}"
         return Misfit(text, is_final=True)
-    asking = [_Ask(c, needed, demand_ahead(pod, c, needed)) for c, needed in needs]
+    ahead = demands_ahead(needs)
+    asking = [_Ask(*need, later) for need, later in zip(needs, ahead, strict=True)]
     return Checked(pod, policy, default, asking)
 
 
@@ -161,7 +165,7 @@ def _placed(offer: NodeOffer, rooms: Sequence[Room], asked: Checked) -> "_Trial 
         found = trial.place(ask, asked.policy)
         if isinstance(found, NoRoom):
             break
-        trial = trial.after(ask, found.cards)
+        trial.take_on(ask, found.cards)
     else:
         return trial
     if rooms and all(room.is_behind_other_door for room in rooms):
@@ -174,7 +178,7 @@ def _placed(offer: NodeOffer, rooms: Sequence[Room], asked: Checked) -> "_Trial 
         return refused
     trial = _Trial(tuple(rooms))
     for ask, on in zip(asking, chosen, strict=True):
-        trial = trial.after(ask, [room.card for room in on])
+        trial.take_on(ask, [room.card for room in on])
     return trial
 
 
@@ -189,9 +193,9 @@ def _is_too_much(offer: NodeOffer, pod: PodRequest, needed: Demand) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Trial:
-    """A pod's containers placed so far.
+    """A pod's containers placed so far; it grows with each of them.
 
     Attributes:
         rooms: What the cards have left.
@@ -219,15 +223,15 @@ class _Trial:
             for room in self.rooms
         )
 
-    def after(self, ask: _Ask, cards: Sequence[Card]) -> "_Trial":
-        """With one container more."""
+    def take_on(self, ask: _Ask, cards: Sequence[Card]) -> None:
+        """One container more."""
         share = (ask.needed.units_per_card, ask.needed.core_percent)
         shares = dict.fromkeys((card.index for card in cards), share)
-        rooms = tuple(
+        self.rooms = tuple(
             self._with(room, share) if room.card.index in shares else room for room in self.rooms
         )
-        uuids = tuple(dict.fromkeys((*self.uuids, *(card.uuid for card in cards))))
-        return _Trial(rooms, self.take.after(ask.container, shares), uuids)
+        self.uuids = tuple(dict.fromkeys((*self.uuids, *(card.uuid for card in cards))))
+        self.take.add(ask.container, shares)
 
     def _with(self, room: Room, share: Share) -> Room:
         """A room with this share of it taken, less what an init container hands on."""

@@ -122,8 +122,8 @@ def place(  # noqa: PLR0913 - everything that decides: demand, policy, pod, exte
         if isinstance(found, Placement):
             return found
     fitting = [room for room in rooms if room.lack(demand) is None]
-    missing = must.difference(room.card.number for room in fitting)
-    if missing or not len(must) <= demand.cards <= len(fitting):
+    bound = [room for room in fitting if room.card.number in must]
+    if len(bound) < len(must) or not len(must) <= demand.cards <= len(fitting):
         return NoRoom(rooms, demand, must)
     if wished := _wished(fitting, demand, wish, must):
         return _placement(wished, "the scheduler's wish")
@@ -132,7 +132,7 @@ def place(  # noqa: PLR0913 - everything that decides: demand, policy, pod, exte
     def order(room: Room) -> tuple[bool, bool, tuple[float, int]]:
         return room.card.number not in must, room.card.uuid not in prefer, weigh(room)
 
-    chosen = sorted(fitting, key=order)[: demand.cards]
+    chosen = bound if len(bound) == demand.cards else sorted(fitting, key=order)[: demand.cards]
     return _placement(chosen, _why(chosen, policy, prefer, must))
 
 

@@ -9,11 +9,13 @@ from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest
 Share = tuple[int, int]
 """Memory units and percent of compute on one card."""
 NOTHING: Share = (0, 0)
+_MOST_SHARED = 16
+"""Most shares of a pod that is taken to hold as others do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PodTake:
-    """What the containers so far have taken.
+    """What the containers so far have taken; it grows with each of them.
 
     Attributes:
         kept: Card index -> what init containers hold there, for the containers after them.
@@ -22,31 +24,28 @@ class PodTake:
         inits: Index in `spec.initContainers` -> card index -> share; sidecars are among them.
     """
 
-    kept: Mapping[int, Share] = field(default_factory=dict)
-    taken: Mapping[int, Share] = field(default_factory=dict)
-    apps: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
-    inits: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
+    kept: dict[int, Share] = field(default_factory=dict)
+    taken: dict[int, Share] = field(default_factory=dict)
+    apps: dict[int, Mapping[int, Share]] = field(default_factory=dict)
+    inits: dict[int, Mapping[int, Share]] = field(default_factory=dict)
 
     def fresh(self, card: int, share: Share) -> Share:
         """What of a share on this card no init container hands on."""
         pool = self.kept.get(card, NOTHING)
         return max(0, share[0] - pool[0]), max(0, share[1] - pool[1])
 
-    def after(self, container: ContainerRequest, shares: Mapping[int, Share]) -> "PodTake":
-        """With one container more, that has these shares by card index."""
-        kept, taken = dict(self.kept), dict(self.taken)
+    def add(self, container: ContainerRequest, shares: Mapping[int, Share]) -> None:
+        """One container more, that has these shares by card index."""
         for card, share in shares.items():
-            pool, before = kept.get(card, NOTHING), taken.get(card, NOTHING)
+            pool, before = self.kept.get(card, NOTHING), self.taken.get(card, NOTHING)
             new = self.fresh(card, share)
-            taken[card] = (before[0] + new[0], before[1] + new[1])
+            self.taken[card] = (before[0] + new[0], before[1] + new[1])
             if container.kind is ContainerKind.INIT:
-                kept[card] = (max(pool[0], share[0]), max(pool[1], share[1]))
+                self.kept[card] = (max(pool[0], share[0]), max(pool[1], share[1]))
             else:
-                kept[card] = (max(0, pool[0] - share[0]), max(0, pool[1] - share[1]))
-        apps, inits = dict(self.apps), dict(self.inits)
-        named = apps if container.kind is ContainerKind.APP else inits
+                self.kept[card] = (max(0, pool[0] - share[0]), max(0, pool[1] - share[1]))
+        named = self.apps if container.kind is ContainerKind.APP else self.inits
         named[container.index] = shares
-        return PodTake(kept, taken, apps, inits)
 
     def extra(self) -> dict[int, Share]:
         """What was taken beyond the app containers' shares, by card index."""
@@ -60,7 +59,12 @@ class PodTake:
 
 
 def one_copy(shares: Mapping[int, Mapping[int, Share]]) -> Mapping[int, Mapping[int, Share]]:
-    """The same mapping for all that are equal: tens of thousands of pods hold alike."""
+    """The same mapping for all that are equal: tens of thousands of pods hold alike.
+
+    A large one is the pod's own: what is kept outlives the pod.
+    """
+    if sum(map(len, shares.values())) > _MOST_SHARED:
+        return shares
     return _one_copy(tuple((number, tuple(cards.items())) for number, cards in shares.items()))
 
 

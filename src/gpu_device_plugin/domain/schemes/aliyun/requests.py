@@ -1,7 +1,8 @@
 """What a container may ask for: the rules about the pod spec and the node's mode."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
@@ -22,20 +23,28 @@ CARD_LABEL = "ack.gpushare.placement"
 """The pod label that asks for an otherwise empty card."""
 
 
-def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:
-    """What `container` needs on a node of these terms.
+def demands(pod: PodRequest, terms: NodeTerms) -> list[tuple[ContainerRequest, Demand]]:
+    """What each container that asks needs on a node of these terms, in the order of the spec.
 
-    Every container of the pod is checked, init containers too. The kubelet rejects the whole pod,
-    so an error in a later container is reported at once instead of after some grants.
+    Every container of the pod is checked once, init containers too. The kubelet rejects the whole
+    pod, so an error in a later container is reported at once instead of after some grants.
 
     Raises:
         RequestError: A container asks for what this node never gives; the text names pod,
             container, node, amount, rule and cure.
     """
-    for each in pod.containers:
-        if each.asks:
-            _checked(pod, each, terms)
-    return _checked(pod, container, terms)
+    asking = pod.asking
+    return [(each, _checked(pod, each, terms, len(asking))) for each in asking]
+
+
+def demand(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:
+    """What `container` alone needs, of a pod whose every container is checked, as `demands` does.
+
+    Raises:
+        RequestError: As `demands`.
+    """
+    found = demands(pod, terms)
+    return _checked(pod, container, terms, len(found))
 
 
 def demand_ahead(pod: PodRequest, container: ContainerRequest, needed: Demand) -> Demand:
@@ -44,17 +53,41 @@ def demand_ahead(pod: PodRequest, container: ContainerRequest, needed: Demand) -
     The kubelet hands an ordinary init container's units on to the containers after it, which can
     then be on no other card: a card without room for them would have the pod refused.
     """
+    held, _ = _handed_on(pod.containers, pod.containers.index(container))
+    return replace(needed, mem_units=held[Resource.MEM], core_percent=held[Resource.CORE])
+
+
+def demands_ahead(needs: Sequence[tuple[ContainerRequest, Demand]]) -> list[Demand | None]:
+    """`demand_ahead` of each container; None of those that reuse units and are bound to their card.
+
+    A pod's containers are gone through once: each reuses the units of one of them at most.
+    """
+    containers = [container for container, _ in needs]
+    found: list[Demand | None] = []
+    while len(found) < len(needs):
+        at = len(found)
+        held, end = _handed_on(containers, at)
+        mem, core = held[Resource.MEM], held[Resource.CORE]
+        found.append(replace(needs[at][1], mem_units=mem, core_percent=core))
+        found += [None] * (end - at - 1)
+    return found
+
+
+def _handed_on(
+    containers: Sequence[ContainerRequest], at: int
+) -> tuple[Mapping[Resource, int], int]:
+    """What the containers from `at` on hold together, and where the first is that reuses nothing."""
     held = dict.fromkeys((Resource.MEM, Resource.CORE), 0)
     reusable = dict(held)
-    for each in pod.containers[pod.containers.index(container) :]:
-        if each is not container and not any(reusable.values()):
-            break
+    for end, each in enumerate(islice(containers, at, None), at + 1):
         for resource in held:
             reused = min(reusable[resource], each.amount(resource))
             fresh = each.amount(resource) - reused
             held[resource] += fresh
             reusable[resource] += fresh if each.kind is ContainerKind.INIT else -reused
-    return replace(needed, mem_units=held[Resource.MEM], core_percent=held[Resource.CORE])
+        if not any(reusable.values()):
+            return held, end
+    return held, len(containers)
 
 
 def wants_whole_card(pod: PodRequest | None) -> bool:
@@ -112,7 +145,9 @@ def asked_text(resource: str, amount: int, unit: MemoryUnit) -> str:
     return f"{resource}: {amount} ({meaning})" if meaning else f"{resource}: {amount}"
 
 
-def _checked(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> Demand:
+def _checked(
+    pod: PodRequest, container: ContainerRequest, terms: NodeTerms, containers: int
+) -> Demand:
     asked = " and ".join(
         asked_text(resource, container.amount(resource), terms.unit)
         for resource in Resource
@@ -123,6 +158,6 @@ def _checked(pod: PodRequest, container: ContainerRequest, terms: NodeTerms) -> 
         f"(mode {terms.mode}) asks {asked}"
     )
     labels = pod.card_count_label, pod.card_label
-    ask = Ask(Known.SPEC, subject, terms.mode, container.amounts, *labels)
+    ask = Ask(Known.SPEC, subject, terms.mode, container.amounts, *labels, containers=containers)
     check(ask)
     return Demand(ask.mem, ask.core, ask.cards, is_exclusive=wants_whole_card(pod))

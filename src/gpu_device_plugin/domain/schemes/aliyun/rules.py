@@ -11,6 +11,9 @@ from gpu_device_plugin.domain.schemes.aliyun.units import CORE_UNITS_PER_CARD, R
 from gpu_device_plugin.errors import RequestError
 
 WHOLE_CARD = "require-whole-device"
+MOST_CONTAINERS = 64
+"""Most containers of a pod that may ask for a slice, init containers too: what one pod costs to
+place and to hold grows with them, on every node."""
 CORE_STEP_PERCENT = 5
 _PERCENTAGES = range(CORE_STEP_PERCENT, CORE_UNITS_PER_CARD + 1, CORE_STEP_PERCENT)
 _MOST_DIGITS = 9
@@ -45,6 +48,7 @@ class Ask:
         amounts: Resource -> units, percent or cards.
         label: The pod's label for several cards.
         card_label: The pod's label for an otherwise empty card.
+        containers: How many containers of the pod ask for a slice.
         cards_held: How many cards the grant is on.
         is_alone: Whether no other pod may be on the cards of the grant.
     """
@@ -55,6 +59,7 @@ class Ask:
     amounts: Mapping[str, int]
     label: str | None = None
     card_label: str | None = None
+    containers: int = 1
     cards_held: int = 0
     is_alone: bool = False
 
@@ -118,6 +123,9 @@ class Rule(NamedTuple):
 
 # fmt: off
 RULES = (
+    Rule(Known.SPEC, lambda ask: ask.containers > MOST_CONTAINERS, "TooManyContainers",
+         "{ask.containers} containers of the pod ask for a slice, init containers included; at most "
+         f"{MOST_CONTAINERS} may: split it into several pods"),
     Rule(Known.SPEC | Known.SIZE, lambda ask: ask.amounts.get(Resource.COUNT), "CountRequested",
          f"aliyun.com/gpu-count is counted on nodes but cannot be asked for; {_COUNT_CURE}"),
     Rule(Known.SIZE, lambda ask: not ask.amounts.keys() <= set(ask.offered), "WrongMode",

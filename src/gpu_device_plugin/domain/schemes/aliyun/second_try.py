@@ -7,7 +7,6 @@ a pod that it does not place in them waits as if there were no room.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.pods import ContainerKind
@@ -104,12 +103,28 @@ class _Search:
             return
         fitting.sort(key=lambda position: self.sign * left[position][0])
         others = [position for position in fitting if position not in must]
-        seen = set()
-        for more in combinations(others, demand.cards - len(must)):
-            alike = tuple((left[position], self.least_core[position]) for position in more)
-            if alike not in seen:
-                seen.add(alike)
-                yield (*must, *more)
+        kinds = [(left[position], self.least_core[position]) for position in others]
+        for more in _combinations(kinds, demand.cards - len(must)):
+            yield (*must, *(others[at] for at in more))
+
+
+def _combinations(kinds: Sequence[object], size: int, start: int = 0) -> Iterator[_Cards]:
+    """Positions from `start` on, in the order of `itertools.combinations`; those alike once.
+
+    What is alike is never gone through: of 36 empty cards there are nine billion ways to take 18.
+
+    >>> list(_combinations("aab", 2))
+    [(0, 1), (0, 2)]
+    """
+    if size == 0:
+        yield ()
+        return
+    seen = set()
+    for at in range(start, len(kinds) - size + 1):
+        if kinds[at] not in seen:
+            seen.add(kinds[at])
+            for rest in _combinations(kinds, size - 1, at + 1):
+                yield (at, *rest)
 
 
 def _after(card: _Left, kind: ContainerKind, demand: Demand) -> _Left:
