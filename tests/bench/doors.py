@@ -29,7 +29,7 @@ from tests.e2e.pods import CORE, COUNT, MEMORY, container, pod, slice_of
 
 from gpu_device_plugin.cluster.resource_slices import slice_spec
 from gpu_device_plugin.domain.claims import Capacity, OfferedDevice
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.doors import DOOR_LABEL
 
 NODES = PODS = 500
@@ -203,7 +203,11 @@ def _slice(name: str) -> dict[str, Any]:
     """As the agent writes it for a node in mode core_mem."""
     capacity = Capacity(15 * 1024, 1024, 100, 5)
     offered = [
-        OfferedDevice(Card(f"GPU-{name}-{n}", n, n, n, "V100", 16160), "core_mem", capacity)
+        OfferedDevice(
+            Card(f"GPU-{name}-{n}", CardNumber(n), CardIndex(n), n, "V100", 16160),
+            "core_mem",
+            capacity,
+        )
         for n in range(CARDS)
     ]
     return {

@@ -4,7 +4,7 @@ import time
 
 from tests.bench.rows import Chapter, at_most, median, quantile, shown
 
-from gpu_device_plugin.domain.devices import MAX_CARDS, Card
+from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
@@ -48,7 +48,8 @@ def _node(number: int) -> NodeState:
     """The first card differs from the first cards before it: its forms are not kept yet."""
     memory_mib = _H200_MIB - number // MAX_CARDS * 128
     cards = tuple(
-        Card(f"GPU-{i}", (number + i) % MAX_CARDS, i, i, "H200", memory_mib) for i in range(8)
+        Card(f"GPU-{i}", CardNumber((number + i) % MAX_CARDS), CardIndex(i), i, "H200", memory_mib)
+        for i in range(8)
     )
     return NodeState("n1", NodeMode.SHARE, unit=MemoryUnit.MIB128, cards=cards)
 

@@ -10,7 +10,7 @@ from gpu_device_plugin.apps.agent.edges import real_edges
 from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import Settings
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import (
@@ -42,7 +42,9 @@ class AgentParts:
         )
         edges = replace(real_edges(settings), pods=_Pods(self), cluster=lambda *_: _Api(self))
         self.wiring = Wiring(settings, edges)
-        cards = tuple(Card(f"GPU-{i}", i, i, i, "H200", _H200_MIB) for i in range(8))
+        cards = tuple(
+            Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "H200", _H200_MIB) for i in range(8)
+        )
         self.wiring.node_store.update(
             mode=NodeMode.CORE_MEM, cards=cards, library_version=_LIBRARY_VERSION
         )

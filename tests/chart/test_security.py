@@ -14,7 +14,7 @@ from gpu_device_plugin.domain.annotations import (
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
 )
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION
 from gpu_device_plugin.domain.labels import FEATURES_ANNOTATION, NODE_LABELS, Machine
 from gpu_device_plugin.domain.models.admission import MODEL_LABEL
@@ -138,7 +138,7 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
     made = manifests()
     nodes = one(made, "ValidatingAdmissionPolicy", "gpu-device-plugin-agent-nodes")
     pods = one(made, "ValidatingAdmissionPolicy", "gpu-device-plugin-agent-pods")
-    card = Card("GPU-0", 0, 0, 0, "Tesla V100", 16160)
+    card = Card("GPU-0", CardNumber(0), CardIndex(0), 0, "Tesla V100", 16160)
     grant = fraction(
         slice_id="s",
         pod=PodRef("default", "p", "u"),

@@ -14,7 +14,7 @@ from tests.waiting import until
 from gpu_device_plugin.cluster.claims import fetch_claim, list_allocated
 from gpu_device_plugin.cluster.resource_slices import ResourceSlices
 from gpu_device_plugin.domain.claims import Capacity, OfferedDevice
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 
 LIST = "/apis/resource.k8s.io/v1/resourceslices"
 PATH = f"{LIST}/n1-gpu-device-plugin"
@@ -23,7 +23,14 @@ CLAIM = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/p1-slice"
 
 def device(number: int, **taints: str) -> OfferedDevice:
     """A V100 as mode core_mem offers it."""
-    card = Card(f"GPU-{number}", number, number, number, "Tesla-V100-SXM2-16GB", 16160)
+    card = Card(
+        f"GPU-{number}",
+        CardNumber(number),
+        CardIndex(number),
+        number,
+        "Tesla-V100-SXM2-16GB",
+        16160,
+    )
     return OfferedDevice(card, "core_mem", Capacity(15360, 1024, 100, 5), taints)
 
 

@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.claims import (
     taints,
 )
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceNode, Mount
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.doors import Door, has_claims_api, parse_door
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode
@@ -31,7 +31,7 @@ from gpu_device_plugin.domain.schemes.registry import Schemes
 from gpu_device_plugin.domain.shares import Holder
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
-CARDS = tuple(Card(f"GPU-{i}", i, i, i, "V100", 16160) for i in range(3))
+CARDS = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(3))
 NODE = NodeState("n1", NodeMode.CORE_MEM, cards=CARDS, library_version="0.1")
 SCHEMES = Schemes()
 

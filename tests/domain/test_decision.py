@@ -7,7 +7,7 @@ from tests.held import fraction
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Offer
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
@@ -16,7 +16,10 @@ from gpu_device_plugin.domain.schemes.aliyun.decision import choose_units, decid
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.errors import DoesNotFitError
 
-CARDS = tuple(Card(f"GPU-{n}", n, n, n, "Tesla-V100-SXM2-16GB", 16160) for n in range(2))
+CARDS = tuple(
+    Card(f"GPU-{n}", CardNumber(n), CardIndex(n), n, "Tesla-V100-SXM2-16GB", 16160)
+    for n in range(2)
+)
 STATE = NodeState("n1", mode=NodeMode.CORE_MEM, cards=CARDS)
 POD = PodRef("default", "p", "u1")
 OTHER = PodRef("default", "q", "u2")
@@ -110,8 +113,8 @@ def test_no_more_is_promised_than_the_kubelet_has_free_itself() -> None:
 )
 def test_each_kind_of_container_follows_the_wish_for_its_own_kind(
     kind: ContainerKind,
-    wish: tuple[tuple[int, tuple[int, ...]], ...],
-    init_wish: tuple[tuple[int, tuple[int, ...]], ...],
+    wish: tuple[tuple[int, tuple[CardIndex, ...]], ...],
+    init_wish: tuple[tuple[int, tuple[CardIndex, ...]], ...],
     card: str,
 ) -> None:
     """The first of `initContainers` and the first of `containers` have the same index."""

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.words import CORE, COUNT, MEM, V100_MIB, cards
 
-from gpu_device_plugin.domain.devices import MAX_CARDS, Card
+from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     ModeDecision,
@@ -125,7 +125,9 @@ def test_every_list_that_is_offered_reaches_the_kubelet(
     count: int, gib: int, unit: MemoryUnit, mode: NodeMode
 ) -> None:
     """1 to 16 cards of 4 to 512 GiB: the message is as long as said and below 2 of 4 MiB."""
-    node = tuple(Card(f"GPU-{i}", i, i, i, "any", gib * 1024) for i in range(count))
+    node = tuple(
+        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", gib * 1024) for i in range(count)
+    )
     check_message(node, unit, mode)
 
     for resource in resources_of(mode):
@@ -136,7 +138,10 @@ def test_every_list_that_is_offered_reaches_the_kubelet(
 
 def test_a_list_that_is_too_long_names_the_unit_that_fits() -> None:
     """36 cards of 512 GiB pass 2 MiB in small units."""
-    node = tuple(Card(f"GPU-{i}", i, i, i, "any", 512 * 1024) for i in range(MAX_CARDS))
+    node = tuple(
+        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", 512 * 1024)
+        for i in range(MAX_CARDS)
+    )
 
     with pytest.raises(ConfigError, match=r"2\d{6} bytes long.* smallest unit that fits .* is GiB"):
         check_message(node, MemoryUnit.MIB128, NodeMode.SHARE)
@@ -144,7 +149,9 @@ def test_a_list_that_is_too_long_names_the_unit_that_fits() -> None:
 
 def test_a_list_that_fits_in_no_unit_says_so() -> None:
     """Nothing is promised that does not hold."""
-    node = tuple(Card(f"GPU-{i}", i, i, i, "any", 2**22) for i in range(MAX_CARDS))
+    node = tuple(
+        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", 2**22) for i in range(MAX_CARDS)
+    )
 
     with pytest.raises(ConfigError, match="no unit fits 36 cards"):
         check_message(node, MemoryUnit.GIB, NodeMode.SHARE)

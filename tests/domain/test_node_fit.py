@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.domain import words
 
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
@@ -48,8 +49,10 @@ _Amount = tuple[int, int]
 
 def offer(cards: int = 2, *, max_pods: int | None = None) -> NodeOffer:
     """A node of V100s in mode cgpu, where memory alone is asked for."""
-    found = tuple(Card(f"GPU-{n}", n, n, -1, "V100", 16160) for n in range(cards))
-    healthy = frozenset(range(cards))
+    found = tuple(
+        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "V100", 16160) for n in range(cards)
+    )
+    healthy = frozenset(card.index for card in found)
     return NodeOffer("n1", NodeMode.CGPU, MemoryUnit.GIB, found, healthy, max_pods=max_pods)
 
 
@@ -100,15 +103,30 @@ def test_the_pod_decides_then_the_node_then_the_default(
     assert list(found.shares[0]) == [card]
 
 
+def test_an_app_container_is_put_on_the_card_of_its_init_container_whatever_its_number() -> None:
+    """Indexes name cards in annotations, numbers in unit ids; here one runs against the other."""
+    small, large = words.cards(4 * 1024, 16 * 1024)
+    node = replace(offer(), cards=(small, large), healthy=frozenset({small.index, large.index}))
+
+    found = placed(node, pod((_INIT, 10), (_APP, 2)))
+
+    assert isinstance(found, Fit)
+    assert (found.inits, found.shares) == ({0: {1: (10, 0)}}, {1: {1: (2, 0)}})
+
+
 def test_a_card_serves_requests_of_its_own_door_only() -> None:
     """Whatever is free of it; without a door named, every card counts."""
-    node = replace(offer(2), by_claims=frozenset({1}))
+    node = replace(offer(2), by_claims=frozenset({CardIndex(1)}))
     for door, card in ((Door.DEVICE_PLUGIN, 0), (Door.DRA, 1)):
         found = fit(node, node_rooms(node, [], door), pod((_APP, 9)), PlacementPolicy.BINPACK)
         assert isinstance(found, Fit)
         assert list(found.shares[0]) == [card]
         rooms = node_rooms(
-            offer(2) if door is Door.DRA else replace(node, by_claims=frozenset({0, 1})), [], door
+            offer(2)
+            if door is Door.DRA
+            else replace(node, by_claims=frozenset(card.index for card in node.cards)),
+            [],
+            door,
         )
         refused = fit(node, rooms, pod((_APP, 9)), PlacementPolicy.BINPACK)
         assert refused == Misfit(OTHER_DOOR_TEXT, is_final=True)
@@ -123,7 +141,7 @@ def test_a_card_serves_requests_of_its_own_door_only() -> None:
         (offer(1), pod((_INIT, 10), (_APP, 10)), False),
         (offer(2, max_pods=0), pod((_APP, 1)), True),
         (offer(2, max_pods=1), pod((_APP, 1)), False),
-        (replace(offer(2), healthy=frozenset({0})), pod((_APP, 10), (_APP, 10)), True),
+        (replace(offer(2), healthy=frozenset({CardIndex(0)})), pod((_APP, 10), (_APP, 10)), True),
     ],
 )
 def test_what_the_empty_node_could_not_serve_no_eviction_helps(
@@ -139,13 +157,13 @@ def test_what_the_empty_node_could_not_serve_no_eviction_helps(
 
 def test_a_wish_for_several_cards_takes_the_copied_card_of_the_first_generation_back() -> None:
     """A pod made from another's manifest: a binding removes no annotation."""
-    hold = PodHold(PodRef("ns", "p", "u"), {0: {0: (4, 0), 1: (4, 0)}})
+    hold = PodHold(PodRef("ns", "p", "u"), {0: dict.fromkeys((CardIndex(0), CardIndex(1)), (4, 0))})
     copied = {V1_INDEX: "7", V1_ASSIGNED: "true"}
     now = {**copied, **wish_annotations(hold, 1, before=copied)}
     assert wish_of({**now, ASSIGNED: "true"}, 1) == ()
     assert now[V1_INDEX] == "-1"
     assert V1_INDEX not in wish_annotations(hold, 1)
-    alone = PodHold(PodRef("ns", "p", "u"), {0: {1: (4, 0)}})
+    alone = PodHold(PodRef("ns", "p", "u"), {0: {CardIndex(1): (4, 0)}})
     assert wish_annotations(alone, 1, before=copied)[V1_INDEX] == "1"
 
 
@@ -292,11 +310,14 @@ def test_a_pod_fits_exactly_where_some_cards_for_its_containers_do(
     """Though placing one container after the other may take the only card of a later one."""
     asks = [each for each in containers if each[0] is not _APP]
     asks += [each for each in containers if each[0] is _APP]
-    cards = tuple(Card(f"GPU-{n}", n, n, -1, "V100", 1024 * 8) for n in range(len(free)))
-    healthy = frozenset(range(len(free)))
+    cards = tuple(
+        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "V100", 1024 * 8)
+        for n in range(len(free))
+    )
+    healthy = frozenset(card.index for card in cards)
     node = NodeOffer("n1", NodeMode.CORE_MEM, MemoryUnit.GIB, cards, healthy)
     held = [
-        PodHold(PodRef("ns", f"q{n}", f"q{n}"), {0: {n: (8 - units, 100 - percent)}})
+        PodHold(PodRef("ns", f"q{n}", f"q{n}"), {0: {CardIndex(n): (8 - units, 100 - percent)}})
         for n, (units, percent) in enumerate(free)
     ]
     asking = PodRequest(
@@ -339,8 +360,12 @@ def test_which_card_has_which_number_changes_no_score(
     mixed: random.Random,
 ) -> None:
     """So that the controller may answer nodes with the same left alike."""
-    cards = tuple(Card(f"GPU-{n}", n, n, -1, "V100", 1024 * 8) for n in range(len(free)))
-    node = NodeOffer("n1", NodeMode.CORE_MEM, MemoryUnit.GIB, cards, frozenset(range(len(free))))
+    cards = tuple(
+        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "V100", 1024 * 8)
+        for n in range(len(free))
+    )
+    healthy = frozenset(card.index for card in cards)
+    node = NodeOffer("n1", NodeMode.CORE_MEM, MemoryUnit.GIB, cards, healthy)
     asking = PodRequest(
         PodRef("ns", "p", "p"),
         tuple(
@@ -351,7 +376,7 @@ def test_which_card_has_which_number_changes_no_score(
 
     def answered(left: list[_Amount]) -> Score | Misfit:
         held = [
-            PodHold(PodRef("ns", f"q{n}", f"q{n}"), {0: {n: (8 - units, 100 - percent)}})
+            PodHold(PodRef("ns", f"q{n}", f"q{n}"), {0: {CardIndex(n): (8 - units, 100 - percent)}})
             for n, (units, percent) in enumerate(left)
         ]
         found = fit(node, node_rooms(node, held), asking, policy)
@@ -386,8 +411,11 @@ def test_a_container_makes_room_for_a_later_one(
 
 def test_a_search_for_cards_ends() -> None:
     """Sixteen containers on eight cards, of which none is like another."""
-    cards = tuple(Card(f"GPU-{n}", n, n, -1, "V100", 1024 * (90 + n)) for n in range(8))
-    node = NodeOffer("n1", NodeMode.CGPU, MemoryUnit.GIB, cards, frozenset(range(8)))
+    cards = tuple(
+        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "V100", 1024 * (90 + n)) for n in range(8)
+    )
+    healthy = frozenset(card.index for card in cards)
+    node = NodeOffer("n1", NodeMode.CGPU, MemoryUnit.GIB, cards, healthy)
     asking = pod(*[(_APP, 46)] * 15, (_APP, 47))
 
     assert isinstance(fit(node, node_rooms(node, []), asking, PlacementPolicy.BINPACK), Misfit)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.domain.words import CORE, INIT, MEM, V100_MIB, cards, grant, terms
 
+from gpu_device_plugin.domain.devices import CardIndex, CardNumber
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
 from gpu_device_plugin.domain.pods import PodRef
@@ -200,11 +201,12 @@ def test_a_wish_is_honoured_if_it_fits() -> None:
     """The extender's wish is advice: one that does not fit is passed over."""
     left = [room(0, 2), room(1, 9), room(2, 15)]
 
-    assert indexes(place(left, Demand(2), BINPACK, wish=[2])) == [2]
-    assert indexes(place(left, Demand(3), BINPACK, wish=[0])) == [1]
-    assert indexes(place(left, Demand(2), BINPACK, wish=[7])) == [0]
-    assert indexes(place(left, Demand(2), BINPACK, wish=[1, 2])) == [0]
-    assert indexes(place(left, Demand(4, cards=2), BINPACK, wish=[2, 1])) == [1, 2]
+    assert indexes(place(left, Demand(2), BINPACK, wish=[CardIndex(2)])) == [2]
+    assert indexes(place(left, Demand(3), BINPACK, wish=[CardIndex(0)])) == [1]
+    assert indexes(place(left, Demand(2), BINPACK, wish=[CardIndex(7)])) == [0]
+    assert indexes(place(left, Demand(2), BINPACK, wish=[CardIndex(1), CardIndex(2)])) == [0]
+    both = [CardIndex(2), CardIndex(1)]
+    assert indexes(place(left, Demand(4, cards=2), BINPACK, wish=both)) == [1, 2]
 
 
 def test_handed_on_units_decide_the_card() -> None:
@@ -212,7 +214,7 @@ def test_handed_on_units_decide_the_card() -> None:
     left = [room(0, 2), room(1, 9), room(2, 15)]
     forced = frozenset({FOUR[2].number})
 
-    assert indexes(place(left, Demand(2), BINPACK, must=forced, wish=[0])) == [2]
+    assert indexes(place(left, Demand(2), BINPACK, must=forced, wish=[CardIndex(0)])) == [2]
     assert indexes(place(left, Demand(4, cards=2), BINPACK, must=forced)) == [0, 2]
     both = frozenset({FOUR[1].number, FOUR[2].number})
     found = place(left, Demand(2), BINPACK, must=both)
@@ -227,8 +229,8 @@ class Question:
     left: Sequence[Room]
     demand: Demand
     prefer: Sequence[str]
-    wish: Sequence[int]
-    must: frozenset[int]
+    wish: Sequence[CardIndex]
+    must: frozenset[CardNumber]
 
 
 @st.composite
@@ -253,7 +255,7 @@ def questions(draw: st.DrawFn) -> Question:
         left,
         demand,
         [f"GPU-{index}" for index in draw(some)],
-        draw(some),
+        [CardIndex(index) for index in draw(some)],
         frozenset(FOUR[index].number for index in draw(st.lists(st.integers(0, 3), max_size=1))),
     )
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_device_plugin.domain.devices import MAX_CARDS
+from gpu_device_plugin.domain.devices import MAX_CARDS, CardNumber
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.schemes.aliyun.units import (
     Resource,
@@ -15,11 +15,11 @@ from gpu_device_plugin.domain.schemes.aliyun.units import (
 )
 from gpu_device_plugin.errors import StateError
 
-CARDS = st.integers(0, MAX_CARDS - 1)
+CARDS = st.integers(0, MAX_CARDS - 1).map(CardNumber)
 
 
 @given(st.sampled_from(Resource), CARDS, st.integers(0, 36**5))
-def test_an_id_says_what_it_is(resource: Resource, card: int, unit: int) -> None:
+def test_an_id_says_what_it_is(resource: Resource, card: CardNumber, unit: int) -> None:
     """Writing and reading an id are each other's inverse, in at most 8 characters."""
     text = str(UnitId(resource, card, unit))
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tests.held import fraction
 
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
@@ -27,7 +27,7 @@ def cards(*sizes_mib: int, model: str = "Tesla-V100-SXM2-16GB") -> tuple[Card, .
     """Cards of these sizes; their numbers run against their indexes, so mixing them up shows."""
     last = len(sizes_mib) - 1
     return tuple(
-        Card(f"GPU-{index}", last - index, index, index + 3, model, size)
+        Card(f"GPU-{index}", CardNumber(last - index), CardIndex(index), index + 3, model, size)
         for index, size in enumerate(sizes_mib)
     )
 

@@ -31,7 +31,7 @@ from gpu_device_plugin.cluster.quantity import whole_number
 from gpu_device_plugin.cluster.survey_objects import SurveyedPod
 from gpu_device_plugin.cluster.wire import Pod
 from gpu_device_plugin.domain.annotations import cards_annotation
-from gpu_device_plugin.domain.devices import MAX_CARDS, Card
+from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.hardware import Hardware, Instance
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.models.admission import admit
@@ -43,7 +43,7 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, hold_of, parse_offer
 from gpu_device_plugin.domain.schemes.aliyun.node_fit import Fit, Misfit, fit
 from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
-from gpu_device_plugin.domain.schemes.aliyun.pod_take import one_copy
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import Shares, one_copy
 from gpu_device_plugin.domain.schemes.aliyun.requests import demand
 from gpu_device_plugin.domain.schemes.aliyun.rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
@@ -57,8 +57,11 @@ Json = dict[str, Any]
 
 def an_offer(cards: int = 8, mode: NodeMode = NodeMode.CORE_MEM, units: int = 80) -> NodeOffer:
     """A node of equal cards."""
-    found = tuple(Card(f"GPU-{n}", n, n, -1, "H100", units * 1024) for n in range(cards))
-    return NodeOffer("n1", mode, MemoryUnit.GIB, found, frozenset(range(cards)))
+    found = tuple(
+        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "H100", units * 1024)
+        for n in range(cards)
+    )
+    return NodeOffer("n1", mode, MemoryUnit.GIB, found, frozenset(card.index for card in found))
 
 
 def a_pod(kinds: Iterable[ContainerKind], **more: Any) -> PodRequest:
@@ -250,8 +253,8 @@ def test_answers_keep_no_more_of_a_pod_than_tells_that_it_is_too_large() -> None
 
 
 def test_what_a_large_pod_holds_is_not_kept_for_others() -> None:
-    def shares(size: int) -> dict[int, dict[int, tuple[int, int]]]:
-        return {number: {0: (1, 5)} for number in range(size)}
+    def shares(size: int) -> dict[int, Shares]:
+        return {number: {CardIndex(0): (1, 5)} for number in range(size)}
 
     assert one_copy(shares(2)) is one_copy(shares(2))
     assert one_copy(shares(64)) is not one_copy(shares(64))
@@ -298,7 +301,17 @@ def test_the_longest_annotation_that_an_agent_writes_is_read() -> None:
         )
         cut = Hardware(is_mig_capable=True, is_mig=True, instances=instances)
         uuid = f"GPU-{number:08}-0000-0000-0000-000000000000"
-        cards.append(Card(uuid, number, number, number, "NVIDIA-" + "H" * 56, 143771, cut))
+        cards.append(
+            Card(
+                uuid,
+                CardNumber(number),
+                CardIndex(number),
+                number,
+                "NVIDIA-" + "H" * 56,
+                143771,
+                cut,
+            )
+        )
     terms = NodeTerms("n1", NodeMode.DEFAULT, MemoryUnit.GIB)
     healthy = {card.uuid: True for card in cards}
     told = cards_annotation(cards, healthy, terms, replicas)

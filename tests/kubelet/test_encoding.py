@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.domain.nvidia.nodes import card
 from tests.kubelet.rig import MEM, Rig, group, mem_cards, until
 
-from gpu_device_plugin.domain.devices import MAX_CARDS, Card
+from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
@@ -54,7 +54,10 @@ def test_predicted_size_is_that_of_the_largest_message(
     cards: int, memory_gib: int, unit: MemoryUnit
 ) -> None:
     """Over 1 to 16 cards of 4 to 512 GiB: exact where all is unhealthy, never too small."""
-    nodes = [Card(f"GPU-{i}", i, i, i, "any", memory_gib * 1024) for i in range(cards)]
+    nodes = [
+        Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "any", memory_gib * 1024)
+        for i in range(cards)
+    ]
     units = nodes[0].capacity(unit)
     offered = [group(Resource.MEM, i, units, is_healthy=False) for i in range(cards)]
     healthy = [group(Resource.MEM, i, units) for i in range(cards)]

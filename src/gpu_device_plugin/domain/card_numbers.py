@@ -7,7 +7,7 @@ them goes to another card.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from gpu_device_plugin.domain.devices import MAX_CARDS
+from gpu_device_plugin.domain.devices import MAX_CARDS, CardNumber
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.ledger import Ledger
 
@@ -17,8 +17,8 @@ _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 def known_numbers(
     ledger: Ledger,
     entries: Iterable[CheckpointEntry],
-    numbers_of: Callable[[Iterable[str]], frozenset[int]],
-) -> dict[str, int]:
+    numbers_of: Callable[[Iterable[str]], frozenset[CardNumber]],
+) -> dict[str, CardNumber]:
     """UUID -> number of every card of which units are held.
 
     A slice of one card shows its number directly; a slice of several cards shows the last one
@@ -29,11 +29,11 @@ def known_numbers(
         entries: The kubelet's checkpoint.
         numbers_of: The card numbers that unit ids name, if their scheme puts them there.
     """
-    claims: list[tuple[Sequence[str], frozenset[int]]] = [
+    claims: list[tuple[Sequence[str], frozenset[CardNumber]]] = [
         (grant.devices, numbers_of(grant.all_ids)) for grant in ledger.grants.values()
     ]
     claims += [(_visible(entry), numbers_of(entry.ids)) for entry in entries]
-    known: dict[str, int] = {}
+    known: dict[str, CardNumber] = {}
     for uuids, numbers in sorted(claims, key=lambda claim: len(claim[1])):
         left = [uuid for uuid in uuids if uuid not in known]
         free = numbers - {known[uuid] for uuid in uuids if uuid in known}
@@ -43,8 +43,8 @@ def known_numbers(
 
 
 def assigned(
-    numbers: Mapping[str, int], shown: Sequence[str], held: Collection[int] | None
-) -> dict[str, int]:
+    numbers: Mapping[str, CardNumber], shown: Sequence[str], held: Collection[CardNumber] | None
+) -> dict[str, CardNumber]:
     """UUID -> number of every card: known ones keep theirs, new ones get one.
 
     Once all numbers are taken, a new card gets that of a card that is gone and of which nothing is
@@ -59,7 +59,7 @@ def assigned(
     for uuid in shown:
         if uuid not in found:
             taken = {*found.values(), *(held or ())}
-            free = (number for number in range(MAX_CARDS) if number not in taken)
+            free = (CardNumber(number) for number in range(MAX_CARDS) if number not in taken)
             gone = (old for old, number in found.items() if _is_free(old, number, shown, held))
             number = next(free, None)
             if number is None:
@@ -69,7 +69,9 @@ def assigned(
     return found
 
 
-def _is_free(uuid: str, number: int, shown: Collection[str], held: Collection[int] | None) -> bool:
+def _is_free(
+    uuid: str, number: CardNumber, shown: Collection[str], held: Collection[CardNumber] | None
+) -> bool:
     return held is not None and number not in held and uuid not in shown
 
 

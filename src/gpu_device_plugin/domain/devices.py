@@ -1,12 +1,18 @@
 """A physical card."""
 
 from dataclasses import dataclass
+from typing import NewType
 
 from gpu_device_plugin.domain.hardware import UNKNOWN, Hardware
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 
 MAX_CARDS = 36
 """Most cards of a node: a card number is one base-36 digit of unit ids."""
+
+CardNumber = NewType("CardNumber", int)
+"""Stable on its node, part of unit ids, kept in the state directory. Never the index of a card."""
+CardIndex = NewType("CardIndex", int)
+"""NVML's index now. Never the number of a card: they differ once a card was unplugged or added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +21,8 @@ class Card:
 
     Attributes:
         uuid: NVML's UUID, for instance `GPU-4f…`.
-        number: The card number: stable on this node, part of unit ids, kept in the state directory.
-        index: NVML's index now; it changes when cards are unplugged or the node reboots. -1 while
+        number: The card number.
+        index: NVML's index; it changes when cards are unplugged or the node reboots. -1 while
             NVML does not show the card.
         minor: `/dev/nvidia<minor>`.
         model: NVML's name with spaces as hyphens, for instance `Tesla-V100-SXM2-16GB`.
@@ -25,8 +31,8 @@ class Card:
     """
 
     uuid: str
-    number: int
-    index: int
+    number: CardNumber
+    index: CardIndex
     minor: int
     model: str
     memory_mib: int

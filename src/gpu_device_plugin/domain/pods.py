@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gpu_device_plugin.domain.devices import CardIndex
 from gpu_device_plugin.domain.doors import Door
 
 
@@ -94,8 +95,8 @@ class PodRequest:
     ref: PodRef
     containers: tuple[ContainerRequest, ...]
     card_count_label: str | None = None
-    wish: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    init_wish: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    wish: tuple[tuple[int, tuple[CardIndex, ...]], ...] = ()
+    init_wish: tuple[tuple[int, tuple[CardIndex, ...]], ...] = ()
     is_finished: bool = False
     owner: str = ""
     compute_policy: str | None = None

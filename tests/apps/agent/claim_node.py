@@ -12,14 +12,14 @@ from gpu_device_plugin.apps.agent.publish.resource_claims import NoClaims
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
 from gpu_device_plugin.domain.claims import AllocatedDevice, Claim, ClaimRef, OfferedDevice
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import PodRef
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource, unit_ids
 from gpu_device_plugin.errors import ClusterError
 
-CARDS = tuple(Card(f"GPU-{i}", i, i, i, "V100", 16160) for i in range(2))
+CARDS = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(2))
 
 
 @dataclass

@@ -13,7 +13,7 @@ from gpu_device_plugin.apps.agent.edges import real_edges
 from gpu_device_plugin.apps.agent.publish.no_cluster import NoCluster
 from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import load_settings
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.grant_lifetime import expired_grants, live
 from gpu_device_plugin.domain.ledger import Use
 from gpu_device_plugin.domain.modes import NodeMode
@@ -29,7 +29,7 @@ from gpu_device_plugin.domain.shares import Demand, Holder
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 from gpu_device_plugin.store.grants import GrantStore
 
-CARDS = tuple(Card(f"GPU-{i}", i, i, i, "V100", 16160) for i in range(2))
+CARDS = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(2))
 
 
 def claim(name: str) -> Holder:

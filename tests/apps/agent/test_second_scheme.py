@@ -21,7 +21,7 @@ from gpu_device_plugin.apps.agent.wiring import Wiring
 from gpu_device_plugin.config.agent import Settings, load_settings
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Pending, Reservation
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.pods import (
@@ -218,7 +218,7 @@ async def test_a_grant_ends_none_of_another_scheme_of_its_container(short_dir: P
     settings = at(short_dir)
     for name in (settings.state_dir, settings.run_dir, settings.library_dir):
         Path(name).mkdir()
-    cards = tuple(Card(f"GPU-{i}", i, i, i, "V100", 16160) for i in range(4))
+    cards = tuple(Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", 16160) for i in range(4))
     schemes = Schemes((AliyunScheme(), WholeCards()), lambda card, _: int(card.index >= 2))
     wiring = Wiring(settings, schemes=schemes)
     wiring.node_store.update(mode=NodeMode.CORE_MEM, cards=cards)
@@ -281,7 +281,7 @@ async def switching(
     edges = real_edges(settings, schemes.resources)
     pods: KubeletPods = Pods(list_pods) if list_pods else edges.pods
     wiring = Wiring(settings, replace(edges, pods=pods, checkpoint=lambda: None), schemes)
-    card = Card("GPU-0", 0, 0, 0, "V100", 16160)
+    card = Card("GPU-0", CardNumber(0), CardIndex(0), 0, "V100", 16160)
     wiring.node_store.update(mode=NodeMode.CORE_MEM, cards=(card,))
     yield wiring, lambda name: owner.__setitem__(0, ["fractions", "whole"].index(name))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.bench.openb.ranking import Ranking
 from tests.bench.openb.replay import served
 
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.fragmentation import NodeRoom, Shape
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import NodeMode, PlacementPolicy
@@ -33,12 +33,21 @@ _ROOMS = st.builds(
 @given(_ROOMS, _SHAPES)
 def test_the_controller_answers_what_is_replayed(room: NodeRoom, shape: Shape) -> None:
     """kube-scheduler asks for no node without the processor, so a pod that has it not is left out."""
-    cards = tuple(Card(f"GPU-{n}", n, n, -1, "", _CARD * 128) for n in range(len(room.cards)))
+    cards = tuple(
+        Card(f"GPU-{n}", CardNumber(n), CardIndex(n), -1, "", _CARD * 128)
+        for n in range(len(room.cards))
+    )
     offer = NodeOffer(
-        "n", NodeMode.CGPU, MemoryUnit.MIB128, cards, frozenset(range(len(cards))), None, None
+        "n",
+        NodeMode.CGPU,
+        MemoryUnit.MIB128,
+        cards,
+        frozenset(card.index for card in cards),
+        None,
+        None,
     )
     other = PodRef("ns", "other", "uid-other")
-    held = {n: (_CARD - free, 0) for n, free in enumerate(room.cards) if free < _CARD}
+    held = {CardIndex(n): (_CARD - free, 0) for n, free in enumerate(room.cards) if free < _CARD}
     rooms = node_rooms(offer, [PodHold(other, {0: held})])
     units = shape.cards * shape.card_milli
     pod = PodRequest(

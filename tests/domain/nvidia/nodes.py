@@ -1,6 +1,6 @@
 """Nodes for these tests."""
 
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.hardware import Hardware, Instance
 
 
@@ -33,7 +33,15 @@ def card(
         is_mig=is_mig or bool(profiles),
         instances=instances,
     )
-    return Card(f"GPU-{index}", index, index, index, "NVIDIA-A100-SXM4-40GB", 40960, hardware)
+    return Card(
+        f"GPU-{index}",
+        CardNumber(index),
+        CardIndex(index),
+        index,
+        "NVIDIA-A100-SXM4-40GB",
+        40960,
+        hardware,
+    )
 
 
 def whole(count: int) -> list[Card]:

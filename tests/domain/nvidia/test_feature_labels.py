@@ -3,7 +3,7 @@
 import pytest
 from tests.domain.nvidia.nodes import card, sevenths, whole
 
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.hardware import Hardware
 from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
@@ -172,7 +172,10 @@ def test_cards_in_mig_mode_are_not_shared_cards() -> None:
 
 def test_of_two_models_the_labels_are_those_of_the_larger_group() -> None:
     """NVIDIA's tool takes any; a tie goes to the lowest index."""
-    t4 = [Card(f"T-{i}", i, i, i, "Tesla-T4", 15079, Hardware((7, 5))) for i in (5, 6)]
+    t4 = [
+        Card(f"T-{i}", CardNumber(i), CardIndex(i), i, "Tesla-T4", 15079, Hardware((7, 5)))
+        for i in (5, 6)
+    ]
 
     assert labels([*whole(3), *t4], Configuration())["gpu.count"] == "3"
     assert labels([card(0), *t4], Configuration())["gpu.product"] == "Tesla-T4"

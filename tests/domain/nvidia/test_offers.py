@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.domain.nvidia.nodes import card, instance, sevenths, whole
 
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.hardware import Hardware
 from gpu_device_plugin.domain.schemes.nvidia.configuration import (
     GPU,
@@ -222,7 +222,7 @@ def test_a_lost_card_changes_nothing_of_the_others(wanted: Devices) -> None:
     """NVML shows it no more, so that no card has its index; it is kept, to be offered unhealthy."""
     configuration = shared(SharedResource(GPU, 4, "nvidia.com/fast", wanted))
     before = offers(whole(4), configuration).resources
-    lost = [replace(card(3), index=-1), *whole(3)]
+    lost = [replace(card(3), index=CardIndex(-1)), *whole(3)]
 
     found = offers(lost, configuration).resources
 
@@ -236,7 +236,10 @@ def test_of_two_lost_cards_each_stays_in_its_entry() -> None:
         SharedResource(GPU, 2, f"nvidia.com/{name}", Devices(references=references))
         for name, references in (("x", ("0", "1")), ("y", ("2", "3")))
     )
-    cards = [replace(card(n), index=-1, number=n + 4) if n % 2 else card(n) for n in range(4)]
+    cards = [
+        replace(card(n), index=CardIndex(-1), number=CardNumber(n + 4)) if n % 2 else card(n)
+        for n in range(4)
+    ]
 
     assert counts(cards, shared(*entries)) == {"nvidia.com/x": 4, "nvidia.com/y": 4}
 
@@ -262,7 +265,8 @@ def test_an_instance_with_part_of_its_compute_is_left_out() -> None:
     part = instance(0, 1, "1c.3g.20gb", compute_slices=1)
     hardware = Hardware(is_mig=True, instances=(instance(0, 0), part))
     found = offers(
-        [Card("GPU-0", 0, 0, 0, "A100", 40960, hardware)], Configuration(mig_strategy=MIXED)
+        [Card("GPU-0", CardNumber(0), CardIndex(0), 0, "A100", 40960, hardware)],
+        Configuration(mig_strategy=MIXED),
     )
 
     assert {name: len(each) for name, each in found.resources.items()} == {

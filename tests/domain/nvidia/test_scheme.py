@@ -8,7 +8,7 @@ from tests.domain.nvidia.nodes import card, sevenths, whole
 
 from gpu_device_plugin.domain.caller import Call
 from gpu_device_plugin.domain.container_edits import Paths
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.modes import NodeMode
 from gpu_device_plugin.domain.node_state import NodeState
@@ -145,7 +145,7 @@ def test_instances_beside_fractions_have_another_name_than_whole_cards(
 
 def test_cards_of_the_last_run_are_not_taken_for_whole_ones() -> None:
     """Until NVML answers it is not known how they are cut."""
-    remembered = Card("GPU-0", 0, 0, 0, "NVIDIA-A100-SXM4-40GB", 40960)
+    remembered = Card("GPU-0", CardNumber(0), CardIndex(0), 0, "NVIDIA-A100-SXM4-40GB", 40960)
 
     assert not schemes(MIXED).pools(node(NodeMode.DEFAULT, [remembered]))
 

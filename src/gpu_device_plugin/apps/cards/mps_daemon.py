@@ -16,7 +16,7 @@ from gpu_device_plugin.apps.cards.mps_server import ControlDaemon, quit_leftover
 from gpu_device_plugin.apps.cards.users import InUseError, refuse_where_hidden
 from gpu_device_plugin.apps.lifecycle.kubelet_pods import pods_with_gpus
 from gpu_device_plugin.config.nvidia_settings import Configuration
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.reports import CardReport
 from gpu_device_plugin.domain.schemes.nvidia.configuration import SharingKind
 from gpu_device_plugin.domain.schemes.nvidia.mps import Server, served_text, servers
@@ -273,7 +273,16 @@ def _wanted(
     if configuration.sharing.kind is not SharingKind.MPS:
         raise EdgeError("the configuration shares no card by MPS")
     cards = [
-        Card(c.uuid, c.index, c.index, c.minor, c.model, c.memory_mib, c.hardware) for c in found
+        Card(
+            c.uuid,
+            CardNumber(c.index),
+            CardIndex(c.index),
+            c.minor,
+            c.model,
+            c.memory_mib,
+            c.hardware,
+        )
+        for c in found
     ]
     offered = offers(cards, configuration)
     wanted = servers(offered.resources)

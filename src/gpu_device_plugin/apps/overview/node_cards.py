@@ -13,6 +13,7 @@ from string import ascii_letters
 
 from gpu_device_plugin.apps.overview.wording import door_text
 from gpu_device_plugin.cluster.cluster_watch import ClusterNode, ClusterPod
+from gpu_device_plugin.domain.devices import CardIndex
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.held_devices import (
     DEVICES_ANNOTATION,
@@ -31,7 +32,7 @@ from gpu_device_plugin.domain.schemes.aliyun.cluster_view import (
 )
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.node_rooms import node_rooms
-from gpu_device_plugin.domain.schemes.aliyun.pod_take import Share
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import Shares
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 
@@ -226,7 +227,7 @@ def _devices(pods: Iterable[ClusterPod]) -> _Devices:
 
 
 def _holders(
-    index: int, shares: Iterable[tuple[PodRef, Mapping[int, Share]]], granted: set[PodRef]
+    index: CardIndex, shares: Iterable[tuple[PodRef, Shares]], granted: set[PodRef]
 ) -> tuple[Holder, ...]:
     found = [
         Holder(pod, *by_card[index], pod in granted) for pod, by_card in shares if index in by_card

@@ -11,7 +11,7 @@ from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.claims import AllocatedDevice, Capacity
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
 from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardNumber
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.ledger import Ledger
@@ -121,7 +121,7 @@ class Scheme(ABC):
             ConfigError: One is too long; the text names the cure.
         """
 
-    def card_numbers(self, ids: Iterable[str]) -> frozenset[int]:
+    def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
         """The numbers of the cards that its units lie on, where their ids tell."""
         return frozenset()
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardNumber
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.labels import Machine
 from gpu_device_plugin.domain.ledger import Ledger
@@ -216,7 +216,7 @@ class Schemes:
         for scheme in self._schemes:
             scheme.check_size(self.view(scheme, state))
 
-    def card_numbers(self, ids: Iterable[str]) -> frozenset[int]:
+    def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
         """The numbers of the cards that these units lie on, where their ids tell."""
         return frozenset().union(*(scheme.card_numbers(ids) for scheme in self._schemes))
 

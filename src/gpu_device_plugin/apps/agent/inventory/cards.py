@@ -12,7 +12,7 @@ from gpu_device_plugin.apps.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.card_faults import unshareable
 from gpu_device_plugin.domain.card_health import observe, recover, recovery_obstacle, restored
 from gpu_device_plugin.domain.card_numbers import assigned
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.health_values import Health, HealthRules
 from gpu_device_plugin.domain.reports import (
     CardReport,
@@ -40,7 +40,7 @@ class CardInventory:
         boot_id: str,
         *,
         boot_seconds: Callable[[], float],
-        held_numbers: Callable[[], Collection[int] | None],
+        held_numbers: Callable[[], Collection[CardNumber] | None],
         takes_mig: Callable[[CardReport], bool],
         on_driver_changed: Callable[[DriverChanged], None],
     ) -> None:
@@ -48,7 +48,7 @@ class CardInventory:
         self._recorder = recorder
         self._memory = memory
         self._rules = rules
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[str, CardNumber] = {}
         self._remembered: list[Card] = []
         self._health = Health(boot_id)
         self._boot_seconds = boot_seconds
@@ -62,7 +62,7 @@ class CardInventory:
         self.has_inventory = False
         self.missing = "NVML has not answered yet"
 
-    async def load(self, now_seconds: float, known: Mapping[str, int]) -> str | None:
+    async def load(self, now_seconds: float, known: Mapping[str, CardNumber]) -> str | None:
         """Load what the last run stored; returns why that was not possible, or None.
 
         Args:
@@ -75,7 +75,7 @@ class CardInventory:
         if found.health is not None:
             self._health = restored(health_of(found.health), self._health.boot_id)
         taken = frozenset(known.values())
-        others = {uuid: n for uuid, n in found.numbers.items() if n not in taken}
+        others = {uuid: CardNumber(n) for uuid, n in found.numbers.items() if n not in taken}
         self._numbers = {**others, **known}
         return bad
 
@@ -125,7 +125,7 @@ class CardInventory:
         """Every card that NVML shows, those left out too, driver and CUDA version; None while unknown."""
         if self._inventory is None:
             return None
-        cards = tuple(self._card(report, 0) for report in self._inventory.cards)
+        cards = tuple(self._card(report, CardNumber(0)) for report in self._inventory.cards)
         return cards, self.driver_version, self.cuda_version
 
     def recover(self, uuid: str) -> bool:
@@ -176,7 +176,7 @@ class CardInventory:
         # one whose instances are offered no more does not, because a card in MIG mode is no device.
         left_out = {report.uuid for report in inventory.cards} - shown
         kept = [
-            replace(card, index=-1)
+            replace(card, index=CardIndex(-1))
             for card in known
             if card.uuid not in shown and not (card.hardware.is_mig and card.uuid in left_out)
         ]
@@ -191,11 +191,11 @@ class CardInventory:
             self._recorder.node_note(reason, f"{name} is left out: {found.text}")
 
     @staticmethod
-    def _card(report: CardReport, number: int) -> Card:
+    def _card(report: CardReport, number: CardNumber) -> Card:
         return Card(
             uuid=report.uuid,
             number=number,
-            index=report.index,
+            index=CardIndex(report.index),
             minor=report.minor,
             model=report.model,
             memory_mib=report.memory_mib,

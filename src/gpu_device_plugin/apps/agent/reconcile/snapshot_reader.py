@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from gpu_device_plugin.apps.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.domain.devices import CardNumber
 from gpu_device_plugin.domain.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
 from gpu_device_plugin.domain.pods import ListedPod
 from gpu_device_plugin.domain.schemes.registry import Schemes
@@ -38,7 +39,7 @@ class SnapshotReader:
         """
         return self._checkpoint() or ()
 
-    def held_numbers(self, granted: LedgerStore, schemes: Schemes) -> frozenset[int] | None:
+    def held_numbers(self, granted: LedgerStore, schemes: Schemes) -> frozenset[CardNumber] | None:
         """Numbers of cards of which units are held, by grants or checkpoint; None: not known."""
         with suppress(KubeletError):
             kept = [text for entry in self.entries() for text in entry.ids]

@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from gpu_device_plugin.domain.annotations import compact
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, devices_annotation
 from gpu_device_plugin.domain.pods import ContainerKind
@@ -23,7 +23,7 @@ INIT_ALLOCATION = "gpu-device-plugin/init-allocation"
 V1_INDEX = "ALIYUN_COM_GPU_MEM_IDX"
 V1_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 
-Wish: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+Wish: TypeAlias = tuple[tuple[int, tuple[CardIndex, ...]], ...]
 
 
 def pod_annotations(
@@ -114,7 +114,7 @@ def wish_of(annotations: Mapping[str, str], app_containers: int) -> Wish:
         return _second_generation(annotations.get(ALLOCATION, ""))
     index = annotations.get(V1_INDEX, "")
     if annotations.get(V1_ASSIGNED) == "false" and _is_index(index):
-        return tuple((container, (int(index),)) for container in range(app_containers))
+        return tuple((container, (CardIndex(int(index)),)) for container in range(app_containers))
     return ()
 
 
@@ -135,7 +135,7 @@ def _second_generation(text: str) -> Wish:
         if not isinstance(plain, dict):
             return ()
         return tuple(
-            (int(container), tuple(sorted(int(card) for card in cards)))
+            (int(container), tuple(sorted(CardIndex(int(card)) for card in cards)))
             for container, cards in plain.items()
             if isinstance(cards, dict)
         )

@@ -13,7 +13,7 @@ from gpu_device_plugin.domain.schemes.aliyun.annotations import (
     V1_INDEX,
 )
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import PodHold
-from gpu_device_plugin.domain.schemes.aliyun.pod_take import Share
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import Shares
 
 V1_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
@@ -48,7 +48,7 @@ def wish_annotations(hold: PodHold, now_ns: int, before: Collection[str] = ()) -
     return values
 
 
-def _amounts(by_container: Mapping[int, Mapping[int, Share]], position: int) -> str:
+def _amounts(by_container: Mapping[int, Shares], position: int) -> str:
     plain = {
         str(container): {str(card): share[position] for card, share in shares.items()}
         for container, shares in sorted(by_container.items())

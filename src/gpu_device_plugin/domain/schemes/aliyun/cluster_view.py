@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from gpu_device_plugin.domain.devices import MAX_CARDS, Card
+from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
@@ -26,7 +26,7 @@ from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION, INIT_ALLOCATION
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
-from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share, one_copy
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share, Shares, one_copy
 from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
 from gpu_device_plugin.domain.schemes.aliyun.units import Resource
 from gpu_device_plugin.domain.shares import Demand
@@ -60,10 +60,10 @@ class NodeOffer:
     mode: NodeMode
     unit: MemoryUnit
     cards: tuple[Card, ...]
-    healthy: frozenset[int]
+    healthy: frozenset[CardIndex]
     policy: PlacementPolicy | None = None
     max_pods: int | None = None
-    by_claims: frozenset[int] = frozenset()
+    by_claims: frozenset[CardIndex] = frozenset()
 
     @property
     def terms(self) -> NodeTerms:
@@ -90,15 +90,15 @@ class PodHold:
     """
 
     pod: PodRef
-    by_container: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
-    extra: Mapping[int, Share] = field(default_factory=dict)
+    by_container: Mapping[int, Shares] = field(default_factory=dict)
+    extra: Shares = field(default_factory=dict)
     unplaced: tuple[Demand, ...] = ()
-    inits: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
+    inits: Mapping[int, Shares] = field(default_factory=dict)
     is_exclusive: bool = False
 
-    def by_card(self) -> dict[int, Share]:
+    def by_card(self) -> dict[CardIndex, Share]:
         """What it holds of each card, over all containers."""
-        found: dict[int, Share] = {}
+        found: dict[CardIndex, Share] = {}
         for shares in (*self.by_container.values(), self.extra):
             for card, (units, percent) in shares.items():
                 before = found.get(card, (0, 0))
@@ -107,7 +107,7 @@ class PodHold:
 
 
 def parse_offer(
-    name: str, annotation: str, labels: Mapping[str, str], unhealthy: Iterable[int] = ()
+    name: str, annotation: str, labels: Mapping[str, str], unhealthy: Iterable[CardIndex] = ()
 ) -> NodeOffer:
     """What a node offers.
 
@@ -145,7 +145,9 @@ def parse_offer(
     )
 
 
-_shared: Callable[[tuple[int, ...]], frozenset[int]] = lru_cache(maxsize=1024)(frozenset)
+_shared: Callable[[tuple[CardIndex, ...]], frozenset[CardIndex]] = lru_cache(maxsize=1024)(
+    frozenset
+)
 """One set for all nodes of a kind: thousands of them have the same."""
 
 
@@ -172,9 +174,9 @@ def _card(entry: object) -> tuple[Card, bool]:
             and (type(index) is int and 0 <= index < _MOST_INDEXES)
             and (type(memory) is int and 0 <= memory <= _MOST_MIB)
         ):
-            return Card(uuid, index, index, -1, sys.intern(model), memory), entry.get(
-                "healthy"
-            ) is True
+            return Card(
+                uuid, CardNumber(index), CardIndex(index), -1, sys.intern(model), memory
+            ), entry.get("healthy") is True
     raise StateError(f"annotation of cards has {entry!r:.200}, which is no card")
 
 
@@ -203,7 +205,7 @@ def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
         for is_app in (True, False)
     }
     asking = [container for container in pod.containers if container.asks]
-    parts: dict[str, Mapping[int, int]] = {}
+    parts: dict[str, Mapping[CardIndex, int]] = {}
     for container in asking:
         told = named[container.kind is ContainerKind.APP].get(container.index, {})
         if told and sum(told.values()) == container.amount(Resource.MEM) and min(told.values()) > 0:
@@ -255,12 +257,12 @@ def _card_count(pod: PodRequest) -> int:
     return max(1, int(text)) if text.isascii() and text.isdecimal() and len(text) < 4 else 1
 
 
-def _shares(annotations: Mapping[str, str], key: str) -> dict[int, dict[int, int]]:
+def _shares(annotations: Mapping[str, str], key: str) -> dict[int, dict[CardIndex, int]]:
     """Container -> card -> amount; an annotation that cannot be read says nothing."""
     try:
         plain = _object(annotations.get(key, "{}"), key)
         return {
-            int(container): {int(card): int(amount) for card, amount in cards.items()}
+            int(container): {CardIndex(int(card)): int(amount) for card, amount in cards.items()}
             for container, cards in plain.items()
             if isinstance(cards, dict)
         }

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gpu_device_plugin.domain.caller import Asker, Call
 from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
+from gpu_device_plugin.domain.devices import CardIndex, CardNumber
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.node_state import NodeState
 from gpu_device_plugin.domain.pods import ContainerKind
@@ -200,7 +201,7 @@ def _usable(asker: Asker, offer: Offer) -> frozenset[str]:
 
 def _views(asker: Asker, offer: Offer, state: NodeState) -> Sequence[Room]:
     """What all cards have left; of the asked resource at most what the kubelet has free."""
-    free: dict[int, int] = {}
+    free: dict[CardNumber, int] = {}
     for text in _usable(asker, offer):
         unit = parse_unit_id(text)
         if unit is not None:
@@ -220,7 +221,7 @@ def _cards_of_pod(asker: Asker, live: Ledger) -> tuple[str, ...]:
     return tuple(seen)
 
 
-def _wish(asker: Asker) -> tuple[int, ...]:
+def _wish(asker: Asker) -> tuple[CardIndex, ...]:
     if asker.request is None or asker.container is None:
         return ()
     kind, request = asker.container.kind, asker.request

@@ -14,7 +14,13 @@ from gpu_device_plugin.domain.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.schemes.aliyun.cluster_view import NodeOffer, PodHold
 from gpu_device_plugin.domain.schemes.aliyun.node_score import Score, scored
 from gpu_device_plugin.domain.schemes.aliyun.placement import NoRoom, Placement, place
-from gpu_device_plugin.domain.schemes.aliyun.pod_take import NOTHING, PodTake, Share, one_copy
+from gpu_device_plugin.domain.schemes.aliyun.pod_take import (
+    NOTHING,
+    PodTake,
+    Share,
+    Shares,
+    one_copy,
+)
 from gpu_device_plugin.domain.schemes.aliyun.requests import (
     demands,
     demands_ahead,
@@ -61,9 +67,9 @@ class Fit:
     """
 
     score: Score
-    shares: Mapping[int, Mapping[int, Share]]
-    extra: Mapping[int, Share] = field(default_factory=dict)
-    inits: Mapping[int, Mapping[int, Share]] = field(default_factory=dict)
+    shares: Mapping[int, Shares]
+    extra: Shares = field(default_factory=dict)
+    inits: Mapping[int, Shares] = field(default_factory=dict)
     is_exclusive: bool = False
 
     def beside(self, free_cpu_milli: int, pod_cpu_milli: int) -> "Fit":
@@ -210,7 +216,8 @@ class _Trial:
     def place(self, ask: _Ask, policy: PlacementPolicy) -> Placement | NoRoom:
         """The cards of the next container, as the node would choose them."""
         # The kubelet hands init containers' units on before it takes others: those cards come first.
-        must = frozenset(index for index, share in self.take.kept.items() if any(share))
+        kept = [room.card for room in self.rooms if any(self._kept(room))]
+        must = frozenset(card.number for card in kept)
         rooms = self._seen() if must else self.rooms
         return place(rooms, ask.needed, policy, ahead=ask.ahead, prefer=self.uuids, must=must)
 
@@ -218,10 +225,14 @@ class _Trial:
         """The rooms as the next container finds them: what init containers hold is the pod's."""
         return tuple(
             replace(room, free_mem=room.free_mem + kept[0], free_core=room.free_core + kept[1])
-            if any(kept := self.take.kept.get(room.card.index, NOTHING))
+            if any(kept := self._kept(room))
             else room
             for room in self.rooms
         )
+
+    def _kept(self, room: Room) -> Share:
+        """What init containers hand on of a card."""
+        return self.take.kept.get(room.card.index, NOTHING)
 
     def take_on(self, ask: _Ask, cards: Sequence[Card]) -> None:
         """One container more."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.fragmentation import unusable
 from gpu_device_plugin.domain.modes import PlacementPolicy
 from gpu_device_plugin.domain.schemes.aliyun.room import Room
@@ -35,7 +35,7 @@ class NoRoom:
 
     rooms: Sequence[Room]
     demand: Demand
-    must: frozenset[int] = frozenset()
+    must: frozenset[CardNumber] = frozenset()
 
     @property
     def largest(self) -> Room | None:
@@ -50,7 +50,7 @@ class NoRoom:
         return max(with_core or usable, key=lambda r: (r.free_mem, -r.card.index), default=None)
 
     @property
-    def lacks(self) -> tuple[tuple[int, str], ...]:
+    def lacks(self) -> tuple[tuple[CardIndex, str], ...]:
         """NVML index of each card, and what it lacks."""
         return tuple((r.card.index, _lack_text(r, self.demand, self.must)) for r in self.rooms)
 
@@ -101,8 +101,8 @@ def place(  # noqa: PLR0913 - everything that decides: demand, policy, pod, exte
     *,
     ahead: Demand | None = None,
     prefer: Sequence[str] = (),
-    wish: Sequence[int] = (),
-    must: frozenset[int] = frozenset(),
+    wish: Sequence[CardIndex] = (),
+    must: frozenset[CardNumber] = frozenset(),
 ) -> Placement | NoRoom:
     """As many cards as the demand names, each with room for its equal part.
 
@@ -137,7 +137,7 @@ def place(  # noqa: PLR0913 - everything that decides: demand, policy, pod, exte
 
 
 def _wished(
-    fitting: Sequence[Room], demand: Demand, wish: Sequence[int], must: frozenset[int]
+    fitting: Sequence[Room], demand: Demand, wish: Sequence[CardIndex], must: frozenset[CardNumber]
 ) -> Sequence[Room]:
     """The cards that the extender wishes, if they all fit; none without a wish."""
     wished = [room for room in fitting if room.card.index in wish] if wish else []
@@ -146,7 +146,10 @@ def _wished(
 
 
 def _why(
-    chosen: Sequence[Room], policy: PlacementPolicy, prefer: Sequence[str], must: frozenset[int]
+    chosen: Sequence[Room],
+    policy: PlacementPolicy,
+    prefer: Sequence[str],
+    must: frozenset[CardNumber],
 ) -> str:
     if must:
         return "the card on which an init container leaves its units"
@@ -161,7 +164,7 @@ def _placement(chosen: Sequence[Room], why: str) -> Placement:
     return Placement(tuple(cards), why)
 
 
-def _lack_text(room: Room, demand: Demand, must: Collection[int]) -> str:
+def _lack_text(room: Room, demand: Demand, must: Collection[CardNumber]) -> str:
     lack = room.lack(demand)
     if lack is not None:
         return lack

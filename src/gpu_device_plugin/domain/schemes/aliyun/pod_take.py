@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from gpu_device_plugin.domain.devices import CardIndex
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest
 
 Share = tuple[int, int]
 """Memory units and percent of compute on one card."""
+Shares = Mapping[CardIndex, Share]
 NOTHING: Share = (0, 0)
 _MOST_SHARED = 16
 """Most shares of a pod that is taken to hold as others do."""
@@ -24,17 +26,17 @@ class PodTake:
         inits: Index in `spec.initContainers` -> card index -> share; sidecars are among them.
     """
 
-    kept: dict[int, Share] = field(default_factory=dict)
-    taken: dict[int, Share] = field(default_factory=dict)
-    apps: dict[int, Mapping[int, Share]] = field(default_factory=dict)
-    inits: dict[int, Mapping[int, Share]] = field(default_factory=dict)
+    kept: dict[CardIndex, Share] = field(default_factory=dict)
+    taken: dict[CardIndex, Share] = field(default_factory=dict)
+    apps: dict[int, Shares] = field(default_factory=dict)
+    inits: dict[int, Shares] = field(default_factory=dict)
 
-    def fresh(self, card: int, share: Share) -> Share:
+    def fresh(self, card: CardIndex, share: Share) -> Share:
         """What of a share on this card no init container hands on."""
         pool = self.kept.get(card, NOTHING)
         return max(0, share[0] - pool[0]), max(0, share[1] - pool[1])
 
-    def add(self, container: ContainerRequest, shares: Mapping[int, Share]) -> None:
+    def add(self, container: ContainerRequest, shares: Shares) -> None:
         """One container more, that has these shares by card index."""
         for card, share in shares.items():
             pool, before = self.kept.get(card, NOTHING), self.taken.get(card, NOTHING)
@@ -47,7 +49,7 @@ class PodTake:
         named = self.apps if container.kind is ContainerKind.APP else self.inits
         named[container.index] = shares
 
-    def extra(self) -> dict[int, Share]:
+    def extra(self) -> dict[CardIndex, Share]:
         """What was taken beyond the app containers' shares, by card index."""
         found = dict(self.taken)
         for shares in self.apps.values():
@@ -58,7 +60,7 @@ class PodTake:
         return {card: share for card, share in positive.items() if any(share)}
 
 
-def one_copy(shares: Mapping[int, Mapping[int, Share]]) -> Mapping[int, Mapping[int, Share]]:
+def one_copy(shares: Mapping[int, Shares]) -> Mapping[int, Shares]:
     """The same mapping for all that are equal: tens of thousands of pods hold alike.
 
     A large one is the pod's own: what is kept outlives the pod.
@@ -70,6 +72,6 @@ def one_copy(shares: Mapping[int, Mapping[int, Share]]) -> Mapping[int, Mapping[
 
 @lru_cache(maxsize=4096)
 def _one_copy(
-    shares: tuple[tuple[int, tuple[tuple[int, Share], ...]], ...],
-) -> Mapping[int, Mapping[int, Share]]:
+    shares: tuple[tuple[int, tuple[tuple[CardIndex, Share], ...]], ...],
+) -> Mapping[int, Shares]:
     return {number: dict(cards) for number, cards in shares}

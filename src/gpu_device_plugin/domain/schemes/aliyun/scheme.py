@@ -12,7 +12,7 @@ from gpu_device_plugin.domain.compute_policy import (
 )
 from gpu_device_plugin.domain.container_edits import ContainerEdits, DeviceAccess, Paths
 from gpu_device_plugin.domain.decision import Offer, Pending, Reservation
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardNumber
 from gpu_device_plugin.domain.grants import Grant
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
@@ -79,7 +79,7 @@ class AliyunScheme(Decides):
         if state.mode is not None:
             check_message(state.cards, state.unit, state.mode)
 
-    def card_numbers(self, ids: Iterable[str]) -> frozenset[int]:
+    def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
         """Each id names its card."""
         return cards_of(ids)
 

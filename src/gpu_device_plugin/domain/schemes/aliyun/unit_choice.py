@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardNumber
 from gpu_device_plugin.domain.schemes.aliyun.units import parse_unit_id
 
 
@@ -25,7 +25,7 @@ def pick_units(
         cards: The cards decided on.
         size: How many ids.
     """
-    by_card: dict[int, list[tuple[bool, int, str]]] = {card.number: [] for card in cards}
+    by_card: dict[CardNumber, list[tuple[bool, int, str]]] = {card.number: [] for card in cards}
     for text in frozenset(available) | frozenset(must):
         unit = parse_unit_id(text)
         if unit is not None and unit.resource == resource and unit.card in by_card:

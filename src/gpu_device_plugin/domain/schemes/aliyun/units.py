@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import lru_cache
 from itertools import count, islice, product, repeat
 
-from gpu_device_plugin.domain.devices import Card
+from gpu_device_plugin.domain.devices import Card, CardNumber
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 
 CORE_UNITS_PER_CARD = 100
@@ -42,12 +42,12 @@ class UnitId:
 
     Attributes:
         resource: What is counted.
-        card: The card's stable number on this node, 0 to `MAX_CARDS` - 1.
+        card: The card's number, 0 to `MAX_CARDS` - 1.
         unit: Position on the card, from 0.
     """
 
     resource: Resource
-    card: int
+    card: CardNumber
     unit: int
 
     def __str__(self) -> str:
@@ -73,18 +73,18 @@ def parse_unit_id(text: str) -> UnitId | None:
     digits = text[1:]
     if resource is None or not 2 <= len(digits) <= 7 or digits.strip(_DIGITS):
         return None
-    return UnitId(resource, _DIGITS.index(digits[0]), int(digits[1:], 36))
+    return UnitId(resource, CardNumber(_DIGITS.index(digits[0])), int(digits[1:], 36))
 
 
 # Lists are published again and again, and the ids of a card stay the same.
 @lru_cache(maxsize=256)
-def unit_ids(resource: str, card: int, units: int) -> tuple[str, ...]:
+def unit_ids(resource: str, card: CardNumber, units: int) -> tuple[str, ...]:
     """The ids of the first `units` units of a card, in order."""
     prefix = f"{_LETTERS[resource]}{_DIGITS[card]}"
     return tuple(prefix + text for text in islice(_counted(), units))
 
 
-def cards_of(ids: Iterable[str]) -> frozenset[int]:
+def cards_of(ids: Iterable[str]) -> frozenset[CardNumber]:
     """The numbers of the cards that these ids belong to; foreign ids count for none."""
     parsed = (parse_unit_id(text) for text in ids)
     return frozenset(unit.card for unit in parsed if unit is not None)
