@@ -1,0 +1,36 @@
+"""Text of others, without what a terminal would obey.
+
+Messages of containers, Events and annotations reach an administrator's terminal. An escape sequence
+in them could clear the screen, write to the clipboard or hide a line.
+"""
+
+import re
+
+# C0 without tab, line feed and carriage return; DEL; C1; what changes the direction of text.
+_ESCAPED = re.compile(
+    rb"\\u(?:00(?:(0[0-8bcefBCEF]|1[0-9a-fA-F])|7[fF]|[89][0-9a-fA-F])"
+    rb"|061[cC]|20(?:0[eEfF]|2[a-eA-E]|6[6-9]))"
+)
+_SHORT = re.compile(rb"(?<!\\)((?:\\\\)*)\\[bf]")
+_WIDE = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xaa-\xae]|\xe2\x81[\xa6-\xa9]")
+_PLAIN = bytes(63 if c in (*range(9), 11, 12, *range(14, 32), 127) else c for c in range(256))
+
+
+def without_controls(body: bytes) -> bytes:
+    r"""The same JSON or UTF-8 text with a visible sign in place of each control character.
+
+    An escape of JSON keeps its backslashes, so JSON inside a JSON string stays what it was.
+
+    >>> without_controls(rb'{"message": "\u001b[2J", "inner": "{\"model\": \"\\u009b\"}"}')
+    b'{"message": "\\u241b[2J", "inner": "{\\"model\\": \\"\\\\ufffd\\"}"}'
+    >>> without_controls("left \x1b[2J \u202eright".encode()).decode()
+    'left ?[2J \ufffdright'
+    """
+    body = _ESCAPED.sub(_sign, body).translate(_PLAIN)
+    if rb"\b" in body or rb"\f" in body:
+        body = _SHORT.sub(rb"\1?", body)
+    return body if body.isascii() else _WIDE.sub(b"\xef\xbf\xbd", body)
+
+
+def _sign(found: re.Match[bytes]) -> bytes:
+    return rb"\u24" + found[1] if found[1] else rb"\ufffd"
