@@ -12,14 +12,15 @@ _ESCAPED = re.compile(
     rb"|061[cC]|20(?:0[eEfF]|2[a-eA-E]|6[6-9]))"
 )
 _SHORT = re.compile(rb"(?<!\\)((?:\\\\)*)\\[bf]")
-_WIDE = re.compile(rb"\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xaa-\xae]|\xe2\x81[\xa6-\xa9]")
+_WIDE = re.compile("[\x80-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _PLAIN = bytes(63 if c in (*range(9), 11, 12, *range(14, 32), 127) else c for c in range(256))
 
 
 def without_controls(body: bytes) -> bytes:
     r"""The same JSON or UTF-8 text with a visible sign in place of each control character.
 
-    An escape of JSON keeps its backslashes, so JSON inside a JSON string stays what it was.
+    What is no UTF-8 becomes such a sign too. An escape of JSON keeps its backslashes, so JSON inside
+    a JSON string stays what it was.
 
     >>> without_controls(rb'{"message": "\u001b[2J", "inner": "{\"model\": \"\\u009b\"}"}')
     b'{"message": "\\u241b[2J", "inner": "{\\"model\\": \\"\\\\ufffd\\"}"}'
@@ -29,7 +30,9 @@ def without_controls(body: bytes) -> bytes:
     body = _ESCAPED.sub(_sign, body).translate(_PLAIN)
     if rb"\b" in body or rb"\f" in body:
         body = _SHORT.sub(rb"\1?", body)
-    return body if body.isascii() else _WIDE.sub(b"\xef\xbf\xbd", body)
+    if body.isascii():
+        return body
+    return _WIDE.sub("\ufffd", body.decode("utf-8", "replace")).encode()
 
 
 def _sign(found: re.Match[bytes]) -> bytes:
