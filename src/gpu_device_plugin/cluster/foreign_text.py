@@ -1,11 +1,15 @@
-"""Text of others, without what a terminal would obey.
+"""Text of others, without what a terminal would obey or a parser would drown in.
 
 Messages of containers, Events and annotations reach an administrator's terminal. An escape sequence
 in them could clear the screen, write to the clipboard or hide a line.
 """
 
 import re
+from typing import TypeVar
 
+import msgspec
+
+_Value = TypeVar("_Value")
 # C0 without tab, line feed and carriage return; DEL; C1; what changes the direction of text.
 _ESCAPED = re.compile(
     rb"\\u(?:00(?:(0[0-8bcefBCEF]|1[0-9a-fA-F])|7[fF]|[89][0-9a-fA-F])"
@@ -37,3 +41,39 @@ def without_controls(body: bytes) -> bytes:
 
 def _sign(found: re.Match[bytes]) -> bytes:
     return rb"\u24" + found[1] if found[1] else rb"\ufffd"
+
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_DEPTH = 64
+"""No field that we read is as deep; what a claim's parameters nest is anybody's choice."""
+
+
+def decode(decoder: msgspec.json.Decoder[_Value], body: bytes) -> _Value:
+    """The value of a JSON text, however deep what we do not read in it is nested.
+
+    Raises:
+        msgspec.MsgspecError: It is none of the decoder's type.
+    """
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        return decoder.decode(_shallow(body))
+
+
+def _shallow(body: bytes) -> bytes:
+    """The same with null in place of what is nested deeper than `_DEPTH`, in one pass.
+
+    >>> _shallow(b'{"a":' * 70 + b'[1,"}"]' + b"}" * 70) == b'{"a":' * 64 + b"null" + b"}" * 64
+    True
+    """
+    kept, begin, depth = [], 0, 0
+    for token in _TOKEN.finditer(body):
+        if token[0] in b"[{":
+            depth += 1
+            if depth == _DEPTH + 1:
+                kept += [body[begin : token.start()], b"null"]
+        elif token[0] in b"]}":
+            if depth == _DEPTH + 1:
+                begin = token.end()
+            depth -= 1
+    return b"".join([*kept, body[begin:]]) if depth == 0 else body
