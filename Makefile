@@ -13,9 +13,10 @@ NATIVE := build/native/libnvidia-ml.so.1
 C_SOURCES := $(shell find src/simulator src/isolation src/selftest -type f 2>/dev/null)
 
 HISTORIES ?= 10000
+FUZZ ?= 100000
 SEED ?= 0
 
-.PHONY: help demo test histories lint fmt native sanitize proto image release e2e cluster bench gpu lock clean
+.PHONY: help demo test fuzz histories lint fmt native sanitize proto image release e2e cluster bench gpu lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -26,6 +27,10 @@ demo: $(STAMP) $(NATIVE) ## Three nodes of simulated GPUs, from allocatable to w
 test: $(STAMP) $(NATIVE) ## Unit, property, contract and fault tests
 	@echo "==> tests"
 	@PYTHON=$(BIN)/python tests/run.sh
+
+fuzz: $(STAMP) $(NATIVE) ## Every parser of foreign input with random input: FUZZ=100000 a parser
+	@echo "==> fuzz"
+	@GPU_DEVICE_PLUGIN_FUZZ=$(FUZZ) $(BIN)/python -m pytest -q tests/fuzz
 
 histories: $(STAMP) $(NATIVE) ## Random histories of a node in virtual time: HISTORIES=10000 SEED=0
 	@echo "==> histories"

@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import pytest
 from aiohttp import web
-from tests.apps.controller.objects import node
+from tests.apps.controller.objects import node, pod
 from tests.cli.test_overview import AGENT, Cluster, agents, ready
 from tests.cli.test_overview import cluster as cluster
 from tests.fakes.api_server import Json, Seen, status
 
 LISTS = {
+    "/apis/apps/v1/daemonsets": "DaemonSets",
     "/api/v1/namespaces/default/events": "Events of nodes",
     "/api/v1/namespaces": "Namespaces",
     "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies": "ValidatingAdmissionPolicies",
@@ -153,6 +154,30 @@ async def test_nothing_is_told_of_a_node_that_is_gone(cluster: Cluster) -> None:
     await cluster.say("gone", "XID79", "card 0: XID 79", "gpu-device-plugin", kind="Node")
 
     assert "gone" not in await found(cluster)
+
+
+async def test_without_daemonsets_and_agents_nobody_says_that_none_is_installed(
+    cluster: Cluster,
+) -> None:
+    cluster.server.fault = refusing("/apis/apps/v1/daemonsets")
+    said = await found(cluster)
+
+    assert "no DaemonSet" not in said
+    assert "right to list them: DaemonSets\n" in said
+
+
+async def test_what_another_vendor_refused_is_not_counted(cluster: Cluster) -> None:
+    """Nor what is refused on a node without our agent."""
+    await agents(cluster)
+    refusal = {"reason": "UnexpectedAdmissionError", "message": "no gpu is left"}
+    other = pod("amd", 0, 0, on="gpu-a")
+    other["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": "1"}}
+    await cluster.add(other, "Failed", **refusal)
+    await cluster.add(pod("far", 2, 30, on="cpu"), "Failed", **refusal)
+    assert "refused at their start" not in await found(cluster)
+
+    await cluster.add(pod("near", 2, 30, on="gpu-a"), "Failed", **refusal)
+    assert "refused at their start: 1 pod\n" in await found(cluster)
 
 
 async def test_a_mark_of_an_earlier_installation_does_not_count(cluster: Cluster) -> None:

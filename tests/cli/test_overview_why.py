@@ -256,6 +256,15 @@ async def test_who_may_not_list_the_nodes_is_told_all_the_rest(cluster: Cluster,
     assert "->" not in served
 
 
+async def test_who_may_not_list_events_is_told_all_the_rest(cluster: Cluster) -> None:
+    cluster.server.fault = lambda seen: status(403, "no") if seen.path.endswith("/events") else None
+    found = await why(cluster, pod("big", 16, 30))
+
+    assert "asks   container a: aliyun.com/gpu-mem" in found
+    assert "said   its Events are not shown to you" in found
+    assert LESS in found
+
+
 async def test_an_event_of_a_series_was_seen_when_it_was_last_observed(cluster: Cluster) -> None:
     """As kube-scheduler writes what it says again and again."""
     await cluster.say("big", "FailedScheduling", "first words", "default-scheduler")

@@ -12,6 +12,7 @@ import msgspec
 
 from gpu_device_plugin.cluster.connections import connection_error, open_session
 from gpu_device_plugin.cluster.credentials import Credentials, load_credentials
+from gpu_device_plugin.cluster.foreign_text import without_controls
 from gpu_device_plugin.cluster.reach import Pace, Reach
 from gpu_device_plugin.cluster.throttle import Throttle
 from gpu_device_plugin.cluster.wire import Status
@@ -202,7 +203,7 @@ class ApiServer:
                 if response.status != 200:
                     return
                 async for line in _lines(response.content):
-                    yield Answer(200, line)
+                    yield Answer(200, without_controls(line))
         except ThrottledError:
             raise
         except ClusterError as error:
@@ -288,7 +289,7 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 async def _answer(response: aiohttp.ClientResponse) -> Answer:
     retry_after = response.headers.get("Retry-After", "")
-    return Answer(response.status, await response.read(), retry_after)
+    return Answer(response.status, without_controls(await response.read()), retry_after)
 
 
 def _name(request: Request) -> str:

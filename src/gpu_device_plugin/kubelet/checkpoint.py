@@ -6,7 +6,6 @@ a file that can be parsed is whole.
 """
 
 import base64
-import binascii
 from collections.abc import Container, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -83,7 +82,7 @@ def parse_checkpoint(
             for entry in entries
             if entry.resource_name in resources
         )
-    except (msgspec.DecodeError, DecodeError, binascii.Error) as error:
+    except (ValueError, RecursionError, DecodeError) as error:
         raise KubeletError(f"{name} is no checkpoint of a kubelet: {error}") from error
 
 

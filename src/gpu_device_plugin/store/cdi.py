@@ -41,7 +41,7 @@ class CdiFiles:
         """Content of a claim's file; empty where it cannot be read."""
         try:
             content = json.loads(self._path(uid).read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return content if isinstance(content, dict) else {}
 

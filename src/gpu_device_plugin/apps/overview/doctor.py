@@ -14,7 +14,9 @@ from gpu_device_plugin.cluster.survey_objects import Event, SurveyedNode, Survey
 from gpu_device_plugin.domain.annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.counted import counted
 from gpu_device_plugin.domain.modes import MODE_LABEL, NodeMode, is_whole
+from gpu_device_plugin.errors import ClusterError
 
+DAEMON_SETS = "DaemonSets"
 _NO_POLICY = "the API server admits pods that every node refuses"
 
 
@@ -54,7 +56,7 @@ class Facts:
 
 def findings(facts: Facts) -> tuple[Finding, ...]:
     """Everything that is wrong, problems first."""
-    is_installed = bool(facts.sets or facts.agents)
+    is_installed = bool(facts.sets or facts.agents or DAEMON_SETS in facts.unexamined)
     checks = _CHECKS if is_installed else (_not_installed, _unreadable, _unexamined)
     found = [finding for check in checks for finding in check(facts)]
     return tuple(sorted(found, key=lambda finding: finding.level is Level.NOTE))
@@ -95,7 +97,7 @@ def _missing(facts: Facts) -> Iterator[Finding]:
             "compare the chart's nodeSelector, affinity and tolerations with these nodes' labels "
             "and taints",
         )
-    elif not facts.agents:
+    elif facts.sets and not facts.agents:
         names = (f"{each.metadata.namespace}/{each.metadata.name}" for each in facts.sets)
         yield problem(
             f"no node runs an agent of DaemonSet {few(names)}",
@@ -216,9 +218,13 @@ def _marks(facts: Facts) -> Iterator[Finding]:
 
 
 def _refused(facts: Facts) -> Iterator[Finding]:
-    failed = [pod for pod in facts.pods if pod.status.reason == "UnexpectedAdmissionError"]
+    served = {view.name for view in facts.cards.nodes}
     asking = [
-        pod for pod in failed if "gpu" in pod.status.message or "aliyun" in pod.status.message
+        pod
+        for pod in facts.pods
+        if pod.status.reason == "UnexpectedAdmissionError"
+        and pod.spec.node_name in served
+        and _asks_us(pod)
     ]
     if asking:
         first = asking[-1].metadata
@@ -227,6 +233,14 @@ def _refused(facts: Facts) -> Iterator[Finding]:
             f"refused at their start: {counted(len(asking), 'pod')}",
             f"kubectl gpu why {first.name} -n {first.namespace}",
         )
+
+
+def _asks_us(pod: SurveyedPod) -> bool:
+    """Whether it asks for a resource of this plugin, so that another's refusal is not counted."""
+    try:
+        return pod.as_asking() is not None
+    except ClusterError:
+        return False
 
 
 def _doors(facts: Facts) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gpu_device_plugin.apps.overview import usage
 from gpu_device_plugin.apps.overview.cluster_cards import ClusterCards, cluster_cards
-from gpu_device_plugin.apps.overview.doctor import Facts, findings
+from gpu_device_plugin.apps.overview.doctor import DAEMON_SETS, Facts, findings
 from gpu_device_plugin.apps.overview.door_checks import DoorFacts
 from gpu_device_plugin.apps.overview.finding import Finding
 from gpu_device_plugin.apps.overview.live_cluster import LiveCluster
@@ -109,11 +109,13 @@ async def read_story(
         ClusterError: The API server does not serve it.
     """
     survey = Survey(api)
+    lists = _Optional([])
     pod, events = await asyncio.gather(
-        survey.pod(namespace, name), survey.events(namespace, "Pod", name)
+        survey.pod(namespace, name),
+        lists.read("Events", survey.events(namespace, "Pod", name)),
     )
     if pod is None:
-        said = tuple(event_line(event) for event in events)
+        said = tuple(event_line(event) for event in events or ())
         return PodStory(f"{namespace}/{name}", "is gone", said=said) if events else None
     unlisted = ""
     try:
@@ -137,10 +139,12 @@ async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding]
         version: Of this program.
 
     Raises:
-        ClusterError: The API server does not serve the nodes, pods or DaemonSets.
+        ClusterError: The API server does not serve the nodes or pods.
     """
     survey, lists = Survey(api), _Optional([])
-    reading, sets = await asyncio.gather(read_cluster(api), survey.agent_sets())
+    reading, sets = await asyncio.gather(
+        read_cluster(api), lists.read(DAEMON_SETS, survey.agent_sets())
+    )
     events, policies, classes = await asyncio.gather(
         lists.read("Events of nodes", survey.events("default", "Node")),
         lists.read("ValidatingAdmissionPolicies", survey.policies()),
@@ -149,7 +153,7 @@ async def read_findings(api: ApiServer, version: str) -> tuple[Sequence[Finding]
     doors = await _door_facts(survey, lists)
     facts = Facts(
         version,
-        sets,
+        sets or (),
         reading.nodes,
         reading.pods,
         reading.cards,

@@ -4,6 +4,7 @@ import asyncio
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.cluster.survey import Survey
@@ -91,8 +92,9 @@ def series(page: str) -> Iterator[tuple[str, dict[str, str], float]]:
     """
     for line in page.splitlines():
         match = _SERIES.match(line)
-        if match is not None:
-            yield match[1], dict(_LABEL.findall(match[2])), float(match[3])
+        with suppress(ValueError):  # an agent's page has numbers only
+            if match is not None:
+                yield match[1], dict(_LABEL.findall(match[2])), float(match[3])
 
 
 def slices(

@@ -22,6 +22,7 @@ from gpu_device_plugin.domain.schemes.aliyun.slice_size import slice_mib
 _SHOWN_EVENTS = 5
 _AGENT = "gpu-device-plugin"
 _TO_THE_SECOND = len("2026-11-22T04:00:00")
+_NO_EVENTS = "its Events are not shown to you: you may not list Events in this namespace"
 _NOTHING = "it asks for nothing of this plugin: no gpu-mem, no gpu-core.percentage, no card"
 
 
@@ -50,7 +51,7 @@ class PodStory:
 
 def story(
     pod: ExplainedPod,
-    events: Sequence[Event],
+    events: Sequence[Event] | None,
     cards: ClusterCards,
     facts: Mapping[str, SurveyedNode],
     unlisted: str = "",
@@ -59,15 +60,15 @@ def story(
 
     Args:
         pod: The pod.
-        events: Events about it.
+        events: Events about it; None where they may not be read.
         cards: The nodes with cards.
         facts: All nodes, by name.
         unlisted: Why nodes and pods cannot be listed, so that both are empty; else "".
     """
     asking = pod.as_asking()
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-    events = [event for event in events if event.is_about(pod) and not _is_past(event, pod)]
-    said = (*_told(events), *_of_pod(pod, events))
+    told = [event for event in events or () if event.is_about(pod) and not _is_past(event, pod)]
+    said = (*_told(told), *_of_pod(pod, told), *((_NO_EVENTS,) if events is None else ()))
     if asking is None:
         return PodStory(name, _state(pod), (_NOTHING,), (), said)
     unit = next((n.offer.unit for n in cards.nodes if n.name == asking.node), None)

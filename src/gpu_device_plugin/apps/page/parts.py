@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 _MOST_GONE = 1000
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ class Parts:
     def since(self, at: str) -> Mapping[str, str] | None:
         """What a reader at that place has not seen; None where it has to read all of it again."""
         start, _, number = at.partition("-")
-        seen = int(number) if number.isascii() and number.isdecimal() else -1
+        is_number = number.isascii() and number.isdecimal() and len(number) <= _MOST_DIGITS
+        seen = int(number) if is_number else -1
         if start != self._start or not self._floor <= seen <= self._number:
             return None
         return {name: part.html for name, part in self._parts.items() if part.number > seen}

@@ -31,6 +31,7 @@ _HEADERS = {
 _NAME = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
 _OPEN = ("/static/", "/healthz", "/readyz", "/login")
 _MOST_STREAMS = 500
+_MOST_STREAMS_OF_TOKEN = 20
 _MOST_BODY = 1 << 16
 
 
@@ -60,14 +61,15 @@ class Content:
         events: Where a reader is -> what has changed since, and whatever changes, until cancelled.
         pod: Namespace and name -> the pod's story as HTML; None where there is no such pod; raises
             ClusterError where the API server does not serve it.
-        refusal: A bearer token, or "" for none -> why it may not read the page; None if it may.
+        refusal: A bearer token, or "" for none, and the address that shows it -> why it may not read
+            the page; None if it may.
         readiness: Whether there is something to show, and in words why not.
     """
 
     page: Callable[[], Mapping[str, object]]
     events: Callable[[str], AsyncIterator[Event]]
     pod: Callable[[str, str], Awaitable[str | None]]
-    refusal: Callable[[str], Awaitable[Refusal | None]]
+    refusal: Callable[[str, str], Awaitable[Refusal | None]]
     readiness: Callable[[], tuple[bool, str]]
 
 
@@ -94,7 +96,7 @@ class PageServer:
         self._listener = Listener("address", address, tls.context if tls else None)
         self._is_local = is_loopback(address)
         self._content, self._html = content, html
-        self._readers: set[asyncio.Task[Any]] = set()
+        self._readers: dict[asyncio.Task[Any], str] = {}
 
     @property
     def port(self) -> int:
@@ -138,7 +140,7 @@ class PageServer:
 
     async def _refusal(self, request: web.Request) -> Refusal | None:
         if not self._is_local:
-            return await self._content.refusal(_token(request))
+            return await self._content.refusal(_token(request), request.remote or "")
         # A page of another site whose name leads to this machine would be of the same origin.
         host = re.sub(r":\d+$", "", request.host).strip("[]")
         if host == "localhost" or _is_loopback(host):
@@ -183,8 +185,8 @@ class PageServer:
         )
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        reader = asyncio.current_task()
-        if reader is None or len(self._readers) >= _MOST_STREAMS:
+        reader, token = asyncio.current_task(), _token(request)
+        if reader is None or self._is_full(token):
             return self._message(
                 HTTPStatus.SERVICE_UNAVAILABLE, "too many browsers follow this page"
             )
@@ -192,7 +194,7 @@ class PageServer:
         answer = web.StreamResponse(headers={**_HEADERS, **kind})
         await answer.prepare(request)
         at = request.headers.get("Last-Event-ID") or request.query.get("after", "")
-        self._readers.add(reader)
+        self._readers[reader] = token
         try:
             async for event in self._content.events(at):
                 # A right may be taken away while the stream is open.
@@ -205,8 +207,14 @@ class PageServer:
         except ConnectionError:
             pass  # the reader has gone
         finally:
-            self._readers.discard(reader)
+            self._readers.pop(reader, None)
         return answer
+
+    def _is_full(self, token: str) -> bool:
+        """Whether no browser more may follow: none at all, or of those with this token."""
+        of_token = sum(each == token for each in self._readers.values())
+        bound = _MOST_STREAMS if self._is_local else _MOST_STREAMS_OF_TOKEN
+        return len(self._readers) >= _MOST_STREAMS or of_token >= bound
 
     async def _end_streams(self, _: web.Application) -> None:
         """The browsers' streams never end by themselves; closing would wait for them in vain."""
@@ -223,7 +231,7 @@ class PageServer:
 
     async def _login(self, request: web.Request) -> web.Response:
         token = str((await request.post()).get("token", "")).strip()
-        refusal = await self._content.refusal(token)
+        refusal = await self._content.refusal(token, request.remote or "")
         if refusal is not None:
             return self._refused(refusal)
         answer = _to_the_page()

@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from gpu_device_plugin.cluster.foreign_text import without_controls
 from gpu_device_plugin.errors import EdgeError, GpuPluginError, NotKnownError
 
 SOCKET_NAME = "agent.sock"
@@ -96,7 +97,7 @@ async def ask(path: Path, question: Mapping[str, Any]) -> str:
             reader, writer = await asyncio.open_unix_connection(path, limit=_LINE_BYTES)
             writer.write(json.dumps(question).encode() + b"\n")
             await writer.drain()
-            answer = json.loads(await reader.readline())
+            answer = json.loads(without_controls(await reader.readline()))
             writer.close()
     except (OSError, ValueError, TimeoutError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error

@@ -1,0 +1,100 @@
+"""Every parser of what somebody else writes: bytes in; a value or one of our errors out."""
+
+import json
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from gpu_device_plugin.apps.overview.usage import series, slices
+from gpu_device_plugin.cluster import claims
+from gpu_device_plugin.cluster.admission_wire import read_review
+from gpu_device_plugin.cluster.extender_wire import read_binding, read_preemption, read_question
+from gpu_device_plugin.cluster.foreign_text import without_controls
+from gpu_device_plugin.cluster.pod_spec import scheduled_request
+from gpu_device_plugin.cluster.wire import Pod
+from gpu_device_plugin.config.nvidia import read_config_file
+from gpu_device_plugin.domain.annotations import counted_unit_mib, kept_pods, served_mode
+from gpu_device_plugin.domain.held_devices import held_devices, told_devices
+from gpu_device_plugin.domain.schemes.aliyun.annotations import init_wish_of, wish_of
+from gpu_device_plugin.domain.schemes.aliyun.cluster_view import hold_of, parse_offer
+from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubelet.checkpoint import parse_checkpoint
+from gpu_device_plugin.store.cdi import CdiFiles
+from gpu_device_plugin.store.region import read_region
+
+Parser = Callable[[bytes], object]
+
+
+@cache
+def _directory() -> Path:
+    return Path(tempfile.mkdtemp(prefix="fuzz-"))
+
+
+def _file(content: bytes, name: str = "input") -> Path:
+    path = _directory() / name
+    path.write_bytes(content)
+    return path
+
+
+def _decoded(content: bytes, kind: type) -> object:
+    """As an edge does it: what has not even the form is refused there."""
+    try:
+        return msgspec.json.decode(without_controls(content), type=kind)
+    except msgspec.MsgspecError as error:
+        raise ClusterError(str(error)) from error
+
+
+def _pod(content: bytes) -> object:
+    """What a pod asks, wishes and holds, by its spec and its annotations."""
+    pod = _decoded(content, Pod)
+    assert isinstance(pod, Pod)
+    request, annotations = scheduled_request(pod), pod.metadata.annotations or {}
+    for text in annotations.values():
+        held_devices(text)
+    wishes = wish_of(annotations, len(pod.spec.containers)), init_wish_of(annotations)
+    return wishes, hold_of(request, annotations)
+
+
+def _node(content: bytes) -> object:
+    """What a node's annotation says of its cards."""
+    text = content.decode("utf-8", "replace")
+    kept_pods(text, "mark")
+    counted_unit_mib(text)
+    served_mode(text)
+    offer = parse_offer("node", text, {})
+    return offer, told_devices(json.loads(text)["cards"])
+
+
+def _claim(content: bytes) -> object:
+    found = _decoded(content, claims._Claim)
+    assert isinstance(found, claims._Claim)
+    return claims._understood(found)
+
+
+def _cdi(content: bytes) -> object:
+    _file(content, "gpu-device-plugin-uid.json")
+    return CdiFiles(_directory()).read("uid")
+
+
+def _metrics(content: bytes) -> object:
+    return slices(series(content.decode("utf-8", "replace")))
+
+
+TARGETS: dict[str, Parser] = {
+    "admission-review": read_review,
+    "cdi": _cdi,
+    "checkpoint": parse_checkpoint,
+    "claim": _claim,
+    "extender-bind": read_binding,
+    "extender-filter": read_question,
+    "extender-preempt": read_preemption,
+    "metrics": _metrics,
+    "node-cards": _node,
+    "nvidia-config": lambda content: read_config_file(_file(content)),
+    "pod": _pod,
+    "region": lambda content: read_region(_file(content)),
+}
+"""By the folder of `corpus` with examples of it."""
