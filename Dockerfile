@@ -53,10 +53,11 @@ ARG COMMIT=
 RUN [ -z "$COMMIT" ] || echo "$COMMIT" >/image/usr/local/lib/python3.11/dist-packages/gpu_device_plugin/COMMIT
 
 FROM scratch
+COPY --from=build /image /
+# After the files: a step that a builder's cache gave would have the time of another commit.
 LABEL org.opencontainers.image.title=gpu-device-plugin \
       org.opencontainers.image.description="Fractions of NVIDIA GPUs for Kubernetes" \
       org.opencontainers.image.licenses=Apache-2.0
-COPY --from=build /image /
 ENV PATH=/usr/local/bin:/usr/bin LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 ENTRYPOINT ["gpu-device-plugin"]
