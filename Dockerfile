@@ -23,10 +23,10 @@ RUN --mount=type=secret,id=certificates \
     /tools/bin/uv pip install -q --no-cache --python /tools/bin/python --constraints constraints.txt \
       --group build grpcio-tools
 
-# The root file system: Debian's Python and the libraries it loads, and what a scanner needs to know
-# them by. No shell, no package manager.
+# The root file system: Debian's Python and the libraries it loads, by version and digest, and what a scanner
+# needs to know them by. No shell, no package manager. Of the base image itself nothing gets into the image.
 ARG TARGETARCH
-COPY .ci/image-root.sh ./
+COPY .ci/image-root.sh .ci/debian-packages.txt ./
 RUN ./image-root.sh "$TARGETARCH" /image
 
 # Our wheel, its C libraries for glibc 2.17 and later.
@@ -46,16 +46,18 @@ RUN --mount=type=secret,id=certificates \
     /tools/bin/uv pip install -q --no-cache --python /usr/bin/python3.11 --python-platform "$machine-manylinux_2_36" \
       --only-binary :all: --constraints constraints.txt --target $site /wheel/*.whl && \
     mkdir -p /image/usr/local/bin && mv $site/bin/gpu-device-plugin /image/usr/local/bin/ && rm -rf $site/bin $site/.lock && \
-    python3.11 -m compileall -q --invalidation-mode unchecked-hash -s /image /image/usr/lib/python3.11 $site
+    rm $site/gpu_device_plugin-*.dist-info/uv_cache.json && sed -i /uv_cache.json,/d $site/gpu_device_plugin-*.dist-info/RECORD && \
+    PYTHONHASHSEED=0 python3.11 -m compileall -q --invalidation-mode unchecked-hash -s /image /image/usr/lib/python3.11 $site
 # What `gpu-device-plugin version` names; last, so that no other step depends on it.
 ARG COMMIT=
 RUN [ -z "$COMMIT" ] || echo "$COMMIT" >/image/usr/local/lib/python3.11/dist-packages/gpu_device_plugin/COMMIT
 
 FROM scratch
+COPY --from=build /image /
+# After the files: a step that a builder's cache gave would have the time of another commit.
 LABEL org.opencontainers.image.title=gpu-device-plugin \
       org.opencontainers.image.description="Fractions of NVIDIA GPUs for Kubernetes" \
       org.opencontainers.image.licenses=Apache-2.0
-COPY --from=build /image /
 ENV PATH=/usr/local/bin:/usr/bin LANG=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532
 ENTRYPOINT ["gpu-device-plugin"]

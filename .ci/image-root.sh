@@ -1,13 +1,36 @@
 #!/bin/bash
 # The image's root file system for one machine, from Debian packages that are unpacked and never run:
 #   .ci/image-root.sh amd64|arm64 DIRECTORY
-# Runs in the Dockerfile's build stage. Debian's signatures are checked by apt.
+# Runs in the Dockerfile's build stage. Versions and digests are those of debian-packages.txt beside this file;
+# newer ones, on any machine with apt for Debian 12 (commit what it writes):
+#   .ci/image-root.sh lock
 set -euo pipefail
-architecture=$1
-root=$2
+lock=$(dirname "$(realpath "$0")")/debian-packages.txt
 # Python without pip, and the libraries that its modules and our wheels load.
 packages=(base-files libc6 gcc-12-base libgcc-s1 libstdc++6 zlib1g libexpat1 libssl3 libffi8 libbz2-1.0 liblzma5
   libuuid1 libcrypt1 python3.11-minimal libpython3.11-minimal libpython3.11-stdlib)
+
+if [ "$1" = lock ]; then
+  # Lists of its own: the machine's architectures and packages stay as they are.
+  own=$(mktemp -d)
+  trap 'rm -rf "$own"' EXIT
+  chmod 755 "$own"
+  mkdir -p "$own/lists" "$own/cache"
+  options=(-o "Dir::State::lists=$own/lists" -o "Dir::Cache=$own/cache" -o Dir::State::status=/dev/null)
+  options+=(-o APT::Architectures::=amd64 -o APT::Architectures::=arm64 -o APT::Default-Release=)
+  apt-get "${options[@]}" update -q >&2
+  date -u '+# as of %Y%m%dT%H%M%SZ' >"$own/lock"
+  for architecture in amd64 arm64; do
+    apt-cache "${options[@]}" show --no-all-versions "${packages[@]/%/:$architecture}" |
+      awk '/^Package:/ { name = $2 } /^Version:/ { version = $2; gsub(":", "%3a", version) }
+        /^Architecture:/ { machine = $2 } /^SHA256:/ { print $2 "  " name "_" version "_" machine ".deb" }'
+  done >>"$own/lock"
+  mv "$own/lock" "$lock"
+  exit
+fi
+
+architecture=$1
+root=$2
 # Modules of the standard library whose own libraries are not here, and Python's own tests.
 left_out=()
 for module in _curses _dbm _sqlite3 _test nis ossaudiodev readline; do
@@ -25,7 +48,22 @@ dpkg --add-architecture "$architecture"
 apt-get update -q
 archives=$(mktemp -d)
 chmod 755 "$archives"
-(cd "$archives" && apt-get download -q "${packages[@]/%/:$architecture}")
+wanted=()
+while IFS=_ read -r name version _; do wanted+=("$name:$architecture=${version//%3a/:}"); done \
+  < <(sed -n "s/^[0-9a-f]*  \(.*_$architecture\.deb\)$/\1/p" "$lock")
+[ ${#wanted[@]} = ${#packages[@]} ] || { echo "image-root.sh: $lock does not name every package for $architecture" >&2; exit 1; }
+cd "$archives"
+# A mirror has the newest versions only; Debian's snapshots have every one.
+if ! apt-get download -q "${wanted[@]}"; then
+  for archive in debian debian-security; do
+    suite=bookworm; [ $archive = debian ] || suite=bookworm-security
+    echo "deb [check-valid-until=no] http://snapshot.debian.org/archive/$archive/$(sed -n 's/^# as of //p' "$lock") $suite main"
+  done >/etc/apt/sources.list.d/snapshot.list
+  apt-get update -q
+  apt-get download -q "${wanted[@]}"
+fi
+grep "_$architecture\.deb$" "$lock" | sha256sum --check --strict --quiet
+cd - >/dev/null
 
 # Since Debian 12 /bin and /lib are links; packages still name files by both ways.
 mkdir -p "$root"/usr/{bin,sbin,lib,lib64} "$root/var/lib/dpkg/status.d"

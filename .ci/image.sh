@@ -17,7 +17,7 @@ python=${PYTHON:-.venv/bin/python}
 reference=localhost/gpu-device-plugin:$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 cache=${GPU_DEVICE_PLUGIN_CACHE:-$HOME/.cache/gpu-device-plugin}/image
 release=bookworm
-base=${BASE:-localhost/debian:$release}
+base=${BASE:-localhost/debian:$release-updated}
 
 fail() { printf 'image: %s\n' "$*" >&2; exit 1; }
 
@@ -40,12 +40,16 @@ flock 9
 rm -rf "$cache/run"
 
 # What a build depends on; what git ignores (generated modules, bytecode) is none of it.
+sources=(Dockerfile .dockerignore pyproject.toml .ci/{constraints.txt,debian-packages.txt,image-root.sh,image.sh,bill_of_materials.py}
+  README.md LICENSE proto src)
 content=$({
   echo "$base"
-  git ls-files -co --exclude-standard -- Dockerfile .dockerignore pyproject.toml .ci/{constraints.txt,image-root.sh,image.sh,bill_of_materials.py} \
-    README.md LICENSE proto src |
+  git ls-files -co --exclude-standard -- "${sources[@]}" |
     sort | while read -r file; do [ ! -f "$file" ] || sha256sum "$file"; done
 } | sha256sum | cut -c1-16)
+# The last commit that changed any of it: later ones give the same image, with the same times in it.
+read -r seconds commit < <(git log -1 --abbrev=12 --format='%ct %h' -- "${sources[@]}" 2>/dev/null || echo 0)
+[ -z "$(git status --porcelain -- "${sources[@]}" 2>/dev/null)" ] || commit+=-dirty
 
 buildah=(buildah --root "$cache/store" --runroot "$cache/run")
 export BUILDAH_ISOLATION=chroot STORAGE_DRIVER=overlay
@@ -59,6 +63,9 @@ provide_base() {
   root=$(mktemp -d -p "$cache")
   debootstrap --variant=minbase "$release" "$root" >"$cache/debootstrap.log" 2>&1 ||
     fail "debootstrap failed; $cache/debootstrap.log ends: $(tail -n 3 "$cache/debootstrap.log")"
+  # As Debian's own images: debootstrap names the release alone, without its security updates.
+  printf 'deb http://deb.debian.org/%s main\n' "debian-security $release-security" "debian $release-updates" \
+    >"$root/etc/apt/sources.list.d/updates.list"
   tar -C "$root" --numeric-owner -cf "$root.tar" .
   container=$("${buildah[@]}" from scratch)
   "${buildah[@]}" add --quiet "$container" "$root.tar" / >/dev/null
@@ -74,7 +81,7 @@ build() { # build ARCHITECTURE DIRECTORY
   # buildah of Debian 12 does not know the machine that builds by itself.
   "${buildah[@]}" build --quiet --pull=$pull --layers --platform "linux/$1" "${secret[@]}" \
     --build-arg "BUILDPLATFORM=linux/$(dpkg --print-architecture)" --build-arg "BASE=$base" \
-    --build-arg "COMMIT=$(git describe --always --dirty --abbrev=12 2>/dev/null || true)" \
+    --build-arg "COMMIT=$commit" --timestamp "$seconds" \
     --tag "$reference-$1" . >"$2/build.log" 2>&1 || fail "the build failed: $(tail -n 30 "$2/build.log")"
   "${buildah[@]}" push --quiet "$reference-$1" "oci-archive:$2/image.tar:$reference"
   "$python" .ci/bill_of_materials.py "$2/image.tar" "$2/spdx.json"

@@ -144,7 +144,6 @@ def test_the_controller_may_do_what_it_does_and_no_more() -> None:
         if (m["kind"], m["metadata"]["name"]) == ("Role", f"{CONTROLLER}-kube-system")
     ]
     assert {verb for _, _, verb in rights(there)} == {"list", "watch"}
-    assert not [m for m in only_read if m["metadata"]["name"].endswith("controller-configmaps")]
     own = manifests(*BOTH[:1], "controller.tls.secretName=mine")
     assert "secrets" not in {r for _, r, _ in rights(one(own, "Role", CONTROLLER))}
 

@@ -47,7 +47,7 @@ def test_a_value_switches_off_its_rule_and_no_other(key: str) -> None:
 
 
 # Policies that limit our own tokens; a warning would limit nothing.
-TOKENS = ("-agent-nodes", "-agent-pods", "-uninstall-nodes")
+TOKENS = ("agent-nodes", "agent-pods", "events", "uninstall-nodes", "clear-nodes-nodes")
 
 
 def test_without_rules_there_are_no_policies_but_those_of_our_tokens() -> None:
@@ -57,8 +57,7 @@ def test_without_rules_there_are_no_policies_but_those_of_our_tokens() -> None:
         for made in manifests(values={"policies": off})
         if made["kind"].startswith("ValidatingAdmission")
     }
-    ours = ("agent-nodes", "agent-pods", "uninstall-nodes")
-    assert names == {f"gpu-device-plugin-{name}" for name in ours}
+    assert names == {f"gpu-device-plugin-{name}" for name in TOKENS}
 
 
 def test_every_policy_is_bound_and_every_binding_has_its_policy() -> None:

@@ -70,6 +70,15 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.controller.enabled (eq (int .Values.controller.metricsPort) 8443) }}
 {{- fail "controller.metricsPort 8443 is the port that kube-scheduler asks: give another one" }}
 {{- end }}
+{{- if and .Values.controller.networkPolicy.enabled (not .Values.controller.networkPolicy.from) }}
+{{- fail "controller.networkPolicy.enabled needs controller.networkPolicy.from: the API servers, which call the webhook, and a kube-scheduler of the cluster's own; with an empty list everybody would be let in" }}
+{{- end }}
+{{- if and .Values.controller.webhook.clientCaConfigMap (not .Values.controller.webhook.clientName) }}
+{{- fail "controller.webhook.clientCaConfigMap needs controller.webhook.clientName: such a CA signs for others too" }}
+{{- end }}
+{{- if and .Values.controller.webhook.caBundle (not .Values.controller.tls.secretName) }}
+{{- fail "controller.webhook.caBundle needs controller.tls.secretName: it is the CA of the certificate there" }}
+{{- end }}
 {{- if and .Values.controller.tls.certManager.enabled (or .Values.controller.tls.secretName .Values.controller.tls.clientSecretName) }}
 {{- fail "controller.tls.certManager.enabled makes the Secrets itself: leave controller.tls.secretName and clientSecretName empty" }}
 {{- end }}

@@ -105,7 +105,7 @@ DeviceClass has a name of its own beside the one that it is given), and those th
 {{- end }}
 {{- end }}
 
-{{/* Binds the policy of the same name to the whole cluster. */}}
+{{/* Binds the policy of the same name to the whole cluster; both are of .hook, where an event of helm is given. */}}
 {{- define "gpu-device-plugin.binding" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -113,6 +113,10 @@ metadata:
   name: {{ .name }}
   labels:
     {{- include "gpu-device-plugin.labels" .root | nindent 4 }}
+  {{- with .hook }}
+  annotations:
+    {{- include "gpu-device-plugin.hookAnnotations" (dict "event" . "weight" "-10") | nindent 4 }}
+  {{- end }}
 spec:
   policyName: {{ .name }}
   validationActions: {{ toJson .actions }}

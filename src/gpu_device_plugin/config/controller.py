@@ -76,6 +76,17 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     webhook_configuration: Annotated[
         str, says("MutatingWebhookConfiguration whose caBundle it keeps up to date.")
     ] = ""
+    webhook_client_name: Annotated[
+        str,
+        says(
+            "Common name of the API server's client certificate, which /mutate then wants.",
+            pattern="^[ -~]{0,64}$",
+        ),
+    ] = ""
+    webhook_client_ca_file: Annotated[
+        str,
+        says("CA that signs it, PEM; by default the one of kube-scheduler's certificate."),
+    ] = ""
     kubeconfig: Annotated[
         str, says("Path of a kubeconfig; by default the pod's service account is used.")
     ] = ""
@@ -129,5 +140,9 @@ def load_controller_settings(
         raise ConfigError(
             "--tls-cert-file, --tls-key-file and --client-ca-file go together: "
             "a certificate, its key, and who signs kube-scheduler's certificate"
+        )
+    if settings.webhook_client_ca_file and not settings.webhook_client_name:
+        raise ConfigError(
+            "--webhook-client-ca-file needs --webhook-client-name: such a CA signs for others too"
         )
     return settings

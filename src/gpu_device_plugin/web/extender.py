@@ -48,11 +48,24 @@ class Handlers:
     answered: Callable[[str, int], None] = lambda _verb, _status: None
 
 
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """Common names of the certificates that callers have to show; "" wants none.
+
+    Attributes:
+        scheduler: Of kube-scheduler.
+        api_server: Of who asks the webhook.
+    """
+
+    scheduler: str = ""
+    api_server: str = ""
+
+
 class ExtenderServer:
     """Serves `handlers` between `start` and `stop`.
 
-    With TLS only kube-scheduler, by its certificate, may call what is its own; the API server
-    shows none, and what it asks changes nothing.
+    With TLS only kube-scheduler, by its certificate, may call what is its own. The API server shows
+    one only where the operator has it do so; what it asks changes nothing.
     """
 
     def __init__(
@@ -61,7 +74,7 @@ class ExtenderServer:
         handlers: Handlers,
         max_body_bytes: int,
         tls: ServingTls | None = None,
-        client_name: str = "",
+        callers: Callers | None = None,
     ) -> None:
         """Remember what to serve.
 
@@ -70,10 +83,10 @@ class ExtenderServer:
             handlers: Who answers.
             max_body_bytes: A longer body is answered 413.
             tls: Certificate and key; None is plain HTTP, on which anybody may call.
-            client_name: Common name of kube-scheduler's certificate.
+            callers: Who may call, where there is TLS.
         """
         self._listener = Listener("address", address, tls.context if tls else None)
-        self._client_name = client_name if tls else ""
+        self._callers = (callers if tls else None) or Callers()
         self._handlers = handlers
         self._max_body_bytes = max_body_bytes
 
@@ -110,9 +123,10 @@ class ExtenderServer:
     def _called(self, verb: str, handler: _Handler, *, is_open: bool = False) -> Handler:
         async def answer(request: web.Request) -> web.Response:
             if is_open:
+                _admit(request, self._callers.api_server)
                 trouble = self._handlers.webhook_trouble()
             else:
-                self._admit(request)
+                _admit(request, self._callers.scheduler)
                 trouble = self._handlers.standby() or self._handlers.trouble()
             if trouble:
                 return _unavailable(trouble)
@@ -132,17 +146,8 @@ class ExtenderServer:
 
         return counted
 
-    def _admit(self, request: web.Request) -> None:
-        """Only kube-scheduler: whoever may bind decides where pods run."""
-        peer = request.get_extra_info("peercert")
-        if self._client_name and caller_name(peer) != self._client_name:
-            shown = caller_name(peer) or "none"
-            raise web.HTTPForbidden(
-                text=f"{request.path} wants a certificate of {self._client_name}, shown was: {shown}\n"
-            )
-
     async def _inspect(self, request: web.Request) -> web.Response:
-        self._admit(request)
+        _admit(request, self._callers.scheduler)
         if trouble := self._handlers.trouble():
             return _unavailable(trouble)
         status, body = await self._handlers.inspect(request.match_info.get("node"))
@@ -164,6 +169,15 @@ class ExtenderServer:
             return web.Response(text=f"{error}\n", status=400)
         self._handlers.took(verb, loop.time() - began)
         return web.Response(body=answer, content_type=_JSON)
+
+
+def _admit(request: web.Request, name: str) -> None:
+    """Only the caller of that name, where one is given: who may bind decides where pods run."""
+    shown = caller_name(request.get_extra_info("peercert"))
+    if name and shown != name:
+        raise web.HTTPForbidden(
+            text=f"{request.path} wants a certificate of {name}, shown was: {shown or 'none'}\n"
+        )
 
 
 def _unavailable(trouble: str) -> web.Response:

@@ -19,10 +19,10 @@ from tests.waiting import until
 
 from gpu_device_plugin.apps.controller.certificates import SECRET, Certificates
 from gpu_device_plugin.cluster.api import ApiServer
-from gpu_device_plugin.config.controller import ControllerSettings
+from gpu_device_plugin.config.controller import ControllerSettings, load_controller_settings
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.web.certificates import AUTHORITY, CLIENT, CLIENT_KEY, SERVING, renewed
-from gpu_device_plugin.web.extender import PREFIX, ExtenderServer, Handlers
+from gpu_device_plugin.web.extender import PREFIX, Callers, ExtenderServer, Handlers
 
 _NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)  # real: OpenSSL has no other
 _DAY = datetime.timedelta(days=1)
@@ -71,7 +71,8 @@ async def serving(
         trouble=lambda: "",
         mutate=lambda _: b"{}",
     )
-    server = ExtenderServer("127.0.0.1:0", handlers, 1 << 20, kept.tls, settings.client_name)
+    callers = Callers(settings.client_name, settings.webhook_client_name)
+    server = ExtenderServer("127.0.0.1:0", handlers, 1 << 20, kept.tls, callers)
     await kept.start()
     await server.start()
     try:
@@ -113,6 +114,32 @@ async def test_only_who_shows_the_schedulers_certificate_may_filter_and_bind(
             assert await status(port, f"{PREFIX}/{verb}", scheduler) == 200
             assert await status(port, f"{PREFIX}/{verb}", anybody) == 403
         assert await status(port, "/mutate", anybody) == 200
+
+
+async def test_where_the_api_server_shows_a_certificate_nobody_else_reaches_the_webhook(
+    tmp_path: Path,
+) -> None:
+    """By an authority of its own, which decides nothing about who may bind."""
+    made = renewed({}, _NAMES, "kube-apiserver", _NOW)
+    assert made is not None
+    (tmp_path / "ca.crt").write_bytes(made[AUTHORITY])
+    settings = ControllerSettings(
+        webhook_client_name="kube-apiserver", webhook_client_ca_file=str(tmp_path / "ca.crt")
+    )
+    async with running() as (server, api), serving(api, settings, Clock(_NOW)) as (_, port):
+        ours = held(server)
+        asking = a_client({**made, AUTHORITY: ours[AUTHORITY]}, tmp_path)
+        assert await status(port, "/mutate", asking) == 200
+        assert await status(port, f"{PREFIX}/bind", asking) == 403
+        for other in (a_client(ours, tmp_path), a_client(ours, tmp_path, shows=False)):
+            assert await status(port, "/mutate", other) == 403
+        assert await status(port, f"{PREFIX}/bind", a_client(ours, tmp_path)) == 200
+
+
+def test_an_authority_for_the_webhook_without_a_name_is_refused() -> None:
+    """Whoever it has signed would be taken for the API server."""
+    with pytest.raises(ConfigError, match="needs --webhook-client-name"):
+        load_controller_settings({"webhook_client_ca_file": "ca.crt"}, {}, None)
 
 
 async def test_a_certificate_of_the_same_authority_but_another_name_is_not_enough(

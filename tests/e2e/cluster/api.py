@@ -10,10 +10,19 @@ from urllib.parse import quote
 
 SECONDS = 60.0
 _GROUPS = {
-    "/api/v1": ("pods", "configmaps", "secrets", "services", "serviceaccounts", "resourcequotas"),
+    "/api/v1": (
+        "pods",
+        "configmaps",
+        "secrets",
+        "services",
+        "serviceaccounts",
+        "resourcequotas",
+        "events",
+    ),
     "/apis/apps/v1": ("daemonsets", "deployments", "replicasets", "statefulsets"),
     "/apis/batch/v1": ("jobs", "cronjobs"),
     "/apis/resource.k8s.io/v1": ("resourceclaims",),
+    "/apis/coordination.k8s.io/v1": ("leases",),
 }
 _OF_THE_CLUSTER = {
     "/api/v1": ("nodes",),

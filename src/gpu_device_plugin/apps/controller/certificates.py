@@ -76,27 +76,27 @@ class Certificates:
 
     async def _look(self) -> None:
         if self._settings.tls_cert_file:
-            certificate, key, authority = self._files()
-            clients = authority
+            certificate = self._file("tls_cert_file")
+            key, authority = self._file("tls_key_file"), self._file("client_ca_file")
         else:
             held = await self._shared()
             certificate, key = held[certificates.SERVING], held[certificates.SERVING_KEY]
-            authority = clients = held[certificates.AUTHORITY]
+            authority = held[certificates.AUTHORITY]
+        clients = authority
+        if self._settings.webhook_client_ca_file:
+            clients += b"\n" + self._file("webhook_client_ca_file")
         if self.tls.use(certificate, key, clients):
             self.ends, self.authority = certificates.ends(certificate), authority
             _log.info("certificate in use", ends=self.ends.isoformat())
 
-    def _files(self) -> tuple[bytes, bytes, bytes]:
-        names = ("tls_cert_file", "tls_key_file", "client_ca_file")
-        found = []
-        for name in names:
-            path = Path(getattr(self._settings, name))
-            try:
-                found.append(path.read_bytes())
-            except OSError as error:
-                flag = "--" + name.replace("_", "-")
-                raise ConfigError(f"{flag} {str(path)!r}: {error.strerror}") from error
-        return found[0], found[1], found[2]
+    def _file(self, name: str) -> bytes:
+        """The content of the file that the setting `name` names."""
+        path = Path(getattr(self._settings, name))
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} {str(path)!r}: {error.strerror}") from error
 
     async def _shared(self) -> Mapping[str, bytes]:
         """What the Secret holds, after it was made or renewed where that was due.

@@ -28,7 +28,7 @@ from gpu_device_plugin.cluster.leader_label import LeaderLabel
 from gpu_device_plugin.cluster.lease import Lease, LeaseName, LeasePace
 from gpu_device_plugin.config.controller import ControllerSettings, Koordinator, UnhealthyConfigMaps
 from gpu_device_plugin.web.controller_metrics import ControllerMetrics, Facts
-from gpu_device_plugin.web.extender import ExtenderServer, Handlers
+from gpu_device_plugin.web.extender import Callers, ExtenderServer, Handlers
 from gpu_device_plugin.web.server import Pages, WebServer
 
 LEASE = "gpu-device-plugin-controller"
@@ -85,7 +85,7 @@ class Controller:
             self._handlers(settings.koordinator),
             settings.max_body * _MIB,
             self.certificates.tls if self.certificates else None,
-            settings.client_name,
+            Callers(settings.client_name, settings.webhook_client_name),
         )
         pages = Pages(self._metrics_page, lambda: True, self._readiness)
         self.pages = WebServer(settings.metrics_address, pages)
