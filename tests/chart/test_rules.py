@@ -46,8 +46,8 @@ def test_a_value_switches_off_its_rule_and_no_other(key: str) -> None:
         assert rules_in(after, shape) == expected
 
 
-# Policies that limit our own tokens; a warning would limit nothing.
-TOKENS = ("-agent-nodes", "-agent-pods", "-uninstall-nodes")
+# Policies that limit our own tokens, or who writes what we count by; a warning would limit nothing.
+TOKENS = ("-agent-nodes", "-agent-pods", "-uninstall-nodes", "-annotations")
 
 
 def test_without_rules_there_are_no_policies_but_those_of_our_tokens() -> None:
@@ -57,7 +57,7 @@ def test_without_rules_there_are_no_policies_but_those_of_our_tokens() -> None:
         for made in manifests(values={"policies": off})
         if made["kind"].startswith("ValidatingAdmission")
     }
-    ours = ("agent-nodes", "agent-pods", "uninstall-nodes")
+    ours = ("agent-nodes", "agent-pods", "uninstall-nodes", "annotations")
     assert names == {f"gpu-device-plugin-{name}" for name in ours}
 
 
