@@ -183,7 +183,7 @@ def test_what_a_bound_pod_holds_is_added_up_in_one_pass() -> None:
         told = {ALLOCATION: json.dumps({str(n): {"0": 1} for n in range(size)})}
         return lambda: hold_of(asking, told)
 
-    assert is_linear(held, 500, 1000)
+    assert is_linear(held, 200, 400)
 
 
 def test_why_costs_as_much_as_the_pod_has_containers() -> None:
