@@ -112,11 +112,15 @@ def test_a_schedulers_wish_comes_along() -> None:
     """What makes a wish is the domain's to say; here it is only handed over."""
     annotations = {
         "scheduler.framework.gpushare.assigned": "false",
-        "scheduler.framework.gpushare.allocation": '{"0":{"1":2},"1":{"0":4,"3":4}}',
+        "scheduler.framework.gpushare.allocation": '{"0":{"0":4,"3":4}}',
     }
-    pod = parsed(metadata={"namespace": "ns", "name": "p", "annotations": annotations})
+    labels = {"aliyun.com/gpu-count": "2"}
+    pod = parsed(
+        metadata={"namespace": "ns", "name": "p", "annotations": annotations, "labels": labels},
+        spec={"containers": [{"name": "a", "resources": {"limits": {"aliyun.com/gpu-mem": "8"}}}]},
+    )
 
-    assert pod_request(pod).wish == ((0, (1,)), (1, (0, 3)))
+    assert pod_request(pod).wish == ((0, (0, 3)),)
 
 
 def test_a_mirror_pod_carries_the_uid_that_the_kubelet_uses() -> None:

@@ -10,7 +10,7 @@ from gpu_device_plugin.domain.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.modes import PLACEMENT_ANNOTATION
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import init_wish_of, wish_of
+from gpu_device_plugin.domain.schemes.aliyun.annotations import with_wish
 from gpu_device_plugin.domain.schemes.aliyun.claim_names import (
     ClaimShape,
     parse_claim_name,
@@ -42,18 +42,17 @@ def pod_request(pod: Pod, resources: Collection[str] = OUR_RESOURCES) -> PodRequ
         _container(container, ContainerKind.APP, index, resources)
         for index, container in enumerate(pod.spec.containers)
     ]
-    return PodRequest(
+    request = PodRequest(
         ref=PodRef(sys.intern(meta.namespace), meta.name, annotations.get(MIRROR) or meta.uid),
         containers=tuple(containers),
         card_count_label=(meta.labels or {}).get(COUNT_LABEL),
-        wish=wish_of(annotations, len(pod.spec.containers)),
-        init_wish=init_wish_of(annotations),
         is_finished=pod.status.phase in ("Succeeded", "Failed"),
         owner=f"{meta.owner.kind} {meta.namespace}/{meta.owner.name}" if meta.owner else "",
         compute_policy=annotations.get(COMPUTE_POLICY_KEY),
         placement=annotations.get(PLACEMENT_ANNOTATION),
         card_label=(meta.labels or {}).get(CARD_LABEL),
     )
+    return with_wish(request, annotations)
 
 
 def whole_request(pod: Pod) -> PodRequest:
@@ -67,6 +66,9 @@ def whole_request(pod: Pod) -> PodRequest:
         ClusterError: A limit of one of our resources is not a quantity.
     """
     request = pod_request(pod)
+    if request.ref.uid != pod.metadata.uid:
+        # Anybody may call a pod a mirror, and so give it another pod's uid; the API server's is its own.
+        request = replace(request, ref=replace(request.ref, uid=pod.metadata.uid))
     names = (claim.name for claim in pod.spec.resource_claims or ())
     shapes = [shape for name in names if (shape := parse_claim_name(name))]
     by_place = {(shape.is_app, shape.index): shape for shape in shapes}

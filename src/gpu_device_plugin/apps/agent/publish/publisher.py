@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from gpu_device_plugin.apps.agent.publish.cluster import Cluster
 from gpu_device_plugin.apps.agent.publish.usage import SliceUsage
@@ -16,6 +17,14 @@ from gpu_device_plugin.domain.caller import Specs
 from gpu_device_plugin.domain.devices import Card
 from gpu_device_plugin.domain.doors import Door
 from gpu_device_plugin.domain.grants import Grant
+from gpu_device_plugin.domain.held_devices import DEVICES_ANNOTATION, held_devices
+from gpu_device_plugin.domain.holdings import (
+    HOLDINGS_ANNOTATION,
+    Holding,
+    holding_of,
+    holdings_annotation,
+    is_whole,
+)
 from gpu_device_plugin.domain.labels import NODE_LABELS, node_labels
 from gpu_device_plugin.domain.ledger import Ledger
 from gpu_device_plugin.domain.models.admission import MODEL_LABEL
@@ -74,7 +83,9 @@ class Publisher:
         self._state = state
         self._schemes = schemes
         self._changed = asyncio.Event()
+        # What was told of a pod last, and by which grants; both by its uid.
         self._published: dict[str, tuple[Grant, ...]] = {}
+        self._holdings: dict[str, Holding] = {}
 
     def changed(self, *_: object) -> None:
         """Something has changed."""
@@ -115,7 +126,11 @@ class Publisher:
             answer = None if state.kept is None else withdrawn_annotation(state.mark, state.kept)
             self._cluster.describe_node(
                 labels=dict.fromkeys(NODE_LABELS),
-                annotations={CARDS_ANNOTATION: None, WITHDRAWN_ANNOTATION: answer},
+                annotations={
+                    CARDS_ANNOTATION: None,
+                    HOLDINGS_ANNOTATION: None,
+                    WITHDRAWN_ANNOTATION: answer,
+                },
             )
             return
         self._cluster.describe_node(annotations={WITHDRAWN_ANNOTATION: None})
@@ -161,10 +176,24 @@ class Publisher:
                 if values:
                     self._cluster.annotate_pod(pod, values)
                     self._published[pod.uid] = published
-        known = {pod.uid for pod in by_pod}
-        self._published = {
-            uid: published for uid, published in self._published.items() if uid in known
+                    devices = held_devices(values.get(DEVICES_ANNOTATION, "{}")).values()
+                    self._holdings[pod.uid] = holding_of(
+                        grants, state.cards, state.unit, {*chain.from_iterable(devices)}
+                    )
+        known = {pod.uid for pod in by_pod} & self._published.keys()
+        self._published = {uid: self._published[uid] for uid in known}
+        self._holdings = {uid: self._holdings[uid] for uid in known}
+        if not state.mark:
+            self._tell_holdings(by_pod)
+
+    def _tell_holdings(self, by_pod: Mapping[PodRef, Sequence[Grant]]) -> None:
+        specs = self._facts.specs()
+        told = {
+            pod.uid: self._holdings[pod.uid]
+            for pod, grants in by_pod.items()
+            if pod.uid in self._holdings and is_whole(grants, specs.get(pod.key))
         }
+        self._cluster.describe_node(annotations={HOLDINGS_ANNOTATION: holdings_annotation(told)})
 
     def _slice_samples(self, state: NodeState, ledger: Ledger) -> Iterable[SliceSample]:
         specs = self._facts.specs()

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from gpu_device_plugin.domain.devices import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.doors import Door
+from gpu_device_plugin.domain.holdings import Holding
 from gpu_device_plugin.domain.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.modes import (
     MAX_PODS_LABEL,
@@ -24,7 +25,7 @@ from gpu_device_plugin.domain.modes import (
 )
 from gpu_device_plugin.domain.node_state import NodeTerms
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
-from gpu_device_plugin.domain.schemes.aliyun.annotations import ALLOCATION, INIT_ALLOCATION
+from gpu_device_plugin.domain.schemes.aliyun.annotations import believed, card_count
 from gpu_device_plugin.domain.schemes.aliyun.modes import resources_of
 from gpu_device_plugin.domain.schemes.aliyun.pod_take import PodTake, Share, Shares, one_copy
 from gpu_device_plugin.domain.schemes.aliyun.requests import wants_whole_card
@@ -83,7 +84,8 @@ class PodHold:
     Attributes:
         pod: Whose it is.
         by_container: Index in `spec.containers` -> card index -> share.
-        extra: Card index -> what init containers and sidecars hold beside that.
+        extra: Card index -> what init containers and sidecars hold beside that; by the agent's
+            word everything.
         inits: Of those alone: index in `spec.initContainers` -> card index -> share.
         unplaced: Demands that have no card yet: the node will choose for each.
         is_exclusive: Whether no other pod may be on its cards.
@@ -192,24 +194,25 @@ def _check_once(cards: Iterable[Card]) -> None:
             raise StateError(f"annotation of cards has {name} {twice[0]!r} twice")
 
 
-def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
+def hold_of(
+    pod: PodRequest, annotations: Mapping[str, str], told: Holding | None = None
+) -> PodHold:
     """What a pod that is bound to a node holds there, or will.
 
-    Annotations count for a container where they add up to the memory that it asks; the compute
-    beside that is what its spec says. A sidecar or init container that they do not name is taken to
-    be on the cards of the first app container. What has no card then (the agent has not granted it
-    yet, and nobody wished one) stays unplaced.
+    What the node's agent says comes first. Else annotations count for a container where they agree
+    with the spec; the compute beside that is what the spec says. A sidecar or init container that
+    they do not name is taken to be on the cards of the first app container. What has no card then
+    (the agent has not granted it yet, and nobody wished one) stays unplaced.
+
+    Args:
+        pod: What it asks for.
+        annotations: Its own annotations.
+        told: What the agent of its node says that it holds.
     """
-    named = {
-        is_app: _shares(annotations, ALLOCATION if is_app else INIT_ALLOCATION)
-        for is_app in (True, False)
-    }
+    if told is not None:
+        return told_hold(pod.ref, told)
     asking = [container for container in pod.containers if container.asks]
-    parts: dict[str, Mapping[CardIndex, int]] = {}
-    for container in asking:
-        told = named[container.kind is ContainerKind.APP].get(container.index, {})
-        if told and sum(told.values()) == container.amount(Resource.MEM) and min(told.values()) > 0:
-            parts[container.name] = told
+    parts, _ = believed(pod, annotations)
     apps = [c for c in asking if c.kind is ContainerKind.APP]
     first = next((parts[c.name] for c in apps if c.name in parts), {})
     take, left = PodTake(), []
@@ -232,6 +235,11 @@ def hold_of(pod: PodRequest, annotations: Mapping[str, str]) -> PodHold:
     )
 
 
+def told_hold(pod: PodRef, told: Holding) -> PodHold:
+    """What a pod holds by the word of its node's agent, which names cards and no containers."""
+    return PodHold(pod, extra=told.by_card, is_exclusive=told.is_exclusive)
+
+
 def _unplaced(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand, ...]:
     """The demands of containers without a card; app containers take over what inits hold."""
     amounts = {
@@ -246,28 +254,10 @@ def _unplaced(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand
             for which in (0, 1)
         ]
         found += [(beyond[0], beyond[1])] if any(beyond) else []
-    cards = _card_count(pod)
+    cards = card_count(pod)
     return tuple(
         Demand(units, percent, cards if units % cards == 0 else 1) for units, percent in found
     )
-
-
-def _card_count(pod: PodRequest) -> int:
-    text = pod.card_count_label or "1"
-    return max(1, int(text)) if text.isascii() and text.isdecimal() and len(text) < 4 else 1
-
-
-def _shares(annotations: Mapping[str, str], key: str) -> dict[int, dict[CardIndex, int]]:
-    """Container -> card -> amount; an annotation that cannot be read says nothing."""
-    try:
-        plain = _object(annotations.get(key, "{}"), key)
-        return {
-            int(container): {CardIndex(int(card)): int(amount) for card, amount in cards.items()}
-            for container, cards in plain.items()
-            if isinstance(cards, dict)
-        }
-    except (StateError, ValueError, TypeError, OverflowError):
-        return {}
 
 
 def _object(text: str, what: str) -> Mapping[str, object]:
