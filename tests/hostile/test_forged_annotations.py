@@ -22,7 +22,7 @@ from gpu_device_plugin.domain.holdings import (
     MOST_BYTES,
     Holding,
     holdings_annotation,
-    is_whole,
+    is_complete,
     parse_holdings,
 )
 from gpu_device_plugin.domain.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
@@ -199,9 +199,9 @@ def test_a_pod_of_which_a_container_is_still_to_come_is_not_named() -> None:
     spec = PodRequest(PodRef("default", "a", "uid-a"), tuple(containers))
     first = grant("a", "m00 m01")
     second = changed(first, slice_id="second", container="second")
-    assert not is_whole([first], spec)
-    assert not is_whole([first, second], None)
-    assert is_whole([first, second], spec)
+    assert not is_complete([first], spec)
+    assert not is_complete([first, second], None)
+    assert is_complete([first, second], spec)
 
 
 @pytest.mark.parametrize("pods", [100, 10_000])
